@@ -1,0 +1,3 @@
+//! Outrigger runs pods whose containers start, run and stop in the right order.
+
+fn main() {}

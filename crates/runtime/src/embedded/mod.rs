@@ -1,0 +1,1 @@
+//! The runtime inside the binary: images, root file systems, namespaces, cgroups, shims.

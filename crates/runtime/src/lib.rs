@@ -1,0 +1,76 @@
+//! Whatever runs containers.
+//!
+//! [`Runtime`] is the whole contract between the agent and a runtime. A runtime carries out single steps; it never
+//! decides *when* anything starts or stops: that is the engine's, through the agent.
+
+pub mod embedded;
+mod types;
+
+pub use types::*;
+
+use std::future::Future;
+use std::time::Duration;
+
+/// Runs sandboxes and containers.
+///
+/// Every call may be made from any task, concurrently, and may be dropped half-way: a dropped call leaves nothing
+/// behind that [`Runtime::remove_container`] or [`Runtime::remove_sandbox`] would not clean.
+pub trait Runtime: Send + Sync + 'static {
+    /// The name users see: `embedded` or `cri`.
+    fn name(&self) -> &'static str;
+
+    /// Makes sure the image is present and returns what is known of it. Concurrent calls for one reference share one
+    /// pull. Progress is reported through `progress`, which must not block.
+    fn pull_image(
+        &self,
+        request: PullRequest,
+        progress: ProgressSink,
+    ) -> impl Future<Output = Result<Image, ImageError>> + Send;
+
+    /// Makes the pod's namespaces, network, hostname and the files every container shares.
+    fn create_sandbox(
+        &self,
+        spec: SandboxSpec,
+    ) -> impl Future<Output = Result<Sandbox, RuntimeError>> + Send;
+
+    /// Ends whatever still runs in the sandbox (KILL), and removes it with everything it held. Idempotent.
+    fn remove_sandbox(&self, id: &SandboxId) -> impl Future<Output = Result<(), RuntimeError>> + Send;
+
+    /// Prepares a container: rootfs, mounts, cgroup, process waiting to be started. Nothing of the user's runs yet.
+    fn create_container(
+        &self,
+        sandbox: &SandboxId,
+        spec: ContainerSpec,
+    ) -> impl Future<Output = Result<ContainerId, RuntimeError>> + Send;
+
+    /// Starts a created container. When this returns `Ok` the user's program has been exec'd; a program that cannot be
+    /// exec'd (not found, not executable) is `Err(RuntimeError::Start)`, and no exit event follows.
+    fn start_container(&self, id: &ContainerId) -> impl Future<Output = Result<Started, RuntimeError>> + Send;
+
+    /// Sends the container its stop signal. `grace` is a hint for runtimes that can only stop-then-kill by themselves:
+    /// they may KILL once it is over, never before. A container that is already gone is not an error.
+    fn terminate(
+        &self,
+        id: &ContainerId,
+        grace: Duration,
+    ) -> impl Future<Output = Result<(), RuntimeError>> + Send;
+
+    /// Kills the container and everything in it, now. A container that is already gone is not an error.
+    fn kill(&self, id: &ContainerId) -> impl Future<Output = Result<(), RuntimeError>> + Send;
+
+    /// Resolves when the container has exited, however long ago that was; may be called by several waiters, and before
+    /// the start. Never polls where the runtime can tell by itself. An exit is reported exactly once per waiter.
+    fn wait(&self, id: &ContainerId) -> impl Future<Output = Result<Exit, RuntimeError>> + Send;
+
+    /// Runs a command inside a running container under the container's own identity, limits and filters, and collects
+    /// at most [`ExecRequest::output_limit`] bytes of its output. Dropping the call or passing the timeout kills the
+    /// command.
+    fn exec(
+        &self,
+        id: &ContainerId,
+        request: ExecRequest,
+    ) -> impl Future<Output = Result<ExecOutput, RuntimeError>> + Send;
+
+    /// Removes an exited (or never started) container: rootfs, cgroup, state. The log file stays. Idempotent.
+    fn remove_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), RuntimeError>> + Send;
+}

@@ -1,0 +1,399 @@
+//! What the agent and a runtime say to each other.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+/// Names a sandbox within a runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SandboxId(pub String);
+
+/// Names one instance of a container within a runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ContainerId(pub String);
+
+impl fmt::Display for SandboxId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// When an image is fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PullPolicy {
+    /// Ask the registry every time.
+    Always,
+    /// Fetch only what is not here.
+    IfNotPresent,
+    /// Never fetch; a missing image is [`ImageError::NeverPull`].
+    Never,
+}
+
+/// One image to make available.
+#[derive(Debug, Clone)]
+pub struct PullRequest {
+    /// The reference as the manifest has it: a registry name, `rootfs:/PATH`, `oci:DIR[:TAG]`, `oci-archive:FILE` or
+    /// `docker-archive:FILE`.
+    pub reference: String,
+    /// When to fetch.
+    pub policy: PullPolicy,
+    /// Contents of the pod's `imagePullSecrets`, each a docker config JSON, tried before the user's own auth files.
+    pub auth: Vec<String>,
+}
+
+/// How far a pull is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullProgress {
+    /// The image being pulled.
+    pub reference: String,
+    /// Bytes fetched so far, over all layers.
+    pub done_bytes: u64,
+    /// Bytes to fetch in all, once known.
+    pub total_bytes: Option<u64>,
+}
+
+/// Where progress goes. Called often and from any thread.
+pub type ProgressSink = Arc<dyn Fn(PullProgress) + Send + Sync>;
+
+/// What an image says about itself, and where its root file system comes from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Image {
+    /// The reference it was asked for by.
+    pub reference: String,
+    /// `sha256:…` of the image configuration; for `rootfs:` the reference itself.
+    pub id: String,
+    /// Layer directories for overlayfs, lowest first. Empty for runtimes that keep their own.
+    pub layers: Vec<PathBuf>,
+    /// ENTRYPOINT of the image.
+    pub entrypoint: Vec<String>,
+    /// CMD of the image.
+    pub cmd: Vec<String>,
+    /// ENV of the image, `NAME=value`.
+    pub env: Vec<String>,
+    /// WORKDIR of the image.
+    pub working_dir: Option<String>,
+    /// USER of the image, unparsed: `uid`, `name`, `uid:gid` …
+    pub user: Option<String>,
+    /// STOPSIGNAL of the image.
+    pub stop_signal: Option<String>,
+    /// Whether the image was already there (nothing was fetched).
+    pub was_present: bool,
+}
+
+/// Why an image is not available. The display text is for people; [`ImageError::reason`] is Kubernetes' word.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ImageError {
+    /// The reference cannot be parsed.
+    #[error("image reference {reference:?} is not valid: {detail}")]
+    InvalidName {
+        /// What was given.
+        reference: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// Pull policy `Never`, or a local reference, and nothing there.
+    #[error("image {reference:?} is not present and its pull policy forbids fetching it")]
+    NeverPull {
+        /// What was given.
+        reference: String,
+    },
+    /// The registry, the disk or the content said no.
+    #[error("cannot pull {reference:?}: {detail}")]
+    Pull {
+        /// What was given.
+        reference: String,
+        /// Cause and, where known, the way out.
+        detail: String,
+    },
+}
+
+impl ImageError {
+    /// The waiting reason Kubernetes users know this failure by (R5.46).
+    pub fn reason(&self) -> &'static str {
+        match self {
+            ImageError::InvalidName { .. } => "InvalidImageName",
+            ImageError::NeverPull { .. } => "ErrImageNeverPull",
+            ImageError::Pull { .. } => "ErrImagePull",
+        }
+    }
+}
+
+/// How the pod's network looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkMode {
+    /// Own network namespace with loopback and an address reachable from the host.
+    Private,
+    /// The host's network.
+    Host,
+    /// Own network namespace with loopback only.
+    None,
+}
+
+/// A port of the pod reachable at the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedPort {
+    /// Address and port to listen on at the host.
+    pub host: SocketAddr,
+    /// Port inside the pod.
+    pub pod_port: u16,
+    /// `true` for UDP.
+    pub udp: bool,
+}
+
+/// What a pod's containers share.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    /// Chosen by the agent: unique, file-name safe, at most 64 characters.
+    pub id: SandboxId,
+    /// `metadata.name`.
+    pub pod_name: String,
+    /// `metadata.namespace`.
+    pub pod_namespace: String,
+    /// `metadata.uid`.
+    pub pod_uid: String,
+    /// Directory of the pod under the state dir; the runtime may create what it likes below it.
+    pub pod_dir: PathBuf,
+    /// Host name inside the pod; ignored with [`NetworkMode::Host`].
+    pub hostname: String,
+    /// Network of the pod.
+    pub network: NetworkMode,
+    /// Ports reachable at the host.
+    pub ports: Vec<PublishedPort>,
+    /// Use the host's pid namespace.
+    pub host_pid: bool,
+    /// Use the host's IPC namespace.
+    pub host_ipc: bool,
+    /// One pid namespace for all containers of the pod.
+    pub share_pid: bool,
+    /// Kernel settings to write in the pod's namespaces.
+    pub sysctls: BTreeMap<String, String>,
+    /// Resource limits of the pod as a whole.
+    pub resources: Resources,
+    /// Labels for runtimes that keep them.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations for runtimes that keep them.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A sandbox that is ready.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// Its id.
+    pub id: SandboxId,
+    /// Addresses of the pod, best first. Empty with [`NetworkMode::None`].
+    pub ips: Vec<IpAddr>,
+    /// The network namespace to open sockets in; `None` is the host's.
+    pub netns: Option<PathBuf>,
+}
+
+/// CPU, memory and process limits. `None` is unlimited.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// CPU request in thousandths of a core: becomes shares or weight.
+    pub cpu_request_milli: Option<u64>,
+    /// CPU limit in thousandths of a core: becomes a quota.
+    pub cpu_limit_milli: Option<u64>,
+    /// Memory limit in bytes.
+    pub memory_limit_bytes: Option<u64>,
+    /// Limit on processes and threads.
+    pub pids_limit: Option<u64>,
+    /// Wanted `oom_score_adj`; written best effort.
+    pub oom_score_adj: Option<i32>,
+}
+
+/// How changes to a mount travel between host and container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum Propagation {
+    /// They do not.
+    #[default]
+    Private,
+    /// From host to container.
+    HostToContainer,
+    /// Both ways (privileged containers only).
+    Bidirectional,
+}
+
+/// A directory or file of the host seen in the container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Source on the host; must exist.
+    pub source: PathBuf,
+    /// Absolute path in the container; created when missing.
+    pub target: PathBuf,
+    /// Mount it read-only.
+    pub read_only: bool,
+    /// Propagation of later mounts.
+    pub propagation: Propagation,
+}
+
+/// Which system calls the container may make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum Seccomp {
+    /// The runtime's own profile.
+    #[default]
+    Default,
+    /// No filter.
+    Unconfined,
+    /// A profile file in Docker/OCI JSON form.
+    Localhost(PathBuf),
+}
+
+/// Who the container's processes are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Numeric user, when the manifest says one; else the image's USER counts.
+    pub run_as_user: Option<i64>,
+    /// Numeric group.
+    pub run_as_group: Option<i64>,
+    /// Refuse to run as uid 0 ([`RuntimeError::Config`]).
+    pub run_as_non_root: bool,
+    /// Supplementary groups, fsGroup included.
+    pub supplemental_groups: Vec<u32>,
+    /// Capabilities to add to the default set, without `CAP_`; `ALL` is all.
+    pub add_capabilities: Vec<String>,
+    /// Capabilities to drop, without `CAP_`; `ALL` is all.
+    pub drop_capabilities: Vec<String>,
+    /// All capabilities, all devices, no masks, no filter.
+    pub privileged: bool,
+    /// Set `no_new_privs`.
+    pub no_new_privileges: bool,
+    /// System call filter.
+    pub seccomp: Seccomp,
+}
+
+/// One container to create.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ContainerSpec {
+    /// Chosen by the agent: unique, file-name safe, at most 64 characters.
+    pub id: ContainerId,
+    /// `name` in the manifest.
+    pub name: String,
+    /// How many instances of this container there were before.
+    pub attempt: u32,
+    /// The image, as [`Runtime::pull_image`] returned it.
+    pub image: Image,
+    /// `command` of the manifest (replaces ENTRYPOINT and drops CMD), variables expanded. `None`: the image's.
+    pub command: Option<Vec<String>>,
+    /// `args` of the manifest (replaces CMD), variables expanded.
+    pub args: Option<Vec<String>>,
+    /// Complete environment from the manifest, in order; the image's comes before it and loses.
+    pub env: Vec<(String, String)>,
+    /// Working directory; `None`: the image's, else `/`. Created when missing.
+    pub working_dir: Option<String>,
+    /// Mounts in the order they must be made.
+    pub mounts: Vec<Mount>,
+    /// Read-only root file system.
+    pub read_only_rootfs: bool,
+    /// Keep the default masked and read-only paths of /proc and /sys.
+    pub mask_paths: bool,
+    /// Who it runs as.
+    pub identity: Identity,
+    /// Limits of this container.
+    pub resources: Resources,
+    /// Where the log goes, in CRI format. The directory exists.
+    pub log_path: PathBuf,
+    /// File on the host that is mounted at the container's terminationMessagePath is among `mounts`; nothing to do here.
+    /// Signal used by [`crate::Runtime::terminate`], for example `SIGTERM`; `None`: the image's, else SIGTERM.
+    pub stop_signal: Option<String>,
+    /// Keep stdin open.
+    pub stdin: bool,
+    /// Give it a terminal.
+    pub tty: bool,
+    /// Labels for runtimes that keep them.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations for runtimes that keep them.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A container that runs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Started {
+    /// When the user's program was exec'd.
+    pub at: SystemTime,
+    /// Its first process, as the host sees it; 0 where unknown.
+    pub pid: u32,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// Exit code; 128 + signal when a signal ended it.
+    pub code: i32,
+    /// The signal, if one ended it.
+    pub signal: Option<i32>,
+    /// The kernel killed it for want of memory.
+    pub oom_killed: bool,
+    /// When the user's program was started.
+    pub started_at: SystemTime,
+    /// When it ended.
+    pub finished_at: SystemTime,
+}
+
+/// A command to run in a container.
+#[derive(Debug, Clone)]
+pub struct ExecRequest {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Kill it after this long.
+    pub timeout: Option<Duration>,
+    /// How much of stdout and stderr together is kept.
+    pub output_limit: usize,
+}
+
+/// What a command did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Exit code; 128 + signal when a signal ended it. `None` when the timeout did.
+    pub code: Option<i32>,
+    /// stdout and stderr, interleaved as they came, cut at the limit.
+    pub output: Vec<u8>,
+}
+
+/// Why a runtime could not do a thing. [`RuntimeError::reason`] is Kubernetes' word for it.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The request cannot be carried out as it is: bad user, missing mount source … (`CreateContainerConfigError`).
+    #[error("{0}")]
+    Config(String),
+    /// Making the container or sandbox failed (`CreateContainerError`).
+    #[error("{0}")]
+    Create(String),
+    /// The program could not be exec'd (`StartError`, exit code 128; 127 when it was not found is never used).
+    #[error("{0}")]
+    Start(String),
+    /// No such container or sandbox.
+    #[error("no {kind} {id:?}")]
+    NotFound {
+        /// `container` or `sandbox`.
+        kind: &'static str,
+        /// The id asked for.
+        id: String,
+    },
+    /// Everything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl RuntimeError {
+    /// The waiting or terminated reason Kubernetes users know this failure by (R5.46, R5.47).
+    pub fn reason(&self) -> &'static str {
+        match self {
+            RuntimeError::Config(_) => "CreateContainerConfigError",
+            RuntimeError::Create(_) | RuntimeError::NotFound { .. } => "CreateContainerError",
+            RuntimeError::Start(_) => "StartError",
+            RuntimeError::Other(_) => "RunContainerError",
+        }
+    }
+}
