@@ -1,0 +1,216 @@
+//! What the pure rooms take in and what they have to say about it: a pod as the user wrote it, places inside it, and
+//! findings that point at those places.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::api::core::v1::Pod;
+
+/// A pod, complete with the fields Kubernetes' types do not know. Kubernetes' defaults have been applied.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PodInput {
+    /// The pod as Kubernetes types it.
+    pub pod: Pod,
+    /// `lifecycle.type` as written, by position; kept as text so that a bad value can be reported.
+    pub lifecycle_types: BTreeMap<ContainerRef, String>,
+}
+
+/// The list of the pod spec a container stands in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum List {
+    /// `spec.initContainers`
+    Init,
+    /// `spec.containers`
+    Main,
+    /// `spec.ephemeralContainers`
+    Ephemeral,
+}
+
+impl List {
+    /// The field of the pod spec.
+    pub fn field(self) -> &'static str {
+        match self {
+            List::Init => "initContainers",
+            List::Main => "containers",
+            List::Ephemeral => "ephemeralContainers",
+        }
+    }
+}
+
+/// A container by its place in the manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContainerRef {
+    /// Which list.
+    pub list: List,
+    /// Index in that list.
+    pub index: usize,
+}
+
+impl ContainerRef {
+    /// The container's path, `spec.containers[1]`.
+    pub fn path(self) -> FieldPath {
+        FieldPath::root().field("spec").field(self.list.field()).index(self.index)
+    }
+}
+
+/// One step of a [`FieldPath`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Segment {
+    /// A field or map key.
+    Field(Cow<'static, str>),
+    /// A position in a list.
+    Index(usize),
+}
+
+/// A place in an object, `spec.containers[1].lifecycle.type`, relative to the pod (so `metadata` and `spec` are the
+/// roots, also for a pod that came out of a Job's template).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FieldPath(pub Vec<Segment>);
+
+impl FieldPath {
+    /// The object itself.
+    pub fn root() -> Self {
+        FieldPath(Vec::new())
+    }
+
+    /// A field below this place.
+    pub fn field(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.0.push(Segment::Field(name.into()));
+        self
+    }
+
+    /// A list entry below this place.
+    pub fn index(mut self, index: usize) -> Self {
+        self.0.push(Segment::Index(index));
+        self
+    }
+
+    /// `metadata.annotations[name]`.
+    pub fn annotation(name: impl Into<Cow<'static, str>>) -> Self {
+        FieldPath::root().field("metadata").field("annotations").field(name)
+    }
+
+    /// `spec.NAME`.
+    pub fn spec(name: impl Into<Cow<'static, str>>) -> Self {
+        FieldPath::root().field("spec").field(name)
+    }
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, segment) in self.0.iter().enumerate() {
+            match segment {
+                Segment::Index(n) => write!(f, "[{n}]")?,
+                // Keys such as `outrigger.dev/depends-on` would read as several fields.
+                Segment::Field(name) if name.contains(['.', '/']) => write!(f, "[{name}]")?,
+                Segment::Field(name) if i == 0 => f.write_str(name)?,
+                Segment::Field(name) => write!(f, ".{name}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Severity {
+    /// The pod will run, perhaps not as its author thinks.
+    Warning,
+    /// The pod is refused.
+    Error,
+}
+
+/// Something to tell the author of a manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The rule behind it, stable, for example `R8.3`, `LP-6` or `deadlock`.
+    pub code: &'static str,
+    /// The place it is about.
+    pub path: FieldPath,
+    /// What is wrong, in one sentence, lower case, with the offending value.
+    pub message: String,
+    /// The other side of a conflict, and further places worth a look, each with a short label.
+    pub related: Vec<(FieldPath, String)>,
+    /// The way out, naming the fix.
+    pub hint: Option<String>,
+}
+
+impl Finding {
+    /// A finding that refuses the pod.
+    pub fn error(code: &'static str, path: FieldPath, message: impl Into<String>) -> Self {
+        Finding::new(Severity::Error, code, path, message)
+    }
+
+    /// A finding that only warns.
+    pub fn warning(code: &'static str, path: FieldPath, message: impl Into<String>) -> Self {
+        Finding::new(Severity::Warning, code, path, message)
+    }
+
+    fn new(severity: Severity, code: &'static str, path: FieldPath, message: impl Into<String>) -> Self {
+        Finding { severity, code, path, message: message.into(), related: Vec::new(), hint: None }
+    }
+
+    /// Adds the other side of a conflict.
+    #[must_use]
+    pub fn related(mut self, path: FieldPath, label: impl Into<String>) -> Self {
+        self.related.push((path, label.into()));
+        self
+    }
+
+    /// Adds the way out.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// Switches a user may turn, as on the command line: `--feature-gates SidecarLifecycleType=false`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FeatureGates {
+    /// `lifecycle.type: Sidecar` means something. Off: the field is ignored with a warning.
+    pub sidecar_lifecycle_type: bool,
+    /// Container-level `restartPolicy` on mains and inits, and `restartPolicyRules`.
+    pub container_restart_rules: bool,
+    /// The rule action `RestartAllContainers`, and rules on sidecars.
+    pub restart_all_containers: bool,
+    /// `lifecycle.stopSignal`.
+    pub container_stop_signals: bool,
+}
+
+impl Default for FeatureGates {
+    fn default() -> Self {
+        FeatureGates {
+            sidecar_lifecycle_type: true,
+            container_restart_rules: true,
+            restart_all_containers: true,
+            container_stop_signals: true,
+        }
+    }
+}
+
+impl FeatureGates {
+    /// The gates by the names users type.
+    pub const NAMES: [&'static str; 4] = [
+        "SidecarLifecycleType",
+        "ContainerRestartRules",
+        "RestartAllContainersOnContainerExits",
+        "ContainerStopSignals",
+    ];
+
+    /// Turns one gate by name; `false` if there is no such gate.
+    #[must_use]
+    pub fn set(&mut self, name: &str, on: bool) -> bool {
+        match name {
+            "SidecarLifecycleType" => self.sidecar_lifecycle_type = on,
+            "ContainerRestartRules" => self.container_restart_rules = on,
+            "RestartAllContainersOnContainerExits" => self.restart_all_containers = on,
+            "ContainerStopSignals" => self.container_stop_signals = on,
+            _ => return false,
+        }
+        true
+    }
+}
