@@ -1,1 +1,3 @@
 //! The runtime inside the binary: images, root file systems, namespaces, cgroups, shims.
+
+pub mod network;

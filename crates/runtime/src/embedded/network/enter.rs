@@ -1,0 +1,137 @@
+//! Sockets inside a pod's network, used from outside of it.
+//!
+//! A socket belongs for life to the network namespace of the thread that made it. So a thread is started that enters
+//! the namespace, makes the socket, hands it back and ends: no thread that anyone else uses ever changes its
+//! namespace, and the cost is that of one short thread (some tens of microseconds).
+
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, TcpStream as StdTcpStream, UdpSocket as StdUdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio::sync::oneshot;
+
+/// Enough for a few system calls and whatever formatting an error needs.
+const STACK_BYTES: usize = 128 * 1024;
+
+/// Runs `f` in the given network namespace (an nsfs file; `None` is the caller's own) and returns what it returned.
+///
+/// Meant for making sockets: `f` should not block, the caller waits for it.
+///
+/// # Errors
+/// The namespace cannot be opened or entered, or `f` itself failed.
+pub fn socket_in<T: Send>(netns: Option<&Path>, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let Some(path) = netns else {
+        return f();
+    };
+    let namespace = open(path)?;
+    thread::scope(|scope| {
+        thread::Builder::new()
+            .name("netns".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, || {
+                enter(&namespace, path)?;
+                f()
+            })?
+            .join()
+            .unwrap_or_else(|_| {
+                Err(io::Error::other(
+                    "the thread inside the network namespace panicked",
+                ))
+            })
+    })
+}
+
+/// [`socket_in`] for async callers: the calling worker is free while the thread runs.
+pub(super) async fn socket_in_async<T: Send + 'static>(
+    netns: Option<&Path>,
+    f: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let Some(path) = netns else {
+        return f();
+    };
+    let path = path.to_owned();
+    let (answer, result) = oneshot::channel();
+    thread::Builder::new()
+        .name("netns".to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            let made = open(&path)
+                .and_then(|namespace| enter(&namespace, &path))
+                .and_then(|()| f());
+            // Nobody waits any more when the caller was dropped; the socket closes with the value.
+            drop(answer.send(made));
+        })?;
+    result.await.unwrap_or_else(|_| {
+        Err(io::Error::other(
+            "the thread inside the network namespace panicked",
+        ))
+    })
+}
+
+/// Connects to `addr` as seen from inside the given network namespace (`None` is the host's).
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`] after `timeout`; otherwise what opening the namespace or the kernel's connect said.
+pub async fn connect_tcp(netns: Option<&Path>, addr: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    let connect = async {
+        let fd = socket_in_async(netns, move || nonblocking_socket(addr, SocketType::STREAM)).await?;
+        TcpSocket::from_std_stream(StdTcpStream::from(fd))
+            .connect(addr)
+            .await
+    };
+    match tokio::time::timeout(timeout, connect).await {
+        Ok(connected) => connected,
+        Err(_) => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("connecting to {addr} took longer than {timeout:?}"),
+        )),
+    }
+}
+
+/// A UDP socket inside the given network namespace that talks to `addr` only.
+pub(super) async fn connect_udp(netns: Option<&Path>, addr: SocketAddr) -> io::Result<UdpSocket> {
+    let fd = socket_in_async(netns, move || nonblocking_socket(addr, SocketType::DGRAM)).await?;
+    let socket = UdpSocket::from_std(StdUdpSocket::from(fd))?;
+    socket.connect(addr).await?;
+    Ok(socket)
+}
+
+fn nonblocking_socket(addr: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    Ok(socket_with(
+        family,
+        kind,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::open(path).map_err(|e| {
+        io::Error::new(
+            e.kind(),
+            format!("cannot open network namespace {}: {e}", path.display()),
+        )
+    })
+}
+
+fn enter(namespace: &File, path: &Path) -> io::Result<()> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|e| {
+        let e = io::Error::from(e);
+        io::Error::new(
+            e.kind(),
+            format!("cannot enter network namespace {}: {e}", path.display()),
+        )
+    })
+}

@@ -1,0 +1,263 @@
+//! Interfaces, addresses and routes of one network namespace.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::enter::socket_in;
+use super::netlink::{ACK, CREATE, DUMP, EXCL, Message, Netlink, REQUEST, attributes, read_text, read_u32};
+use super::subnet::Subnet;
+
+const NEWLINK: u16 = 16;
+const DELLINK: u16 = 17;
+const GETLINK: u16 = 18;
+const SETLINK: u16 = 19;
+const NEWADDR: u16 = 20;
+const GETADDR: u16 = 22;
+const NEWROUTE: u16 = 24;
+const GETROUTE: u16 = 26;
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MASTER: u16 = 10;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_IFALIAS: u16 = 20;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const VETH_INFO_PEER: u16 = 1;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+
+const IFF_UP: u32 = 1;
+const INET: u8 = 2;
+/// Fixed header lengths.
+const LINK_BYTES: usize = 16;
+const ADDR_BYTES: usize = 8;
+const ROUTE_BYTES: usize = 12;
+
+/// A hardware address.
+pub(super) type Mac = [u8; 6];
+
+/// An interface as the kernel lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) name: String,
+    /// Free text; Outrigger keeps the sandbox id here.
+    pub(super) alias: String,
+    pub(super) mac: Option<Mac>,
+}
+
+/// A route of the main and all other tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) to: Subnet,
+    pub(super) interface: Option<u32>,
+}
+
+/// Speaks about the links, addresses and routes of one network namespace.
+pub(super) struct Links(Netlink);
+
+impl Links {
+    /// Of the namespace at `netns`, or of the caller's own.
+    pub(super) fn open(netns: Option<&Path>) -> io::Result<Links> {
+        socket_in(netns, || Netlink::open(None)).map(Links)
+    }
+
+    pub(super) fn list(&mut self) -> io::Result<Vec<Link>> {
+        let found = self
+            .0
+            .dump(Message::new(GETLINK, REQUEST | DUMP, &link_header(0, 0)), NEWLINK)?;
+        Ok(found.iter().filter_map(|bytes| parse_link(bytes)).collect())
+    }
+
+    pub(super) fn find(&mut self, name: &str) -> io::Result<Option<Link>> {
+        Ok(self.list()?.into_iter().find(|l| l.name == name))
+    }
+
+    /// Switches an interface on; one that is on stays on.
+    pub(super) fn up(&mut self, index: u32) -> io::Result<()> {
+        self.0
+            .request(Message::new(SETLINK, REQUEST | ACK, &link_header(index, IFF_UP)))
+    }
+
+    /// Loopback is the first interface of every namespace.
+    pub(super) fn loopback_up(&mut self) -> io::Result<()> {
+        self.up(1)
+    }
+
+    pub(super) fn set_alias(&mut self, name: &str, alias: &str) -> io::Result<()> {
+        let mut message = Message::new(SETLINK, REQUEST | ACK, &link_header(0, 0));
+        message
+            .text(IFLA_IFNAME, name)
+            .bytes(IFLA_IFALIAS, alias.as_bytes());
+        self.0.request(message)
+    }
+
+    /// Makes a bridge that is on; `false` when there is an interface of that name already.
+    pub(super) fn add_bridge(&mut self, name: &str, mac: Mac) -> io::Result<bool> {
+        let mut message = Message::new(NEWLINK, REQUEST | ACK | CREATE | EXCL, &link_header(0, IFF_UP));
+        // A bridge without an address of its own takes the lowest one of its ports, and every pod that comes or goes
+        // could change what the others have in their neighbour tables.
+        message
+            .text(IFLA_IFNAME, name)
+            .bytes(IFLA_ADDRESS, &mac)
+            .nested(IFLA_LINKINFO, |m| {
+                m.text(IFLA_INFO_KIND, "bridge");
+            });
+        unless_exists(self.0.request(message))
+    }
+
+    /// Makes a pair of interfaces: `name` here as a port of `bridge`, on, and `peer_name` in the namespace `peer_ns`, on.
+    /// `false` when a name is taken.
+    pub(super) fn add_veth(
+        &mut self,
+        name: &str,
+        bridge: u32,
+        peer_name: &str,
+        peer_mac: Mac,
+        peer_ns: BorrowedFd<'_>,
+    ) -> io::Result<bool> {
+        let mut message = Message::new(NEWLINK, REQUEST | ACK | CREATE | EXCL, &link_header(0, IFF_UP));
+        message
+            .text(IFLA_IFNAME, name)
+            .u32(IFLA_MASTER, bridge)
+            .nested(IFLA_LINKINFO, |m| {
+                m.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |m| {
+                    m.nested(VETH_INFO_PEER, |m| {
+                        m.raw(&link_header(0, IFF_UP))
+                            .text(IFLA_IFNAME, peer_name)
+                            .bytes(IFLA_ADDRESS, &peer_mac)
+                            .u32(IFLA_NET_NS_FD, peer_ns.as_raw_fd().cast_unsigned());
+                    });
+                });
+            });
+        unless_exists(self.0.request(message))
+    }
+
+    /// Removes an interface (and, of a pair, the other end). One that is gone is fine.
+    pub(super) fn delete(&mut self, index: u32) -> io::Result<()> {
+        match self
+            .0
+            .request(Message::new(DELLINK, REQUEST | ACK, &link_header(index, 0)))
+        {
+            Err(e) if is(&e, Errno::NODEV) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Gives an interface an address; `false` when it has it already.
+    pub(super) fn add_address(&mut self, index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<bool> {
+        let mut fixed = [INET, prefix, 0, 0, 0, 0, 0, 0];
+        fixed[4..].copy_from_slice(&index.to_ne_bytes());
+        let mut message = Message::new(NEWADDR, REQUEST | ACK | CREATE | EXCL, &fixed);
+        message
+            .bytes(IFA_LOCAL, &address.octets())
+            .bytes(IFA_ADDRESS, &address.octets());
+        unless_exists(self.0.request(message))
+    }
+
+    /// The IPv4 addresses of an interface, each with its subnet.
+    pub(super) fn addresses(&mut self, index: u32) -> io::Result<Vec<(Ipv4Addr, Subnet)>> {
+        let message = Message::new(GETADDR, REQUEST | DUMP, &[INET, 0, 0, 0, 0, 0, 0, 0]);
+        let found = self.0.dump(message, NEWADDR)?;
+        Ok(found
+            .iter()
+            .filter(|b| read_u32(b, 4) == Some(index))
+            .filter_map(|b| parse_address(b))
+            .collect())
+    }
+
+    /// Sends everything without a better route to `gateway`.
+    pub(super) fn add_default_route(&mut self, index: u32, gateway: Ipv4Addr) -> io::Result<()> {
+        const MAIN: u8 = 254;
+        const BOOT: u8 = 3;
+        const UNICAST: u8 = 1;
+        let fixed = [INET, 0, 0, 0, MAIN, BOOT, 0, UNICAST, 0, 0, 0, 0];
+        let mut message = Message::new(NEWROUTE, REQUEST | ACK | CREATE | EXCL, &fixed);
+        message.bytes(RTA_GATEWAY, &gateway.octets()).u32(RTA_OIF, index);
+        unless_exists(self.0.request(message)).map(drop)
+    }
+
+    /// All IPv4 routes, local ones included.
+    pub(super) fn routes(&mut self) -> io::Result<Vec<Route>> {
+        let message = Message::new(GETROUTE, REQUEST | DUMP, &[INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let found = self.0.dump(message, NEWROUTE)?;
+        Ok(found.iter().filter_map(|bytes| parse_route(bytes)).collect())
+    }
+}
+
+/// Whether an error is the given one of the kernel's.
+pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+fn unless_exists(result: io::Result<()>) -> io::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(e) if is(&e, Errno::EXIST) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// `struct ifinfomsg`: `flags` are switched on, all others stay.
+fn link_header(index: u32, flags: u32) -> [u8; LINK_BYTES] {
+    let mut header = [0; LINK_BYTES];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..16].copy_from_slice(&flags.to_ne_bytes());
+    header
+}
+
+fn parse_link(bytes: &[u8]) -> Option<Link> {
+    let mut link = Link {
+        index: read_u32(bytes, 4)?,
+        name: String::new(),
+        alias: String::new(),
+        mac: None,
+    };
+    for (kind, value) in attributes(bytes.get(LINK_BYTES..)?) {
+        match kind {
+            IFLA_IFNAME => link.name = read_text(value),
+            IFLA_IFALIAS => link.alias = read_text(value),
+            IFLA_ADDRESS => link.mac = value.try_into().ok(),
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+fn parse_address(bytes: &[u8]) -> Option<(Ipv4Addr, Subnet)> {
+    let prefix = *bytes.get(1)?;
+    attributes(bytes.get(ADDR_BYTES..)?)
+        .find(|(kind, _)| *kind == IFA_LOCAL)
+        .and_then(|(_, value)| parse_ip(value))
+        .map(|ip| (ip, Subnet::new(ip, prefix)))
+}
+
+fn parse_route(bytes: &[u8]) -> Option<Route> {
+    let prefix = *bytes.get(1)?;
+    let mut route = Route {
+        to: Subnet::new(Ipv4Addr::UNSPECIFIED, prefix),
+        interface: None,
+    };
+    for (kind, value) in attributes(bytes.get(ROUTE_BYTES..)?) {
+        match kind {
+            RTA_DST => route.to = Subnet::new(parse_ip(value)?, prefix),
+            RTA_OIF => route.interface = read_u32(value, 0),
+            _ => {}
+        }
+    }
+    Some(route)
+}
+
+fn parse_ip(bytes: &[u8]) -> Option<Ipv4Addr> {
+    Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?))
+}

@@ -1,0 +1,282 @@
+//! The network of a pod, made by talking to the kernel directly: nothing needs to be installed.
+//!
+//! A private pod has loopback and `eth0`, one end of a pair of interfaces whose other end is a port of the bridge
+//! `outrigger0` at the host, which all pods of all runs share. Pods reach each other and the host over the bridge and
+//! the world under the host's address (`nat.rs`).
+//!
+//! The kernel is the only register of addresses. The host's end of a pair is named after the pod's address
+//! (`or0a590002` is 10.89.0.2), and making an interface whose name is taken fails, so two runs cannot get the same
+//! address, whatever state directories they use, and there is no lock and no file. An address is free again when the
+//! interface is gone, which the kernel sees to by itself once nothing is left of the pod's network namespace: a crash
+//! leaves no stale allocations behind. The alias of the interface holds the sandbox id, for [`detach`] and for people.
+
+mod enter;
+mod forward;
+mod link;
+mod nat;
+mod netlink;
+mod subnet;
+
+pub use enter::{connect_tcp, socket_in};
+pub use forward::Forwarders;
+pub use subnet::Subnet;
+
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Once;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{NetworkMode, RuntimeError, SandboxId, SandboxSpec};
+use link::Links;
+
+/// The bridge at the host.
+const BRIDGE: &str = "outrigger0";
+/// The pod's interface, under the name programs expect.
+const POD_INTERFACE: &str = "eth0";
+/// What the alias of a host interface starts with; the sandbox id follows.
+const ALIAS_PREFIX: &str = "outrigger:";
+
+/// How a pod is connected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// Addresses of the pod, best first. Empty where it has loopback only.
+    pub ips: Vec<IpAddr>,
+    /// The host's end of the pod's interface.
+    pub host_interface: Option<String>,
+    /// The network the pod's address is in.
+    pub subnet: Option<Subnet>,
+    /// What the pod does not have although its spec asks for it, for people.
+    pub warnings: Vec<String>,
+}
+
+/// Connects the network namespace at `netns` (an nsfs file) as the spec asks. With [`NetworkMode::Host`] nothing is
+/// done and `netns` is not looked at. Published ports are not part of this: see [`Forwarders`].
+///
+/// Where the machine refuses a private network, the pod gets loopback only and the attachment says so in its warnings;
+/// the same goes for the way out to the world. May be repeated.
+///
+/// # Errors
+/// The namespace cannot be entered or its loopback interface not be switched on.
+pub async fn attach(netns: &Path, spec: &SandboxSpec) -> Result<Attachment, RuntimeError> {
+    let (netns, id, mode) = (netns.to_owned(), spec.id.clone(), spec.network);
+    blocking(move || attach_now(&netns, &id, mode))
+        .await
+        .map_err(|e| {
+            RuntimeError::Create(format!(
+                "cannot set up the network of sandbox {:?}: {e}",
+                spec.id.0
+            ))
+        })
+}
+
+/// Removes the sandbox' interface and frees its address. Idempotent, and needs nothing but the id, so that it also
+/// cleans up after a crash.
+///
+/// # Errors
+/// The kernel refused to list or to remove interfaces.
+pub async fn detach(id: &SandboxId) -> Result<(), RuntimeError> {
+    let alias = alias(id);
+    blocking(move || {
+        let mut host = Links::open(None)?;
+        for link in host.list()?.into_iter().filter(|l| l.alias == alias) {
+            host.delete(link.index)?;
+        }
+        Ok(())
+    })
+    .await
+    .map_err(|e| RuntimeError::Other(format!("cannot remove the network of sandbox {:?}: {e}", id.0)))
+}
+
+/// The sandboxes that have an interface at this host, whichever run made them: for finding those that nobody owns any
+/// more.
+///
+/// # Errors
+/// The kernel refused to list interfaces.
+pub async fn attached() -> Result<Vec<SandboxId>, RuntimeError> {
+    blocking(|| {
+        let links = Links::open(None)?.list()?;
+        Ok(links
+            .iter()
+            .filter_map(|l| Some(SandboxId(l.alias.strip_prefix(ALIAS_PREFIX)?.to_owned())))
+            .collect())
+    })
+    .await
+    .map_err(|e| RuntimeError::Other(format!("cannot list network interfaces: {e}")))
+}
+
+async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(f)
+        .await
+        .unwrap_or_else(|e| Err(io::Error::other(e)))
+}
+
+fn alias(id: &SandboxId) -> String {
+    format!("{ALIAS_PREFIX}{id}")
+}
+
+fn attach_now(netns: &Path, id: &SandboxId, mode: NetworkMode) -> io::Result<Attachment> {
+    let mut attachment = Attachment {
+        ips: Vec::new(),
+        host_interface: None,
+        subnet: None,
+        warnings: Vec::new(),
+    };
+    if mode == NetworkMode::Host {
+        // A host that cannot be asked for its address still runs pods.
+        attachment.ips = host_address()
+            .ok()
+            .flatten()
+            .map(IpAddr::V4)
+            .into_iter()
+            .collect();
+        return Ok(attachment);
+    }
+    let mut pod = Links::open(Some(netns))?;
+    pod.loopback_up()?;
+    if mode == NetworkMode::None {
+        return Ok(attachment);
+    }
+    let mut host = Links::open(None)?;
+    match attach_private(&mut host, &mut pod, netns, id) {
+        Ok((address, subnet)) => {
+            attachment.ips.push(address.into());
+            attachment.host_interface = Some(interface_name(address));
+            attachment.subnet = Some(subnet);
+            if let Err(missing) = nat::let_out(&mut host, subnet) {
+                static ONCE: Once = Once::new();
+                let warning = format!("pods cannot reach beyond this host: {missing}");
+                ONCE.call_once(|| tracing::warn!("{warning}"));
+                attachment.warnings.push(warning);
+            }
+        }
+        Err(e) => {
+            let warning = format!("the pod has loopback only, no address of its own: {e}");
+            tracing::warn!(sandbox = %id, "{warning}");
+            attachment.warnings.push(warning);
+        }
+    }
+    Ok(attachment)
+}
+
+fn attach_private(
+    host: &mut Links,
+    pod: &mut Links,
+    netns: &Path,
+    id: &SandboxId,
+) -> io::Result<(Ipv4Addr, Subnet)> {
+    // Left by an attempt that did not get to its end.
+    if let Some(old) = pod.find(POD_INTERFACE)? {
+        pod.delete(old.index)?;
+    }
+    let (bridge, gateway, subnet) = bridge(host)?;
+    let address = add_interface(host, netns, bridge, subnet, id)?;
+    let mut connect = || -> io::Result<()> {
+        host.set_alias(&interface_name(address), &alias(id))?;
+        let interface = pod
+            .find(POD_INTERFACE)?
+            .ok_or_else(|| io::Error::other("the new interface is gone"))?;
+        pod.add_address(interface.index, address, subnet.prefix())?;
+        pod.add_default_route(interface.index, gateway)
+    };
+    if let Err(e) = connect() {
+        if let Some(link) = host.find(&interface_name(address))? {
+            host.delete(link.index)?;
+        }
+        return Err(e);
+    }
+    Ok((address, subnet))
+}
+
+/// Finds the bridge or makes it: index, address, network.
+fn bridge(host: &mut Links) -> io::Result<(u32, Ipv4Addr, Subnet)> {
+    let named = |what: &str, e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
+    let index = match host.find(BRIDGE)? {
+        Some(link) => link.index,
+        None => {
+            let gateway = free_subnet(host, None)?.gateway();
+            // Made by another run in the meantime is just as well.
+            host.add_bridge(BRIDGE, subnet::mac_of(gateway))
+                .map_err(|e| named("cannot create the bridge outrigger0", e))?;
+            host.find(BRIDGE)?
+                .ok_or_else(|| io::Error::other("the bridge outrigger0 is gone again"))?
+                .index
+        }
+    };
+    let mut addresses = host.addresses(index)?;
+    if addresses.is_empty() {
+        let subnet = free_subnet(host, Some(index))?;
+        host.add_address(index, subnet.gateway(), subnet.prefix())
+            .map_err(|e| named("cannot give the bridge outrigger0 an address", e))?;
+        addresses = host.addresses(index)?;
+    }
+    host.up(index)
+        .map_err(|e| named("cannot switch the bridge outrigger0 on", e))?;
+    let (gateway, subnet) = addresses
+        .first()
+        .copied()
+        .ok_or_else(|| io::Error::other("the bridge outrigger0 has no address"))?;
+    Ok((index, gateway, subnet))
+}
+
+fn free_subnet(host: &mut Links, bridge: Option<u32>) -> io::Result<Subnet> {
+    let routes = host.routes()?;
+    let others = routes
+        .iter()
+        .filter(|r| r.interface.is_none() || r.interface != bridge)
+        .map(|r| r.to);
+    subnet::choose(others).ok_or_else(|| {
+        io::Error::other(
+            "every network that pods could use collides with a route of this host; \
+             create the bridge outrigger0 with an address of your choice to settle it",
+        )
+    })
+}
+
+/// Takes the first address whose name is free, by making the interface.
+fn add_interface(
+    host: &mut Links,
+    netns: &Path,
+    bridge: u32,
+    subnet: Subnet,
+    id: &SandboxId,
+) -> io::Result<Ipv4Addr> {
+    let namespace = File::open(netns)?;
+    for address in subnet.pod_addresses(&id.0) {
+        let mac = subnet::mac_of(address);
+        let added = host
+            .add_veth(
+                &interface_name(address),
+                bridge,
+                POD_INTERFACE,
+                mac,
+                namespace.as_fd(),
+            )
+            .map_err(|e| io::Error::new(e.kind(), format!("cannot create a pair of interfaces: {e}")))?;
+        if added {
+            return Ok(address);
+        }
+    }
+    Err(io::Error::other(format!("all addresses of {subnet} are in use")))
+}
+
+fn interface_name(address: Ipv4Addr) -> String {
+    format!("or{:08x}", address.to_bits())
+}
+
+/// The address of the interface with the default route.
+fn host_address() -> io::Result<Option<Ipv4Addr>> {
+    let mut host = Links::open(None)?;
+    let Some(index) = host
+        .routes()?
+        .into_iter()
+        .filter(|r| r.to.prefix() == 0)
+        .find_map(|r| r.interface)
+    else {
+        return Ok(None);
+    };
+    Ok(host.addresses(index)?.first().map(|(address, _)| *address))
+}

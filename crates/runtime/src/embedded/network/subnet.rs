@@ -1,0 +1,170 @@
+//! Which addresses pods get.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+use super::link::Mac;
+
+/// Where the bridge may live, best first. Spread over the private ranges, because networks that are routed to a machine
+/// tend to take a whole one of them.
+const CANDIDATES: [(Ipv4Addr, u8); 7] = [
+    (Ipv4Addr::new(10, 89, 0, 0), 16),
+    (Ipv4Addr::new(10, 199, 0, 0), 16),
+    (Ipv4Addr::new(172, 29, 0, 0), 16),
+    (Ipv4Addr::new(172, 22, 0, 0), 16),
+    (Ipv4Addr::new(192, 168, 213, 0), 24),
+    (Ipv4Addr::new(192, 168, 119, 0), 24),
+    // Kept for measuring network equipment (RFC 2544); nobody routes it in earnest.
+    (Ipv4Addr::new(198, 18, 0, 0), 16),
+];
+
+/// An IPv4 network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subnet {
+    base: Ipv4Addr,
+    prefix: u8,
+}
+
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base, self.prefix)
+    }
+}
+
+impl Subnet {
+    /// The network of that many leading bits that `address` is in.
+    pub fn new(address: Ipv4Addr, prefix: u8) -> Subnet {
+        let prefix = prefix.min(32);
+        Subnet {
+            base: address & mask(prefix),
+            prefix,
+        }
+    }
+
+    /// Its first address.
+    pub fn base(self) -> Ipv4Addr {
+        self.base
+    }
+
+    /// How many leading bits are fixed.
+    pub fn prefix(self) -> u8 {
+        self.prefix
+    }
+
+    /// The fixed bits as ones.
+    pub fn mask(self) -> Ipv4Addr {
+        mask(self.prefix)
+    }
+
+    /// Whether the address is in it.
+    pub fn contains(self, address: Ipv4Addr) -> bool {
+        address & mask(self.prefix) == self.base
+    }
+
+    fn overlaps(self, other: Subnet) -> bool {
+        self.contains(other.base) || other.contains(self.base)
+    }
+
+    /// The bridge's own address: the first one.
+    pub(super) fn gateway(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.base.to_bits() | 1)
+    }
+
+    /// Every address a pod may have, each once, starting at a place that depends on `id`: the same pod tends to get the
+    /// same address, and an address just given back is not the next one handed out.
+    pub(super) fn pod_addresses(self, id: &str) -> impl Iterator<Item = Ipv4Addr> {
+        let gateway = self.gateway();
+        // Without the first and the last address, which mean the network itself and everybody in it.
+        let count = (u64::from(!self.mask().to_bits()) + 1).saturating_sub(2);
+        let start = fnv(id.as_bytes()).checked_rem(count).unwrap_or(0);
+        (0..count)
+            .map(move |step| {
+                let host = u32::try_from((start + step) % count).expect("smaller than a subnet") + 1;
+                Ipv4Addr::from_bits(self.base.to_bits() | host)
+            })
+            .filter(move |address| *address != gateway)
+    }
+}
+
+/// The first candidate that none of the given routes touches. Default routes touch everything and do not count.
+pub(super) fn choose(routes: impl Iterator<Item = Subnet> + Clone) -> Option<Subnet> {
+    CANDIDATES
+        .iter()
+        .map(|(base, prefix)| Subnet::new(*base, *prefix))
+        .find(|candidate| {
+            !routes
+                .clone()
+                .any(|route| route.prefix > 0 && route.overlaps(*candidate))
+        })
+}
+
+/// A hardware address that follows from the IPv4 address, so that an address which moves to another pod takes the
+/// neighbours' memory of it along.
+pub(super) fn mac_of(address: Ipv4Addr) -> Mac {
+    let [a, b, c, d] = address.octets();
+    [0x0a, 0x58, a, b, c, d]
+}
+
+fn mask(prefix: u8) -> Ipv4Addr {
+    Ipv4Addr::from_bits(u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0))
+}
+
+/// FNV-1a: the same on every machine and in every version, unlike the standard library's hasher.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, b| {
+        (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn subnet(text: &str) -> Subnet {
+        let (base, prefix) = text.split_once('/').expect("a/b");
+        Subnet::new(base.parse().expect("address"), prefix.parse().expect("prefix"))
+    }
+
+    #[test]
+    fn candidates_that_collide_with_routes_are_passed_over() {
+        let table: [(&[&str], Option<&str>); 6] = [
+            (&["0.0.0.0/0", "192.0.2.0/24"], Some("10.89.0.0/16")),
+            (&["10.89.3.7/32"], Some("10.199.0.0/16")),
+            (&["10.0.0.0/8"], Some("172.29.0.0/16")),
+            (&["10.0.0.0/8", "172.16.0.0/12"], Some("192.168.213.0/24")),
+            (
+                &["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"],
+                Some("198.18.0.0/16"),
+            ),
+            (
+                &["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "128.0.0.0/1"],
+                None,
+            ),
+        ];
+        for (routes, expected) in table {
+            let chosen = choose(routes.iter().map(|r| subnet(r)));
+            assert_eq!(chosen.map(|s| s.to_string()).as_deref(), expected, "{routes:?}");
+        }
+    }
+
+    #[test]
+    fn pod_addresses_are_all_usable_ones_once() {
+        let net = subnet("192.168.213.0/24");
+        for id in ["", "a", "pod-1", "pod-2"] {
+            let all: Vec<_> = net.pod_addresses(id).collect();
+            assert_eq!(all.len(), 253);
+            assert_eq!(all.iter().collect::<HashSet<_>>().len(), 253);
+            assert!(all.iter().all(|a| net.contains(*a) && *a != net.gateway()));
+            assert!(all.iter().all(|a| ![0, 255].contains(&a.octets()[3])));
+        }
+        let first = |id| net.pod_addresses(id).next();
+        assert_eq!(first("pod-1"), first("pod-1"));
+        assert_ne!(first("pod-1"), first("pod-2"));
+        assert_eq!(subnet("10.0.0.1/32").pod_addresses("x").count(), 0);
+        assert_eq!(subnet("10.0.0.0/31").pod_addresses("x").count(), 0);
+    }
+}
