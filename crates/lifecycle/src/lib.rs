@@ -1,8 +1,31 @@
 //! The pure heart of Outrigger: what a pod means and what to do next.
 //!
-//! No I/O, no clock, no randomness, no async. Everything here is a function of its arguments.
+//! No I/O, no clock, no randomness, no async. Everything here is a function of its arguments: a pod as written becomes
+//! a [`Plan`]; a plan, an [`Observation`] and the time become a [`Decision`]; an observation becomes a pod status.
 #![forbid(unsafe_code)]
 
+mod action;
+mod backoff;
+mod decision;
+mod engine;
+mod fold;
+mod observation;
+mod plan;
+mod probe;
+pub mod rules;
 mod source;
+mod time;
 
+pub use action::{Action, Event, ProbeOutcome};
+pub use decision::{Decision, Wait};
+pub use engine::{Engine, STOP_MIN_MS, decide};
+pub use observation::{
+    Backoff, Container, Exit, ExitReason, Hook, HookKind, Image, Kill, KillReason, Observation, Probe, Rerun,
+    RerunCause, Sandbox, SandboxState, StartFailure, State, Stop, StopCause, Verdict,
+};
+pub use plan::{
+    BackoffPlan, CONTAINERS_MAX, ContainerPlan, Counts, Dialect, Gate, HookPlan, Need, Plan, PreStopWhen,
+    ProbeKind, ProbePlan, Restart, RestartPolicy, RestartRule, Role, RuleAction,
+};
 pub use source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput, Segment, Severity};
+pub use time::Time;

@@ -50,7 +50,10 @@ pub struct ContainerRef {
 impl ContainerRef {
     /// The container's path, `spec.containers[1]`.
     pub fn path(self) -> FieldPath {
-        FieldPath::root().field("spec").field(self.list.field()).index(self.index)
+        FieldPath::root()
+            .field("spec")
+            .field(self.list.field())
+            .index(self.index)
     }
 }
 
@@ -88,7 +91,10 @@ impl FieldPath {
 
     /// `metadata.annotations[name]`.
     pub fn annotation(name: impl Into<Cow<'static, str>>) -> Self {
-        FieldPath::root().field("metadata").field("annotations").field(name)
+        FieldPath::root()
+            .field("metadata")
+            .field("annotations")
+            .field(name)
     }
 
     /// `spec.NAME`.
@@ -150,7 +156,14 @@ impl Finding {
     }
 
     fn new(severity: Severity, code: &'static str, path: FieldPath, message: impl Into<String>) -> Self {
-        Finding { severity, code, path, message: message.into(), related: Vec::new(), hint: None }
+        Finding {
+            severity,
+            code,
+            path,
+            message: message.into(),
+            related: Vec::new(),
+            hint: None,
+        }
     }
 
     /// Adds the other side of a conflict.

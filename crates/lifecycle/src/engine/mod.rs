@@ -1,0 +1,232 @@
+//! The engine: `decide(plan, observation, now)`.
+//!
+//! A pure function, level-triggered: it looks at the whole observation each time, so a lost event or a restarted
+//! observer changes nothing. [`Engine`] bundles a plan with its observation for drivers.
+
+mod run;
+mod stop;
+
+use crate::action::{Action, Event};
+use crate::decision::{Decision, Wait};
+use crate::observation::{Observation, RerunCause, SandboxState, State, StopCause};
+use crate::plan::{Plan, RestartPolicy, Role};
+use crate::rules;
+use crate::time::Time;
+
+/// A stop signal is never followed by KILL sooner than this, unless the grace is zero (R3.16).
+pub const STOP_MIN_MS: u64 = 2_000;
+
+/// Internal transitions one step may make before it must come to rest. Each is made at most once per container and
+/// reason, so a step that needs more is a bug in the rules.
+const STEP_ROUNDS_MAX: usize = 16;
+
+/// Decides what to do now.
+pub fn decide(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
+    out.clear();
+    if obs.over {
+        return;
+    }
+    debug_assert_eq!(plan.containers.len(), obs.containers.len());
+    cancel_pointless_hooks(obs, out);
+    if obs.stop.is_none() && turn_of_events(plan, obs, now, out) {
+        return;
+    }
+    if obs.stop.is_some() {
+        stop::pod(plan, obs, now, out);
+        if !obs.any_alive() && !out.actions.iter().any(|a| matches!(a, Action::Start { .. })) {
+            out.actions.push(Action::Finish);
+        }
+    } else if let Some(rerun) = obs.rerun {
+        stop::pod(plan, obs, now, out);
+        if !obs.any_alive() {
+            if now >= rerun.not_before {
+                out.actions.push(Action::Rerun);
+            } else {
+                out.wake_at(rerun.not_before);
+                for i in 0..plan.containers.len() {
+                    out.wait(
+                        i,
+                        Wait::Rerun {
+                            not_before: rerun.not_before,
+                        },
+                    );
+                }
+            }
+        }
+    } else {
+        run::pod(plan, obs, now, out);
+    }
+}
+
+/// A hook of a container that is gone has nobody to serve (G-27).
+fn cancel_pointless_hooks(obs: &Observation, out: &mut Decision) {
+    use crate::observation::HookKind::{FirstPreStop, PostStart, PreStop};
+    for (i, c) in obs.containers.iter().enumerate() {
+        if c.state.is_alive() {
+            continue;
+        }
+        for hook in [PostStart, PreStop, FirstPreStop] {
+            if c.hook(hook).is_running() {
+                out.actions.push(Action::CancelHook {
+                    container: i,
+                    attempt: c.attempt,
+                    hook,
+                });
+            }
+        }
+    }
+}
+
+/// Looks for what ends the pod, or makes it begin again. True if there is something: the next look sees it done.
+fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) -> bool {
+    let finished = rules::all_keepers(plan, obs, |p, c| rules::final_exit(p, c).is_some());
+    if let Some(limit) = plan.active_deadline_ms
+        && !finished
+    {
+        if now >= obs.since + limit {
+            begin_stop(plan, StopCause::DeadlineExceeded, out);
+            return true;
+        }
+        out.wake_at(obs.since + limit);
+    }
+    if obs.rerun.is_some() {
+        return false;
+    }
+    if obs.sandbox.state == SandboxState::Lost {
+        match after_lost_sandbox(plan, obs, finished) {
+            Some(cause) => begin_stop(plan, cause, out),
+            None => out.actions.push(Action::BeginRerun {
+                cause: RerunCause::Sandbox,
+                deadline: now,
+            }),
+        }
+        return true;
+    }
+    for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
+        let Some(exit) = c.exit.as_ref().filter(|_| c.state == State::Exited) else {
+            continue;
+        };
+        if !p.restart.rules.is_empty() && rules::restarts_all(p, exit) {
+            let cause = RerunCause::Rule { container: i };
+            out.actions.push(Action::BeginRerun {
+                cause,
+                deadline: now + plan.grace_ms,
+            });
+            return true;
+        }
+        if rules::restarts_after(p, exit) {
+            continue;
+        }
+        if p.role == Role::Init && exit.failed() {
+            begin_stop(plan, StopCause::InitFailed { container: i }, out);
+            return true;
+        }
+        if p.fatal {
+            begin_stop(plan, StopCause::Fatal { container: i }, out);
+            return true;
+        }
+    }
+    if finished {
+        begin_stop(plan, StopCause::Completed, out);
+        return true;
+    }
+    if let Some((container, on)) = hopeless(plan, obs) {
+        begin_stop(plan, StopCause::GateNeverOpens { container, on }, out);
+        return true;
+    }
+    false
+}
+
+fn begin_stop(plan: &Plan, cause: StopCause, out: &mut Decision) {
+    out.actions.push(Action::BeginStop {
+        cause,
+        grace_ms: plan.grace_ms,
+    });
+}
+
+/// R2.51, R2.52: what a lost sandbox means. `None`: make a new one and begin again.
+fn after_lost_sandbox(plan: &Plan, obs: &Observation, finished: bool) -> Option<StopCause> {
+    if finished {
+        return Some(StopCause::Completed);
+    }
+    // A Never pod that has run something must not run it twice; it fails instead of waiting for ever (G-32).
+    let ran = obs.containers.iter().any(|c| c.was_run || c.exit.is_some());
+    (plan.restart_policy == RestartPolicy::Never && ran).then_some(StopCause::SandboxLost)
+}
+
+/// A container that waits for what can no longer happen (LP-28, D10).
+fn hopeless(plan: &Plan, obs: &Observation) -> Option<(usize, usize)> {
+    for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
+        if c.was_run || c.state.is_alive() {
+            continue;
+        }
+        if let Some(gate) = p.gates.iter().find(|g| rules::gate_hopeless(plan, obs, g)) {
+            return Some((i, gate.on));
+        }
+    }
+    None
+}
+
+/// A plan, what is known of its pod, and the loop that brings the two to rest.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    plan: Plan,
+    obs: Observation,
+    scratch: Decision,
+}
+
+impl Engine {
+    /// A pod nothing has happened to yet.
+    pub fn new(plan: Plan, now: Time) -> Self {
+        let obs = Observation::new(&plan, now);
+        Engine::resume(plan, obs)
+    }
+
+    /// A pod with a history.
+    pub fn resume(plan: Plan, obs: Observation) -> Self {
+        Engine {
+            plan,
+            obs,
+            scratch: Decision::default(),
+        }
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What is known.
+    pub fn observation(&self) -> &Observation {
+        &self.obs
+    }
+
+    /// Takes an event in.
+    pub fn handle(&mut self, event: &Event, now: Time) {
+        self.obs.apply(&self.plan, event, now);
+    }
+
+    /// Decides until nothing changes any more. `out.actions` holds every action taken, internal ones included, in
+    /// order; each has been marked in the observation, so the driver has to carry the others out.
+    pub fn step(&mut self, now: Time, out: &mut Decision) {
+        out.clear();
+        for round in 0.. {
+            decide(&self.plan, &self.obs, now, &mut self.scratch);
+            if self.scratch.actions.is_empty() {
+                break;
+            }
+            assert!(
+                round < STEP_ROUNDS_MAX * (1 + self.plan.containers.len()),
+                "the engine does not come to rest: {:?}",
+                self.scratch.actions
+            );
+            for action in &self.scratch.actions {
+                self.obs.mark(&self.plan, action, now);
+            }
+            out.actions.append(&mut self.scratch.actions);
+        }
+        out.wake = self.scratch.wake;
+        out.waits.clear();
+        out.waits.append(&mut self.scratch.waits);
+    }
+}

@@ -1,0 +1,306 @@
+//! How containers end: hook, turn, signal, KILL; one of them, or the whole pod in order (section 3).
+//!
+//! Every container that is being ended goes through the same steps on its own; what a pod's stop adds is the turn:
+//! nobody is signalled while one that must go before it is alive, until the grace is spent.
+
+use super::{STOP_MIN_MS, run};
+use crate::action::Action;
+use crate::decision::{Decision, Wait};
+use crate::observation::{Container, Hook, HookKind, Kill, KillReason, Observation, State, Stop};
+use crate::plan::{Plan, PreStopWhen, ProbeKind, Role};
+use crate::time::Time;
+
+/// Ends every container of the pod, in order.
+pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
+    hold(plan, obs, out);
+    for i in 0..plan.containers.len() {
+        let c = &obs.containers[i];
+        if !c.state.is_alive() {
+            keep_up(plan, obs, i, now, out);
+            continue;
+        }
+        match c.kill {
+            None => {
+                let (reason, deadline) = match (&obs.stop, &obs.rerun) {
+                    (Some(stop), _) => (KillReason::PodStop, stop.deadline),
+                    (None, Some(rerun)) => (KillReason::Rerun, rerun.deadline),
+                    (None, None) => return,
+                };
+                out.actions.push(Action::BeginKill {
+                    container: i,
+                    reason,
+                    deadline,
+                });
+            }
+            Some(kill) => {
+                let turn = Turn::of(plan, obs, i, &kill, out.held_by[i]);
+                end(plan, obs, i, &kill, turn, now, out);
+            }
+        }
+        if let State::Running { since } = c.state {
+            // Readiness goes on to the end (R3.51); liveness and startup do not (G-40).
+            run::probe_one(&plan.containers[i], c, i, ProbeKind::Readiness, since, now, out);
+        }
+    }
+}
+
+/// Ends one container for its own sake: no turn to wait for (R2.15).
+pub(super) fn one(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision) {
+    if let Some(kill) = obs.containers[i].kill {
+        end(plan, obs, i, &kill, Turn::at_once(&kill), now, out);
+    }
+}
+
+/// A sidecar that dies while those it serves still run is started again until its own turn comes (G-18), unless its
+/// preStop hook has already told it to go.
+fn keep_up(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision) {
+    let (p, c) = (&plan.containers[i], &obs.containers[i]);
+    let Some(stop) = &obs.stop else { return };
+    let died = c.exit.as_ref().is_some_and(|e| e.killed_for.is_none());
+    if p.role != Role::Sidecar
+        || !died
+        || out.held_by[i].is_none()
+        || now >= turn_deadline(plan, stop, p.stop_stage)
+        || c.pre_stop != Hook::Idle
+        || c.first_pre_stop != Hook::Idle
+        || !run::wants_start(p, c)
+    {
+        return;
+    }
+    match run::hindrance(plan, obs, i, now) {
+        None => out.actions.push(Action::Start {
+            container: i,
+            attempt: run::next_attempt(c),
+        }),
+        Some(wait) => {
+            if let Wait::Backoff { until: at } | Wait::StartRetry { at } = wait {
+                out.wake_at(at);
+            }
+            out.wait(i, wait);
+        }
+    }
+}
+
+/// Finds, for every container, somebody who must be gone before it is signalled. Holding is passed on: one that is
+/// gone itself still stands for those before it, so a dead sidecar in the middle does not cut the chain (G-22).
+fn hold(plan: &Plan, obs: &Observation, out: &mut Decision) {
+    out.held_by.clear();
+    out.held_by.resize(plan.containers.len(), None);
+    for &i in &plan.stop_order {
+        out.held_by[i] = plan.containers[i].stop_after.iter().find_map(|&before| {
+            if obs.containers[before].state.is_alive() {
+                Some(before)
+            } else {
+                out.held_by[before]
+            }
+        });
+    }
+}
+
+/// When a container may be signalled and must be killed.
+struct Turn {
+    /// Who must go first.
+    held_by: Option<usize>,
+    /// From here on nobody holds it any more.
+    free_at: Time,
+    /// It is killed here, if it had [`STOP_MIN_MS`] to react by then.
+    kill_at: Time,
+    /// Whose first preStop hook must end first.
+    first_hook_of: Option<usize>,
+}
+
+impl Turn {
+    fn at_once(kill: &Kill) -> Turn {
+        Turn {
+            held_by: None,
+            free_at: kill.deadline,
+            kill_at: kill.deadline,
+            first_hook_of: None,
+        }
+    }
+
+    fn of(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, held_by: Option<usize>) -> Turn {
+        let stage = plan.containers[i].stop_stage;
+        let (free_at, kill_at) = match &obs.stop {
+            Some(stop) => (
+                turn_deadline(plan, stop, stage),
+                kill_deadline(plan, stop, stage).min(kill.deadline),
+            ),
+            None => (kill.deadline, kill.deadline),
+        };
+        Turn {
+            held_by,
+            free_at,
+            kill_at,
+            first_hook_of: first_hook(plan, obs, i),
+        }
+    }
+}
+
+/// Where the stage of a container ends. Without a reserve every stage ends with the grace (R3.24); with one, the
+/// first stage ends early and the others share what was kept for them (G-24, G-25).
+fn kill_deadline(plan: &Plan, stop: &Stop, stage: usize) -> Time {
+    let reserve = plan.sidecar_grace_ms.min(stop.grace_ms);
+    if reserve == 0 || plan.stop_stages == 0 {
+        return stop.deadline;
+    }
+    stop.deadline - reserve + reserve * stage as u64 / plan.stop_stages as u64
+}
+
+/// A stage waits no longer for the ones before it than these may live.
+fn turn_deadline(plan: &Plan, stop: &Stop, stage: usize) -> Time {
+    kill_deadline(plan, stop, stage.saturating_sub(1))
+}
+
+/// In the KEP every sidecar's preStop runs before any main is stopped.
+fn first_hook(plan: &Plan, obs: &Observation, i: usize) -> Option<usize> {
+    if obs.stop.is_none() || runs_first_hook(plan, i) {
+        return None;
+    }
+    (0..plan.containers.len()).find(|&other| {
+        let c = &obs.containers[other];
+        runs_first_hook(plan, other)
+            && matches!(c.state, State::Running { .. })
+            && !c.first_pre_stop.is_over()
+    })
+}
+
+fn runs_first_hook(plan: &Plan, i: usize) -> bool {
+    let p = &plan.containers[i];
+    p.pre_stop.is_some() && p.pre_stop_when == PreStopWhen::FirstAndOwnTurn
+}
+
+/// One step of ending a container.
+fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: Time, out: &mut Decision) {
+    let c = &obs.containers[i];
+    if kill.killed_at.is_some() {
+        return;
+    }
+    if c.post_start.is_running() {
+        out.actions.push(Action::CancelHook {
+            container: i,
+            attempt: c.attempt,
+            hook: HookKind::PostStart,
+        });
+    }
+    // A grace of zero means what it says: KILL, now (G-29).
+    let zero = kill.deadline <= kill.since || obs.stop.is_some_and(|s| s.grace_ms == 0);
+    if zero {
+        cancel_hooks(c, i, out);
+        out.actions.push(Action::Kill {
+            container: i,
+            attempt: c.attempt,
+        });
+        return;
+    }
+    if let Some(signalled) = kill.signalled_at {
+        let kill_at = turn.kill_at.max(signalled + STOP_MIN_MS);
+        if now >= kill_at {
+            out.actions.push(Action::Kill {
+                container: i,
+                attempt: c.attempt,
+            });
+        } else {
+            out.wake_at(kill_at);
+            out.wait(i, Wait::Stopping { kill_at });
+        }
+        return;
+    }
+    if !may_signal(plan, obs, i, &turn, now, out) {
+        return;
+    }
+    if matches!(c.state, State::Starting { .. }) {
+        // It is signalled as soon as it is there; if the runtime never says so, it is killed all the same.
+        let kill_at = turn.kill_at + STOP_MIN_MS;
+        if now >= kill_at {
+            out.actions.push(Action::Kill {
+                container: i,
+                attempt: c.attempt,
+            });
+        } else {
+            out.wake_at(kill_at);
+            out.wait(i, Wait::Stopping { kill_at });
+        }
+        return;
+    }
+    let kill_at = turn.kill_at.max(now + STOP_MIN_MS);
+    out.actions.push(Action::Terminate {
+        container: i,
+        attempt: c.attempt,
+        kill_at,
+    });
+}
+
+/// Hooks and turn. False while something has to happen before the signal; what that is has been asked for or noted.
+fn may_signal(plan: &Plan, obs: &Observation, i: usize, turn: &Turn, now: Time, out: &mut Decision) -> bool {
+    let (p, c) = (&plan.containers[i], &obs.containers[i]);
+    if let Some(on) = turn.first_hook_of
+        && now < turn.free_at
+    {
+        out.wake_at(turn.free_at);
+        out.wait(i, Wait::FirstPreStop { on });
+        return false;
+    }
+    let held = turn.held_by.filter(|_| now < turn.free_at);
+    let running = matches!(c.state, State::Running { .. });
+    if p.pre_stop.is_some() && running && obs.stop.is_some() && held.is_some() {
+        match p.pre_stop_when {
+            PreStopWhen::AtOnce => hook(c, i, HookKind::PreStop, turn.kill_at, now, out),
+            PreStopWhen::FirstAndOwnTurn => hook(c, i, HookKind::FirstPreStop, turn.kill_at, now, out),
+            PreStopWhen::OwnTurn => true,
+        };
+    }
+    if let Some(on) = held {
+        out.wake_at(turn.free_at);
+        out.wait(i, Wait::StopTurn { on });
+        return false;
+    }
+    if c.first_pre_stop.is_running() && !hook(c, i, HookKind::FirstPreStop, turn.kill_at, now, out) {
+        return false;
+    }
+    // The second hook of the KEP serves a sidecar that outlived the mains; alone it would only run twice in a row.
+    p.pre_stop.is_none() || !running || hook(c, i, HookKind::PreStop, turn.kill_at, now, out)
+}
+
+/// Brings a preStop hook forward. True when it is over or the grace is.
+fn hook(c: &Container, i: usize, kind: HookKind, deadline: Time, now: Time, out: &mut Decision) -> bool {
+    let attempt = c.attempt;
+    match c.hook(kind) {
+        Hook::Idle if now < deadline => {
+            out.actions.push(Action::RunHook {
+                container: i,
+                attempt,
+                hook: kind,
+                deadline: Some(deadline),
+            });
+            out.wake_at(deadline);
+            false
+        }
+        Hook::Running { .. } if now < deadline => {
+            out.wake_at(deadline);
+            out.wait(i, Wait::Hook { hook: kind });
+            false
+        }
+        Hook::Running { .. } => {
+            out.actions.push(Action::CancelHook {
+                container: i,
+                attempt,
+                hook: kind,
+            });
+            true
+        }
+        Hook::Idle | Hook::Done | Hook::Failed { .. } => true,
+    }
+}
+
+fn cancel_hooks(c: &Container, i: usize, out: &mut Decision) {
+    for hook in [HookKind::PreStop, HookKind::FirstPreStop] {
+        if c.hook(hook).is_running() {
+            out.actions.push(Action::CancelHook {
+                container: i,
+                attempt: c.attempt,
+                hook,
+            });
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! How the observation changes: when something happened ([`Observation::apply`]) and when an action was taken
+//! ([`Observation::mark`]). Pure, total, idempotent for repeated events.
+
+use std::sync::Arc;
+
+use crate::action::{Action, Event};
+use crate::backoff;
+use crate::observation::{
+    Container, Exit, ExitReason, Hook, Image, Kill, KillReason, Observation, Rerun, RerunCause, SandboxState,
+    StartFailure, State, Stop, StopCause,
+};
+use crate::plan::{Plan, Role};
+use crate::probe;
+use crate::rules;
+use crate::time::Time;
+
+impl Observation {
+    /// Takes an event in. Events of another instance than the current one, and repeated ones, change nothing.
+    pub fn apply(&mut self, plan: &Plan, event: &Event, now: Time) {
+        match event {
+            Event::SandboxReady => {
+                if self.sandbox.state != SandboxState::Lost {
+                    self.sandbox.state = SandboxState::Ready;
+                    self.sandbox.failures = 0;
+                    self.sandbox.message = None;
+                }
+            }
+            Event::SandboxFailed { message } => {
+                let sandbox = &mut self.sandbox;
+                sandbox.state = SandboxState::Absent;
+                sandbox.failures += 1;
+                sandbox.retry_at = now + backoff::start_wait_ms(sandbox.failures);
+                sandbox.message = Some(message.clone());
+            }
+            Event::SandboxLost => self.sandbox.state = SandboxState::Lost,
+            Event::ImageReady { container } => {
+                if let Some(c) = self.containers.get_mut(*container) {
+                    c.image = Image::Present;
+                    c.image_failures = 0;
+                }
+            }
+            Event::ImageFailed {
+                container,
+                reason,
+                message,
+            } => {
+                if let Some(c) = self.containers.get_mut(*container) {
+                    c.image_failures += 1;
+                    c.image = Image::Failed {
+                        reason: reason.clone(),
+                        message: message.clone(),
+                        retry_at: now + backoff::image_wait_ms(c.image_failures),
+                    };
+                }
+            }
+            Event::ImageChanged { container } => self.image_changed(plan, *container),
+            Event::Started { container, attempt } => {
+                if let Some(c) = self.current(*container, *attempt)
+                    && matches!(c.state, State::Starting { .. } | State::Unknown)
+                {
+                    c.state = State::Running { since: now };
+                    c.was_run = true;
+                    c.start_failure = None;
+                    c.was_launched |= plan.containers[*container].post_start.is_none();
+                    self.latch(plan, *container);
+                }
+            }
+            Event::StartFailed {
+                container,
+                attempt,
+                reason,
+                message,
+            } => {
+                if let Some(c) = self.current(*container, *attempt)
+                    && matches!(c.state, State::Starting { .. })
+                {
+                    let failures = c.start_failure.as_ref().map_or(0, |f| f.failures) + 1;
+                    c.state = State::Waiting;
+                    c.kill = None;
+                    c.start_failure = Some(StartFailure {
+                        reason: reason.clone(),
+                        message: message.clone(),
+                        retry_at: now + backoff::start_wait_ms(failures),
+                        failures,
+                    });
+                    c.was_launched = true;
+                }
+            }
+            Event::Exited {
+                container,
+                attempt,
+                exit,
+            } => {
+                if let Some(c) = self.current(*container, *attempt)
+                    && c.state.is_alive()
+                {
+                    c.exited(exit.clone());
+                    if plan.containers[*container].pull_always {
+                        c.image = Image::Unknown;
+                    }
+                }
+            }
+            Event::Lost { container, attempt } => {
+                if let Some(c) = self.current(*container, *attempt)
+                    && c.state.is_alive()
+                {
+                    c.state = State::Unknown;
+                }
+            }
+            Event::Probed {
+                container,
+                attempt,
+                kind,
+                outcome,
+                message,
+            } => {
+                if let Some(c) = self.current(*container, *attempt)
+                    && let State::Running { since } = c.state
+                    && let Some(p) = plan.containers[*container].probe(*kind)
+                {
+                    let state = &mut c.probes[*kind as usize];
+                    state.message.clone_from(message);
+                    probe::record(p, state, since, *outcome, now);
+                    self.latch(plan, *container);
+                }
+            }
+            Event::HookEnded {
+                container,
+                attempt,
+                hook,
+                error,
+            } => {
+                if let Some(c) = self.current(*container, *attempt)
+                    && c.hook(*hook).is_running()
+                {
+                    *c.hook_mut(*hook) = match error {
+                        None => Hook::Done,
+                        Some(message) => Hook::Failed {
+                            message: message.clone(),
+                        },
+                    };
+                    c.was_launched |= c.post_start.is_over();
+                    self.latch(plan, *container);
+                }
+            }
+            Event::StopRequested { grace_ms } => {
+                self.begin_stop(plan, StopCause::Deleted, grace_ms.unwrap_or(plan.grace_ms), now);
+            }
+        }
+    }
+
+    /// Notes that an action is being carried out, so that the next decision does not ask for it again.
+    pub fn mark(&mut self, plan: &Plan, action: &Action, now: Time) {
+        match *action {
+            Action::CreateSandbox { attempt } => {
+                self.sandbox.state = SandboxState::Creating;
+                self.sandbox.attempt = attempt;
+            }
+            Action::Pull { container } => self.containers[container].image = Image::Pulling,
+            Action::Start { container, attempt } => self.start(plan, container, attempt, now),
+            Action::RunHook { container, hook, .. } => {
+                *self.containers[container].hook_mut(hook) = Hook::Running { since: now };
+            }
+            Action::CancelHook { container, hook, .. } => {
+                let c = &mut self.containers[container];
+                *c.hook_mut(hook) = Hook::Failed {
+                    message: Arc::from("given up"),
+                };
+                c.was_launched |= c.post_start.is_over();
+            }
+            Action::Probe { container, kind, .. } => {
+                self.containers[container].probes[kind as usize].in_flight = Some(now);
+            }
+            Action::Terminate { container, .. } => {
+                if let Some(kill) = &mut self.containers[container].kill {
+                    kill.signalled_at = Some(now);
+                }
+            }
+            Action::Kill { container, .. } => {
+                if let Some(kill) = &mut self.containers[container].kill {
+                    kill.killed_at = Some(now);
+                }
+            }
+            Action::BeginKill {
+                container,
+                reason,
+                deadline,
+            } => {
+                self.containers[container].kill = Some(Kill {
+                    reason,
+                    since: now,
+                    deadline,
+                    signalled_at: None,
+                    killed_at: None,
+                });
+            }
+            Action::BeginStop { cause, grace_ms } => self.begin_stop(plan, cause, grace_ms, now),
+            Action::BeginRerun { cause, deadline } => self.begin_rerun(plan, cause, deadline, now),
+            Action::Rerun => self.rerun(plan, now),
+            Action::Finish => self.over = true,
+        }
+    }
+
+    /// Makes an observation that was kept across a crash of the observer usable again: whatever was under way then is
+    /// under way no more. Hooks are not run a second time (G-45); a start in progress is in doubt until the runtime
+    /// has told what became of it.
+    pub fn recover(&mut self) {
+        if self.sandbox.state == SandboxState::Creating {
+            self.sandbox.state = SandboxState::Absent;
+        }
+        for c in &mut self.containers {
+            if c.image == Image::Pulling {
+                c.image = Image::Unknown;
+            }
+            if matches!(c.state, State::Starting { .. }) {
+                c.state = State::Unknown;
+            }
+            for probe in &mut c.probes {
+                probe.in_flight = None;
+            }
+            for hook in [&mut c.post_start, &mut c.pre_stop, &mut c.first_pre_stop] {
+                if hook.is_running() {
+                    *hook = Hook::Done;
+                }
+            }
+        }
+    }
+
+    /// The container, if the event is about its current instance.
+    fn current(&mut self, container: usize, attempt: u32) -> Option<&mut Container> {
+        self.containers
+            .get_mut(container)
+            .filter(|c| c.attempt == attempt)
+    }
+
+    fn latch(&mut self, plan: &Plan, container: usize) {
+        let p = &plan.containers[container];
+        let c = &mut self.containers[container];
+        c.was_started |= rules::is_started(p, c);
+        c.was_ready |= c.was_started && rules::is_ready(p, c);
+    }
+
+    fn image_changed(&mut self, plan: &Plan, container: usize) {
+        let Some(c) = self.containers.get_mut(container) else {
+            return;
+        };
+        // R2.5: completed and running init containers never look back.
+        if self.stop.is_some() || (plan.containers[container].role == Role::Init && c.was_run) {
+            return;
+        }
+        c.image = Image::Unknown;
+        c.image_changed = c.state.is_alive();
+        c.backoff = Default::default(); // R1.64
+    }
+
+    fn start(&mut self, plan: &Plan, container: usize, attempt: u32, now: Time) {
+        let p = &plan.containers[container];
+        let started_with = p.restart_with.iter().map(|&on| self.containers[on].attempt).sum();
+        let fence_was_open = p
+            .fence
+            .iter()
+            .all(|&on| rules::is_ready(&plan.containers[on], &self.containers[on]));
+        let c = &mut self.containers[container];
+        if let Some(exit) = c.exit.take() {
+            backoff::let_through(&p.restart.backoff, &mut c.backoff, exit.finished_at, now);
+            c.last_exit = Some(exit);
+            c.restarts += 1;
+        }
+        c.attempt = attempt;
+        c.state = State::Starting { since: now };
+        c.forget_instance();
+        c.image_changed = false;
+        c.started_with = started_with;
+        c.fence_was_open = fence_was_open;
+    }
+
+    fn begin_stop(&mut self, plan: &Plan, cause: StopCause, grace_ms: u64, now: Time) {
+        let deadline = now + grace_ms;
+        match &mut self.stop {
+            Some(stop) => {
+                if deadline < stop.deadline || grace_ms == 0 {
+                    stop.deadline = deadline.min(stop.deadline);
+                    stop.grace_ms = grace_ms.min(stop.grace_ms);
+                }
+            }
+            None => {
+                let after_mains = rules::all_keepers(plan, self, |p, c| rules::final_exit(p, c).is_some());
+                self.stop = Some(Stop {
+                    cause,
+                    since: now,
+                    grace_ms,
+                    deadline,
+                    after_mains,
+                });
+                self.rerun = None;
+            }
+        }
+        let limit = self.stop.map_or(deadline, |s| s.deadline);
+        for kill in self.containers.iter_mut().filter_map(|c| c.kill.as_mut()) {
+            kill.deadline = kill.deadline.min(limit);
+        }
+    }
+
+    fn begin_rerun(&mut self, plan: &Plan, cause: RerunCause, deadline: Time, now: Time) {
+        let not_before = match cause {
+            RerunCause::Rule { container } => {
+                let finished = self.containers[container]
+                    .exit
+                    .as_ref()
+                    .map_or(now, |e| e.finished_at);
+                let backoff = &plan.containers[container].restart.backoff;
+                let at = backoff::ready_at(backoff, &self.rerun_backoff, finished);
+                backoff::let_through(backoff, &mut self.rerun_backoff, finished, at.max(now));
+                at
+            }
+            RerunCause::Sandbox => now,
+        };
+        self.rerun = Some(Rerun {
+            cause,
+            since: now,
+            deadline,
+            not_before,
+        });
+    }
+
+    /// Everything begins again from the first init container (R2.42, R2.53).
+    fn rerun(&mut self, plan: &Plan, now: Time) {
+        let Some(rerun) = self.rerun.take() else { return };
+        let rule = matches!(rerun.cause, RerunCause::Rule { .. });
+        if !rule {
+            self.sandbox.state = SandboxState::Absent;
+            self.sandbox.attempt += 1;
+        }
+        for (p, c) in plan.containers.iter().zip(&mut self.containers) {
+            // R2.54: after a lost sandbox a main that is finished for good stays finished.
+            if p.role == Role::Ephemeral
+                || (!rule && p.role == Role::Main && rules::final_exit(p, c).is_some())
+            {
+                continue;
+            }
+            let ran = c.exit.is_some() || c.was_run;
+            if ran {
+                c.attempt += 1;
+                c.restarts += 1;
+                c.last_exit = if rule {
+                    Some(restarting_all(now))
+                } else {
+                    c.exit.take().or(c.last_exit.take())
+                };
+            }
+            c.exit = None;
+            c.state = State::Waiting;
+            (
+                c.was_run,
+                c.was_launched,
+                c.was_started,
+                c.was_ready,
+                c.was_completed,
+            ) = (false, false, false, false, false);
+            c.backoff = Default::default();
+            c.start_failure = None;
+            c.forget_instance();
+        }
+    }
+}
+
+impl Container {
+    fn exited(&mut self, mut exit: Exit) {
+        exit.killed_for = self.kill.and_then(|kill| {
+            // In a pod's stop a container that goes before it was told to has gone by itself (G-18).
+            let told = kill.signalled_at.is_some() || kill.killed_at.is_some() || self.pre_stop != Hook::Idle;
+            (kill.reason != KillReason::PodStop || told).then_some(kill.reason)
+        });
+        self.was_run = true;
+        self.was_launched = true;
+        self.was_completed |= !exit.failed();
+        self.start_failure = None;
+        self.state = State::Exited;
+        self.exit = Some(exit);
+        self.kill = None;
+        self.probes = Default::default();
+    }
+
+    fn forget_instance(&mut self) {
+        self.probes = Default::default();
+        self.post_start = Hook::Idle;
+        self.pre_stop = Hook::Idle;
+        self.first_pre_stop = Hook::Idle;
+        self.kill = None;
+    }
+}
+
+/// What the kubelet publishes for every container it removed to restart the pod in place (R2.43).
+fn restarting_all(now: Time) -> Exit {
+    Exit {
+        code: 137,
+        signal: None,
+        reason: ExitReason::RestartingAllContainers,
+        started_at: None,
+        finished_at: now,
+        message: Some(Arc::from(
+            "the container was removed to restart all containers in place",
+        )),
+        killed_for: Some(KillReason::Rerun),
+    }
+}

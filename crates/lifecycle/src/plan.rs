@@ -1,0 +1,379 @@
+//! The plan: the dialect-free truth about a pod.
+//!
+//! Dialects are only ways of writing; they end here. The engine knows nothing but plans.
+
+use serde::{Deserialize, Serialize};
+
+use crate::source::ContainerRef;
+
+/// The most containers a pod may have. More is refused by validation.
+pub const CONTAINERS_MAX: usize = 256;
+
+/// What a container is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Runs to completion before what comes after it.
+    Init,
+    /// Helps the mains: up before them, outlives them, never keeps the pod alive.
+    Sidecar,
+    /// What the pod is there for.
+    Main,
+    /// Added for debugging; never restarted, never waited for.
+    Ephemeral,
+}
+
+/// One way of saying how containers are ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dialect {
+    /// `initContainers[].restartPolicy: Always`
+    Native,
+    /// `containers[].lifecycle.type: Sidecar`
+    Kep,
+    /// `KRUISE_CONTAINER_PRIORITY`, `KRUISE_CONTAINER_LAUNCH_PRIORITY`, `apps.kruise.io/container-launch-priority`
+    Priority,
+    /// `KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT`
+    Terminator,
+    /// `outrigger.dev/depends-on`
+    DependsOn,
+}
+
+impl Dialect {
+    /// The name users type.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dialect::Native => "native",
+            Dialect::Kep => "kep",
+            Dialect::Priority => "priority",
+            Dialect::Terminator => "terminator",
+            Dialect::DependsOn => "depends-on",
+        }
+    }
+}
+
+/// What a gate waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Need {
+    /// Exited with success. Once true it stays true.
+    Completed,
+    /// Running, postStart done, startup probe passed. Once true it stays true (R1.43).
+    Started,
+    /// Started and its readiness probe passing, at the moment of asking (LP-23).
+    Ready,
+    /// Its first start has been tried, postStart included (R1.5 to R1.7): keeps plain mains in list order.
+    Launched,
+}
+
+/// "May start once `on` is …".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gate {
+    /// Index of the container waited for.
+    pub on: usize,
+    /// What it must be.
+    pub need: Need,
+    /// Asked again at every restart, not only before the first start.
+    pub every_start: bool,
+    /// The dialect that put the gate there; `None` for the plain rules of a pod.
+    pub dialect: Option<Dialect>,
+}
+
+/// Whether an exited container is started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RestartPolicy {
+    /// Always.
+    Always,
+    /// When it failed.
+    OnFailure,
+    /// Never.
+    Never,
+}
+
+/// What a matching restart rule does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RuleAction {
+    /// Start this container again.
+    Restart,
+    /// Start the whole pod again, in place.
+    RestartAllContainers,
+}
+
+/// One entry of `restartPolicyRules` (R2.2).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartRule {
+    /// What happens on a match.
+    pub action: RuleAction,
+    /// `In` (true) or `NotIn` (false).
+    pub is_in: bool,
+    /// The exit codes.
+    pub values: Vec<i32>,
+}
+
+impl RestartRule {
+    /// Whether an exit code matches.
+    pub fn matches(&self, code: i32) -> bool {
+        self.values.contains(&code) == self.is_in
+    }
+}
+
+/// How a container restarts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restart {
+    /// The policy in force for this container: its own, else the pod's.
+    pub policy: RestartPolicy,
+    /// Rules that come before the policy.
+    pub rules: Vec<RestartRule>,
+    /// Back-off between restarts.
+    pub backoff: BackoffPlan,
+}
+
+/// Crash-loop back-off of a container (R1.60 to R1.66).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackoffPlan {
+    /// Wait before the second restart; it doubles from there.
+    pub initial_ms: u64,
+    /// The longest wait.
+    pub max_ms: u64,
+    /// An instance that lived this long since the last restart starts the sequence anew.
+    pub reset_ms: u64,
+}
+
+impl BackoffPlan {
+    /// The kubelet's: 10 s, doubling, 300 s, forgotten after 600 s.
+    pub const KUBELET: BackoffPlan = BackoffPlan {
+        initial_ms: 10_000,
+        max_ms: 300_000,
+        reset_ms: 600_000,
+    };
+}
+
+/// Whether a container's exit code is part of the pod's result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Counts {
+    /// It is.
+    Yes,
+    /// Only an exit of its own; not one that came after it was told to stop because the mains were done.
+    UnlessStopped,
+    /// It is not.
+    No,
+}
+
+/// One probe, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbePlan {
+    /// No attempt before this long after the start.
+    pub initial_delay_ms: u64,
+    /// The pace of attempts.
+    pub period_ms: u64,
+    /// How long one attempt may take.
+    pub timeout_ms: u64,
+    /// Successes in a row that make the verdict good.
+    pub success_threshold: u32,
+    /// Failures in a row that make it bad.
+    pub failure_threshold: u32,
+    /// Grace for the kill this probe causes, instead of the pod's (R3.10).
+    pub grace_ms: Option<u64>,
+}
+
+/// Which probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProbeKind {
+    /// Has it started?
+    Startup,
+    /// Is it alive?
+    Liveness,
+    /// Is it ready?
+    Readiness,
+}
+
+impl ProbeKind {
+    /// All kinds, in the order of [`ContainerPlan::probes`].
+    pub const ALL: [ProbeKind; 3] = [ProbeKind::Startup, ProbeKind::Liveness, ProbeKind::Readiness];
+
+    /// The word users know.
+    pub fn name(self) -> &'static str {
+        match self {
+            ProbeKind::Startup => "startup",
+            ProbeKind::Liveness => "liveness",
+            ProbeKind::Readiness => "readiness",
+        }
+    }
+}
+
+/// One lifecycle hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookPlan {
+    /// Give up after this long; preStop is bounded by the grace as well.
+    pub timeout_ms: Option<u64>,
+    /// The hook only sleeps, this long.
+    pub sleep_ms: Option<u64>,
+}
+
+/// When a container's preStop hook runs in a pod's stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PreStopWhen {
+    /// When the stop begins (R3.23).
+    AtOnce,
+    /// When its turn to be signalled comes (G-26).
+    OwnTurn,
+    /// When the stop begins, before any main is stopped, and again at its own turn (the KEP).
+    FirstAndOwnTurn,
+}
+
+/// What the plan says of one container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerPlan {
+    /// Its name.
+    pub name: String,
+    /// Where it stands in the manifest.
+    #[serde(skip, default = "ContainerPlan::nowhere")]
+    pub place: ContainerRef,
+    /// What it is for.
+    pub role: Role,
+    /// The dialect that gave it its role, if one did.
+    pub dialect: Option<Dialect>,
+    /// All must be open before it starts.
+    pub gates: Vec<Gate>,
+    /// In a pod's stop it is signalled only once none of these, nor any these wait for, is alive.
+    pub stop_after: Vec<usize>,
+    /// How many others, one after another, stop before it; 0 stops first.
+    pub stop_stage: usize,
+    /// How it restarts.
+    pub restart: Restart,
+    /// Whether its exit code is part of the pod's result.
+    pub counts: Counts,
+    /// The pod is not complete while this one may still run.
+    pub keeps_alive: bool,
+    /// Its end, once it will not be restarted, ends the pod.
+    pub fatal: bool,
+    /// Startup, liveness and readiness probe.
+    pub probes: [Option<ProbePlan>; 3],
+    /// Runs right after every start.
+    pub post_start: Option<HookPlan>,
+    /// Runs before it is told to stop.
+    pub pre_stop: Option<HookPlan>,
+    /// When that is, in a pod's stop.
+    pub pre_stop_when: PreStopWhen,
+    /// It restarts when one of these does.
+    pub restart_with: Vec<usize>,
+    /// It is stopped while one of these is not ready, and started again after.
+    pub fence: Vec<usize>,
+    /// Look for a newer image at every start.
+    pub pull_always: bool,
+}
+
+impl ContainerPlan {
+    fn nowhere() -> ContainerRef {
+        ContainerRef {
+            list: crate::source::List::Main,
+            index: 0,
+        }
+    }
+
+    /// The plan of one probe.
+    pub fn probe(&self, kind: ProbeKind) -> Option<&ProbePlan> {
+        self.probes[kind as usize].as_ref()
+    }
+}
+
+/// The dialect-free truth about a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// `metadata.name`.
+    pub pod: String,
+    /// In the order of the manifest: init containers, containers, ephemeral containers.
+    pub containers: Vec<ContainerPlan>,
+    /// The pod's restart policy.
+    pub restart_policy: RestartPolicy,
+    /// `terminationGracePeriodSeconds`.
+    pub grace_ms: u64,
+    /// Part of the grace kept for the containers that stop after the mains (G-24, G-25).
+    pub sidecar_grace_ms: u64,
+    /// `activeDeadlineSeconds`.
+    pub active_deadline_ms: Option<u64>,
+    /// Indices such that everything a container stops after comes before it.
+    pub stop_order: Vec<usize>,
+    /// The highest [`ContainerPlan::stop_stage`].
+    pub stop_stages: usize,
+    /// Dialects in use, sorted.
+    pub dialects: Vec<Dialect>,
+}
+
+impl Plan {
+    /// Index of a container by name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.containers.iter().position(|c| c.name == name)
+    }
+
+    /// Whether some rule may restart the whole pod in place.
+    pub fn may_restart_all(&self) -> bool {
+        let all = |r: &RestartRule| r.action == RuleAction::RestartAllContainers;
+        self.containers.iter().any(|c| c.restart.rules.iter().any(all))
+    }
+
+    /// Fills [`Plan::stop_order`] and the stages from `stop_after`. Edges that close a cycle are an error and returned
+    /// as the cycle's containers.
+    pub(crate) fn order_stops(&mut self) -> Result<(), Vec<usize>> {
+        let edges: Vec<&[usize]> = self.containers.iter().map(|c| c.stop_after.as_slice()).collect();
+        let order = topological(&edges)?;
+        let mut stage = vec![0; self.containers.len()];
+        for &c in &order {
+            stage[c] = self.containers[c]
+                .stop_after
+                .iter()
+                .map(|&b| stage[b] + 1)
+                .max()
+                .unwrap_or(0);
+        }
+        self.stop_stages = stage.iter().copied().max().unwrap_or(0);
+        for (c, stage) in self.containers.iter_mut().zip(stage) {
+            c.stop_stage = stage;
+        }
+        self.stop_order = order;
+        Ok(())
+    }
+}
+
+/// Orders nodes so that everything in `before[n]` comes before `n`; ties keep index order. On a cycle: its nodes, in
+/// the order the edges run.
+pub(crate) fn topological(before: &[&[usize]]) -> Result<Vec<usize>, Vec<usize>> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Mark {
+        New,
+        Open,
+        Done,
+    }
+    let mut marks = vec![Mark::New; before.len()];
+    let mut order = Vec::with_capacity(before.len());
+    for root in 0..before.len() {
+        // An explicit stack: a chain of 256 must not depend on the thread's stack size.
+        let mut stack = vec![(root, 0)];
+        while let Some(&mut (node, ref mut next)) = stack.last_mut() {
+            if marks[node] == Mark::Done {
+                stack.pop();
+                continue;
+            }
+            marks[node] = Mark::Open;
+            if let Some(&child) = before[node].get(*next) {
+                *next += 1;
+                match marks[child] {
+                    Mark::New => stack.push((child, 0)),
+                    Mark::Done => {}
+                    Mark::Open => {
+                        let from = stack.iter().position(|&(n, _)| n == child).unwrap_or(0);
+                        return Err(stack[from..].iter().map(|&(n, _)| n).collect());
+                    }
+                }
+            } else {
+                marks[node] = Mark::Done;
+                order.push(node);
+                stack.pop();
+            }
+        }
+    }
+    Ok(order)
+}

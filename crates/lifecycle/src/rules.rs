@@ -1,0 +1,139 @@
+//! What holds of a container, given its plan and what is known of it. Every other module asks here.
+
+use crate::observation::{Container, Exit, Hook, Image, KillReason, Observation, State, Verdict};
+use crate::plan::{ContainerPlan, Gate, Need, Plan, ProbeKind, RestartPolicy, Role, RuleAction};
+
+/// Whether the postStart hook, if any, has succeeded.
+pub fn post_start_done(plan: &ContainerPlan, c: &Container) -> bool {
+    plan.post_start.is_none() || c.post_start == Hook::Done
+}
+
+/// Running, postStart done, startup probe passed (R1.40, R1.41). Keyed by instance (G-38).
+pub fn is_started(plan: &ContainerPlan, c: &Container) -> bool {
+    matches!(c.state, State::Running { .. })
+        && post_start_done(plan, c)
+        && (plan.probe(ProbeKind::Startup).is_none()
+            || c.probe(ProbeKind::Startup).verdict == Verdict::Success)
+}
+
+/// Started, and its readiness probe passes (R5.61). An init container is ready once it has completed (R5.62).
+pub fn is_ready(plan: &ContainerPlan, c: &Container) -> bool {
+    if plan.role == Role::Init {
+        return c.was_completed;
+    }
+    is_started(plan, c)
+        && (plan.probe(ProbeKind::Readiness).is_none()
+            || c.probe(ProbeKind::Readiness).verdict == Verdict::Success)
+}
+
+/// Whether an instance that ended this way is followed by another (R2.1, R2.10 to R2.12), the pod not being stopped.
+pub fn restarts_after(plan: &ContainerPlan, exit: &Exit) -> bool {
+    if plan.role == Role::Init && !exit.failed() {
+        return false;
+    }
+    match exit.killed_for {
+        // The kill counts, not the code: there was no exit code when the decision was made.
+        Some(KillReason::Liveness | KillReason::Startup) => plan.restart.policy != RestartPolicy::Never,
+        Some(KillReason::ImageChanged | KillReason::Dependency | KillReason::Fence | KillReason::Rerun) => {
+            true
+        }
+        // R1.30 and R2.3: lost mains come back under every policy, lost init containers obey theirs.
+        Some(KillReason::Unknown) => plan.role != Role::Init || plan.restart.policy != RestartPolicy::Never,
+        Some(KillReason::PostStart | KillReason::PodStop) | None => policy_restarts(plan, exit),
+    }
+}
+
+/// Rules first, then the policy (R2.1 steps 2 and 3).
+fn policy_restarts(plan: &ContainerPlan, exit: &Exit) -> bool {
+    if plan.restart.rules.iter().any(|r| r.matches(exit.code)) {
+        return true;
+    }
+    match plan.restart.policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => exit.failed(),
+        RestartPolicy::Never => false,
+    }
+}
+
+/// Whether this exit restarts the whole pod in place (R2.40): the first matching rule decides.
+pub fn restarts_all(plan: &ContainerPlan, exit: &Exit) -> bool {
+    exit.killed_for.is_none()
+        && plan
+            .restart
+            .rules
+            .iter()
+            .find(|r| r.matches(exit.code))
+            .is_some_and(|r| r.action == RuleAction::RestartAllContainers)
+}
+
+/// The exit of a container that ended and will not be started again, the pod not being stopped.
+pub fn final_exit<'a>(plan: &ContainerPlan, c: &'a Container) -> Option<&'a Exit> {
+    match (&c.state, &c.exit) {
+        (State::Exited, Some(exit)) if !restarts_after(plan, exit) => Some(exit),
+        _ => None,
+    }
+}
+
+/// Whether a container is done for good, or is being ended and will not come back.
+pub fn is_ending_for_good(plan: &ContainerPlan, c: &Container) -> bool {
+    let dying = |reason| {
+        plan.restart.policy == RestartPolicy::Never
+            && matches!(
+                reason,
+                KillReason::Liveness | KillReason::Startup | KillReason::PostStart
+            )
+    };
+    final_exit(plan, c).is_some() || (c.state.is_alive() && c.kill.is_some_and(|k| dying(k.reason)))
+}
+
+/// Whether every container that keeps the pod alive satisfies `test`, and there is at least one (G-20).
+pub fn all_keepers(
+    plan: &Plan,
+    obs: &Observation,
+    test: impl Fn(&ContainerPlan, &Container) -> bool,
+) -> bool {
+    let mut any = false;
+    for (p, c) in plan
+        .containers
+        .iter()
+        .zip(&obs.containers)
+        .filter(|(p, _)| p.keeps_alive)
+    {
+        if !test(p, c) {
+            return false;
+        }
+        any = true;
+    }
+    any
+}
+
+/// Whether a gate lets through, now.
+pub fn gate_open(plan: &Plan, obs: &Observation, gate: &Gate) -> bool {
+    let (p, c) = (&plan.containers[gate.on], &obs.containers[gate.on]);
+    match gate.need {
+        Need::Completed => c.was_completed,
+        Need::Started if gate.every_start => is_started(p, c),
+        Need::Started => c.was_started || final_exit(p, c).is_some_and(|e| !e.failed()),
+        Need::Ready if gate.every_start => is_ready(p, c),
+        // One that has done its work and will not come back was not meant to be waited for (LP-28, D10).
+        Need::Ready => is_ready(p, c) || final_exit(p, c).is_some_and(|e| !e.failed()),
+        Need::Launched => {
+            c.was_launched || matches!(c.image, Image::Failed { .. }) || c.start_failure.is_some()
+        }
+    }
+}
+
+/// Whether a closed gate can never open any more: what it waits for has ended for good, and not well.
+pub fn gate_hopeless(plan: &Plan, obs: &Observation, gate: &Gate) -> bool {
+    let (p, c) = (&plan.containers[gate.on], &obs.containers[gate.on]);
+    gate.need != Need::Launched && final_exit(p, c).is_some() && !gate_open(plan, obs, gate)
+}
+
+/// The first closed gate in front of a container's next start.
+pub fn closed_gate<'p>(plan: &'p Plan, obs: &Observation, index: usize) -> Option<&'p Gate> {
+    let c = &obs.containers[index];
+    plan.containers[index]
+        .gates
+        .iter()
+        .find(|g| (g.every_start || !c.was_run) && !gate_open(plan, obs, g))
+}

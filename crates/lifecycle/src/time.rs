@@ -1,0 +1,32 @@
+//! Time as the engine sees it: a number it is told, never one it asks for.
+
+use std::ops::{Add, Sub};
+
+use serde::{Deserialize, Serialize};
+
+/// A moment, in milliseconds since the Unix epoch as the observer counts them. The observer promises that it never
+/// goes backwards within one pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// Milliseconds from `earlier` to here; zero if it is not earlier.
+    pub fn since(self, earlier: Time) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<u64> for Time {
+    type Output = Time;
+    fn add(self, ms: u64) -> Time {
+        Time(self.0.saturating_add(ms))
+    }
+}
+
+impl Sub<u64> for Time {
+    type Output = Time;
+    fn sub(self, ms: u64) -> Time {
+        Time(self.0.saturating_sub(ms))
+    }
+}
