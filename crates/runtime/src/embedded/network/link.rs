@@ -26,6 +26,8 @@ const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_EXT_MASK: u16 = 29;
+const SKIP_STATISTICS: u32 = 8;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
@@ -52,7 +54,6 @@ pub(super) struct Link {
     pub(super) name: String,
     /// Free text; Outrigger keeps the sandbox id here.
     pub(super) alias: String,
-    pub(super) mac: Option<Mac>,
 }
 
 /// A route of the main and all other tables.
@@ -72,14 +73,28 @@ impl Links {
     }
 
     pub(super) fn list(&mut self) -> io::Result<Vec<Link>> {
-        let found = self
-            .0
-            .dump(Message::new(GETLINK, REQUEST | DUMP, &link_header(0, 0)), NEWLINK)?;
+        let mut message = Message::new(GETLINK, REQUEST | DUMP, &link_header(0, 0));
+        message.u32(IFLA_EXT_MASK, SKIP_STATISTICS);
+        let found = self.0.ask(message, NEWLINK)?;
         Ok(found.iter().filter_map(|bytes| parse_link(bytes)).collect())
     }
 
     pub(super) fn find(&mut self, name: &str) -> io::Result<Option<Link>> {
-        Ok(self.list()?.into_iter().find(|l| l.name == name))
+        let mut message = Message::new(GETLINK, REQUEST | ACK, &link_header(0, 0));
+        message.text(IFLA_IFNAME, name);
+        self.one(message)
+    }
+
+    pub(super) fn by_index(&mut self, index: u32) -> io::Result<Option<Link>> {
+        self.one(Message::new(GETLINK, REQUEST | ACK, &link_header(index, 0)))
+    }
+
+    fn one(&mut self, message: Message) -> io::Result<Option<Link>> {
+        match self.0.ask(message, NEWLINK) {
+            Ok(found) => Ok(found.first().and_then(|bytes| parse_link(bytes))),
+            Err(e) if is(&e, Errno::NODEV) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Switches an interface on; one that is on stays on.
@@ -115,7 +130,8 @@ impl Links {
         unless_exists(self.0.request(message))
     }
 
-    /// Makes a pair of interfaces: `name` here as a port of `bridge`, on, and `peer_name` in the namespace `peer_ns`, on.
+    /// Makes a pair of interfaces: `name` here as a port of `bridge`, on, and `peer_name` in the namespace `peer_ns`,
+    /// which the kernel does not let come up before the pair is complete.
     /// `false` when a name is taken.
     pub(super) fn add_veth(
         &mut self,
@@ -132,7 +148,7 @@ impl Links {
             .nested(IFLA_LINKINFO, |m| {
                 m.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |m| {
                     m.nested(VETH_INFO_PEER, |m| {
-                        m.raw(&link_header(0, IFF_UP))
+                        m.raw(&link_header(0, 0))
                             .text(IFLA_IFNAME, peer_name)
                             .bytes(IFLA_ADDRESS, &peer_mac)
                             .u32(IFLA_NET_NS_FD, peer_ns.as_raw_fd().cast_unsigned());
@@ -167,7 +183,7 @@ impl Links {
     /// The IPv4 addresses of an interface, each with its subnet.
     pub(super) fn addresses(&mut self, index: u32) -> io::Result<Vec<(Ipv4Addr, Subnet)>> {
         let message = Message::new(GETADDR, REQUEST | DUMP, &[INET, 0, 0, 0, 0, 0, 0, 0]);
-        let found = self.0.dump(message, NEWADDR)?;
+        let found = self.0.ask(message, NEWADDR)?;
         Ok(found
             .iter()
             .filter(|b| read_u32(b, 4) == Some(index))
@@ -189,7 +205,7 @@ impl Links {
     /// All IPv4 routes, local ones included.
     pub(super) fn routes(&mut self) -> io::Result<Vec<Route>> {
         let message = Message::new(GETROUTE, REQUEST | DUMP, &[INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        let found = self.0.dump(message, NEWROUTE)?;
+        let found = self.0.ask(message, NEWROUTE)?;
         Ok(found.iter().filter_map(|bytes| parse_route(bytes)).collect())
     }
 }
@@ -221,13 +237,11 @@ fn parse_link(bytes: &[u8]) -> Option<Link> {
         index: read_u32(bytes, 4)?,
         name: String::new(),
         alias: String::new(),
-        mac: None,
     };
     for (kind, value) in attributes(bytes.get(LINK_BYTES..)?) {
         match kind {
             IFLA_IFNAME => link.name = read_text(value),
             IFLA_IFALIAS => link.alias = read_text(value),
-            IFLA_ADDRESS => link.mac = value.try_into().ok(),
             _ => {}
         }
     }

@@ -16,6 +16,8 @@ mod link;
 mod nat;
 mod netlink;
 mod subnet;
+#[cfg(test)]
+mod tests;
 
 pub use enter::{connect_tcp, socket_in};
 pub use forward::Forwarders;
@@ -53,6 +55,13 @@ pub struct Attachment {
     pub warnings: Vec<String>,
 }
 
+impl Attachment {
+    fn warn(&mut self, id: &SandboxId, warning: String) {
+        tracing::warn!(sandbox = %id, "{warning}");
+        self.warnings.push(warning);
+    }
+}
+
 /// Connects the network namespace at `netns` (an nsfs file) as the spec asks. With [`NetworkMode::Host`] nothing is
 /// done and `netns` is not looked at. Published ports are not part of this: see [`Forwarders`].
 ///
@@ -60,7 +69,7 @@ pub struct Attachment {
 /// the same goes for the way out to the world. May be repeated.
 ///
 /// # Errors
-/// The namespace cannot be entered or its loopback interface not be switched on.
+/// There is no network namespace at `netns`, or it cannot be entered.
 pub async fn attach(netns: &Path, spec: &SandboxSpec) -> Result<Attachment, RuntimeError> {
     let (netns, id, mode) = (netns.to_owned(), spec.id.clone(), spec.network);
     blocking(move || attach_now(&netns, &id, mode))
@@ -75,6 +84,9 @@ pub async fn attach(netns: &Path, spec: &SandboxSpec) -> Result<Attachment, Runt
 
 /// Removes the sandbox' interface and frees its address. Idempotent, and needs nothing but the id, so that it also
 /// cleans up after a crash.
+///
+/// The kernel makes its caller wait some 20 ms for this. It does the same by itself, in the background, when the last
+/// user of the pod's network namespace is gone (its file unmounted, its processes and sockets closed).
 ///
 /// # Errors
 /// The kernel refused to list or to remove interfaces.
@@ -136,7 +148,12 @@ fn attach_now(netns: &Path, id: &SandboxId, mode: NetworkMode) -> io::Result<Att
         return Ok(attachment);
     }
     let mut pod = Links::open(Some(netns))?;
-    pod.loopback_up()?;
+    if let Err(e) = pod.loopback_up() {
+        attachment.warn(
+            id,
+            format!("the pod's loopback interface cannot be switched on: {e}"),
+        );
+    }
     if mode == NetworkMode::None {
         return Ok(attachment);
     }
@@ -153,11 +170,10 @@ fn attach_now(netns: &Path, id: &SandboxId, mode: NetworkMode) -> io::Result<Att
                 attachment.warnings.push(warning);
             }
         }
-        Err(e) => {
-            let warning = format!("the pod has loopback only, no address of its own: {e}");
-            tracing::warn!(sandbox = %id, "{warning}");
-            attachment.warnings.push(warning);
-        }
+        Err(e) => attachment.warn(
+            id,
+            format!("the pod has no address of its own, loopback only: {e}"),
+        ),
     }
     Ok(attachment)
 }
@@ -180,6 +196,7 @@ fn attach_private(
             .find(POD_INTERFACE)?
             .ok_or_else(|| io::Error::other("the new interface is gone"))?;
         pod.add_address(interface.index, address, subnet.prefix())?;
+        pod.up(interface.index)?;
         pod.add_default_route(interface.index, gateway)
     };
     if let Err(e) = connect() {

@@ -4,8 +4,9 @@
 //! lead outwards, and a rule that rewrites the source of what leaves. The rule goes to nf_tables by netlink into a table
 //! of Outrigger's own; on kernels without nf_tables, the `iptables` command is tried.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 
 use rustix::io::Errno;
 
@@ -38,12 +39,19 @@ const NAME_BYTES: usize = 16;
 /// Lets the pods of `subnet` out. Says what is missing where that is not possible.
 pub(super) fn let_out(links: &mut Links, subnet: Subnet) -> Result<(), String> {
     allow_forwarding(links).map_err(|e| format!("forwarding cannot be switched on ({e})"))?;
-    if let Err(nftables) = masquerade(subnet) {
-        iptables_masquerade(subnet).map_err(|iptables| {
+    match masquerade(subnet) {
+        Ok(false) => {}
+        Ok(true) => {
+            if let Err(e) = guard() {
+                tracing::debug!(error = %e, "cannot keep other networks from reaching pods directly");
+            }
+            if let Err(e) = pass_a_closed_forward_chain() {
+                tracing::debug!(error = %e, "cannot see whether a firewall drops what pods send");
+            }
+        }
+        Err(nftables) => iptables_masquerade(subnet).map_err(|iptables| {
             format!("addresses cannot be rewritten (nf_tables: {nftables}; iptables: {iptables})")
-        })?;
-    } else if let Err(e) = guard() {
-        tracing::debug!(error = %e, "cannot keep other networks from reaching pods directly");
+        })?,
     }
     Ok(())
 }
@@ -51,17 +59,18 @@ pub(super) fn let_out(links: &mut Links, subnet: Subnet) -> Result<(), String> {
 /// Switched on for the bridge and for the interfaces with a default route, not for the machine as a whole: whatever else
 /// the machine is connected to does not become reachable through it.
 fn allow_forwarding(links: &mut Links) -> io::Result<()> {
-    let outward: Vec<u32> = links
+    let mut names = vec![BRIDGE.to_owned()];
+    let outward: BTreeSet<u32> = links
         .routes()?
         .into_iter()
         .filter(|r| r.to.prefix() == 0)
         .filter_map(|r| r.interface)
         .collect();
-    for link in links.list()? {
-        if link.name != BRIDGE && !outward.contains(&link.index) {
-            continue;
-        }
-        let path = format!("/proc/sys/net/ipv4/conf/{}/forwarding", link.name);
+    for index in outward {
+        names.extend(links.by_index(index)?.map(|link| link.name));
+    }
+    for name in names {
+        let path = format!("/proc/sys/net/ipv4/conf/{name}/forwarding");
         if std::fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1") {
             continue;
         }
@@ -70,8 +79,9 @@ fn allow_forwarding(links: &mut Links) -> io::Result<()> {
     Ok(())
 }
 
-/// Everything from `subnet` that does not stay on the bridge gets the address of the interface it leaves by.
-fn masquerade(subnet: Subnet) -> io::Result<()> {
+/// Everything from `subnet` that does not stay on the bridge gets the address of the interface it leaves by. `false` when
+/// that was so already.
+fn masquerade(subnet: Subnet) -> io::Result<bool> {
     // The chain is made together with its rule or not at all, and its name says which subnet the rule is for: where
     // there is a chain of that name, nothing is left to do.
     let chain = format!("masquerade-{}-{}", subnet.base(), subnet.prefix());
@@ -84,7 +94,7 @@ fn masquerade(subnet: Subnet) -> io::Result<()> {
 
 /// Nobody beyond the bridge opens connections to a pod except through its published ports, although the machine
 /// forwards now.
-fn guard() -> io::Result<()> {
+fn guard() -> io::Result<bool> {
     add_chain(GUARD_CHAIN, "filter", HOOK_FORWARD, PRIORITY_FILTER, |m| {
         interface(m, Direction::Out, Is::Equal);
         interface(m, Direction::In, Is::Not);
@@ -93,14 +103,14 @@ fn guard() -> io::Result<()> {
     })
 }
 
-/// Adds a chain with one rule to Outrigger's table, in one transaction, unless it is there.
+/// Adds a chain with one rule to Outrigger's table, in one transaction; `false` when it is there.
 fn add_chain(
     chain: &str,
     kind: &str,
     hook: u32,
     priority: u32,
     rule: impl FnOnce(&mut Message),
-) -> io::Result<()> {
+) -> io::Result<bool> {
     const TABLE_NAME: u16 = 1;
     const CHAIN_TABLE: u16 = 1;
     const CHAIN_NAME: u16 = 3;
@@ -116,8 +126,9 @@ fn add_chain(
     let mut look = Message::new(GETCHAIN, REQUEST | ACK, &header(INET, 0));
     look.text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, chain);
     match netlink.request(look) {
+        Ok(()) => return Ok(false),
         Err(e) if is(&e, Errno::NOENT) => {}
-        found => return found,
+        Err(e) => return Err(e),
     }
 
     let mut new_table = Message::new(NEWTABLE, REQUEST | ACK | CREATE, &header(INET, 0));
@@ -144,8 +155,8 @@ fn add_chain(
     ];
     match netlink.batch(batch) {
         // Another run was faster.
-        Err(e) if is(&e, Errno::EXIST) => Ok(()),
-        result => result,
+        Err(e) if is(&e, Errno::EXIST) => Ok(false),
+        result => result.map(|()| true),
     }
 }
 
@@ -272,31 +283,54 @@ fn expression(m: &mut Message, name: &str, data: impl FnOnce(&mut Message)) {
 
 fn iptables_masquerade(subnet: Subnet) -> io::Result<()> {
     let subnet = subnet.to_string();
-    let run = |action| {
-        Command::new("iptables")
-            .args([
-                "-w",
-                "-t",
-                "nat",
-                action,
-                "POSTROUTING",
-                "-s",
-                &subnet,
-                "!",
-                "-o",
-                BRIDGE,
-            ])
-            .args(["-j", "MASQUERADE"])
-            .output()
-    };
+    iptables_insert(
+        &["-t", "nat"],
+        "POSTROUTING",
+        &["-s", &subnet, "!", "-o", BRIDGE, "-j", "MASQUERADE"],
+    )
+}
+
+/// Other container engines make the machine drop whatever is forwarded for anybody but themselves, and no table of our
+/// own can overrule that. They do it with iptables, so the command is there.
+fn pass_a_closed_forward_chain() -> io::Result<()> {
+    let rules = iptables(&["-S", "FORWARD"])?;
+    if !String::from_utf8_lossy(&rules.stdout).contains("-P FORWARD DROP") {
+        return Ok(());
+    }
+    iptables_insert(&[], "FORWARD", &["-i", BRIDGE, "-j", "ACCEPT"])?;
+    let answers = [
+        "-o",
+        BRIDGE,
+        "-m",
+        "conntrack",
+        "--ctstate",
+        "RELATED,ESTABLISHED",
+        "-j",
+        "ACCEPT",
+    ];
+    iptables_insert(&[], "FORWARD", &answers)
+}
+
+/// Puts a rule first in its chain unless the chain has it.
+fn iptables_insert(table: &[&str], chain: &str, rule: &[&str]) -> io::Result<()> {
+    let run = |action| iptables(&[table, &[action, chain], rule].concat());
     if run("-C")?.status.success() {
         return Ok(());
     }
-    let output = run("-A")?;
+    let output = run("-I")?;
     if output.status.success() {
         return Ok(());
     }
     Err(io::Error::other(
         String::from_utf8_lossy(&output.stderr).trim().to_owned(),
     ))
+}
+
+fn iptables(arguments: &[&str]) -> io::Result<Output> {
+    // Waits for others that are changing the rules.
+    Command::new("iptables")
+        .arg("-w")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
 }

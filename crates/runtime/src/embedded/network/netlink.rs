@@ -144,8 +144,9 @@ impl Netlink {
         Ok(())
     }
 
-    /// Sends a dump request and collects the payloads of all answers of the given kind.
-    pub(super) fn dump(&mut self, message: Message, kind: u16) -> io::Result<Vec<Vec<u8>>> {
+    /// Sends a question (one with an acknowledgement, or a dump) and collects the payloads of all answers of the given
+    /// kind.
+    pub(super) fn ask(&mut self, message: Message, kind: u16) -> io::Result<Vec<Vec<u8>>> {
         self.sequence += 1;
         let sequence = self.sequence;
         self.send(&message.finish(sequence))?;

@@ -1,0 +1,625 @@
+//! Real networks, as root, in namespaces of the tests' own: every test runs on a thread that stands for a whole host,
+//! with a network and mounts nobody else sees, and no packet leaves it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+
+use super::link::Links;
+use super::*;
+use crate::{PublishedPort, Resources};
+
+const SOON: Duration = Duration::from_secs(5);
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Runs a test on a host of its own.
+fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce(Host) -> F + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        separate(UnshareFlags::NEWNET | UnshareFlags::NEWNS);
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+            .expect("private mounts");
+        Links::open(None)
+            .and_then(|mut l| l.loopback_up())
+            .expect("loopback of the host");
+        // One thread, and what it starts: all of them are inside the namespaces made above.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("runtime");
+        let host = Host {
+            dir: tempfile::tempdir().expect("directory"),
+        };
+        runtime
+            .block_on(async { tokio::time::timeout(Duration::from_secs(60), test(host)).await })
+            .expect("in time");
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn separate(flags: UnshareFlags) {
+    // SAFETY: neither flag touches the file descriptor table, the one thing other code of this process relies on.
+    unsafe { unshare_unsafe(flags) }.expect("namespaces of the test's own (these tests need root)");
+}
+
+struct Host {
+    dir: tempfile::TempDir,
+}
+
+impl Host {
+    /// A network namespace at a path.
+    fn netns(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        File::create(&path).expect("mount point");
+        let at = path.clone();
+        std::thread::spawn(move || {
+            separate(UnshareFlags::NEWNET);
+            mount_bind("/proc/thread-self/ns/net", &at).expect("bind mount of the namespace");
+        })
+        .join()
+        .expect("namespace");
+        path
+    }
+
+    async fn pod(&self, name: &str, network: NetworkMode) -> (PathBuf, Attachment) {
+        let netns = self.netns(name);
+        let attachment = attach(&netns, &spec(name, network)).await.expect("attach");
+        (netns, attachment)
+    }
+}
+
+fn spec(name: &str, network: NetworkMode) -> SandboxSpec {
+    SandboxSpec {
+        id: SandboxId(name.to_owned()),
+        pod_name: name.to_owned(),
+        pod_namespace: "default".to_owned(),
+        pod_uid: name.to_owned(),
+        pod_dir: PathBuf::new(),
+        hostname: name.to_owned(),
+        network,
+        ports: Vec::new(),
+        host_pid: false,
+        host_ipc: false,
+        share_pid: false,
+        sysctls: BTreeMap::new(),
+        resources: Resources::default(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+    }
+}
+
+/// Listens in a namespace and answers everyone with `word`, the address it sees them under, and what they say.
+fn serve(netns: Option<&Path>, at: SocketAddr, word: &'static str) -> SocketAddr {
+    let listener = socket_in(netns, || {
+        let listener = std::net::TcpListener::bind(at)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    })
+    .expect("listen");
+    let listener = TcpListener::from_std(listener).expect("listener");
+    let address = listener.local_addr().expect("address");
+    tokio::spawn(async move {
+        while let Ok((mut stream, peer)) = listener.accept().await {
+            tokio::spawn(async move {
+                stream
+                    .write_all(format!("{word} {} ", peer.ip()).as_bytes())
+                    .await?;
+                let (mut reading, mut writing) = stream.split();
+                tokio::io::copy(&mut reading, &mut writing).await
+            });
+        }
+    });
+    address
+}
+
+async fn talk(mut stream: TcpStream) -> io::Result<String> {
+    stream.write_all(b"hello").await?;
+    stream.shutdown().await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+async fn ask(netns: Option<&Path>, address: SocketAddr) -> io::Result<String> {
+    talk(connect_tcp(netns, address, SOON).await?).await
+}
+
+fn publish(pod_port: u16, udp: bool) -> PublishedPort {
+    PublishedPort {
+        host: SocketAddr::new(LOCALHOST, 0),
+        pod_port,
+        udp,
+    }
+}
+
+async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !done().await {
+        assert!(Instant::now() < deadline, "not within {SOON:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[test]
+fn pods_and_host_reach_each_other() {
+    on_a_host(async |host| {
+        let (a, at_a) = host.pod("a", NetworkMode::Private).await;
+        let (b, at_b) = host.pod("b", NetworkMode::Private).await;
+        assert_eq!((&at_a.warnings, &at_b.warnings), (&vec![], &vec![]));
+        let (ip_a, ip_b) = (at_a.ips[0], at_b.ips[0]);
+        assert_ne!(ip_a, ip_b);
+        let subnet = at_a.subnet.expect("subnet");
+        assert_eq!(subnet.to_string(), "10.89.0.0/16");
+
+        let in_a = serve(Some(&a), SocketAddr::new(ip_a, 0), "a");
+        let began = Instant::now();
+        let gateway = subnet.gateway();
+        assert_eq!(
+            ask(None, in_a).await.expect("host to pod"),
+            format!("a {gateway} hello")
+        );
+        assert_eq!(
+            ask(Some(&b), in_a).await.expect("pod to pod"),
+            format!("a {ip_b} hello")
+        );
+        assert_eq!(
+            ask(Some(&a), in_a).await.expect("pod to itself"),
+            format!("a {ip_a} hello")
+        );
+        let at_host = serve(None, SocketAddr::new(gateway.into(), 0), "host");
+        assert_eq!(
+            ask(Some(&a), at_host).await.expect("pod to host"),
+            format!("host {ip_a} hello")
+        );
+        // A packet lost while the interfaces come up would be repeated after a second.
+        assert!(
+            began.elapsed() < Duration::from_millis(800),
+            "{:?}",
+            began.elapsed()
+        );
+    });
+}
+
+#[test]
+fn attaching_again_replaces_what_was_there() {
+    on_a_host(async |host| {
+        let (netns, first) = host.pod("a", NetworkMode::Private).await;
+        let second = attach(&netns, &spec("a", NetworkMode::Private))
+            .await
+            .expect("attach");
+        assert_eq!(second, first);
+        assert_eq!(attached().await.expect("list"), [SandboxId("a".to_owned())]);
+        let text = serde_json::to_string(&second).expect("json");
+        assert_eq!(serde_json::from_str::<Attachment>(&text).expect("back"), second);
+    });
+}
+
+#[test]
+fn loopback_inside_is_not_the_hosts() {
+    on_a_host(async |host| {
+        for mode in [NetworkMode::Private, NetworkMode::None] {
+            let (netns, attachment) = host.pod(&format!("{mode:?}"), mode).await;
+            assert_eq!(attachment.ips.is_empty(), mode == NetworkMode::None);
+            let inside = serve(Some(&netns), SocketAddr::new(LOCALHOST, 0), "pod");
+            assert_eq!(
+                ask(Some(&netns), inside).await.expect("inside"),
+                "pod 127.0.0.1 hello"
+            );
+            let refused = ask(None, inside).await.expect_err("nobody listens at the host");
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+            serve(None, inside, "host");
+            assert_eq!(ask(None, inside).await.expect("host"), "host 127.0.0.1 hello");
+            assert_eq!(
+                ask(Some(&netns), inside).await.expect("inside"),
+                "pod 127.0.0.1 hello"
+            );
+        }
+    });
+}
+
+#[test]
+fn without_a_network_there_is_loopback_only() {
+    on_a_host(async |host| {
+        let (netns, attachment) = host.pod("a", NetworkMode::None).await;
+        assert_eq!(attachment.warnings, Vec::<String>::new());
+        let names: Vec<_> = Links::open(Some(&netns))
+            .and_then(|mut l| l.list())
+            .expect("list")
+            .into_iter()
+            .map(|l| l.name)
+            .collect();
+        assert_eq!(names[0], "lo");
+        assert!(!names.contains(&"eth0".to_owned()), "{names:?}");
+        assert_eq!(attached().await.expect("list"), []);
+        let v6 = SocketAddr::new("::1".parse().expect("address"), 0);
+        let v6 = serve(Some(&netns), v6, "pod");
+        assert_eq!(ask(Some(&netns), v6).await.expect("::1"), "pod ::1 hello");
+    });
+}
+
+#[test]
+fn the_hosts_network_is_left_alone() {
+    on_a_host(async |_host| {
+        let nowhere = Path::new("/nonexistent/netns");
+        let attachment = attach(nowhere, &spec("a", NetworkMode::Host))
+            .await
+            .expect("attach");
+        assert_eq!(attachment.host_interface, None);
+        assert_eq!(
+            Links::open(None).and_then(|mut l| l.find(BRIDGE)).expect("list"),
+            None
+        );
+        let error = attach(nowhere, &spec("a", NetworkMode::Private))
+            .await
+            .expect_err("no namespace");
+        assert!(error.to_string().contains("/nonexistent/netns"), "{error}");
+    });
+}
+
+#[test]
+fn a_missing_privilege_costs_the_address_not_the_pod() {
+    on_a_host(async |host| {
+        let netns = host.netns("a");
+        let mut sets = rustix::thread::capabilities(None).expect("capabilities");
+        sets.effective.remove(rustix::thread::CapabilitySet::NET_ADMIN);
+        rustix::thread::set_capabilities(None, sets).expect("fewer capabilities");
+        let attachment = attach(&netns, &spec("a", NetworkMode::Private))
+            .await
+            .expect("attach");
+        assert_eq!(attachment.ips, Vec::<IpAddr>::new());
+        let warnings = attachment.warnings.join("\n");
+        assert!(
+            warnings.contains("cannot create the bridge outrigger0"),
+            "{warnings}"
+        );
+    });
+}
+
+#[test]
+fn detaching_removes_the_interface_and_frees_the_address() {
+    on_a_host(async |host| {
+        let (_, first) = host.pod("a", NetworkMode::Private).await;
+        let (b, _) = host.pod("b", NetworkMode::Private).await;
+        let (a, b_id) = (SandboxId("a".to_owned()), SandboxId("b".to_owned()));
+        let mut links = Links::open(None).expect("links");
+        let interface = first.host_interface.as_deref().expect("interface");
+        assert!(links.find(interface).expect("list").is_some());
+        detach(&a).await.expect("detach");
+        assert_eq!(links.find(interface).expect("list"), None);
+        assert_eq!(attached().await.expect("list"), [b_id]);
+        detach(&a).await.expect("once more");
+        // The same id starts looking at the same place, so it finds what was freed.
+        let again = attach(&host.netns("again"), &spec("a", NetworkMode::Private))
+            .await
+            .expect("attach");
+        assert_eq!(again.ips, first.ips);
+        let inside = serve(Some(&b), SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), "b");
+        assert_eq!(
+            ask(Some(&b), SocketAddr::new(LOCALHOST, inside.port()))
+                .await
+                .expect("b"),
+            "b 127.0.0.1 hello"
+        );
+    });
+}
+
+#[test]
+fn concurrent_pods_get_different_addresses() {
+    on_a_host(async |host| {
+        // All under one id, so that all want the same address: ids are unique within a state directory only.
+        let mut tasks = tokio::task::JoinSet::new();
+        for n in 0..12 {
+            let netns = host.netns(&format!("n{n}"));
+            tasks.spawn(async move { attach(&netns, &spec("same", NetworkMode::Private)).await });
+        }
+        let attached = tasks.join_all().await;
+        let ips: HashSet<_> = attached.into_iter().map(|a| a.expect("attach").ips[0]).collect();
+        assert_eq!(ips.len(), 12);
+    });
+}
+
+#[test]
+fn what_a_crash_leaves_is_reclaimed() {
+    on_a_host(async |host| {
+        let (vanished, first) = host.pod("vanished", NetworkMode::Private).await;
+        let (_kept, _) = host.pod("kept", NetworkMode::Private).await;
+        // Nobody detached it, but nothing holds its namespace any more: the kernel takes the interface back.
+        unmount(&vanished, UnmountFlags::DETACH).expect("unmount");
+        let kept = SandboxId("kept".to_owned());
+        until("the interface goes with its namespace", async || {
+            attached().await.expect("list") == std::slice::from_ref(&kept)
+        })
+        .await;
+        let again = attach(&host.netns("again"), &spec("vanished", NetworkMode::Private))
+            .await
+            .expect("attach");
+        assert_eq!(again.ips, first.ips);
+        // The namespace of a dead run is still there: found by its id, removed by its id.
+        detach(&kept).await.expect("detach");
+        assert_eq!(
+            attached().await.expect("list"),
+            [SandboxId("vanished".to_owned())]
+        );
+    });
+}
+
+/// A host with a way out, to a namespace that stands for the world.
+fn world(host: &Host) -> PathBuf {
+    let (netns, here, there) = (
+        host.netns("world"),
+        Ipv4Addr::new(192, 0, 2, 1),
+        Ipv4Addr::new(192, 0, 2, 2),
+    );
+    let (mut links, mut outside) = (
+        Links::open(None).expect("links"),
+        Links::open(Some(&netns)).expect("links"),
+    );
+    outside.loopback_up().expect("loopback");
+    let namespace = File::open(&netns).expect("namespace");
+    assert!(
+        links
+            .add_veth("up0", 0, "eth0", [2, 0, 0, 0, 0, 1], namespace.as_fd())
+            .expect("uplink")
+    );
+    for (links, name, address, other) in [
+        (&mut links, "up0", here, there),
+        (&mut outside, "eth0", there, here),
+    ] {
+        let index = links.find(name).expect("list").expect("interface").index;
+        assert!(links.add_address(index, address, 24).expect("address"));
+        links.up(index).expect("up");
+        links.add_default_route(index, other).expect("route");
+    }
+    netns
+}
+
+#[test]
+fn pods_reach_the_world_under_the_hosts_address_and_not_the_other_way() {
+    on_a_host(async |host| {
+        let world = world(&host);
+        let (a, attachment) = host.pod("a", NetworkMode::Private).await;
+        let (b, _) = host.pod("b", NetworkMode::Private).await;
+        assert_eq!(attachment.warnings, Vec::<String>::new());
+        let outside = serve(Some(&world), "192.0.2.2:0".parse().expect("address"), "world");
+        for pod in [&a, &b] {
+            assert_eq!(
+                ask(Some(pod), outside).await.expect("out"),
+                "world 192.0.2.1 hello"
+            );
+        }
+        let inside = serve(Some(&a), SocketAddr::new(attachment.ips[0], 0), "a");
+        assert!(ask(None, inside).await.is_ok());
+        let from_outside = connect_tcp(Some(&world), inside, Duration::from_millis(300)).await;
+        assert_eq!(
+            from_outside.expect_err("kept out").kind(),
+            io::ErrorKind::TimedOut
+        );
+        let host_pod = attach(&a, &spec("h", NetworkMode::Host)).await.expect("attach");
+        assert_eq!(host_pod.ips, [IpAddr::from([192, 0, 2, 1])]);
+    });
+}
+
+#[test]
+fn a_firewall_that_drops_what_is_forwarded_is_passed() {
+    on_a_host(async |host| {
+        let world = world(&host);
+        let closed = std::process::Command::new("iptables")
+            .args(["-w", "-P", "FORWARD", "DROP"])
+            .status();
+        if !closed.is_ok_and(|status| status.success()) {
+            eprintln!("skipped: no iptables here, so nobody can have closed the chain with it");
+            return;
+        }
+        let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
+        let outside = serve(Some(&world), "192.0.2.2:0".parse().expect("address"), "world");
+        assert_eq!(
+            ask(Some(&pod), outside).await.expect("out"),
+            "world 192.0.2.1 hello"
+        );
+        let inside = serve(Some(&pod), SocketAddr::new(attachment.ips[0], 0), "a");
+        let from_outside = connect_tcp(Some(&world), inside, Duration::from_millis(300)).await;
+        assert_eq!(
+            from_outside.expect_err("kept out").kind(),
+            io::ErrorKind::TimedOut
+        );
+    });
+}
+
+#[test]
+fn networks_in_use_are_avoided() {
+    on_a_host(async |host| {
+        let netns = world(&host);
+        let mut links = Links::open(None).expect("links");
+        let uplink = links.find("up0").expect("list").expect("interface").index;
+        links
+            .add_address(uplink, Ipv4Addr::new(10, 89, 7, 1), 24)
+            .expect("address");
+        let (_, attachment) = host.pod("a", NetworkMode::Private).await;
+        assert_eq!(attachment.subnet.expect("subnet").to_string(), "10.199.0.0/16");
+        drop(netns);
+    });
+}
+
+#[test]
+fn published_tcp_ports_reach_the_pod() {
+    on_a_host(async |host| {
+        for mode in [NetworkMode::Private, NetworkMode::None] {
+            let (netns, attachment) = host.pod(&format!("{mode:?}"), mode).await;
+            let inside = serve(Some(&netns), SocketAddr::new(LOCALHOST, 0), "loopback");
+            let mut ports = vec![publish(inside.port(), false), publish(9, false)];
+            if let Some(ip) = attachment.ips.first() {
+                ports.push(publish(
+                    serve(Some(&netns), SocketAddr::new(*ip, 0), "address").port(),
+                    false,
+                ));
+            }
+            let forwarders = Forwarders::start(Some(&netns), &attachment.ips, &ports)
+                .await
+                .expect("start");
+            let at = forwarders.addresses().to_vec();
+            assert_eq!(
+                ask(None, at[0]).await.expect("loopback"),
+                "loopback 127.0.0.1 hello"
+            );
+            if let Some(ip) = attachment.ips.first() {
+                assert_eq!(
+                    ask(None, at[2]).await.expect("address"),
+                    format!("address {ip} hello")
+                );
+            }
+            // A port nobody listens on behaves like one: no orderly empty answer.
+            assert_eq!(
+                ask(None, at[1]).await.expect_err("reset").kind(),
+                io::ErrorKind::ConnectionReset
+            );
+
+            let mut open = connect_tcp(None, at[0], SOON).await.expect("connect");
+            open.read_u8().await.expect("through");
+            drop(forwarders);
+            let mut rest = Vec::new();
+            // Closed, in order or not; it must not hang.
+            let _ = tokio::time::timeout(SOON, open.read_to_end(&mut rest))
+                .await
+                .expect("closed");
+            until("the port closes", async || ask(None, at[0]).await.is_err()).await;
+        }
+    });
+}
+
+#[test]
+fn published_udp_ports_reach_the_pod() {
+    on_a_host(async |host| {
+        for (mode, on_loopback) in [
+            (NetworkMode::Private, false),
+            (NetworkMode::Private, true),
+            (NetworkMode::None, true),
+        ] {
+            let (netns, attachment) = host.pod(&format!("{mode:?}-{on_loopback}"), mode).await;
+            let ip = if on_loopback { LOCALHOST } else { attachment.ips[0] };
+            let server = socket_in(Some(&netns), || {
+                let socket = std::net::UdpSocket::bind((ip, 0))?;
+                socket.set_nonblocking(true)?;
+                Ok(socket)
+            })
+            .and_then(UdpSocket::from_std)
+            .expect("server");
+            let ports = [publish(server.local_addr().expect("address").port(), true)];
+            tokio::spawn(async move {
+                let mut buffer = [0; 2048];
+                while let Ok((len, peer)) = server.recv_from(&mut buffer).await {
+                    server.send_to(&buffer[..len], peer).await.expect("answer");
+                }
+            });
+            let forwarders = Forwarders::start(Some(&netns), &attachment.ips, &ports)
+                .await
+                .expect("start");
+            let mut clients = Vec::new();
+            for word in ["one", "two"] {
+                let client = UdpSocket::bind((LOCALHOST, 0)).await.expect("client");
+                client.connect(forwarders.addresses()[0]).await.expect("connect");
+                clients.push((client, word));
+            }
+            for round in 0..3 {
+                for (client, word) in &clients {
+                    let sent = format!("{word} {round}");
+                    client.send(sent.as_bytes()).await.expect("send");
+                    let mut buffer = [0; 64];
+                    let len = tokio::time::timeout(SOON, client.recv(&mut buffer))
+                        .await
+                        .expect("answer")
+                        .expect("recv");
+                    assert_eq!(&buffer[..len], sent.as_bytes());
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    on_a_host(async |host| {
+        let (netns, attachment) = host.pod("a", NetworkMode::None).await;
+        let taken = serve(None, SocketAddr::new(LOCALHOST, 0), "other");
+        let free = PublishedPort {
+            host: SocketAddr::new(LOCALHOST, 0),
+            pod_port: 80,
+            udp: false,
+        };
+        let ports = [
+            free,
+            PublishedPort {
+                host: taken,
+                pod_port: 80,
+                udp: false,
+            },
+        ];
+        let error = Forwarders::start(Some(&netns), &attachment.ips, &ports)
+            .await
+            .expect_err("taken");
+        let expected = format!("host port {} is already in use: ", taken.port());
+        assert!(error.to_string().starts_with(&expected), "{error}");
+        assert_eq!(
+            ask(None, taken).await.expect("the other"),
+            "other 127.0.0.1 hello"
+        );
+        // In the host's network there is nothing to open when the numbers agree.
+        let same = [PublishedPort {
+            host: taken,
+            pod_port: taken.port(),
+            udp: false,
+        }];
+        let forwarders = Forwarders::start(None, &[], &same).await.expect("start");
+        assert!(forwarders.addresses().is_empty());
+    });
+}
+
+#[test]
+fn sockets_inside_come_fast() {
+    on_a_host(async |host| {
+        let (netns, _) = host.pod("a", NetworkMode::None).await;
+        let inside = serve(Some(&netns), SocketAddr::new(LOCALHOST, 0), "pod");
+        let mut times = Vec::new();
+        for _ in 0..50 {
+            let began = Instant::now();
+            connect_tcp(Some(&netns), inside, SOON).await.expect("connect");
+            times.push(began.elapsed());
+        }
+        times.sort();
+        // Tens of microseconds on an idle machine; the bound leaves room for a busy one.
+        assert!(times[25] < Duration::from_millis(5), "median {:?}", times[25]);
+        println!("connect_tcp: median {:?}, slowest {:?}", times[25], times[49]);
+    });
+}
+
+#[test]
+fn a_silent_address_times_out() {
+    on_a_host(async |host| {
+        let (netns, attachment) = host.pod("a", NetworkMode::Private).await;
+        let nobody = attachment
+            .subnet
+            .expect("subnet")
+            .pod_addresses("nobody")
+            .next()
+            .expect("address");
+        let error = connect_tcp(
+            Some(&netns),
+            SocketAddr::new(nobody.into(), 80),
+            Duration::from_millis(50),
+        )
+        .await
+        .expect_err("silence");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().contains("took longer than 50ms"), "{error}");
+    });
+}
