@@ -57,6 +57,16 @@ struct Host {
     dir: tempfile::TempDir,
 }
 
+impl Drop for Host {
+    /// Mount points cannot be removed, and the directory is.
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.dir.path()).into_iter().flatten().flatten() {
+            // Some are unmounted by their test.
+            let _ = unmount(entry.path(), UnmountFlags::DETACH);
+        }
+    }
+}
+
 impl Host {
     /// A network namespace at a path.
     fn netns(&self, name: &str) -> PathBuf {
