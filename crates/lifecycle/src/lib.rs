@@ -15,6 +15,7 @@ mod probe;
 pub mod rules;
 mod source;
 mod time;
+pub mod trace;
 
 pub use action::{Action, Event, ProbeOutcome};
 pub use decision::{Decision, Wait};

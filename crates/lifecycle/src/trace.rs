@@ -1,0 +1,664 @@
+//! The trace: the ordered record of all that happened to a pod.
+//!
+//! One format for `run --events`, `timeline`, `simulate` and tests; docs/trace.md describes it for users. The
+//! [`Recorder`] watches events and decisions go by and writes one [`Entry`] per transition (G-50); events that changed
+//! nothing (late, repeated) leave no entry.
+
+mod text;
+
+use serde_json::{Map, Value, json};
+
+use crate::action::{Action, Event, ProbeOutcome};
+use crate::decision::{Decision, Wait};
+use crate::observation::{Hook, HookKind, Image, Observation, RerunCause, SandboxState, State, Verdict};
+use crate::plan::{Need, Plan, ProbeKind, Role};
+use crate::rules;
+use crate::time::Time;
+
+/// One thing that happened to a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// When.
+    pub time: Time,
+    /// To which container; `None` for the pod as a whole.
+    pub container: Option<usize>,
+    /// What, in kebab case: `starting`, `exited`, …
+    pub event: &'static str,
+    /// The details; which, depends on the event.
+    pub fields: Map<String, Value>,
+}
+
+impl Entry {
+    /// As one JSON object: `time`, `pod`, `container`, `event`, then the details.
+    pub fn to_json(&self, plan: &Plan, pod: &str, time_text: &str) -> Value {
+        let mut object = Map::new();
+        object.insert("time".into(), time_text.into());
+        object.insert("pod".into(), pod.into());
+        let container = self.container.map(|c| plan.containers[c].name.as_str());
+        object.insert("container".into(), container.into());
+        object.insert("event".into(), self.event.into());
+        for (key, value) in &self.fields {
+            object.insert(key.clone(), value.clone());
+        }
+        Value::Object(object)
+    }
+
+    /// A detail as text.
+    pub fn text(&self, field: &str) -> Option<&str> {
+        self.fields.get(field).and_then(Value::as_str)
+    }
+
+    /// A detail as a number.
+    pub fn number(&self, field: &str) -> Option<i64> {
+        self.fields.get(field).and_then(Value::as_i64)
+    }
+}
+
+/// Writes the trace of one pod.
+///
+/// Call [`Recorder::on_event`] after every event was applied and [`Recorder::on_step`] after every step.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    sandbox: SandboxState,
+    stop_deadline: Option<Time>,
+    over: bool,
+    containers: Vec<Seen>,
+}
+
+/// What was last recorded of a container.
+#[derive(Debug, Clone)]
+struct Seen {
+    attempt: u32,
+    alive: bool,
+    running: bool,
+    unknown: bool,
+    startup_passed: bool,
+    ready: bool,
+    pulling: bool,
+    image_changed: bool,
+    hooks: [bool; 3],
+    probes: [SeenProbe; 3],
+    wait: Option<Wait>,
+    /// The gate that was last seen closed: the one that opened last, once none is.
+    gate: Option<usize>,
+    gate_opened_at: Option<Time>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct SeenProbe {
+    verdict: Verdict,
+    run: u32,
+    failing: bool,
+}
+
+type Out<'a> = &'a mut Vec<Entry>;
+
+impl Recorder {
+    /// For a pod nothing has been recorded of.
+    pub fn new(plan: &Plan) -> Self {
+        let seen = Seen {
+            attempt: 0,
+            alive: false,
+            running: false,
+            unknown: false,
+            startup_passed: false,
+            ready: false,
+            pulling: false,
+            image_changed: false,
+            hooks: [false; 3],
+            probes: [SeenProbe::default(); 3],
+            wait: None,
+            gate: None,
+            gate_opened_at: None,
+        };
+        Recorder {
+            sandbox: SandboxState::Absent,
+            stop_deadline: None,
+            over: false,
+            containers: vec![seen; plan.containers.len()],
+        }
+    }
+
+    /// For a pod whose trace goes on: what `obs` holds has been recorded.
+    pub fn resume(plan: &Plan, obs: &Observation) -> Self {
+        let mut recorder = Recorder::new(plan);
+        recorder.look(plan, obs, Time(0), None);
+        recorder.sandbox = obs.sandbox.state;
+        recorder.stop_deadline = obs.stop.map(|s| s.deadline);
+        recorder.over = obs.over;
+        recorder
+    }
+
+    /// Records what an event has changed.
+    pub fn on_event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time, out: Out<'_>) {
+        match event {
+            Event::SandboxReady if obs.sandbox.state != self.sandbox => {
+                push(out, now, None, "sandbox-ready", [])
+            }
+            Event::SandboxFailed { message } => push(
+                out,
+                now,
+                None,
+                "sandbox-failed",
+                [
+                    ("reason", "FailedCreatePodSandBox".into()),
+                    ("message", message.as_ref().into()),
+                    ("retry_in_ms", obs.sandbox.retry_at.since(now).into()),
+                ],
+            ),
+            Event::SandboxLost if obs.sandbox.state != self.sandbox => {
+                push(out, now, None, "sandbox-lost", [])
+            }
+            Event::StopRequested { .. } => self.stop(plan, obs, now, out),
+            Event::ImageReady { container }
+            | Event::ImageFailed { container, .. }
+            | Event::ImageChanged { container } => self.image(obs, *container, event, now, out),
+            Event::Started { container, attempt }
+            | Event::StartFailed {
+                container, attempt, ..
+            }
+            | Event::Exited {
+                container, attempt, ..
+            }
+            | Event::Lost { container, attempt } => {
+                if self
+                    .containers
+                    .get(*container)
+                    .is_some_and(|s| s.attempt == *attempt)
+                {
+                    self.life(obs, *container, event, now, out);
+                }
+            }
+            Event::Probed {
+                container,
+                attempt,
+                kind,
+                outcome,
+                message,
+            } => {
+                if self
+                    .containers
+                    .get(*container)
+                    .is_some_and(|s| s.attempt == *attempt && s.running)
+                {
+                    let message = message.as_deref();
+                    self.probe(plan, obs, *container, *kind, *outcome, message, now, out);
+                }
+            }
+            Event::HookEnded {
+                container,
+                attempt,
+                hook,
+                error,
+            } => {
+                let ran = |s: &Seen| s.attempt == *attempt && s.hooks[*hook as usize];
+                if self.containers.get(*container).is_some_and(ran) {
+                    hook_ended(*container, *attempt, *hook, error.as_deref(), now, out);
+                }
+            }
+            Event::SandboxReady | Event::SandboxLost => {}
+        }
+        self.look(plan, obs, now, Some(out));
+    }
+
+    /// Records what a step has done, and why containers wait, where that changed.
+    pub fn on_step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time, out: Out<'_>) {
+        for action in &decision.actions {
+            self.action(plan, obs, action, now, out);
+        }
+        self.look(plan, obs, now, Some(&mut *out));
+        for (i, seen) in self.containers.iter_mut().enumerate() {
+            let wait = decision.wait_of(i);
+            if wait == seen.wait {
+                continue;
+            }
+            seen.wait = wait;
+            // What these two say has just been said by `hook-started` and `terminating`.
+            if let Some(wait) = wait
+                && !matches!(wait, Wait::Hook { .. } | Wait::Stopping { .. })
+            {
+                out.push(Entry {
+                    time: now,
+                    container: Some(i),
+                    event: "waiting",
+                    fields: text::wait(plan, obs, i, wait, now),
+                });
+            }
+        }
+    }
+
+    fn action(&mut self, plan: &Plan, obs: &Observation, action: &Action, now: Time, out: Out<'_>) {
+        match *action {
+            Action::CreateSandbox { attempt } => {
+                let changed = (attempt > 0).then_some("SandboxChanged");
+                push(
+                    out,
+                    now,
+                    None,
+                    "sandbox-creating",
+                    [("attempt", attempt.into()), ("reason", changed.into())],
+                );
+            }
+            Action::Pull { container } => {
+                self.containers[container].pulling = true;
+                push(
+                    out,
+                    now,
+                    Some(container),
+                    "pulling",
+                    [("reason", "Pulling".into())],
+                );
+            }
+            Action::Start { container, attempt } => self.starting(plan, obs, container, attempt, now, out),
+            Action::RunHook {
+                container,
+                attempt,
+                hook,
+                deadline,
+            } => {
+                self.containers[container].hooks[hook as usize] = true;
+                let limit = deadline.map(|at| at.since(now));
+                push(
+                    out,
+                    now,
+                    Some(container),
+                    "hook-started",
+                    [
+                        ("hook", text::hook_name(hook).into()),
+                        ("attempt", attempt.into()),
+                        ("limit_ms", limit.into()),
+                    ],
+                );
+            }
+            Action::CancelHook {
+                container,
+                attempt,
+                hook,
+            } => {
+                self.containers[container].hooks[hook as usize] = false;
+                push(
+                    out,
+                    now,
+                    Some(container),
+                    "hook-cancelled",
+                    [
+                        ("hook", text::hook_name(hook).into()),
+                        ("attempt", attempt.into()),
+                    ],
+                );
+            }
+            Action::Probe { .. } => {}
+            Action::Terminate {
+                container,
+                attempt,
+                kill_at,
+            } => push(
+                out,
+                now,
+                Some(container),
+                "terminating",
+                [
+                    ("attempt", attempt.into()),
+                    ("kill_in_ms", kill_at.since(now).into()),
+                ],
+            ),
+            Action::Kill { container, attempt } => {
+                let late = obs.stop.is_some_and(|s| s.grace_ms > 0 && now >= s.deadline);
+                push(
+                    out,
+                    now,
+                    Some(container),
+                    "killing",
+                    [
+                        ("attempt", attempt.into()),
+                        ("reason", late.then_some("ExceededGracePeriod").into()),
+                    ],
+                );
+            }
+            Action::BeginKill {
+                container,
+                reason,
+                deadline,
+            } => push(
+                out,
+                now,
+                Some(container),
+                "kill-begun",
+                [
+                    ("attempt", self.containers[container].attempt.into()),
+                    ("reason", "Killing".into()),
+                    ("cause", text::kebab(&reason).into()),
+                    ("message", text::kill(reason).into()),
+                    ("grace_ms", deadline.since(now).into()),
+                ],
+            ),
+            Action::BeginStop { .. } => self.stop(plan, obs, now, out),
+            Action::BeginRerun { cause, deadline } => {
+                let (cause, container) = match cause {
+                    RerunCause::Rule { container } => ("rule", Some(container)),
+                    RerunCause::Sandbox => ("sandbox", None),
+                };
+                let wait = obs.rerun.map_or(0, |r| r.not_before.since(now));
+                push(
+                    out,
+                    now,
+                    container,
+                    "rerun-begun",
+                    [
+                        ("cause", cause.into()),
+                        ("grace_ms", deadline.since(now).into()),
+                        ("not_before_ms", wait.into()),
+                    ],
+                );
+            }
+            Action::Rerun => push(out, now, None, "rerun", []),
+            Action::Finish => {
+                self.over = true;
+                push(out, now, None, "finished", []);
+            }
+        }
+    }
+
+    fn starting(&mut self, plan: &Plan, obs: &Observation, i: usize, attempt: u32, now: Time, out: Out<'_>) {
+        let named = |on: usize, need: Need| json!({"container": plan.containers[on].name, "need": need});
+        let first = !obs.containers[i].was_run;
+        let gates = &plan.containers[i].gates;
+        let after: Vec<Value> = gates
+            .iter()
+            .filter(|g| g.every_start || first)
+            .map(|g| named(g.on, g.need))
+            .collect();
+        let seen = &mut self.containers[i];
+        let last = seen.gate.take().map(|g| named(gates[g].on, gates[g].need));
+        let opened = seen.gate_opened_at.take().map(|at| now.since(at));
+        (seen.attempt, seen.alive) = (attempt, true);
+        let restarts = obs.containers[i].restarts;
+        push(
+            out,
+            now,
+            Some(i),
+            "starting",
+            [
+                ("attempt", attempt.into()),
+                ("restarts", (restarts > 0).then_some(restarts).into()),
+                (
+                    "after",
+                    if after.is_empty() {
+                        Value::Null
+                    } else {
+                        after.into()
+                    },
+                ),
+                ("opened_last", last.into()),
+                ("opened_ms_ago", opened.into()),
+            ],
+        );
+    }
+
+    fn stop(&mut self, plan: &Plan, obs: &Observation, now: Time, out: Out<'_>) {
+        let Some(stop) = &obs.stop else { return };
+        match self.stop_deadline {
+            None => {
+                let (cause, container, on) = text::stop(stop.cause);
+                let name = |i: usize| plan.containers[i].name.as_str();
+                push(
+                    out,
+                    now,
+                    None,
+                    "stop-begun",
+                    [
+                        ("cause", cause.into()),
+                        ("because_of", container.map(name).into()),
+                        ("waited_for", on.map(name).into()),
+                        ("grace_ms", stop.grace_ms.into()),
+                    ],
+                );
+            }
+            Some(deadline) if stop.deadline < deadline => {
+                let left = stop.deadline.since(now);
+                push(out, now, None, "stop-shortened", [("left_ms", left.into())]);
+            }
+            Some(_) => {}
+        }
+        self.stop_deadline = Some(stop.deadline);
+    }
+
+    fn image(&mut self, obs: &Observation, i: usize, event: &Event, now: Time, out: Out<'_>) {
+        let (Some(seen), Some(c)) = (self.containers.get_mut(i), obs.containers.get(i)) else {
+            return;
+        };
+        match (event, &c.image) {
+            (Event::ImageReady { .. }, Image::Present) if seen.pulling => {
+                push(out, now, Some(i), "pulled", [("reason", "Pulled".into())]);
+            }
+            (
+                _,
+                Image::Failed {
+                    reason,
+                    message,
+                    retry_at,
+                },
+            ) if seen.pulling => push(
+                out,
+                now,
+                Some(i),
+                "pull-failed",
+                [
+                    ("reason", "Failed".into()),
+                    ("error", reason.as_ref().into()),
+                    ("message", message.as_ref().into()),
+                    ("retry_in_ms", retry_at.since(now).into()),
+                ],
+            ),
+            (Event::ImageChanged { .. }, _) if c.image == Image::Unknown => {
+                push(out, now, Some(i), "image-changed", [])
+            }
+            _ => {}
+        }
+        seen.pulling = false;
+        seen.image_changed = c.image_changed;
+    }
+
+    /// Start and end of an instance.
+    fn life(&mut self, obs: &Observation, i: usize, event: &Event, now: Time, out: Out<'_>) {
+        let (seen, c) = (&self.containers[i], &obs.containers[i]);
+        match event {
+            Event::Started { attempt, .. } if !seen.running && c.running_since().is_some() => {
+                push(
+                    out,
+                    now,
+                    Some(i),
+                    "started",
+                    [("attempt", (*attempt).into()), ("reason", "Started".into())],
+                );
+            }
+            Event::StartFailed {
+                attempt,
+                reason,
+                message,
+                ..
+            } if seen.alive && !c.state.is_alive() => {
+                let retry = c.start_failure.as_ref().map(|f| f.retry_at.since(now));
+                push(
+                    out,
+                    now,
+                    Some(i),
+                    "start-failed",
+                    [
+                        ("attempt", (*attempt).into()),
+                        ("reason", "Failed".into()),
+                        ("error", reason.as_ref().into()),
+                        ("message", message.as_ref().into()),
+                        ("retry_in_ms", retry.into()),
+                    ],
+                );
+            }
+            Event::Exited { attempt, .. } if seen.alive && c.state == State::Exited => {
+                let Some(exit) = &c.exit else { return };
+                let ran = exit.started_at.map(|at| exit.finished_at.since(at));
+                push(
+                    out,
+                    now,
+                    Some(i),
+                    "exited",
+                    [
+                        ("attempt", (*attempt).into()),
+                        ("code", exit.code.into()),
+                        ("signal", exit.signal.into()),
+                        ("reason", exit.reason.name().into()),
+                        ("message", exit.message.as_deref().into()),
+                        ("ran_ms", ran.into()),
+                        ("killed_for", exit.killed_for.map(|k| text::kebab(&k)).into()),
+                    ],
+                );
+            }
+            Event::Lost { attempt, .. } if seen.alive && !seen.unknown => {
+                push(out, now, Some(i), "lost", [("attempt", (*attempt).into())]);
+            }
+            _ => {}
+        }
+    }
+
+    /// Probe attempts that tell something new: the first failure in a row, every failure that counts towards a verdict
+    /// not yet reached, every change of verdict, and the success that ends a row of failures.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one event")]
+    fn probe(
+        &mut self,
+        plan: &Plan,
+        obs: &Observation,
+        i: usize,
+        kind: ProbeKind,
+        outcome: ProbeOutcome,
+        message: Option<&str>,
+        now: Time,
+        out: Out<'_>,
+    ) {
+        let (seen, after) = (
+            &mut self.containers[i].probes[kind as usize],
+            obs.containers[i].probe(kind),
+        );
+        let failed = outcome != ProbeOutcome::Success;
+        let turned = after.verdict != seen.verdict;
+        let counted = after.run > seen.run && after.verdict != Verdict::Failure;
+        let news = turned || failed != seen.failing || (failed && counted);
+        *seen = SeenProbe {
+            verdict: after.verdict,
+            run: after.run,
+            failing: failed,
+        };
+        if !news {
+            return;
+        }
+        let threshold = plan.containers[i].probe(kind).map(|p| p.failure_threshold);
+        push(
+            out,
+            now,
+            Some(i),
+            "probe",
+            [
+                ("kind", kind.name().into()),
+                ("outcome", text::kebab(&outcome).into()),
+                ("reason", failed.then_some("Unhealthy").into()),
+                ("message", message.into()),
+                (
+                    "failures",
+                    failed
+                        .then_some(if after.last_ok == Some(false) {
+                            after.run
+                        } else {
+                            0
+                        })
+                        .into(),
+                ),
+                ("threshold", threshold.filter(|_| failed).into()),
+                ("verdict", turned.then(|| text::kebab(&after.verdict)).into()),
+            ],
+        );
+    }
+
+    /// Compares the observation with what was seen, and records what follows from events without being one.
+    fn look(&mut self, plan: &Plan, obs: &Observation, now: Time, mut out: Option<Out<'_>>) {
+        self.sandbox = obs.sandbox.state;
+        for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
+            let seen = &mut self.containers[i];
+            let running = c.running_since().is_some();
+            let same = running && seen.running && seen.attempt == c.attempt;
+            if !same {
+                seen.probes = Default::default();
+                (seen.startup_passed, seen.ready) = (false, false);
+            }
+            let startup_passed = p.probe(ProbeKind::Startup).is_some() && rules::is_started(p, c);
+            let ready = p.role != Role::Init && rules::is_ready(p, c);
+            if let Some(out) = &mut out {
+                if startup_passed && !seen.startup_passed {
+                    push(out, now, Some(i), "startup-passed", []);
+                }
+                if ready && !seen.ready {
+                    push(out, now, Some(i), "ready", []);
+                }
+                if !ready && seen.ready {
+                    push(out, now, Some(i), "unready", []);
+                }
+            }
+            (seen.attempt, seen.running, seen.alive) = (c.attempt, running, c.state.is_alive());
+            (seen.startup_passed, seen.ready, seen.unknown) =
+                (startup_passed, ready, c.state == State::Unknown);
+            for hook in [HookKind::PostStart, HookKind::PreStop, HookKind::FirstPreStop] {
+                seen.hooks[hook as usize] = matches!(c.hook(hook), Hook::Running { .. });
+            }
+            if !c.state.is_alive() && !p.gates.is_empty() {
+                let closed = p
+                    .gates
+                    .iter()
+                    .rposition(|g| (g.every_start || !c.was_run) && !rules::gate_open(plan, obs, g));
+                match closed {
+                    Some(_) => (seen.gate, seen.gate_opened_at) = (closed, None),
+                    None if seen.gate.is_some() => {
+                        seen.gate_opened_at.get_or_insert(now);
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+}
+
+fn hook_ended(i: usize, attempt: u32, hook: HookKind, error: Option<&str>, now: Time, out: Out<'_>) {
+    let reason = error.map(|_| match hook {
+        HookKind::PostStart => "FailedPostStartHook",
+        HookKind::PreStop | HookKind::FirstPreStop => "FailedPreStopHook",
+    });
+    push(
+        out,
+        now,
+        Some(i),
+        "hook-ended",
+        [
+            ("hook", text::hook_name(hook).into()),
+            ("attempt", attempt.into()),
+            ("reason", reason.into()),
+            ("error", error.into()),
+        ],
+    );
+}
+
+/// Adds an entry; details without a value are left out.
+fn push<const N: usize>(
+    out: &mut Vec<Entry>,
+    time: Time,
+    container: Option<usize>,
+    event: &'static str,
+    details: [(&str, Value); N],
+) {
+    let fields = details
+        .into_iter()
+        .filter(|(_, value)| !value.is_null())
+        .map(|(key, value)| (key.to_string(), value))
+        .collect();
+    out.push(Entry {
+        time,
+        container,
+        event,
+        fields,
+    });
+}
