@@ -23,6 +23,8 @@ const GETROUTE: u16 = 26;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MASTER: u16 = 10;
+const IFLA_OPERSTATE: u16 = 16;
+const OPERATIONAL: u8 = 6;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_NET_NS_FD: u16 = 28;
@@ -54,6 +56,8 @@ pub(super) struct Link {
     pub(super) name: String,
     /// Free text; Outrigger keeps the sandbox id here.
     pub(super) alias: String,
+    /// Not only switched on but able to carry packets, as far as the kernel has noticed.
+    pub(super) operational: bool,
 }
 
 /// A route of the main and all other tables.
@@ -237,10 +241,12 @@ fn parse_link(bytes: &[u8]) -> Option<Link> {
         index: read_u32(bytes, 4)?,
         name: String::new(),
         alias: String::new(),
+        operational: false,
     };
     for (kind, value) in attributes(bytes.get(LINK_BYTES..)?) {
         match kind {
             IFLA_IFNAME => link.name = read_text(value),
+            IFLA_OPERSTATE => link.operational = value.first() == Some(&OPERATIONAL),
             IFLA_IFALIAS => link.alias = read_text(value),
             _ => {}
         }

@@ -29,6 +29,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Once;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,9 @@ const BRIDGE: &str = "outrigger0";
 const POD_INTERFACE: &str = "eth0";
 /// What the alias of a host interface starts with; the sandbox id follows.
 const ALIAS_PREFIX: &str = "outrigger:";
+
+/// How long a new interface may take to carry packets; a pod is not held up longer than that.
+const OPERATIONAL_MAX: Duration = Duration::from_millis(500);
 
 /// How a pod is connected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,7 +209,21 @@ fn attach_private(
         }
         return Err(e);
     }
+    wait_until_operational(host, &interface_name(address))?;
+    wait_until_operational(host, BRIDGE)?;
     Ok((address, subnet))
+}
+
+/// The kernel notices in the background that both ends of a pair are on, and until it has, packets are lost without a
+/// word, which costs whoever sent them a second. It takes well under a millisecond on an idle machine.
+fn wait_until_operational(links: &mut Links, name: &str) -> io::Result<()> {
+    let deadline = Instant::now() + OPERATIONAL_MAX;
+    let mut pause = Duration::from_micros(50);
+    while !links.find(name)?.is_some_and(|l| l.operational) && Instant::now() < deadline {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// Finds the bridge or makes it: index, address, network.
