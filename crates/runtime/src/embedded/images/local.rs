@@ -1,0 +1,489 @@
+//! Images in files of this machine: OCI layouts, the same in a tar file, and what `docker save` writes.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::digest::Digest;
+use super::fault::{Doing, Fault};
+use super::model::{
+    CONFIG_SIZE_MAX, ConfigFile, Descriptor, Document, MANIFEST_SIZE_MAX, Manifest, choose_platform,
+};
+use super::reference::{Local, Name};
+use super::store::Store;
+use super::unpack::{decompress, digest_mismatch};
+
+/// Members of an archive; real ones have a few dozen.
+const MEMBERS_MAX: usize = 100_000;
+
+/// An image found in files.
+pub(super) struct LocalImage {
+    pub(super) config_digest: Digest,
+    pub(super) config: ConfigFile,
+    /// Lowest first, one for each diff id of the configuration.
+    pub(super) layers: Vec<LocalLayer>,
+    files: Arc<Files>,
+}
+
+/// Where a layer is.
+pub(super) struct LocalLayer {
+    path: PathBuf,
+    /// Of the file as it is, where the format tells.
+    pub(super) digest: Option<Digest>,
+}
+
+impl LocalImage {
+    /// The bytes of a layer.
+    pub(super) fn open(&self, layer: &LocalLayer) -> Result<Box<dyn Read + Send>, Fault> {
+        self.files
+            .open(&layer.path)?
+            .ok_or_else(|| self.files.lacks(&layer.path))
+    }
+}
+
+/// Files by relative name, in a directory or a tar file.
+enum Files {
+    Dir(PathBuf),
+    Tar {
+        archive: PathBuf,
+        file: Arc<File>,
+        members: HashMap<PathBuf, Member>,
+    },
+}
+
+enum Member {
+    Data { offset: u64, size: u64 },
+    Link(PathBuf),
+}
+
+impl Files {
+    fn dir(path: &Path) -> Result<Self, Fault> {
+        match std::fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => Ok(Files::Dir(path.to_owned())),
+            Ok(_) => Err(Fault::new(format!(
+                "{} is not a directory; for a tar file say oci-archive:",
+                path.display()
+            ))),
+            Err(error) => Err(error).doing("open", path),
+        }
+    }
+
+    /// Notes where the members are. A compressed archive is unpacked into the scratch space of `store` first, since
+    /// members are needed in another order than they come in.
+    fn tar(path: &Path, store: &Store) -> Result<Self, Fault> {
+        let file = File::open(path).doing("open", path)?;
+        if file.metadata().doing("open", path)?.is_dir() {
+            return Err(Fault::new(format!(
+                "{} is a directory; for an OCI layout say oci:",
+                path.display()
+            )));
+        }
+        let mut start = [0; 4];
+        let n = file.read_at(&mut start, 0).doing("read", path)?;
+        let is_compressed = n == 4 && (start[..2] == [0x1f, 0x8b] || start == [0x28, 0xb5, 0x2f, 0xfd]);
+        let file = if is_compressed {
+            inflate(file, path, store)?
+        } else {
+            file
+        };
+        let members = index(&file).map_err(|error| {
+            Fault::io(
+                format_args!("cannot read {} as a tar file", path.display()),
+                &error,
+            )
+        })?;
+        Ok(Files::Tar {
+            archive: path.to_owned(),
+            file: Arc::new(file),
+            members,
+        })
+    }
+
+    /// `None` if there is no such file.
+    fn open(&self, name: &Path) -> Result<Option<Box<dyn Read + Send>>, Fault> {
+        match self {
+            Files::Dir(root) => {
+                let path = root.join(name);
+                match File::open(&path) {
+                    Ok(file) => Ok(Some(Box::new(file))),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                    Err(error) => Err(error).doing("open", &path),
+                }
+            }
+            Files::Tar {
+                archive,
+                file,
+                members,
+            } => {
+                let mut name = name.to_owned();
+                for _ in 0..10 {
+                    match members.get(&name) {
+                        Some(Member::Data { offset, size }) => {
+                            return Ok(Some(Box::new(Part {
+                                file: file.clone(),
+                                offset: *offset,
+                                left: *size,
+                            })));
+                        }
+                        // Old `docker save` writes a layer once and links to it.
+                        Some(Member::Link(target)) => name = target.clone(),
+                        None => return Ok(None),
+                    }
+                }
+                Err(Fault::new(format!(
+                    "{} has a loop of links at {}",
+                    archive.display(),
+                    name.display()
+                )))
+            }
+        }
+    }
+
+    fn read(&self, name: &Path, limit: u64) -> Result<Option<Vec<u8>>, Fault> {
+        let Some(reader) = self.open(name)? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        reader
+            .take(limit + 1)
+            .read_to_end(&mut bytes)
+            .doing("read", name)?;
+        if bytes.len() as u64 > limit {
+            return Err(Fault::new(format!(
+                "{} is larger than {limit} bytes",
+                self.name_of(name)
+            )));
+        }
+        Ok(Some(bytes))
+    }
+
+    /// A blob of an OCI layout, verified.
+    fn blob(&self, descriptor: &Descriptor, limit: u64) -> Result<Vec<u8>, Fault> {
+        let path = blob_path(&descriptor.digest);
+        let bytes = self.read(&path, limit)?.ok_or_else(|| self.lacks(&path))?;
+        let actual = Digest::of(&bytes);
+        if actual != descriptor.digest {
+            return Err(digest_mismatch(&self.name_of(&path), &descriptor.digest, &actual));
+        }
+        Ok(bytes)
+    }
+
+    fn name_of(&self, name: &Path) -> String {
+        match self {
+            Files::Dir(root) => root.join(name).display().to_string(),
+            Files::Tar { archive, .. } => format!("{} in {}", name.display(), archive.display()),
+        }
+    }
+
+    fn lacks(&self, name: &Path) -> Fault {
+        match self {
+            Files::Dir(root) => Fault::new(format!("{} does not exist", root.join(name).display())),
+            Files::Tar { archive, .. } => {
+                Fault::new(format!("{} has no file {}", archive.display(), name.display()))
+            }
+        }
+    }
+}
+
+fn blob_path(digest: &Digest) -> PathBuf {
+    Path::new("blobs/sha256").join(digest.hex())
+}
+
+/// A piece of a file. Reads at positions, so that several layers can be read at once.
+struct Part {
+    file: Arc<File>,
+    offset: u64,
+    left: u64,
+}
+
+impl Read for Part {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let max = buf.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let n = self.file.read_at(&mut buf[..max], self.offset)?;
+        self.offset += n as u64;
+        self.left -= n as u64;
+        Ok(n)
+    }
+}
+
+fn inflate(file: File, path: &Path, store: &Store) -> Result<File, Fault> {
+    let scratch = store.scratch();
+    let options = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(scratch.path());
+    let mut plain = options.doing("create", scratch.path())?;
+    let mut reader = BufReader::new(file);
+    std::io::copy(&mut decompress(&mut reader)?, &mut plain).doing("decompress", path)?;
+    plain.seek(SeekFrom::Start(0)).doing("read", scratch.path())?;
+    Ok(plain) // The name goes with `scratch`; the file lives as long as it is open.
+}
+
+fn index(file: &File) -> std::io::Result<HashMap<PathBuf, Member>> {
+    let mut members = HashMap::new();
+    let mut archive = tar::Archive::new(file);
+    for entry in archive.entries_with_seek()? {
+        let entry = entry?;
+        let name = normal(Path::new(""), &entry.path()?);
+        let kind = entry.header().entry_type();
+        if kind.is_file() {
+            members.insert(
+                name,
+                Member::Data {
+                    offset: entry.raw_file_position(),
+                    size: entry.size(),
+                },
+            );
+        } else if let (true, Some(target)) = (kind.is_symlink(), entry.link_name()?) {
+            let target = normal(name.parent().unwrap_or(Path::new("")), &target);
+            members.insert(name, Member::Link(target));
+        } else if let (true, Some(target)) = (kind.is_hard_link(), entry.link_name()?) {
+            members.insert(name, Member::Link(normal(Path::new(""), &target)));
+        }
+        if members.len() > MEMBERS_MAX {
+            return Err(std::io::Error::other(format!(
+                "it has more than {MEMBERS_MAX} members"
+            )));
+        }
+    }
+    Ok(members)
+}
+
+fn normal(base: &Path, path: &Path) -> PathBuf {
+    let mut out = if path.has_root() {
+        PathBuf::new()
+    } else {
+        base.to_owned()
+    };
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => out.push(part),
+            Component::ParentDir => {
+                out.pop();
+            }
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    out
+}
+
+/// Opens `oci:DIR[:TAG]`.
+pub(super) fn oci_dir(local: &Local) -> Result<LocalImage, Fault> {
+    oci_layout(Files::dir(&local.path)?, local)
+}
+
+/// Opens `oci-archive:FILE[:TAG]`.
+pub(super) fn oci_archive(local: &Local, store: &Store) -> Result<LocalImage, Fault> {
+    oci_layout(Files::tar(&local.path, store)?, local)
+}
+
+fn oci_layout(files: Files, local: &Local) -> Result<LocalImage, Fault> {
+    let at = local.path.display();
+    let index = files
+        .read(Path::new("index.json"), MANIFEST_SIZE_MAX)?
+        .ok_or_else(|| Fault::new(format!("{at} is not an OCI image layout: it has no index.json")))?;
+    let Document::Index(entries) = Document::parse(&index)? else {
+        return Err(Fault::new(format!(
+            "{at} is not an OCI image layout: its index.json lists no manifests"
+        )));
+    };
+    let mut descriptor = choose_tag(&entries, local)?.clone();
+    // An index may lead to another; two levels are what tools write.
+    for _ in 0..4 {
+        match Document::parse(&files.blob(&descriptor, MANIFEST_SIZE_MAX)?)? {
+            Document::Index(entries) => descriptor = choose_platform(&entries)?.clone(),
+            Document::Manifest(Manifest { config, layers }) => {
+                let parsed = ConfigFile::parse(&files.blob(&config, CONFIG_SIZE_MAX)?, layers.len())?;
+                let layers = layers
+                    .into_iter()
+                    .map(|layer| LocalLayer {
+                        path: blob_path(&layer.digest),
+                        digest: Some(layer.digest),
+                    })
+                    .collect();
+                return Ok(LocalImage {
+                    config_digest: config.digest,
+                    config: parsed,
+                    layers,
+                    files: Arc::new(files),
+                });
+            }
+        }
+    }
+    Err(Fault::new(format!("{at} has indexes nested too deeply")))
+}
+
+fn choose_tag<'a>(entries: &'a [Descriptor], local: &Local) -> Result<&'a Descriptor, Fault> {
+    let at = local.path.display();
+    let names = |entry: &'a Descriptor| {
+        let annotations = entry.annotations.as_ref();
+        ["org.opencontainers.image.ref.name", "io.containerd.image.name"]
+            .into_iter()
+            .filter_map(move |key| annotations?.get(key).map(String::as_str))
+    };
+    let all = || {
+        let mut all: Vec<&str> = entries.iter().flat_map(names).collect();
+        all.sort_unstable();
+        all.dedup();
+        if all.is_empty() {
+            "none".to_owned()
+        } else {
+            all.join(", ")
+        }
+    };
+    let Some(tag) = &local.tag else {
+        return match entries {
+            [] => Err(Fault::new(format!("{at} holds no image"))),
+            [only] => Ok(only),
+            // Several without a name are one image for several platforms.
+            several if several.iter().all(|entry| names(entry).next().is_none()) => choose_platform(several),
+            several => Err(Fault::new(format!(
+                "{at} holds {} images, say which with a tag: {}",
+                several.len(),
+                all()
+            ))),
+        };
+    };
+    let found: Vec<&Descriptor> = entries
+        .iter()
+        .filter(|entry| names(entry).any(|name| same_name(name, tag)))
+        .collect();
+    match found.as_slice() {
+        [] => Err(Fault::new(format!(
+            "{at} holds no image with the tag {tag:?}; it has: {}",
+            all()
+        ))),
+        [only] => Ok(only),
+        several => {
+            let several: Vec<Descriptor> = several.iter().map(|entry| (*entry).clone()).collect();
+            let chosen = choose_platform(&several)?.digest.clone();
+            found
+                .into_iter()
+                .find(|entry| entry.digest == chosen)
+                .ok_or_else(|| Fault::new(format!("{at} holds no image with the tag {tag:?}")))
+        }
+    }
+}
+
+/// `busybox`, `busybox:latest` and `docker.io/library/busybox:latest` are one name.
+fn same_name(has: &str, wanted: &str) -> bool {
+    has == wanted || matches!((Name::parse(has), Name::parse(wanted)), (Ok(a), Ok(b)) if a == b)
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DockerEntry {
+    config: PathBuf,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+    #[serde(default)]
+    layers: Option<Vec<PathBuf>>,
+}
+
+/// Opens `docker-archive:FILE[:TAG]`.
+pub(super) fn docker_archive(local: &Local, store: &Store) -> Result<LocalImage, Fault> {
+    let files = Files::tar(&local.path, store)?;
+    let at = local.path.display();
+    let manifest = files
+        .read(Path::new("manifest.json"), MANIFEST_SIZE_MAX)?
+        .ok_or_else(|| {
+            Fault::new(format!(
+                "{at} is not an archive made by docker save: it has no manifest.json"
+            ))
+        })?;
+    let entries: Vec<DockerEntry> = serde_json::from_slice(&manifest)
+        .map_err(|error| Fault::new(format!("manifest.json in {at} cannot be read: {error}")))?;
+    let tags = |entry: &DockerEntry| entry.repo_tags.clone().unwrap_or_default();
+    let all = || {
+        let all: Vec<String> = entries.iter().flat_map(tags).collect();
+        if all.is_empty() {
+            "none".to_owned()
+        } else {
+            all.join(", ")
+        }
+    };
+    let entry = match &local.tag {
+        Some(tag) => entries
+            .iter()
+            .find(|entry| tags(entry).iter().any(|has| same_name(has, tag)))
+            .ok_or_else(|| {
+                Fault::new(format!(
+                    "{at} holds no image with the tag {tag:?}; it has: {}",
+                    all()
+                ))
+            })?,
+        None => match entries.as_slice() {
+            [] => return Err(Fault::new(format!("{at} holds no image"))),
+            [only] => only,
+            several => {
+                let count = several.len();
+                return Err(Fault::new(format!(
+                    "{at} holds {count} images, say which with a tag: {}",
+                    all()
+                )));
+            }
+        },
+    };
+    let member = |path: &Path| normal(Path::new(""), path);
+    let config_path = member(&entry.config);
+    let bytes = files
+        .read(&config_path, CONFIG_SIZE_MAX)?
+        .ok_or_else(|| files.lacks(&config_path))?;
+    let config_digest = Digest::of(&bytes);
+    // The name is the digest: `HEX.json`, or `blobs/sha256/HEX` by newer versions.
+    let stem = config_path
+        .file_stem()
+        .map(|stem| stem.as_bytes().to_vec())
+        .unwrap_or_default();
+    if let Ok(expected) = Digest::try_from(format!("sha256:{}", String::from_utf8_lossy(&stem)))
+        && expected != config_digest
+    {
+        return Err(digest_mismatch(
+            &files.name_of(&config_path),
+            &expected,
+            &config_digest,
+        ));
+    }
+    let paths: Vec<PathBuf> = entry.layers.iter().flatten().map(|path| member(path)).collect();
+    let config = ConfigFile::parse(&bytes, paths.len())?;
+    let layers = paths
+        .into_iter()
+        .map(|path| LocalLayer { path, digest: None })
+        .collect();
+    Ok(LocalImage {
+        config_digest,
+        config,
+        layers,
+        files: Arc::new(files),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_in_archives_are_relative_to_themselves() {
+        assert_eq!(
+            normal(Path::new("abc"), Path::new("../def/layer.tar")),
+            Path::new("def/layer.tar")
+        );
+        assert_eq!(normal(Path::new(""), Path::new("./x")), Path::new("x"));
+        assert_eq!(normal(Path::new("a"), Path::new("/x")), Path::new("x"));
+        assert_eq!(normal(Path::new("a"), Path::new("../../../x")), Path::new("x"));
+    }
+
+    #[test]
+    fn short_and_full_names_are_the_same() {
+        assert!(same_name("docker.io/library/busybox:latest", "busybox"));
+        assert!(same_name("v1", "v1"));
+        assert!(!same_name("busybox:1", "busybox:2"));
+    }
+}

@@ -1,0 +1,134 @@
+//! Images: fetched from registries or read from files, verified, and unpacked into layers for overlayfs.
+//!
+//! [`ImageStore`] is all the runtime sees. Several processes may use one store at the same time.
+
+mod auth;
+mod digest;
+mod fault;
+mod fetch;
+mod local;
+mod model;
+mod progress;
+mod reference;
+mod registries;
+mod registry;
+mod store;
+mod tree;
+mod unpack;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use self::fetch::Fetcher;
+use self::progress::Progress;
+use self::reference::Source;
+use self::store::Store;
+use crate::types::{Image, ImageError, ProgressSink, PullPolicy, PullRequest, RuntimeError};
+
+/// The images of this machine, in a directory that any number of processes share.
+pub struct ImageStore {
+    fetcher: Arc<Fetcher>,
+    flights: Mutex<HashMap<FlightKey, Weak<Flight>>>,
+}
+
+/// Calls that are alike in these share their work. Credentials count: with others the outcome may differ.
+type FlightKey = (String, PolicyKey, Vec<String>);
+type PolicyKey = &'static str;
+
+/// Work that one or more callers wait for. It ends with the last of them.
+struct Flight {
+    progress: Arc<Progress>,
+    outcome: watch::Receiver<Option<Result<Image, ImageError>>>,
+    task: AbortHandle,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl ImageStore {
+    /// Opens the store under `state_dir`, makes it where it is missing, and removes what processes that died in the
+    /// middle of a pull left behind.
+    pub fn open(state_dir: &Path) -> Result<Self, RuntimeError> {
+        let root = state_dir.join("images");
+        let store = Store::open(root)
+            .map_err(|fault| RuntimeError::Other(format!("cannot open the image store: {fault}")))?;
+        Ok(ImageStore {
+            fetcher: Arc::new(Fetcher::new(store)),
+            flights: Mutex::default(),
+        })
+    }
+
+    /// Makes sure an image is here, unpacked, and says what is known of it. Concurrent calls for one reference share one
+    /// pull; a dropped call stops it unless others wait. `progress` hears of registry pulls only.
+    pub async fn ensure(&self, request: PullRequest, progress: ProgressSink) -> Result<Image, ImageError> {
+        let reference = request.reference.clone();
+        let source = Source::parse(&reference).map_err(|detail| ImageError::InvalidName {
+            reference: reference.clone(),
+            detail,
+        })?;
+        let flight = self.join(request, source, progress);
+        let mut outcome = flight.outcome.clone();
+        match outcome.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone(),
+            Err(_) => None,
+        }
+        .unwrap_or_else(|| {
+            Err(ImageError::Pull {
+                reference,
+                detail: "the pull ended unexpectedly".to_owned(),
+            })
+        })
+    }
+
+    /// The work for a request: under way already, or started now.
+    fn join(&self, request: PullRequest, source: Source, sink: ProgressSink) -> Arc<Flight> {
+        let policy = match request.policy {
+            PullPolicy::Always => "Always",
+            PullPolicy::IfNotPresent => "IfNotPresent",
+            PullPolicy::Never => "Never",
+        };
+        let key = (request.reference.clone(), policy, request.auth.clone());
+        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(flight) = flights.get(&key).and_then(Weak::upgrade)
+            && flight.outcome.borrow().is_none()
+        {
+            flight.progress.listen(sink);
+            return flight;
+        }
+        let progress = Arc::new(Progress::new(request.reference.clone()));
+        progress.listen(sink);
+        let (send, outcome) = watch::channel(None);
+        let (fetcher, reports) = (self.fetcher.clone(), progress.clone());
+        let task = tokio::spawn(async move {
+            let PullRequest {
+                reference,
+                policy,
+                auth,
+            } = request;
+            let result = match fetcher.fetch(&reference, &source, policy, &auth, &reports).await {
+                Ok(Some(image)) => Ok(image),
+                Ok(None) => Err(ImageError::NeverPull { reference }),
+                Err(fault) => Err(ImageError::Pull {
+                    reference,
+                    detail: fault.to_string(),
+                }),
+            };
+            send.send_replace(Some(result));
+        });
+        let flight = Arc::new(Flight {
+            progress,
+            outcome,
+            task: task.abort_handle(),
+        });
+        flights.retain(|_, flight| flight.strong_count() > 0);
+        flights.insert(key, Arc::downgrade(&flight));
+        flight
+    }
+}

@@ -1,0 +1,319 @@
+//! What an image reference names.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::digest::Digest;
+
+/// Where an image comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Source {
+    /// `rootfs:/PATH`: a directory of this machine.
+    Rootfs(PathBuf),
+    /// `oci:DIR[:TAG]`: an OCI image layout.
+    OciDir(Local),
+    /// `oci-archive:FILE[:TAG]`: the same in a tar file.
+    OciArchive(Local),
+    /// `docker-archive:FILE[:TAG]`: what `docker save` writes.
+    DockerArchive(Local),
+    /// Anything else: a name in a registry.
+    Registry(Name),
+}
+
+/// A file or directory with images, and which of them is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Local {
+    pub(super) path: PathBuf,
+    pub(super) tag: Option<String>,
+}
+
+impl Local {
+    /// The first colon ends the path, as in skopeo and podman, unless a path with that colon exists.
+    fn parse(rest: &str) -> Result<Self, String> {
+        let whole = PathBuf::from(rest);
+        let (path, tag) = match rest.split_once(':') {
+            Some((path, tag)) if !whole.exists() => (PathBuf::from(path), Some(tag.to_owned())),
+            _ => (whole, None),
+        };
+        if path.as_os_str().is_empty() {
+            return Err("a path must follow the colon".into());
+        }
+        if tag.as_deref() == Some("") {
+            return Err("the tag after the last colon is empty".into());
+        }
+        Ok(Local { path, tag })
+    }
+}
+
+/// A name in a registry, with Kubernetes' defaults filled in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name {
+    /// Host and port: `docker.io`, `localhost:5000`, `[::1]:5000`.
+    pub(super) registry: String,
+    /// `library/busybox`.
+    pub(super) repository: String,
+    /// `latest` unless a tag or a digest is given.
+    pub(super) tag: Option<String>,
+    /// Given with `@`; wins over the tag.
+    pub(super) digest: Option<Digest>,
+}
+
+impl Source {
+    /// Reads a reference.
+    pub(super) fn parse(reference: &str) -> Result<Self, String> {
+        if let Some(path) = reference.strip_prefix("rootfs:") {
+            if !path.starts_with('/') {
+                return Err(format!("rootfs: wants an absolute path, as in rootfs:/{path}"));
+            }
+            return Ok(Source::Rootfs(path.into()));
+        }
+        if let Some(rest) = reference.strip_prefix("oci:") {
+            return Local::parse(rest).map(Source::OciDir);
+        }
+        if let Some(rest) = reference.strip_prefix("oci-archive:") {
+            return Local::parse(rest).map(Source::OciArchive);
+        }
+        if let Some(rest) = reference.strip_prefix("docker-archive:") {
+            return Local::parse(rest).map(Source::DockerArchive);
+        }
+        Name::parse(reference).map(Source::Registry)
+    }
+}
+
+impl Name {
+    /// Reads a registry name: `[HOST[:PORT]/]PATH[:TAG][@sha256:…]`.
+    pub(super) fn parse(reference: &str) -> Result<Self, String> {
+        if reference.is_empty() {
+            return Err("it is empty".into());
+        }
+        let (rest, digest) = match reference.split_once('@') {
+            Some((rest, digest)) => (rest, Some(Digest::try_from(digest.to_owned())?)),
+            None => (reference, None),
+        };
+        let (rest, tag) = match rest.rsplit_once(':') {
+            // A colon before a slash is that of a port.
+            Some((rest, tag)) if !tag.contains('/') => (rest, Some(tag.to_owned())),
+            _ => (rest, None),
+        };
+        if let Some(tag) = &tag {
+            check_tag(tag)?;
+        }
+        let (registry, path) = match rest.split_once('/') {
+            Some((host, path)) if is_host(host) => (host.to_ascii_lowercase(), path),
+            _ => ("docker.io".to_owned(), rest),
+        };
+        check_registry(&registry)?;
+        check_path(path)?;
+        let registry = if registry == "index.docker.io" {
+            "docker.io".to_owned()
+        } else {
+            registry
+        };
+        let repository = if registry == "docker.io" && !path.contains('/') {
+            format!("library/{path}")
+        } else {
+            path.to_owned()
+        };
+        let tag = tag.or_else(|| digest.is_none().then(|| "latest".to_owned()));
+        Ok(Name {
+            registry,
+            repository,
+            tag,
+            digest,
+        })
+    }
+
+    /// What to ask the registry for.
+    pub(super) fn tag_or_digest(&self) -> String {
+        match (&self.digest, &self.tag) {
+            (Some(digest), _) => digest.to_string(),
+            (None, Some(tag)) => tag.clone(),
+            (None, None) => "latest".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.registry, self.repository)?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        if let Some(digest) = &self.digest {
+            write!(f, "@{digest}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Docker's rule: the part before the first slash is a host if it could not be part of a path on Docker Hub.
+fn is_host(part: &str) -> bool {
+    part == "localhost"
+        || part.contains(['.', ':', '['])
+        || (!part.is_empty() && part.bytes().any(|b| b.is_ascii_uppercase()))
+}
+
+fn check_registry(registry: &str) -> Result<(), String> {
+    let (host, port) = match registry.strip_prefix('[') {
+        Some(v6) => {
+            let Some((address, port)) = v6.split_once(']') else {
+                return Err(format!("registry {registry:?} has no closing bracket"));
+            };
+            if address.parse::<std::net::Ipv6Addr>().is_err() {
+                return Err(format!(
+                    "registry {registry:?} is not an IPv6 address in brackets"
+                ));
+            }
+            ("v6", port.strip_prefix(':'))
+        }
+        None => match registry.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (registry, None),
+        },
+    };
+    let labels_good = host.split('.').all(|label| {
+        !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    });
+    if !labels_good {
+        return Err(format!("registry {registry:?} is not a host name"));
+    }
+    if port.is_some_and(|port| port.parse::<u16>().is_err()) {
+        return Err(format!(
+            "registry {registry:?} has a port that is not a number below 65536"
+        ));
+    }
+    Ok(())
+}
+
+fn check_path(path: &str) -> Result<(), String> {
+    if path.is_empty() {
+        return Err("it has no repository name".into());
+    }
+    if path.len() > 255 {
+        return Err("its repository name is longer than 255 characters".into());
+    }
+    for part in path.split('/') {
+        if part.bytes().any(|b| b.is_ascii_uppercase()) {
+            return Err(format!("repository name {path:?} must be lower case"));
+        }
+        let edges = [part.bytes().next(), part.bytes().next_back()];
+        let good = part
+            .bytes()
+            .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-'))
+            && edges.iter().all(|b| b.is_some_and(|b| b.is_ascii_alphanumeric()))
+            && !["..", "___", "._", "_.", ".-", "-."]
+                .iter()
+                .any(|s| part.contains(s));
+        if !good {
+            return Err(format!(
+                "repository name {path:?} has a part {part:?} that is not a valid name"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_tag(tag: &str) -> Result<(), String> {
+    let good = !tag.is_empty()
+        && tag.len() <= 128
+        && !tag.starts_with(['.', '-'])
+        && tag
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
+    if good {
+        Ok(())
+    } else {
+        Err(format!(
+            "tag {tag:?} is not 1 to 128 letters, digits, '_', '.' or '-' (not '.' or '-' at first)"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHA: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn names_get_the_defaults_kubernetes_gives_them() {
+        for (given, full) in [
+            ("busybox", "docker.io/library/busybox:latest"),
+            ("busybox:1.36", "docker.io/library/busybox:1.36"),
+            ("team/app", "docker.io/team/app:latest"),
+            ("docker.io/busybox", "docker.io/library/busybox:latest"),
+            ("index.docker.io/busybox:1", "docker.io/library/busybox:1"),
+            ("localhost/app", "localhost/app:latest"),
+            ("localhost:5000/app", "localhost:5000/app:latest"),
+            ("127.0.0.1:5000/a/b/c:v1", "127.0.0.1:5000/a/b/c:v1"),
+            ("[::1]:5000/app:v1", "[::1]:5000/app:v1"),
+            ("quay.io/x/y_z--w:V1.0_x", "quay.io/x/y_z--w:V1.0_x"),
+        ] {
+            assert_eq!(
+                Name::parse(given).map(|n| n.to_string()),
+                Ok(full.to_owned()),
+                "{given}"
+            );
+        }
+        let name = Name::parse(&format!("quay.io/a/b:v1@{SHA}")).unwrap();
+        assert_eq!(name.tag_or_digest(), SHA);
+        assert_eq!(
+            Name::parse(&format!("b@{SHA}")).unwrap().to_string(),
+            format!("docker.io/library/b@{SHA}")
+        );
+    }
+
+    #[test]
+    fn bad_references_say_what_is_wrong() {
+        for (given, says) in [
+            ("", "empty"),
+            ("Busybox", "lower case"),
+            ("a//b", "valid name"),
+            ("a/../b", "valid name"),
+            ("a:b:c", "valid name"),
+            ("a: b", "tag"),
+            ("a@sha256:12", "64"),
+            ("a@md5:12", "sha256"),
+            ("x.io:port/a", "port"),
+            ("[::g]/a", "IPv6"),
+            ("rootfs:relative", "absolute"),
+            ("oci:", "path"),
+            ("oci-archive::tag", "path"),
+        ] {
+            match Source::parse(given) {
+                Err(text) => assert!(text.contains(says), "{given}: {text:?} lacks {says:?}"),
+                Ok(source) => panic!("{given} passed as {source:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn local_references() {
+        let local = |path: &str, tag: Option<&str>| Local {
+            path: path.into(),
+            tag: tag.map(str::to_owned),
+        };
+        assert_eq!(Source::parse("rootfs:/"), Ok(Source::Rootfs("/".into())));
+        assert_eq!(
+            Source::parse("oci:no/such"),
+            Ok(Source::OciDir(local("no/such", None)))
+        );
+        assert_eq!(
+            Source::parse("oci:/a:v1"),
+            Ok(Source::OciDir(local("/a", Some("v1"))))
+        );
+        assert_eq!(
+            Source::parse("docker-archive:/a.tar:quay.io/x:1"),
+            Ok(Source::DockerArchive(local("/a.tar", Some("quay.io/x:1"))))
+        );
+        assert_eq!(
+            Source::parse("oci-archive:a.tar"),
+            Ok(Source::OciArchive(local("a.tar", None)))
+        );
+    }
+}

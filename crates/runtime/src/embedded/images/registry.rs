@@ -1,0 +1,558 @@
+//! The pulling half of the registry protocol (OCI distribution), over HTTP.
+
+use std::collections::HashMap;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::{Client, Response, StatusCode, Url};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use super::auth::Credential;
+use super::digest::Digest;
+use super::fault::Fault;
+use super::model::MANIFEST_TYPES;
+use super::registries::{Endpoint, Tls, is_loopback};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Without a byte for this long a connection counts as broken.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+const ATTEMPTS: u32 = 4;
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// A server that asks for a longer pause is not waited for.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Error pages and tokens.
+const SMALL_BODY_MAX: u64 = 1 << 20;
+
+/// One repository at one server, as one user.
+pub(super) struct Registry {
+    http: Client,
+    endpoint: Endpoint,
+    credential: Option<Credential>,
+    /// The `Authorization` header that last worked.
+    authorization: Mutex<Option<String>>,
+}
+
+/// HTTP clients by kind of connection, made when first needed: reading the machine's certificates takes a while.
+#[derive(Default)]
+pub(super) struct Clients(std::sync::Mutex<HashMap<(Tls, bool), Client>>);
+
+impl Clients {
+    fn get(&self, endpoint: &Endpoint) -> Result<Client, Fault> {
+        let is_here = is_loopback(&endpoint.host);
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(&(endpoint.tls, is_here)) {
+            return Ok(client.clone());
+        }
+        // Fails when there already is one, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(READ_TIMEOUT)
+            .user_agent(concat!("outrigger/", env!("CARGO_PKG_VERSION")));
+        if is_here {
+            builder = builder.no_proxy();
+        }
+        builder = match endpoint.tls {
+            Tls::None => builder.tls_certs_only([]),
+            Tls::Unverified => builder.tls_danger_accept_invalid_certs(true),
+            Tls::Verified => builder,
+        };
+        let client = builder
+            .build()
+            .map_err(|error| Fault::new(format!("cannot set up a connection: {}", causes(&error))))?;
+        clients.insert((endpoint.tls, is_here), client.clone());
+        Ok(client)
+    }
+}
+
+/// What `WWW-Authenticate` asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Challenge {
+    Basic,
+    Bearer {
+        realm: String,
+        service: Option<String>,
+        scope: Option<String>,
+    },
+}
+
+impl Registry {
+    pub(super) fn new(
+        clients: &Clients,
+        endpoint: Endpoint,
+        credential: Option<Credential>,
+    ) -> Result<Self, Fault> {
+        let http = clients.get(&endpoint)?;
+        Ok(Registry {
+            http,
+            endpoint,
+            credential,
+            authorization: Mutex::new(None),
+        })
+    }
+
+    /// A manifest or index by tag or digest, with its digest.
+    pub(super) async fn manifest(&self, tag_or_digest: &str, limit: u64) -> Result<(Vec<u8>, Digest), Fault> {
+        retry(|| async {
+            let path = format!("manifests/{tag_or_digest}");
+            let response = self.get(&path, MANIFEST_TYPES, None).await?;
+            let said = response
+                .headers()
+                .get("docker-content-digest")
+                .and_then(|value| value.to_str().ok());
+            let said = said.and_then(|text| Digest::try_from(text.to_owned()).ok());
+            let bytes = body(response, limit).await?;
+            let digest = Digest::of(&bytes);
+            let wanted = Digest::try_from(tag_or_digest.to_owned()).ok().or(said);
+            match wanted {
+                Some(wanted) if wanted != digest => {
+                    Err(super::unpack::digest_mismatch("manifest", &wanted, &digest))
+                }
+                _ => Ok((bytes, digest)),
+            }
+        })
+        .await
+    }
+
+    /// A small blob, verified.
+    pub(super) async fn blob(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, Fault> {
+        retry(|| async {
+            let response = self.get(&format!("blobs/{digest}"), "*/*", None).await?;
+            let bytes = body(response, limit).await?;
+            let actual = Digest::of(&bytes);
+            if actual != *digest {
+                return Err(super::unpack::digest_mismatch("blob", digest, &actual));
+            }
+            Ok(bytes)
+        })
+        .await
+    }
+
+    /// A blob from `offset` on. The answer may start at 0 all the same: see the status.
+    pub(super) async fn blob_from(&self, digest: &Digest, offset: u64) -> Result<Response, Fault> {
+        self.get(&format!("blobs/{digest}"), "*/*", (offset > 0).then_some(offset))
+            .await
+    }
+
+    /// What is asked, for messages.
+    pub(super) fn server(&self) -> &str {
+        &self.endpoint.host
+    }
+
+    fn base(&self) -> String {
+        let scheme = if self.endpoint.tls == Tls::None {
+            "http"
+        } else {
+            "https"
+        };
+        format!(
+            "{scheme}://{}/v2/{}",
+            self.endpoint.host, self.endpoint.repository
+        )
+    }
+
+    async fn get(&self, path: &str, accept: &str, offset: Option<u64>) -> Result<Response, Fault> {
+        let url = format!("{}/{path}", self.base());
+        let send = async |authorization: Option<&String>| {
+            let mut request = self.http.get(&url).header(ACCEPT, accept);
+            if let Some(value) = authorization {
+                request = request.header(AUTHORIZATION, value);
+            }
+            if let Some(offset) = offset {
+                request = request.header(RANGE, format!("bytes={offset}-"));
+            }
+            request.send().await.map_err(|error| self.no_answer(&error))
+        };
+        let used = self.authorization.lock().await.clone();
+        let mut response = send(used.as_ref()).await?;
+        if response.status() == StatusCode::UNAUTHORIZED
+            && let Some(value) = self.authorize(response.headers(), used).await?
+        {
+            response = send(Some(&value)).await?;
+        }
+        match response.status() {
+            StatusCode::OK | StatusCode::PARTIAL_CONTENT => Ok(response),
+            status => Err(self.refused(status, path, response).await),
+        }
+    }
+
+    /// A new `Authorization` after a refusal, unless another task got one meanwhile.
+    async fn authorize(&self, headers: &HeaderMap, used: Option<String>) -> Result<Option<String>, Fault> {
+        let mut authorization = self.authorization.lock().await;
+        if *authorization != used {
+            return Ok(authorization.clone());
+        }
+        let challenges: Vec<Challenge> = headers
+            .get_all(WWW_AUTHENTICATE)
+            .iter()
+            .filter_map(|value| Challenge::parse(value.to_str().ok()?))
+            .collect();
+        for challenge in challenges {
+            let value = match (challenge, &self.credential) {
+                (_, Some(Credential::Token(token))) => Some(format!("Bearer {token}")),
+                (Challenge::Basic, Some(Credential::Basic { username, password })) => {
+                    Some(basic(username, password))
+                }
+                (Challenge::Basic, _) => None,
+                (
+                    Challenge::Bearer {
+                        realm,
+                        service,
+                        scope,
+                    },
+                    _,
+                ) => Some(format!("Bearer {}", self.token(&realm, service, scope).await?)),
+            };
+            // The same again would be refused again.
+            if value.is_some() && value != used {
+                authorization.clone_from(&value);
+                return Ok(value);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks the registry's token service.
+    async fn token(
+        &self,
+        realm: &str,
+        service: Option<String>,
+        scope: Option<String>,
+    ) -> Result<String, Fault> {
+        let mut url = Url::parse(realm).map_err(|error| {
+            Fault::new(format!(
+                "{} names a token service {realm:?} that is not a URL: {error}",
+                self.server()
+            ))
+        })?;
+        if url.scheme() != "https" && self.endpoint.tls != Tls::None && self.credential.is_some() {
+            return Err(Fault::new(format!(
+                "{realm} is not encrypted, so credentials are not sent there"
+            )));
+        }
+        let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", self.endpoint.repository));
+        let mut pairs = vec![("scope", scope)];
+        pairs.extend(service.map(|service| ("service", service)));
+        let request = if let Some(Credential::IdentityToken(token)) = &self.credential {
+            pairs.extend([
+                ("grant_type", "refresh_token".to_owned()),
+                ("client_id", "outrigger".to_owned()),
+                ("refresh_token", token.clone()),
+            ]);
+            let mut form = url.clone();
+            form.query_pairs_mut().clear().extend_pairs(pairs);
+            let form = form.query().unwrap_or_default().to_owned();
+            self.http
+                .post(url.clone())
+                .header("content-type", "application/x-www-form-urlencoded")
+                .body(form)
+        } else {
+            url.query_pairs_mut().extend_pairs(pairs);
+            let request = self.http.get(url.clone());
+            match &self.credential {
+                Some(Credential::Basic { username, password }) => {
+                    request.header(AUTHORIZATION, basic(username, password))
+                }
+                _ => request,
+            }
+        };
+        let response = request.send().await.map_err(|error| self.no_answer(&error))?;
+        let status = response.status();
+        if !status.is_success() {
+            let message = message(response).await;
+            let host = url.host_str().unwrap_or(realm);
+            let text = format!("the token service {host} answered {status}{message}");
+            return Err(match status {
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
+                    Fault::Unauthorized(text)
+                }
+                status if is_passing(status) => Fault::Transient(text),
+                _ => Fault::new(text),
+            });
+        }
+        #[derive(Deserialize)]
+        struct Answer {
+            token: Option<String>,
+            access_token: Option<String>,
+        }
+        let bytes = body(response, SMALL_BODY_MAX).await?;
+        serde_json::from_slice::<Answer>(&bytes)
+            .ok()
+            .and_then(|answer| answer.token.or(answer.access_token))
+            .ok_or_else(|| Fault::new(format!("the token service {realm} sent no token")))
+    }
+
+    /// Turns a failure to get any answer into words.
+    fn no_answer(&self, error: &reqwest::Error) -> Fault {
+        let host = self.server();
+        let text = causes(error);
+        if error.is_connect() {
+            if text.contains("refused") {
+                return Fault::Unreachable(format!(
+                    "connection refused by {host}; is the registry running, and the port right?"
+                ));
+            }
+            let is_tls = ["certificate", "corrupt message", "TLS", "tls"]
+                .iter()
+                .any(|word| text.contains(word));
+            let text = format!("cannot connect to {host}: {text}");
+            return if is_tls {
+                Fault::Unreachable(text)
+            } else {
+                Fault::Transient(text)
+            };
+        }
+        Fault::Transient(format!("no answer from {host}: {text}"))
+    }
+
+    /// Turns an answer that is not the thing asked for into words.
+    async fn refused(&self, status: StatusCode, path: &str, response: Response) -> Fault {
+        let host = self.server().to_owned();
+        let pause = response.headers().get(RETRY_AFTER).cloned();
+        let message = message(response).await;
+        let name = format!("{host}/{}", self.endpoint.repository);
+        match status {
+            StatusCode::NOT_FOUND => {
+                let what = path.rsplit('/').next().unwrap_or(path);
+                Fault::new(format!("not found: {name} has no {what}{message}"))
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Fault::Unauthorized(format!(
+                "unauthorized: {host} answered {status} for {}{message}",
+                self.endpoint.repository
+            )),
+            // What Go's servers say to http where https is spoken.
+            StatusCode::BAD_REQUEST if message.contains("HTTP request to an HTTPS server") => {
+                Fault::Unreachable(format!("{host} wants https{message}"))
+            }
+            status if is_passing(status) => {
+                let patient = pause
+                    .and_then(|value| value.to_str().ok()?.parse::<u64>().ok())
+                    .is_none_or(|seconds| Duration::from_secs(seconds) <= PAUSE_MAX);
+                let text = format!("{host} answered {status}{message}");
+                if patient {
+                    Fault::Transient(text)
+                } else {
+                    Fault::new(text)
+                }
+            }
+            status => Fault::new(format!("{host} answered {status}{message}")),
+        }
+    }
+}
+
+impl Challenge {
+    fn parse(header: &str) -> Option<Self> {
+        let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
+        if scheme.eq_ignore_ascii_case("basic") {
+            return Some(Challenge::Basic);
+        }
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return None;
+        }
+        let (mut realm, mut service, mut scope) = (None, None, None);
+        let mut rest = rest.trim_start();
+        while let Some((key, after)) = rest.split_once('=') {
+            let (value, after) = match after.strip_prefix('"') {
+                Some(quoted) => quoted.split_once('"')?,
+                None => after.split_once(',').unwrap_or((after, "")),
+            };
+            match key.trim().to_ascii_lowercase().as_str() {
+                "realm" => realm = Some(value.to_owned()),
+                "service" => service = Some(value.to_owned()),
+                "scope" => scope = Some(value.to_owned()),
+                _ => {}
+            }
+            rest = after.trim_start_matches([',', ' ']);
+        }
+        Some(Challenge::Bearer {
+            realm: realm?,
+            service,
+            scope,
+        })
+    }
+}
+
+fn basic(username: &str, password: &str) -> String {
+    use base64::Engine as _;
+    format!(
+        "Basic {}",
+        base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"))
+    )
+}
+
+/// Whether the same request may well succeed a moment later.
+fn is_passing(status: StatusCode) -> bool {
+    status.is_server_error()
+        || matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT
+        )
+}
+
+/// reqwest's own text leaves out the cause, which is what people need.
+fn causes(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+/// The registry's own words about a failure, ready to be appended.
+async fn message(response: Response) -> String {
+    #[derive(Deserialize)]
+    struct Envelope {
+        errors: Vec<Item>,
+    }
+    #[derive(Deserialize)]
+    struct Item {
+        #[serde(default)]
+        code: String,
+        #[serde(default)]
+        message: String,
+    }
+    let Ok(bytes) = body(response, SMALL_BODY_MAX).await else {
+        return String::new();
+    };
+    let text = match serde_json::from_slice::<Envelope>(&bytes) {
+        Ok(envelope) => {
+            let items: Vec<String> = envelope
+                .errors
+                .into_iter()
+                .map(|item| {
+                    if item.message.is_empty() {
+                        item.code
+                    } else {
+                        item.message
+                    }
+                })
+                .collect();
+            items.join(", ")
+        }
+        // Pages of proxies and the like.
+        Err(_) => {
+            let text = String::from_utf8_lossy(&bytes);
+            text.split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+                .chars()
+                .take(200)
+                .collect()
+        }
+    };
+    if text.is_empty() {
+        text
+    } else {
+        format!(": {text}")
+    }
+}
+
+async fn body(mut response: Response, limit: u64) -> Result<Vec<u8>, Fault> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| broken(&error))? {
+        bytes.extend_from_slice(&chunk);
+        if bytes.len() as u64 > limit {
+            return Err(Fault::new(format!(
+                "the registry's answer is larger than {limit} bytes"
+            )));
+        }
+    }
+    Ok(bytes)
+}
+
+/// The connection ended in the middle of an answer.
+pub(super) fn broken(error: &reqwest::Error) -> Fault {
+    Fault::Transient(format!("the connection broke: {}", causes(error)))
+}
+
+/// Counts attempts and lengthens the pauses between them.
+pub(super) struct Patience {
+    left: u32,
+    pause: Duration,
+}
+
+impl Patience {
+    pub(super) fn new() -> Self {
+        Patience {
+            left: ATTEMPTS - 1,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    /// Waits if the failure may pass by itself and there were not too many; else gives it back.
+    pub(super) async fn after(&mut self, fault: Fault) -> Result<(), Fault> {
+        match fault {
+            Fault::Transient(text) if self.left > 0 => {
+                tracing::debug!(%text, pause = ?self.pause, "trying again");
+                tokio::time::sleep(self.pause).await;
+                self.left -= 1;
+                self.pause *= 3;
+                Ok(())
+            }
+            fault => Err(fault),
+        }
+    }
+}
+
+/// Tries again, a few times, what may pass by itself.
+async fn retry<T, F: Future<Output = Result<T, Fault>>>(mut attempt: impl FnMut() -> F) -> Result<T, Fault> {
+    let mut patience = Patience::new();
+    loop {
+        match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(fault) => patience.after(fault).await?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn challenges() {
+        let bearer = |realm: &str, service: Option<&str>, scope: Option<&str>| {
+            Some(Challenge::Bearer {
+                realm: realm.into(),
+                service: service.map(str::to_owned),
+                scope: scope.map(str::to_owned),
+            })
+        };
+        assert_eq!(Challenge::parse("Basic realm=\"x\""), Some(Challenge::Basic));
+        assert_eq!(Challenge::parse("Negotiate"), None);
+        assert_eq!(Challenge::parse("Bearer service=\"x\""), None);
+        assert_eq!(
+            Challenge::parse(
+                r#"Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull,push""#
+            ),
+            bearer(
+                "https://auth.docker.io/token",
+                Some("registry.docker.io"),
+                Some("repository:a/b:pull,push")
+            )
+        );
+        assert_eq!(
+            Challenge::parse("bearer realm=http://a/t, service=s"),
+            bearer("http://a/t", Some("s"), None)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_passing_failures_are_tried_again_and_not_for_ever() {
+        let attempts = |fault: Fault| async move {
+            let count = std::cell::Cell::new(0);
+            let result: Result<(), Fault> = retry(|| {
+                count.set(count.get() + 1);
+                std::future::ready(Err(fault.clone()))
+            })
+            .await;
+            assert!(result.is_err());
+            count.get()
+        };
+        assert_eq!(attempts(Fault::Transient("busy".into())).await, ATTEMPTS);
+        assert_eq!(attempts(Fault::new("gone")).await, 1);
+        assert_eq!(attempts(Fault::Unreachable("refused".into())).await, 1);
+    }
+}

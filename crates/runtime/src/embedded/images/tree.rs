@@ -1,0 +1,179 @@
+//! Finds and makes directories inside one root, whatever symbolic links say.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, XattrFlags, chmodat, fsetxattr, mkdirat, openat,
+    openat2, readlinkat, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::fault::{Doing, Fault};
+
+/// As many as the kernel follows.
+const LINKS_MAX: usize = 40;
+
+/// A directory that is treated as `/`: absolute symbolic links and `..` stay inside it.
+pub(super) struct Tree {
+    root: OwnedFd,
+    /// The last directory asked for: archives list the files of a directory together.
+    last: Option<(PathBuf, OwnedFd)>,
+}
+
+impl Tree {
+    pub(super) fn open(root: &Path) -> Result<Self, Fault> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(root, flags, Mode::empty()).doing("open", root)?;
+        Ok(Tree { root, last: None })
+    }
+
+    /// Must be called before anything is removed: paths may mean something else afterwards.
+    pub(super) fn forget(&mut self) {
+        self.last = None;
+    }
+
+    /// The directory at a clean relative path, made if it is missing. The descriptor only names it (`O_PATH`).
+    pub(super) fn dir(&mut self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        if let Some((known, fd)) = &self.last
+            && known == path
+        {
+            return dup(fd);
+        }
+        let fd = match self.open_existing_dir(path) {
+            Ok(fd) => fd,
+            // Missing, or the kernel or a seccomp filter does not know openat2(2).
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NOSYS | Errno::PERM) => self.walk(path)?,
+            Err(errno) => return Err(errno),
+        };
+        self.last = Some((path.to_owned(), dup(&fd)?));
+        Ok(fd)
+    }
+
+    /// The directory at a clean relative path, if there is one.
+    pub(super) fn open_existing_dir(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        openat2(&self.root, path, flags, Mode::empty(), resolve)
+    }
+
+    /// Step by step, following links by hand, so that what a dangling link points to can be made: a layer may well have
+    /// `var/run -> /run` and `var/run/x`, and leave `/run` to a layer below.
+    fn walk(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let mut stack = vec![dup(&self.root)?];
+        let mut todo: VecDeque<OsString> = VecDeque::new();
+        push_front(&mut todo, path);
+        let mut links = 0;
+        while let Some(part) = todo.pop_front() {
+            if part == ".." {
+                if stack.len() > 1 {
+                    stack.pop();
+                }
+                continue;
+            }
+            let here = stack.last().ok_or(Errno::INVAL)?;
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let next = match openat(here, &part, flags, Mode::empty()) {
+                Err(Errno::NOENT) => make(here, &part, false)?,
+                other => other?,
+            };
+            let stat = rustix::fs::fstat(&next)?;
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => stack.push(next),
+                FileType::Symlink => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(Errno::LOOP);
+                    }
+                    let target = readlinkat(here, &part, Vec::new())?;
+                    let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+                    if target.has_root() {
+                        stack.truncate(1);
+                    }
+                    push_front(&mut todo, target);
+                }
+                // Hidden below, and filled anew by this layer.
+                _ if is_whiteout(&stat) => {
+                    unlinkat(here, &part, AtFlags::empty())?;
+                    stack.push(make(here, &part, true)?);
+                }
+                _ => return Err(Errno::NOTDIR),
+            }
+        }
+        stack.pop().ok_or(Errno::INVAL)
+    }
+
+    /// What is there under a name, itself, not what it points to.
+    pub(super) fn kind_of(&self, parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<Option<Stat>> {
+        match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// A path to a directory for system calls that take no descriptor.
+    pub(super) fn path_of(&self, dir: &OwnedFd) -> PathBuf {
+        format!("/proc/self/fd/{}", dir.as_raw_fd()).into()
+    }
+}
+
+fn dup(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 0)
+}
+
+fn push_front(todo: &mut VecDeque<OsString>, path: &Path) {
+    for component in path.components().rev() {
+        match component {
+            Component::Normal(part) => todo.push_front(part.to_owned()),
+            Component::ParentDir => todo.push_front("..".into()),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+}
+
+/// A directory the archive implies but does not list.
+fn make(parent: &OwnedFd, name: &OsStr, opaque: bool) -> rustix::io::Result<OwnedFd> {
+    mkdirat(parent, name, Mode::from_raw_mode(0o755))?;
+    chmodat(parent, name, Mode::from_raw_mode(0o755), AtFlags::empty())?; // whatever the umask is
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = openat(parent, name, flags, Mode::empty())?;
+    if opaque {
+        set_opaque(&dir)?;
+    }
+    Ok(dir)
+}
+
+/// Whether this is overlayfs' sign that a name is hidden.
+pub(super) fn is_whiteout(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
+}
+
+/// Hides what layers below have in this directory.
+pub(super) fn set_opaque(dir: impl AsFd) -> rustix::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = openat(dir, ".", flags, Mode::empty())?;
+    match fsetxattr(&dir, "trusted.overlay.opaque", b"y", XattrFlags::empty()) {
+        // Without privileges overlayfs is mounted with `userxattr` and reads this one.
+        Err(Errno::PERM) => fsetxattr(&dir, "user.overlay.opaque", b"y", XattrFlags::empty()),
+        other => other,
+    }
+}
+
+/// Whether a directory hides what layers below have in it.
+pub(super) fn is_opaque(dir: &Path) -> bool {
+    ["trusted.overlay.opaque", "user.overlay.opaque"]
+        .into_iter()
+        .any(|key| {
+            let mut value = [0u8; 1];
+            matches!(rustix::fs::lgetxattr(dir, key, &mut value[..]), Ok(1) if value == *b"y")
+        })
+}

@@ -1,0 +1,601 @@
+//! A layer's tar stream becomes a directory for overlayfs.
+//!
+//! Whiteouts take overlayfs' form: `.wh.NAME` is a character device 0:0 called NAME, `.wh..wh..opq` an extended
+//! attribute of the directory. Nothing in the archive can reach outside the directory: every parent is resolved by
+//! [`Tree`] within it, and the last component of a path is never followed.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, RawMode, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
+    fsetxattr, linkat, lsetxattr, makedev, mkdirat, mknodat, openat, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+use tar::EntryType;
+
+use super::digest::{Digest, HashingReader};
+use super::fault::Fault;
+use super::tree::{Tree, is_whiteout, set_opaque};
+
+/// Tar headers of a real layer; a stream with more is an attack or a mistake.
+const ENTRIES_MAX: u64 = 10_000_000;
+
+/// Unpacks a layer into `dir`, which must be new and empty, and checks both digests: that of the stream as it is
+/// (`blob`, where known) and that of the tar in it. On failure `dir` is left half filled.
+pub(super) fn unpack_layer(
+    stream: impl Read,
+    dir: &Path,
+    blob: Option<&Digest>,
+    diff_id: &Digest,
+) -> Result<(), Fault> {
+    let mut compressed = BufReader::with_capacity(128 << 10, HashingReader::new(stream));
+    let (unpacked, actual) = {
+        let plain = decompress(&mut compressed)?;
+        let mut archive = tar::Archive::new(HashingReader::new(plain));
+        let unpacked = Unpacker::new(dir)?.unpack(&mut archive);
+        if blob.is_none() {
+            unpacked.clone()?;
+        }
+        // Else the digest is of interest even now: a damaged stream explains more than what came of it.
+        let actual = archive.into_inner().finish();
+        (unpacked, actual.map(|(digest, _)| digest))
+    };
+    if let Some(expected) = blob {
+        let (digest, _) = compressed.into_inner().finish().map_err(unreadable)?;
+        if digest != *expected {
+            return Err(digest_mismatch("layer", expected, &digest));
+        }
+    }
+    unpacked?;
+    let actual = actual.map_err(unreadable)?;
+    if actual != *diff_id {
+        return Err(digest_mismatch("unpacked layer", diff_id, &actual));
+    }
+    Ok(())
+}
+
+/// The error for content that is not what it was said to be.
+pub(super) fn digest_mismatch(what: &str, expected: &Digest, actual: &Digest) -> Fault {
+    Fault::new(format!(
+        "digest mismatch: {what} should be {expected} but is {actual}; its content was damaged or replaced"
+    ))
+}
+
+fn unreadable(error: io::Error) -> Fault {
+    Fault::io("the layer cannot be read", &error)
+}
+
+/// Undoes the compression, told by the first bytes: media types are not always right.
+pub(super) fn decompress<'a>(stream: &'a mut (impl io::BufRead + 'a)) -> Result<Box<dyn Read + 'a>, Fault> {
+    let start = stream.fill_buf().map_err(unreadable)?;
+    if start.starts_with(&[0x1f, 0x8b]) {
+        Ok(Box::new(MultiGzDecoder::new(stream)))
+    } else if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) || is_skippable_frame(start) {
+        Ok(Box::new(zstd::Decoder::with_buffer(stream).map_err(unreadable)?))
+    } else if start.starts_with(b"BZh") || start.starts_with(&[0xfd, b'7', b'z', b'X', b'Z']) {
+        Err(Fault::new(
+            "the layer is compressed with bzip2 or xz; gzip, zstd and plain tar are supported",
+        ))
+    } else {
+        Ok(Box::new(stream))
+    }
+}
+
+/// zstd:chunked and pzstd begin with one.
+fn is_skippable_frame(start: &[u8]) -> bool {
+    matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
+}
+
+struct Unpacker {
+    tree: Tree,
+    /// Set at the end, since filling a directory changes its time.
+    dir_times: Vec<(PathBuf, Timestamps)>,
+    buffer: Vec<u8>,
+    privileged: bool,
+}
+
+/// What the archive says about one path.
+struct Attributes {
+    mode: Mode,
+    uid: u32,
+    gid: u32,
+    times: Timestamps,
+    xattrs: Vec<(OsString, Vec<u8>)>,
+}
+
+impl Unpacker {
+    fn new(dir: &Path) -> Result<Self, Fault> {
+        Ok(Unpacker {
+            tree: Tree::open(dir)?,
+            dir_times: Vec::new(),
+            buffer: vec![0; 128 << 10],
+            privileged: rustix::process::geteuid().is_root(),
+        })
+    }
+
+    fn unpack<R: Read>(mut self, archive: &mut tar::Archive<R>) -> Result<(), Fault> {
+        let mut count = 0;
+        for entry in archive.entries().map_err(unreadable)? {
+            let mut entry = entry.map_err(unreadable)?;
+            count += 1;
+            if count > ENTRIES_MAX {
+                return Err(Fault::new(format!(
+                    "the layer has more than {ENTRIES_MAX} entries"
+                )));
+            }
+            let name = entry.path_bytes().into_owned();
+            self.entry(&mut entry, &name).map_err(|problem| {
+                let name = String::from_utf8_lossy(&name).into_owned();
+                match problem {
+                    Problem::Io(error) => Fault::io(format_args!("cannot unpack {name:?}"), &error),
+                    Problem::Refused(why) => {
+                        Fault::new(format!("the layer's entry {name:?} is refused: {why}"))
+                    }
+                }
+            })?;
+        }
+        for (path, times) in self.dir_times.iter().rev() {
+            // Replaced by something else later in the archive: nothing to do.
+            if let Ok(fd) = self.tree.open_existing_dir(path) {
+                let _ = rustix::fs::futimens(&fd, times);
+            }
+        }
+        Ok(())
+    }
+
+    fn entry<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>, name: &[u8]) -> Result<(), Problem> {
+        let mut kind = entry.header().entry_type();
+        if kind == EntryType::XGlobalHeader {
+            return Ok(());
+        }
+        if kind == EntryType::Regular && name.ends_with(b"/") {
+            kind = EntryType::Directory; // as the oldest tar programs wrote them
+        }
+        let path = clean(name)?;
+        let attributes = attributes(entry)?;
+        let Some(last) = path.file_name().map(OsStr::to_owned) else {
+            return self.root(kind, &attributes);
+        };
+        let parent_path = path.parent().unwrap_or(Path::new(""));
+        if path
+            .components()
+            .any(|c| c.as_os_str().as_bytes().starts_with(b".wh..wh."))
+        {
+            if last == ".wh..wh..opq" {
+                let parent = self.tree.dir(parent_path)?;
+                set_opaque(&parent)?;
+            }
+            return Ok(()); // AUFS' own bookkeeping otherwise
+        }
+        let parent = self.tree.dir(parent_path)?;
+        if let Some(hidden) = last.as_bytes().strip_prefix(b".wh.") {
+            return self.whiteout(&parent, OsStr::from_bytes(hidden));
+        }
+        match kind {
+            EntryType::Directory => {
+                self.directory(&parent, &last, &attributes)?;
+                self.dir_times.push((path.clone(), attributes.times));
+                return Ok(());
+            }
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                self.clear(&parent, &last)?;
+                return self.file(entry, &parent, &last, &attributes);
+            }
+            EntryType::Link => {
+                let target = entry
+                    .link_name_bytes()
+                    .ok_or(Problem::Refused("it names no link target".into()))?;
+                return self.hard_link(&clean(&target)?, &path, &parent, &last);
+            }
+            EntryType::Symlink => {
+                let target = entry
+                    .link_name_bytes()
+                    .ok_or(Problem::Refused("it names no link target".into()))?;
+                self.clear(&parent, &last)?;
+                symlinkat(OsStr::from_bytes(&target), &parent, &last)?;
+            }
+            EntryType::Char | EntryType::Block | EntryType::Fifo => {
+                self.clear(&parent, &last)?;
+                if !self.device(entry, kind, &parent, &last)? {
+                    return Ok(());
+                }
+            }
+            other => {
+                return Err(Problem::Refused(format!(
+                    "its type {:?} is unknown",
+                    char::from(other.as_byte())
+                )));
+            }
+        }
+        self.apply_at(&parent, &last, kind == EntryType::Symlink, &attributes)
+    }
+
+    /// The entry `./` of the root itself.
+    fn root(&mut self, kind: EntryType, attributes: &Attributes) -> Result<(), Problem> {
+        if kind != EntryType::Directory {
+            return Err(Problem::Refused("only a directory can be the root".into()));
+        }
+        let root = self.tree.dir(Path::new(""))?;
+        self.apply_fd(&open_real(&root)?, attributes)?;
+        self.dir_times.push((PathBuf::new(), attributes.times.clone()));
+        Ok(())
+    }
+
+    /// Hides NAME of the layers below. What this layer itself has under that name stays visible, in whichever order they
+    /// come.
+    fn whiteout(&mut self, parent: &OwnedFd, name: &OsStr) -> Result<(), Problem> {
+        if name.is_empty() || name == "." || name == ".." {
+            return Err(Problem::Refused("it hides nothing that could have a name".into()));
+        }
+        match self.tree.kind_of(parent, name)? {
+            None => Ok(mknodat(
+                parent,
+                name,
+                FileType::CharacterDevice,
+                Mode::empty(),
+                makedev(0, 0),
+            )?),
+            Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                set_opaque(&openat(
+                    parent,
+                    name,
+                    OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                    Mode::empty(),
+                )?)?;
+                Ok(())
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn directory(&mut self, parent: &OwnedFd, name: &OsStr, attributes: &Attributes) -> Result<(), Problem> {
+        let existing = self.tree.kind_of(parent, name)?;
+        let is_dir = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let opaque = existing.as_ref().is_some_and(is_whiteout);
+        if !existing.as_ref().is_some_and(is_dir) {
+            self.clear(parent, name)?;
+            mkdirat(parent, name, Mode::RWXU)?;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = openat(parent, name, flags, Mode::empty())?;
+        if opaque {
+            set_opaque(&dir)?;
+        }
+        self.apply_fd(&dir, attributes)
+    }
+
+    fn file<R: Read>(
+        &mut self,
+        entry: &mut tar::Entry<'_, R>,
+        parent: &OwnedFd,
+        name: &OsStr,
+        attributes: &Attributes,
+    ) -> Result<(), Problem> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?);
+        let size = entry.size();
+        let mut written = 0u64;
+        loop {
+            let n = match entry.read(&mut self.buffer) {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            file.write_all(&self.buffer[..n])?;
+            written += n as u64;
+        }
+        if written != size {
+            return Err(Problem::Refused(format!(
+                "it should have {size} bytes but ends after {written}"
+            )));
+        }
+        self.apply_fd(&file, attributes)?;
+        rustix::fs::futimens(&file, &attributes.times)?;
+        Ok(())
+    }
+
+    fn hard_link(
+        &mut self,
+        target: &Path,
+        path: &Path,
+        parent: &OwnedFd,
+        name: &OsStr,
+    ) -> Result<(), Problem> {
+        if target == path {
+            return Ok(()); // else the file would be removed to make room for itself
+        }
+        let missing = || {
+            Problem::Refused(format!(
+                "it links to {target:?}, which this layer does not contain"
+            ))
+        };
+        let target_name = target.file_name().ok_or_else(missing)?;
+        let target_parent = self
+            .tree
+            .open_existing_dir(target.parent().unwrap_or(Path::new("")))
+            .map_err(|_| missing())?;
+        match self.tree.kind_of(&target_parent, target_name)? {
+            None => return Err(missing()),
+            Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                return Err(Problem::Refused(format!("it links to the directory {target:?}")));
+            }
+            Some(_) => {}
+        }
+        self.clear(parent, name)?;
+        // Without AT_SYMLINK_FOLLOW: a link to a symbolic link is a second name of that link.
+        Ok(linkat(
+            &target_parent,
+            target_name,
+            parent,
+            name,
+            AtFlags::empty(),
+        )?)
+    }
+
+    /// Says whether the node was made: without privileges it cannot be, and containers get their own /dev anyway.
+    fn device<R: Read>(
+        &mut self,
+        entry: &tar::Entry<'_, R>,
+        kind: EntryType,
+        parent: &OwnedFd,
+        name: &OsStr,
+    ) -> Result<bool, Problem> {
+        let header = entry.header();
+        let number = |part: io::Result<Option<u32>>| part.map(Option::unwrap_or_default);
+        let (file_type, device) = match kind {
+            EntryType::Fifo => (FileType::Fifo, 0),
+            EntryType::Char | EntryType::Block => {
+                let device = makedev(number(header.device_major())?, number(header.device_minor())?);
+                let char = kind == EntryType::Char;
+                (
+                    if char {
+                        FileType::CharacterDevice
+                    } else {
+                        FileType::BlockDevice
+                    },
+                    device,
+                )
+            }
+            _ => return Ok(false),
+        };
+        match mknodat(parent, name, file_type, Mode::RUSR | Mode::WUSR, device) {
+            Ok(()) => Ok(true),
+            Err(Errno::PERM | Errno::ACCESS) => {
+                tracing::debug!(name = %name.display(), "device node left out: no permission to make it");
+                Ok(false)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Makes room for an entry: the later one of a name wins.
+    fn clear(&mut self, parent: &OwnedFd, name: &OsStr) -> Result<(), Problem> {
+        match self.tree.kind_of(parent, name)? {
+            None => Ok(()),
+            Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                self.tree.forget();
+                Ok(remove_dir_at(parent, name)?)
+            }
+            Some(_) => {
+                self.tree.forget();
+                Ok(unlinkat(parent, name, AtFlags::empty())?)
+            }
+        }
+    }
+
+    /// Owner first, since changing it takes away set-user-id bits and capabilities.
+    fn apply_fd(&self, fd: impl AsFd, attributes: &Attributes) -> Result<(), Problem> {
+        let owner = (
+            Some(Uid::from_raw(attributes.uid)),
+            Some(Gid::from_raw(attributes.gid)),
+        );
+        self.tolerate(rustix::fs::fchown(&fd, owner.0, owner.1))?;
+        rustix::fs::fchmod(&fd, attributes.mode)?;
+        for (key, value) in &attributes.xattrs {
+            self.tolerate_xattr(key, fsetxattr(&fd, key, value, XattrFlags::empty()))?;
+        }
+        Ok(())
+    }
+
+    fn apply_at(
+        &self,
+        parent: &OwnedFd,
+        name: &OsStr,
+        link: bool,
+        attributes: &Attributes,
+    ) -> Result<(), Problem> {
+        let owner = (
+            Some(Uid::from_raw(attributes.uid)),
+            Some(Gid::from_raw(attributes.gid)),
+        );
+        self.tolerate(chownat(parent, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW))?;
+        if !link {
+            chmodat(parent, name, attributes.mode, AtFlags::empty())?;
+        }
+        for (key, value) in &attributes.xattrs {
+            let path = self.tree.path_of(parent).join(name);
+            self.tolerate_xattr(key, lsetxattr(path, key, value, XattrFlags::empty()))?;
+        }
+        Ok(utimensat(
+            parent,
+            name,
+            &attributes.times,
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?)
+    }
+
+    /// Without privileges everything belongs to the one user there is.
+    fn tolerate(&self, result: rustix::io::Result<()>) -> Result<(), Problem> {
+        match result {
+            Err(Errno::PERM | Errno::INVAL) if !self.privileged => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Attributes the file system or the kernel does not take are left out, as other runtimes do.
+    fn tolerate_xattr(&self, key: &OsStr, result: rustix::io::Result<()>) -> Result<(), Problem> {
+        match result {
+            Err(errno @ (Errno::PERM | Errno::NOTSUP | Errno::INVAL)) => {
+                tracing::debug!(key = %key.display(), %errno, "extended attribute left out");
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+/// Why an entry could not be unpacked.
+pub(super) enum Problem {
+    /// The machine said no.
+    Io(io::Error),
+    /// The archive asks for something it must not.
+    Refused(String),
+}
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Self {
+        Problem::Io(error)
+    }
+}
+
+impl From<Errno> for Problem {
+    fn from(errno: Errno) -> Self {
+        Problem::Io(errno.into())
+    }
+}
+
+/// A path of the archive as a relative path without `.` and `..`.
+fn clean(name: &[u8]) -> Result<PathBuf, Problem> {
+    let mut path = PathBuf::new();
+    for component in Path::new(OsStr::from_bytes(name)).components() {
+        match component {
+            Component::Normal(part) => path.push(part),
+            Component::ParentDir => {
+                return Err(Problem::Refused(
+                    "its path leads out of the layer through '..'".into(),
+                ));
+            }
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    Ok(path)
+}
+
+fn attributes<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Attributes, Problem> {
+    let header = entry.header();
+    let id = |id: io::Result<u64>| {
+        let id = id?;
+        u32::try_from(id).map_err(|_| Problem::Refused(format!("its owner {id} is out of range")))
+    };
+    let (uid, gid) = (id(header.uid())?, id(header.gid())?);
+    let mode = Mode::from_raw_mode((header.mode()? & 0o7777) as RawMode);
+    let mut mtime = Timespec {
+        tv_sec: i64::try_from(header.mtime()?).unwrap_or(0),
+        tv_nsec: 0,
+    };
+    let mut xattrs = Vec::new();
+    if let Some(records) = entry.pax_extensions()? {
+        for record in records {
+            let record = record?;
+            let key = record.key_bytes();
+            if key == b"mtime" {
+                mtime = record.value().ok().and_then(parse_time).unwrap_or(mtime);
+            } else if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                // Overlayfs' own attributes would let a layer rearrange those below it.
+                if !name.starts_with(b"trusted.overlay.") && !name.starts_with(b"user.overlay.") {
+                    xattrs.push((OsString::from_vec(name.to_vec()), record.value_bytes().to_vec()));
+                }
+            }
+        }
+    }
+    Ok(Attributes {
+        mode,
+        uid,
+        gid,
+        times: Timestamps {
+            last_access: mtime,
+            last_modification: mtime,
+        },
+        xattrs,
+    })
+}
+
+/// `seconds[.fraction]`, negative before 1970.
+fn parse_time(text: &str) -> Option<Timespec> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let seconds: i64 = whole.parse().ok()?;
+    let digits: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
+    let nanos: i64 = digits.parse().ok()?;
+    // The fraction of a negative time counts backwards, tv_nsec never does.
+    Some(match whole.starts_with('-') && nanos > 0 {
+        true => Timespec {
+            tv_sec: seconds - 1,
+            tv_nsec: 1_000_000_000 - nanos,
+        },
+        false => Timespec {
+            tv_sec: seconds,
+            tv_nsec: nanos,
+        },
+    })
+}
+
+/// A descriptor that can be written through, for one that only names the directory.
+fn open_real(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    openat(
+        dir,
+        ".",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+/// Removes a directory tree without following anything.
+fn remove_dir_at(parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = openat(parent, name, flags, Mode::empty())?;
+    for entry in rustix::fs::Dir::read_from(&dir)? {
+        let entry = entry?;
+        let child = OsStr::from_bytes(entry.file_name().to_bytes());
+        if child == "." || child == ".." {
+            continue;
+        }
+        match unlinkat(&dir, child, AtFlags::empty()) {
+            Err(Errno::ISDIR) => remove_dir_at(&dir, child)?,
+            other => other?,
+        }
+    }
+    unlinkat(parent, name, AtFlags::REMOVEDIR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_pax_records() {
+        let time = |text| parse_time(text).map(|t| (t.tv_sec, t.tv_nsec));
+        assert_eq!(time("12"), Some((12, 0)));
+        assert_eq!(time("12.5"), Some((12, 500_000_000)));
+        assert_eq!(time("-1.25"), Some((-2, 750_000_000)));
+        assert_eq!(time("1.0000000019"), Some((1, 1)));
+        assert_eq!(time("x"), None);
+    }
+
+    #[test]
+    fn paths_stay_inside() {
+        let cleaned = |name: &str| clean(name.as_bytes()).ok();
+        assert_eq!(cleaned("./a//b/."), Some("a/b".into()));
+        assert_eq!(cleaned("/etc/passwd"), Some("etc/passwd".into()));
+        assert_eq!(cleaned("./"), Some("".into()));
+        assert_eq!(cleaned("../x"), None);
+        assert_eq!(cleaned("a/../../x"), None);
+        assert_eq!(cleaned("a/.."), None);
+    }
+}
