@@ -1,1 +1,33 @@
-//! Outrigger: manifest.
+//! What the user wrote: YAML and JSON to Kubernetes' types, with the place of everything in the text.
+//!
+//! [`read`] turns sources into a [`Manifest`]: pods to run (stamped out of Jobs, Deployments and so on), and the
+//! ConfigMaps, Secrets and claims they use. Whatever is wrong comes back as [`Diagnostics`], each with its place, and
+//! [`render`] shows them.
+//!
+//! Nothing here does I/O or runs anything.
+#![forbid(unsafe_code)]
+
+mod decode;
+mod defaults;
+mod diagnostic;
+mod json;
+mod limits;
+mod names;
+mod pod;
+mod read;
+mod required;
+mod scalar;
+mod span;
+mod tree;
+mod workload;
+mod yaml;
+
+pub use defaults::apply_defaults;
+pub use diagnostic::{Diagnostic, Diagnostics, render, to_json};
+pub use limits::Limits;
+pub use outrigger_lifecycle::Severity;
+pub use pod::{Origin, PodManifest};
+pub use read::{Companions, Manifest, ReadOptions, Validate, parse, read};
+pub use span::{Position, SourceFile, Span};
+pub use tree::{Document, Entry, Node, Scalar, Value, Walk};
+pub use workload::Workload;

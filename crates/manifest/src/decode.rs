@@ -1,0 +1,765 @@
+//! The tree to Kubernetes' types.
+//!
+//! This is a serde deserializer over the spanned tree. The generated types hand it the names of all their fields, so
+//! unknown fields are known without a schema of our own, and every complaint has the place it is about. It reports and
+//! goes on where it can: one run names all that is wrong.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use outrigger_lifecycle::{FieldPath, Severity};
+use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
+
+use crate::Validate;
+use crate::diagnostic::Diagnostic;
+use crate::required::required_fields;
+use crate::scalar::{Resolved, is_quantity, is_yaml11_bool, resolve};
+use crate::span::Span;
+use crate::tree::{Entry, Node, Scalar, Value};
+use crate::yaml::key_misread;
+
+/// A decoded object and what its type does not know.
+pub(crate) struct Decoded<T> {
+    /// The object, unless something made it unreadable.
+    pub(crate) object: Option<T>,
+    /// `lifecycle.type` of containers: where in the object, and the text.
+    pub(crate) lifecycle_types: Vec<(FieldPath, String)>,
+    /// What was found.
+    pub(crate) diagnostics: Vec<Diagnostic>,
+}
+
+/// Decodes an object.
+pub(crate) fn decode<T: de::DeserializeOwned>(root: &Node, validate: Validate) -> Decoded<T> {
+    let context = Context {
+        validate,
+        diagnostics: RefCell::default(),
+        lifecycle_types: RefCell::default(),
+    };
+    let path = Path {
+        parent: None,
+        segment: PathSegment::Root,
+    };
+    let de = De {
+        node: root,
+        at: root.head(),
+        path: &path,
+        want: Want::Any,
+        context: &context,
+    };
+    let object = match T::deserialize(de) {
+        Ok(object) => Some(object),
+        Err(error) => {
+            let span = error.span.unwrap_or_else(|| root.head());
+            context.report(Diagnostic::error(span, error.message));
+            None
+        }
+    };
+    let diagnostics = context.diagnostics.into_inner();
+    Decoded {
+        object,
+        lifecycle_types: context.lifecycle_types.into_inner(),
+        diagnostics,
+    }
+}
+
+struct Context {
+    validate: Validate,
+    diagnostics: RefCell<Vec<Diagnostic>>,
+    lifecycle_types: RefCell<Vec<(FieldPath, String)>>,
+}
+
+impl Context {
+    fn report(&self, diagnostic: Diagnostic) {
+        self.diagnostics.borrow_mut().push(diagnostic);
+    }
+}
+
+/// The way from the object to here, kept on the stack.
+struct Path<'p> {
+    parent: Option<&'p Path<'p>>,
+    segment: PathSegment<'p>,
+}
+
+#[derive(Clone, Copy)]
+enum PathSegment<'p> {
+    Root,
+    /// A field, with its siblings the type knows (none for the keys of a free map).
+    Field(&'p str, &'static [&'static str]),
+    Index(usize),
+}
+
+impl Path<'_> {
+    fn to_field_path(&self) -> FieldPath {
+        let path = self.parent.map_or_else(FieldPath::root, Path::to_field_path);
+        match self.segment {
+            PathSegment::Root => path,
+            PathSegment::Field(name, _) => path.field(name.to_owned()),
+            PathSegment::Index(index) => path.index(index),
+        }
+    }
+
+    /// ` in `spec.containers[0]``, or nothing at the top.
+    fn inside(&self) -> String {
+        match self.to_field_path() {
+            path if path.0.is_empty() => String::new(),
+            path => format!(" in `{path}`"),
+        }
+    }
+}
+
+/// What a scalar must look like, beyond what serde asks for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Want {
+    Any,
+    Quantity,
+    Time,
+    Base64,
+}
+
+#[derive(Clone, Copy)]
+struct De<'c> {
+    node: &'c Node,
+    /// Where to point for complaints about the value.
+    at: Span,
+    path: &'c Path<'c>,
+    want: Want,
+    context: &'c Context,
+}
+
+/// Why decoding of an object had to stop.
+#[derive(Debug)]
+struct DecodeError {
+    message: String,
+    span: Option<Span>,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl de::Error for DecodeError {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        DecodeError {
+            message: message.to_string(),
+            span: None,
+        }
+    }
+
+    fn invalid_type(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        let expected = match expected.to_string().as_str() {
+            "IntOrString" => "a number or a name".to_owned(),
+            other => other.to_owned(),
+        };
+        DecodeError {
+            message: format!("expected {expected}, found {found}"),
+            span: None,
+        }
+    }
+
+    fn invalid_value(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        DecodeError {
+            message: format!("expected {expected}, found {found}"),
+            span: None,
+        }
+    }
+}
+
+impl<'c> De<'c> {
+    fn describe(&self) -> String {
+        match &self.node.value {
+            Value::Seq(_) => "a list".to_owned(),
+            Value::Map(_) => "a map".to_owned(),
+            Value::Scalar(scalar) => {
+                let text = abbreviate(&scalar.text);
+                match resolve(scalar) {
+                    Resolved::Null => "nothing".to_owned(),
+                    Resolved::Bool(_) => format!("the boolean `{text}`"),
+                    Resolved::Int(_) | Resolved::Float(_) | Resolved::NotFinite => {
+                        format!("the number `{text}`")
+                    }
+                    Resolved::Str => format!("the string `{text}`"),
+                }
+            }
+        }
+    }
+
+    /// Reports that something else was expected here.
+    fn wrong(&self, expected: &str, hint: Option<String>) {
+        let field = self.path.to_field_path();
+        let mut diagnostic = Diagnostic::error(
+            self.at,
+            format!("`{field}`: expected {expected}, found {}", self.describe()),
+        );
+        diagnostic.hint = hint;
+        self.context.report(diagnostic);
+    }
+
+    /// Null where the type has no room for it: Kubernetes reads it as the empty value.
+    fn null_as(&self, empty: &str) {
+        let field = self.path.to_field_path();
+        let message = format!("`{field}` has no value and is read as {empty}");
+        let hint = format!("write {empty}, or remove it");
+        self.context
+            .report(Diagnostic::warning(self.at, message).hint(hint));
+    }
+
+    fn scalar(&self) -> Option<&'c Scalar> {
+        match &self.node.value {
+            Value::Scalar(scalar) => Some(scalar),
+            _ => None,
+        }
+    }
+
+    /// The text of a string, with a complaint if it is not one.
+    fn string(&self) -> &'c str {
+        let Some(scalar) = self.scalar() else {
+            self.wrong("a string", None);
+            return "";
+        };
+        let text: &'c str = &scalar.text;
+        match resolve(scalar) {
+            Resolved::Str => {
+                if self.want == Want::Base64 && !is_base64(text) {
+                    let field = self.path.to_field_path();
+                    let hint = "encode it with `base64`, or put the plain text under `stringData`";
+                    let diagnostic = Diagnostic::error(self.at, format!("`{field}`: not base64")).hint(hint);
+                    self.context.report(diagnostic);
+                    return "";
+                }
+                if self.want == Want::Time && text.parse::<k8s_openapi::jiff::Timestamp>().is_err() {
+                    self.wrong("a time such as `2026-01-31T12:00:00Z`", None);
+                    return "1970-01-01T00:00:00Z";
+                }
+            }
+            Resolved::Null => self.null_as("the empty string, `\"\"`"),
+            Resolved::Bool(_) if is_yaml11_bool(text) => {
+                let hint = format!(
+                    "Kubernetes reads YAML 1.1, where unquoted yes, no, on, off, y and n are booleans: write \"{text}\""
+                );
+                self.wrong("a string", Some(hint));
+            }
+            _ => self.wrong("a string", Some(format!("quote it: \"{text}\""))),
+        }
+        text
+    }
+
+    fn int(&self, min: i64, max: i64) -> i64 {
+        let Some(scalar) = self.scalar() else {
+            self.wrong("a whole number", None);
+            return 0;
+        };
+        let value = match resolve(scalar) {
+            Resolved::Int(value) => value,
+            Resolved::Float(value) if value.fract() == 0.0 && value.abs() < 1e18 => value as i128,
+            Resolved::Null => {
+                self.null_as("0");
+                0
+            }
+            Resolved::Str if scalar.text.parse::<i64>().is_ok() => {
+                self.wrong("a whole number", Some("remove the quotes".to_owned()));
+                return 0;
+            }
+            _ => {
+                self.wrong("a whole number", None);
+                return 0;
+            }
+        };
+        i64::try_from(value)
+            .ok()
+            .filter(|value| (min..=max).contains(value))
+            .unwrap_or_else(|| {
+                self.wrong(&format!("a whole number from {min} to {max}"), None);
+                0
+            })
+    }
+
+    fn boolean(&self) -> bool {
+        match self.scalar().map(resolve) {
+            Some(Resolved::Bool(value)) => value,
+            Some(Resolved::Null) => {
+                self.null_as("false");
+                false
+            }
+            _ => {
+                let quoted = self
+                    .scalar()
+                    .is_some_and(|s| matches!(&*s.text, "true" | "false"));
+                self.wrong("true or false", quoted.then(|| "remove the quotes".to_owned()));
+                false
+            }
+        }
+    }
+
+    fn float(&self) -> f64 {
+        match self.scalar().map(resolve) {
+            Some(Resolved::Int(value)) => value as f64,
+            Some(Resolved::Float(value)) => value,
+            Some(Resolved::Null) => 0.0,
+            _ => {
+                self.wrong("a number", None);
+                0.0
+            }
+        }
+    }
+
+    /// The text of a quantity; a number may stand for one.
+    fn quantity(&self) -> String {
+        let text = match self.scalar().map(|scalar| (scalar, resolve(scalar))) {
+            Some((_, Resolved::Int(value))) => value.to_string(),
+            Some((_, Resolved::Float(value))) => value.to_string(),
+            Some((scalar, Resolved::Str)) => scalar.text.to_string(),
+            _ => String::new(),
+        };
+        if is_quantity(&text) {
+            return text;
+        }
+        self.wrong("a quantity such as `500m`, `2` or `256Mi`", None);
+        "0".to_owned()
+    }
+
+    /// A visitor's own complaint gets the place of the value it was about.
+    fn place<T>(&self, result: Result<T, DecodeError>) -> Result<T, DecodeError> {
+        result.map_err(|mut error| {
+            if error.span.is_none() {
+                error.span = Some(self.at);
+                error.message = format!("`{}`: {}", self.path.to_field_path(), error.message);
+            }
+            error
+        })
+    }
+
+    fn entries(&self, expected: &str) -> &'c [Entry] {
+        match &self.node.value {
+            Value::Map(entries) => entries,
+            _ if self.node.is_null() => &[],
+            Value::Seq(items) if items.iter().all(|item| item.entries().is_some()) && !items.is_empty() => {
+                self.wrong(
+                    expected,
+                    Some("remove the `- `: there is only one of it".to_owned()),
+                );
+                &[]
+            }
+            _ => {
+                self.wrong(expected, None);
+                &[]
+            }
+        }
+    }
+
+    /// The fields of a struct that its type knows; the others are reported.
+    fn known_fields(&self, name: &str, fields: &'static [&'static str]) -> Vec<&'c Entry> {
+        let mut known = Vec::new();
+        for entry in self.entries("a map of fields") {
+            if fields.contains(&&*entry.key) {
+                known.push(entry);
+            } else if name == "Lifecycle" && &*entry.key == "type" {
+                self.lifecycle_type(entry);
+            } else {
+                self.unknown_field(entry, fields);
+            }
+        }
+        known
+    }
+
+    /// `lifecycle.type` of the sidecar proposal: not a field Kubernetes kept, so it travels beside the object.
+    fn lifecycle_type(&self, entry: &'c Entry) {
+        let path = Path {
+            parent: Some(self.path),
+            segment: PathSegment::Field(&entry.key, &[]),
+        };
+        let de = De {
+            node: &entry.value,
+            at: place_of(entry),
+            path: &path,
+            want: Want::Any,
+            context: self.context,
+        };
+        if entry.value.is_null() {
+            return de.wrong("`Sidecar` or `Standard`", None);
+        }
+        let text = de.string().to_owned();
+        self.context
+            .lifecycle_types
+            .borrow_mut()
+            .push((path.to_field_path(), text));
+    }
+
+    fn unknown_field(&self, entry: &Entry, fields: &'static [&'static str]) {
+        let severity = match self.context.validate {
+            Validate::Strict => Severity::Error,
+            Validate::Warn => Severity::Warning,
+            Validate::Ignore => return,
+        };
+        let message = format!("unknown field `{}`{}", abbreviate(&entry.key), self.path.inside());
+        let mut diagnostic = Diagnostic::error(entry.key_span, message);
+        diagnostic.severity = severity;
+        diagnostic.hint = nearest(&entry.key, fields)
+            .map(|name| format!("did you mean `{name}`?"))
+            .or_else(|| self.field_of_ancestor(&entry.key));
+        self.context.report(diagnostic);
+    }
+
+    /// A field that is indented too far belongs to something around this.
+    fn field_of_ancestor(&self, key: &str) -> Option<String> {
+        let mut at = Some(self.path);
+        while let Some(path) = at {
+            if let PathSegment::Field(_, siblings) = path.segment
+                && siblings.contains(&key)
+            {
+                let owner = path.parent.map(Path::to_field_path).unwrap_or_default();
+                let owner = if owner.0.is_empty() {
+                    "the object itself".to_owned()
+                } else {
+                    format!("`{owner}`")
+                };
+                return Some(format!("`{key}` is a field of {owner}: check the indentation"));
+            }
+            at = path.parent;
+        }
+        None
+    }
+
+    fn check_required(&self, name: &str, fields: &[&str]) {
+        let Some(entries) = self.node.entries() else {
+            return;
+        };
+        for &required in required_fields(name) {
+            debug_assert!(fields.contains(&required), "{name} has no field {required}");
+            if !entries
+                .iter()
+                .any(|entry| &*entry.key == required && !entry.value.is_null())
+            {
+                let message = format!("missing field `{required}`{}", self.path.inside());
+                self.context.report(Diagnostic::error(self.at, message));
+            }
+        }
+    }
+}
+
+/// Where to point for complaints about an entry's value: at a scalar, or at the key of anything bigger.
+fn place_of(entry: &Entry) -> Span {
+    match &entry.value.value {
+        Value::Scalar(_) if !entry.value.span.is_empty() => entry.value.head(),
+        _ => entry.key_span,
+    }
+}
+
+fn abbreviate(text: &str) -> String {
+    const CHARS_MAX: usize = 60;
+    let line: String = text
+        .chars()
+        .take(CHARS_MAX)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    if text.chars().nth(CHARS_MAX).is_some() {
+        format!("{line}…")
+    } else {
+        line
+    }
+}
+
+/// The most similar name, if one is similar enough to be meant.
+pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
+    // Comparing is quadratic in length, and nobody means a field by a name this long.
+    if name.len() > 64 {
+        return None;
+    }
+    if let Some(same) = known.iter().find(|k| k.eq_ignore_ascii_case(name)) {
+        return Some(same);
+    }
+    let lower = name.to_ascii_lowercase();
+    known
+        .iter()
+        .map(|k| (strsim::damerau_levenshtein(&lower, &k.to_ascii_lowercase()), *k))
+        .min_by_key(|(distance, k)| (*distance, k.len()))
+        .filter(|(distance, k)| *distance <= 1 + k.len().min(name.len()) / 4)
+        .map(|(_, k)| k)
+}
+
+fn is_base64(text: &str) -> bool {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.decode(text).is_ok()
+}
+
+macro_rules! integers {
+    ($($method:ident, $visit:ident, $type:ty, $min:expr, $max:expr;)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+            self.place(visitor.$visit(self.int($min, $max) as $type))
+        }
+    )*};
+}
+
+impl<'de, 'c> de::Deserializer<'de> for De<'c> {
+    type Error = DecodeError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        if self.want == Want::Quantity {
+            return self.place(visitor.visit_string(self.quantity()));
+        }
+        match &self.node.value {
+            Value::Seq(_) => self.deserialize_seq(visitor),
+            Value::Map(_) => self.deserialize_map(visitor),
+            Value::Scalar(scalar) => self.place(match resolve(scalar) {
+                Resolved::Null => visitor.visit_unit(),
+                Resolved::Bool(value) => visitor.visit_bool(value),
+                Resolved::Int(value) => match i64::try_from(value) {
+                    Ok(value) => visitor.visit_i64(value),
+                    Err(_) => visitor.visit_f64(value as f64),
+                },
+                Resolved::Float(value) => visitor.visit_f64(value),
+                Resolved::NotFinite | Resolved::Str => visitor.visit_str(&scalar.text),
+            }),
+        }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.place(visitor.visit_bool(self.boolean()))
+    }
+
+    integers! {
+        deserialize_i8, visit_i8, i8, i8::MIN.into(), i8::MAX.into();
+        deserialize_i16, visit_i16, i16, i16::MIN.into(), i16::MAX.into();
+        deserialize_i32, visit_i32, i32, i32::MIN.into(), i32::MAX.into();
+        deserialize_i64, visit_i64, i64, i64::MIN, i64::MAX;
+        deserialize_u8, visit_u8, u8, 0, u8::MAX.into();
+        deserialize_u16, visit_u16, u16, 0, u16::MAX.into();
+        deserialize_u32, visit_u32, u32, 0, u32::MAX.into();
+        deserialize_u64, visit_u64, u64, 0, i64::MAX;
+    }
+
+    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.place(visitor.visit_f64(self.float()))
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.place(visitor.visit_f64(self.float()))
+    }
+
+    fn deserialize_char<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.place(visitor.visit_str(self.string()))
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        if self.node.is_null() {
+            visitor.visit_none()
+        } else {
+            visitor.visit_some(self)
+        }
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        let want = match name {
+            "Quantity" => Want::Quantity,
+            "Time" | "MicroTime" => Want::Time,
+            _ => self.want,
+        };
+        self.place(visitor.visit_newtype_struct(De { want, ..self }))
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        let items = match &self.node.value {
+            Value::Seq(items) => items.as_slice(),
+            _ if self.node.is_null() => &[],
+            Value::Map(_) => {
+                self.wrong("a list", Some("start each entry with `- `".to_owned()));
+                &[]
+            }
+            Value::Scalar(_) => {
+                self.wrong("a list", None);
+                &[]
+            }
+        };
+        let result = visitor.visit_seq(Items {
+            de: self,
+            items,
+            next: 0,
+        });
+        self.place(result)
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, _len: usize, visitor: V) -> Result<V::Value, DecodeError> {
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _len: usize,
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        self.deserialize_seq(visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        let entries = self.entries("a map").iter().collect();
+        let result = visitor.visit_map(Fields {
+            de: self,
+            name: "",
+            fields: &[],
+            entries,
+            next: 0,
+        });
+        self.place(result)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        let entries = self.known_fields(name, fields);
+        self.check_required(name, fields);
+        let result = visitor.visit_map(Fields {
+            de: self,
+            name,
+            fields,
+            entries,
+            next: 0,
+        });
+        self.place(result)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DecodeError> {
+        self.place(visitor.visit_enum(self.string().into_deserializer()))
+    }
+
+    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_unit()
+    }
+}
+
+struct Items<'c> {
+    de: De<'c>,
+    items: &'c [Node],
+    next: usize,
+}
+
+impl<'de> de::SeqAccess<'de> for Items<'_> {
+    type Error = DecodeError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, DecodeError> {
+        let Some(node) = self.items.get(self.next) else {
+            return Ok(None);
+        };
+        let path = Path {
+            parent: Some(self.de.path),
+            segment: PathSegment::Index(self.next),
+        };
+        let at = if node.span.is_empty() {
+            self.de.at
+        } else {
+            node.head()
+        };
+        self.next += 1;
+        seed.deserialize(De {
+            node,
+            at,
+            path: &path,
+            ..self.de
+        })
+        .map(Some)
+    }
+}
+
+/// The entries of a struct (`fields` known) or of a free map (`fields` empty).
+struct Fields<'c> {
+    de: De<'c>,
+    name: &'static str,
+    fields: &'static [&'static str],
+    entries: Vec<&'c Entry>,
+    next: usize,
+}
+
+impl<'de> de::MapAccess<'de> for Fields<'_> {
+    type Error = DecodeError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, DecodeError> {
+        let Some(entry) = self.entries.get(self.next) else {
+            return Ok(None);
+        };
+        if self.fields.is_empty()
+            && entry.key_plain
+            && let Some(other) = key_misread(&entry.key)
+        {
+            let message = format!("Kubernetes reads the key `{}` as `{other}`", entry.key);
+            let hint = format!("quote it: \"{}\"", entry.key);
+            self.de
+                .context
+                .report(Diagnostic::error(entry.key_span, message).hint(hint));
+        }
+        let key: de::value::StrDeserializer<'_, DecodeError> = (&*entry.key).into_deserializer();
+        seed.deserialize(key).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, DecodeError> {
+        let entry = self.entries[self.next];
+        self.next += 1;
+        let segment = PathSegment::Field(&entry.key, self.fields);
+        let path = Path {
+            parent: Some(self.de.path),
+            segment,
+        };
+        let want = match (self.name, &*entry.key) {
+            ("Secret", "data") | ("ConfigMap", "binaryData") => Want::Base64,
+            _ if self.fields.is_empty() => self.de.want,
+            _ => Want::Any,
+        };
+        let de = De {
+            node: &entry.value,
+            at: place_of(entry),
+            path: &path,
+            want,
+            context: self.de.context,
+        };
+        seed.deserialize(de)
+    }
+}

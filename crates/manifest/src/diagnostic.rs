@@ -1,0 +1,240 @@
+//! What there is to say about a manifest, and how it is shown.
+
+use std::fmt;
+
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Element, Group, Level, Renderer, Snippet};
+use outrigger_lifecycle::{Finding, Severity};
+use serde_json::json;
+
+use crate::pod::PodManifest;
+use crate::span::{SourceFile, Span, floor_boundary};
+
+/// A line longer than this is named, not shown: a manifest on one line would fill the terminal.
+const LINE_BYTES_SHOWN_MAX: usize = 400;
+
+/// One thing to tell the author of a manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The rule behind it, if it has a name.
+    pub code: Option<&'static str>,
+    /// What is wrong, in one sentence.
+    pub message: String,
+    /// Where.
+    pub span: Option<Span>,
+    /// Further places, each with a short text.
+    pub labels: Vec<(Span, String)>,
+    /// The way out.
+    pub hint: Option<String>,
+}
+
+impl Diagnostic {
+    /// An error, at a place if there is one.
+    pub fn error(span: impl Into<Option<Span>>, message: impl Into<String>) -> Self {
+        Diagnostic::new(Severity::Error, span.into(), message.into())
+    }
+
+    /// A warning, at a place if there is one.
+    pub fn warning(span: impl Into<Option<Span>>, message: impl Into<String>) -> Self {
+        Diagnostic::new(Severity::Warning, span.into(), message.into())
+    }
+
+    fn new(severity: Severity, span: Option<Span>, message: String) -> Self {
+        Diagnostic {
+            severity,
+            code: None,
+            message,
+            span,
+            labels: Vec::new(),
+            hint: None,
+        }
+    }
+
+    /// Adds a further place.
+    #[must_use]
+    pub fn label(mut self, span: Span, text: impl Into<String>) -> Self {
+        self.labels.push((span, text.into()));
+        self
+    }
+
+    /// Adds the way out.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// A finding of the lifecycle rules, with its paths turned into places of the manifest the pod came from.
+    pub fn from_finding(finding: &Finding, pod: &PodManifest) -> Self {
+        Diagnostic {
+            severity: finding.severity,
+            code: Some(finding.code),
+            message: finding.message.clone(),
+            span: Some(pod.point(&finding.path)),
+            labels: finding
+                .related
+                .iter()
+                .map(|(path, label)| (pod.point(path), label.clone()))
+                .collect(),
+            hint: finding.hint.clone(),
+        }
+    }
+}
+
+/// Why a manifest was refused: at least one error, and the warnings met on the way.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Diagnostics(pub Vec<Diagnostic>);
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut errors = self.0.iter().filter(|d| d.severity == Severity::Error);
+        let Some(first) = errors.next() else {
+            return f.write_str("the manifest was refused");
+        };
+        f.write_str(&first.message)?;
+        match errors.count() {
+            0 => Ok(()),
+            more => write!(f, " (and {more} more)"),
+        }
+    }
+}
+
+impl std::error::Error for Diagnostics {}
+
+/// Shows diagnostics with file, line, column and the lines they are about.
+pub fn render(diagnostics: &[Diagnostic], sources: &[SourceFile], color: bool) -> String {
+    let renderer = if color {
+        Renderer::styled()
+    } else {
+        Renderer::plain()
+    };
+    let renderer = renderer.decor_style(DecorStyle::Ascii).term_width(110);
+    let mut out = String::new();
+    for diagnostic in diagnostics {
+        out.push_str(&renderer.render(&[group(diagnostic, sources)]));
+        out.push_str("\n\n");
+    }
+    out
+}
+
+fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a [SourceFile]) -> Group<'a> {
+    let level = match diagnostic.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let mut title = level.primary_title(&diagnostic.message);
+    if let Some(code) = diagnostic.code {
+        title = title.id(code);
+    }
+    let mut group = Group::with_title(title);
+
+    // One snippet a file, the primary one first.
+    let mut places: Vec<(Span, Option<&str>, bool)> = Vec::new();
+    places.extend(diagnostic.span.map(|span| (span, None, true)));
+    places.extend(
+        diagnostic
+            .labels
+            .iter()
+            .map(|(span, text)| (*span, Some(text.as_str()), false)),
+    );
+    let mut files: Vec<usize> = Vec::new();
+    for (span, ..) in &places {
+        if !files.contains(&span.file) {
+            files.push(span.file);
+        }
+    }
+    for file in files {
+        let Some(source) = sources.get(file) else { continue };
+        let here: Vec<_> = places
+            .iter()
+            .filter(|(span, ..)| span.file == file)
+            .copied()
+            .collect();
+        group = group.element(snippet(source, &here));
+    }
+    if let Some(hint) = &diagnostic.hint {
+        group = group.element(Level::HELP.message(hint));
+    }
+    group
+}
+
+fn snippet<'a>(source: &'a SourceFile, places: &[(Span, Option<&'a str>, bool)]) -> Element<'a> {
+    let text: &str = &source.text;
+    let from = places
+        .iter()
+        .map(|(span, ..)| floor_boundary(text, span.start))
+        .min()
+        .unwrap_or(0);
+    let to = places
+        .iter()
+        .map(|(span, ..)| floor_boundary(text, span.end))
+        .max()
+        .unwrap_or(0)
+        .max(from);
+    // Only the lines in question go to the renderer, so that its work does not grow with the file.
+    let first = text[..from].rfind('\n').map_or(0, |i| i + 1);
+    let last = text[to..].find('\n').map_or(text.len(), |i| to + i);
+    let window = &text[first..last];
+    let origin = source.position(from);
+    if window.lines().any(|line| line.len() > LINE_BYTES_SHOWN_MAX) {
+        return annotate_snippets::Origin::path(&source.name)
+            .line(origin.line)
+            .char_column(origin.column)
+            .into();
+    }
+    let mut snippet = Snippet::source(window)
+        .line_start(origin.line)
+        .path(&source.name)
+        .fold(true);
+    for (span, label, primary) in places {
+        let start = floor_boundary(text, span.start) - first;
+        let end = floor_boundary(text, span.end).max(span.start) - first;
+        let kind = if *primary {
+            AnnotationKind::Primary
+        } else {
+            AnnotationKind::Context
+        };
+        // A block of many lines is pointed at by its first one.
+        let end = window[start..end.max(start)]
+            .find('\n')
+            .map_or(end, |i| start + i);
+        snippet = snippet.annotation(kind.span(start..end).label(*label));
+    }
+    snippet.into()
+}
+
+/// The diagnostics for machines: an array of objects with `severity`, `message`, `file`, `line`, `column`, ….
+pub fn to_json(diagnostics: &[Diagnostic], sources: &[SourceFile]) -> serde_json::Value {
+    let place = |span: Span| {
+        sources.get(span.file).map(|source| {
+            let (start, end) = (source.position(span.start), source.position(span.end));
+            json!({
+                "file": source.name, "line": start.line, "column": start.column,
+                "endLine": end.line, "endColumn": end.column,
+            })
+        })
+    };
+    diagnostics
+        .iter()
+        .map(|diagnostic| {
+            let mut object = json!({
+                "severity": match diagnostic.severity { Severity::Error => "error", Severity::Warning => "warning" },
+                "code": diagnostic.code,
+                "message": diagnostic.message,
+                "hint": diagnostic.hint,
+                "related": diagnostic.labels.iter().map(|(span, text)| {
+                    let mut related = place(*span).unwrap_or_else(|| json!({}));
+                    related["label"] = json!(text);
+                    related
+                }).collect::<Vec<_>>(),
+            });
+            let place = diagnostic.span.and_then(place);
+            if let (Some(object), Some(serde_json::Value::Object(place))) = (object.as_object_mut(), place) {
+                object.extend(place);
+            }
+            object
+        })
+        .collect()
+}

@@ -1,0 +1,618 @@
+//! Sources to a manifest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
+use outrigger_lifecycle::{ContainerRef, FieldPath, List, PodInput, Segment, Severity};
+use serde::de::DeserializeOwned;
+
+use crate::decode::{self, nearest};
+use crate::defaults::apply_defaults;
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::limits::Limits;
+use crate::pod::{Origin, PodManifest};
+use crate::span::{SourceFile, Span};
+use crate::tree::{Document, Node, Value};
+use crate::workload::{Owner, Workload};
+use crate::yaml::Parsed;
+use crate::{json, names, yaml};
+
+/// What to do about fields Kubernetes does not know, and keys written twice; as kubectl's `--validate`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Validate {
+    /// They are errors.
+    #[default]
+    Strict,
+    /// They are warnings.
+    Warn,
+    /// They are ignored.
+    Ignore,
+}
+
+/// How to read.
+#[derive(Debug, Clone, Default)]
+pub struct ReadOptions {
+    /// What to do about unknown fields.
+    pub validate: Validate,
+    /// The namespace of objects that name none; `default` unless set.
+    pub namespace: Option<String>,
+    /// How much a manifest may hold.
+    pub limits: Limits,
+}
+
+/// What was read.
+#[derive(Debug, Clone, Default)]
+pub struct Manifest {
+    /// The pods to run, in the order written.
+    pub pods: Vec<PodManifest>,
+    /// The objects they come out of; see [`Origin::workload`].
+    pub workloads: Vec<Workload>,
+    /// What the pods may refer to.
+    pub companions: Companions,
+    /// What is odd, but no reason to refuse the manifest.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Objects that pods refer to, by namespace and name.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Companions {
+    /// ConfigMaps.
+    pub config_maps: BTreeMap<(String, String), ConfigMap>,
+    /// Secrets; `stringData` has been taken over into `data`, as the API server does.
+    pub secrets: BTreeMap<(String, String), Secret>,
+    /// PersistentVolumeClaims, those a StatefulSet makes included.
+    pub persistent_volume_claims: BTreeMap<(String, String), PersistentVolumeClaim>,
+}
+
+/// The kinds read here: kind, apiVersion.
+const KINDS: [(&str, &str); 10] = [
+    ("Pod", "v1"),
+    ("Job", "batch/v1"),
+    ("CronJob", "batch/v1"),
+    ("Deployment", "apps/v1"),
+    ("ReplicaSet", "apps/v1"),
+    ("StatefulSet", "apps/v1"),
+    ("DaemonSet", "apps/v1"),
+    ("ConfigMap", "v1"),
+    ("Secret", "v1"),
+    ("PersistentVolumeClaim", "v1"),
+];
+
+/// Reads a manifest.
+///
+/// ```
+/// use outrigger_manifest::{ReadOptions, SourceFile, read};
+///
+/// let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: busybox}]}\n";
+/// let manifest = read(&[SourceFile::new("pod.yaml", pod)], &ReadOptions::default()).unwrap();
+/// assert_eq!(manifest.pods[0].name(), "p");
+/// ```
+pub fn read(sources: &[SourceFile], options: &ReadOptions) -> Result<Manifest, Diagnostics> {
+    let mut reader = Reader {
+        options,
+        manifest: Manifest::default(),
+        seen: BTreeMap::new(),
+        skipped: 0,
+    };
+    let mut diagnostics = Vec::new();
+    for (file, source) in sources.iter().enumerate() {
+        match parse_source(file, source, options) {
+            Err(error) => diagnostics.push(*error),
+            Ok(parsed) => {
+                diagnostics.extend(parsed.duplicates);
+                for (index, document) in parsed.documents.into_iter().enumerate() {
+                    reader.document(document, index, &mut diagnostics);
+                }
+            }
+        }
+    }
+    reader.finish(diagnostics)
+}
+
+/// Parses a source into trees without asking what they mean, with the same limits as [`read`].
+pub fn parse(file: usize, source: &SourceFile, options: &ReadOptions) -> Result<Vec<Document>, Diagnostics> {
+    let parsed = parse_source(file, source, options).map_err(|error| Diagnostics(vec![*error]))?;
+    if parsed.duplicates.iter().any(|d| d.severity == Severity::Error) {
+        return Err(Diagnostics(parsed.duplicates));
+    }
+    Ok(parsed.documents)
+}
+
+fn parse_source(file: usize, source: &SourceFile, options: &ReadOptions) -> Result<Parsed, Box<Diagnostic>> {
+    let limits = &options.limits;
+    let text: &str = &source.text;
+    if text.len() > limits.file_bytes_max {
+        let message = format!(
+            "{}: {} bytes are more than a manifest may have ({} MiB)",
+            source.name,
+            text.len(),
+            limits.file_bytes_max >> 20
+        );
+        return Err(Diagnostic::error(None, message).hint("split the file").into());
+    }
+    if let Some(at) = text.find('\0') {
+        let message = "a NUL byte: this is not a text file";
+        return Err(Diagnostic::error(Span::new(file, at, at + 1), message).into());
+    }
+    let parsed = if source.name.ends_with(".json") {
+        json::parse(file, text, limits)
+    } else if json::looks_like_json(text) {
+        // Braces may also open a YAML flow mapping.
+        json::parse(file, text, limits).or_else(|_| yaml::parse(file, text, limits))
+    } else {
+        yaml::parse(file, text, limits)
+    };
+    let mut parsed = parsed?;
+    match options.validate {
+        Validate::Strict => {}
+        Validate::Warn => parsed
+            .duplicates
+            .iter_mut()
+            .for_each(|d| d.severity = Severity::Warning),
+        Validate::Ignore => parsed.duplicates.clear(),
+    }
+    Ok(parsed)
+}
+
+/// Where an object stands.
+struct Place {
+    document: Span,
+    document_index: usize,
+    path: FieldPath,
+    weight: usize,
+}
+
+struct Reader<'o> {
+    options: &'o ReadOptions,
+    manifest: Manifest,
+    /// Objects met so far, by kind, namespace and name.
+    seen: BTreeMap<(&'static str, String, String), Span>,
+    skipped: usize,
+}
+
+impl Reader<'_> {
+    fn document(&mut self, document: Document, document_index: usize, out: &mut Vec<Diagnostic>) {
+        let Document { root, weight } = document;
+        if root.is_null() {
+            return;
+        }
+        let place = Place {
+            document: root.span,
+            document_index,
+            path: FieldPath::root(),
+            weight,
+        };
+        self.object(root, place, None, out);
+    }
+
+    /// One object, or the objects of a list. `implied` is what the list says its items are.
+    fn object(&mut self, node: Node, place: Place, implied: Option<(&str, &str)>, out: &mut Vec<Diagnostic>) {
+        if node.entries().is_none() {
+            out.push(Diagnostic::error(
+                node.head(),
+                "expected an object with `apiVersion`, `kind` and `metadata`",
+            ));
+            return;
+        }
+        let word = |field: &str| {
+            node.get(field)
+                .filter(|value| !value.is_null())
+                .and_then(Node::text)
+        };
+        let (api_version, kind) = match (word("apiVersion"), word("kind"), implied) {
+            (Some(api_version), Some(kind), _) => (api_version, kind),
+            (None, None, Some(implied)) => implied,
+            (api_version, _, _) => {
+                let missing = if api_version.is_none() {
+                    "apiVersion"
+                } else {
+                    "kind"
+                };
+                let hint = "every object says what it is, for example `apiVersion: v1` and `kind: Pod`";
+                out.push(Diagnostic::error(node.head(), format!("missing field `{missing}`")).hint(hint));
+                return;
+            }
+        };
+        let (api_version, kind) = (api_version.to_owned(), kind.to_owned());
+        match KINDS
+            .iter()
+            .find(|known| **known == (kind.as_str(), api_version.as_str()))
+        {
+            Some((kind, _)) => self.known(kind, node, &place, out),
+            None if kind.ends_with("List") && node.get("items").is_some() => {
+                self.list(node, &place, &api_version, &kind, out);
+            }
+            None => self.skip(&node, &api_version, &kind, out),
+        }
+    }
+
+    fn list(
+        &mut self,
+        mut node: Node,
+        place: &Place,
+        api_version: &str,
+        kind: &str,
+        out: &mut Vec<Diagnostic>,
+    ) {
+        let item_kind = kind.trim_end_matches("List");
+        let implied = (!item_kind.is_empty()).then_some((api_version, item_kind));
+        let Value::Map(entries) = &mut node.value else {
+            return;
+        };
+        let Some(items) = entries.iter_mut().find(|entry| &*entry.key == "items") else {
+            return;
+        };
+        let key_span = items.key_span;
+        match std::mem::replace(&mut items.value.value, Value::Seq(Vec::new())) {
+            Value::Seq(items) => {
+                let weight = place.weight / items.len().max(1);
+                for (index, item) in items.into_iter().enumerate() {
+                    let path = place.path.clone().field("items").index(index);
+                    let (document, document_index) = (place.document, place.document_index);
+                    self.object(
+                        item,
+                        Place {
+                            document,
+                            document_index,
+                            path,
+                            weight,
+                        },
+                        implied,
+                        out,
+                    );
+                }
+            }
+            Value::Scalar(_) if items.value.is_null() => {}
+            _ => out.push(Diagnostic::error(key_span, "`items`: expected a list of objects")),
+        }
+    }
+
+    /// Names what is left out.
+    fn skip(&mut self, node: &Node, api_version: &str, kind: &str, out: &mut Vec<Diagnostic>) {
+        self.skipped += 1;
+        let span = node.entry("kind").map_or(node.head(), |entry| entry.value.head());
+        let name = node
+            .get("metadata")
+            .and_then(|metadata| metadata.get("name"))
+            .and_then(Node::text);
+        let named = name.map(|name| format!(" `{name}`")).unwrap_or_default();
+        let mut warning = Diagnostic::warning(
+            span,
+            format!("{kind}{named} ({api_version}) is not something to run: skipped"),
+        );
+        let known: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
+        warning.hint = match KINDS.iter().find(|(known, _)| *known == kind) {
+            Some((kind, right)) => Some(format!("`kind: {kind}` is read in `apiVersion: {right}`")),
+            None => nearest(kind, &known).map(|kind| format!("did you mean `kind: {kind}`?")),
+        };
+        out.push(warning);
+    }
+
+    fn known(&mut self, kind: &'static str, node: Node, place: &Place, out: &mut Vec<Diagnostic>) {
+        match kind {
+            "ConfigMap" => {
+                if let Some((object, key)) =
+                    self.companion::<ConfigMap>(kind, &node, out, |o| &mut o.metadata)
+                {
+                    self.manifest.companions.config_maps.insert(key, object);
+                }
+            }
+            "Secret" => {
+                if let Some((mut object, key)) =
+                    self.companion::<Secret>(kind, &node, out, |o| &mut o.metadata)
+                {
+                    for (name, text) in object.string_data.take().into_iter().flatten() {
+                        object
+                            .data
+                            .get_or_insert_default()
+                            .insert(name, ByteString(text.into_bytes()));
+                    }
+                    self.manifest.companions.secrets.insert(key, object);
+                }
+            }
+            "PersistentVolumeClaim" => {
+                let claim = self.companion::<PersistentVolumeClaim>(kind, &node, out, |o| &mut o.metadata);
+                if let Some((object, key)) = claim {
+                    self.manifest
+                        .companions
+                        .persistent_volume_claims
+                        .insert(key, object);
+                }
+            }
+            "Pod" => self.workload(node, place, out, Workload::Pod),
+            "Job" => self.workload(node, place, out, Workload::Job),
+            "CronJob" => self.workload(node, place, out, Workload::CronJob),
+            "Deployment" => self.workload(node, place, out, Workload::Deployment),
+            "ReplicaSet" => self.workload(node, place, out, Workload::ReplicaSet),
+            "StatefulSet" => self.workload(node, place, out, Workload::StatefulSet),
+            _ => self.workload(node, place, out, Workload::DaemonSet),
+        }
+    }
+
+    /// Decodes an object; `None` if there were errors.
+    fn decode<T: DeserializeOwned>(
+        &self,
+        node: &Node,
+        out: &mut Vec<Diagnostic>,
+    ) -> Option<(T, Vec<(FieldPath, String)>)> {
+        let decoded = decode::decode::<T>(node, self.options.validate);
+        let failed = decoded.diagnostics.iter().any(|d| d.severity == Severity::Error);
+        out.extend(decoded.diagnostics);
+        decoded
+            .object
+            .filter(|_| !failed)
+            .map(|object| (object, decoded.lifecycle_types))
+    }
+
+    /// A ConfigMap, Secret or claim with its namespace and name.
+    fn companion<T: DeserializeOwned>(
+        &mut self,
+        kind: &'static str,
+        node: &Node,
+        out: &mut Vec<Diagnostic>,
+        metadata: impl Fn(&mut T) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    ) -> Option<(T, (String, String))> {
+        let (mut object, _) = self.decode::<T>(node, out)?;
+        let metadata = metadata(&mut object);
+        let namespace = self.namespace(metadata.namespace.as_deref());
+        let Some(name) = metadata.name.clone().filter(|name| !name.is_empty()) else {
+            out.push(no_name(node, kind));
+            return None;
+        };
+        metadata.namespace = Some(namespace.clone());
+        self.first_of_its_name(kind, &namespace, &name, node, out)
+            .then_some((object, (namespace, name)))
+    }
+
+    fn namespace(&self, written: Option<&str>) -> String {
+        let fallback = self.options.namespace.as_deref().unwrap_or("default");
+        written
+            .filter(|namespace| !namespace.is_empty())
+            .unwrap_or(fallback)
+            .to_owned()
+    }
+
+    fn first_of_its_name(
+        &mut self,
+        kind: &'static str,
+        namespace: &str,
+        name: &str,
+        node: &Node,
+        out: &mut Vec<Diagnostic>,
+    ) -> bool {
+        let name_path = FieldPath::root().field("metadata").field("name");
+        let span = node.at(&name_path).map_or(node.head(), Node::head);
+        match self.seen.get(&(kind, namespace.to_owned(), name.to_owned())) {
+            None => {
+                self.seen
+                    .insert((kind, namespace.to_owned(), name.to_owned()), span);
+                true
+            }
+            Some(first) => {
+                let message = format!("a {kind} `{name}` is already there in namespace `{namespace}`");
+                out.push(
+                    Diagnostic::error(span, message)
+                        .label(*first, "the first one")
+                        .hint("give one of them another name"),
+                );
+                false
+            }
+        }
+    }
+
+    fn workload<T: DeserializeOwned>(
+        &mut self,
+        node: Node,
+        place: &Place,
+        out: &mut Vec<Diagnostic>,
+        wrap: impl Fn(Box<T>) -> Workload,
+    ) {
+        let Some((object, lifecycle_types)) = self.decode::<T>(&node, out) else {
+            return;
+        };
+        let mut workload = wrap(Box::new(object));
+        let Some(owner) = self.settle_name(&mut workload, &node, out) else {
+            return;
+        };
+        if !self.first_of_its_name(workload.kind(), &owner.namespace, &owner.name, &node, out) {
+            return;
+        }
+        let before = out.len();
+        check_template(&workload, &node, out);
+        self.check_count(&workload, &node, place, out);
+        if out[before..].iter().any(|d| d.severity == Severity::Error) {
+            return;
+        }
+        let template_path = workload.template_path();
+        let lifecycle_types = by_container(&template_path, lifecycle_types);
+        let expansion = workload.expand(&owner);
+        for claim in expansion.claims {
+            let key = (
+                owner.namespace.clone(),
+                claim.metadata.name.clone().unwrap_or_default(),
+            );
+            // A claim the user wrote out is the one meant.
+            self.manifest
+                .companions
+                .persistent_volume_claims
+                .entry(key)
+                .or_insert(claim);
+        }
+        let object = Arc::new(node);
+        let (kind, api_version) = (workload.kind(), workload.api_version());
+        let workload_index = self.manifest.workloads.len();
+        for (replica, mut pod) in expansion.pods.into_iter().enumerate() {
+            apply_defaults(&mut pod);
+            self.manifest.pods.push(PodManifest {
+                input: PodInput {
+                    pod,
+                    lifecycle_types: lifecycle_types.clone(),
+                },
+                origin: Origin {
+                    kind,
+                    api_version,
+                    name: owner.name.clone(),
+                    namespace: owner.namespace.clone(),
+                    replica,
+                    workload: workload_index,
+                    document: place.document,
+                    document_index: place.document_index,
+                    object_path: place.path.clone(),
+                    template_path: template_path.clone(),
+                    object: Arc::clone(&object),
+                },
+            });
+        }
+        self.manifest.workloads.push(workload);
+    }
+
+    /// Settles name and namespace of a workload; `generateName` gets the suffix a server would draw.
+    fn settle_name(&self, workload: &mut Workload, node: &Node, out: &mut Vec<Diagnostic>) -> Option<Owner> {
+        let kind = workload.kind();
+        let nth = self.manifest.workloads.len().to_string();
+        let metadata = workload.metadata_mut();
+        let namespace = self.namespace(metadata.namespace.as_deref());
+        let written = metadata.name.as_deref().filter(|name| !name.is_empty());
+        let generate = metadata.generate_name.as_deref().filter(|name| !name.is_empty());
+        let name = match (written, generate) {
+            (Some(name), _) => name.to_owned(),
+            (None, Some(base)) => names::join(
+                base,
+                &names::suffix(5, &["generateName", kind, &namespace, base, &nth]),
+            ),
+            (None, None) => {
+                out.push(no_name(node, kind));
+                return None;
+            }
+        };
+        metadata.name = Some(name.clone());
+        metadata.namespace = Some(namespace.clone());
+        Some(Owner { namespace, name })
+    }
+
+    fn check_count(&self, workload: &Workload, node: &Node, place: &Place, out: &mut Vec<Diagnostic>) {
+        let limits = &self.options.limits;
+        let count = workload.pod_count();
+        let path = workload.count_path();
+        let span = node.at(&path).map_or(node.head(), Node::head);
+        let all = self.manifest.pods.len().saturating_add(count);
+        if all > limits.pods_max || count.saturating_mul(place.weight) > limits.pod_bytes_max {
+            let message = format!(
+                "{count} pods of this {} are more than one manifest may hold",
+                workload.kind()
+            );
+            out.push(Diagnostic::error(span, message).hint(format!("lower `{path}`")));
+        } else if count == 0 {
+            out.push(Diagnostic::warning(
+                span,
+                format!("`{path}` leaves this {} no pods", workload.kind()),
+            ));
+        }
+        if workload.job_spec().and_then(|spec| spec.suspend) == Some(true) {
+            let message = "`suspend` is ignored: the Job is run";
+            let span = node
+                .at(&FieldPath::spec("suspend"))
+                .map_or(node.head(), Node::head);
+            out.push(Diagnostic::warning(span, message));
+        }
+    }
+
+    fn finish(mut self, mut diagnostics: Vec<Diagnostic>) -> Result<Manifest, Diagnostics> {
+        let failed = diagnostics.iter().any(|d| d.severity == Severity::Error);
+        if !failed && self.manifest.pods.is_empty() {
+            let message = if self.skipped > 0 || !self.manifest.workloads.is_empty() {
+                "nothing is left to run"
+            } else {
+                "nothing to run"
+            };
+            let kinds = "a Pod, Job, CronJob, Deployment, ReplicaSet, StatefulSet or DaemonSet is needed";
+            diagnostics.push(Diagnostic::error(None, message).hint(kinds));
+        }
+        let failed = diagnostics.iter().any(|d| d.severity == Severity::Error);
+        diagnostics.sort_by_key(|d| (d.span.is_none(), d.span));
+        let max = self.options.limits.diagnostics_max;
+        if diagnostics.len() > max {
+            // Errors are what the reader must see.
+            diagnostics.sort_by_key(|d| d.severity != Severity::Error);
+            let more = diagnostics.len() - max;
+            let severity = if failed {
+                Severity::Error
+            } else {
+                Severity::Warning
+            };
+            diagnostics.truncate(max);
+            let mut rest = Diagnostic::error(None, format!("and {more} more"));
+            rest.severity = severity;
+            diagnostics.push(rest);
+        }
+        if failed {
+            return Err(Diagnostics(diagnostics));
+        }
+        self.manifest.warnings = diagnostics;
+        Ok(self.manifest)
+    }
+}
+
+fn no_name(node: &Node, kind: &str) -> Diagnostic {
+    let span = node.entry("metadata").map_or(node.head(), |entry| entry.key_span);
+    Diagnostic::error(span, format!("missing field `metadata.name` of this {kind}"))
+}
+
+/// What Kubernetes refuses about a workload around its pod.
+fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
+    let template = node.walk(&workload.template_path());
+    if template.node.get("spec").is_none_or(Node::is_null) {
+        let span = template.key.unwrap_or_else(|| template.node.head());
+        let path = workload.template_path().field("spec");
+        out.push(Diagnostic::error(span, format!("missing field `{path}`")));
+    }
+    let Some((selector, labels)) = workload.selector() else {
+        return;
+    };
+    for (key, value) in selector.match_labels.iter().flatten() {
+        if labels.and_then(|labels| labels.get(key)) != Some(value) {
+            let path = FieldPath::spec("selector")
+                .field("matchLabels")
+                .field(key.clone());
+            let span = node.at(&path).map_or(node.head(), Node::head);
+            let message =
+                format!("the selector asks for `{key}: {value}`, which the template's labels do not have");
+            let mut diagnostic = Diagnostic::error(span, message)
+                .hint("make `spec.template.metadata.labels` contain all of `spec.selector.matchLabels`");
+            let labels = node.walk(&FieldPath::spec("template").field("metadata").field("labels"));
+            if let Some(key_span) = labels.key {
+                diagnostic = diagnostic.label(key_span, "not found here");
+            }
+            out.push(diagnostic);
+        }
+    }
+}
+
+/// `lifecycle.type` by container: paths inside the object to places in the pod.
+fn by_container(
+    template_path: &FieldPath,
+    lifecycle_types: Vec<(FieldPath, String)>,
+) -> BTreeMap<ContainerRef, String> {
+    let mut out = BTreeMap::new();
+    for (path, text) in lifecycle_types {
+        let Some(rest) = path.0.strip_prefix(template_path.0.as_slice()) else {
+            continue;
+        };
+        let [
+            Segment::Field(spec),
+            Segment::Field(list),
+            Segment::Index(index),
+            ..,
+        ] = rest
+        else {
+            continue;
+        };
+        let lists = [List::Init, List::Main, List::Ephemeral];
+        if let Some(list) = lists.into_iter().find(|l| spec == "spec" && l.field() == list) {
+            out.insert(ContainerRef { list, index: *index }, text);
+        }
+    }
+    out
+}

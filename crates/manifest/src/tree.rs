@@ -1,0 +1,164 @@
+//! The spanned tree: what the text says, and where.
+
+use std::sync::Arc;
+
+use outrigger_lifecycle::{FieldPath, Segment};
+
+use crate::scalar::{Resolved, resolve};
+use crate::span::Span;
+
+/// One document of a source.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Document {
+    /// What it holds.
+    pub root: Node,
+    /// How much it weighs once aliases are expanded, in bytes of text and a constant per node.
+    pub weight: usize,
+}
+
+/// A value and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Where the value stands. For the target of an alias this is where the anchor is.
+    pub span: Span,
+    /// Where the alias stands, if the value is used through one.
+    pub alias: Option<Span>,
+    /// Written in flow style, `{a: 1}`; always so in JSON.
+    pub flow: bool,
+    /// The value.
+    pub value: Value,
+}
+
+/// A value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A string, number, boolean or null.
+    Scalar(Scalar),
+    /// A list.
+    Seq(Vec<Node>),
+    /// A map, in the order written.
+    Map(Vec<Entry>),
+}
+
+/// A scalar before it is known what type is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scalar {
+    /// Its text, escapes resolved.
+    pub text: Arc<str>,
+    /// Written without quotes, so that it may be a number, a boolean or null.
+    pub plain: bool,
+}
+
+/// One key and its value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The key.
+    pub key: Arc<str>,
+    /// Where the key stands.
+    pub key_span: Span,
+    /// The key is written without quotes.
+    pub key_plain: bool,
+    /// The entry came in through a merge key, `<<`.
+    pub merged: bool,
+    /// The value.
+    pub value: Node,
+}
+
+impl Node {
+    /// The entries of a map.
+    pub fn entries(&self) -> Option<&[Entry]> {
+        match &self.value {
+            Value::Map(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// The items of a list.
+    pub fn items(&self) -> Option<&[Node]> {
+        match &self.value {
+            Value::Seq(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The entry of a map by its key.
+    pub fn entry(&self, key: &str) -> Option<&Entry> {
+        self.entries()?.iter().find(|entry| &*entry.key == key)
+    }
+
+    /// The value of a map by its key.
+    pub fn get(&self, key: &str) -> Option<&Node> {
+        self.entry(key).map(|entry| &entry.value)
+    }
+
+    /// The scalar's text, whatever its type.
+    pub fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar(scalar) => Some(&scalar.text),
+            _ => None,
+        }
+    }
+
+    /// Whether the value is null (or nothing was written).
+    pub fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Scalar(scalar) if resolve(scalar) == Resolved::Null)
+    }
+
+    /// A place that stands for the value in a message: all of a scalar, the beginning of anything bigger.
+    pub fn head(&self) -> Span {
+        if let Some(alias) = self.alias {
+            return alias;
+        }
+        match &self.value {
+            Value::Scalar(_) => self.span,
+            _ if self.flow => Span::new(self.span.file, self.span.start, self.span.start + 1),
+            Value::Seq(items) => items.first().map_or(self.span, Node::head),
+            Value::Map(entries) => entries.first().map_or(self.span, |entry| entry.key_span),
+        }
+    }
+
+    /// Walks down a path as far as it exists.
+    pub fn walk<'n>(&'n self, path: &FieldPath) -> Walk<'n> {
+        let mut walk = Walk {
+            node: self,
+            key: None,
+            steps: 0,
+        };
+        for segment in &path.0 {
+            let (node, key) = match (segment, &walk.node.value) {
+                (Segment::Field(name), Value::Map(_)) => match walk.node.entry(name) {
+                    Some(entry) => (&entry.value, Some(entry.key_span)),
+                    None => return walk,
+                },
+                (Segment::Index(index), Value::Seq(items)) => match items.get(*index) {
+                    Some(item) => (item, None),
+                    None => return walk,
+                },
+                _ => return walk,
+            };
+            walk = Walk {
+                node,
+                key,
+                steps: walk.steps + 1,
+            };
+        }
+        walk
+    }
+
+    /// The node at a path.
+    pub fn at(&self, path: &FieldPath) -> Option<&Node> {
+        let walk = self.walk(path);
+        (walk.steps == path.0.len()).then_some(walk.node)
+    }
+}
+
+/// How far a path leads into a tree.
+#[derive(Debug, Clone, Copy)]
+pub struct Walk<'n> {
+    /// The deepest node on the path.
+    pub node: &'n Node,
+    /// Where its key stands, if it has one.
+    pub key: Option<Span>,
+    /// How many segments of the path exist.
+    pub steps: usize,
+}

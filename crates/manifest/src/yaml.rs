@@ -1,0 +1,497 @@
+//! YAML text to spanned trees.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
+
+use crate::diagnostic::Diagnostic;
+use crate::limits::Limits;
+use crate::scalar::resolve_plain;
+use crate::span::{Span, floor_boundary};
+use crate::tree::{Document, Entry, Node, Scalar, Value};
+
+/// The documents of a source, and what is odd about them without making them unreadable (duplicate keys).
+#[derive(Debug, Default)]
+pub(crate) struct Parsed {
+    pub(crate) documents: Vec<Document>,
+    pub(crate) duplicates: Vec<Diagnostic>,
+}
+
+/// Nodes and bytes below a node, with aliases expanded.
+#[derive(Debug, Clone, Copy, Default)]
+struct Weight {
+    nodes: usize,
+    bytes: usize,
+}
+
+/// A collection that is still open.
+struct Open {
+    start: usize,
+    /// Where the last thing in it ended so far.
+    end: usize,
+    flow: bool,
+    anchor: usize,
+    weight: Weight,
+    what: OpenWhat,
+}
+
+enum OpenWhat {
+    Seq(Vec<Node>),
+    Map {
+        map: MapBuilder,
+        key: Option<(Node, bool)>,
+        merges: Vec<Node>,
+    },
+}
+
+/// A map as it grows: entries in order, and an index so that a map of many keys stays cheap.
+#[derive(Default)]
+pub(crate) struct MapBuilder {
+    pub(crate) entries: Vec<Entry>,
+    index: HashMap<Arc<str>, usize>,
+}
+
+impl MapBuilder {
+    /// Adds an entry. A key that stood there before is reported and replaced, as Kubernetes does when it is lenient.
+    pub(crate) fn push(&mut self, entry: Entry, duplicates: &mut Vec<Diagnostic>) {
+        match self.index.get(&entry.key) {
+            None => self.insert(entry),
+            Some(&at) => {
+                let message = format!("the key `{}` is written twice", entry.key);
+                let duplicate = Diagnostic::error(entry.key_span, message)
+                    .label(self.entries[at].key_span, "first here")
+                    .hint("keep one of them: only the last one would count");
+                duplicates.push(duplicate);
+                self.entries[at] = entry;
+            }
+        }
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        self.index.insert(entry.key.clone(), self.entries.len());
+        self.entries.push(entry);
+    }
+
+    /// Adds what `<<` brings in: what the map says itself wins, then the earlier of several merges.
+    fn merge(&mut self, merge: Node) -> Result<(), Box<Diagnostic>> {
+        let maps = match merge.value {
+            Value::Map(_) => vec![merge],
+            Value::Seq(items) => items,
+            Value::Scalar(_) => return Err(wrong_merge(&merge).into()),
+        };
+        for map in maps {
+            let Value::Map(entries) = map.value else {
+                return Err(wrong_merge(&map).into());
+            };
+            for entry in entries {
+                if !self.index.contains_key(&entry.key) {
+                    self.insert(Entry {
+                        merged: true,
+                        ..entry
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn wrong_merge(node: &Node) -> Diagnostic {
+    Diagnostic::error(node.head(), "a merge key `<<` takes a map, or a list of maps")
+        .hint("for example `<<: *name`, where `&name` stands before a map")
+}
+
+/// Parses the YAML documents of a source.
+pub(crate) fn parse(file: usize, text: &str, limits: &Limits) -> Result<Parsed, Box<Diagnostic>> {
+    let mut builder = Builder {
+        file,
+        text,
+        offsets: Offsets::new(text),
+        limits,
+        open: Vec::new(),
+        anchors: HashMap::new(),
+        total: Weight::default(),
+        last_end: 0,
+        parsed: Parsed::default(),
+        root: None,
+    };
+    let mut parser = Parser::new_from_str(text);
+    loop {
+        match parser.next_event() {
+            None | Some(Ok((Event::StreamEnd, _))) => break,
+            Some(Ok((event, span))) => {
+                let start = builder.offsets.byte(span.start.index());
+                let end = builder.offsets.byte(span.end.index());
+                builder.event(event, start, end)?;
+            }
+            Some(Err(error)) => return Err(builder.scan_error(&error).into()),
+        }
+    }
+    Ok(builder.parsed)
+}
+
+/// Byte offsets of characters: the parser counts characters.
+struct Offsets(Option<Vec<u32>>, usize);
+
+impl Offsets {
+    fn new(text: &str) -> Self {
+        let table = (!text.is_ascii()).then(|| text.char_indices().map(|(at, _)| at as u32).collect());
+        Offsets(table, text.len())
+    }
+
+    fn byte(&self, index: usize) -> usize {
+        match &self.0 {
+            None => index.min(self.1),
+            Some(table) => table.get(index).map_or(self.1, |&at| at as usize),
+        }
+    }
+}
+
+struct Builder<'t> {
+    file: usize,
+    text: &'t str,
+    offsets: Offsets,
+    limits: &'t Limits,
+    open: Vec<Open>,
+    anchors: HashMap<usize, (Node, Weight)>,
+    total: Weight,
+    /// Where the last token ended: a block scalar's header stands behind it.
+    last_end: usize,
+    parsed: Parsed,
+    root: Option<(Node, Weight)>,
+}
+
+impl Builder<'_> {
+    fn span(&self, start: usize, end: usize) -> Span {
+        Span::new(self.file, start, end)
+    }
+
+    fn event(&mut self, event: Event<'_>, start: usize, end: usize) -> Result<(), Box<Diagnostic>> {
+        match event {
+            Event::Nothing | Event::StreamStart | Event::StreamEnd => {}
+            Event::DocumentStart(_) => {
+                // Anchors end with their document.
+                self.anchors.clear();
+                if self.parsed.documents.len() >= self.limits.documents_max {
+                    let message = format!("more than {} documents in one file", self.limits.documents_max);
+                    return Err(Diagnostic::error(self.span(start, end), message)
+                        .hint("split the file")
+                        .into());
+                }
+            }
+            Event::DocumentEnd => {
+                if let Some((root, weight)) = self.root.take() {
+                    let weight = weight.bytes + weight.nodes * size_of::<Node>();
+                    self.parsed.documents.push(Document { root, weight });
+                }
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.scalar(&text, style, anchor, tag.as_deref(), start, end)?
+            }
+            Event::Alias(id) => self.alias(id, start, end)?,
+            Event::SequenceStart(anchor, tag) => {
+                self.open(OpenWhat::Seq(Vec::new()), anchor, tag.as_deref(), start, end)?;
+            }
+            Event::MappingStart(anchor, tag) => {
+                let map = OpenWhat::Map {
+                    map: MapBuilder::default(),
+                    key: None,
+                    merges: Vec::new(),
+                };
+                self.open(map, anchor, tag.as_deref(), start, end)?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close(end)?,
+        }
+        self.last_end = self.last_end.max(end);
+        Ok(())
+    }
+
+    fn scalar(
+        &mut self,
+        text: &str,
+        style: ScalarStyle,
+        anchor: usize,
+        tag: Option<&Tag>,
+        start: usize,
+        end: usize,
+    ) -> Result<(), Box<Diagnostic>> {
+        let plain = match (style, core_tag(tag)) {
+            (_, Err(tag)) => return Err(unknown_tag(&tag, self.span(start, end)).into()),
+            (_, Ok(Some("str"))) => false,
+            (style, Ok(_)) => style == ScalarStyle::Plain,
+        };
+        let (start, end) = match style {
+            ScalarStyle::Literal | ScalarStyle::Folded => {
+                let body = &self.text[start.min(end)..end];
+                (
+                    self.block_header(start).unwrap_or(start),
+                    start + body.trim_end().len(),
+                )
+            }
+            _ => (start, end),
+        };
+        let scalar = Scalar {
+            text: Arc::from(text),
+            plain,
+        };
+        let node = Node {
+            span: self.span(start, end),
+            alias: None,
+            flow: false,
+            value: Value::Scalar(scalar),
+        };
+        let weight = Weight {
+            nodes: 1,
+            bytes: text.len(),
+        };
+        self.finished(node, weight, anchor, true)
+    }
+
+    /// Where the `|` or `>` of a block scalar stands: the parser starts its span at the first line of the content.
+    fn block_header(&self, content: usize) -> Option<usize> {
+        let mut at = self.last_end;
+        for line in self.text.get(at..content)?.split_inclusive('\n') {
+            let mut word_start = true;
+            let mut skip_word = false;
+            for (i, c) in line.char_indices() {
+                match c {
+                    '#' if word_start => break,
+                    '&' | '!' if word_start => skip_word = true,
+                    '|' | '>' if !skip_word => return Some(at + i),
+                    _ => {}
+                }
+                word_start = c.is_whitespace();
+                skip_word &= !word_start;
+            }
+            at += line.len();
+        }
+        None
+    }
+
+    fn alias(&mut self, id: usize, start: usize, end: usize) -> Result<(), Box<Diagnostic>> {
+        let span = self.span(start, end);
+        let Some((node, weight)) = self.anchors.get(&id) else {
+            return Err(
+                Diagnostic::error(span, "this alias stands inside the value it refers to")
+                    .hint("write the value out")
+                    .into(),
+            );
+        };
+        let (mut node, weight) = (node.clone(), *weight);
+        node.alias = Some(span);
+        self.finished(node, weight, 0, true)
+    }
+
+    fn open(
+        &mut self,
+        what: OpenWhat,
+        anchor: usize,
+        tag: Option<&Tag>,
+        start: usize,
+        end: usize,
+    ) -> Result<(), Box<Diagnostic>> {
+        if let Err(tag) = core_tag(tag) {
+            return Err(unknown_tag(&tag, self.span(start, end)).into());
+        }
+        if self.open.len() >= self.limits.depth_max {
+            let message = format!("nested more than {} levels deep", self.limits.depth_max);
+            return Err(Diagnostic::error(self.span(start, end), message).into());
+        }
+        // The span runs from an anchor or a tag, if there is one, to the bracket of a flow collection.
+        let flow = self.text[start..end].ends_with(['[', '{']);
+        let weight = Weight { nodes: 1, bytes: 0 };
+        self.open.push(Open {
+            start,
+            end,
+            flow,
+            anchor,
+            weight,
+            what,
+        });
+        self.charge(weight, self.span(start, end))
+    }
+
+    fn close(&mut self, end: usize) -> Result<(), Box<Diagnostic>> {
+        let Some(open) = self.open.pop() else {
+            return Ok(());
+        };
+        let end = if open.flow {
+            end.max(self.flow_end(open.end))
+        } else {
+            open.end
+        };
+        let value = match open.what {
+            OpenWhat::Seq(items) => Value::Seq(items),
+            OpenWhat::Map { mut map, merges, .. } => {
+                for merge in merges {
+                    map.merge(merge)?;
+                }
+                Value::Map(map.entries)
+            }
+        };
+        let node = Node {
+            span: self.span(open.start, end),
+            alias: None,
+            flow: open.flow,
+            value,
+        };
+        self.finished(node, open.weight, open.anchor, false)
+    }
+
+    /// One past the closing bracket of a flow collection whose last value ends at `from`.
+    fn flow_end(&self, from: usize) -> usize {
+        let mut rest = self.text[from..].char_indices();
+        while let Some((at, c)) = rest.next() {
+            match c {
+                ']' | '}' => return from + at + 1,
+                '#' => {
+                    rest.find(|(_, c)| *c == '\n');
+                }
+                _ => {}
+            }
+        }
+        from
+    }
+
+    /// Takes a finished value up into what it stands in.
+    fn finished(
+        &mut self,
+        node: Node,
+        weight: Weight,
+        anchor: usize,
+        new: bool,
+    ) -> Result<(), Box<Diagnostic>> {
+        if new {
+            self.charge(weight, node.alias.unwrap_or(node.span))?;
+        }
+        if anchor != 0 {
+            self.anchors.insert(anchor, (node.clone(), weight));
+        }
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some((node, weight));
+            return Ok(());
+        };
+        open.weight.nodes += weight.nodes;
+        open.weight.bytes += weight.bytes;
+        open.end = open.end.max(node.alias.unwrap_or(node.span).end);
+        match &mut open.what {
+            OpenWhat::Seq(items) => items.push(node),
+            OpenWhat::Map { map, key, merges } => {
+                match key.take() {
+                    None => {
+                        let Value::Scalar(_) = &node.value else {
+                            return Err(Diagnostic::error(node.head(), "a map key must be a string, not a list or a map")
+                            .hint("text in braces such as `{{ … }}` is a template: render it first, or quote it").into());
+                        };
+                        let merge = matches!(&node.value, Value::Scalar(s) if s.plain && &*s.text == "<<");
+                        *key = Some((node, merge));
+                    }
+                    Some((_, true)) => merges.push(node),
+                    Some((key, false)) => {
+                        let Value::Scalar(Scalar { text, plain }) = key.value else {
+                            return Ok(());
+                        };
+                        let entry = Entry {
+                            key: text,
+                            key_span: key.alias.unwrap_or(key.span),
+                            key_plain: plain,
+                            merged: false,
+                            value: node,
+                        };
+                        map.push(entry, &mut self.parsed.duplicates);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what was read against the limits.
+    fn charge(&mut self, weight: Weight, span: Span) -> Result<(), Box<Diagnostic>> {
+        self.total.nodes += weight.nodes;
+        self.total.bytes += weight.bytes;
+        let what = if self.total.nodes > self.limits.nodes_max {
+            format!("the file holds more than {} values", self.limits.nodes_max)
+        } else if self.total.bytes > self.limits.scalar_bytes_max {
+            format!(
+                "the file holds more than {} MiB of values",
+                self.limits.scalar_bytes_max >> 20
+            )
+        } else {
+            return Ok(());
+        };
+        Err(
+            Diagnostic::error(span, format!("{what} once its aliases are expanded"))
+                .hint("split the file, or use fewer anchors and aliases")
+                .into(),
+        )
+    }
+
+    fn scan_error(&self, error: &ScanError) -> Diagnostic {
+        let at = self.offsets.byte(error.marker().index());
+        let start = floor_boundary(self.text, at);
+        let width = self.text[start..]
+            .chars()
+            .next()
+            .filter(|c| *c != '\n')
+            .map_or(0, char::len_utf8);
+        let span = self.span(start, start + width);
+        if error.info().contains("recursion limit") {
+            return Diagnostic::error(
+                span,
+                format!("nested more than {} levels deep", self.limits.depth_max),
+            );
+        }
+        let diagnostic = Diagnostic::error(span, format!("not valid YAML: {}", error.info()));
+        let line = self.text[..start].rfind('\n').map_or(0, |i| i + 1);
+        let line = self.text[line..].lines().next().unwrap_or_default();
+        if line.contains("{{") {
+            diagnostic.hint("this looks like a template: render it first (`helm template …`)")
+        } else if line.trim_start_matches(' ').starts_with('\t') {
+            diagnostic.hint("indent with spaces: YAML does not allow tabs")
+        } else if error.info().contains("mapping values are not allowed") {
+            diagnostic.hint("check the indentation, and quote values that contain `: `")
+        } else if error.info().contains("unknown anchor") {
+            diagnostic.hint("an alias `*name` needs an anchor `&name` before it in the same document")
+        } else {
+            diagnostic
+        }
+    }
+}
+
+/// The core tag's name, `str` for `!!str`; an error for a tag Kubernetes' reader has no use for.
+fn core_tag(tag: Option<&Tag>) -> Result<Option<&str>, String> {
+    let Some(tag) = tag else { return Ok(None) };
+    if tag.is_yaml_core_schema() {
+        match tag.suffix.as_str() {
+            "str" | "int" | "float" | "bool" | "null" | "seq" | "map" => return Ok(Some(&tag.suffix)),
+            other => return Err(format!("!!{other}")),
+        }
+    }
+    if tag.handle == "!" && tag.suffix.is_empty() {
+        return Ok(Some("str"));
+    }
+    Err(format!("{}{}", tag.handle, tag.suffix))
+}
+
+fn unknown_tag(tag: &str, span: Span) -> Diagnostic {
+    Diagnostic::error(
+        span,
+        format!("the YAML tag `{tag}` has no meaning in a Kubernetes manifest"),
+    )
+    .hint("remove the tag, or quote the text if it is meant literally")
+}
+
+/// Whether an unquoted key would reach Kubernetes under another name, and which.
+pub(crate) fn key_misread(key: &str) -> Option<String> {
+    use crate::scalar::Resolved;
+    match resolve_plain(key) {
+        Resolved::Str => None,
+        Resolved::Null => Some("null".to_owned()),
+        Resolved::Bool(value) => (key != value.to_string()).then(|| value.to_string()),
+        Resolved::Int(value) => (key != value.to_string()).then(|| value.to_string()),
+        Resolved::Float(value) => (key != value.to_string()).then(|| value.to_string()),
+        Resolved::NotFinite => Some("a float".to_owned()),
+    }
+}

@@ -1,0 +1,526 @@
+//! Every class of error: what it says, and the line and column it points at.
+
+use outrigger_manifest::{Diagnostic, ReadOptions, Severity, SourceFile, Validate, read, render};
+
+const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n";
+
+/// A pod whose spec has these lines.
+fn pod(spec: &str) -> String {
+    format!("{POD}{spec}")
+}
+
+fn diagnostics(text: &str, options: &ReadOptions) -> (Vec<Diagnostic>, SourceFile) {
+    let source = SourceFile::new("pod.yaml", text);
+    let diagnostics = match read(std::slice::from_ref(&source), options) {
+        Ok(manifest) => manifest.warnings,
+        Err(diagnostics) => diagnostics.0,
+    };
+    (diagnostics, source)
+}
+
+/// `line:column severity message [hint]` of each diagnostic.
+fn lines(text: &str, options: &ReadOptions) -> Vec<String> {
+    let (diagnostics, source) = diagnostics(text, options);
+    diagnostics
+        .iter()
+        .map(|d| {
+            let at = d.span.map_or("-".to_owned(), |span| {
+                let position = source.position(span.start);
+                format!("{}:{}", position.line, position.column)
+            });
+            let severity = if d.severity == Severity::Error {
+                "error"
+            } else {
+                "warning"
+            };
+            let hint = d
+                .hint
+                .as_ref()
+                .map(|hint| format!(" [{hint}]"))
+                .unwrap_or_default();
+            format!("{at} {severity} {}{hint}", d.message)
+        })
+        .collect()
+}
+
+#[track_caller]
+fn expect(text: &str, expected: &[&str]) {
+    assert_eq!(lines(text, &ReadOptions::default()), expected, "\n{text}");
+}
+
+#[test]
+fn unknown_fields_are_named_with_the_nearest_one() {
+    expect(
+        &pod("  containers:\n  - name: c\n    imagee: busybox\n"),
+        &["8:5 error unknown field `imagee` in `spec.containers[0]` [did you mean `image`?]"],
+    );
+    expect(
+        &pod("  containers:\n  - name: c\n    livenessprobe: {}\n"),
+        &["8:5 error unknown field `livenessprobe` in `spec.containers[0]` [did you mean `livenessProbe`?]"],
+    );
+    expect(
+        &pod("  containers:\n  - name: c\n    volumes: []\n"),
+        &[
+            "8:5 error unknown field `volumes` in `spec.containers[0]` [`volumes` is a field of `spec`: check the indentation]",
+        ],
+    );
+    expect(
+        &pod("  containers:\n  - name: c\n    lifecycle: {preStop: {exec: {commands: [x]}}}\n"),
+        &[
+            "8:34 error unknown field `commands` in `spec.containers[0].lifecycle.preStop.exec` [did you mean `command`?]",
+        ],
+    );
+    expect(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspc: {}\nspec: {containers: [{name: c}]}\n",
+        &["4:1 error unknown field `spc` [did you mean `spec`?]"],
+    );
+    expect(
+        &pod("  containers:\n  - name: c\n    zzzzzzzz: 1\n"),
+        &["8:5 error unknown field `zzzzzzzz` in `spec.containers[0]`"],
+    );
+}
+
+#[test]
+fn validation_can_be_relaxed() {
+    let text = pod("  containers:\n  - name: c\n    imagee: busybox\n    name: d\n");
+    let with = |validate| {
+        lines(
+            &text,
+            &ReadOptions {
+                validate,
+                ..ReadOptions::default()
+            },
+        )
+    };
+    assert_eq!(
+        with(Validate::Warn),
+        [
+            "8:5 warning unknown field `imagee` in `spec.containers[0]` [did you mean `image`?]",
+            "9:5 warning the key `name` is written twice [keep one of them: only the last one would count]",
+        ]
+    );
+    assert!(with(Validate::Ignore).is_empty());
+    assert_eq!(with(Validate::Strict).len(), 2);
+}
+
+#[test]
+fn wrong_types_say_what_was_expected() {
+    let container = "  containers:\n  - name: c\n    ";
+    let table: &[(&str, &str)] = &[
+        (
+            "env: [{name: A, value: 1}]",
+            "8:28 error `spec.containers[0].env[0].value`: expected a string, found the number `1` [quote it: \"1\"]",
+        ),
+        (
+            "env: [{name: A, value: true}]",
+            "8:28 error `spec.containers[0].env[0].value`: expected a string, found the boolean `true` [quote it: \"true\"]",
+        ),
+        (
+            "env: [{name: A, value: yes}]",
+            "8:28 error `spec.containers[0].env[0].value`: expected a string, found the boolean `yes` [Kubernetes reads YAML 1.1, where unquoted yes, no, on, off, y and n are booleans: write \"yes\"]",
+        ),
+        (
+            "args: [a, 1.5]",
+            "8:15 error `spec.containers[0].args[1]`: expected a string, found the number `1.5` [quote it: \"1.5\"]",
+        ),
+        (
+            "args: a",
+            "8:11 error `spec.containers[0].args`: expected a list, found the string `a`",
+        ),
+        (
+            "env: {A: b}",
+            "8:5 error `spec.containers[0].env`: expected a list, found a map [start each entry with `- `]",
+        ),
+        (
+            "lifecycle: [{preStop: {sleep: {seconds: 1}}}]",
+            "8:5 error `spec.containers[0].lifecycle`: expected a map of fields, found a list [remove the `- `: there is only one of it]",
+        ),
+        (
+            "stdin: 1",
+            "8:12 error `spec.containers[0].stdin`: expected true or false, found the number `1`",
+        ),
+        (
+            "stdin: \"true\"",
+            "8:12 error `spec.containers[0].stdin`: expected true or false, found the string `true` [remove the quotes]",
+        ),
+        (
+            "ports: [{containerPort: \"80\"}]",
+            "8:29 error `spec.containers[0].ports[0].containerPort`: expected a whole number, found the string `80` [remove the quotes]",
+        ),
+        (
+            "ports: [{containerPort: 99999999999}]",
+            "8:29 error `spec.containers[0].ports[0].containerPort`: expected a whole number from -2147483648 to 2147483647, found the number `99999999999`",
+        ),
+        (
+            "ports: [{containerPort: 1.5}]",
+            "8:29 error `spec.containers[0].ports[0].containerPort`: expected a whole number, found the number `1.5`",
+        ),
+        (
+            "resources: {limits: {memory: 1gb}}",
+            "8:34 error `spec.containers[0].resources.limits.memory`: expected a quantity such as `500m`, `2` or `256Mi`, found the string `1gb`",
+        ),
+        (
+            "image: {a: b}",
+            "8:5 error `spec.containers[0].image`: expected a string, found a map",
+        ),
+        (
+            "readinessProbe: {httpGet: {port: true}}",
+            "8:38 error `spec.containers[0].readinessProbe.httpGet.port`: expected a number or a name, found boolean `true`",
+        ),
+        (
+            "lifecycle: {type: 1}",
+            "8:23 error `spec.containers[0].lifecycle.type`: expected a string, found the number `1` [quote it: \"1\"]",
+        ),
+        (
+            "lifecycle: {type: }",
+            "8:17 error `spec.containers[0].lifecycle.type`: expected `Sidecar` or `Standard`, found nothing",
+        ),
+    ];
+    for (field, expected) in table {
+        expect(&pod(&format!("{container}{field}\n")), &[expected]);
+    }
+}
+
+#[test]
+fn all_that_is_wrong_is_named_at_once() {
+    expect(
+        &pod("  containers:\n  - name: c\n    stdin: 1\n    imag: x\n  - args: 2\n  restartpolicy: Never\n"),
+        &[
+            "8:12 error `spec.containers[0].stdin`: expected true or false, found the number `1`",
+            "9:5 error unknown field `imag` in `spec.containers[0]` [did you mean `image`?]",
+            "10:5 error missing field `name` in `spec.containers[1]`",
+            "10:11 error `spec.containers[1].args`: expected a list, found the number `2`",
+            "11:3 error unknown field `restartpolicy` in `spec` [did you mean `restartPolicy`?]",
+        ],
+    );
+}
+
+#[test]
+fn free_maps_keep_their_keys() {
+    let labels = |labels: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  labels: {labels}\nspec: {{containers: [{{name: c}}]}}\n"
+        )
+    };
+    expect(
+        &labels("{on: a}"),
+        &["5:12 error Kubernetes reads the key `on` as `true` [quote it: \"on\"]"],
+    );
+    expect(
+        &labels("{010: a}"),
+        &["5:12 error Kubernetes reads the key `010` as `8` [quote it: \"010\"]"],
+    );
+    expect(&labels("{10: a, \"on\": b}"), &[]);
+    expect(
+        &labels("{a: 1}"),
+        &["5:15 error `metadata.labels.a`: expected a string, found the number `1` [quote it: \"1\"]"],
+    );
+    expect(
+        &labels("{a: }"),
+        &[
+            "5:12 warning `metadata.labels.a` has no value and is read as the empty string, `\"\"` [write the empty string, `\"\"`, or remove it]",
+        ],
+    );
+}
+
+#[test]
+fn missing_fields_are_named() {
+    expect(
+        "apiVersion: v1\nmetadata: {name: p}\n",
+        &[
+            "1:1 error missing field `kind` [every object says what it is, for example `apiVersion: v1` and `kind: Pod`]",
+        ],
+    );
+    expect(
+        "kind: Pod\nmetadata: {name: p}\n",
+        &[
+            "1:1 error missing field `apiVersion` [every object says what it is, for example `apiVersion: v1` and `kind: Pod`]",
+        ],
+    );
+    expect(
+        "apiVersion: v1\nkind: Pod\nmetadata: {}\nspec: {containers: [{name: c}]}\n",
+        &["3:1 error missing field `metadata.name` of this Pod"],
+    );
+    expect(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n",
+        &["1:1 error missing field `spec`"],
+    );
+    expect(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {}\n",
+        &["4:1 error missing field `containers` in `spec`"],
+    );
+    expect(
+        &pod("  containers:\n  - image: a\n    volumeMounts: [{name: v}]\n    env: [{value: a}]\n"),
+        &[
+            "7:5 error missing field `name` in `spec.containers[0]`",
+            "8:20 error missing field `mountPath` in `spec.containers[0].volumeMounts[0]`",
+            "9:11 error missing field `name` in `spec.containers[0].env[0]`",
+        ],
+    );
+    expect(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  template: {spec: {containers: [{name: c}]}}\n",
+        &["4:1 error missing field `selector` in `spec`"],
+    );
+    expect(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: d}\nspec:\n  template:\n    metadata: {}\n",
+        &["5:3 error missing field `spec.template.spec`"],
+    );
+}
+
+#[test]
+fn a_selector_must_match_its_template() {
+    expect(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  selector:\n    matchLabels:\n      app: a\n  template:\n    metadata:\n      labels: {app: b}\n    spec: {containers: [{name: c}]}\n",
+        &[
+            "7:12 error the selector asks for `app: a`, which the template's labels do not have [make `spec.template.metadata.labels` contain all of `spec.selector.matchLabels`]",
+        ],
+    );
+}
+
+#[test]
+fn broken_text_is_refused_where_it_breaks() {
+    let table: &[(&str, &str)] = &[
+        ("a: 1\nb: [1, 2\nc: 3\n", "not valid YAML"),
+        (
+            "a: b: c\n",
+            "1:5 error not valid YAML: mapping values are not allowed in this context [check the indentation, and quote values that contain `: `]",
+        ),
+        (
+            "a: *nope\n",
+            "1:4 error not valid YAML: while parsing node, found unknown anchor [an alias `*name` needs an anchor `&name` before it in the same document]",
+        ),
+        (
+            "a: &x [*x]\n",
+            "1:8 error this alias stands inside the value it refers to [write the value out]",
+        ),
+        (
+            "a: !custom b\n",
+            "1:4 error the YAML tag `!custom` has no meaning in a Kubernetes manifest",
+        ),
+        (
+            "a: !!binary aGk=\n",
+            "1:4 error the YAML tag `!!binary` has no meaning",
+        ),
+        (
+            "? [a]\n: b\n",
+            "1:3 error a map key must be a string, not a list or a map",
+        ),
+        ("a: {{ .Values.x }}\n", "error a map key must be a string"),
+        ("a: 1\nb: \0\n", "2:4 error a NUL byte: this is not a text file"),
+        (
+            "a: 1\n<<: 2\n",
+            "2:5 error a merge key `<<` takes a map, or a list of maps",
+        ),
+        (
+            "- a\n",
+            "1:3 error expected an object with `apiVersion`, `kind` and `metadata`",
+        ),
+        (
+            "just text\n",
+            "1:1 error expected an object with `apiVersion`, `kind` and `metadata`",
+        ),
+        ("{\"a\": 1,}", "1:1 error missing field `apiVersion`"),
+        ("{\"a\": \"b}", "not valid YAML"),
+    ];
+    for (text, expected) in table {
+        let found = lines(text, &ReadOptions::default());
+        assert!(found[0].contains(expected), "{text:?}: {found:?}");
+    }
+}
+
+#[test]
+fn broken_json_is_refused_as_json() {
+    let table: &[(&str, &str)] = &[
+        ("{\n\t\"a\" 1}", "2:6 not valid JSON: expected `:`, found `1`"),
+        ("{\"a\": 01}", "1:7 not valid JSON: expected a value, found `0`"),
+        (
+            "{\"a\": \"\\x\"}",
+            "1:8 not valid JSON: this escape is not one of JSON's",
+        ),
+        (
+            "{\"a\": \"\\ud800x\"}",
+            "1:8 not valid JSON: this escape is not one of JSON's",
+        ),
+        (
+            "{\"a\": [1 2]}",
+            "1:10 not valid JSON: expected `,` or `]`, found `2`",
+        ),
+        ("{\"a\": \"b", "1:7 not valid JSON: this string does not end"),
+        ("{\"a\": tru}", "1:7 not valid JSON: expected a value, found `t`"),
+    ];
+    for (text, expected) in table {
+        let source = SourceFile::new("pod.json", *text);
+        let error = &read(std::slice::from_ref(&source), &ReadOptions::default())
+            .unwrap_err()
+            .0[0];
+        let position = source.position(error.span.unwrap().start);
+        let found = format!("{}:{} {}", position.line, position.column, error.message);
+        assert_eq!(&found, expected, "{text:?}");
+    }
+}
+
+#[test]
+fn duplicate_keys_point_at_both() {
+    let text = pod("  containers:\n  - name: c\n    image: a\n    image: b\n");
+    let (found, source) = diagnostics(&text, &ReadOptions::default());
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].message, "the key `image` is written twice");
+    assert_eq!(source.position(found[0].span.unwrap().start).line, 9);
+    assert_eq!(source.position(found[0].labels[0].0.start).line, 8);
+    // The same in JSON.
+    let json = r#"{"apiVersion": "v1", "kind": "Pod", "kind": "Pod"}"#;
+    let found = lines(json, &ReadOptions::default());
+    let expected = "1:37 error the key `kind` is written twice";
+    assert!(found.iter().any(|line| line.starts_with(expected)), "{found:?}");
+}
+
+#[test]
+fn objects_of_one_name_point_at_both() {
+    let text = format!("{0}---\n{0}", pod("  containers: [{name: c}]\n"));
+    expect(
+        &text,
+        &["11:9 error a Pod `p` is already there in namespace `default` [give one of them another name]"],
+    );
+}
+
+#[test]
+fn what_cannot_run_is_named_and_skipped() {
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n---\n";
+    expect(
+        &format!("{service}{}", pod("  containers: [{name: c}]\n")),
+        &["2:7 warning Service `s` (v1) is not something to run: skipped"],
+    );
+    expect(
+        service,
+        &[
+            "2:7 warning Service `s` (v1) is not something to run: skipped",
+            "- error nothing is left to run [a Pod, Job, CronJob, Deployment, ReplicaSet, StatefulSet or DaemonSet is needed]",
+        ],
+    );
+    let old = "apiVersion: extensions/v1beta1\nkind: Deployment\nmetadata: {name: s}\n";
+    assert_eq!(
+        lines(old, &ReadOptions::default())[0],
+        "2:7 warning Deployment `s` (extensions/v1beta1) is not something to run: skipped [`kind: Deployment` is read in `apiVersion: apps/v1`]"
+    );
+    let typo = "apiVersion: v1\nkind: Pdo\nmetadata: {name: s}\n";
+    assert!(lines(typo, &ReadOptions::default())[0].ends_with("[did you mean `kind: Pod`?]"));
+    assert!(lines("", &ReadOptions::default())[0].starts_with("- error nothing to run"));
+}
+
+#[test]
+fn limits_hold() {
+    let options = ReadOptions::default();
+    let first = |text: &str| lines(text, &options).remove(0);
+
+    let laughs = (1..12).fold("a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned(), |text, n| {
+        let alias = format!("*a{}", n - 1);
+        format!("{text}a{n}: &a{n} [{}]\n", vec![alias; 9].join(", "))
+    });
+    assert!(
+        first(&laughs).contains("error the file holds more than 200000 values once its aliases are expanded")
+    );
+
+    // Few values, but each of them long.
+    let long = format!(
+        "a: &a {}\nb: [{}]\n",
+        "x".repeat(100_000),
+        vec!["*a"; 1_000].join(", ")
+    );
+    assert!(first(&long).contains("more than 32 MiB of values once its aliases are expanded"));
+
+    for deep in [
+        "[".repeat(10_000),
+        "{a: ".repeat(10_000),
+        "- ".repeat(10_000),
+        "{\"a\":".repeat(10_000),
+    ] {
+        let found = first(&deep);
+        assert!(found.contains("nested more than 128 levels deep"), "{found}");
+    }
+    let nested: String = (0..200).map(|n| format!("{}a:\n", " ".repeat(n))).collect();
+    assert!(first(&nested).contains("nested more than 128 levels deep"));
+
+    assert!(first(&"# \n".repeat(3 << 20)).contains("bytes are more than a manifest may have (8 MiB)"));
+    assert!(first(&"---\na: 1\n".repeat(1_001)).contains("more than 1000 documents in one file"));
+    let many: String = (0..150_000).map(|n| format!("k{n}: 1\n")).collect();
+    assert!(first(&many).contains("more than 200000 values"));
+
+    let replicas = "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: r}\nspec:\n  replicas: 1000000000\n  selector: {}\n  template: {spec: {containers: [{name: c}]}}\n";
+    assert_eq!(
+        first(replicas),
+        "5:13 error 1000000000 pods of this ReplicaSet are more than one manifest may hold [lower `spec.replicas`]"
+    );
+
+    let errors: String = (0..500).map(|n| format!("  k{n}x: 1\n")).collect();
+    let found = lines(&pod(&errors), &options);
+    assert_eq!(found.len(), 101);
+    assert_eq!(found[100], "- error and 401 more");
+}
+
+#[test]
+fn diagnostics_are_shown_with_their_lines() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p # é\nspec:\n  containers:\n  - name: c\n    imagee: é busybox\n    env:\n    - name: A\n      value: yes\n    name: d\n";
+    let (found, source) = diagnostics(text, &ReadOptions::default());
+    let shown = render(&found, &[source], false);
+    assert_eq!(
+        shown,
+        "\
+error: unknown field `imagee` in `spec.containers[0]`
+ --> pod.yaml:8:5
+  |
+8 |     imagee: é busybox
+  |     ^^^^^^
+  |
+  = help: did you mean `image`?
+
+error: `spec.containers[0].env[0].value`: expected a string, found the boolean `yes`
+  --> pod.yaml:11:14
+   |
+11 |       value: yes
+   |              ^^^
+   |
+   = help: Kubernetes reads YAML 1.1, where unquoted yes, no, on, off, y and n are booleans: write \"yes\"
+
+error: the key `name` is written twice
+  --> pod.yaml:12:5
+   |
+ 7 |   - name: c
+   |     ---- first here
+...
+12 |     name: d
+   |     ^^^^
+   |
+   = help: keep one of them: only the last one would count
+
+"
+    );
+}
+
+#[test]
+fn a_very_long_line_is_named_but_not_shown() {
+    let json = format!(
+        r#"{{"apiVersion": "v1", "kind": "Pod", "x": "{}", "specc": 1}}"#,
+        "y".repeat(5_000)
+    );
+    let (found, source) = diagnostics(&json, &ReadOptions::default());
+    let shown = render(&found, &[source], false);
+    assert!(shown.contains("--> pod.yaml:1:"), "{shown}");
+    assert!(shown.len() < 2_000, "{shown}");
+}
+
+#[test]
+fn diagnostics_as_json() {
+    let (found, source) = diagnostics(
+        &pod("  containers:\n  - name: c\n    imagee: x\n"),
+        &ReadOptions::default(),
+    );
+    let json = outrigger_manifest::to_json(&found, &[source]);
+    assert_eq!(
+        json,
+        serde_json::json!([{
+            "severity": "error", "code": null, "message": "unknown field `imagee` in `spec.containers[0]`",
+            "hint": "did you mean `image`?", "related": [],
+            "file": "pod.yaml", "line": 8, "column": 5, "endLine": 8, "endColumn": 11,
+        }])
+    );
+}
