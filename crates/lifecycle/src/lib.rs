@@ -7,6 +7,7 @@
 mod action;
 mod backoff;
 mod decision;
+mod dialect;
 mod engine;
 mod fold;
 mod observation;
@@ -19,6 +20,7 @@ pub mod trace;
 
 pub use action::{Action, Event, ProbeOutcome};
 pub use decision::{Decision, Wait};
+pub use dialect::{ANNOTATION_PREFIX, Planned, plan};
 pub use engine::{Engine, STOP_MIN_MS, decide};
 pub use observation::{
     Backoff, Container, Exit, ExitReason, Hook, HookKind, Image, Kill, KillReason, Observation, Probe, Rerun,

@@ -1,0 +1,275 @@
+//! `outrigger.dev/depends-on`: any order that is a graph.
+//!
+//! ```text
+//! outrigger.dev/depends-on: |
+//!   app: proxy ready, migrate completed     # starts once both hold; stops before `proxy`
+//!   worker: proxy ready restart             # and restarts whenever `proxy` does
+//!   cache: proxy ready fence                # and runs only while `proxy` is ready
+//!   loader: none                            # an init container that waits for nobody
+//!   first: start 1, stop 2                  # order numbers: lower starts (stops) first
+//!   job: primary                            # the pod is complete when this one is
+//!   guard: fatal                            # its end ends the pod
+//!   helper: sidecar                         # neither keeps the pod alive nor counts for its result
+//! ```
+//!
+//! An entry a line (or separated by `;`), clauses separated by commas. Without a word after it, a dependency means
+//! `completed` for an init container and `started` for any other. Entries of `initContainers` wait for what their
+//! line says instead of the entry before them; entries of `containers` still wait for all of `initContainers`.
+
+use std::collections::BTreeMap;
+
+use super::{Draft, nearest};
+use crate::plan::{Counts, Dialect, Need, RestartPolicy, Role};
+use crate::source::{FieldPath, Finding, List};
+
+pub(super) const ANNOTATION: &str = "outrigger.dev/depends-on";
+
+/// What the annotation says, by container.
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    entries: BTreeMap<usize, Entry>,
+    /// Init entries whose place in the list no longer matters.
+    unchained: Vec<usize>,
+    /// (stops first, stops then).
+    pub(super) stop_edges: Vec<(usize, usize)>,
+}
+
+impl Graph {
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether list order no longer holds for a container.
+    pub(super) fn replaces(&self, container: usize) -> bool {
+        self.unchained.contains(&container)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    dependencies: Vec<Dependency>,
+    start: Option<i64>,
+    stop: Option<i64>,
+    primary: bool,
+    fatal: bool,
+    sidecar: bool,
+}
+
+#[derive(Debug)]
+struct Dependency {
+    on: usize,
+    need: Option<Need>,
+    restart: bool,
+    fence: bool,
+}
+
+/// Reads the annotation; problems become findings.
+pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
+    let mut graph = Graph::default();
+    let Some(text) = draft.annotation(ANNOTATION) else {
+        return graph;
+    };
+    draft.uses(Dialect::DependsOn);
+    for line in text.split(['\n', ';']) {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        if let Err((problem, hint)) = read_line(draft, &mut graph, line) {
+            let message = format!("cannot read {line:?}: {problem}");
+            draft
+                .findings
+                .push(Finding::error("depends-on", FieldPath::annotation(ANNOTATION), message).hint(hint));
+        }
+    }
+    let order = |f: fn(&Entry) -> Option<i64>| -> Vec<(usize, i64)> {
+        graph
+            .entries
+            .iter()
+            .filter_map(|(&c, e)| Some((c, f(e)?)))
+            .collect()
+    };
+    let stops = order(|e| e.stop);
+    graph.stop_edges = pairs(&stops).collect();
+    graph.unchained = graph
+        .entries
+        .iter()
+        .filter(|(c, _)| draft.plan.containers[**c].place.list == List::Init)
+        .map(|(c, _)| *c)
+        .collect();
+    graph
+}
+
+type Problem = (String, String);
+
+fn read_line(draft: &Draft<'_>, graph: &mut Graph, line: &str) -> Result<(), Problem> {
+    let (subject, clauses) = line.split_once(':').ok_or_else(|| {
+        (
+            "there is no `:`".to_owned(),
+            "write `CONTAINER: DEPENDENCY, …`".to_owned(),
+        )
+    })?;
+    let subject = find(draft, subject.trim())?;
+    if graph.entries.contains_key(&subject) {
+        let name = &draft.plan.containers[subject].name;
+        return Err((
+            format!("`{name}` has a line already"),
+            "put all its clauses on one line".to_owned(),
+        ));
+    }
+    let mut entry = Entry::default();
+    for clause in clauses.split(',').map(str::trim) {
+        let words: Vec<&str> = clause.split_whitespace().collect();
+        match words.as_slice() {
+            ["none"] => {}
+            ["primary"] => entry.primary = true,
+            ["fatal"] => entry.fatal = true,
+            ["sidecar"] => entry.sidecar = true,
+            ["start", n] => entry.start = Some(number(n)?),
+            ["stop", n] => entry.stop = Some(number(n)?),
+            [] => {
+                return Err((
+                    "an empty clause".to_owned(),
+                    "write `none` to wait for nobody".to_owned(),
+                ));
+            }
+            [name, rest @ ..] => entry.dependencies.push(dependency(draft, subject, name, rest)?),
+        }
+    }
+    graph.entries.insert(subject, entry);
+    Ok(())
+}
+
+fn dependency(draft: &Draft<'_>, subject: usize, name: &str, words: &[&str]) -> Result<Dependency, Problem> {
+    let on = find(draft, name)?;
+    if on == subject {
+        return Err((
+            format!("`{name}` cannot wait for itself"),
+            "name another container".to_owned(),
+        ));
+    }
+    let mut dependency = Dependency {
+        on,
+        need: None,
+        restart: false,
+        fence: false,
+    };
+    for word in words {
+        match *word {
+            "completed" => dependency.need = Some(Need::Completed),
+            "started" => dependency.need = Some(Need::Started),
+            "ready" => dependency.need = Some(Need::Ready),
+            "restart" => dependency.restart = true,
+            "fence" => dependency.fence = true,
+            other => {
+                return Err((
+                    format!("{other:?} means nothing here"),
+                    "after a name come `completed`, `started` or `ready`, then `restart` or `fence`"
+                        .to_owned(),
+                ));
+            }
+        }
+    }
+    Ok(dependency)
+}
+
+fn number(text: &str) -> Result<i64, Problem> {
+    text.parse().map_err(|_| {
+        (
+            format!("{text:?} is not a whole number"),
+            "write for example `start 1`".to_owned(),
+        )
+    })
+}
+
+fn find(draft: &Draft<'_>, name: &str) -> Result<usize, Problem> {
+    draft.plan.find(name).ok_or_else(|| {
+        let names = draft.plan.containers.iter().map(|c| c.name.as_str());
+        let hint = match nearest(name, names.clone()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("the containers are {}", names.collect::<Vec<_>>().join(", ")),
+        };
+        (format!("there is no container `{name}`"), hint)
+    })
+}
+
+/// All (lower, higher) pairs of neighbouring numbers.
+fn pairs(numbers: &[(usize, i64)]) -> impl Iterator<Item = (usize, usize)> + '_ {
+    numbers.iter().flat_map(move |&(low, n)| {
+        let next = numbers.iter().map(|(_, m)| *m).filter(|m| *m > n).min();
+        numbers
+            .iter()
+            .filter(move |(_, m)| Some(*m) == next)
+            .map(move |&(high, _)| (low, high))
+    })
+}
+
+/// Turns what was read into roles and gates.
+pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
+    let dialect = Some(Dialect::DependsOn);
+    for (&container, entry) in &graph.entries {
+        draft.plan.containers[container]
+            .gates
+            .retain(|g| g.need != Need::Launched);
+        if entry.sidecar {
+            draft.make_sidecar(container, Dialect::DependsOn, Counts::No);
+        }
+        for dependency in &entry.dependencies {
+            let need = dependency
+                .need
+                .unwrap_or(match draft.plan.containers[dependency.on].role {
+                    Role::Init => Need::Completed,
+                    _ => Need::Started,
+                });
+            draft.gate(container, dependency.on, need, dialect);
+            let c = &mut draft.plan.containers[container];
+            if dependency.restart {
+                c.restart_with.push(dependency.on);
+            }
+            if dependency.fence {
+                c.fence.push(dependency.on);
+                for gate in c.gates.iter_mut().filter(|g| g.on == dependency.on) {
+                    gate.need = Need::Ready;
+                    gate.every_start = true;
+                }
+            }
+        }
+        if entry.fatal {
+            make_fatal(draft, container);
+        }
+    }
+    let starts: Vec<(usize, i64)> = graph
+        .entries
+        .iter()
+        .filter_map(|(&c, e)| Some((c, e.start?)))
+        .collect();
+    for (low, high) in pairs(&starts) {
+        let need = if draft.plan.containers[low].role == Role::Init {
+            Need::Completed
+        } else {
+            Need::Started
+        };
+        draft.gate(high, low, need, dialect);
+    }
+    if graph.entries.values().any(|e| e.primary) {
+        for i in draft.mains() {
+            let primary = graph.entries.get(&i).is_some_and(|e| e.primary);
+            let c = &mut draft.plan.containers[i];
+            if c.role == Role::Main && !primary {
+                c.keeps_alive = false;
+                c.counts = Counts::UnlessStopped;
+            }
+        }
+    }
+}
+
+/// Under `Always` nothing ever ends for good, so a container whose end is the pod's would never end it.
+fn make_fatal(draft: &mut Draft<'_>, container: usize) {
+    let place = draft.plan.containers[container].place;
+    let has_own = draft.container(place).is_some_and(|c| c.restart_policy.is_some());
+    let c = &mut draft.plan.containers[container];
+    c.fatal = true;
+    if !has_own && c.restart.policy == RestartPolicy::Always {
+        c.restart.policy = RestartPolicy::Never;
+    }
+}

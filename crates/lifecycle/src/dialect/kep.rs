@@ -1,0 +1,110 @@
+//! `containers[].lifecycle.type: Sidecar`: sidecars together after the init containers, mains once every sidecar is
+//! ready, sidecars stopped last, their preStop hooks first of all.
+
+use super::Draft;
+use crate::plan::{Counts, Dialect, Need, PreStopWhen, Role};
+use crate::source::{FieldPath, Finding, List};
+
+pub(super) fn apply(draft: &mut Draft<'_>) {
+    let input = draft.input;
+    let mut sidecars = Vec::new();
+    for (&place, value) in &input.lifecycle_types {
+        let path = place.path().field("lifecycle").field("type");
+        if !draft.features.sidecar_lifecycle_type {
+            draft.findings.push(
+                Finding::warning(
+                    "kep-gate",
+                    path,
+                    "`lifecycle.type` is ignored: the feature gate SidecarLifecycleType is off",
+                )
+                .hint(
+                    "every container is a standard container; pass --feature-gates SidecarLifecycleType=true",
+                ),
+            );
+            continue;
+        }
+        if place.list != List::Main {
+            draft.findings.push(
+                Finding::error(
+                    "kep-init",
+                    path,
+                    format!("`lifecycle.type: {value}` on an init container"),
+                )
+                .hint("move the container to `spec.containers`, or write `restartPolicy: Always` instead"),
+            );
+            continue;
+        }
+        match value.as_str() {
+            "Standard" => draft.uses(Dialect::Kep),
+            "Sidecar" => {
+                let name = &draft.spec.containers[place.index].name;
+                if let Some(index) = draft.plan.containers.iter().position(|c| c.place == place) {
+                    sidecars.push(index);
+                    own_policy(draft, index, name);
+                }
+            }
+            other => draft.findings.push(
+                Finding::error("kep-type", path, format!("`lifecycle.type` is {other:?}"))
+                    .hint("the values are `Standard` and `Sidecar`"),
+            ),
+        }
+    }
+    if sidecars.is_empty() {
+        return;
+    }
+    let mains: Vec<usize> = draft
+        .mains()
+        .into_iter()
+        .filter(|m| !sidecars.contains(m))
+        .collect();
+    if mains.is_empty() {
+        draft.findings.push(
+            Finding::error("kep-standard", FieldPath::spec("containers"), "every container is `type: Sidecar`")
+                .hint("at least one container must be standard: leave `lifecycle.type` out of the one the pod is for"),
+        );
+        return;
+    }
+    for &sidecar in &sidecars {
+        draft.make_sidecar(sidecar, Dialect::Kep, Counts::No);
+        let c = &mut draft.plan.containers[sidecar];
+        c.pre_stop_when = PreStopWhen::FirstAndOwnTurn;
+        // All sidecars start together.
+        c.gates.retain(|g| g.need != Need::Launched);
+    }
+    let mut before: Option<usize> = None;
+    for &main in &mains {
+        let gates = &mut draft.plan.containers[main].gates;
+        let had = gates.len();
+        gates.retain(|g| g.need != Need::Launched || !sidecars.contains(&g.on));
+        if gates.len() != had
+            && let Some(before) = before
+        {
+            draft.gate(main, before, Need::Launched, None);
+        }
+        before = Some(main);
+        for &sidecar in &sidecars {
+            draft.gate(main, sidecar, Need::Ready, Some(Dialect::Kep));
+        }
+    }
+    debug_assert!(mains.iter().all(|&m| draft.plan.containers[m].role == Role::Main));
+}
+
+/// The KEP knows no restart policy of a single container; together they would say two things.
+fn own_policy(draft: &mut Draft<'_>, index: usize, name: &str) {
+    let place = draft.plan.containers[index].place;
+    let own = draft.container(place).and_then(|c| c.restart_policy.as_deref());
+    if let Some(policy) = own {
+        draft.findings.push(
+            Finding::warning(
+                "kep-restart",
+                place.path().field("restartPolicy"),
+                format!("sidecar `{name}` has its own restartPolicy {policy}"),
+            )
+            .related(
+                place.path().field("lifecycle").field("type"),
+                "a sidecar by the KEP obeys the pod's policy",
+            )
+            .hint("both are honoured: it stops after the mains, and restarts by its own policy"),
+        );
+    }
+}

@@ -1,0 +1,229 @@
+//! Annotations of our own that change how a pod is run, where changing it by default would surprise its author.
+
+use super::{ANNOTATION_PREFIX, Draft, depends_on, nearest};
+use crate::plan::{BackoffPlan, Counts, Dialect, Need, PreStopWhen, Role};
+use crate::source::{FieldPath, Finding};
+
+const SIDECAR_PHASE: &str = "outrigger.dev/sidecar-phase";
+const PRE_STOP: &str = "outrigger.dev/pre-stop";
+const SIDECAR_GRACE: &str = "outrigger.dev/sidecar-grace";
+const FENCE: &str = "outrigger.dev/fence";
+const BACKOFF: &str = "outrigger.dev/restart-backoff";
+const POST_START_TIMEOUT: &str = "outrigger.dev/post-start-timeout";
+
+/// Every annotation that is ours.
+const KNOWN: [&str; 7] = [
+    depends_on::ANNOTATION,
+    SIDECAR_PHASE,
+    PRE_STOP,
+    SIDECAR_GRACE,
+    FENCE,
+    BACKOFF,
+    POST_START_TIMEOUT,
+];
+
+pub(super) fn apply(draft: &mut Draft<'_>) {
+    unknown(draft);
+    if let Some(value) = draft.annotation(SIDECAR_PHASE) {
+        match value {
+            "Count" => {
+                for c in draft
+                    .plan
+                    .containers
+                    .iter_mut()
+                    .filter(|c| c.role == Role::Sidecar)
+                {
+                    c.counts = Counts::Yes;
+                }
+            }
+            "Ignore" => {}
+            _ => bad(draft, SIDECAR_PHASE, value, "`Count` or `Ignore`"),
+        }
+    }
+    if let Some(value) = draft.annotation(PRE_STOP) {
+        match value {
+            "own-turn" => {
+                for c in &mut draft.plan.containers {
+                    c.pre_stop_when = PreStopWhen::OwnTurn;
+                }
+            }
+            "at-once" => {
+                for c in &mut draft.plan.containers {
+                    c.pre_stop_when = PreStopWhen::AtOnce;
+                }
+            }
+            _ => bad(draft, PRE_STOP, value, "`own-turn` or `at-once`"),
+        }
+    }
+    if let Some(value) = draft.annotation(SIDECAR_GRACE) {
+        match duration_ms(value) {
+            Some(ms) if ms <= draft.plan.grace_ms => draft.plan.sidecar_grace_ms = ms,
+            Some(_) => {
+                let grace = draft.plan.grace_ms / 1_000;
+                draft.findings.push(
+                    Finding::error(
+                        "sidecar-grace",
+                        FieldPath::annotation(SIDECAR_GRACE),
+                        format!("{value} kept for sidecars is more than the whole grace of {grace} s"),
+                    )
+                    .related(
+                        FieldPath::spec("terminationGracePeriodSeconds"),
+                        "the grace of the pod",
+                    )
+                    .hint("raise terminationGracePeriodSeconds or keep less"),
+                );
+            }
+            None => bad(draft, SIDECAR_GRACE, value, "a duration such as `5s` or `1500ms`"),
+        }
+    }
+    if let Some(value) = draft.annotation(POST_START_TIMEOUT) {
+        match duration_ms(value) {
+            Some(ms) => {
+                for hook in draft
+                    .plan
+                    .containers
+                    .iter_mut()
+                    .filter_map(|c| c.post_start.as_mut())
+                {
+                    hook.timeout_ms = Some(ms);
+                }
+            }
+            None => bad(draft, POST_START_TIMEOUT, value, "a duration such as `30s`"),
+        }
+    }
+    if let Some(value) = draft.annotation(BACKOFF) {
+        backoff(draft, value);
+    }
+    if let Some(value) = draft.annotation(FENCE) {
+        match value {
+            "start" => fence(draft, false),
+            "restart" => fence(draft, true),
+            _ => bad(draft, FENCE, value, "`start` or `restart`"),
+        }
+    }
+}
+
+/// Containers behind a sidecar start, and restart, only while it is ready; with `restart` they are also stopped when
+/// it is not (G-19, G-56).
+fn fence(draft: &mut Draft<'_>, restart: bool) {
+    let sidecars: Vec<bool> = draft
+        .plan
+        .containers
+        .iter()
+        .map(|c| c.role == Role::Sidecar && c.dialect != Some(Dialect::Terminator))
+        .collect();
+    let inits = draft.inits();
+    for i in 0..draft.plan.containers.len() {
+        // In a chain only the last entry is a gate; a fence stands around all sidecars before it.
+        if !inits.contains(&i)
+            && draft.plan.containers[i]
+                .gates
+                .iter()
+                .any(|g| inits.contains(&g.on))
+        {
+            for &on in inits.iter().filter(|&&on| sidecars[on]) {
+                draft.gate(i, on, Need::Ready, Some(Dialect::Native));
+            }
+        }
+        let c = &mut draft.plan.containers[i];
+        for gate in c
+            .gates
+            .iter_mut()
+            .filter(|g| sidecars[g.on] && g.need != Need::Launched)
+        {
+            gate.need = Need::Ready;
+            gate.every_start = true;
+            if restart && c.role == Role::Main {
+                c.fence.push(gate.on);
+            }
+        }
+        let mut seen = Vec::new();
+        c.gates.retain(|g| {
+            let new = !seen.contains(&(g.on, g.need));
+            seen.push((g.on, g.need));
+            new
+        });
+        c.fence.sort_unstable();
+        c.fence.dedup();
+    }
+}
+
+/// `1s..60s` for all, or `proxy=1s..10s, logger=2s..60s` for some (G-09, G-63).
+fn backoff(draft: &mut Draft<'_>, value: &str) {
+    for part in value.split(',').map(str::trim) {
+        let (name, range) = match part.split_once('=') {
+            Some((name, range)) => (Some(name.trim()), range.trim()),
+            None => (None, part),
+        };
+        let parsed = range
+            .split_once("..")
+            .and_then(|(a, b)| Some((duration_ms(a)?, duration_ms(b)?)));
+        let Some((initial_ms, max_ms)) = parsed.filter(|(a, b)| a <= b) else {
+            return bad(
+                draft,
+                BACKOFF,
+                value,
+                "a range such as `1s..60s` or `proxy=1s..10s`",
+            );
+        };
+        let plan = BackoffPlan {
+            initial_ms,
+            max_ms,
+            reset_ms: BackoffPlan::KUBELET.reset_ms,
+        };
+        let mut found = false;
+        for c in draft
+            .plan
+            .containers
+            .iter_mut()
+            .filter(|c| name.is_none_or(|n| c.name == n))
+        {
+            c.restart.backoff = plan;
+            found = true;
+        }
+        if let (false, Some(name)) = (found, name) {
+            return bad(draft, BACKOFF, name, "the name of a container of this pod");
+        }
+    }
+}
+
+fn bad(draft: &mut Draft<'_>, annotation: &'static str, value: &str, expected: &str) {
+    let message = format!("{value:?} means nothing here");
+    draft.findings.push(
+        Finding::error("option", FieldPath::annotation(annotation), message)
+            .hint(format!("expected {expected}")),
+    );
+}
+
+fn unknown(draft: &mut Draft<'_>) {
+    let annotations = draft.input.pod.metadata.annotations.as_ref();
+    for name in annotations.into_iter().flatten().map(|(name, _)| name) {
+        if !name.starts_with(ANNOTATION_PREFIX) || KNOWN.contains(&name.as_str()) {
+            continue;
+        }
+        let mut finding = Finding::warning(
+            "option",
+            FieldPath::annotation(name.clone()),
+            format!("there is no annotation {name}"),
+        );
+        if let Some(near) = nearest(name, KNOWN.into_iter()) {
+            finding = finding.hint(format!("did you mean {near}?"));
+        }
+        draft.findings.push(finding);
+    }
+}
+
+/// `1500ms`, `5s`, `2m`, `1h`; a bare number is seconds.
+pub(super) fn duration_ms(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let unit = match &text[digits..] {
+        "ms" => 1,
+        "s" | "" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    number.checked_mul(unit)
+}

@@ -1,0 +1,126 @@
+//! OpenKruise's container launch priority: higher first, a level waits until every higher level is ready
+//! (LP-3 to LP-7, LP-23).
+
+use super::Draft;
+use crate::plan::{Dialect, Need};
+use crate::source::{ContainerRef, FieldPath, Finding};
+
+pub(super) const ANNOTATION: &str = "apps.kruise.io/container-launch-priority";
+/// As released, and as the proposal had it.
+pub(super) const ENVS: [&str; 2] = ["KRUISE_CONTAINER_PRIORITY", "KRUISE_CONTAINER_LAUNCH_PRIORITY"];
+/// The documented range, both ways.
+const LIMIT: i64 = 2_147_483_647;
+
+pub(super) fn apply(draft: &mut Draft<'_>) {
+    for init in draft.inits() {
+        let place = draft.plan.containers[init].place;
+        if let Some(path) = draft.env_path(place, &ENVS) {
+            draft.findings.push(
+                Finding::warning("LP-8", path, "launch priority does not look at init containers")
+                    .hint("init containers start in list order; drop the env"),
+            );
+        }
+    }
+    let mains = draft.mains();
+    if mains.len() < 2 {
+        return; // LP-3
+    }
+    let Some(priorities) = priorities(draft, &mains) else {
+        return;
+    };
+    if priorities.iter().all(|p| *p == priorities[0]) {
+        return; // LP-7
+    }
+    draft.uses(Dialect::Priority);
+    for &main in &mains {
+        // Containers of one level start together.
+        draft.plan.containers[main]
+            .gates
+            .retain(|g| g.need != Need::Launched);
+    }
+    for (&lower, low) in mains.iter().zip(&priorities) {
+        for (&higher, _) in mains.iter().zip(&priorities).filter(|(_, high)| *high > low) {
+            draft.gate(lower, higher, Need::Ready, Some(Dialect::Priority));
+        }
+    }
+}
+
+/// One number per container, or `None` if there are none (or bad ones, which are reported).
+fn priorities(draft: &mut Draft<'_>, mains: &[usize]) -> Option<Vec<i64>> {
+    let places: Vec<ContainerRef> = mains.iter().map(|&m| draft.plan.containers[m].place).collect();
+    match draft.annotation(ANNOTATION) {
+        Some("Ordered") => {
+            // LP-4: the envs are then neither read nor checked.
+            for &place in &places {
+                if let Some(path) = draft.env_path(place, &ENVS) {
+                    draft.findings.push(
+                        Finding::warning("LP-4", path, "this priority is not read: the pod is `Ordered`")
+                            .related(
+                                FieldPath::annotation(ANNOTATION),
+                                "containers start in list order",
+                            ),
+                    );
+                }
+            }
+            return Some((0..places.len()).map(|i| -(i as i64)).collect());
+        }
+        Some(other) => draft.findings.push(
+            Finding::warning(
+                "LP-4",
+                FieldPath::annotation(ANNOTATION),
+                format!("{other:?} means nothing here"),
+            )
+            .hint("the only value is `Ordered`, spelt exactly so"),
+        ),
+        None => {}
+    }
+    let mut bad = false;
+    let priorities = places.iter().map(|&place| {
+        let parsed = of_container(draft, place);
+        bad |= parsed.is_none();
+        parsed.unwrap_or(0)
+    });
+    let priorities: Vec<i64> = priorities.collect();
+    (!bad).then_some(priorities)
+}
+
+/// LP-5, LP-6: the last env entry counts, a signed decimal number, 0 without one.
+fn of_container(draft: &mut Draft<'_>, place: ContainerRef) -> Option<i64> {
+    let read = |name| draft.env(place, &[name]);
+    if let (Some((_, released)), Some((at, proposed))) = (read(ENVS[0]), read(ENVS[1]))
+        && released.value != proposed.value
+    {
+        let finding = Finding::error(
+            "LP-5",
+            draft.env_path(place, &[ENVS[0]]).unwrap_or_else(|| place.path()),
+            format!("{} and {} say different things", ENVS[0], ENVS[1]),
+        )
+        .related(place.path().field("env").index(at), "the other one")
+        .hint(format!("keep {} and drop {}", ENVS[0], ENVS[1]));
+        draft.findings.push(finding);
+        return None;
+    }
+    let Some((index, env)) = draft.env(place, &ENVS) else {
+        return Some(0);
+    };
+    let path = place.path().field("env").index(index);
+    let text = env.value.as_deref().unwrap_or_default();
+    let problem = match text.parse::<i64>() {
+        Ok(n) if (-LIMIT..=LIMIT).contains(&n) => return Some(n),
+        Ok(n) => format!("launch priority {n} is out of range"),
+        Err(_) if env.value_from.is_some() => {
+            "launch priority must be a literal value, not valueFrom".to_owned()
+        }
+        Err(_) => format!("launch priority {text:?} is not a whole number"),
+    };
+    let field = if env.value_from.is_some() {
+        "valueFrom"
+    } else {
+        "value"
+    };
+    draft.findings.push(
+        Finding::error("LP-6", path.field(field), problem)
+            .hint(format!("write a number from -{LIMIT} to {LIMIT}, in quotes")),
+    );
+    None
+}
