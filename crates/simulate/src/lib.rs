@@ -1,1 +1,22 @@
-//! Outrigger: simulate.
+//! A virtual clock, scripted containers and seeded faults around the real engine.
+//!
+//! [`simulate`] plays one life of a pod; [`Simulator`] plays millions. There are no lifecycle rules here: what starts
+//! and stops when is the engine's to say, what containers do is the script's.
+#![forbid(unsafe_code)]
+
+mod rng;
+mod scenario;
+mod script;
+mod simulator;
+mod span;
+mod world;
+
+pub use rng::Rng;
+pub use scenario::{Scenario, ScriptError};
+pub use script::{
+    AgentRestart, ContainerScript, Faults, HookScript, Hooks, Moment, OnTerm, SandboxScript, Script,
+    StopScript, Tries,
+};
+pub use simulator::{Counters, Decider, Ending, Options, Outcome, Simulator, Summary, Tape, Watch, simulate};
+pub use span::Span;
+pub use world::FaultCounters;

@@ -1,0 +1,202 @@
+//! What the containers of a simulated pod do, and what goes wrong around them, as a user writes it.
+//!
+//! Everything is optional; see [`crate::Scenario`] for what a container does that the script does not mention.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::span::Span;
+
+/// A script. Reads from JSON, and from YAML once that is JSON.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Script {
+    /// By container name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub containers: BTreeMap<String, ContainerScript>,
+    /// The sandbox of the pod.
+    pub sandbox: SandboxScript,
+    /// When the pod is told to stop; a second one may shorten the grace.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stops: Vec<StopScript>,
+    /// When a container's image changes in the spec.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub image_changes: Vec<Moment>,
+    /// What goes wrong around the containers.
+    pub faults: Faults,
+}
+
+/// What one container does. Times count from the start of an instance unless said otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContainerScript {
+    /// How long the runtime takes to start it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starts_in: Option<Span>,
+    /// Its startup probe passes from here on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_after: Option<Span>,
+    /// Its readiness probe passes from here on …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready_after: Option<Span>,
+    /// … except in these windows, `[from, to]`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unready: Vec<(Span, Span)>,
+    /// Its liveness probe fails from here on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_until: Option<Span>,
+    /// It exits by itself after this long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs: Option<Span>,
+    /// The exit code of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit: Option<i32>,
+    /// That exit is a kill for want of memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom: Option<bool>,
+    /// What it leaves as its termination message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// What it does when told to stop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_term: Option<OnTerm>,
+    /// Its hooks.
+    pub hooks: Hooks,
+    /// Its image. Not allowed in `instances`.
+    pub pull: Tries,
+    /// The runtime refuses to start it this many times. Not allowed in `instances`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub start_fails: u32,
+    /// What differs for the first, second, … instance; the last repeats.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<ContainerScript>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+/// What a container does when told to stop.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OnTerm {
+    /// It exits after this long; `forever` waits for the KILL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_after: Option<Span>,
+    /// With this code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    /// It does not listen.
+    pub ignore: bool,
+}
+
+/// The hooks of a container.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub struct Hooks {
+    /// Right after the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub post_start: Option<HookScript>,
+    /// Before it is told to stop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pre_stop: Option<HookScript>,
+}
+
+/// How a hook goes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HookScript {
+    /// How long it takes; `forever` hangs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub takes: Option<Span>,
+    /// It fails.
+    pub fails: bool,
+    /// The container exits, with 0, when the hook ends.
+    pub ends_container: bool,
+}
+
+/// Something that is tried until it works.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tries {
+    /// How long a try takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub takes: Option<Span>,
+    /// So many fail before one works.
+    pub fails: u32,
+}
+
+/// The sandbox of the pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SandboxScript {
+    /// How long making it takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub takes: Option<Span>,
+    /// So many tries fail first.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub fails: u32,
+    /// It dies at these times since the beginning.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost_at: Vec<Span>,
+}
+
+/// A request to stop the pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StopScript {
+    /// When, since the beginning.
+    pub at: Span,
+    /// With how much grace; the pod's own if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace: Option<Span>,
+}
+
+/// A moment in the life of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Moment {
+    /// Which container.
+    pub container: String,
+    /// When, since the beginning.
+    pub at: Span,
+}
+
+/// What goes wrong around the containers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Faults {
+    /// Probability that a runtime event is lost.
+    pub lose: f64,
+    /// Probability that it comes twice.
+    pub duplicate: f64,
+    /// Probability that it comes late.
+    pub delay: f64,
+    /// How late at most; 500 ms if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_max: Option<Span>,
+    /// After a lost event the runtime's truth is looked up within this time; 1 s if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resync: Option<Span>,
+    /// Every length of time varies by up to this share.
+    pub jitter: f64,
+    /// The agent dies and comes back.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub agent_restarts: Vec<AgentRestart>,
+    /// The runtime loses track of a container.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost_containers: Vec<Moment>,
+}
+
+/// The agent dies and comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentRestart {
+    /// When, since the beginning.
+    pub at: Span,
+    /// How long it is away; 100 ms if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takes: Option<Span>,
+}

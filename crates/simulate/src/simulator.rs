@@ -1,0 +1,381 @@
+//! The loop: what happens reaches the engine, what it decides is carried out, on a clock that jumps.
+
+use outrigger_lifecycle::trace::{Entry, Recorder};
+use outrigger_lifecycle::{Decision, Engine, Event, Observation, Plan, RestartPolicy, Time, Wait};
+
+use crate::scenario::{Scenario, ScriptError};
+use crate::script::Script;
+use crate::span::Span;
+use crate::world::{FaultCounters, Note, What, World};
+
+/// Who decides. [`Engine`], except in tests that break its rules on purpose.
+pub trait Decider {
+    /// The plan.
+    fn plan(&self) -> &Plan;
+    /// What is known.
+    fn observation(&self) -> &Observation;
+    /// Takes an event in.
+    fn handle(&mut self, event: &Event, now: Time);
+    /// Decides what to do now.
+    fn step(&mut self, now: Time, out: &mut Decision);
+    /// Dies and comes back with nothing but what was written down.
+    fn restart(&mut self);
+}
+
+impl Decider for Engine {
+    fn plan(&self) -> &Plan {
+        self.plan()
+    }
+
+    fn observation(&self) -> &Observation {
+        self.observation()
+    }
+
+    fn handle(&mut self, event: &Event, now: Time) {
+        Engine::handle(self, event, now);
+    }
+
+    fn step(&mut self, now: Time, out: &mut Decision) {
+        Engine::step(self, now, out);
+    }
+
+    fn restart(&mut self) {
+        let written = serde_json::to_vec(self.observation()).expect("an observation is plain data");
+        let mut obs: Observation = serde_json::from_slice(&written).expect("what was written can be read");
+        obs.recover();
+        *self = Engine::resume(self.plan().clone(), obs);
+    }
+}
+
+/// Sees everything go by.
+pub trait Watch {
+    /// After an event was taken in.
+    fn event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time);
+    /// After a step.
+    fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time);
+    /// When it is over; `running` are the containers that run in truth.
+    fn over(&mut self, plan: &Plan, obs: &Observation, running: &[usize], now: Time);
+}
+
+/// Looks away.
+impl Watch for () {
+    fn event(&mut self, _: &Plan, _: &Observation, _: &Event, _: Time) {}
+    fn step(&mut self, _: &Plan, _: &Observation, _: &Decision, _: Time) {}
+    fn over(&mut self, _: &Plan, _: &Observation, _: &[usize], _: Time) {}
+}
+
+/// Both look.
+impl<A: Watch, B: Watch> Watch for (A, B) {
+    fn event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time) {
+        self.0.event(plan, obs, event, now);
+        self.1.event(plan, obs, event, now);
+    }
+
+    fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time) {
+        self.0.step(plan, obs, decision, now);
+        self.1.step(plan, obs, decision, now);
+    }
+
+    fn over(&mut self, plan: &Plan, obs: &Observation, running: &[usize], now: Time) {
+        self.0.over(plan, obs, running, now);
+        self.1.over(plan, obs, running, now);
+    }
+}
+
+impl<W: Watch> Watch for &mut W {
+    fn event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time) {
+        (**self).event(plan, obs, event, now);
+    }
+
+    fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time) {
+        (**self).step(plan, obs, decision, now);
+    }
+
+    fn over(&mut self, plan: &Plan, obs: &Observation, running: &[usize], now: Time) {
+        (**self).over(plan, obs, running, now);
+    }
+}
+
+/// Keeps the trace, up to a limit.
+#[derive(Debug)]
+pub struct Tape {
+    recorder: Recorder,
+    entries: Vec<Entry>,
+    max: usize,
+}
+
+impl Tape {
+    /// Keeps at most `max` entries.
+    pub fn new(plan: &Plan, max: usize) -> Tape {
+        Tape {
+            recorder: Recorder::new(plan),
+            entries: Vec::new(),
+            max,
+        }
+    }
+
+    /// The trace.
+    pub fn into_entries(self) -> Vec<Entry> {
+        self.entries
+    }
+}
+
+impl Watch for Tape {
+    fn event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time) {
+        self.recorder.on_event(plan, obs, event, now, &mut self.entries);
+        self.entries.truncate(self.max);
+    }
+
+    fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time) {
+        self.recorder.on_step(plan, obs, decision, now, &mut self.entries);
+        self.entries.truncate(self.max);
+    }
+
+    fn over(&mut self, _: &Plan, _: &Observation, _: &[usize], _: Time) {}
+}
+
+/// Limits of a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Virtual time it may take.
+    pub horizon: Span,
+    /// Steps of the engine it may take.
+    pub steps_max: u64,
+    /// Entries of the trace that are kept; 0 records nothing.
+    pub trace_max: usize,
+    /// A pod that never ends by itself, and that nobody stops, is stopped at this time.
+    pub stop_endless_at: Option<Span>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            horizon: Span::seconds(24 * 3_600),
+            steps_max: 200_000,
+            trace_max: 100_000,
+            stop_endless_at: Some(Span::seconds(30)),
+        }
+    }
+}
+
+/// How a simulation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The pod is over.
+    Finished,
+    /// Nothing is going to happen any more, and the pod is not over: it runs, or it waits for ever.
+    AtRest,
+    /// The virtual time is up.
+    OutOfTime,
+    /// The engine took more steps than allowed.
+    OutOfSteps,
+}
+
+/// How much happened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Events the engine was told.
+    pub events: u64,
+    /// Times it decided.
+    pub steps: u64,
+    /// What it asked for, internal transitions included.
+    pub actions: u64,
+    /// What went wrong.
+    pub faults: FaultCounters,
+}
+
+/// How a run of the [`Simulator`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// How.
+    pub ending: Ending,
+    /// When.
+    pub at: Time,
+    /// How much happened.
+    pub counters: Counters,
+}
+
+/// Runs pods through scenarios. Keeps its buffers, so that a million lives cost no more memory than one.
+#[derive(Debug)]
+pub struct Simulator {
+    world: World,
+    decision: Decision,
+    notes: Vec<Note>,
+    running: Vec<usize>,
+}
+
+impl Default for Simulator {
+    fn default() -> Self {
+        Simulator::new()
+    }
+}
+
+impl Simulator {
+    /// A simulator.
+    pub fn new() -> Simulator {
+        Simulator {
+            world: World::new(),
+            decision: Decision::default(),
+            notes: Vec::new(),
+            running: Vec::new(),
+        }
+    }
+
+    /// Why containers wait, as of the last step.
+    pub fn waits(&self) -> &[(usize, Wait)] {
+        &self.decision.waits
+    }
+
+    /// Plays one life.
+    pub fn run(
+        &mut self,
+        decider: &mut impl Decider,
+        scenario: &Scenario,
+        seed: u64,
+        options: &Options,
+        watch: &mut impl Watch,
+    ) -> Summary {
+        self.world.reset(scenario, seed);
+        let mut counters = Counters::default();
+        let mut now = Time(0);
+        let mut wake = Some(now);
+        let ending = loop {
+            let (at, woken) = match (self.world.next_at(), wake) {
+                (Some(at), Some(wake)) if at <= wake => (at, false),
+                (_, Some(wake)) => (wake.max(now), true),
+                (Some(at), None) => (at, false),
+                (None, None) => break Ending::AtRest,
+            };
+            if at.0 > options.horizon.0 {
+                break Ending::OutOfTime;
+            }
+            now = at;
+            let heard = if woken {
+                !self.world.agent_down()
+            } else {
+                self.next(decider, scenario, now, &mut counters, watch)
+            };
+            if self.world.agent_down() {
+                wake = None;
+                continue;
+            }
+            if !heard {
+                continue;
+            }
+            decider.step(now, &mut self.decision);
+            counters.steps += 1;
+            counters.actions += self.decision.actions.len() as u64;
+            wake = self.decision.wake;
+            for action in &self.decision.actions {
+                self.world.carry_out(scenario, action, now);
+            }
+            watch.step(decider.plan(), decider.observation(), &self.decision, now);
+            if decider.observation().over {
+                break Ending::Finished;
+            }
+            if counters.steps >= options.steps_max {
+                break Ending::OutOfSteps;
+            }
+        };
+        self.running.clear();
+        self.running.extend(self.world.running());
+        watch.over(decider.plan(), decider.observation(), &self.running, now);
+        counters.faults = self.world.faults;
+        Summary {
+            ending,
+            at: now,
+            counters,
+        }
+    }
+
+    /// Lets the next thing happen. Whether the agent heard of it.
+    fn next(
+        &mut self,
+        decider: &mut impl Decider,
+        scenario: &Scenario,
+        now: Time,
+        counters: &mut Counters,
+        watch: &mut impl Watch,
+    ) -> bool {
+        let Some(what) = self.world.pop() else {
+            return false;
+        };
+        self.notes.clear();
+        let mut returned = false;
+        match what {
+            What::AgentReturns => {
+                self.world.agent_returns(scenario, now);
+                decider.restart();
+                self.world.reconcile(decider.observation(), &mut self.notes);
+                returned = true;
+            }
+            What::Reconcile if self.world.agent_down() => {}
+            What::Reconcile => self.world.reconcile(decider.observation(), &mut self.notes),
+            _ => self.notes.extend(self.world.happen(scenario, what, now)),
+        }
+        for &note in &self.notes {
+            let event = self.world.event(scenario, note);
+            decider.handle(&event, now);
+            counters.events += 1;
+            watch.event(decider.plan(), decider.observation(), &event, now);
+        }
+        returned || !self.notes.is_empty()
+    }
+}
+
+/// What came of a simulation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// All that happened.
+    pub trace: Vec<Entry>,
+    /// What was known at the end.
+    pub observation: Observation,
+    /// How it ended.
+    pub ending: Ending,
+    /// Virtual time it took.
+    pub duration_ms: u64,
+    /// Why containers wait, if it did not finish.
+    pub waits: Vec<(usize, Wait)>,
+    /// How much happened.
+    pub counters: Counters,
+}
+
+/// Plays one life of a pod. The same arguments give the same outcome, byte for byte.
+pub fn simulate(plan: &Plan, script: &Script, seed: u64, options: &Options) -> Result<Outcome, ScriptError> {
+    let mut scenario = Scenario::new(plan, script)?;
+    let endless = plan
+        .containers
+        .iter()
+        .any(|c| c.keeps_alive && c.restart.policy == RestartPolicy::Always);
+    if let Some(at) = options
+        .stop_endless_at
+        .filter(|_| endless && !scenario.has_stop())
+    {
+        scenario.stop_at(at, None);
+    }
+    let mut simulator = Simulator::new();
+    let mut engine = Engine::new(plan.clone(), Time(0));
+    let (summary, trace) = if options.trace_max > 0 {
+        let mut tape = Tape::new(plan, options.trace_max);
+        let summary = simulator.run(&mut engine, &scenario, seed, options, &mut tape);
+        (summary, tape.into_entries())
+    } else {
+        (
+            simulator.run(&mut engine, &scenario, seed, options, &mut ()),
+            Vec::new(),
+        )
+    };
+    let waits = if summary.ending == Ending::Finished {
+        Vec::new()
+    } else {
+        simulator.waits().to_vec()
+    };
+    Ok(Outcome {
+        trace,
+        observation: engine.observation().clone(),
+        ending: summary.ending,
+        duration_ms: summary.at.0,
+        waits,
+        counters: summary.counters,
+    })
+}

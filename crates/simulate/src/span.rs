@@ -1,0 +1,135 @@
+//! Lengths of time as people write them in a script.
+
+use std::fmt;
+
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A length of time in milliseconds. In a script: seconds as a number (`1.5`), text with units (`1m30s`, `250ms`), or
+/// `forever`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub u64);
+
+impl Span {
+    /// Longer than any simulation.
+    pub const FOREVER: Span = Span(u64::MAX);
+
+    /// Milliseconds.
+    pub const fn ms(ms: u64) -> Span {
+        Span(ms)
+    }
+
+    /// Seconds.
+    pub const fn seconds(seconds: u64) -> Span {
+        Span(seconds * 1_000)
+    }
+
+    /// Reads text such as `1m30s`.
+    pub fn parse(text: &str) -> Option<Span> {
+        if text == "forever" {
+            return Some(Span::FOREVER);
+        }
+        let mut rest = text.trim();
+        let mut total = 0.0;
+        while !rest.is_empty() {
+            let digits = rest
+                .find(|c: char| !c.is_ascii_digit() && c != '.')
+                .unwrap_or(rest.len());
+            let number: f64 = rest[..digits].parse().ok()?;
+            rest = &rest[digits..];
+            let unit = rest
+                .find(|c: char| !c.is_ascii_alphabetic())
+                .unwrap_or(rest.len());
+            total += number
+                * match &rest[..unit] {
+                    "ms" => 1.0,
+                    "s" => 1e3,
+                    "m" => 60e3,
+                    "h" => 3_600e3,
+                    _ => return None,
+                };
+            rest = &rest[unit..];
+        }
+        Span::from_ms(total).filter(|_| !text.trim().is_empty())
+    }
+
+    fn from_ms(ms: f64) -> Option<Span> {
+        // A hundred years is more than anybody simulates and keeps sums far from overflow.
+        (0.0..3.2e12).contains(&ms).then(|| Span(ms.round() as u64))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            u64::MAX => f.write_str("forever"),
+            ms if ms % 1_000 == 0 => write!(f, "{}s", ms / 1_000),
+            ms => write!(f, "{ms}ms"),
+        }
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = Span;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("seconds as a number, text such as \"1m30s\" or \"250ms\", or \"forever\"")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
+                Span::parse(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+            }
+
+            fn visit_f64<E: Error>(self, s: f64) -> Result<Span, E> {
+                Span::from_ms(s * 1e3).ok_or_else(|| E::invalid_value(Unexpected::Float(s), &self))
+            }
+
+            fn visit_u64<E: Error>(self, s: u64) -> Result<Span, E> {
+                Span::from_ms(s as f64 * 1e3).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(s), &self))
+            }
+
+            fn visit_i64<E: Error>(self, s: i64) -> Result<Span, E> {
+                Span::from_ms(s as f64 * 1e3).ok_or_else(|| E::invalid_value(Unexpected::Signed(s), &self))
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_read_as_people_write_them() {
+        for (text, ms) in [
+            ("1s", Some(1_000)),
+            ("1m30s", Some(90_000)),
+            ("250ms", Some(250)),
+            ("1.5s", Some(1_500)),
+            ("2h", Some(7_200_000)),
+            ("forever", Some(u64::MAX)),
+            ("", None),
+            ("5", None),
+            ("5 parsecs", None),
+            ("s", None),
+            ("-1s", None),
+        ] {
+            assert_eq!(Span::parse(text).map(|s| s.0), ms, "{text}");
+        }
+        let read = |json| serde_json::from_str::<Span>(json).map(|s| s.0).ok();
+        assert_eq!(
+            (read("2"), read("0.25"), read("-1"), read("\"3s\"")),
+            (Some(2_000), Some(250), None, Some(3_000))
+        );
+    }
+}

@@ -1,0 +1,841 @@
+//! The world around the engine: a runtime that follows the scenario, and a queue of what happens when.
+//!
+//! The world holds the truth; what the agent is told of it passes through the scenario's faults.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use outrigger_lifecycle::{
+    Action, Event, Exit, ExitReason, HookKind, Image, Observation, ProbeKind, ProbeOutcome, SandboxState,
+    State, Time,
+};
+
+use crate::rng::Rng;
+use crate::scenario::Scenario;
+
+/// How an instance ended, in truth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ended {
+    code: i32,
+    signal: Option<i32>,
+    reason: ExitReason,
+    started_at: Option<Time>,
+    finished_at: Time,
+}
+
+/// Why an instance ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// By itself, as scripted.
+    Own,
+    /// It was told to stop.
+    Term,
+    /// It was killed.
+    Kill,
+    /// Its preStop hook ended it.
+    Hook,
+}
+
+/// What the runtime has to tell the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Note {
+    SandboxReady,
+    SandboxFailed,
+    SandboxLost,
+    ImageReady(usize),
+    ImageFailed(usize),
+    ImageChanged(usize),
+    Started(usize, u32),
+    StartFailed(usize, u32),
+    Exited(usize, u32, Ended),
+    Lost(usize, u32),
+    Probed(usize, u32, ProbeKind, bool),
+    HookEnded(usize, u32, HookKind, Option<&'static str>),
+    Stop(Option<u64>),
+}
+
+/// Something that happens at its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    SandboxDone {
+        generation: u32,
+    },
+    PullDone {
+        container: usize,
+        epoch: u32,
+    },
+    StartDone {
+        container: usize,
+        attempt: u32,
+    },
+    Exit {
+        container: usize,
+        attempt: u32,
+        cause: Cause,
+    },
+    HookDone {
+        container: usize,
+        attempt: u32,
+        hook: HookKind,
+        run: u32,
+        timed_out: bool,
+    },
+    ProbeDone {
+        container: usize,
+        attempt: u32,
+        kind: ProbeKind,
+        epoch: u32,
+    },
+    Tell {
+        note: Note,
+        epoch: u32,
+    },
+    Reconcile,
+    SandboxDies,
+    AgentDies {
+        takes: u64,
+    },
+    AgentReturns,
+    LoseTrack {
+        container: usize,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Item {
+    at: Time,
+    /// Ties happen in the order they were arranged.
+    number: u64,
+    what: What,
+}
+
+impl Ord for Item {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Item {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Where an instance is, in truth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Absent,
+    Refused,
+    Starting { told_to_stop: bool },
+    Running { since: Time, told_to_stop: bool },
+    Ended(Ended),
+}
+
+/// The truth about one container.
+#[derive(Debug, Clone, Copy)]
+struct Truth {
+    attempt: u32,
+    life: Life,
+    image_here: bool,
+    pulling: bool,
+    pulls_failed: u32,
+    starts_failed: u32,
+    /// Counts hook runs, so that the end of a cancelled one is not told.
+    hook_runs: [u32; 3],
+}
+
+/// How often what went wrong.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FaultCounters {
+    /// Events that never came.
+    pub lost: u64,
+    /// Events that came twice.
+    pub duplicated: u64,
+    /// Events that came late.
+    pub delayed: u64,
+    /// Times the agent died.
+    pub agent_restarts: u64,
+}
+
+/// The runtime, and all that is going to happen.
+#[derive(Debug)]
+pub(crate) struct World {
+    queue: BinaryHeap<Reverse<Item>>,
+    number: u64,
+    rng: Rng,
+    truths: Vec<Truth>,
+    sandbox_ready: bool,
+    sandbox_creating: bool,
+    sandbox_generation: u32,
+    sandboxes_failed: u32,
+    reconcile_due: bool,
+    /// Counts lives of the agent: what an earlier one waited for nobody hears.
+    epoch: u32,
+    agent_down: bool,
+    pub(crate) faults: FaultCounters,
+    texts: Texts,
+}
+
+/// Texts of events, made once.
+#[derive(Debug)]
+struct Texts {
+    sandbox: Arc<str>,
+    pull_reason: Arc<str>,
+    pull: Arc<str>,
+    start_reason: Arc<str>,
+    start: Arc<str>,
+    refused: Arc<str>,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        World {
+            queue: BinaryHeap::new(),
+            number: 0,
+            rng: Rng::new(0),
+            truths: Vec::new(),
+            sandbox_ready: false,
+            sandbox_creating: false,
+            sandbox_generation: 0,
+            sandboxes_failed: 0,
+            reconcile_due: false,
+            epoch: 0,
+            agent_down: false,
+            faults: FaultCounters::default(),
+            texts: Texts {
+                sandbox: Arc::from("the sandbox could not be made, as scripted"),
+                pull_reason: Arc::from("ErrImagePull"),
+                pull: Arc::from("the image could not be pulled, as scripted"),
+                start_reason: Arc::from("CreateContainerError"),
+                start: Arc::from("the start was refused, as scripted"),
+                refused: Arc::from("connection refused"),
+            },
+        }
+    }
+
+    /// Back to the beginning of time, buffers kept.
+    pub(crate) fn reset(&mut self, scenario: &Scenario, seed: u64) {
+        self.queue.clear();
+        self.number = 0;
+        self.rng = Rng::new(seed);
+        self.truths.clear();
+        self.truths.resize(
+            scenario.cast.len(),
+            Truth {
+                attempt: 0,
+                life: Life::Absent,
+                image_here: false,
+                pulling: false,
+                pulls_failed: 0,
+                starts_failed: 0,
+                hook_runs: [0; 3],
+            },
+        );
+        (self.sandbox_ready, self.sandbox_creating) = (false, false);
+        (self.sandbox_generation, self.sandboxes_failed, self.epoch) = (0, 0, 0);
+        (self.reconcile_due, self.agent_down) = (false, false);
+        self.faults = FaultCounters::default();
+        for &(at, grace) in &scenario.stops {
+            self.arrange(
+                Time(at),
+                What::Tell {
+                    note: Note::Stop(grace),
+                    epoch: 0,
+                },
+            );
+        }
+        for &at in &scenario.sandbox_lost_at {
+            self.arrange(Time(at), What::SandboxDies);
+        }
+        for &(container, at) in &scenario.image_changes {
+            self.arrange(
+                Time(at),
+                What::Tell {
+                    note: Note::ImageChanged(container),
+                    epoch: 0,
+                },
+            );
+        }
+        for &(container, at) in &scenario.lost {
+            self.arrange(Time(at), What::LoseTrack { container });
+        }
+        for &(at, takes) in &scenario.agent_restarts {
+            self.arrange(Time(at), What::AgentDies { takes });
+        }
+    }
+
+    fn arrange(&mut self, at: Time, what: What) {
+        // What never happens needs no place in the queue.
+        if at.0 < u64::MAX {
+            self.queue.push(Reverse(Item {
+                at,
+                number: self.number,
+                what,
+            }));
+            self.number += 1;
+        }
+    }
+
+    fn later(&mut self, scenario: &Scenario, now: Time, ms: u64, what: What) {
+        let ms = self.vary(scenario, ms);
+        self.arrange(now + ms, what);
+    }
+
+    fn vary(&mut self, scenario: &Scenario, ms: u64) -> u64 {
+        if scenario.jitter <= 0.0 || ms == u64::MAX {
+            return ms;
+        }
+        let reach = (ms as f64 * scenario.jitter) as u64;
+        ms - reach + self.rng.below(2 * reach + 1)
+    }
+
+    /// When something happens next.
+    pub(crate) fn next_at(&self) -> Option<Time> {
+        self.queue.peek().map(|Reverse(item)| item.at)
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<What> {
+        self.queue.pop().map(|Reverse(item)| item.what)
+    }
+
+    /// Containers that run now, in truth.
+    pub(crate) fn running(&self) -> impl Iterator<Item = usize> + '_ {
+        self.truths
+            .iter()
+            .enumerate()
+            .filter_map(|(i, t)| matches!(t.life, Life::Starting { .. } | Life::Running { .. }).then_some(i))
+    }
+
+    pub(crate) fn agent_down(&self) -> bool {
+        self.agent_down
+    }
+
+    // What the agent asks for.
+
+    pub(crate) fn carry_out(&mut self, scenario: &Scenario, action: &Action, now: Time) {
+        let epoch = self.epoch;
+        match *action {
+            Action::CreateSandbox { .. } => {
+                self.sandbox_generation += 1;
+                self.sandbox_creating = true;
+                let generation = self.sandbox_generation;
+                self.later(
+                    scenario,
+                    now,
+                    scenario.sandbox_takes,
+                    What::SandboxDone { generation },
+                );
+            }
+            Action::Pull { container } => {
+                self.truths[container].pulling = true;
+                let takes = scenario.cast[container].pull_takes;
+                self.later(scenario, now, takes, What::PullDone { container, epoch });
+            }
+            Action::Start { container, attempt } => {
+                let truth = &mut self.truths[container];
+                if matches!(truth.life, Life::Starting { .. } | Life::Running { .. }) {
+                    // No runtime starts a container that is there.
+                    return self.tell(scenario, Note::StartFailed(container, attempt), now);
+                }
+                (truth.attempt, truth.life) = (attempt, Life::Starting { told_to_stop: false });
+                let takes = scenario.cast[container].instance(attempt).starts_in;
+                self.later(scenario, now, takes, What::StartDone { container, attempt });
+            }
+            Action::RunHook {
+                container,
+                attempt,
+                hook,
+                deadline,
+            } => {
+                let instance = scenario.cast[container].instance(attempt);
+                let hooked = if hook == HookKind::PostStart {
+                    instance.post_start
+                } else {
+                    instance.pre_stop
+                };
+                let truth = &mut self.truths[container];
+                truth.hook_runs[hook as usize] += 1;
+                let run = truth.hook_runs[hook as usize];
+                let takes = self.vary(scenario, hooked.takes);
+                let timed_out = deadline.is_some_and(|d| d < now + takes);
+                let at = deadline.filter(|_| timed_out).unwrap_or(now + takes);
+                self.arrange(
+                    at,
+                    What::HookDone {
+                        container,
+                        attempt,
+                        hook,
+                        run,
+                        timed_out,
+                    },
+                );
+            }
+            Action::CancelHook { container, hook, .. } => {
+                self.truths[container].hook_runs[hook as usize] += 1
+            }
+            Action::Probe {
+                container,
+                attempt,
+                kind,
+            } => {
+                self.arrange(
+                    now + 1,
+                    What::ProbeDone {
+                        container,
+                        attempt,
+                        kind,
+                        epoch,
+                    },
+                );
+            }
+            Action::Terminate {
+                container, attempt, ..
+            } => self.terminate(scenario, container, attempt, now),
+            Action::Kill { container, attempt } => self.kill(scenario, container, attempt, now),
+            Action::BeginKill { .. }
+            | Action::BeginStop { .. }
+            | Action::BeginRerun { .. }
+            | Action::Rerun
+            | Action::Finish => {}
+        }
+    }
+
+    fn terminate(&mut self, scenario: &Scenario, container: usize, attempt: u32, now: Time) {
+        let truth = &mut self.truths[container];
+        match &mut truth.life {
+            Life::Starting { told_to_stop } if truth.attempt == attempt => *told_to_stop = true,
+            Life::Running { told_to_stop, .. } if truth.attempt == attempt => {
+                if !std::mem::replace(told_to_stop, true) {
+                    let after = scenario.cast[container].instance(attempt).term_after;
+                    self.later(
+                        scenario,
+                        now,
+                        after,
+                        What::Exit {
+                            container,
+                            attempt,
+                            cause: Cause::Term,
+                        },
+                    );
+                }
+            }
+            _ => self.tell_gone(scenario, container, attempt, now),
+        }
+    }
+
+    fn kill(&mut self, scenario: &Scenario, container: usize, attempt: u32, now: Time) {
+        let truth = &self.truths[container];
+        if truth.attempt == attempt && matches!(truth.life, Life::Starting { .. } | Life::Running { .. }) {
+            self.arrange(
+                now + 1,
+                What::Exit {
+                    container,
+                    attempt,
+                    cause: Cause::Kill,
+                },
+            );
+        } else {
+            self.tell_gone(scenario, container, attempt, now);
+        }
+    }
+
+    /// Answers a signal for what is not there.
+    fn tell_gone(&mut self, scenario: &Scenario, container: usize, attempt: u32, now: Time) {
+        let truth = &self.truths[container];
+        let ended = match truth.life {
+            Life::Ended(ended) if truth.attempt == attempt => ended,
+            _ => Ended {
+                code: 137,
+                signal: None,
+                reason: ExitReason::ContainerStatusUnknown,
+                started_at: None,
+                finished_at: now,
+            },
+        };
+        self.tell(scenario, Note::Exited(container, attempt, ended), now);
+    }
+
+    // What happens.
+
+    /// Lets something happen. Returns what the agent hears of it, if it hears anything now.
+    pub(crate) fn happen(&mut self, scenario: &Scenario, what: What, now: Time) -> Option<Note> {
+        match what {
+            What::SandboxDone { generation } => {
+                if generation != self.sandbox_generation || !self.sandbox_creating {
+                    return None;
+                }
+                self.sandbox_creating = false;
+                if self.sandboxes_failed < scenario.sandbox_fails {
+                    self.sandboxes_failed += 1;
+                    self.tell(scenario, Note::SandboxFailed, now);
+                } else {
+                    self.sandbox_ready = true;
+                    self.tell(scenario, Note::SandboxReady, now);
+                }
+                None
+            }
+            What::PullDone { container, epoch } => {
+                if epoch == self.epoch {
+                    self.pulled(scenario, container, now);
+                }
+                None
+            }
+            What::StartDone { container, attempt } => {
+                self.start_done(scenario, container, attempt, now);
+                None
+            }
+            What::Exit {
+                container,
+                attempt,
+                cause,
+            } => {
+                self.exit(scenario, container, attempt, cause, now);
+                None
+            }
+            What::HookDone {
+                container,
+                attempt,
+                hook,
+                run,
+                timed_out,
+            } => {
+                let hooked = {
+                    let instance = scenario.cast[container].instance(attempt);
+                    if hook == HookKind::PostStart {
+                        instance.post_start
+                    } else {
+                        instance.pre_stop
+                    }
+                };
+                if hooked.ends_container && !timed_out {
+                    self.arrange(
+                        now,
+                        What::Exit {
+                            container,
+                            attempt,
+                            cause: Cause::Hook,
+                        },
+                    );
+                }
+                let error = match (timed_out, hooked.fails) {
+                    (true, _) => Some("timed out"),
+                    (false, true) => Some("failed, as scripted"),
+                    (false, false) => None,
+                };
+                let heard = self.truths[container].hook_runs[hook as usize] == run && !self.agent_down;
+                heard.then_some(Note::HookEnded(container, attempt, hook, error))
+            }
+            What::ProbeDone {
+                container,
+                attempt,
+                kind,
+                epoch,
+            } => {
+                let ok = self.probe(scenario, container, attempt, kind, now);
+                (epoch == self.epoch && !self.agent_down)
+                    .then_some(Note::Probed(container, attempt, kind, ok))
+            }
+            What::Tell {
+                note: note @ (Note::Stop(_) | Note::ImageChanged(_)),
+                ..
+            } => {
+                // Whoever asks, asks until the agent listens.
+                if self.agent_down {
+                    self.arrange(now + 10, what);
+                    return None;
+                }
+                Some(note)
+            }
+            What::Tell { note, epoch } => (epoch == self.epoch && !self.agent_down).then_some(note),
+            What::SandboxDies => {
+                self.sandbox_dies(scenario, now);
+                None
+            }
+            What::LoseTrack { container } => {
+                let truth = &self.truths[container];
+                if matches!(truth.life, Life::Running { .. }) {
+                    let note = Note::Lost(container, truth.attempt);
+                    self.tell(scenario, note, now);
+                }
+                None
+            }
+            What::AgentDies { takes } => {
+                if !self.agent_down {
+                    self.agent_down = true;
+                    self.epoch += 1;
+                    self.faults.agent_restarts += 1;
+                    self.arrange(now + takes, What::AgentReturns);
+                }
+                None
+            }
+            // The agent's own doing; see the simulator.
+            What::Reconcile | What::AgentReturns => None,
+        }
+    }
+
+    fn pulled(&mut self, scenario: &Scenario, container: usize, now: Time) {
+        let truth = &mut self.truths[container];
+        truth.pulling = false;
+        truth.image_here = truth.pulls_failed >= scenario.cast[container].pull_fails;
+        let note = if truth.image_here {
+            Note::ImageReady(container)
+        } else {
+            truth.pulls_failed += 1;
+            Note::ImageFailed(container)
+        };
+        self.tell(scenario, note, now);
+    }
+
+    fn start_done(&mut self, scenario: &Scenario, container: usize, attempt: u32, now: Time) {
+        let truth = &mut self.truths[container];
+        let Life::Starting { told_to_stop } = truth.life else {
+            return;
+        };
+        if truth.attempt != attempt {
+            return;
+        }
+        let refused = truth.starts_failed < scenario.cast[container].start_fails;
+        if refused || !self.sandbox_ready {
+            truth.starts_failed += u32::from(refused);
+            truth.life = Life::Refused;
+            return self.tell(scenario, Note::StartFailed(container, attempt), now);
+        }
+        truth.life = Life::Running {
+            since: now,
+            told_to_stop: false,
+        };
+        let runs = scenario.cast[container].instance(attempt).runs;
+        self.later(
+            scenario,
+            now,
+            runs,
+            What::Exit {
+                container,
+                attempt,
+                cause: Cause::Own,
+            },
+        );
+        self.tell(scenario, Note::Started(container, attempt), now);
+        if told_to_stop {
+            self.terminate(scenario, container, attempt, now);
+        }
+    }
+
+    fn exit(&mut self, scenario: &Scenario, container: usize, attempt: u32, cause: Cause, now: Time) {
+        let truth = &mut self.truths[container];
+        if truth.attempt != attempt {
+            return;
+        }
+        let started_at = match truth.life {
+            Life::Running { since, .. } => Some(since),
+            Life::Starting { .. } => None,
+            _ => return,
+        };
+        let instance = scenario.cast[container].instance(attempt);
+        let (code, signal, oom) = match cause {
+            Cause::Own => (instance.exit, None, instance.oom),
+            Cause::Term => (instance.term_code, None, false),
+            Cause::Kill => (137, Some(9), false),
+            Cause::Hook => (0, None, false),
+        };
+        let reason = match (oom, code) {
+            (true, _) => ExitReason::OomKilled,
+            (_, 0) => ExitReason::Completed,
+            _ => ExitReason::Error,
+        };
+        let ended = Ended {
+            code,
+            signal,
+            reason,
+            started_at,
+            finished_at: now,
+        };
+        truth.life = Life::Ended(ended);
+        self.tell(scenario, Note::Exited(container, attempt, ended), now);
+    }
+
+    fn sandbox_dies(&mut self, scenario: &Scenario, now: Time) {
+        if !self.sandbox_ready {
+            return;
+        }
+        self.sandbox_ready = false;
+        self.tell(scenario, Note::SandboxLost, now);
+        // A machine that went down takes the containers with it; a dead pause process may not.
+        if self.rng.chance(0.5) {
+            for container in 0..self.truths.len() {
+                let attempt = self.truths[container].attempt;
+                self.exit(scenario, container, attempt, Cause::Kill, now);
+            }
+        }
+    }
+
+    fn probe(&self, scenario: &Scenario, container: usize, attempt: u32, kind: ProbeKind, now: Time) -> bool {
+        let truth = &self.truths[container];
+        let Life::Running { since, .. } = truth.life else {
+            return false;
+        };
+        let instance = scenario.cast[container].instance(attempt);
+        let age = now.since(since);
+        truth.attempt == attempt
+            && match kind {
+                ProbeKind::Startup => age >= instance.started_after,
+                ProbeKind::Liveness => age < instance.live_until,
+                ProbeKind::Readiness => {
+                    age >= instance.ready_after
+                        && !instance
+                            .unready
+                            .iter()
+                            .any(|&(from, to)| (from..to).contains(&age))
+                }
+            }
+    }
+
+    // What is told.
+
+    /// Sends a note on its way to the agent, through the faults.
+    fn tell(&mut self, scenario: &Scenario, note: Note, now: Time) {
+        let what = What::Tell {
+            note,
+            epoch: self.epoch,
+        };
+        if self.rng.chance(scenario.lose) {
+            self.faults.lost += 1;
+            self.reconcile_in(scenario, now);
+            return;
+        }
+        // Answers to a question come when they come; only news of an instance can be overtaken by later news.
+        let news = matches!(note, Note::Started(..) | Note::Exited(..) | Note::Lost(..));
+        let late = if news && self.rng.chance(scenario.delay) {
+            self.faults.delayed += 1;
+            1 + self.rng.below(scenario.delay_max)
+        } else {
+            0
+        };
+        self.arrange(now + late, what);
+        if self.rng.chance(scenario.duplicate) {
+            self.faults.duplicated += 1;
+            let again = if news {
+                self.rng.below(scenario.delay_max)
+            } else {
+                0
+            };
+            self.arrange(now + late + again, what);
+        }
+    }
+
+    fn reconcile_in(&mut self, scenario: &Scenario, now: Time) {
+        if !self.reconcile_due {
+            self.reconcile_due = true;
+            let wait = 1 + self.rng.below(scenario.resync);
+            self.arrange(now + wait, What::Reconcile);
+        }
+    }
+
+    /// The agent is back: what was being started either came to be or did not.
+    pub(crate) fn agent_returns(&mut self, scenario: &Scenario, now: Time) {
+        self.agent_down = false;
+        self.sandbox_creating = false;
+        for container in 0..self.truths.len() {
+            let truth = &mut self.truths[container];
+            truth.pulling = false;
+            if matches!(truth.life, Life::Starting { .. }) {
+                let attempt = truth.attempt;
+                if self.rng.chance(0.5) {
+                    self.start_done(scenario, container, attempt, now);
+                } else {
+                    truth.life = Life::Absent;
+                }
+            }
+        }
+    }
+
+    /// Compares what the agent believes with the truth, and tells it what it missed.
+    pub(crate) fn reconcile(&mut self, obs: &Observation, notes: &mut Vec<Note>) {
+        self.reconcile_due = false;
+        match obs.sandbox.state {
+            SandboxState::Creating if !self.sandbox_creating && !self.sandbox_ready => {
+                notes.push(Note::SandboxFailed)
+            }
+            SandboxState::Creating | SandboxState::Absent if self.sandbox_ready => {
+                notes.push(Note::SandboxReady)
+            }
+            SandboxState::Ready if !self.sandbox_ready => notes.push(Note::SandboxLost),
+            _ => {}
+        }
+        for (i, (truth, c)) in self.truths.iter().zip(&obs.containers).enumerate() {
+            if c.image == Image::Pulling && !truth.pulling {
+                notes.push(if truth.image_here {
+                    Note::ImageReady(i)
+                } else {
+                    Note::ImageFailed(i)
+                });
+            }
+            let in_doubt = matches!(c.state, State::Starting { .. } | State::Unknown);
+            match truth.life {
+                _ if !c.state.is_alive() || truth.attempt != c.attempt => {}
+                Life::Running { .. } if in_doubt => notes.push(Note::Started(i, c.attempt)),
+                Life::Ended(ended) => notes.push(Note::Exited(i, c.attempt, ended)),
+                Life::Absent | Life::Refused if in_doubt => notes.push(Note::StartFailed(i, c.attempt)),
+                Life::Starting { .. } | Life::Running { .. } | Life::Absent | Life::Refused => {}
+            }
+        }
+    }
+
+    /// A note in the words of the engine.
+    pub(crate) fn event(&self, scenario: &Scenario, note: Note) -> Event {
+        match note {
+            Note::SandboxReady => Event::SandboxReady,
+            Note::SandboxFailed => Event::SandboxFailed {
+                message: self.texts.sandbox.clone(),
+            },
+            Note::SandboxLost => Event::SandboxLost,
+            Note::ImageReady(container) => Event::ImageReady { container },
+            Note::ImageFailed(container) => Event::ImageFailed {
+                container,
+                reason: self.texts.pull_reason.clone(),
+                message: self.texts.pull.clone(),
+            },
+            Note::ImageChanged(container) => Event::ImageChanged { container },
+            Note::Started(container, attempt) => Event::Started { container, attempt },
+            Note::StartFailed(container, attempt) => Event::StartFailed {
+                container,
+                attempt,
+                reason: self.texts.start_reason.clone(),
+                message: self.texts.start.clone(),
+            },
+            Note::Exited(container, attempt, ended) => Event::Exited {
+                container,
+                attempt,
+                exit: Exit {
+                    code: ended.code,
+                    signal: ended.signal,
+                    reason: ended.reason,
+                    started_at: ended.started_at,
+                    finished_at: ended.finished_at,
+                    message: scenario.cast[container].instance(attempt).message.clone(),
+                    killed_for: None,
+                },
+            },
+            Note::Lost(container, attempt) => Event::Lost { container, attempt },
+            Note::Probed(container, attempt, kind, ok) => Event::Probed {
+                container,
+                attempt,
+                kind,
+                outcome: if ok {
+                    ProbeOutcome::Success
+                } else {
+                    ProbeOutcome::Failure
+                },
+                message: (!ok).then(|| self.texts.refused.clone()),
+            },
+            Note::HookEnded(container, attempt, hook, error) => Event::HookEnded {
+                container,
+                attempt,
+                hook,
+                error: error.map(Arc::from),
+            },
+            Note::Stop(grace_ms) => Event::StopRequested { grace_ms },
+        }
+    }
+}
