@@ -15,32 +15,13 @@ pub(super) fn plan(input: &PodInput, spec: &PodSpec, features: &FeatureGates) ->
     let pod_policy = policy(spec.restart_policy.as_deref()).unwrap_or(RestartPolicy::Always);
     let mut containers = Vec::new();
     for (index, c) in spec.init_containers.iter().flatten().enumerate() {
-        containers.push(container(
-            c,
-            ContainerRef {
-                list: List::Init,
-                index,
-            },
-            pod_policy,
-            features,
-        ));
+        containers.push(container(c, ContainerRef { list: List::Init, index }, pod_policy, features));
     }
     for (index, c) in spec.containers.iter().enumerate() {
-        containers.push(container(
-            c,
-            ContainerRef {
-                list: List::Main,
-                index,
-            },
-            pod_policy,
-            features,
-        ));
+        containers.push(container(c, ContainerRef { list: List::Main, index }, pod_policy, features));
     }
-    let dialects = if containers.iter().any(|c| c.role == Role::Sidecar) {
-        vec![Dialect::Native]
-    } else {
-        Vec::new()
-    };
+    let dialects =
+        if containers.iter().any(|c| c.role == Role::Sidecar) { vec![Dialect::Native] } else { Vec::new() };
     Plan {
         pod: input.pod.metadata.name.clone().unwrap_or_default(),
         containers,
@@ -75,11 +56,8 @@ fn container(
     };
     // Without the gate only `Always` on an init container means anything (R8.5, R8.13).
     let own = own.filter(|_| features.container_restart_rules || role == Role::Sidecar);
-    let rules = if own.is_some() && features.container_restart_rules {
-        rules(c, features)
-    } else {
-        Vec::new()
-    };
+    let rules =
+        if own.is_some() && features.container_restart_rules { rules(c, features) } else { Vec::new() };
     let lifecycle = c.lifecycle.as_ref();
     ContainerPlan {
         name: c.name.clone(),
@@ -89,16 +67,8 @@ fn container(
         gates: Vec::new(),
         stop_after: Vec::new(),
         stop_stage: 0,
-        restart: Restart {
-            policy: own.unwrap_or(pod_policy),
-            rules,
-            backoff: BackoffPlan::KUBELET,
-        },
-        counts: if role == Role::Main {
-            Counts::Yes
-        } else {
-            Counts::No
-        },
+        restart: Restart { policy: own.unwrap_or(pod_policy), rules, backoff: BackoffPlan::KUBELET },
+        counts: if role == Role::Main { Counts::Yes } else { Counts::No },
         keeps_alive: role == Role::Main,
         fatal: false,
         probes: [&c.startup_probe, &c.liveness_probe, &c.readiness_probe].map(|p| p.as_ref().map(probe)),
@@ -130,11 +100,7 @@ fn rules(c: &Container, features: &FeatureGates) -> Vec<RestartRule> {
             _ => RuleAction::Restart,
         };
         let is_in = codes.operator == "In";
-        Some(RestartRule {
-            action,
-            is_in,
-            values: codes.values.clone().unwrap_or_default(),
-        })
+        Some(RestartRule { action, is_in, values: codes.values.clone().unwrap_or_default() })
     };
     c.restart_policy_rules.iter().flatten().filter_map(rule).collect()
 }
@@ -151,19 +117,13 @@ fn probe(p: &Probe) -> ProbePlan {
         timeout_ms: u64::from(or(p.timeout_seconds, 1)) * 1_000,
         success_threshold: or(p.success_threshold, 1),
         failure_threshold: or(p.failure_threshold, 3),
-        grace_ms: p
-            .termination_grace_period_seconds
-            .and_then(|s| u64::try_from(s).ok())
-            .map(|s| s * 1_000),
+        grace_ms: p.termination_grace_period_seconds.and_then(|s| u64::try_from(s).ok()).map(|s| s * 1_000),
     }
 }
 
 fn hook(h: &LifecycleHandler) -> HookPlan {
     let sleep_ms = h.sleep.as_ref().map(|s| s.seconds.max(0).unsigned_abs() * 1_000);
-    HookPlan {
-        timeout_ms: None,
-        sleep_ms,
-    }
+    HookPlan { timeout_ms: None, sleep_ms }
 }
 
 /// List order (R1.2 to R1.7): init entries one after the other, mains after them, each main after the one before it
@@ -184,11 +144,7 @@ pub(super) fn gates(draft: &mut Draft<'_>, explicit: &depends_on::Graph) {
     for main in draft.mains() {
         if !explicit.replaces(main) {
             // In a chain the last entry stands for all; a graph has several ends.
-            let from = if explicit.is_empty() {
-                inits.len().saturating_sub(1)
-            } else {
-                0
-            };
+            let from = if explicit.is_empty() { inits.len().saturating_sub(1) } else { 0 };
             for &on in &inits[from..] {
                 let (need, dialect) = need(draft, on);
                 draft.gate(main, on, need, dialect);

@@ -14,7 +14,8 @@
 //!
 //! An entry a line (or separated by `;`), clauses separated by commas. Without a word after it, a dependency means
 //! `completed` for an init container and `started` for any other. Entries of `initContainers` wait for what their
-//! line says instead of the entry before them; entries of `containers` still wait for all of `initContainers`.
+//! line says instead of the entry before them; entries of `containers` still wait for all of `initContainers`, but no
+//! longer for each other. Two containers with stop numbers stop by these, whatever their start order.
 
 use std::collections::BTreeMap;
 
@@ -37,6 +38,12 @@ pub(super) struct Graph {
 impl Graph {
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Whether two containers have numbers for their stop, so that the start order does not decide it.
+    pub(super) fn numbers_stop(&self, a: usize, b: usize) -> bool {
+        let numbered = |c: &usize| self.entries.get(c).is_some_and(|e| e.stop.is_some());
+        numbered(&a) && numbered(&b)
     }
 
     /// Whether list order no longer holds for a container.
@@ -83,11 +90,7 @@ pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
         }
     }
     let order = |f: fn(&Entry) -> Option<i64>| -> Vec<(usize, i64)> {
-        graph
-            .entries
-            .iter()
-            .filter_map(|(&c, e)| Some((c, f(e)?)))
-            .collect()
+        graph.entries.iter().filter_map(|(&c, e)| Some((c, f(e)?))).collect()
     };
     let stops = order(|e| e.stop);
     graph.stop_edges = pairs(&stops).collect();
@@ -103,19 +106,13 @@ pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
 type Problem = (String, String);
 
 fn read_line(draft: &Draft<'_>, graph: &mut Graph, line: &str) -> Result<(), Problem> {
-    let (subject, clauses) = line.split_once(':').ok_or_else(|| {
-        (
-            "there is no `:`".to_owned(),
-            "write `CONTAINER: DEPENDENCY, …`".to_owned(),
-        )
-    })?;
+    let (subject, clauses) = line
+        .split_once(':')
+        .ok_or_else(|| ("there is no `:`".to_owned(), "write `CONTAINER: DEPENDENCY, …`".to_owned()))?;
     let subject = find(draft, subject.trim())?;
     if graph.entries.contains_key(&subject) {
         let name = &draft.plan.containers[subject].name;
-        return Err((
-            format!("`{name}` has a line already"),
-            "put all its clauses on one line".to_owned(),
-        ));
+        return Err((format!("`{name}` has a line already"), "put all its clauses on one line".to_owned()));
     }
     let mut entry = Entry::default();
     for clause in clauses.split(',').map(str::trim) {
@@ -128,10 +125,7 @@ fn read_line(draft: &Draft<'_>, graph: &mut Graph, line: &str) -> Result<(), Pro
             ["start", n] => entry.start = Some(number(n)?),
             ["stop", n] => entry.stop = Some(number(n)?),
             [] => {
-                return Err((
-                    "an empty clause".to_owned(),
-                    "write `none` to wait for nobody".to_owned(),
-                ));
+                return Err(("an empty clause".to_owned(), "write `none` to wait for nobody".to_owned()));
             }
             [name, rest @ ..] => entry.dependencies.push(dependency(draft, subject, name, rest)?),
         }
@@ -143,17 +137,9 @@ fn read_line(draft: &Draft<'_>, graph: &mut Graph, line: &str) -> Result<(), Pro
 fn dependency(draft: &Draft<'_>, subject: usize, name: &str, words: &[&str]) -> Result<Dependency, Problem> {
     let on = find(draft, name)?;
     if on == subject {
-        return Err((
-            format!("`{name}` cannot wait for itself"),
-            "name another container".to_owned(),
-        ));
+        return Err((format!("`{name}` cannot wait for itself"), "name another container".to_owned()));
     }
-    let mut dependency = Dependency {
-        on,
-        need: None,
-        restart: false,
-        fence: false,
-    };
+    let mut dependency = Dependency { on, need: None, restart: false, fence: false };
     for word in words {
         match *word {
             "completed" => dependency.need = Some(Need::Completed),
@@ -174,12 +160,8 @@ fn dependency(draft: &Draft<'_>, subject: usize, name: &str, words: &[&str]) -> 
 }
 
 fn number(text: &str) -> Result<i64, Problem> {
-    text.parse().map_err(|_| {
-        (
-            format!("{text:?} is not a whole number"),
-            "write for example `start 1`".to_owned(),
-        )
-    })
+    text.parse()
+        .map_err(|_| (format!("{text:?} is not a whole number"), "write for example `start 1`".to_owned()))
 }
 
 fn find(draft: &Draft<'_>, name: &str) -> Result<usize, Problem> {
@@ -197,30 +179,28 @@ fn find(draft: &Draft<'_>, name: &str) -> Result<usize, Problem> {
 fn pairs(numbers: &[(usize, i64)]) -> impl Iterator<Item = (usize, usize)> + '_ {
     numbers.iter().flat_map(move |&(low, n)| {
         let next = numbers.iter().map(|(_, m)| *m).filter(|m| *m > n).min();
-        numbers
-            .iter()
-            .filter(move |(_, m)| Some(*m) == next)
-            .map(move |&(high, _)| (low, high))
+        numbers.iter().filter(move |(_, m)| Some(*m) == next).map(move |&(high, _)| (low, high))
     })
 }
 
 /// Turns what was read into roles and gates.
 pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
     let dialect = Some(Dialect::DependsOn);
+    if !graph.is_empty() {
+        // Who writes a graph means the graph: mains it does not mention start together.
+        for c in &mut draft.plan.containers {
+            c.gates.retain(|g| g.need != Need::Launched);
+        }
+    }
     for (&container, entry) in &graph.entries {
-        draft.plan.containers[container]
-            .gates
-            .retain(|g| g.need != Need::Launched);
         if entry.sidecar {
             draft.make_sidecar(container, Dialect::DependsOn, Counts::No);
         }
         for dependency in &entry.dependencies {
-            let need = dependency
-                .need
-                .unwrap_or(match draft.plan.containers[dependency.on].role {
-                    Role::Init => Need::Completed,
-                    _ => Need::Started,
-                });
+            let need = dependency.need.unwrap_or(match draft.plan.containers[dependency.on].role {
+                Role::Init => Need::Completed,
+                _ => Need::Started,
+            });
             draft.gate(container, dependency.on, need, dialect);
             let c = &mut draft.plan.containers[container];
             if dependency.restart {
@@ -238,17 +218,10 @@ pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
             make_fatal(draft, container);
         }
     }
-    let starts: Vec<(usize, i64)> = graph
-        .entries
-        .iter()
-        .filter_map(|(&c, e)| Some((c, e.start?)))
-        .collect();
+    let starts: Vec<(usize, i64)> = graph.entries.iter().filter_map(|(&c, e)| Some((c, e.start?))).collect();
     for (low, high) in pairs(&starts) {
-        let need = if draft.plan.containers[low].role == Role::Init {
-            Need::Completed
-        } else {
-            Need::Started
-        };
+        let need =
+            if draft.plan.containers[low].role == Role::Init { Need::Completed } else { Need::Started };
         draft.gate(high, low, need, dialect);
     }
     if graph.entries.values().any(|e| e.primary) {

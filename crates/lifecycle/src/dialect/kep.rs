@@ -25,12 +25,10 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
         }
         if place.list != List::Main {
             draft.findings.push(
-                Finding::error(
-                    "kep-init",
-                    path,
-                    format!("`lifecycle.type: {value}` on an init container"),
-                )
-                .hint("move the container to `spec.containers`, or write `restartPolicy: Always` instead"),
+                Finding::error("kep-init", path, format!("`lifecycle.type: {value}` on an init container"))
+                    .hint(
+                        "move the container to `spec.containers`, or write `restartPolicy: Always` instead",
+                    ),
             );
             continue;
         }
@@ -52,11 +50,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     if sidecars.is_empty() {
         return;
     }
-    let mains: Vec<usize> = draft
-        .mains()
-        .into_iter()
-        .filter(|m| !sidecars.contains(m))
-        .collect();
+    let mains: Vec<usize> = draft.mains().into_iter().filter(|m| !sidecars.contains(m)).collect();
     if mains.is_empty() {
         draft.findings.push(
             Finding::error("kep-standard", FieldPath::spec("containers"), "every container is `type: Sidecar`")

@@ -56,11 +56,7 @@ struct Draft<'a> {
 impl<'a> Draft<'a> {
     fn new(input: &'a PodInput, features: FeatureGates) -> Result<Self, Vec<Finding>> {
         let Some(spec) = &input.pod.spec else {
-            return Err(vec![Finding::error(
-                "R8.1",
-                FieldPath::root().field("spec"),
-                "a pod needs a spec",
-            )]);
+            return Err(vec![Finding::error("R8.1", FieldPath::root().field("spec"), "a pod needs a spec")]);
         };
         let count = spec.containers.len() + spec.init_containers.as_ref().map_or(0, Vec::len);
         if count > CONTAINERS_MAX {
@@ -72,22 +68,14 @@ impl<'a> Draft<'a> {
         }
         if spec.containers.is_empty() {
             return Err(vec![
-                Finding::error(
-                    "R8.1",
-                    FieldPath::spec("containers"),
-                    "a pod needs at least one container",
-                )
-                .hint("add an entry to `spec.containers`; init containers and sidecars alone are not a pod"),
+                Finding::error("R8.1", FieldPath::spec("containers"), "a pod needs at least one container")
+                    .hint(
+                        "add an entry to `spec.containers`; init containers and sidecars alone are not a pod",
+                    ),
             ]);
         }
         let plan = base::plan(input, spec, &features);
-        Ok(Draft {
-            input,
-            spec,
-            features,
-            plan,
-            findings: Vec::new(),
-        })
+        Ok(Draft { input, spec, features, plan, findings: Vec::new() })
     }
 
     fn container(&self, place: ContainerRef) -> Option<&'a Container> {
@@ -99,13 +87,7 @@ impl<'a> Draft<'a> {
     }
 
     fn annotation(&self, name: &str) -> Option<&'a str> {
-        self.input
-            .pod
-            .metadata
-            .annotations
-            .as_ref()?
-            .get(name)
-            .map(String::as_str)
+        self.input.pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
     }
 
     /// Plan indices of the entries of `spec.containers`.
@@ -119,20 +101,13 @@ impl<'a> Draft<'a> {
     }
 
     fn of_list(&self, list: List) -> Vec<usize> {
-        (0..self.plan.containers.len())
-            .filter(|&i| self.plan.containers[i].place.list == list)
-            .collect()
+        (0..self.plan.containers.len()).filter(|&i| self.plan.containers[i].place.list == list).collect()
     }
 
     fn gate(&mut self, container: usize, on: usize, need: Need, dialect: Option<Dialect>) {
         let gates = &mut self.plan.containers[container].gates;
         if !gates.iter().any(|g| g.on == on && g.need == need) {
-            gates.push(Gate {
-                on,
-                need,
-                every_start: false,
-                dialect,
-            });
+            gates.push(Gate { on, need, every_start: false, dialect });
         }
     }
 
@@ -165,10 +140,7 @@ impl<'a> Draft<'a> {
             );
             return Err(self.findings);
         }
-        Ok(Planned {
-            plan: self.plan,
-            warnings: self.findings,
-        })
+        Ok(Planned { plan: self.plan, warnings: self.findings })
     }
 
     /// What starts after another stops before it: the stop order is the start order backwards. Launch priority is the
@@ -178,7 +150,8 @@ impl<'a> Draft<'a> {
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); n];
         for (i, c) in self.plan.containers.iter().enumerate() {
             for gate in &c.gates {
-                if gate.need != Need::Launched && gate.dialect != Some(Dialect::Priority) {
+                let ordered = gate.need != Need::Launched && gate.dialect != Some(Dialect::Priority);
+                if ordered && !explicit.numbers_stop(gate.on, i) {
                     after[gate.on].push(i);
                 }
             }
@@ -214,12 +187,8 @@ impl<'a> Draft<'a> {
     }
 
     fn refuse_cycles(&mut self) {
-        let edges: Vec<Vec<usize>> = self
-            .plan
-            .containers
-            .iter()
-            .map(|c| c.gates.iter().map(|g| g.on).collect())
-            .collect();
+        let edges: Vec<Vec<usize>> =
+            self.plan.containers.iter().map(|c| c.gates.iter().map(|g| g.on).collect()).collect();
         let edges: Vec<&[usize]> = edges.iter().map(Vec::as_slice).collect();
         if let Err(cycle) = topological(&edges) {
             let finding = self.cycle("cycle", "containers wait for each other in a circle", &cycle);
@@ -231,18 +200,15 @@ impl<'a> Draft<'a> {
         let name = |i: usize| self.plan.containers[i].name.as_str();
         let mut round: Vec<&str> = cycle.iter().map(|&i| name(i)).collect();
         round.push(name(cycle[0]));
-        let mut places = cycle
-            .iter()
-            .zip(cycle.iter().cycle().skip(1))
-            .map(|(&from, &on)| {
-                let gate = self.plan.containers[from].gates.iter().find(|g| g.on == on);
-                let dialect = gate.and_then(|g| g.dialect);
-                let text = match dialect {
-                    Some(d) => format!("`{}` waits for `{}` ({})", name(from), name(on), d.name()),
-                    None => format!("`{}` waits for `{}` (list order)", name(from), name(on)),
-                };
-                (self.origin(from, dialect), text)
-            });
+        let mut places = cycle.iter().zip(cycle.iter().cycle().skip(1)).map(|(&from, &on)| {
+            let gate = self.plan.containers[from].gates.iter().find(|g| g.on == on);
+            let dialect = gate.and_then(|g| g.dialect);
+            let text = match dialect {
+                Some(d) => format!("`{}` waits for `{}` ({})", name(from), name(on), d.name()),
+                None => format!("`{}` waits for `{}` (list order)", name(from), name(on)),
+            };
+            (self.origin(from, dialect), text)
+        });
         let (path, _) = places.next().unwrap_or_default();
         let mut finding = Finding::error(code, path, format!("{what}: {}", round.join(" -> ")))
             .hint("take one of these orders out; no container of the circle could ever start");
@@ -258,9 +224,7 @@ impl<'a> Draft<'a> {
             Some(Dialect::Priority) if self.annotation(priority::ANNOTATION) == Some("Ordered") => {
                 FieldPath::annotation(priority::ANNOTATION)
             }
-            Some(Dialect::Priority) => self
-                .env_path(place, &priority::ENVS)
-                .unwrap_or_else(|| place.path()),
+            Some(Dialect::Priority) => self.env_path(place, &priority::ENVS).unwrap_or_else(|| place.path()),
             _ => place.path(),
         }
     }
@@ -272,10 +236,7 @@ impl<'a> Draft<'a> {
         names: &[&str],
     ) -> Option<(usize, &'a k8s_openapi::api::core::v1::EnvVar)> {
         let env = self.container(place)?.env.as_ref()?;
-        env.iter()
-            .enumerate()
-            .rev()
-            .find(|(_, e)| names.contains(&e.name.as_str()))
+        env.iter().enumerate().rev().find(|(_, e)| names.contains(&e.name.as_str()))
     }
 
     fn env_path(&self, place: ContainerRef, names: &[&str]) -> Option<FieldPath> {

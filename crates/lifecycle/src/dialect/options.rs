@@ -12,27 +12,15 @@ const BACKOFF: &str = "outrigger.dev/restart-backoff";
 const POST_START_TIMEOUT: &str = "outrigger.dev/post-start-timeout";
 
 /// Every annotation that is ours.
-const KNOWN: [&str; 7] = [
-    depends_on::ANNOTATION,
-    SIDECAR_PHASE,
-    PRE_STOP,
-    SIDECAR_GRACE,
-    FENCE,
-    BACKOFF,
-    POST_START_TIMEOUT,
-];
+const KNOWN: [&str; 7] =
+    [depends_on::ANNOTATION, SIDECAR_PHASE, PRE_STOP, SIDECAR_GRACE, FENCE, BACKOFF, POST_START_TIMEOUT];
 
 pub(super) fn apply(draft: &mut Draft<'_>) {
     unknown(draft);
     if let Some(value) = draft.annotation(SIDECAR_PHASE) {
         match value {
             "Count" => {
-                for c in draft
-                    .plan
-                    .containers
-                    .iter_mut()
-                    .filter(|c| c.role == Role::Sidecar)
-                {
+                for c in draft.plan.containers.iter_mut().filter(|c| c.role == Role::Sidecar) {
                     c.counts = Counts::Yes;
                 }
             }
@@ -66,10 +54,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
                         FieldPath::annotation(SIDECAR_GRACE),
                         format!("{value} kept for sidecars is more than the whole grace of {grace} s"),
                     )
-                    .related(
-                        FieldPath::spec("terminationGracePeriodSeconds"),
-                        "the grace of the pod",
-                    )
+                    .related(FieldPath::spec("terminationGracePeriodSeconds"), "the grace of the pod")
                     .hint("raise terminationGracePeriodSeconds or keep less"),
                 );
             }
@@ -79,12 +64,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     if let Some(value) = draft.annotation(POST_START_TIMEOUT) {
         match duration_ms(value) {
             Some(ms) => {
-                for hook in draft
-                    .plan
-                    .containers
-                    .iter_mut()
-                    .filter_map(|c| c.post_start.as_mut())
-                {
+                for hook in draft.plan.containers.iter_mut().filter_map(|c| c.post_start.as_mut()) {
                     hook.timeout_ms = Some(ms);
                 }
             }
@@ -115,22 +95,13 @@ fn fence(draft: &mut Draft<'_>, restart: bool) {
     let inits = draft.inits();
     for i in 0..draft.plan.containers.len() {
         // In a chain only the last entry is a gate; a fence stands around all sidecars before it.
-        if !inits.contains(&i)
-            && draft.plan.containers[i]
-                .gates
-                .iter()
-                .any(|g| inits.contains(&g.on))
-        {
+        if !inits.contains(&i) && draft.plan.containers[i].gates.iter().any(|g| inits.contains(&g.on)) {
             for &on in inits.iter().filter(|&&on| sidecars[on]) {
                 draft.gate(i, on, Need::Ready, Some(Dialect::Native));
             }
         }
         let c = &mut draft.plan.containers[i];
-        for gate in c
-            .gates
-            .iter_mut()
-            .filter(|g| sidecars[g.on] && g.need != Need::Launched)
-        {
+        for gate in c.gates.iter_mut().filter(|g| sidecars[g.on] && g.need != Need::Launched) {
             gate.need = Need::Ready;
             gate.every_start = true;
             if restart && c.role == Role::Main {
@@ -155,29 +126,13 @@ fn backoff(draft: &mut Draft<'_>, value: &str) {
             Some((name, range)) => (Some(name.trim()), range.trim()),
             None => (None, part),
         };
-        let parsed = range
-            .split_once("..")
-            .and_then(|(a, b)| Some((duration_ms(a)?, duration_ms(b)?)));
+        let parsed = range.split_once("..").and_then(|(a, b)| Some((duration_ms(a)?, duration_ms(b)?)));
         let Some((initial_ms, max_ms)) = parsed.filter(|(a, b)| a <= b) else {
-            return bad(
-                draft,
-                BACKOFF,
-                value,
-                "a range such as `1s..60s` or `proxy=1s..10s`",
-            );
+            return bad(draft, BACKOFF, value, "a range such as `1s..60s` or `proxy=1s..10s`");
         };
-        let plan = BackoffPlan {
-            initial_ms,
-            max_ms,
-            reset_ms: BackoffPlan::KUBELET.reset_ms,
-        };
+        let plan = BackoffPlan { initial_ms, max_ms, reset_ms: BackoffPlan::KUBELET.reset_ms };
         let mut found = false;
-        for c in draft
-            .plan
-            .containers
-            .iter_mut()
-            .filter(|c| name.is_none_or(|n| c.name == n))
-        {
+        for c in draft.plan.containers.iter_mut().filter(|c| name.is_none_or(|n| c.name == n)) {
             c.restart.backoff = plan;
             found = true;
         }

@@ -34,9 +34,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     draft.uses(Dialect::Priority);
     for &main in &mains {
         // Containers of one level start together.
-        draft.plan.containers[main]
-            .gates
-            .retain(|g| g.need != Need::Launched);
+        draft.plan.containers[main].gates.retain(|g| g.need != Need::Launched);
     }
     for (&lower, low) in mains.iter().zip(&priorities) {
         for (&higher, _) in mains.iter().zip(&priorities).filter(|(_, high)| *high > low) {
@@ -55,10 +53,7 @@ fn priorities(draft: &mut Draft<'_>, mains: &[usize]) -> Option<Vec<i64>> {
                 if let Some(path) = draft.env_path(place, &ENVS) {
                     draft.findings.push(
                         Finding::warning("LP-4", path, "this priority is not read: the pod is `Ordered`")
-                            .related(
-                                FieldPath::annotation(ANNOTATION),
-                                "containers start in list order",
-                            ),
+                            .related(FieldPath::annotation(ANNOTATION), "containers start in list order"),
                     );
                 }
             }
@@ -113,11 +108,7 @@ fn of_container(draft: &mut Draft<'_>, place: ContainerRef) -> Option<i64> {
         }
         Err(_) => format!("launch priority {text:?} is not a whole number"),
     };
-    let field = if env.value_from.is_some() {
-        "valueFrom"
-    } else {
-        "value"
-    };
+    let field = if env.value_from.is_some() { "valueFrom" } else { "value" };
     draft.findings.push(
         Finding::error("LP-6", path.field(field), problem)
             .hint(format!("write a number from -{LIMIT} to {LIMIT}, in quotes")),

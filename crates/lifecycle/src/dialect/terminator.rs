@@ -22,9 +22,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
             .env(place, &[IMAGE])
             .is_some_and(|(_, e)| e.value.as_deref().is_some_and(|v| !v.is_empty()));
         let (kill, ignore) = (is_true(KILL), is_true(IGNORE));
-        let path = draft
-            .env_path(place, &[KILL, IMAGE, IGNORE])
-            .unwrap_or_else(|| place.path());
+        let path = draft.env_path(place, &[KILL, IMAGE, IGNORE]).unwrap_or_else(|| place.path());
         if !kill && !with_image {
             if ignore {
                 draft.findings.push(
@@ -36,12 +34,10 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
         }
         if place.list != List::Main {
             draft.findings.push(
-                Finding::warning(
-                    "ST-1",
-                    path,
-                    "the sidecar terminator does not look at init containers",
-                )
-                .hint("a native sidecar (`restartPolicy: Always`) ends with the mains anyway: drop the env"),
+                Finding::warning("ST-1", path, "the sidecar terminator does not look at init containers")
+                    .hint(
+                        "a native sidecar (`restartPolicy: Always`) ends with the mains anyway: drop the env",
+                    ),
             );
             continue;
         }
@@ -52,10 +48,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
                     path,
                     "the sidecar terminator has no effect with restartPolicy Always",
                 )
-                .related(
-                    crate::source::FieldPath::spec("restartPolicy"),
-                    "this pod never completes",
-                )
+                .related(crate::source::FieldPath::spec("restartPolicy"), "this pod never completes")
                 .hint("use restartPolicy Never or OnFailure"),
             );
             continue;

@@ -44,12 +44,7 @@ pub fn decide(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
             } else {
                 out.wake_at(rerun.not_before);
                 for i in 0..plan.containers.len() {
-                    out.wait(
-                        i,
-                        Wait::Rerun {
-                            not_before: rerun.not_before,
-                        },
-                    );
+                    out.wait(i, Wait::Rerun { not_before: rerun.not_before });
                 }
             }
         }
@@ -67,11 +62,7 @@ fn cancel_pointless_hooks(obs: &Observation, out: &mut Decision) {
         }
         for hook in [PostStart, PreStop, FirstPreStop] {
             if c.hook(hook).is_running() {
-                out.actions.push(Action::CancelHook {
-                    container: i,
-                    attempt: c.attempt,
-                    hook,
-                });
+                out.actions.push(Action::CancelHook { container: i, attempt: c.attempt, hook });
             }
         }
     }
@@ -95,10 +86,7 @@ fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
     if obs.sandbox.state == SandboxState::Lost {
         match after_lost_sandbox(plan, obs, finished) {
             Some(cause) => begin_stop(plan, cause, out),
-            None => out.actions.push(Action::BeginRerun {
-                cause: RerunCause::Sandbox,
-                deadline: now,
-            }),
+            None => out.actions.push(Action::BeginRerun { cause: RerunCause::Sandbox, deadline: now }),
         }
         return true;
     }
@@ -108,10 +96,7 @@ fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
         };
         if !p.restart.rules.is_empty() && rules::restarts_all(p, exit) {
             let cause = RerunCause::Rule { container: i };
-            out.actions.push(Action::BeginRerun {
-                cause,
-                deadline: now + plan.grace_ms,
-            });
+            out.actions.push(Action::BeginRerun { cause, deadline: now + plan.grace_ms });
             return true;
         }
         if rules::restarts_after(p, exit) {
@@ -138,10 +123,7 @@ fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
 }
 
 fn begin_stop(plan: &Plan, cause: StopCause, out: &mut Decision) {
-    out.actions.push(Action::BeginStop {
-        cause,
-        grace_ms: plan.grace_ms,
-    });
+    out.actions.push(Action::BeginStop { cause, grace_ms: plan.grace_ms });
 }
 
 /// R2.51, R2.52: what a lost sandbox means. `None`: make a new one and begin again.
@@ -184,11 +166,7 @@ impl Engine {
 
     /// A pod with a history.
     pub fn resume(plan: Plan, obs: Observation) -> Self {
-        Engine {
-            plan,
-            obs,
-            scratch: Decision::default(),
-        }
+        Engine { plan, obs, scratch: Decision::default() }
     }
 
     /// The plan.

@@ -15,9 +15,7 @@ use crate::time::Time;
 pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
     if obs.sandbox.state == SandboxState::Absent {
         if now >= obs.sandbox.retry_at {
-            out.actions.push(Action::CreateSandbox {
-                attempt: obs.sandbox.attempt,
-            });
+            out.actions.push(Action::CreateSandbox { attempt: obs.sandbox.attempt });
         } else {
             out.wake_at(obs.sandbox.retry_at);
         }
@@ -63,10 +61,7 @@ fn start(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision
         return;
     }
     match hindrance(plan, obs, i, now) {
-        None => out.actions.push(Action::Start {
-            container: i,
-            attempt: next_attempt(c),
-        }),
+        None => out.actions.push(Action::Start { container: i, attempt: next_attempt(c) }),
         Some(wait) => {
             match wait {
                 Wait::Backoff { until: at } | Wait::StartRetry { at } => out.wake_at(at),
@@ -96,10 +91,7 @@ pub(super) fn hindrance(plan: &Plan, obs: &Observation, i: usize, now: Time) -> 
         return Some(Wait::Sandbox);
     }
     if let Some(gate) = rules::closed_gate(plan, obs, i) {
-        return Some(Wait::Gate {
-            on: gate.on,
-            need: gate.need,
-        });
+        return Some(Wait::Gate { on: gate.on, need: gate.need });
     }
     let until = backoff::restart_at(&p.restart.backoff, c);
     if now < until {
@@ -166,23 +158,14 @@ fn post_start(p: &ContainerPlan, c: &Container, i: usize, now: Time, out: &mut D
     match c.post_start {
         Hook::Idle => {
             let deadline = hook.timeout_ms.map(|ms| now + ms);
-            out.actions.push(Action::RunHook {
-                container: i,
-                attempt: c.attempt,
-                hook: kind,
-                deadline,
-            });
+            out.actions.push(Action::RunHook { container: i, attempt: c.attempt, hook: kind, deadline });
         }
         Hook::Running { since } => {
             out.wait(i, Wait::Hook { hook: kind });
             // A hook that hangs must not hang the pod (G-14).
             if let Some(limit) = hook.timeout_ms {
                 if now >= since + limit {
-                    out.actions.push(Action::CancelHook {
-                        container: i,
-                        attempt: c.attempt,
-                        hook: kind,
-                    });
+                    out.actions.push(Action::CancelHook { container: i, attempt: c.attempt, hook: kind });
                 } else {
                     out.wake_at(since + limit);
                 }
@@ -213,10 +196,7 @@ fn reason_to_kill(plan: &Plan, obs: &Observation, i: usize, ending: bool) -> Opt
     }
     if !p.restart_with.is_empty() {
         let attempts: u32 = p.restart_with.iter().map(|&on| obs.containers[on].attempt).sum();
-        let back = p
-            .restart_with
-            .iter()
-            .all(|&on| matches!(obs.containers[on].state, State::Running { .. }));
+        let back = p.restart_with.iter().all(|&on| matches!(obs.containers[on].state, State::Running { .. }));
         if back && attempts > c.started_with {
             return Some(KillReason::Dependency);
         }
@@ -228,11 +208,7 @@ fn reason_to_kill(plan: &Plan, obs: &Observation, i: usize, ending: bool) -> Opt
 fn begin_kill(plan: &Plan, obs: &Observation, i: usize, reason: KillReason, now: Time, out: &mut Decision) {
     if obs.containers[i].kill.is_none() {
         let deadline = now + kill_grace_ms(plan, i, reason);
-        out.actions.push(Action::BeginKill {
-            container: i,
-            reason,
-            deadline,
-        });
+        out.actions.push(Action::BeginKill { container: i, reason, deadline });
     }
 }
 
@@ -269,11 +245,7 @@ pub(super) fn probe_one(
     }
     let due = probe::due(plan, state, since);
     if now >= due {
-        out.actions.push(Action::Probe {
-            container: i,
-            attempt: c.attempt,
-            kind,
-        });
+        out.actions.push(Action::Probe { container: i, attempt: c.attempt, kind });
     } else {
         out.wake_at(due);
     }

@@ -13,7 +13,7 @@ use crate::time::Time;
 /// Ends every container of the pod, in order.
 pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
     hold(plan, obs, out);
-    for i in 0..plan.containers.len() {
+    for &i in &plan.stop_order {
         let c = &obs.containers[i];
         if !c.state.is_alive() {
             keep_up(plan, obs, i, now, out);
@@ -26,11 +26,7 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
                     (None, Some(rerun)) => (KillReason::Rerun, rerun.deadline),
                     (None, None) => return,
                 };
-                out.actions.push(Action::BeginKill {
-                    container: i,
-                    reason,
-                    deadline,
-                });
+                out.actions.push(Action::BeginKill { container: i, reason, deadline });
             }
             Some(kill) => {
                 let turn = Turn::of(plan, obs, i, &kill, out.held_by[i]);
@@ -68,10 +64,7 @@ fn keep_up(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decisi
         return;
     }
     match run::hindrance(plan, obs, i, now) {
-        None => out.actions.push(Action::Start {
-            container: i,
-            attempt: run::next_attempt(c),
-        }),
+        None => out.actions.push(Action::Start { container: i, attempt: run::next_attempt(c) }),
         Some(wait) => {
             if let Wait::Backoff { until: at } | Wait::StartRetry { at } = wait {
                 out.wake_at(at);
@@ -88,11 +81,7 @@ fn hold(plan: &Plan, obs: &Observation, out: &mut Decision) {
     out.held_by.resize(plan.containers.len(), None);
     for &i in &plan.stop_order {
         out.held_by[i] = plan.containers[i].stop_after.iter().find_map(|&before| {
-            if obs.containers[before].state.is_alive() {
-                Some(before)
-            } else {
-                out.held_by[before]
-            }
+            if obs.containers[before].state.is_alive() { Some(before) } else { out.held_by[before] }
         });
     }
 }
@@ -111,29 +100,18 @@ struct Turn {
 
 impl Turn {
     fn at_once(kill: &Kill) -> Turn {
-        Turn {
-            held_by: None,
-            free_at: kill.deadline,
-            kill_at: kill.deadline,
-            first_hook_of: None,
-        }
+        Turn { held_by: None, free_at: kill.deadline, kill_at: kill.deadline, first_hook_of: None }
     }
 
     fn of(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, held_by: Option<usize>) -> Turn {
         let stage = plan.containers[i].stop_stage;
         let (free_at, kill_at) = match &obs.stop {
-            Some(stop) => (
-                turn_deadline(plan, stop, stage),
-                kill_deadline(plan, stop, stage).min(kill.deadline),
-            ),
+            Some(stop) => {
+                (turn_deadline(plan, stop, stage), kill_deadline(plan, stop, stage).min(kill.deadline))
+            }
             None => (kill.deadline, kill.deadline),
         };
-        Turn {
-            held_by,
-            free_at,
-            kill_at,
-            first_hook_of: first_hook(plan, obs, i),
-        }
+        Turn { held_by, free_at, kill_at, first_hook_of: first_hook(plan, obs, i) }
     }
 }
 
@@ -177,29 +155,19 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
         return;
     }
     if c.post_start.is_running() {
-        out.actions.push(Action::CancelHook {
-            container: i,
-            attempt: c.attempt,
-            hook: HookKind::PostStart,
-        });
+        out.actions.push(Action::CancelHook { container: i, attempt: c.attempt, hook: HookKind::PostStart });
     }
     // A grace of zero means what it says: KILL, now (G-29).
     let zero = kill.deadline <= kill.since || obs.stop.is_some_and(|s| s.grace_ms == 0);
     if zero {
         cancel_hooks(c, i, out);
-        out.actions.push(Action::Kill {
-            container: i,
-            attempt: c.attempt,
-        });
+        out.actions.push(Action::Kill { container: i, attempt: c.attempt });
         return;
     }
     if let Some(signalled) = kill.signalled_at {
         let kill_at = turn.kill_at.max(signalled + STOP_MIN_MS);
         if now >= kill_at {
-            out.actions.push(Action::Kill {
-                container: i,
-                attempt: c.attempt,
-            });
+            out.actions.push(Action::Kill { container: i, attempt: c.attempt });
         } else {
             out.wake_at(kill_at);
             out.wait(i, Wait::Stopping { kill_at });
@@ -213,10 +181,7 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
         // It is signalled as soon as it is there; if the runtime never says so, it is killed all the same.
         let kill_at = turn.kill_at + STOP_MIN_MS;
         if now >= kill_at {
-            out.actions.push(Action::Kill {
-                container: i,
-                attempt: c.attempt,
-            });
+            out.actions.push(Action::Kill { container: i, attempt: c.attempt });
         } else {
             out.wake_at(kill_at);
             out.wait(i, Wait::Stopping { kill_at });
@@ -224,11 +189,7 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
         return;
     }
     let kill_at = turn.kill_at.max(now + STOP_MIN_MS);
-    out.actions.push(Action::Terminate {
-        container: i,
-        attempt: c.attempt,
-        kill_at,
-    });
+    out.actions.push(Action::Terminate { container: i, attempt: c.attempt, kill_at });
 }
 
 /// Hooks and turn. False while something has to happen before the signal; what that is has been asked for or noted.
@@ -243,7 +204,7 @@ fn may_signal(plan: &Plan, obs: &Observation, i: usize, turn: &Turn, now: Time, 
     }
     let held = turn.held_by.filter(|_| now < turn.free_at);
     let running = matches!(c.state, State::Running { .. });
-    if p.pre_stop.is_some() && running && obs.stop.is_some() && held.is_some() {
+    if p.pre_stop.is_some() && running && held.is_some() {
         match p.pre_stop_when {
             PreStopWhen::AtOnce => hook(c, i, HookKind::PreStop, turn.kill_at, now, out),
             PreStopWhen::FirstAndOwnTurn => hook(c, i, HookKind::FirstPreStop, turn.kill_at, now, out),
@@ -267,12 +228,7 @@ fn hook(c: &Container, i: usize, kind: HookKind, deadline: Time, now: Time, out:
     let attempt = c.attempt;
     match c.hook(kind) {
         Hook::Idle if now < deadline => {
-            out.actions.push(Action::RunHook {
-                container: i,
-                attempt,
-                hook: kind,
-                deadline: Some(deadline),
-            });
+            out.actions.push(Action::RunHook { container: i, attempt, hook: kind, deadline: Some(deadline) });
             out.wake_at(deadline);
             false
         }
@@ -282,11 +238,7 @@ fn hook(c: &Container, i: usize, kind: HookKind, deadline: Time, now: Time, out:
             false
         }
         Hook::Running { .. } => {
-            out.actions.push(Action::CancelHook {
-                container: i,
-                attempt,
-                hook: kind,
-            });
+            out.actions.push(Action::CancelHook { container: i, attempt, hook: kind });
             true
         }
         Hook::Idle | Hook::Done | Hook::Failed { .. } => true,
@@ -296,11 +248,7 @@ fn hook(c: &Container, i: usize, kind: HookKind, deadline: Time, now: Time, out:
 fn cancel_hooks(c: &Container, i: usize, out: &mut Decision) {
     for hook in [HookKind::PreStop, HookKind::FirstPreStop] {
         if c.hook(hook).is_running() {
-            out.actions.push(Action::CancelHook {
-                container: i,
-                attempt: c.attempt,
-                hook,
-            });
+            out.actions.push(Action::CancelHook { container: i, attempt: c.attempt, hook });
         }
     }
 }
