@@ -9,12 +9,15 @@ mod backoff;
 mod decision;
 mod dialect;
 mod engine;
+mod explain;
 mod fold;
 mod observation;
 mod plan;
 mod probe;
+mod resources;
 pub mod rules;
 mod source;
+mod status;
 mod time;
 pub mod trace;
 
@@ -22,6 +25,7 @@ pub use action::{Action, Event, ProbeOutcome};
 pub use decision::{Decision, Wait};
 pub use dialect::{ANNOTATION_PREFIX, Planned, plan};
 pub use engine::{Engine, STOP_MIN_MS, decide};
+pub use explain::{Span, explain, explain_stop};
 pub use observation::{
     Backoff, Container, Exit, ExitReason, Hook, HookKind, Image, Kill, KillReason, Observation, Probe, Rerun,
     RerunCause, Sandbox, SandboxState, StartFailure, State, Stop, StopCause, Verdict,
@@ -30,5 +34,10 @@ pub use plan::{
     BackoffPlan, CONTAINERS_MAX, ContainerPlan, Counts, Dialect, Gate, HookPlan, Need, Plan, PreStopWhen,
     ProbeKind, ProbePlan, Restart, RestartPolicy, RestartRule, Role, RuleAction,
 };
+pub use resources::{
+    Amount, Amounts, Format, Qos, QuantityError, ResourceTotals, effective, oom_score_adj, parse_quantity,
+    qos,
+};
 pub use source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput, Segment, Severity};
+pub use status::{ContainerFacts, Phase, StatusFacts, phase, pod_status};
 pub use time::Time;

@@ -1,0 +1,322 @@
+//! One sentence for people, for everything a container can wait for and everything that ends one.
+//!
+//! `run`, `plan`, `simulate` and the pod status all show these sentences; they are part of what users see.
+
+use std::fmt;
+
+use crate::decision::{Decision, Wait};
+use crate::engine::decide;
+use crate::observation::{
+    Container, Exit, Hook, HookKind, Image, KillReason, Observation, SandboxState, State, StopCause,
+};
+use crate::plan::{Need, Plan, ProbeKind};
+use crate::probe;
+use crate::rules;
+use crate::time::Time;
+
+/// Why a container waits. The container itself is the unnamed subject: "waits for `proxy` to be ready: …".
+pub fn explain(plan: &Plan, obs: &Observation, container: usize, wait: Wait, now: Time) -> String {
+    Teller { plan, obs, now }.wait(container, wait, Depth::Chain)
+}
+
+/// What ends a pod. The pod is the unnamed subject: "is deleted".
+pub fn explain_stop(plan: &Plan, cause: StopCause) -> String {
+    let name = |i: usize| &plan.containers[i].name;
+    match cause {
+        StopCause::Deleted => "was asked to stop".to_owned(),
+        StopCause::Completed => "has done its work".to_owned(),
+        StopCause::InitFailed { container } => {
+            format!("init container `{}` failed and is not restarted", name(container))
+        }
+        StopCause::DeadlineExceeded => match plan.active_deadline_ms {
+            Some(ms) => format!("was active longer than its deadline of {}", Span(ms)),
+            None => "was active longer than its deadline".to_owned(),
+        },
+        StopCause::Fatal { container } => {
+            format!("container `{}` ended, and its end is the pod's", name(container))
+        }
+        StopCause::GateNeverOpens { container, on } => format!(
+            "container `{}` waits for `{}`, which has ended for good without becoming what is waited for",
+            name(container),
+            name(on)
+        ),
+        StopCause::SandboxLost => "lost its sandbox and must not run anything twice".to_owned(),
+    }
+}
+
+impl KillReason {
+    /// Why a container is being ended, to follow "because".
+    pub fn why(self) -> &'static str {
+        match self {
+            KillReason::Liveness => "its liveness probe failed",
+            KillReason::Startup => "its startup probe failed",
+            KillReason::PostStart => "its postStart hook failed",
+            KillReason::ImageChanged => "its image changed",
+            KillReason::Dependency => "a container it restarts with was restarted",
+            KillReason::Fence => "a container it depends on is no longer ready",
+            KillReason::Unknown => "the runtime has lost track of it",
+            KillReason::PodStop => "the pod stops",
+            KillReason::Rerun => "the whole pod restarts",
+        }
+    }
+}
+
+/// How far a chain of waiting containers is followed.
+#[derive(Clone, Copy, PartialEq)]
+enum Depth {
+    /// The one waited for may in turn say what it waits for.
+    Chain,
+    /// No further.
+    Last,
+}
+
+struct Teller<'a> {
+    plan: &'a Plan,
+    obs: &'a Observation,
+    now: Time,
+}
+
+impl Teller<'_> {
+    fn name(&self, i: usize) -> &str {
+        &self.plan.containers[i].name
+    }
+
+    fn ago(&self, since: Time) -> Span {
+        Span(self.now.since(since))
+    }
+
+    fn until(&self, at: Time) -> Span {
+        Span(at.since(self.now))
+    }
+
+    fn wait(&self, i: usize, wait: Wait, depth: Depth) -> String {
+        let c = &self.obs.containers[i];
+        match wait {
+            Wait::Sandbox => self.sandbox(),
+            Wait::Gate { on, need } => {
+                let doing = self.doing(on, need, depth);
+                format!("waits for `{}` {}: {doing}", self.name(on), need_words(need))
+            }
+            Wait::Image => match c.image_failures {
+                0 => "waits for its image: being pulled".to_owned(),
+                n => format!(
+                    "waits for its image: being pulled, after {}",
+                    times(n, "failed try", "failed tries")
+                ),
+            },
+            Wait::ImageRetry { at } => match &c.image {
+                Image::Failed { reason, message, .. } => {
+                    format!("waits for its image: {reason}: {message}, next try in {}", self.until(at))
+                }
+                _ => format!("waits for its image: next try in {}", self.until(at)),
+            },
+            Wait::Backoff { until } => format!(
+                "restarts in {} (back-off after {}{})",
+                self.until(until),
+                times(c.restarts, "restart", "restarts"),
+                c.exit.as_ref().map_or(String::new(), |e| format!(", last {}", exit_words(e)))
+            ),
+            Wait::StartRetry { at } => match &c.start_failure {
+                Some(f) => format!(
+                    "could not be started: {}: {}, next try in {}",
+                    f.reason,
+                    f.message,
+                    self.until(at)
+                ),
+                None => format!("could not be started, next try in {}", self.until(at)),
+            },
+            Wait::Hook { hook } => format!("waits for {}", self.hook(c, hook, "its")),
+            Wait::StartupProbe => format!("runs but is not started: {}", self.probe(i, ProbeKind::Startup)),
+            Wait::ReadinessProbe => format!("runs but is not ready: {}", self.probe(i, ProbeKind::Readiness)),
+            Wait::StopTurn { on } => {
+                format!("is stopped after `{}`, which has not exited yet", self.name(on))
+            }
+            Wait::FirstPreStop { on } => {
+                let whose = format!("the first preStop hook of `{}`", self.name(on));
+                match self.obs.containers[on].first_pre_stop {
+                    Hook::Running { since } => {
+                        format!("is stopped after {whose}, running for {}", self.ago(since))
+                    }
+                    _ => format!("is stopped after {whose}"),
+                }
+            }
+            Wait::Stopping { kill_at } => self.stopping(c, kill_at),
+            Wait::Rerun { not_before } => {
+                format!("restarts with the whole pod in {}", self.until(not_before))
+            }
+        }
+    }
+
+    fn sandbox(&self) -> String {
+        let sandbox = &self.obs.sandbox;
+        let what = match (sandbox.state, &sandbox.message) {
+            (SandboxState::Absent, Some(message)) => format!(
+                "could not be made ({}), last: {message}, next try in {}",
+                times(sandbox.failures, "try", "tries"),
+                self.until(sandbox.retry_at)
+            ),
+            (SandboxState::Absent, None) => "not made yet".to_owned(),
+            (SandboxState::Creating, _) => "being made".to_owned(),
+            (SandboxState::Lost, _) => "lost".to_owned(),
+            (SandboxState::Ready, _) => "just made".to_owned(),
+        };
+        format!("waits for the pod's sandbox: {what}")
+    }
+
+    fn hook(&self, c: &Container, hook: HookKind, whose: &str) -> String {
+        let name = match hook {
+            HookKind::PostStart => "postStart",
+            HookKind::PreStop => "preStop",
+            HookKind::FirstPreStop => "first preStop",
+        };
+        match c.hook(hook) {
+            Hook::Running { since } => format!("{whose} {name} hook, running for {}", self.ago(*since)),
+            _ => format!("{whose} {name} hook"),
+        }
+    }
+
+    fn stopping(&self, c: &Container, kill_at: Time) -> String {
+        let because = match c.kill {
+            Some(kill) if kill.reason != KillReason::PodStop => format!(" because {}", kill.reason.why()),
+            _ => String::new(),
+        };
+        match c.kill.and_then(|k| k.signalled_at) {
+            Some(at) => {
+                format!("told to stop {} ago{because}; KILL in {}", self.ago(at), self.until(kill_at))
+            }
+            None => {
+                format!("is told to stop as soon as it has started{because}; KILL in {}", self.until(kill_at))
+            }
+        }
+    }
+
+    /// What the container another waits for is doing now.
+    fn doing(&self, i: usize, need: Need, depth: Depth) -> String {
+        let (p, c) = (&self.plan.containers[i], &self.obs.containers[i]);
+        match c.state {
+            State::Waiting => match self.wait_of(i) {
+                Some(wait) if depth == Depth::Chain => {
+                    format!("`{}` {}", self.name(i), self.wait(i, wait, Depth::Last))
+                }
+                Some(_) => "not started yet".to_owned(),
+                None => "about to start".to_owned(),
+            },
+            State::Starting { since } => format!("being started for {}", self.ago(since)),
+            State::Unknown => "the runtime has lost track of it".to_owned(),
+            State::Exited => self.exited(i, depth),
+            State::Running { since } => {
+                if let Some(kill) = c.kill {
+                    return format!("being stopped because {}", kill.reason.why());
+                }
+                let hook_due = p.post_start.is_some() && !c.post_start.is_over();
+                match need {
+                    Need::Completed => format!("running for {}", self.ago(since)),
+                    _ if hook_due => self.hook(c, HookKind::PostStart, "in its"),
+                    Need::Launched => format!("running for {}", self.ago(since)),
+                    _ if !rules::is_started(p, c) => self.probe(i, ProbeKind::Startup),
+                    _ => self.probe(i, ProbeKind::Readiness),
+                }
+            }
+        }
+    }
+
+    fn exited(&self, i: usize, depth: Depth) -> String {
+        let (p, c) = (&self.plan.containers[i], &self.obs.containers[i]);
+        let Some(exit) = &c.exit else {
+            return "exited".to_owned();
+        };
+        let how = format!("ended with {}", exit_words(exit));
+        if rules::final_exit(p, c).is_some() {
+            return format!("{how} and is not restarted");
+        }
+        match self.wait_of(i) {
+            Some(Wait::Backoff { until }) => format!(
+                "{how}, restarts in {} (back-off after {})",
+                self.until(until),
+                times(c.restarts, "restart", "restarts")
+            ),
+            Some(wait) if depth == Depth::Chain => format!("{how}, {}", self.wait(i, wait, Depth::Last)),
+            _ => format!("{how}, about to restart"),
+        }
+    }
+
+    /// Why another container waits: asked of the engine, so that there is one answer.
+    fn wait_of(&self, i: usize) -> Option<Wait> {
+        let mut decision = Decision::default();
+        decide(self.plan, self.obs, self.now, &mut decision);
+        decision.wait_of(i)
+    }
+
+    fn probe(&self, i: usize, kind: ProbeKind) -> String {
+        let (p, c) = (&self.plan.containers[i], &self.obs.containers[i]);
+        let name = kind.name();
+        let (Some(plan), State::Running { since }) = (p.probe(kind), c.state) else {
+            return format!("no {name} probe has run");
+        };
+        let state = c.probe(kind);
+        if state.failures > 0 {
+            let last = state.message.as_ref().map_or(String::new(), |m| format!(", last: {m}"));
+            return format!("{name} probe has failed {}{last}", times(state.failures, "time", "times"));
+        }
+        if state.last_ok == Some(true) {
+            return format!(
+                "{name} probe has succeeded {} of {}",
+                state.run,
+                times(plan.success_threshold, "time", "times")
+            );
+        }
+        if let Some(message) = &state.message {
+            return format!("{name} probe could not be made: {message}");
+        }
+        match (state.in_flight, probe::due(plan, state, since)) {
+            (Some(began), _) => format!("{name} probe has not answered for {}", self.ago(began)),
+            (None, due) if due > self.now => format!("first {name} probe in {}", self.until(due)),
+            (None, _) => format!("{name} probe has not run yet"),
+        }
+    }
+}
+
+fn need_words(need: Need) -> &'static str {
+    match need {
+        Need::Completed => "to complete",
+        Need::Started => "to be started",
+        Need::Ready => "to be ready",
+        Need::Launched => "to be launched",
+    }
+}
+
+fn exit_words(exit: &Exit) -> String {
+    match exit.reason {
+        crate::ExitReason::OomKilled => format!("exit code {}, out of memory", exit.code),
+        _ => format!("exit code {}", exit.code),
+    }
+}
+
+fn times(n: u32, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// A length of time, as people write it: `0.4 s`, `12.4 s`, `2 min 5 s`, `3 h 20 min`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span(
+    /// Milliseconds.
+    pub u64,
+);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tenths = self.0.saturating_add(50) / 100;
+        let s = tenths / 10;
+        match (s / 3600, s / 60 % 60, s % 60) {
+            (0, 0, s) if tenths % 10 > 0 => write!(f, "{s}.{} s", tenths % 10),
+            (0, 0, s) => write!(f, "{s} s"),
+            (0, m, 0) => write!(f, "{m} min"),
+            (0, m, s) => write!(f, "{m} min {s} s"),
+            (h, 0, _) => write!(f, "{h} h"),
+            (h, m, _) => write!(f, "{h} h {m} min"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+//! The conditions of a pod (section 5.4).
+
+use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
+
+use super::containers::{Face, face};
+use super::phase::Phase;
+use super::{StatusFacts, k8s_time};
+use crate::observation::{Exit, Observation, RerunCause, SandboxState};
+use crate::plan::{Counts, Dialect, Plan, Role};
+use crate::rules;
+use crate::source::List;
+
+/// False when the pod is over and a sidecar that does not count has failed (G-52).
+pub(super) const SIDECARS_SUCCEEDED: &str = "outrigger.dev/SidecarsSucceeded";
+
+/// The conditions of this list are ours; all others belong to somebody else and are kept (R5.31).
+const OWNED: [&str; 7] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+    "AllContainersRestarting",
+    SIDECARS_SUCCEEDED,
+];
+
+/// One condition, before it is compared with what was published.
+struct Verdict {
+    kind: &'static str,
+    holds: bool,
+    reason: Option<&'static str>,
+    message: Option<String>,
+}
+
+impl Verdict {
+    fn new(kind: &'static str, holds: bool) -> Verdict {
+        Verdict { kind, holds, reason: None, message: None }
+    }
+
+    fn because(mut self, reason: &'static str, message: Option<String>) -> Verdict {
+        (self.reason, self.message) = (Some(reason), message);
+        self
+    }
+}
+
+/// All conditions of a pod. `phase` is the one its containers make, which may still be Pending for one that was cut
+/// short.
+pub(super) fn conditions(
+    plan: &Plan,
+    obs: &Observation,
+    phase: Phase,
+    facts: &StatusFacts,
+    previous: Option<&PodStatus>,
+) -> Vec<PodCondition> {
+    let old: &[PodCondition] = previous.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    let sandbox = !obs.over && obs.sandbox.state == SandboxState::Ready;
+    let containers_ready = containers_ready(plan, obs, phase);
+    let ready = ready(&containers_ready, facts, old);
+    let mut verdicts = vec![
+        Verdict::new("PodReadyToStartContainers", sandbox),
+        initialized(plan, obs, phase, old),
+        ready,
+        containers_ready,
+        Verdict::new("PodScheduled", true),
+    ];
+    verdicts.extend(restarting(plan, obs, phase));
+    verdicts.extend(sidecars_succeeded(plan, obs));
+    let published = |v: Verdict| {
+        let status = if v.holds { "True" } else { "False" };
+        let same = find(old, v.kind).filter(|c| c.status == status);
+        PodCondition {
+            type_: v.kind.to_owned(),
+            status: status.to_owned(),
+            reason: v.reason.map(str::to_owned),
+            message: v.message,
+            last_transition_time: same
+                .and_then(|c| c.last_transition_time.clone())
+                .or_else(|| Some(k8s_time(facts.now))), // R5.30
+            observed_generation: facts.generation,
+            last_probe_time: None,
+        }
+    };
+    let mut all: Vec<PodCondition> = verdicts.into_iter().map(published).collect();
+    all.extend(old.iter().filter(|c| !OWNED.contains(&c.type_.as_str())).cloned());
+    all
+}
+
+fn find<'c>(conditions: &'c [PodCondition], kind: &str) -> Option<&'c PodCondition> {
+    conditions.iter().find(|c| c.type_ == kind)
+}
+
+fn initialized(plan: &Plan, obs: &Observation, phase: Phase, old: &[PodCondition]) -> Verdict {
+    let verdict = |holds| Verdict::new("Initialized", holds);
+    if phase == Phase::Succeeded {
+        return verdict(true).because("PodCompleted", None);
+    }
+    let in_list = |list| move |&i: &usize| plan.containers[i].place.list == list;
+    let all = 0..plan.containers.len();
+    // A main that shows itself proves that initialization is behind it, unless its gates were written by hand.
+    let seen = |i| !matches!(face(plan, obs, i), Face::Waiting);
+    let main_seen =
+        !plan.dialects.contains(&Dialect::DependsOn) && all.clone().filter(in_list(List::Main)).any(seen);
+    if main_seen || find(old, "Initialized").is_some_and(|c| c.status == "True") {
+        return verdict(true);
+    }
+    let incomplete = |&i: &usize| {
+        let (p, c) = (&plan.containers[i], &obs.containers[i]);
+        match p.role {
+            Role::Init => !c.was_completed,
+            _ => !c.was_started,
+        }
+    };
+    match names(plan, all.filter(in_list(List::Init)).filter(incomplete)) {
+        None => verdict(true),
+        Some(names) => verdict(false).because(
+            "ContainersNotInitialized",
+            Some(format!("containers with incomplete status: [{names}]")),
+        ),
+    }
+}
+
+fn containers_ready(plan: &Plan, obs: &Observation, phase: Phase) -> Verdict {
+    let verdict = |holds| Verdict::new("ContainersReady", holds);
+    match phase {
+        Phase::Succeeded => return verdict(false).because("PodCompleted", None),
+        Phase::Failed => return verdict(false).because("PodFailed", None),
+        Phase::Pending | Phase::Running => {}
+    }
+    let unready = |&i: &usize| {
+        let (p, c) = (&plan.containers[i], &obs.containers[i]);
+        matches!(p.role, Role::Sidecar | Role::Main) && !rules::is_ready(p, c)
+    };
+    // Plan order is init list first, so the sidecars that stand there come before the others (12.17).
+    match names(plan, (0..plan.containers.len()).filter(unready)) {
+        None => verdict(true),
+        Some(names) => verdict(false)
+            .because("ContainersNotReady", Some(format!("containers with unready status: [{names}]"))),
+    }
+}
+
+fn ready(containers: &Verdict, facts: &StatusFacts, all: &[PodCondition]) -> Verdict {
+    let verdict = |holds| Verdict::new("Ready", holds);
+    if !containers.holds {
+        let mut ready = verdict(false);
+        (ready.reason, ready.message) = (containers.reason, containers.message.clone());
+        return ready;
+    }
+    let mut missing = Vec::new();
+    for gate in &facts.readiness_gates {
+        match find(all, gate) {
+            Some(c) if c.status == "True" => {}
+            Some(c) => missing.push(format!(
+                "the status of pod readiness gate \"{gate}\" is not \"True\", but {}",
+                c.status
+            )),
+            None => missing
+                .push(format!("corresponding condition of pod readiness gate \"{gate}\" does not exist.")),
+        }
+    }
+    if missing.is_empty() {
+        verdict(true)
+    } else {
+        verdict(false).because("ReadinessGatesNotReady", Some(missing.join(", ")))
+    }
+}
+
+/// R2.40: only pods that can restart in place have this condition.
+fn restarting(plan: &Plan, obs: &Observation, phase: Phase) -> Option<Verdict> {
+    if !plan.may_restart_all() {
+        return None;
+    }
+    let verdict = |holds| Verdict::new("AllContainersRestarting", holds);
+    let by_rule = obs.rerun.is_some_and(|r| matches!(r.cause, RerunCause::Rule { .. }));
+    Some(match phase {
+        Phase::Succeeded => verdict(false).because("PodCompleted", None),
+        Phase::Failed => verdict(false).because("PodFailed", None),
+        _ if by_rule => verdict(true).because("RestartAllContainersStarted", None),
+        _ => verdict(false),
+    })
+}
+
+/// The phase is silent about sidecars that do not count; this says which of them ended badly.
+fn sidecars_succeeded(plan: &Plan, obs: &Observation) -> Option<Verdict> {
+    if !obs.over {
+        return None;
+    }
+    let failed = |&i: &usize| {
+        let (p, c) = (&plan.containers[i], &obs.containers[i]);
+        let exit = c.exit.as_ref();
+        p.role == Role::Sidecar && p.counts != Counts::Yes && exit.is_some_and(ended_badly)
+    };
+    let names = names(plan, (0..plan.containers.len()).filter(failed))?;
+    Some(
+        Verdict::new(SIDECARS_SUCCEEDED, false)
+            .because("SidecarFailed", Some(format!("sidecars that failed: [{names}]"))),
+    )
+}
+
+/// Ended by the stop signal it was sent is how many programs end; that alone is no failure of a sidecar.
+fn ended_badly(exit: &Exit) -> bool {
+    const KILL: i32 = 9;
+    const TERM_CODE: i32 = 143;
+    let as_told = exit.killed_for.is_some()
+        && (exit.code == TERM_CODE || exit.signal.is_some_and(|signal| signal != KILL));
+    exit.failed() && !as_told
+}
+
+/// Names in plan order with spaces between, as Go prints a list; `None` for no containers.
+fn names(plan: &Plan, containers: impl Iterator<Item = usize>) -> Option<String> {
+    let names: Vec<&str> = containers.map(|i| plan.containers[i].name.as_str()).collect();
+    (!names.is_empty()).then(|| names.join(" "))
+}

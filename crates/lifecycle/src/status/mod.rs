@@ -1,0 +1,157 @@
+//! The status of a pod: phase, conditions, container statuses (section 5).
+//!
+//! A function of plan and observation, of a few facts only the runtime knows ([`StatusFacts`]), and of the status
+//! published before, which decides when a condition last changed.
+
+mod conditions;
+mod containers;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod phase;
+#[cfg(test)]
+mod tests;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, PodIP, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1;
+use k8s_openapi::jiff::Timestamp;
+
+pub use self::phase::{Phase, phase};
+use crate::decision::Wait;
+use crate::explain::explain_stop;
+use crate::observation::{Observation, StopCause};
+use crate::plan::Plan;
+use crate::resources::Qos;
+use crate::source::List;
+use crate::time::Time;
+
+/// What a pod status says that neither plan nor observation knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StatusFacts {
+    /// The time of the status.
+    pub now: Time,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`, published as the one observed.
+    pub generation: Option<i64>,
+    /// The pod's class ([`crate::qos`]).
+    pub qos: Option<Qos>,
+    /// Addresses of the machine.
+    pub host_ips: Vec<String>,
+    /// Addresses of the pod, the primary first.
+    pub pod_ips: Vec<String>,
+    /// Condition types of `spec.readinessGates`.
+    pub readiness_gates: Vec<String>,
+    /// One entry per container of the plan, same order; missing entries are unknown.
+    pub containers: Vec<ContainerFacts>,
+}
+
+/// What only the runtime knows of a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ContainerFacts {
+    /// The image, by name.
+    pub image: String,
+    /// The image, by digest; empty until it is there.
+    pub image_id: String,
+    /// The runtime's id of the current instance.
+    pub container_id: Option<String>,
+    /// The runtime's id of the instance before that.
+    pub last_container_id: Option<String>,
+}
+
+/// The whole `.status` of a pod, now. `waits` are those of the last decision ([`crate::Decision::waits`]).
+pub fn pod_status(
+    plan: &Plan,
+    obs: &Observation,
+    waits: &[(usize, Wait)],
+    facts: &StatusFacts,
+    previous: Option<&PodStatus>,
+) -> PodStatus {
+    // R5.20: a terminal phase, once published, stands.
+    let published = previous.and_then(|s| Phase::from_name(s.phase.as_deref()?)).filter(|p| p.is_terminal());
+    let phase = published.unwrap_or_else(|| phase(plan, obs));
+    // A pod cut short is Failed (R5.23), but its conditions speak of containers that are not ready, not of a failure.
+    let basis = match published {
+        None if obs.over => phase::verdict(plan, obs).unwrap_or_else(|| phase::live(plan, obs)),
+        _ => phase,
+    };
+    let (reason, message) = reason(plan, obs).unzip();
+    let lists = Lists::new(plan, obs, waits, facts, previous);
+    PodStatus {
+        phase: Some(phase.name().to_owned()),
+        reason,
+        message,
+        conditions: Some(conditions::conditions(plan, obs, basis, facts, previous)),
+        qos_class: facts.qos.map(|q| q.name().to_owned()),
+        start_time: previous.and_then(|s| s.start_time.clone()).or_else(|| Some(k8s_time(obs.since))),
+        host_ip: facts.host_ips.first().cloned(),
+        host_ips: some(facts.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
+        pod_ip: facts.pod_ips.first().cloned(),
+        pod_ips: some(facts.pod_ips.iter().map(|ip| PodIP { ip: ip.clone() }).collect()),
+        init_container_statuses: some(lists.init),
+        container_statuses: some(lists.main),
+        ephemeral_container_statuses: some(lists.ephemeral),
+        observed_generation: facts.generation,
+        ..Default::default()
+    }
+}
+
+/// Reason and message of the pod itself, where exit codes alone do not tell what ended it.
+fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
+    let cause = obs.stop?.cause;
+    let (reason, message) = match cause {
+        StopCause::DeadlineExceeded => {
+            ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline".to_owned())
+        }
+        StopCause::GateNeverOpens { .. } => ("GateNeverOpens", explain_stop(plan, cause)),
+        StopCause::SandboxLost => ("SandboxLost", explain_stop(plan, cause)),
+        StopCause::Fatal { .. } => ("FatalContainerEnded", explain_stop(plan, cause)),
+        StopCause::Deleted | StopCause::Completed | StopCause::InitFailed { .. } => return None,
+    };
+    Some((reason.to_owned(), message))
+}
+
+/// Container statuses by the list of the spec they belong to.
+#[derive(Default)]
+struct Lists {
+    init: Vec<ContainerStatus>,
+    main: Vec<ContainerStatus>,
+    ephemeral: Vec<ContainerStatus>,
+}
+
+impl Lists {
+    fn new(
+        plan: &Plan,
+        obs: &Observation,
+        waits: &[(usize, Wait)],
+        facts: &StatusFacts,
+        previous: Option<&PodStatus>,
+    ) -> Lists {
+        let mut lists = Lists::default();
+        for (i, p) in plan.containers.iter().enumerate() {
+            let wait = waits.iter().find(|(c, _)| *c == i).map(|(_, w)| *w);
+            let (list, before) = match p.place.list {
+                List::Init => (&mut lists.init, previous.and_then(|s| s.init_container_statuses.as_ref())),
+                List::Main => (&mut lists.main, previous.and_then(|s| s.container_statuses.as_ref())),
+                List::Ephemeral => {
+                    (&mut lists.ephemeral, previous.and_then(|s| s.ephemeral_container_statuses.as_ref()))
+                }
+            };
+            let before = before.and_then(|all| all.iter().find(|s| s.name == p.name));
+            list.push(containers::status(plan, obs, i, wait, facts, before));
+        }
+        lists.main.sort_by(|a, b| a.name.cmp(&b.name)); // R5.51
+        lists
+    }
+}
+
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+/// A moment as Kubernetes writes it: whole seconds, so that a status reads back as it was written.
+pub(crate) fn k8s_time(time: Time) -> v1::Time {
+    let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
+    v1::Time(Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX))
+}

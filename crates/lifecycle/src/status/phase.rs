@@ -1,0 +1,176 @@
+//! The phase of a pod (sections 5.1 and 5.2), read off the observation.
+//!
+//! Kubernetes knows init containers, sidecars and regular containers; here the roles of the plan take their place,
+//! whichever list the container stands in. A terminal phase is published only when the pod is over (G-31).
+
+use std::fmt;
+
+use super::containers::{Face, face};
+use crate::observation::{Container, ExitReason, KillReason, Observation, State, StopCause};
+use crate::plan::{ContainerPlan, Counts, Plan, Role};
+use crate::rules;
+
+/// The phase of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Something has not started yet.
+    Pending,
+    /// Everything was started, and something runs or will again.
+    Running,
+    /// Everything that counts ended well.
+    Succeeded,
+    /// Something that counts did not.
+    Failed,
+}
+
+impl Phase {
+    /// As it stands in a pod status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Pending => "Pending",
+            Phase::Running => "Running",
+            Phase::Succeeded => "Succeeded",
+            Phase::Failed => "Failed",
+        }
+    }
+
+    /// Whether the pod will never change again.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Phase::Succeeded | Phase::Failed)
+    }
+
+    pub(super) fn from_name(name: &str) -> Option<Phase> {
+        [Phase::Pending, Phase::Running, Phase::Succeeded, Phase::Failed]
+            .into_iter()
+            .find(|p| p.name() == name)
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The phase of a pod, now.
+pub fn phase(plan: &Plan, obs: &Observation) -> Phase {
+    if obs.over {
+        // R5.23: a pod that was cut short before all its mains had ended has failed.
+        verdict(plan, obs).unwrap_or(Phase::Failed)
+    } else {
+        live(plan, obs)
+    }
+}
+
+/// The result of a pod that is over, by what stopped it and by its exit codes; `None` if some main never ran to its
+/// end, so that there is no result to speak of.
+pub(super) fn verdict(plan: &Plan, obs: &Observation) -> Option<Phase> {
+    if let Some(stop) = &obs.stop {
+        match stop.cause {
+            StopCause::InitFailed { .. }
+            | StopCause::DeadlineExceeded
+            | StopCause::GateNeverOpens { .. }
+            | StopCause::SandboxLost => return Some(Phase::Failed),
+            StopCause::Deleted | StopCause::Completed | StopCause::Fatal { .. } => {}
+        }
+    }
+    let mut failed = false;
+    for (p, c) in plan.containers.iter().zip(&obs.containers) {
+        match counted(p, c) {
+            Count::Nothing => {}
+            Count::Never => return None,
+            Count::Exit { failed: this } => failed |= this,
+        }
+    }
+    Some(if failed { Phase::Failed } else { Phase::Succeeded })
+}
+
+/// What one container adds to the result.
+enum Count {
+    /// Nothing.
+    Nothing,
+    /// It should have run to its end and has not.
+    Never,
+    /// Its exit.
+    Exit { failed: bool },
+}
+
+fn counted(p: &ContainerPlan, c: &Container) -> Count {
+    if matches!(p.role, Role::Init | Role::Ephemeral) || p.counts == Counts::No {
+        return Count::Nothing;
+    }
+    // One whose restart was refused at the end is judged by the instance before it.
+    let exit = c.exit.as_ref().or(c.last_exit.as_ref()).filter(|_| c.was_run);
+    match exit {
+        None if p.role == Role::Main => Count::Never,
+        None => Count::Nothing,
+        Some(exit) if p.counts == Counts::UnlessStopped && exit.killed_for == Some(KillReason::PodStop) => {
+            Count::Nothing
+        }
+        Some(exit) => Count::Exit { failed: exit.failed() },
+    }
+}
+
+/// The phase of a pod that is not over: Pending or Running.
+pub(super) fn live(plan: &Plan, obs: &Observation) -> Phase {
+    let (mut pending_init, mut pending_sidecar) = (false, false);
+    let (mut waiting, mut running, mut stopped) = (false, false, false);
+    for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
+        let face = face(plan, obs, i);
+        match (p.role, face) {
+            (Role::Ephemeral, _) => {}
+            // An init container that failed for good ends the pod, which is still going on (G-31).
+            (Role::Init, Face::Terminated(exit)) => {
+                pending_init |= exit.failed() && !rules::restarts_after(p, exit)
+            }
+            (Role::Init, Face::Waiting) => pending_init |= begins(c),
+            (Role::Init, Face::Running(_) | Face::Lost) => pending_init = true,
+            (Role::Sidecar, Face::Running(_)) => {
+                running = true;
+                pending_sidecar |= !rules::is_started(p, c);
+            }
+            (Role::Sidecar, Face::Waiting) if c.last_exit.is_none() => {
+                waiting = true;
+                pending_sidecar = true;
+            }
+            (Role::Sidecar, Face::Waiting) => pending_sidecar |= begins(c),
+            (Role::Sidecar, _) => {}
+            (Role::Main, Face::Running(_)) => running = true,
+            (Role::Main, Face::Waiting) if c.last_exit.is_none() => waiting = true,
+            (Role::Main, _) => stopped = true,
+        }
+    }
+    // R5.2 to R5.4, then R5.5 and R5.8; what would be R5.6, R5.9 or R5.10 is Running until the pod is over.
+    if pending_init || (pending_sidecar && !main_in_sandbox(plan, obs)) || waiting {
+        Phase::Pending
+    } else if running || stopped {
+        Phase::Running
+    } else {
+        Phase::Pending
+    }
+}
+
+/// Whether a waiting container has yet to make its first start since the pod (re)began in a new sandbox. An in-place
+/// restart is no new beginning for the phase (R2.43).
+fn begins(c: &Container) -> bool {
+    match &c.last_exit {
+        None => true,
+        Some(exit) => !c.was_run && exit.reason != ExitReason::RestartingAllContainers,
+    }
+}
+
+/// Whether a main was started in the current sandbox. After a lost sandbox everything begins anew, save the mains that
+/// are finished for good: these say nothing of the new sandbox while others have yet to come (R5.15, R2.55).
+fn main_in_sandbox(plan: &Plan, obs: &Observation) -> bool {
+    let mut finished_only = true;
+    for (p, c) in plan.containers.iter().zip(&obs.containers) {
+        if p.role != Role::Main || rules::final_exit(p, c).is_some() {
+            continue;
+        }
+        if c.was_run || matches!(c.state, State::Starting { .. }) {
+            return true;
+        }
+        finished_only = false;
+    }
+    finished_only
+}
