@@ -1,0 +1,95 @@
+//! `$(VAR)` expansion, as Kubernetes does it in commands, arguments, environment values and `subPathExpr`.
+//!
+//! `$$` is a dollar sign, so `$$(VAR)` stays `$(VAR)`. A reference to something unknown stays as it is written, and so
+//! does anything that only looks like one.
+
+/// Expands all references. `lookup` gives the value of a variable, or `None` if there is none.
+pub(crate) fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
+    let mut out = String::with_capacity(input.len());
+    let mut rest = input;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        match rest.as_bytes().first() {
+            Some(b'$') => {
+                out.push('$');
+                rest = &rest[1..];
+            }
+            Some(b'(') => match rest.find(')') {
+                Some(end) => {
+                    let name = &rest[1..end];
+                    match lookup(name) {
+                        Some(value) => out.push_str(value),
+                        None => {
+                            out.push_str("$(");
+                            out.push_str(name);
+                            out.push(')');
+                        }
+                    }
+                    rest = &rest[end + 1..];
+                }
+                None => {
+                    out.push_str("$(");
+                    rest = &rest[1..];
+                }
+            },
+            _ => out.push('$'),
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expands_as_kubernetes_does() {
+        let vars = [
+            ("VAR_A", "A"),
+            ("VAR_B", "B"),
+            ("VAR_C", "C"),
+            ("VAR_REF", "$(VAR_A)"),
+            ("VAR_EMPTY", ""),
+        ];
+        let table = [
+            ("$(VAR_A)", "A"),
+            ("___$(VAR_B)___", "___B___"),
+            ("___$(VAR_C)", "___C"),
+            ("$(VAR_A)-$(VAR_B)", "A-B"),
+            ("$(VAR_A)_1", "A_1"),
+            ("foobarbaz_$(VAR_A)", "foobarbaz_A"),
+            ("$$(VAR_B)_$(VAR_A)", "$(VAR_B)_A"),
+            ("$$$$(FOO)$(BAR)$(FOO)$$$(BAZ)", "$$(FOO)$(BAR)$(FOO)$$(BAZ)"),
+            ("$(VAR_REF)", "$(VAR_A)"),
+            ("$$(VAR_REF)", "$(VAR_REF)"),
+            ("$$$(VAR_A)", "$A"),
+            ("$$$$(VAR_A)", "$$(VAR_A)"),
+            ("$$$$$$(VAR_A)", "$$$(VAR_A)"),
+            ("$$$$$$$(VAR_A)", "$$$A"),
+            ("$VAR_A)", "$VAR_A)"),
+            ("${VAR_A}", "${VAR_A}"),
+            ("$(VAR_A", "$(VAR_A"),
+            ("$$(VAR_A", "$(VAR_A"),
+            ("$(VAR_B))", "B)"),
+            ("$(VAR_DNE)", "$(VAR_DNE)"),
+            ("f000-$(VAR_EMPTY)-", "f000--"),
+            ("\n$(VAR_A)\n", "\nA\n"),
+            ("$", "$"),
+            ("a$", "a$"),
+            ("$$", "$"),
+            ("$()", "$()"),
+            ("$(($(VAR_A)))", "$(($(VAR_A)))"),
+            ("$ä$(VAR_A)", "$äA"),
+            ("$?:$(VAR_A)", "$?:A"),
+            ("", ""),
+        ];
+        for (input, expected) in table {
+            let got = expand(input, |name| {
+                vars.iter().find(|(n, _)| *n == name).map(|(_, v)| *v)
+            });
+            assert_eq!(got, expected, "{input}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! `securityContext` and `resources` of pod and container, in the runtime's words.
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements, SeccompProfile};
+use outrigger_runtime::{Identity, Resources, Seccomp};
+
+use crate::quantity;
+
+/// Where `localhostProfile` files are looked up, below the state directory.
+const SECCOMP_DIR: &str = "seccomp";
+
+/// Who a container runs as: its own settings, else the pod's.
+pub(crate) fn identity(spec: &PodSpec, container: &Container, state_dir: &Path) -> Result<Identity, String> {
+    let pod = spec.security_context.as_ref();
+    let own = container.security_context.as_ref();
+    let privileged = own.and_then(|c| c.privileged) == Some(true);
+    let capabilities = own.and_then(|c| c.capabilities.as_ref());
+    let profile = own
+        .and_then(|c| c.seccomp_profile.as_ref())
+        .or(pod.and_then(|p| p.seccomp_profile.as_ref()));
+    let mut groups = Vec::new();
+    let pod_groups = pod.and_then(|p| p.supplemental_groups.as_deref()).unwrap_or(&[]);
+    let fs_group = pod.and_then(|p| p.fs_group);
+    for group in pod_groups.iter().copied().chain(fs_group) {
+        let group = u32::try_from(group).map_err(|_| format!("group id {group} is out of range"))?;
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    Ok(Identity {
+        run_as_user: own
+            .and_then(|c| c.run_as_user)
+            .or(pod.and_then(|p| p.run_as_user)),
+        run_as_group: own
+            .and_then(|c| c.run_as_group)
+            .or(pod.and_then(|p| p.run_as_group)),
+        run_as_non_root: own
+            .and_then(|c| c.run_as_non_root)
+            .or(pod.and_then(|p| p.run_as_non_root))
+            .unwrap_or(false),
+        supplemental_groups: groups,
+        add_capabilities: names(capabilities.and_then(|c| c.add.as_deref())),
+        drop_capabilities: names(capabilities.and_then(|c| c.drop.as_deref())),
+        privileged,
+        no_new_privileges: own.and_then(|c| c.allow_privilege_escalation) == Some(false),
+        seccomp: seccomp(profile, privileged, state_dir)?,
+    })
+}
+
+fn names(list: Option<&[String]>) -> Vec<String> {
+    let name = |c: &String| {
+        let upper = c.to_ascii_uppercase();
+        upper.strip_prefix("CAP_").map_or(upper.clone(), str::to_owned)
+    };
+    list.unwrap_or(&[]).iter().map(name).collect()
+}
+
+fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, state_dir: &Path) -> Result<Seccomp, String> {
+    if privileged {
+        return Ok(Seccomp::Unconfined);
+    }
+    let Some(profile) = profile else {
+        return Ok(Seccomp::Default);
+    };
+    match profile.type_.as_str() {
+        "RuntimeDefault" => Ok(Seccomp::Default),
+        "Unconfined" => Ok(Seccomp::Unconfined),
+        "Localhost" => {
+            let name = profile.localhost_profile.as_deref().unwrap_or("");
+            let relative = Path::new(name);
+            let inside = |p: &Path| {
+                p.components()
+                    .all(|c| matches!(c, std::path::Component::Normal(_)))
+            };
+            if name.is_empty() || !inside(relative) {
+                return Err(format!(
+                    "localhostProfile {name:?} must be a relative path without `..`"
+                ));
+            }
+            let path: PathBuf = state_dir.join(SECCOMP_DIR).join(relative);
+            match path.is_file() {
+                true => Ok(Seccomp::Localhost(path)),
+                false => Err(format!("seccomp profile {} does not exist", path.display())),
+            }
+        }
+        other => Err(format!(
+            "seccompProfile.type {other:?} is not known; use RuntimeDefault, Unconfined or Localhost"
+        )),
+    }
+}
+
+/// Whether the root file system is read-only.
+pub(crate) fn read_only_rootfs(container: &Container) -> bool {
+    let own = container.security_context.as_ref();
+    own.and_then(|c| c.read_only_root_filesystem) == Some(true)
+}
+
+/// Whether the sensitive paths of /proc and /sys stay hidden.
+pub(crate) fn mask_paths(container: &Container) -> bool {
+    let own = container.security_context.as_ref();
+    own.and_then(|c| c.proc_mount.as_deref()) != Some("Unmasked")
+        && own.and_then(|c| c.privileged) != Some(true)
+}
+
+/// Limits of a container or of a pod as a whole.
+pub(crate) fn resources(requirements: Option<&ResourceRequirements>) -> Result<Resources, String> {
+    let limit = |name: &str| {
+        requirements
+            .and_then(|r| r.limits.as_ref())
+            .and_then(|l| l.get(name))
+    };
+    let request = |name: &str| {
+        requirements
+            .and_then(|r| r.requests.as_ref())
+            .and_then(|l| l.get(name))
+    };
+    let some = |value: u64| (value > 0).then_some(value);
+    Ok(Resources {
+        cpu_request_milli: request("cpu").map(quantity::milli_value).transpose()?,
+        cpu_limit_milli: limit("cpu")
+            .map(quantity::milli_value)
+            .transpose()?
+            .and_then(some),
+        memory_limit_bytes: limit("memory")
+            .map(quantity::value)
+            .transpose()?
+            .and_then(some),
+        pids_limit: None,
+        oom_score_adj: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn both(pod: serde_json::Value, container: serde_json::Value) -> Result<Identity, String> {
+        let spec: PodSpec =
+            serde_json::from_value(json!({"containers": [], "securityContext": pod})).unwrap();
+        let container: Container =
+            serde_json::from_value(json!({"name": "c", "securityContext": container})).unwrap();
+        identity(&spec, &container, Path::new("/nowhere"))
+    }
+
+    #[test]
+    fn a_containers_own_settings_win() {
+        let id = both(
+            json!({"runAsUser": 1000, "runAsGroup": 2000, "runAsNonRoot": true,
+                   "supplementalGroups": [5, 6], "fsGroup": 6, "seccompProfile": {"type": "Unconfined"}}),
+            json!({"runAsUser": 1234, "runAsNonRoot": false, "allowPrivilegeEscalation": false,
+                   "capabilities": {"add": ["NET_ADMIN", "CAP_SYS_TIME"], "drop": ["all"]},
+                   "seccompProfile": {"type": "RuntimeDefault"}}),
+        )
+        .unwrap();
+        assert_eq!((id.run_as_user, id.run_as_group), (Some(1234), Some(2000)));
+        assert!(!id.run_as_non_root && id.no_new_privileges && !id.privileged);
+        assert_eq!(id.supplemental_groups, [5, 6]);
+        assert_eq!(id.add_capabilities, ["NET_ADMIN", "SYS_TIME"]);
+        assert_eq!(id.drop_capabilities, ["ALL"]);
+        assert_eq!(id.seccomp, Seccomp::Default);
+    }
+
+    #[test]
+    fn privileged_is_unconfined_and_bad_profiles_are_refused() {
+        let id = both(json!({}), json!({"privileged": true})).unwrap();
+        assert_eq!(id.seccomp, Seccomp::Unconfined);
+        for (kind, file) in [("Localhost", "../../etc/passwd"), ("Localhost", "none.json"), ("Odd", "")] {
+            let profile = json!({"seccompProfile": {"type": kind, "localhostProfile": file}});
+            assert!(both(json!({}), profile).is_err(), "{kind} {file}");
+        }
+        assert!(both(json!({"supplementalGroups": [-1]}), json!({})).is_err());
+    }
+
+    #[test]
+    fn limits_become_numbers() {
+        let requirements: ResourceRequirements = serde_json::from_value(
+            json!({"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "0.1"}}),
+        )
+        .unwrap();
+        let got = resources(Some(&requirements)).unwrap();
+        assert_eq!(got.cpu_limit_milli, Some(500));
+        assert_eq!(got.cpu_request_milli, Some(100));
+        assert_eq!(got.memory_limit_bytes, Some(64 << 20));
+        assert_eq!(resources(None).unwrap(), Resources::default());
+    }
+}

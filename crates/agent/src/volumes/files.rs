@@ -1,0 +1,221 @@
+//! Volumes made of files: configMap, secret, downwardAPI, projected.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Secret, Volume};
+
+use super::Source;
+
+/// The mode of files whose author asked for none.
+const MODE_DEFAULT: i32 = 0o644;
+
+/// Files to be written, by their path below the volume.
+#[derive(Debug, Default)]
+pub(super) struct Payload {
+    files: BTreeMap<PathBuf, (Vec<u8>, u32)>,
+    /// Something in it must not reach a disk.
+    pub(super) secret: bool,
+}
+
+impl Payload {
+    fn add(&mut self, path: &str, content: Vec<u8>, mode: i32) -> Result<(), String> {
+        let path = relative(path)?;
+        let mode = u32::try_from(mode)
+            .ok()
+            .filter(|m| *m <= 0o777)
+            .ok_or_else(|| format!("mode {mode} of {:?} must be between 0 and 0777", path))?;
+        self.files.insert(path, (content, mode));
+        Ok(())
+    }
+
+    /// Writes all files. Content is complete before it is seen under its name.
+    pub(super) fn write(&self, dir: &Path) -> Result<(), String> {
+        for (path, (content, mode)) in &self.files {
+            let at = dir.join(path);
+            write_file(&at, content, *mode).map_err(|e| format!("cannot write {}: {e}", at.display()))?;
+        }
+        Ok(())
+    }
+}
+
+fn write_file(at: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    if let Some(parent) = at.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mut temporary = at.as_os_str().to_owned();
+    temporary.push(".new");
+    fs::write(&temporary, content)?;
+    fs::set_permissions(&temporary, fs::Permissions::from_mode(mode))?;
+    fs::rename(&temporary, at)
+}
+
+fn relative(path: &str) -> Result<PathBuf, String> {
+    let plain = |p: &Path| p.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+    let path = Path::new(path);
+    match !path.as_os_str().is_empty() && plain(path) {
+        true => Ok(path.to_owned()),
+        false => Err(format!("path {path:?} must be relative and must not contain `..`")),
+    }
+}
+
+/// A name that is one path component.
+pub(super) fn safe_name(name: &str) -> Result<&str, String> {
+    let mut components = Path::new(name).components();
+    match (components.next(), components.next()) {
+        (Some(Component::Normal(only)), None) if only == name => Ok(name),
+        _ => Err(format!("{name:?} is not a name")),
+    }
+}
+
+/// Where a set of keys comes from, and whether it may be missing.
+struct Keys<'a> {
+    what: String,
+    items: Option<&'a [KeyToPath]>,
+    mode: i32,
+    optional: bool,
+}
+
+impl Source<'_> {
+    /// The files of a volume; `None` if it is not made of files.
+    pub(super) fn payload(&self, volume: &Volume) -> Result<Option<Payload>, String> {
+        let mut payload = Payload::default();
+        if let Some(source) = &volume.config_map {
+            let keys = Keys {
+                what: format!("configmap {:?}", source.name),
+                items: source.items.as_deref(),
+                mode: source.default_mode.unwrap_or(MODE_DEFAULT),
+                optional: source.optional == Some(true),
+            };
+            let data = self.config_map(&source.name).map(config_map_data);
+            take(&mut payload, data, &keys)?;
+        } else if let Some(source) = &volume.secret {
+            let name = source.secret_name.as_deref().unwrap_or("");
+            let keys = Keys {
+                what: format!("secret {name:?}"),
+                items: source.items.as_deref(),
+                mode: source.default_mode.unwrap_or(MODE_DEFAULT),
+                optional: source.optional == Some(true),
+            };
+            payload.secret = true;
+            take(&mut payload, self.secret(name).map(secret_data), &keys)?;
+        } else if let Some(source) = &volume.downward_api {
+            let mode = source.default_mode.unwrap_or(MODE_DEFAULT);
+            self.downward(&mut payload, source.items.as_deref().unwrap_or(&[]), mode)?;
+        } else if let Some(source) = &volume.projected {
+            let mode = source.default_mode.unwrap_or(MODE_DEFAULT);
+            for part in source.sources.iter().flatten() {
+                if let Some(map) = &part.config_map {
+                    let keys = Keys {
+                        what: format!("configmap {:?}", map.name),
+                        items: map.items.as_deref(),
+                        mode,
+                        optional: map.optional == Some(true),
+                    };
+                    take(&mut payload, self.config_map(&map.name).map(config_map_data), &keys)?;
+                } else if let Some(secret) = &part.secret {
+                    let keys = Keys {
+                        what: format!("secret {:?}", secret.name),
+                        items: secret.items.as_deref(),
+                        mode,
+                        optional: secret.optional == Some(true),
+                    };
+                    payload.secret = true;
+                    take(&mut payload, self.secret(&secret.name).map(secret_data), &keys)?;
+                } else if let Some(downward) = &part.downward_api {
+                    self.downward(&mut payload, downward.items.as_deref().unwrap_or(&[]), mode)?;
+                } else if part.service_account_token.is_some() {
+                    return Err("serviceAccountToken: there is no cluster here to issue tokens; \
+                                remove the source or put a token into a Secret"
+                        .into());
+                } else {
+                    return Err("a projected source of this kind needs a cluster; remove it".into());
+                }
+            }
+        } else {
+            return Ok(None);
+        }
+        Ok(Some(payload))
+    }
+
+    fn downward(
+        &self,
+        payload: &mut Payload,
+        files: &[DownwardAPIVolumeFile],
+        default: i32,
+    ) -> Result<(), String> {
+        for file in files {
+            let text = if let Some(field) = &file.field_ref {
+                self.fields.field(&field.field_path)?
+            } else if let Some(resource) = &file.resource_field_ref {
+                let name = resource.container_name.as_deref().unwrap_or("");
+                let container = self
+                    .containers
+                    .iter()
+                    .find(|c| c.name == name)
+                    .ok_or_else(|| format!("container {name:?} of a resourceFieldRef does not exist"))?;
+                self.fields.resource(container, resource)?
+            } else {
+                return Err(format!("{:?} has neither fieldRef nor resourceFieldRef", file.path));
+            };
+            payload.add(&file.path, text.into_bytes(), file.mode.unwrap_or(default))?;
+        }
+        Ok(())
+    }
+
+    fn config_map(&self, name: &str) -> Option<&ConfigMap> {
+        let key = (self.namespace().to_owned(), name.to_owned());
+        self.objects.config_maps.get(&key)
+    }
+
+    fn secret(&self, name: &str) -> Option<&Secret> {
+        let key = (self.namespace().to_owned(), name.to_owned());
+        self.objects.secrets.get(&key)
+    }
+}
+
+type Data = BTreeMap<String, Vec<u8>>;
+
+fn config_map_data(map: &ConfigMap) -> Data {
+    let text = map.data.iter().flatten();
+    let binary = map.binary_data.iter().flatten();
+    text.map(|(k, v)| (k.clone(), v.clone().into_bytes()))
+        .chain(binary.map(|(k, v)| (k.clone(), v.0.clone())))
+        .collect()
+}
+
+fn secret_data(secret: &Secret) -> Data {
+    let data = secret.data.iter().flatten();
+    data.map(|(k, v)| (k.clone(), v.0.clone())).collect()
+}
+
+fn take(payload: &mut Payload, data: Option<Data>, keys: &Keys<'_>) -> Result<(), String> {
+    let Some(data) = data else {
+        return match keys.optional {
+            true => Ok(()),
+            false => Err(format!("{} not found; add it to the manifest", keys.what)),
+        };
+    };
+    match keys.items {
+        None | Some([]) => {
+            for (key, content) in data {
+                payload.add(&key, content, keys.mode)?;
+            }
+        }
+        Some(items) => {
+            for item in items {
+                match data.get(&item.key) {
+                    Some(content) => {
+                        payload.add(&item.path, content.clone(), item.mode.unwrap_or(keys.mode))?;
+                    }
+                    None if keys.optional => {}
+                    None => return Err(format!("{} has no key {:?}", keys.what, item.key)),
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! `hostPath` volumes and what their type asks of the path.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Makes sure the path is what `kind` says, creating it where the kind allows that.
+pub(super) fn check(path: &Path, kind: &str) -> Result<(), String> {
+    let shown = path.display();
+    if !path.is_absolute() {
+        return Err(format!("hostPath {shown} must be absolute"));
+    }
+    if path.components().any(|c| matches!(c, std::path::Component::ParentDir)) {
+        return Err(format!("hostPath {shown} must not contain `..`"));
+    }
+    match kind {
+        // Nothing is asked; what is missing becomes a directory, as container runtimes have always done.
+        "" if fs::symlink_metadata(path).is_ok() => return Ok(()),
+        "" | "DirectoryOrCreate" if fs::metadata(path).is_err() => {
+            return fs::create_dir_all(path).map_err(|e| format!("cannot create {shown}: {e}"));
+        }
+        "FileOrCreate" if fs::metadata(path).is_err() => {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(0o644);
+            return match options.open(path) {
+                Ok(_) => Ok(()),
+                Err(e) => Err(format!("cannot create {shown}: {e}")),
+            };
+        }
+        _ => {}
+    }
+    let found = fs::metadata(path)
+        .map_err(|e| format!("hostPath type check failed: {shown}: {e}"))?
+        .file_type();
+    let (fits, wanted) = match kind {
+        "" => (true, ""),
+        "Directory" | "DirectoryOrCreate" => (found.is_dir(), "a directory"),
+        "File" | "FileOrCreate" => (found.is_file(), "a file"),
+        "Socket" => (found.is_socket(), "a socket"),
+        "CharDevice" => (found.is_char_device(), "a character device"),
+        "BlockDevice" => (found.is_block_device(), "a block device"),
+        other => {
+            return Err(format!(
+                "hostPath.type {other:?} is not known; use Directory, DirectoryOrCreate, File, FileOrCreate, Socket, \
+                 CharDevice or BlockDevice"
+            ));
+        }
+    };
+    match fits {
+        true => Ok(()),
+        false => Err(format!("hostPath type check failed: {shown} is not {wanted}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_checked_and_created() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "x").unwrap();
+        fs::create_dir(at("dir")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        let table = [
+            ("file", "File", true),
+            ("dir", "File", false),
+            ("dir", "Directory", true),
+            ("none", "Directory", false),
+            ("none", "File", false),
+            ("made/deep", "DirectoryOrCreate", true),
+            ("file", "DirectoryOrCreate", false),
+            ("new", "FileOrCreate", true),
+            ("no-such-dir/new", "FileOrCreate", false),
+            ("socket", "Socket", true),
+            ("file", "Socket", false),
+            ("file", "CharDevice", false),
+            ("plain", "", true),
+            ("file", "", true),
+            ("file", "Odd", false),
+        ];
+        for (name, kind, ok) in table {
+            assert_eq!(check(&at(name), kind).is_ok(), ok, "{name} {kind:?}");
+        }
+        assert!(at("made/deep").is_dir() && at("new").is_file() && at("plain").is_dir());
+        assert!(check(Path::new("/dev/null"), "CharDevice").is_ok());
+        assert!(check(Path::new("relative"), "").is_err());
+        assert!(check(Path::new("/tmp/../etc"), "").is_err());
+    }
+}

@@ -1,0 +1,279 @@
+//! A pod's volumes: directories on the host that containers see at their mount paths.
+//!
+//! Volumes are set up before the first container and live until the pod is over, so they survive restarts. Setting up
+//! again changes nothing that is there. What holds secrets is in memory only.
+
+mod files;
+mod host_path;
+mod mounts;
+mod ownership;
+mod subpath;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Container, Volume as VolumeSpec, VolumeMount};
+use outrigger_manifest::Companions;
+use outrigger_runtime::{Mount, Propagation};
+
+use crate::expand::expand;
+use crate::fields::Fields;
+use crate::quantity;
+pub(crate) use mounts::remove_tree;
+
+/// What volumes are made from.
+pub(crate) struct Source<'a> {
+    /// The pod's own fields.
+    pub(crate) fields: Fields<'a>,
+    /// All containers of the pod.
+    pub(crate) containers: &'a [Container],
+    /// ConfigMaps, Secrets, claims.
+    pub(crate) objects: &'a Companions,
+    /// The pod's directory.
+    pub(crate) pod_dir: &'a Path,
+    /// Where claims live.
+    pub(crate) state_dir: &'a Path,
+}
+
+/// The volumes of a pod, ready to be mounted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Volumes {
+    by_name: BTreeMap<String, Volume>,
+    subpath_dir: PathBuf,
+}
+
+#[derive(Debug, Clone)]
+struct Volume {
+    path: PathBuf,
+    /// The volume itself may not be written, whatever the mount says.
+    read_only: bool,
+}
+
+impl Volumes {
+    /// Makes all volumes of the pod. The error names the volume.
+    pub(crate) fn set_up(source: &Source<'_>) -> Result<Volumes, String> {
+        let spec = source.fields.pod.spec.as_ref();
+        let mut by_name = BTreeMap::new();
+        for volume in spec.and_then(|s| s.volumes.as_deref()).unwrap_or(&[]) {
+            let made = source
+                .set_up_one(volume)
+                .map_err(|e| format!("volume {:?}: {e}", volume.name))?;
+            by_name.insert(volume.name.clone(), made);
+        }
+        Ok(Volumes {
+            by_name,
+            subpath_dir: source.pod_dir.join("subpaths"),
+        })
+    }
+
+    /// The mounts of a container, in the order of the manifest. `variable` resolves `subPathExpr`.
+    pub(crate) fn mounts<'v>(
+        &self,
+        container: &Container,
+        variable: impl Fn(&str) -> Option<&'v str>,
+    ) -> Result<Vec<Mount>, String> {
+        if container.volume_devices.iter().flatten().next().is_some() {
+            return Err("volumeDevices are not supported; mount the device with a hostPath volume".into());
+        }
+        let mut mounts = Vec::new();
+        for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+            let place = || format!("volumeMounts[{index}] ({})", mount.mount_path);
+            let volume = self
+                .by_name
+                .get(&mount.name)
+                .ok_or_else(|| format!("{}: there is no volume {:?}", place(), mount.name))?;
+            let sub_path = sub_path(mount, &variable).map_err(|e| format!("{}: {e}", place()))?;
+            let source = match sub_path {
+                None => volume.path.clone(),
+                Some(sub_path) => {
+                    let at = self.subpath_dir.join(&container.name).join(index.to_string());
+                    subpath::bind(&volume.path, Path::new(&sub_path), &at)
+                        .map_err(|e| format!("{}: subPath {sub_path:?}: {e}", place()))?;
+                    at
+                }
+            };
+            mounts.push(Mount {
+                source,
+                target: Path::new("/").join(&mount.mount_path),
+                read_only: volume.read_only || mount.read_only == Some(true),
+                propagation: propagation(mount.mount_propagation.as_deref())
+                    .map_err(|e| format!("{}: {e}", place()))?,
+            });
+        }
+        Ok(mounts)
+    }
+}
+
+fn propagation(written: Option<&str>) -> Result<Propagation, String> {
+    match written {
+        None | Some("None") => Ok(Propagation::Private),
+        Some("HostToContainer") => Ok(Propagation::HostToContainer),
+        Some("Bidirectional") => Ok(Propagation::Bidirectional),
+        Some(other) => Err(format!(
+            "mountPropagation {other:?} is not known; use None, HostToContainer or Bidirectional"
+        )),
+    }
+}
+
+/// The path below the volume, if the mount has one.
+fn sub_path<'v>(
+    mount: &VolumeMount,
+    variable: impl Fn(&str) -> Option<&'v str>,
+) -> Result<Option<String>, String> {
+    let path = match (&mount.sub_path_expr, &mount.sub_path) {
+        (Some(expr), _) if !expr.is_empty() => {
+            let unknown = std::cell::RefCell::new(None);
+            let path = expand(expr, |name| {
+                let value = variable(name);
+                if value.is_none() {
+                    *unknown.borrow_mut() = Some(name.to_owned());
+                }
+                value
+            });
+            if let Some(name) = unknown.into_inner() {
+                return Err(format!("subPathExpr {expr:?}: variable {name:?} has no value"));
+            }
+            path
+        }
+        (_, Some(path)) if !path.is_empty() => path.clone(),
+        _ => return Ok(None),
+    };
+    let escapes = Path::new(&path)
+        .components()
+        .any(|c| matches!(c, std::path::Component::ParentDir));
+    if path.starts_with('/') || escapes {
+        return Err(format!(
+            "subPath {path:?} must be relative and must not contain `..`"
+        ));
+    }
+    Ok(Some(path))
+}
+
+impl Source<'_> {
+    fn set_up_one(&self, volume: &VolumeSpec) -> Result<Volume, String> {
+        let path = self.pod_dir.join("volumes").join(&volume.name);
+        let writable = |path: PathBuf| Volume {
+            path,
+            read_only: false,
+        };
+        if let Some(host) = &volume.host_path {
+            let path = PathBuf::from(&host.path);
+            host_path::check(&path, host.type_.as_deref().unwrap_or(""))?;
+            return Ok(writable(path));
+        }
+        if let Some(empty) = &volume.empty_dir {
+            let medium = empty.medium.as_deref().unwrap_or("");
+            match medium {
+                "" => {
+                    shared_directory(&path)?;
+                    if empty.size_limit.is_some() {
+                        tracing::debug!(volume = %volume.name, "sizeLimit on disk is not enforced");
+                    }
+                }
+                "Memory" => {
+                    let size = empty.size_limit.as_ref().map(quantity::value).transpose()?;
+                    in_memory(&path, size, 0o777)?;
+                }
+                other => return Err(format!("emptyDir.medium {other:?} is not supported; use Memory")),
+            }
+            self.own(&path, false)?;
+            return Ok(writable(path));
+        }
+        if let Some(claim) = &volume.persistent_volume_claim {
+            // A directory that outlives the pod, shared by all pods that name the claim.
+            let path = self
+                .state_dir
+                .join("volumes")
+                .join(files::safe_name(self.namespace())?)
+                .join(files::safe_name(&claim.claim_name)?);
+            shared_directory(&path)?;
+            self.own(&path, false)?;
+            return Ok(Volume {
+                path,
+                read_only: claim.read_only == Some(true),
+            });
+        }
+        if volume.ephemeral.is_some() {
+            shared_directory(&path)?;
+            self.own(&path, false)?;
+            return Ok(writable(path));
+        }
+        let Some(payload) = self.payload(volume)? else {
+            return Err(unsupported(volume));
+        };
+        if payload.secret {
+            in_memory(&path, None, 0o755)?;
+        } else {
+            directory(&path, 0o755)?;
+        }
+        payload.write(&path)?;
+        self.own(&path, true)?;
+        Ok(Volume {
+            path,
+            read_only: true,
+        })
+    }
+
+    fn namespace(&self) -> &str {
+        self.fields.pod.metadata.namespace.as_deref().unwrap_or("default")
+    }
+
+    /// Gives the volume to the pod's fsGroup.
+    fn own(&self, path: &Path, read_only: bool) -> Result<(), String> {
+        let context = self
+            .fields
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|s| s.security_context.as_ref());
+        let Some(group) = context.and_then(|c| c.fs_group) else {
+            return Ok(());
+        };
+        let group = u32::try_from(group).map_err(|_| format!("fsGroup {group} is out of range"))?;
+        let policy = context.and_then(|c| c.fs_group_change_policy.as_deref());
+        ownership::give(path, group, read_only, policy == Some("OnRootMismatch"))
+            .map_err(|e| format!("cannot give {} to group {group}: {e}", path.display()))
+    }
+}
+
+/// A volume of a kind nobody serves here.
+fn unsupported(volume: &VolumeSpec) -> String {
+    let object = serde_json::to_value(volume).unwrap_or_default();
+    let kind = object
+        .as_object()
+        .and_then(|o| o.keys().find(|k| *k != "name").cloned())
+        .unwrap_or_else(|| "of this kind".into());
+    format!("volumes of type {kind} are not supported here; use hostPath, emptyDir or persistentVolumeClaim")
+}
+
+/// A directory everybody may write to, as Kubernetes makes them.
+fn shared_directory(path: &Path) -> Result<(), String> {
+    // An existing one keeps its mode: a claim's may have been changed on purpose.
+    match path.is_dir() {
+        true => Ok(()),
+        false => directory(path, 0o777),
+    }
+}
+
+fn directory(path: &Path, mode: u32) -> Result<(), String> {
+    fs::create_dir_all(path)
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
+        .map_err(|e| format!("cannot create {}: {e}", path.display()))
+}
+
+/// A directory whose content never reaches a disk.
+fn in_memory(path: &Path, size: Option<u64>, mode: u32) -> Result<(), String> {
+    directory(path, mode)?;
+    mounts::tmpfs(path, size, mode).map_err(|e: io::Error| {
+        format!(
+            "cannot mount a memory file system at {}: {e}; this needs root",
+            path.display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests;

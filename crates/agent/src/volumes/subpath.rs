@@ -1,0 +1,126 @@
+//! `subPath`, without a way out of the volume.
+//!
+//! What a volume holds is under the containers' control, symbolic links included. So a path is resolved by the kernel
+//! with the volume as its limit, and what was found is mounted by its descriptor: nobody can exchange it between the
+//! check and the use.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, open, openat2};
+
+use super::mounts;
+
+/// Mounts `sub_path` of `volume` at `at`; a path that does not exist becomes a directory.
+pub(super) fn bind(volume: &Path, sub_path: &Path, at: &Path) -> io::Result<()> {
+    let found = resolve(volume, sub_path)?;
+    mounts::unmount_all(at)?;
+    let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    prepare_target(at, fs::metadata(&by_descriptor)?.is_dir())?;
+    mounts::bind(&by_descriptor, at)
+}
+
+fn prepare_target(at: &Path, directory: bool) -> io::Result<()> {
+    if let Some(parent) = at.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::symlink_metadata(at) {
+        Ok(found) if found.is_dir() == directory => return Ok(()),
+        Ok(found) if found.is_dir() => fs::remove_dir(at)?,
+        Ok(_) => fs::remove_file(at)?,
+        Err(_) => {}
+    }
+    match directory {
+        true => fs::create_dir(at),
+        false => fs::write(at, ""),
+    }
+}
+
+/// Opens `sub_path` below `volume`, making directories on the way.
+fn resolve(volume: &Path, sub_path: &Path) -> io::Result<OwnedFd> {
+    let root = openat2(
+        CWD,
+        volume,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::empty(),
+    )?;
+    let mode = Mode::from_raw_mode(fs::metadata(volume)?.mode() & 0o7777);
+    let mut current = open(volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let mut walked = PathBuf::new();
+    for component in sub_path.components() {
+        let std::path::Component::Normal(name) = component else {
+            continue;
+        };
+        walked.push(name);
+        current = match beneath(&root, &walked) {
+            Err(rustix::io::Errno::NOENT) => {
+                match mkdirat(&current, name, mode) {
+                    // A dangling link stands there; following it is what would lead out.
+                    Err(rustix::io::Errno::EXIST) | Ok(()) => {}
+                    Err(e) => return Err(e.into()),
+                }
+                beneath(&root, &walked)?
+            }
+            found => found?,
+        };
+    }
+    Ok(current)
+}
+
+fn beneath(root: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    // EAGAIN: something was renamed meanwhile and the kernel cannot tell whether the way still is inside.
+    for _ in 0..32 {
+        match openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            Err(rustix::io::Errno::AGAIN) => {}
+            other => return other,
+        }
+    }
+    Err(rustix::io::Errno::AGAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn no_link_leads_out() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("secret"), "s").unwrap();
+        let volume = tempfile::tempdir().unwrap();
+        let at = |name: &str| volume.path().join(name);
+        fs::create_dir_all(at("real/deep")).unwrap();
+        fs::write(at("real/file"), "f").unwrap();
+        symlink("real", at("inside")).unwrap();
+        symlink("..", at("real/up")).unwrap();
+        symlink("../..", at("real/out")).unwrap();
+        symlink(outside.path(), at("absolute")).unwrap();
+        symlink(outside.path().join("not-there"), at("dangling")).unwrap();
+        symlink("/proc/self/root", at("magic")).unwrap();
+        let table = [
+            ("real/deep", true),
+            ("real/file", true),
+            ("inside/deep", true),
+            ("real/up/real", true),
+            ("made/by/us", true),
+            ("real/out", false),
+            ("absolute", false),
+            ("absolute/secret", false),
+            ("dangling", false),
+            ("dangling/more", false),
+            ("magic/etc", false),
+            ("real/file/below", false),
+        ];
+        for (path, ok) in table {
+            let got = resolve(volume.path(), Path::new(path));
+            assert_eq!(got.is_ok(), ok, "{path}: {got:?}");
+        }
+        assert!(at("made/by/us").is_dir());
+        assert!(!outside.path().join("not-there").exists());
+    }
+}
