@@ -1,0 +1,123 @@
+//! Reads a case and makes the pod of it.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+
+use outrigger_manifest::{ReadOptions, SourceFile, parse};
+use serde_json::{Map, Value, json};
+
+/// One case, as its file has it.
+#[derive(Debug)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) pod: Value,
+    pub(crate) actions: Vec<Value>,
+    pub(crate) until: Value,
+    pub(crate) expect: Value,
+    pub(crate) timeout: f64,
+    pub(crate) settle: f64,
+}
+
+pub(crate) fn read(path: &Path) -> Result<Case, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let source = SourceFile { name: path.display().to_string(), text: Arc::from(text) };
+    let documents = parse(0, &source, &ReadOptions::default()).map_err(|e| format!("{e:?}"))?;
+    let case = documents.first().ok_or("an empty case")?.root.to_json();
+    let text = |key: &str| case[key].as_str().unwrap_or_default().to_owned();
+    Ok(Case {
+        name: text("name"),
+        pod: case["pod"].clone(),
+        actions: case["actions"].as_array().cloned().unwrap_or_default(),
+        until: case.get("until").cloned().unwrap_or_else(|| json!("terminal")),
+        expect: case["expect"].clone(),
+        timeout: case["timeout"].as_f64().unwrap_or(90.0),
+        settle: case["settle"].as_f64().unwrap_or(20.0),
+    })
+}
+
+/// The pod to run: ports filled in, scripts expanded, the event directory mounted everywhere.
+pub(crate) fn pod(case: &Case, name: &str, event_dir: &Path, image: &str) -> Value {
+    let mut ports = BTreeMap::new();
+    let mut pod = substitute(&case.pod, name, &mut ports);
+    pod["apiVersion"] = json!("v1");
+    pod["kind"] = json!("Pod");
+    pod["metadata"]["name"] = json!(name);
+    let spec = &mut pod["spec"];
+    for list in ["initContainers", "containers"] {
+        let Some(containers) = spec[list].as_array_mut() else { continue };
+        for container in containers {
+            let name = container["name"].as_str().unwrap_or_default().to_owned();
+            *container = expand_scripts(container, &name);
+            let given = container["image"].as_str().unwrap_or("busybox");
+            container["image"] = json!(if given == "busybox" { image } else { given });
+            push(container, "volumeMounts", json!({"name": "ev", "mountPath": "/ev"}));
+        }
+    }
+    push(spec, "volumes", json!({"name": "ev", "hostPath": {"path": event_dir, "type": "Directory"}}));
+    if let Some(spec) = spec.as_object_mut() {
+        spec.retain(|_, v| !v.is_null());
+    }
+    pod
+}
+
+fn push(object: &mut Value, field: &str, item: Value) {
+    match object[field].as_array_mut() {
+        Some(items) => items.push(item),
+        None => object[field] = json!([item]),
+    }
+}
+
+/// `@port`, `@port2` … are free ports, the same one for the same name; `@pod` is the pod's name.
+fn substitute(value: &Value, pod: &str, ports: &mut BTreeMap<String, u16>) -> Value {
+    match value {
+        Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), substitute(v, pod, ports))).collect(),
+        Value::Array(items) => items.iter().map(|v| substitute(v, pod, ports)).collect(),
+        Value::String(text) => {
+            let mut out = String::new();
+            let mut rest = text.as_str();
+            while let Some(at) = rest.find("@port") {
+                let digits = rest[at + 5..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - at - 5);
+                let token = &rest[at..at + 5 + digits];
+                let port = *ports.entry(token.to_owned()).or_insert_with(free_port);
+                if token == text {
+                    return json!(port);
+                }
+                out.push_str(&rest[..at]);
+                out.push_str(&port.to_string());
+                rest = &rest[at + token.len()..];
+            }
+            out.push_str(rest);
+            json!(out.replace("@pod", pod))
+        }
+        other => other.clone(),
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its number").port()
+}
+
+/// `sh: SCRIPT` on a container, probe or hook stands for a shell with the helpers of lib.sh.
+fn expand_scripts(value: &Value, container: &str) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut out: Map<String, Value> =
+                map.iter().map(|(k, v)| (k.clone(), expand_scripts(v, container))).collect();
+            if let Some(script) = out.remove("sh") {
+                let script = format!("C={container}; . /ev/lib.sh; {}", script.as_str().unwrap_or_default());
+                let command = json!(["/bin/sh", "-c", script]);
+                if out.contains_key("name") {
+                    out.insert("command".into(), command);
+                } else {
+                    out.insert("exec".into(), json!({"command": command}));
+                }
+            }
+            Value::Object(out)
+        }
+        Value::Array(items) => items.iter().map(|v| expand_scripts(v, container)).collect(),
+        other => other.clone(),
+    }
+}

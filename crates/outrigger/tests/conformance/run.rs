@@ -1,0 +1,278 @@
+//! Runs one case against the binary.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+
+use crate::case::{self, Case};
+use crate::events::{self, Log};
+use crate::status;
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// What all cases share.
+pub(crate) struct Bench {
+    pub(crate) binary: PathBuf,
+    pub(crate) image: String,
+    pub(crate) work: PathBuf,
+    pub(crate) lib: PathBuf,
+    pub(crate) extra_flags: Vec<String>,
+}
+
+pub(crate) fn open_to_all(dir: &Path) {
+    fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).expect("open the directory");
+}
+
+/// Runs a case; an error is a readable account of what went wrong.
+pub(crate) fn case(bench: &Bench, case: &Case) -> Result<(), String> {
+    let mut run = Run::start(bench, case)?;
+    let mut bad = match run.play() {
+        Ok(bad) => bad,
+        Err(failure) => vec![failure],
+    };
+    bad.extend(run.end());
+    if bad.is_empty() {
+        return Ok(());
+    }
+    let events = run.log.read();
+    let zero = events.first().map_or(0.0, |e| e.0);
+    let lines: Vec<String> = events.iter().map(|(t, e)| format!("  {:6.2} {e}", t - zero)).collect();
+    let output = fs::read_to_string(run.dir.join("out")).unwrap_or_default();
+    let status = run.status.as_ref().map(Value::to_string).unwrap_or_default();
+    Err(format!("{}\nevents:\n{}\nstatus: {status}\noutput:\n{output}", bad.join("\n"), lines.join("\n")))
+}
+
+struct Run<'c> {
+    case: &'c Case,
+    dir: PathBuf,
+    log: Log,
+    child: Child,
+    began: Instant,
+    deadline: Instant,
+    ended: bool,
+    status: Option<Value>,
+    phases: Vec<String>,
+}
+
+impl<'c> Run<'c> {
+    fn start(bench: &Bench, case: &'c Case) -> Result<Self, String> {
+        let dir = bench.work.join(&case.name);
+        let event_dir = dir.join("ev");
+        let io = |e: std::io::Error| format!("prepare the case: {e}");
+        fs::create_dir_all(&event_dir).map_err(io)?;
+        fs::copy(&bench.lib, event_dir.join("lib.sh")).map_err(io)?;
+        let log = Log(event_dir.join("log"));
+        fs::write(&log.0, "").map_err(io)?;
+        for (path, mode) in [(&dir, 0o755), (&event_dir, 0o777), (&log.0, 0o666)] {
+            fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(io)?;
+        }
+        let pod_name: String = case.name.chars().take(50).collect();
+        let pod = case::pod(case, &pod_name, &event_dir, &bench.image);
+        let manifest = dir.join("pod.json");
+        fs::write(&manifest, serde_json::to_vec_pretty(&pod).map_err(|e| e.to_string())?).map_err(io)?;
+        let out = fs::File::create(dir.join("out")).map_err(io)?;
+        let mut command = Command::new(&bench.binary);
+        command.arg("run").arg("--state-dir").arg(bench.work.join("state"));
+        command.arg("--events").arg(dir.join("events.jsonl")).arg("--status").arg(dir.join("status.json"));
+        if let Some(grace) = case.actions.iter().find_map(|a| a["grace"].as_u64()) {
+            command.arg("--grace-period").arg(grace.to_string());
+        }
+        command.args(&bench.extra_flags).arg(&manifest);
+        command.stdin(Stdio::null()).stdout(out.try_clone().map_err(io)?).stderr(out).process_group(0);
+        log.add("create");
+        let child = command.spawn().map_err(io)?;
+        let began = Instant::now();
+        Ok(Run {
+            case,
+            dir,
+            log,
+            child,
+            began,
+            deadline: began + Duration::from_secs_f64(case.timeout),
+            ended: false,
+            status: None,
+            phases: Vec::new(),
+        })
+    }
+
+    /// Carries the actions out, waits for the end, and returns what did not hold.
+    fn play(&mut self) -> Result<Vec<String>, String> {
+        for action in &self.case.actions {
+            self.action(action)?;
+        }
+        let mut settle = 0.0;
+        match &self.case.until {
+            Value::String(until) if until == "terminal" => self.wait_for("the end", |run| run.ended)?,
+            Value::String(until) if until == "deleted" => {
+                self.wait_for("deletion", |run| run.ended)?;
+                self.log.add("gone");
+            }
+            Value::String(event) => {
+                self.wait_for(event, |run| run.ended || events::find(&run.log.read(), event).is_some())?;
+                settle = self.case.settle;
+            }
+            seconds => {
+                let end = self.began + Duration::from_secs_f64(seconds.as_f64().unwrap_or(0.0));
+                self.wait_for("its time", |run| run.ended || Instant::now() >= end)?;
+                settle = self.case.settle;
+            }
+        }
+        let end = Instant::now() + Duration::from_secs_f64(settle);
+        let mut bad = loop {
+            self.look();
+            let bad = status::check(&self.case.expect, self.status.as_ref(), &self.phases);
+            if bad.is_empty() || Instant::now() >= end {
+                break bad;
+            }
+            std::thread::park_timeout(POLL);
+        };
+        let events = self.log.read();
+        if let Value::String(until) = &self.case.until
+            && !["terminal", "deleted"].contains(&until.as_str())
+            && events::find(&events, until).is_none()
+        {
+            bad.push(format!("the pod ended before {until}"));
+        }
+        bad.extend(events::check(&self.case.expect, &events));
+        Ok(bad)
+    }
+
+    fn action(&mut self, action: &Value) -> Result<(), String> {
+        if let Some(after) = action["after"].as_str() {
+            self.wait_for(after, |run| run.ended || events::find(&run.log.read(), after).is_some())?;
+            if events::find(&self.log.read(), after).is_none() {
+                return Err(format!("the pod ended before {after}"));
+            }
+        }
+        let seconds = |key: &str, default: f64| Duration::from_secs_f64(action[key].as_f64().unwrap_or(default));
+        let due = (self.began + seconds("at", 0.0)).max(Instant::now() + seconds("plus", 0.0));
+        while Instant::now() < due {
+            self.look();
+            std::thread::park_timeout(POLL.min(due - Instant::now()));
+        }
+        let file = || action["file"].as_str().unwrap_or_default();
+        match action["do"].as_str().unwrap_or_default() {
+            "delete" => {
+                self.log.add("delete");
+                self.signal(Signal::TERM);
+            }
+            "touch" => {
+                self.log.add(file());
+                fs::write(self.dir.join("ev").join(file()), "").map_err(|e| format!("touch: {e}"))?;
+            }
+            "rm" => {
+                self.log.add(&format!("no-{}", file()));
+                fs::remove_file(self.dir.join("ev").join(file())).map_err(|e| format!("rm: {e}"))?;
+            }
+            "check" => self.check(&action["expect"], seconds("within", 30.0))?,
+            "hold" => self.hold(&action["expect"], seconds("for", 3.0))?,
+            other => return Err(format!("unknown action {other:?}")),
+        }
+        Ok(())
+    }
+
+    /// Must come true within the time.
+    fn check(&mut self, expect: &Value, within: Duration) -> Result<(), String> {
+        let end = Instant::now() + within;
+        loop {
+            self.look();
+            let bad = status::check(expect, self.status.as_ref(), &self.phases);
+            if bad.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return Err(format!("check: {}", bad.join("; ")));
+            }
+            std::thread::park_timeout(POLL);
+        }
+    }
+
+    /// Must be true for all of the time.
+    fn hold(&mut self, expect: &Value, time: Duration) -> Result<(), String> {
+        let end = Instant::now() + time;
+        loop {
+            self.look();
+            if self.status.is_some() {
+                let bad = status::check(expect, self.status.as_ref(), &self.phases);
+                if !bad.is_empty() {
+                    return Err(format!("hold: {}", bad.join("; ")));
+                }
+            }
+            if Instant::now() >= end {
+                return if self.status.is_some() { Ok(()) } else { Err("hold: there is no pod status".into()) };
+            }
+            std::thread::park_timeout(POLL);
+        }
+    }
+
+    fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<(), String> {
+        loop {
+            self.look();
+            if done(self) {
+                return Ok(());
+            }
+            if Instant::now() > self.deadline {
+                let phase = self.status.as_ref().map(|s| s["phase"].to_string()).unwrap_or_default();
+                return Err(format!("timeout waiting for {what} (phase {phase})"));
+            }
+            std::thread::park_timeout(POLL);
+        }
+    }
+
+    /// Takes in what can be seen now.
+    fn look(&mut self) {
+        // Whether it has ended is asked first: the status read after that is the last one.
+        let ended = matches!(self.child.try_wait(), Ok(Some(_)));
+        if let Ok(text) = fs::read(self.dir.join("status.json"))
+            && let Ok(pod) = serde_json::from_slice::<Value>(&text)
+        {
+            let status = pod["status"].clone();
+            let phase = status["phase"].as_str().unwrap_or_default();
+            if self.phases.last().map(String::as_str) != Some(phase) {
+                self.phases.push(phase.to_owned());
+            }
+            self.status = Some(status);
+        }
+        if ended && !self.ended {
+            self.ended = true;
+            self.log.add("end");
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")).expect("not zero")
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process(self.pid(), signal);
+        }
+    }
+
+    /// Ends what still runs, the gentle way first. Whatever is left of its process group is a fault.
+    fn end(&mut self) -> Vec<String> {
+        for patience in [3, 7, 5] {
+            self.signal(Signal::TERM);
+            let end = Instant::now() + Duration::from_secs(patience);
+            while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
+                std::thread::park_timeout(POLL);
+            }
+        }
+        let mut bad = Vec::new();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            bad.push("it does not end after three signals".to_owned());
+            self.signal(Signal::KILL);
+        }
+        let _ = self.child.wait();
+        if kill_process_group(self.pid(), Signal::KILL).is_ok() {
+            bad.push("it left processes behind".to_owned());
+        }
+        bad
+    }
+}
