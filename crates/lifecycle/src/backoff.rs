@@ -44,10 +44,7 @@ pub(crate) fn let_through(plan: &BackoffPlan, state: &mut Backoff, finished: Tim
         Some(wait) if finished.since(state.let_through) <= plan.reset_ms => wait.saturating_mul(2),
         _ => plan.initial_ms,
     };
-    *state = Backoff {
-        wait_ms: Some(wait.min(plan.max_ms)),
-        let_through: now,
-    };
+    *state = Backoff { wait_ms: Some(wait.min(plan.max_ms)), let_through: now };
 }
 
 /// Wait after the n-th failed pull in a row, n from 1.
@@ -62,9 +59,7 @@ pub(crate) fn start_wait_ms(failures: u32) -> u64 {
 }
 
 fn doubled(initial_ms: u64, failures: u32, max_ms: u64) -> u64 {
-    initial_ms
-        .saturating_mul(1 << failures.saturating_sub(1).min(20))
-        .min(max_ms)
+    initial_ms.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(max_ms)
 }
 
 #[cfg(test)]
@@ -90,10 +85,7 @@ mod tests {
     #[test]
     fn a_long_life_starts_the_sequence_anew_r1_63() {
         let plan = BackoffPlan::KUBELET;
-        let mut state = Backoff {
-            wait_ms: Some(160_000),
-            let_through: Time(0),
-        };
+        let mut state = Backoff { wait_ms: Some(160_000), let_through: Time(0) };
         assert_eq!(ready_at(&plan, &state, Time(600_000)), Time(760_000));
         assert_eq!(ready_at(&plan, &state, Time(600_001)), Time(0));
         let_through(&plan, &mut state, Time(600_001), Time(600_001));

@@ -39,11 +39,7 @@ impl Observation {
                     c.image_failures = 0;
                 }
             }
-            Event::ImageFailed {
-                container,
-                reason,
-                message,
-            } => {
+            Event::ImageFailed { container, reason, message } => {
                 if let Some(c) = self.containers.get_mut(*container) {
                     c.image_failures += 1;
                     c.image = Image::Failed {
@@ -65,12 +61,7 @@ impl Observation {
                     self.latch(plan, *container);
                 }
             }
-            Event::StartFailed {
-                container,
-                attempt,
-                reason,
-                message,
-            } => {
+            Event::StartFailed { container, attempt, reason, message } => {
                 if let Some(c) = self.current(*container, *attempt)
                     && matches!(c.state, State::Starting { .. })
                 {
@@ -86,11 +77,7 @@ impl Observation {
                     c.was_launched = true;
                 }
             }
-            Event::Exited {
-                container,
-                attempt,
-                exit,
-            } => {
+            Event::Exited { container, attempt, exit } => {
                 if let Some(c) = self.current(*container, *attempt)
                     && c.state.is_alive()
                 {
@@ -107,13 +94,7 @@ impl Observation {
                     c.state = State::Unknown;
                 }
             }
-            Event::Probed {
-                container,
-                attempt,
-                kind,
-                outcome,
-                message,
-            } => {
+            Event::Probed { container, attempt, kind, outcome, message } => {
                 if let Some(c) = self.current(*container, *attempt)
                     && let State::Running { since } = c.state
                     && let Some(p) = plan.containers[*container].probe(*kind)
@@ -124,20 +105,13 @@ impl Observation {
                     self.latch(plan, *container);
                 }
             }
-            Event::HookEnded {
-                container,
-                attempt,
-                hook,
-                error,
-            } => {
+            Event::HookEnded { container, attempt, hook, error } => {
                 if let Some(c) = self.current(*container, *attempt)
                     && c.hook(*hook).is_running()
                 {
                     *c.hook_mut(*hook) = match error {
                         None => Hook::Done,
-                        Some(message) => Hook::Failed {
-                            message: message.clone(),
-                        },
+                        Some(message) => Hook::Failed { message: message.clone() },
                     };
                     c.was_launched |= c.post_start.is_over();
                     self.latch(plan, *container);
@@ -163,9 +137,7 @@ impl Observation {
             }
             Action::CancelHook { container, hook, .. } => {
                 let c = &mut self.containers[container];
-                *c.hook_mut(hook) = Hook::Failed {
-                    message: Arc::from("given up"),
-                };
+                *c.hook_mut(hook) = Hook::Failed { message: Arc::from("given up") };
                 c.was_launched |= c.post_start.is_over();
             }
             Action::Probe { container, kind, .. } => {
@@ -181,18 +153,9 @@ impl Observation {
                     kill.killed_at = Some(now);
                 }
             }
-            Action::BeginKill {
-                container,
-                reason,
-                deadline,
-            } => {
-                self.containers[container].kill = Some(Kill {
-                    reason,
-                    since: now,
-                    deadline,
-                    signalled_at: None,
-                    killed_at: None,
-                });
+            Action::BeginKill { container, reason, deadline } => {
+                self.containers[container].kill =
+                    Some(Kill { reason, since: now, deadline, signalled_at: None, killed_at: None });
             }
             Action::BeginStop { cause, grace_ms } => self.begin_stop(plan, cause, grace_ms, now),
             Action::BeginRerun { cause, deadline } => self.begin_rerun(plan, cause, deadline, now),
@@ -228,9 +191,7 @@ impl Observation {
 
     /// The container, if the event is about its current instance.
     fn current(&mut self, container: usize, attempt: u32) -> Option<&mut Container> {
-        self.containers
-            .get_mut(container)
-            .filter(|c| c.attempt == attempt)
+        self.containers.get_mut(container).filter(|c| c.attempt == attempt)
     }
 
     fn latch(&mut self, plan: &Plan, container: usize) {
@@ -256,10 +217,8 @@ impl Observation {
     fn start(&mut self, plan: &Plan, container: usize, attempt: u32, now: Time) {
         let p = &plan.containers[container];
         let started_with = p.restart_with.iter().map(|&on| self.containers[on].attempt).sum();
-        let fence_was_open = p
-            .fence
-            .iter()
-            .all(|&on| rules::is_ready(&plan.containers[on], &self.containers[on]));
+        let fence_was_open =
+            p.fence.iter().all(|&on| rules::is_ready(&plan.containers[on], &self.containers[on]));
         let c = &mut self.containers[container];
         if let Some(exit) = c.exit.take() {
             backoff::let_through(&p.restart.backoff, &mut c.backoff, exit.finished_at, now);
@@ -285,13 +244,7 @@ impl Observation {
             }
             None => {
                 let after_mains = rules::all_keepers(plan, self, |p, c| rules::final_exit(p, c).is_some());
-                self.stop = Some(Stop {
-                    cause,
-                    since: now,
-                    grace_ms,
-                    deadline,
-                    after_mains,
-                });
+                self.stop = Some(Stop { cause, since: now, grace_ms, deadline, after_mains });
                 self.rerun = None;
             }
         }
@@ -304,10 +257,7 @@ impl Observation {
     fn begin_rerun(&mut self, plan: &Plan, cause: RerunCause, deadline: Time, now: Time) {
         let not_before = match cause {
             RerunCause::Rule { container } => {
-                let finished = self.containers[container]
-                    .exit
-                    .as_ref()
-                    .map_or(now, |e| e.finished_at);
+                let finished = self.containers[container].exit.as_ref().map_or(now, |e| e.finished_at);
                 let backoff = &plan.containers[container].restart.backoff;
                 let at = backoff::ready_at(backoff, &self.rerun_backoff, finished);
                 backoff::let_through(backoff, &mut self.rerun_backoff, finished, at.max(now));
@@ -315,12 +265,7 @@ impl Observation {
             }
             RerunCause::Sandbox => now,
         };
-        self.rerun = Some(Rerun {
-            cause,
-            since: now,
-            deadline,
-            not_before,
-        });
+        self.rerun = Some(Rerun { cause, since: now, deadline, not_before });
     }
 
     /// Everything begins again from the first init container (R2.42, R2.53).
@@ -342,21 +287,13 @@ impl Observation {
             if ran {
                 c.attempt += 1;
                 c.restarts += 1;
-                c.last_exit = if rule {
-                    Some(restarting_all(now))
-                } else {
-                    c.exit.take().or(c.last_exit.take())
-                };
+                c.last_exit =
+                    if rule { Some(restarting_all(now)) } else { c.exit.take().or(c.last_exit.take()) };
             }
             c.exit = None;
             c.state = State::Waiting;
-            (
-                c.was_run,
-                c.was_launched,
-                c.was_started,
-                c.was_ready,
-                c.was_completed,
-            ) = (false, false, false, false, false);
+            (c.was_run, c.was_launched, c.was_started, c.was_ready, c.was_completed) =
+                (false, false, false, false, false);
             c.backoff = Default::default();
             c.start_failure = None;
             c.forget_instance();
@@ -398,9 +335,7 @@ fn restarting_all(now: Time) -> Exit {
         reason: ExitReason::RestartingAllContainers,
         started_at: None,
         finished_at: now,
-        message: Some(Arc::from(
-            "the container was removed to restart all containers in place",
-        )),
+        message: Some(Arc::from("the container was removed to restart all containers in place")),
         killed_for: Some(KillReason::Rerun),
     }
 }

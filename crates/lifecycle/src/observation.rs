@@ -130,10 +130,7 @@ pub enum State {
 impl State {
     /// Whether something may be running.
     pub fn is_alive(self) -> bool {
-        matches!(
-            self,
-            State::Starting { .. } | State::Running { .. } | State::Unknown
-        )
+        matches!(self, State::Starting { .. } | State::Running { .. } | State::Unknown)
     }
 }
 

@@ -141,11 +141,7 @@ pub struct BackoffPlan {
 
 impl BackoffPlan {
     /// The kubelet's: 10 s, doubling, 300 s, forgotten after 600 s.
-    pub const KUBELET: BackoffPlan = BackoffPlan {
-        initial_ms: 10_000,
-        max_ms: 300_000,
-        reset_ms: 600_000,
-    };
+    pub const KUBELET: BackoffPlan = BackoffPlan { initial_ms: 10_000, max_ms: 300_000, reset_ms: 600_000 };
 }
 
 /// Whether a container's exit code is part of the pod's result.
@@ -268,10 +264,7 @@ pub struct ContainerPlan {
 
 impl ContainerPlan {
     fn nowhere() -> ContainerRef {
-        ContainerRef {
-            list: crate::source::List::Main,
-            index: 0,
-        }
+        ContainerRef { list: crate::source::List::Main, index: 0 }
     }
 
     /// The plan of one probe.
@@ -322,12 +315,7 @@ impl Plan {
         let order = topological(&edges)?;
         let mut stage = vec![0; self.containers.len()];
         for &c in &order {
-            stage[c] = self.containers[c]
-                .stop_after
-                .iter()
-                .map(|&b| stage[b] + 1)
-                .max()
-                .unwrap_or(0);
+            stage[c] = self.containers[c].stop_after.iter().map(|&b| stage[b] + 1).max().unwrap_or(0);
         }
         self.stop_stages = stage.iter().copied().max().unwrap_or(0);
         for (c, stage) in self.containers.iter_mut().zip(stage) {

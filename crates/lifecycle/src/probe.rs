@@ -54,17 +54,11 @@ fn schedule(plan: &ProbePlan, probe: &mut Probe, since: Time, began: Time, now: 
     probe.next_at = if probe.was_ok {
         (began + plan.period_ms).max(now)
     } else {
-        let step = RAMP_FIRST_MS
-            .saturating_mul(1 << probe.ramp.min(20))
-            .min(plan.period_ms);
+        let step = RAMP_FIRST_MS.saturating_mul(1 << probe.ramp.min(20)).min(plan.period_ms);
         probe.ramp += 1;
         // Never ramp past the moment the next failure would count.
         let counts_at = probe.counted_at.unwrap_or(since + plan.initial_delay_ms) + plan.period_ms;
-        if counts_at > now {
-            (now + step).min(counts_at)
-        } else {
-            now + step
-        }
+        if counts_at > now { (now + step).min(counts_at) } else { now + step }
     };
 }
 
@@ -103,21 +97,13 @@ mod tests {
     fn attempts_ramp_up_and_failures_count_at_the_authors_pace_g06() {
         let (times, probe) = play(&PLAN, |_| ProbeOutcome::Failure, 100_000);
         assert_eq!(&times[..6], [0, 20, 60, 140, 300, 620]);
-        assert_eq!(
-            *times.last().unwrap(),
-            3_000,
-            "threshold x period is the time it has"
-        );
+        assert_eq!(*times.last().unwrap(), 3_000, "threshold x period is the time it has");
         assert_eq!(probe.verdict, Verdict::Failure);
     }
 
     #[test]
     fn initial_delay_is_a_minimum_and_shifts_the_count() {
-        let plan = ProbePlan {
-            initial_delay_ms: 5_000,
-            failure_threshold: 1,
-            ..PLAN
-        };
+        let plan = ProbePlan { initial_delay_ms: 5_000, failure_threshold: 1, ..PLAN };
         let (times, _) = play(&plan, |_| ProbeOutcome::Failure, 100_000);
         assert_eq!(times[0], 5_000);
         assert_eq!(*times.last().unwrap(), 6_000);
@@ -128,11 +114,7 @@ mod tests {
         let (times, _) = play(
             &PLAN,
             |t| {
-                if t < 2_500 {
-                    ProbeOutcome::Success
-                } else {
-                    ProbeOutcome::Failure
-                }
+                if t < 2_500 { ProbeOutcome::Success } else { ProbeOutcome::Failure }
             },
             60_000,
         );
@@ -141,11 +123,7 @@ mod tests {
 
     #[test]
     fn success_threshold_needs_successes_a_period_apart_12_12_row_11() {
-        let plan = ProbePlan {
-            success_threshold: 3,
-            failure_threshold: 1,
-            ..PLAN
-        };
+        let plan = ProbePlan { success_threshold: 3, failure_threshold: 1, ..PLAN };
         let mut probe = Probe::default();
         for (at, ok, verdict) in [
             (0, true, Verdict::Unknown),
@@ -153,11 +131,7 @@ mod tests {
             (2_000, true, Verdict::Success),
             (3_000, false, Verdict::Failure),
         ] {
-            let outcome = if ok {
-                ProbeOutcome::Success
-            } else {
-                ProbeOutcome::Failure
-            };
+            let outcome = if ok { ProbeOutcome::Success } else { ProbeOutcome::Failure };
             record(&plan, &mut probe, Time(0), outcome, Time(at));
             assert_eq!(probe.verdict, verdict, "at {at}");
         }
@@ -167,9 +141,6 @@ mod tests {
     fn an_error_counts_for_nothing_r6_12() {
         let (times, probe) = play(&PLAN, |_| ProbeOutcome::Error, 20_000);
         assert!(times.len() > 5);
-        assert_eq!(
-            (probe.verdict, probe.run, probe.last_ok),
-            (Verdict::Unknown, 0, None)
-        );
+        assert_eq!((probe.verdict, probe.run, probe.last_ok), (Verdict::Unknown, 0, None));
     }
 }

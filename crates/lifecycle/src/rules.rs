@@ -78,10 +78,7 @@ pub fn final_exit<'a>(plan: &ContainerPlan, c: &'a Container) -> Option<&'a Exit
 pub fn is_ending_for_good(plan: &ContainerPlan, c: &Container) -> bool {
     let dying = |reason| {
         plan.restart.policy == RestartPolicy::Never
-            && matches!(
-                reason,
-                KillReason::Liveness | KillReason::Startup | KillReason::PostStart
-            )
+            && matches!(reason, KillReason::Liveness | KillReason::Startup | KillReason::PostStart)
     };
     final_exit(plan, c).is_some() || (c.state.is_alive() && c.kill.is_some_and(|k| dying(k.reason)))
 }
@@ -93,12 +90,7 @@ pub fn all_keepers(
     test: impl Fn(&ContainerPlan, &Container) -> bool,
 ) -> bool {
     let mut any = false;
-    for (p, c) in plan
-        .containers
-        .iter()
-        .zip(&obs.containers)
-        .filter(|(p, _)| p.keeps_alive)
-    {
+    for (p, c) in plan.containers.iter().zip(&obs.containers).filter(|(p, _)| p.keeps_alive) {
         if !test(p, c) {
             return false;
         }
@@ -132,8 +124,5 @@ pub fn gate_hopeless(plan: &Plan, obs: &Observation, gate: &Gate) -> bool {
 /// The first closed gate in front of a container's next start.
 pub fn closed_gate<'p>(plan: &'p Plan, obs: &Observation, index: usize) -> Option<&'p Gate> {
     let c = &obs.containers[index];
-    plan.containers[index]
-        .gates
-        .iter()
-        .find(|g| (g.every_start || !c.was_run) && !gate_open(plan, obs, g))
+    plan.containers[index].gates.iter().find(|g| (g.every_start || !c.was_run) && !gate_open(plan, obs, g))
 }

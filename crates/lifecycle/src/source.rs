@@ -50,10 +50,7 @@ pub struct ContainerRef {
 impl ContainerRef {
     /// The container's path, `spec.containers[1]`.
     pub fn path(self) -> FieldPath {
-        FieldPath::root()
-            .field("spec")
-            .field(self.list.field())
-            .index(self.index)
+        FieldPath::root().field("spec").field(self.list.field()).index(self.index)
     }
 }
 
@@ -91,10 +88,7 @@ impl FieldPath {
 
     /// `metadata.annotations[name]`.
     pub fn annotation(name: impl Into<Cow<'static, str>>) -> Self {
-        FieldPath::root()
-            .field("metadata")
-            .field("annotations")
-            .field(name)
+        FieldPath::root().field("metadata").field("annotations").field(name)
     }
 
     /// `spec.NAME`.
@@ -156,14 +150,7 @@ impl Finding {
     }
 
     fn new(severity: Severity, code: &'static str, path: FieldPath, message: impl Into<String>) -> Self {
-        Finding {
-            severity,
-            code,
-            path,
-            message: message.into(),
-            related: Vec::new(),
-            hint: None,
-        }
+        Finding { severity, code, path, message: message.into(), related: Vec::new(), hint: None }
     }
 
     /// Adds the other side of a conflict.
