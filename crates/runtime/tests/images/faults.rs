@@ -18,7 +18,7 @@ use crate::support::*;
 #[tokio::test]
 async fn what_the_registry_does_not_have() {
     let dir = tempfile::tempdir().unwrap();
-    let registry = Registry::start(&dir.path().join("registry"));
+    let registry = Registry::start(&dir.path().join("registry")).await;
     let mut layout = OciLayout::new(dir.path().join("layout"));
     layout.image("v1", json!({}), &[Layer::new().file("f", "x").gzip()]);
     registry.push(&layout, "v1", "app:v1");
@@ -38,7 +38,7 @@ async fn what_the_registry_does_not_have() {
 #[tokio::test]
 async fn damage_at_the_registry_is_found() {
     let dir = tempfile::tempdir().unwrap();
-    let registry = Registry::start(&dir.path().join("registry"));
+    let registry = Registry::start(&dir.path().join("registry")).await;
     let layer = Layer::new().file("f", vec![b'x'; 100_000]).build(Compression::None);
     let mut layout = OciLayout::new(dir.path().join("layout"));
     layout.image("v1", json!({}), std::slice::from_ref(&layer));
@@ -79,7 +79,7 @@ impl Drop for Tmpfs<'_> {
 #[tokio::test]
 async fn a_full_disk_is_named_and_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
-    let registry = Registry::start(&dir.path().join("registry"));
+    let registry = Registry::start(&dir.path().join("registry")).await;
     let mut layout = OciLayout::new(dir.path().join("layout"));
     // The first does not fit compressed, the second only when unpacked.
     layout.image("big", json!({}), &[busybox().build(Compression::None)]);
@@ -133,7 +133,7 @@ async fn flaky_proxy(to: SocketAddr, broken: usize, after: usize) -> (u16, Arc<A
 #[tokio::test]
 async fn a_broken_connection_is_taken_up_where_it_broke() {
     let dir = tempfile::tempdir().unwrap();
-    let registry = Registry::start(&dir.path().join("registry"));
+    let registry = Registry::start(&dir.path().join("registry")).await;
     let mut layout = OciLayout::new(dir.path().join("layout"));
     layout.image("v1", json!({}), &[busybox().build(Compression::None)]);
     registry.push(&layout, "v1", "app:v1");

@@ -1,8 +1,9 @@
-//! Images from real registries, layouts and archives. Needs root, and the Debian packages `docker-registry`, `skopeo` and
-//! `busybox-static`.
+//! Images from real registries, layouts and archives. Needs root, and the Debian packages `docker-registry`, `skopeo`,
+//! `busybox-static` and `openssl`.
 
 mod faults;
 mod local;
 mod registry;
 mod support;
+mod tls;
 mod unpack;

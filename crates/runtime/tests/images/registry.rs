@@ -24,7 +24,7 @@ fn three_layers(dir: &std::path::Path) -> OciLayout {
 #[tokio::test]
 async fn an_image_is_pulled_once_and_then_there() {
     let dir = tempfile::tempdir().unwrap();
-    let registry = Registry::start(&dir.path().join("registry"));
+    let registry = Registry::start(&dir.path().join("registry")).await;
     let layout = three_layers(dir.path());
     registry.push(&layout, "v1", "team/app:v1");
     let reference = registry.reference("team/app:v1");
@@ -86,7 +86,7 @@ fn manifest_of(layout: &OciLayout, index: &[u8]) -> Vec<u8> {
 #[tokio::test]
 async fn always_follows_a_moved_tag_and_fetches_only_what_is_new() {
     let dir = tempfile::tempdir().unwrap();
-    let registry = Registry::start(&dir.path().join("registry"));
+    let registry = Registry::start(&dir.path().join("registry")).await;
     let (base, old, new) =
         (busybox().gzip(), Layer::new().file("v", "1").gzip(), Layer::new().file("v", "2").gzip());
     let mut layout = OciLayout::new(dir.path().join("layout"));
@@ -109,7 +109,7 @@ async fn always_follows_a_moved_tag_and_fetches_only_what_is_new() {
 #[tokio::test]
 async fn an_index_leads_to_this_machines_image() {
     let dir = tempfile::tempdir().unwrap();
-    let registry = Registry::start(&dir.path().join("registry"));
+    let registry = Registry::start(&dir.path().join("registry")).await;
     let mut layout = OciLayout::new(dir.path().join("layout"));
     let media_type = "application/vnd.oci.image.index.v1+json";
     let entry = |layout: &OciLayout, architecture: &str| {
@@ -145,7 +145,7 @@ async fn an_index_leads_to_this_machines_image() {
 #[tokio::test]
 async fn callers_in_one_process_share_a_pull() {
     let dir = tempfile::tempdir().unwrap();
-    let registry = Registry::start(&dir.path().join("registry"));
+    let registry = Registry::start(&dir.path().join("registry")).await;
     let layout = three_layers(dir.path());
     registry.push(&layout, "v1", "app:v1");
     let store = Arc::new(ImageStore::open(&dir.path().join("state")).unwrap());
@@ -166,7 +166,7 @@ async fn callers_in_one_process_share_a_pull() {
 #[tokio::test]
 async fn a_dropped_call_stops_the_pull_and_the_next_one_succeeds() {
     let dir = tempfile::tempdir().unwrap();
-    let registry = Registry::start(&dir.path().join("registry"));
+    let registry = Registry::start(&dir.path().join("registry")).await;
     let layout = three_layers(dir.path());
     registry.push(&layout, "v1", "app:v1");
     let state = dir.path().join("state");
@@ -195,7 +195,7 @@ async fn child_pull() {
 }
 
 /// Starts `child_pull`.
-fn child(reference: &str, state: &std::path::Path) -> std::process::Command {
+pub(crate) fn child(reference: &str, state: &std::path::Path) -> std::process::Command {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "registry::child_pull", "--nocapture"]);
     command.env("OUTRIGGER_TEST_PULL", reference).env("OUTRIGGER_TEST_STATE", state);
@@ -203,7 +203,7 @@ fn child(reference: &str, state: &std::path::Path) -> std::process::Command {
     command
 }
 
-fn said(output: std::process::Output) -> String {
+pub(crate) fn said(output: std::process::Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let start = text.find("PULLED").or(text.find("FAILED"));
     let start = start.unwrap_or_else(|| panic!("{text}\n{}", String::from_utf8_lossy(&output.stderr)));
@@ -213,7 +213,7 @@ fn said(output: std::process::Output) -> String {
 #[tokio::test]
 async fn processes_share_a_store() {
     let dir = tempfile::tempdir().unwrap();
-    let registry = Registry::start(&dir.path().join("registry"));
+    let registry = Registry::start(&dir.path().join("registry")).await;
     let layout = three_layers(dir.path());
     registry.push(&layout, "v1", "app:v1");
     let state = dir.path().join("state");
@@ -242,7 +242,7 @@ async fn processes_share_a_store() {
 #[tokio::test]
 async fn credentials_come_from_secrets_files_and_helpers() {
     let dir = tempfile::tempdir().unwrap();
-    let registry = Registry::start_with_password(&dir.path().join("registry"));
+    let registry = Registry::start_with_password(&dir.path().join("registry")).await;
     let mut layout = OciLayout::new(dir.path().join("layout"));
     layout.image("v1", json!({}), &[Layer::new().file("f", "x").gzip()]);
     registry.push(&layout, "v1", "app:v1");

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -202,26 +202,56 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn start(dir: &Path) -> Self {
-        Self::start_with(dir, "")
+    pub(crate) async fn start(dir: &Path) -> Self {
+        Self::start_at(dir, "127.0.0.1", "", "").await
     }
 
     /// User `test`, password `secret`.
-    pub(crate) fn start_with_password(dir: &Path) -> Self {
+    pub(crate) async fn start_with_password(dir: &Path) -> Self {
         fs::create_dir_all(dir).unwrap();
         let file = dir.join("htpasswd");
         fs::write(&file, "test:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n").unwrap();
-        Self::start_with(dir, &format!("auth:\n  htpasswd:\n    realm: test\n    path: {}\n", file.display()))
+        let auth = format!("auth: {{htpasswd: {{realm: test, path: {}}}}}\n", file.display());
+        Self::start_at(dir, "127.0.0.1", "", &auth).await
     }
 
-    fn start_with(dir: &Path, more: &str) -> Self {
+    /// With a certificate nobody knows, `cert.pem` in `dir`, at an address other machines could reach.
+    pub(crate) async fn start_with_tls(dir: &Path, ip: IpAddr) -> Self {
+        fs::create_dir_all(dir).unwrap();
+        let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
+        let name = format!("subjectAltName=IP:{ip},IP:127.0.0.1");
+        let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+        let mut args =
+            vec!["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"];
+        args.extend([
+            "-addext",
+            &name,
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+            "-out",
+            cert,
+            "-keyout",
+            key,
+        ]);
+        run("openssl", &args);
+        Self::start_at(dir, "0.0.0.0", &format!(", tls: {{certificate: {cert}, key: {key}}}"), "").await
+    }
+
+    /// Without TLS at an address other machines could reach.
+    pub(crate) async fn start_open(dir: &Path) -> Self {
+        Self::start_at(dir, "0.0.0.0", "", "").await
+    }
+
+    async fn start_at(dir: &Path, ip: &str, http: &str, more: &str) -> Self {
         let deadline = Instant::now() + Duration::from_secs(30);
         fs::create_dir_all(dir.join("storage")).unwrap();
         loop {
             let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+            let storage = dir.join("storage");
             let config = format!(
-                "version: 0.1\nlog: {{level: info}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '127.0.0.1:{port}'}}\n{more}",
-                dir.join("storage").display()
+                "version: 0.1\nlog: {{level: info}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\n\
+                 http: {{addr: '{ip}:{port}'{http}}}\n{more}",
+                storage.display()
             );
             fs::write(dir.join("config.yml"), config).unwrap();
             let log = fs::File::create(dir.join("log")).unwrap();
@@ -232,20 +262,14 @@ impl Registry {
                 .stderr(log)
                 .spawn()
                 .expect("docker-registry is installed");
-            loop {
+            // Once it has ended somebody else had taken the port: again with another.
+            while child.try_wait().unwrap().is_none() {
                 if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
                     return Registry { child, port, dir: dir.to_owned() };
                 }
-                assert!(
-                    Instant::now() < deadline,
-                    "registry did not start: {}",
-                    fs::read_to_string(dir.join("log")).unwrap()
-                );
-                // Somebody else may have taken the port.
-                if child.try_wait().unwrap().is_some() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(10));
+                let log = || fs::read_to_string(dir.join("log")).unwrap();
+                assert!(Instant::now() < deadline, "registry did not start: {}", log());
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use outrigger_runtime::embedded::images::ImageStore;
+use outrigger_runtime::embedded::images::{ImageStore, is_opaque, is_whiteout};
 use serde_json::json;
 use tar::EntryType;
 
@@ -135,6 +135,31 @@ async fn whiteouts_hide_what_is_below_and_nothing_else() {
     ];
     assert_eq!(merged.tree(), wanted);
     assert_eq!(merged.read("keep/a"), "a2");
+}
+
+/// In a container without a volume the state directory is on overlayfs, which takes no whiteout devices.
+#[tokio::test]
+async fn whiteouts_on_overlayfs_have_another_form() {
+    let dir = tempfile::tempdir().unwrap();
+    let below = unpacked(dir.path(), &[]).await;
+    let outer = Merged::mount(&below, &dir.path().join("outer"));
+    let lower = Layer::new().file("d/gone", "x").file("opaque/old", "x").file("redone/old", "x").gzip();
+    let upper = Layer::new()
+        .file("d/.wh.gone", "")
+        .file("opaque/.wh..wh..opq", "")
+        .file(".wh.redone", "")
+        .file("redone/new", "n")
+        .gzip();
+    let image = unpacked(&outer.path, &[lower, upper]).await;
+    let upper = &image.layers[1];
+    assert!(upper.join("d/gone").is_file(), "not a device");
+    assert!(is_whiteout(&upper.join("d/gone")) && !is_whiteout(&upper.join("redone/new")));
+    assert!(
+        is_opaque(&upper.join("opaque")) && is_opaque(&upper.join("redone")) && !is_opaque(&upper.join("d"))
+    );
+    // The kernel agrees, given room for the upper directory elsewhere.
+    let merged = Merged::mount(&image, &dir.path().join("inner"));
+    assert_eq!(merged.tree(), ["d", "opaque", "redone", "redone/new"]);
 }
 
 #[tokio::test]

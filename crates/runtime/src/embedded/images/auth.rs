@@ -77,18 +77,12 @@ impl DockerConfig {
     /// Reads `config.json`, `auth.json` or the older `.dockercfg`, which has the entries at the top.
     fn parse(text: &str) -> Result<Self, String> {
         let value: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let modern = ["auths", "credHelpers", "credsStore"]
-            .iter()
-            .any(|key| value.get(key).is_some());
-        let looks_old = value.as_object().is_some_and(|map| {
-            map.values()
-                .any(|v| v.get("auth").or(v.get("username")).is_some())
-        });
+        let modern = ["auths", "credHelpers", "credsStore"].iter().any(|key| value.get(key).is_some());
+        let looks_old = value
+            .as_object()
+            .is_some_and(|map| map.values().any(|v| v.get("auth").or(v.get("username")).is_some()));
         let config = if !modern && looks_old {
-            serde_json::from_value(value).map(|auths| DockerConfig {
-                auths,
-                ..Default::default()
-            })
+            serde_json::from_value(value).map(|auths| DockerConfig { auths, ..Default::default() })
         } else {
             serde_json::from_value(value)
         };
@@ -106,32 +100,22 @@ impl AuthEntry {
             return Some(Credential::Token(token));
         }
         if let Some(username) = given(&self.username) {
-            return Some(Credential::Basic {
-                username,
-                password: self.password.clone().unwrap_or_default(),
-            });
+            return Some(Credential::Basic { username, password: self.password.clone().unwrap_or_default() });
         }
         // Padding is missing in files written by hand.
         let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
-        let bytes = GeneralPurpose::new(&alphabet::STANDARD, config)
-            .decode(given(&self.auth)?.trim())
-            .ok()?;
+        let bytes =
+            GeneralPurpose::new(&alphabet::STANDARD, config).decode(given(&self.auth)?.trim()).ok()?;
         let text = String::from_utf8(bytes).ok()?;
         let (username, password) = text.split_once(':')?;
         let password = password.trim_end_matches('\0').to_owned();
-        Some(Credential::Basic {
-            username: username.to_owned(),
-            password,
-        })
+        Some(Credential::Basic { username: username.to_owned(), password })
     }
 }
 
 /// How well a key of a configuration fits: its length, or `None`.
 fn fits(key: &str, registry: &str, repository: &str) -> Option<usize> {
-    let key = key
-        .strip_prefix("https://")
-        .or(key.strip_prefix("http://"))
-        .unwrap_or(key);
+    let key = key.strip_prefix("https://").or(key.strip_prefix("http://")).unwrap_or(key);
     let key = key.trim_end_matches('/');
     let key = key.strip_suffix("/v1").or(key.strip_suffix("/v2")).unwrap_or(key);
     let (host, path) = key.split_once('/').unwrap_or((key, ""));
@@ -139,9 +123,7 @@ fn fits(key: &str, registry: &str, repository: &str) -> Option<usize> {
     let host_fits = host.eq_ignore_ascii_case(registry) || hubs || glob(host, registry);
     let path_fits = path.is_empty()
         || repository == path
-        || repository
-            .strip_prefix(path)
-            .is_some_and(|rest| rest.starts_with('/'));
+        || repository.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
     (host_fits && path_fits).then_some(key.len())
 }
 
@@ -157,24 +139,17 @@ fn glob(pattern: &str, host: &str) -> bool {
     }
     let (pattern, host): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), host.split('.').collect());
     pattern.len() == host.len()
-        && pattern
-            .iter()
-            .zip(&host)
-            .all(|(pattern, label)| match pattern.split_once('*') {
-                Some((start, end)) => {
-                    label.len() >= start.len() + end.len() && label.starts_with(start) && label.ends_with(end)
-                }
-                None => pattern.eq_ignore_ascii_case(label),
-            })
+        && pattern.iter().zip(&host).all(|(pattern, label)| match pattern.split_once('*') {
+            Some((start, end)) => {
+                label.len() >= start.len() + end.len() && label.starts_with(start) && label.ends_with(end)
+            }
+            None => pattern.eq_ignore_ascii_case(label),
+        })
 }
 
 /// The files credentials are in, in the order they are asked.
 pub(super) fn default_files() -> Vec<PathBuf> {
-    let var = |name| {
-        env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
+    let var = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = var("HOME");
     let mut files = Vec::new();
     files.extend(var("REGISTRY_AUTH_FILE"));
@@ -244,15 +219,10 @@ async fn collect(config: &DockerConfig, registry: &str, repository: &str, helper
             .filter_map(|(key, helper)| Some((fits(key, registry, "")?, helper)))
             .max_by_key(|(length, _)| *length)
             .map(|(_, helper)| helper);
-        if let Some(helper) = named
-            .or(config.creds_store.as_ref())
-            .filter(|helper| !helper.is_empty())
-        {
+        if let Some(helper) = named.or(config.creds_store.as_ref()).filter(|helper| !helper.is_empty()) {
             match ask_helper(helper, registry).await {
                 Ok(credential) => found.credentials.extend(credential),
-                Err(error) => found
-                    .looked_at
-                    .push(format!("docker-credential-{helper} ({error})")),
+                Err(error) => found.looked_at.push(format!("docker-credential-{helper} ({error})")),
             }
         }
     }
@@ -262,9 +232,7 @@ async fn collect(config: &DockerConfig, registry: &str, repository: &str, helper
         .filter_map(|(key, entry)| Some((fits(key, registry, repository)?, entry)))
         .collect();
     entries.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
-    found
-        .credentials
-        .extend(entries.into_iter().filter_map(|(_, entry)| entry.credential()));
+    found.credentials.extend(entries.into_iter().filter_map(|(_, entry)| entry.credential()));
 }
 
 #[derive(Deserialize)]
@@ -279,11 +247,7 @@ async fn ask_helper(helper: &str, registry: &str) -> Result<Option<Credential>, 
     if helper.contains('/') {
         return Err("its name has a slash".to_owned());
     }
-    let server = if is_hub(registry) {
-        DOCKER_HUB_KEY
-    } else {
-        registry
-    };
+    let server = if is_hub(registry) { DOCKER_HUB_KEY } else { registry };
     let ask = async {
         let mut child = tokio::process::Command::new(format!("docker-credential-{helper}"))
             .arg("get")
@@ -313,10 +277,7 @@ async fn ask_helper(helper: &str, registry: &str) -> Result<Option<Credential>, 
         serde_json::from_slice(&output.stdout).map_err(|_| "its answer is not readable".to_owned())?;
     Ok(Some(match answer.username.as_str() {
         "<token>" => Credential::IdentityToken(answer.secret),
-        _ => Credential::Basic {
-            username: answer.username,
-            password: answer.secret,
-        },
+        _ => Credential::Basic { username: answer.username, password: answer.secret },
     }))
 }
 
@@ -325,21 +286,13 @@ mod tests {
     use super::*;
 
     fn basic(username: &str, password: &str) -> Credential {
-        Credential::Basic {
-            username: username.into(),
-            password: password.into(),
-        }
+        Credential::Basic { username: username.into(), password: password.into() }
     }
 
     #[test]
     fn keys_fit_as_docker_podman_and_kubernetes_mean_them() {
         for (key, registry, repository, wanted) in [
-            (
-                "https://index.docker.io/v1/",
-                "docker.io",
-                "library/busybox",
-                true,
-            ),
+            ("https://index.docker.io/v1/", "docker.io", "library/busybox", true),
             ("docker.io", "docker.io", "library/busybox", true),
             ("quay.io", "quay.io", "a/b", true),
             ("https://quay.io/v2/", "quay.io", "a/b", true),
@@ -381,41 +334,23 @@ mod tests {
         let found = find(&secrets, &files, "quay.io", "team/app").await;
         assert_eq!(
             found.credentials,
-            [
-                basic("s", "t"),
-                basic("old", "form"),
-                basic("v", "q"),
-                basic("u", "p")
-            ]
+            [basic("s", "t"), basic("old", "form"), basic("v", "q"), basic("u", "p")]
         );
         let places = found.places();
-        for part in [
-            "3 imagePullSecrets (2 fit, 1 not readable)",
-            "auth.json (2 fit)",
-            "no-such.json (missing)",
-        ] {
+        for part in
+            ["3 imagePullSecrets (2 fit, 1 not readable)", "auth.json (2 fit)", "no-such.json (missing)"]
+        {
             assert!(places.contains(part), "{places} lacks {part}");
         }
         let none = find(&[], &files, "elsewhere.io", "x").await;
-        assert!(
-            none.credentials.is_empty() && none.places().contains("no entry fits"),
-            "{}",
-            none.places()
-        );
+        assert!(none.credentials.is_empty() && none.places().contains("no entry fits"), "{}", none.places());
     }
 
     #[test]
     fn identity_tokens_win_over_passwords() {
         let config =
             DockerConfig::parse(r#"{"auths":{"x.io":{"auth":"dTpw","identitytoken":"refresh"}}}"#).unwrap();
-        assert_eq!(
-            config.auths["x.io"].credential(),
-            Some(Credential::IdentityToken("refresh".into()))
-        );
-        assert_eq!(
-            format!("{:?}", basic("u", "secret")),
-            "Basic(u)",
-            "no password in logs"
-        );
+        assert_eq!(config.auths["x.io"].credential(), Some(Credential::IdentityToken("refresh".into())));
+        assert_eq!(format!("{:?}", basic("u", "secret")), "Basic(u)", "no password in logs");
     }
 }

@@ -42,17 +42,13 @@ impl TryFrom<String> for Digest {
 
     fn try_from(text: String) -> Result<Self, String> {
         let Some(hex) = text.strip_prefix("sha256:") else {
-            return Err(format!(
-                "digest {text:?} is not of the form sha256:<64 hexadecimal digits>"
-            ));
+            return Err(format!("digest {text:?} is not of the form sha256:<64 hexadecimal digits>"));
         };
         // Lower case only: the digest becomes a file name and must have one spelling.
         if hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             Ok(Digest(hex.to_owned()))
         } else {
-            Err(format!(
-                "digest {text:?} does not have 64 lower-case hexadecimal digits"
-            ))
+            Err(format!("digest {text:?} does not have 64 lower-case hexadecimal digits"))
         }
     }
 }
@@ -83,10 +79,7 @@ pub(super) struct HashingReader<R> {
 
 impl<R: Read> HashingReader<R> {
     pub(super) fn new(inner: R) -> Self {
-        HashingReader {
-            inner,
-            hasher: Sha256::new(),
-        }
+        HashingReader { inner, hasher: Sha256::new() }
     }
 
     /// Reads what is left, since the digest is that of the whole, and tells it.
@@ -111,19 +104,10 @@ mod tests {
     #[test]
     fn digests_have_one_spelling() {
         let good = Digest::of(b"abc").to_string();
-        assert_eq!(
-            good,
-            "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(good, "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(Digest::try_from(good.clone()).unwrap().to_string(), good);
-        for bad in [
-            "",
-            "sha256:",
-            "sha512:00",
-            &good.to_uppercase(),
-            &good[..70],
-            "sha256:../../etc/passwd",
-        ] {
+        for bad in ["", "sha256:", "sha512:00", &good.to_uppercase(), &good[..70], "sha256:../../etc/passwd"]
+        {
             assert!(Digest::try_from(bad.to_owned()).is_err(), "{bad:?} passed");
         }
     }

@@ -42,15 +42,8 @@ pub(super) struct Fetcher {
 /// Where the bytes of a layer come from.
 #[derive(Clone)]
 enum Origin {
-    Remote {
-        registry: Arc<Registry>,
-        layer: Descriptor,
-        progress: Arc<Progress>,
-    },
-    Local {
-        image: Arc<LocalImage>,
-        layer: usize,
-    },
+    Remote { registry: Arc<Registry>, layer: Descriptor, progress: Arc<Progress> },
+    Local { image: Arc<LocalImage>, layer: usize },
 }
 
 /// An image without the name it was asked for by.
@@ -96,12 +89,7 @@ impl Fetcher {
             local => self.read(local.clone()).await?,
         };
         let layers = self.lower_dirs(&fetched.config)?;
-        Ok(Some(fetched.config.image(
-            reference,
-            &fetched.id,
-            layers,
-            fetched.was_present,
-        )))
+        Ok(Some(fetched.config.image(reference, &fetched.id, layers, fetched.was_present)))
     }
 
     /// The directories to give to overlayfs, lowest first.
@@ -145,11 +133,7 @@ impl Fetcher {
                 return Ok(None);
             }
         }
-        Ok(Some(Fetched {
-            config,
-            id: manifest.config.digest,
-            was_present: true,
-        }))
+        Ok(Some(Fetched { config, id: manifest.config.digest, was_present: true }))
     }
 
     /// Reads an image from files.
@@ -165,22 +149,10 @@ impl Fetcher {
         let image = Arc::new(image);
         let origins = image.config.diff_ids().iter().cloned().enumerate();
         let origins = origins
-            .map(|(layer, diff_id)| {
-                (
-                    diff_id,
-                    Origin::Local {
-                        image: image.clone(),
-                        layer,
-                    },
-                )
-            })
+            .map(|(layer, diff_id)| (diff_id, Origin::Local { image: image.clone(), layer }))
             .collect();
         let was_present = self.layers(origins).await?;
-        Ok(Fetched {
-            config: image.config.clone(),
-            id: image.config_digest.clone(),
-            was_present,
-        })
+        Ok(Fetched { config: image.config.clone(), id: image.config_digest.clone(), was_present })
     }
 
     /// Pulls an image from its registry.
@@ -208,11 +180,7 @@ impl Fetcher {
         for (diff_id, layer) in config.diff_ids().iter().zip(manifest.layers) {
             if self.store.layer(diff_id)?.is_none() && !origins.iter().any(|(other, _)| other == diff_id) {
                 total += layer.size;
-                let origin = Origin::Remote {
-                    registry: registry.clone(),
-                    layer,
-                    progress: progress.clone(),
-                };
+                let origin = Origin::Remote { registry: registry.clone(), layer, progress: progress.clone() };
                 origins.push((diff_id.clone(), origin));
             }
         }
@@ -220,11 +188,7 @@ impl Fetcher {
         was_present &= self.layers(origins).await?;
         self.store.write_blob(&digest, &bytes)?;
         self.store.remember(name, &digest)?;
-        Ok(Fetched {
-            config,
-            id: manifest.config.digest,
-            was_present,
-        })
+        Ok(Fetched { config, id: manifest.config.digest, was_present })
     }
 
     /// Finds a server that has the image and lets us in, and the manifest for this machine.
@@ -268,13 +232,7 @@ impl Fetcher {
         name: &Name,
         secrets: &[String],
     ) -> Result<(Registry, Digest, Vec<u8>, Manifest), Fault> {
-        let found = auth::find(
-            secrets,
-            &auth::default_files(),
-            &endpoint.host,
-            &endpoint.repository,
-        )
-        .await;
+        let found = auth::find(secrets, &auth::default_files(), &endpoint.host, &endpoint.repository).await;
         let tried = found.credentials.len();
         // Last without any: a public image needs none, and stale ones should not stand in its way.
         let ways = found.credentials.iter().cloned().map(Some).chain([None]);
@@ -332,11 +290,7 @@ impl Fetcher {
             return Ok(false);
         }
         let blob = match &origin {
-            Origin::Remote {
-                registry,
-                layer,
-                progress,
-            } => {
+            Origin::Remote { registry, layer, progress } => {
                 let _permit = self.downloads.acquire().await;
                 let scratch = self.store.scratch();
                 Some((download(registry, layer, &scratch, progress).await?, scratch))
@@ -362,11 +316,7 @@ impl Fetcher {
             let scratch = store.scratch();
             let dir = scratch.path().join("d");
             let mut builder = std::fs::DirBuilder::new();
-            builder
-                .recursive(true)
-                .mode(0o755)
-                .create(&dir)
-                .doing("create", &dir)?;
+            builder.recursive(true).mode(0o755).create(&dir).doing("create", &dir)?;
             unpack_layer(Cancellable { stream, cancelled }, &dir, digest, &diff_id)?;
             store.keep_layer(&diff_id, scratch)
         })
@@ -381,10 +331,7 @@ fn rootfs(reference: &str, path: &std::path::Path) -> Result<Image, Fault> {
         Ok(dir) if dir.is_dir() => dir,
         Ok(_) => return Err(Fault::new(format!("{} is not a directory", path.display()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Fault::new(format!(
-                "directory {} does not exist on this machine",
-                path.display()
-            )));
+            return Err(Fault::new(format!("directory {} does not exist on this machine", path.display())));
         }
         Err(error) => return Err(error).doing("open", path),
     };
@@ -410,9 +357,7 @@ async fn manifest_for_here(registry: &Registry, name: &str) -> Result<(Digest, V
             Document::Manifest(manifest) => return Ok((digest, bytes, manifest)),
             Document::Index(entries) => {
                 let entry = choose_platform(&entries)?;
-                (bytes, digest) = registry
-                    .manifest(&entry.digest.to_string(), MANIFEST_SIZE_MAX)
-                    .await?;
+                (bytes, digest) = registry.manifest(&entry.digest.to_string(), MANIFEST_SIZE_MAX).await?;
             }
         }
     }
@@ -462,20 +407,8 @@ async fn download(
     progress: &Progress,
 ) -> Result<File, Fault> {
     let path = scratch.path();
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(path)
-        .doing("create", path)?;
-    let mut partial = Partial {
-        file,
-        path,
-        hasher: Sha256::new(),
-        written: 0,
-        size: layer.size,
-        progress,
-    };
+    let file = File::options().read(true).write(true).create_new(true).open(path).doing("create", path)?;
+    let mut partial = Partial { file, path, hasher: Sha256::new(), written: 0, size: layer.size, progress };
     let mut patience = Patience::new();
     while let Err(fault) = download_rest(registry, &layer.digest, &mut partial).await {
         patience.after(fault).await?;
@@ -498,9 +431,7 @@ async fn download_rest(registry: &Registry, digest: &Digest, partial: &mut Parti
     }
     if partial.written < partial.size {
         let (got, size) = (partial.written, partial.size);
-        return Err(Fault::Transient(format!(
-            "the layer ended after {got} of {size} bytes"
-        )));
+        return Err(Fault::Transient(format!("the layer ended after {got} of {size} bytes")));
     }
     Ok(())
 }

@@ -41,20 +41,14 @@ pub(super) struct LocalLayer {
 impl LocalImage {
     /// The bytes of a layer.
     pub(super) fn open(&self, layer: &LocalLayer) -> Result<Box<dyn Read + Send>, Fault> {
-        self.files
-            .open(&layer.path)?
-            .ok_or_else(|| self.files.lacks(&layer.path))
+        self.files.open(&layer.path)?.ok_or_else(|| self.files.lacks(&layer.path))
     }
 }
 
 /// Files by relative name, in a directory or a tar file.
 enum Files {
     Dir(PathBuf),
-    Tar {
-        archive: PathBuf,
-        file: Arc<File>,
-        members: HashMap<PathBuf, Member>,
-    },
+    Tar { archive: PathBuf, file: Arc<File>, members: HashMap<PathBuf, Member> },
 }
 
 enum Member {
@@ -79,30 +73,16 @@ impl Files {
     fn tar(path: &Path, store: &Store) -> Result<Self, Fault> {
         let file = File::open(path).doing("open", path)?;
         if file.metadata().doing("open", path)?.is_dir() {
-            return Err(Fault::new(format!(
-                "{} is a directory; for an OCI layout say oci:",
-                path.display()
-            )));
+            return Err(Fault::new(format!("{} is a directory; for an OCI layout say oci:", path.display())));
         }
         let mut start = [0; 4];
         let n = file.read_at(&mut start, 0).doing("read", path)?;
         let is_compressed = n == 4 && (start[..2] == [0x1f, 0x8b] || start == [0x28, 0xb5, 0x2f, 0xfd]);
-        let file = if is_compressed {
-            inflate(file, path, store)?
-        } else {
-            file
-        };
+        let file = if is_compressed { inflate(file, path, store)? } else { file };
         let members = index(&file).map_err(|error| {
-            Fault::io(
-                format_args!("cannot read {} as a tar file", path.display()),
-                &error,
-            )
+            Fault::io(format_args!("cannot read {} as a tar file", path.display()), &error)
         })?;
-        Ok(Files::Tar {
-            archive: path.to_owned(),
-            file: Arc::new(file),
-            members,
-        })
+        Ok(Files::Tar { archive: path.to_owned(), file: Arc::new(file), members })
     }
 
     /// `None` if there is no such file.
@@ -116,11 +96,7 @@ impl Files {
                     Err(error) => Err(error).doing("open", &path),
                 }
             }
-            Files::Tar {
-                archive,
-                file,
-                members,
-            } => {
+            Files::Tar { archive, file, members } => {
                 let mut name = name.to_owned();
                 for _ in 0..10 {
                     match members.get(&name) {
@@ -136,11 +112,7 @@ impl Files {
                         None => return Ok(None),
                     }
                 }
-                Err(Fault::new(format!(
-                    "{} has a loop of links at {}",
-                    archive.display(),
-                    name.display()
-                )))
+                Err(Fault::new(format!("{} has a loop of links at {}", archive.display(), name.display())))
             }
         }
     }
@@ -150,15 +122,9 @@ impl Files {
             return Ok(None);
         };
         let mut bytes = Vec::new();
-        reader
-            .take(limit + 1)
-            .read_to_end(&mut bytes)
-            .doing("read", name)?;
+        reader.take(limit + 1).read_to_end(&mut bytes).doing("read", name)?;
         if bytes.len() as u64 > limit {
-            return Err(Fault::new(format!(
-                "{} is larger than {limit} bytes",
-                self.name_of(name)
-            )));
+            return Err(Fault::new(format!("{} is larger than {limit} bytes", self.name_of(name))));
         }
         Ok(Some(bytes))
     }
@@ -214,11 +180,7 @@ impl Read for Part {
 
 fn inflate(file: File, path: &Path, store: &Store) -> Result<File, Fault> {
     let scratch = store.scratch();
-    let options = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(scratch.path());
+    let options = File::options().read(true).write(true).create_new(true).open(scratch.path());
     let mut plain = options.doing("create", scratch.path())?;
     let mut reader = BufReader::new(file);
     std::io::copy(&mut decompress(&mut reader)?, &mut plain).doing("decompress", path)?;
@@ -234,13 +196,7 @@ fn index(file: &File) -> std::io::Result<HashMap<PathBuf, Member>> {
         let name = normal(Path::new(""), &entry.path()?);
         let kind = entry.header().entry_type();
         if kind.is_file() {
-            members.insert(
-                name,
-                Member::Data {
-                    offset: entry.raw_file_position(),
-                    size: entry.size(),
-                },
-            );
+            members.insert(name, Member::Data { offset: entry.raw_file_position(), size: entry.size() });
         } else if let (true, Some(target)) = (kind.is_symlink(), entry.link_name()?) {
             let target = normal(name.parent().unwrap_or(Path::new("")), &target);
             members.insert(name, Member::Link(target));
@@ -248,20 +204,14 @@ fn index(file: &File) -> std::io::Result<HashMap<PathBuf, Member>> {
             members.insert(name, Member::Link(normal(Path::new(""), &target)));
         }
         if members.len() > MEMBERS_MAX {
-            return Err(std::io::Error::other(format!(
-                "it has more than {MEMBERS_MAX} members"
-            )));
+            return Err(std::io::Error::other(format!("it has more than {MEMBERS_MAX} members")));
         }
     }
     Ok(members)
 }
 
 fn normal(base: &Path, path: &Path) -> PathBuf {
-    let mut out = if path.has_root() {
-        PathBuf::new()
-    } else {
-        base.to_owned()
-    };
+    let mut out = if path.has_root() { PathBuf::new() } else { base.to_owned() };
     for component in path.components() {
         match component {
             Component::Normal(part) => out.push(part),
@@ -303,10 +253,7 @@ fn oci_layout(files: Files, local: &Local) -> Result<LocalImage, Fault> {
                 let parsed = ConfigFile::parse(&files.blob(&config, CONFIG_SIZE_MAX)?, layers.len())?;
                 let layers = layers
                     .into_iter()
-                    .map(|layer| LocalLayer {
-                        path: blob_path(&layer.digest),
-                        digest: Some(layer.digest),
-                    })
+                    .map(|layer| LocalLayer { path: blob_path(&layer.digest), digest: Some(layer.digest) })
                     .collect();
                 return Ok(LocalImage {
                     config_digest: config.digest,
@@ -332,11 +279,7 @@ fn choose_tag<'a>(entries: &'a [Descriptor], local: &Local) -> Result<&'a Descri
         let mut all: Vec<&str> = entries.iter().flat_map(names).collect();
         all.sort_unstable();
         all.dedup();
-        if all.is_empty() {
-            "none".to_owned()
-        } else {
-            all.join(", ")
-        }
+        if all.is_empty() { "none".to_owned() } else { all.join(", ") }
     };
     let Some(tag) = &local.tag else {
         return match entries {
@@ -351,15 +294,10 @@ fn choose_tag<'a>(entries: &'a [Descriptor], local: &Local) -> Result<&'a Descri
             ))),
         };
     };
-    let found: Vec<&Descriptor> = entries
-        .iter()
-        .filter(|entry| names(entry).any(|name| same_name(name, tag)))
-        .collect();
+    let found: Vec<&Descriptor> =
+        entries.iter().filter(|entry| names(entry).any(|name| same_name(name, tag))).collect();
     match found.as_slice() {
-        [] => Err(Fault::new(format!(
-            "{at} holds no image with the tag {tag:?}; it has: {}",
-            all()
-        ))),
+        [] => Err(Fault::new(format!("{at} holds no image with the tag {tag:?}; it has: {}", all()))),
         [only] => Ok(only),
         several => {
             let several: Vec<Descriptor> = several.iter().map(|entry| (*entry).clone()).collect();
@@ -391,34 +329,22 @@ struct DockerEntry {
 pub(super) fn docker_archive(local: &Local, store: &Store) -> Result<LocalImage, Fault> {
     let files = Files::tar(&local.path, store)?;
     let at = local.path.display();
-    let manifest = files
-        .read(Path::new("manifest.json"), MANIFEST_SIZE_MAX)?
-        .ok_or_else(|| {
-            Fault::new(format!(
-                "{at} is not an archive made by docker save: it has no manifest.json"
-            ))
-        })?;
+    let manifest = files.read(Path::new("manifest.json"), MANIFEST_SIZE_MAX)?.ok_or_else(|| {
+        Fault::new(format!("{at} is not an archive made by docker save: it has no manifest.json"))
+    })?;
     let entries: Vec<DockerEntry> = serde_json::from_slice(&manifest)
         .map_err(|error| Fault::new(format!("manifest.json in {at} cannot be read: {error}")))?;
     let tags = |entry: &DockerEntry| entry.repo_tags.clone().unwrap_or_default();
     let all = || {
         let all: Vec<String> = entries.iter().flat_map(tags).collect();
-        if all.is_empty() {
-            "none".to_owned()
-        } else {
-            all.join(", ")
-        }
+        if all.is_empty() { "none".to_owned() } else { all.join(", ") }
     };
     let entry = match &local.tag {
-        Some(tag) => entries
-            .iter()
-            .find(|entry| tags(entry).iter().any(|has| same_name(has, tag)))
-            .ok_or_else(|| {
-                Fault::new(format!(
-                    "{at} holds no image with the tag {tag:?}; it has: {}",
-                    all()
-                ))
-            })?,
+        Some(tag) => {
+            entries.iter().find(|entry| tags(entry).iter().any(|has| same_name(has, tag))).ok_or_else(
+                || Fault::new(format!("{at} holds no image with the tag {tag:?}; it has: {}", all())),
+            )?
+        }
         None => match entries.as_slice() {
             [] => return Err(Fault::new(format!("{at} holds no image"))),
             [only] => only,
@@ -433,36 +359,19 @@ pub(super) fn docker_archive(local: &Local, store: &Store) -> Result<LocalImage,
     };
     let member = |path: &Path| normal(Path::new(""), path);
     let config_path = member(&entry.config);
-    let bytes = files
-        .read(&config_path, CONFIG_SIZE_MAX)?
-        .ok_or_else(|| files.lacks(&config_path))?;
+    let bytes = files.read(&config_path, CONFIG_SIZE_MAX)?.ok_or_else(|| files.lacks(&config_path))?;
     let config_digest = Digest::of(&bytes);
     // The name is the digest: `HEX.json`, or `blobs/sha256/HEX` by newer versions.
-    let stem = config_path
-        .file_stem()
-        .map(|stem| stem.as_bytes().to_vec())
-        .unwrap_or_default();
+    let stem = config_path.file_stem().map(|stem| stem.as_bytes().to_vec()).unwrap_or_default();
     if let Ok(expected) = Digest::try_from(format!("sha256:{}", String::from_utf8_lossy(&stem)))
         && expected != config_digest
     {
-        return Err(digest_mismatch(
-            &files.name_of(&config_path),
-            &expected,
-            &config_digest,
-        ));
+        return Err(digest_mismatch(&files.name_of(&config_path), &expected, &config_digest));
     }
     let paths: Vec<PathBuf> = entry.layers.iter().flatten().map(|path| member(path)).collect();
     let config = ConfigFile::parse(&bytes, paths.len())?;
-    let layers = paths
-        .into_iter()
-        .map(|path| LocalLayer { path, digest: None })
-        .collect();
-    Ok(LocalImage {
-        config_digest,
-        config,
-        layers,
-        files: Arc::new(files),
-    })
+    let layers = paths.into_iter().map(|path| LocalLayer { path, digest: None }).collect();
+    Ok(LocalImage { config_digest, config, layers, files: Arc::new(files) })
 }
 
 #[cfg(test)]
@@ -471,10 +380,7 @@ mod tests {
 
     #[test]
     fn links_in_archives_are_relative_to_themselves() {
-        assert_eq!(
-            normal(Path::new("abc"), Path::new("../def/layer.tar")),
-            Path::new("def/layer.tar")
-        );
+        assert_eq!(normal(Path::new("abc"), Path::new("../def/layer.tar")), Path::new("def/layer.tar"));
         assert_eq!(normal(Path::new(""), Path::new("./x")), Path::new("x"));
         assert_eq!(normal(Path::new("a"), Path::new("/x")), Path::new("x"));
         assert_eq!(normal(Path::new("a"), Path::new("../../../x")), Path::new("x"));

@@ -16,6 +16,8 @@ mod store;
 mod tree;
 mod unpack;
 
+pub use self::tree::{is_opaque, is_whiteout};
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -59,20 +61,15 @@ impl ImageStore {
         let root = state_dir.join("images");
         let store = Store::open(root)
             .map_err(|fault| RuntimeError::Other(format!("cannot open the image store: {fault}")))?;
-        Ok(ImageStore {
-            fetcher: Arc::new(Fetcher::new(store)),
-            flights: Mutex::default(),
-        })
+        Ok(ImageStore { fetcher: Arc::new(Fetcher::new(store)), flights: Mutex::default() })
     }
 
     /// Makes sure an image is here, unpacked, and says what is known of it. Concurrent calls for one reference share one
     /// pull; a dropped call stops it unless others wait. `progress` hears of registry pulls only.
     pub async fn ensure(&self, request: PullRequest, progress: ProgressSink) -> Result<Image, ImageError> {
         let reference = request.reference.clone();
-        let source = Source::parse(&reference).map_err(|detail| ImageError::InvalidName {
-            reference: reference.clone(),
-            detail,
-        })?;
+        let source = Source::parse(&reference)
+            .map_err(|detail| ImageError::InvalidName { reference: reference.clone(), detail })?;
         let flight = self.join(request, source, progress);
         let mut outcome = flight.outcome.clone();
         match outcome.wait_for(Option::is_some).await {
@@ -80,10 +77,7 @@ impl ImageStore {
             Err(_) => None,
         }
         .unwrap_or_else(|| {
-            Err(ImageError::Pull {
-                reference,
-                detail: "the pull ended unexpectedly".to_owned(),
-            })
+            Err(ImageError::Pull { reference, detail: "the pull ended unexpectedly".to_owned() })
         })
     }
 
@@ -107,26 +101,15 @@ impl ImageStore {
         let (send, outcome) = watch::channel(None);
         let (fetcher, reports) = (self.fetcher.clone(), progress.clone());
         let task = tokio::spawn(async move {
-            let PullRequest {
-                reference,
-                policy,
-                auth,
-            } = request;
+            let PullRequest { reference, policy, auth } = request;
             let result = match fetcher.fetch(&reference, &source, policy, &auth, &reports).await {
                 Ok(Some(image)) => Ok(image),
                 Ok(None) => Err(ImageError::NeverPull { reference }),
-                Err(fault) => Err(ImageError::Pull {
-                    reference,
-                    detail: fault.to_string(),
-                }),
+                Err(fault) => Err(ImageError::Pull { reference, detail: fault.to_string() }),
             };
             send.send_replace(Some(result));
         });
-        let flight = Arc::new(Flight {
-            progress,
-            outcome,
-            task: task.abort_handle(),
-        });
+        let flight = Arc::new(Flight { progress, outcome, task: task.abort_handle() });
         flights.retain(|_, flight| flight.strong_count() > 0);
         flights.insert(key, Arc::downgrade(&flight));
         flight

@@ -82,10 +82,7 @@ impl Document {
                         layers.len()
                     )));
                 }
-                if let Some(layer) = layers
-                    .iter()
-                    .find(|layer| layer.media_type.ends_with("+encrypted"))
-                {
+                if let Some(layer) = layers.iter().find(|layer| layer.media_type.ends_with("+encrypted")) {
                     return Err(Fault::new(format!(
                         "layer {} is encrypted, which is not supported",
                         layer.digest
@@ -96,9 +93,9 @@ impl Document {
             (None, None) if any.schema_version == Some(1) => Err(Fault::new(
                 "the image has the Docker schema 1 format, which is no longer supported; push it again with a current tool",
             )),
-            (None, None) => Err(Fault::new(
-                "the document under this name is neither an image manifest nor an index",
-            )),
+            (None, None) => {
+                Err(Fault::new("the document under this name is neither an image manifest nor an index"))
+            }
         }
     }
 }
@@ -154,11 +151,7 @@ pub(super) fn choose_platform(manifests: &[Descriptor]) -> Result<&Descriptor, F
         .collect();
     Err(Fault::new(format!(
         "no image for this machine's platform linux/{arch}; the index has {}",
-        if has.is_empty() {
-            "none with a platform".to_owned()
-        } else {
-            has.join(", ")
-        }
+        if has.is_empty() { "none with a platform".to_owned() } else { has.join(", ") }
     )))
 }
 
@@ -202,21 +195,14 @@ impl ConfigFile {
         }
         let here = this_architecture();
         if !config.architecture.is_empty() && config.architecture != here {
-            tracing::warn!(
-                image = config.architecture,
-                machine = here,
-                "image is for another architecture"
-            );
+            tracing::warn!(image = config.architecture, machine = here, "image is for another architecture");
         }
         Ok(config)
     }
 
     /// Digests of the unpacked layers, lowest first.
     pub(super) fn diff_ids(&self) -> &[Digest] {
-        self.rootfs
-            .as_ref()
-            .and_then(|rootfs| rootfs.diff_ids.as_deref())
-            .unwrap_or_default()
+        self.rootfs.as_ref().and_then(|rootfs| rootfs.diff_ids.as_deref()).unwrap_or_default()
     }
 
     /// What the runtime is told.
@@ -274,10 +260,7 @@ mod tests {
         ];
         assert_eq!(choose_platform(&entries).unwrap().digest, Digest::of(b"plain"));
         let error = choose_platform(&entries[..2]).unwrap_err().to_string();
-        assert!(
-            error.contains(&format!("linux/{here}")) && error.contains("linux/s390x"),
-            "{error}"
-        );
+        assert!(error.contains(&format!("linux/{here}")) && error.contains("linux/s390x"), "{error}");
         assert!(choose_platform(&[]).is_err());
     }
 
@@ -293,9 +276,7 @@ mod tests {
             assert!(error.contains(says), "{text}: {error}");
         }
         // A Helm chart, for one, has a configuration without diff ids.
-        let error = ConfigFile::parse(br#"{"name":"chart"}"#, 1)
-            .unwrap_err()
-            .to_string();
+        let error = ConfigFile::parse(br#"{"name":"chart"}"#, 1).unwrap_err().to_string();
         assert!(error.contains("not a container image"), "{error}");
     }
 

@@ -19,20 +19,12 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(reference: String) -> Self {
-        Progress {
-            reference,
-            sinks: Mutex::default(),
-            done: AtomicU64::new(0),
-            total: AtomicU64::new(0),
-        }
+        Progress { reference, sinks: Mutex::default(), done: AtomicU64::new(0), total: AtomicU64::new(0) }
     }
 
     /// Adds somebody who wants to know.
     pub(super) fn listen(&self, sink: ProgressSink) {
-        self.sinks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(sink);
+        self.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(sink);
     }
 
     /// Says how much there is to do, and that it begins.

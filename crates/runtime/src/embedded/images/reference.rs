@@ -104,23 +104,14 @@ impl Name {
         };
         check_registry(&registry)?;
         check_path(path)?;
-        let registry = if registry == "index.docker.io" {
-            "docker.io".to_owned()
-        } else {
-            registry
-        };
+        let registry = if registry == "index.docker.io" { "docker.io".to_owned() } else { registry };
         let repository = if registry == "docker.io" && !path.contains('/') {
             format!("library/{path}")
         } else {
             path.to_owned()
         };
         let tag = tag.or_else(|| digest.is_none().then(|| "latest".to_owned()));
-        Ok(Name {
-            registry,
-            repository,
-            tag,
-            digest,
-        })
+        Ok(Name { registry, repository, tag, digest })
     }
 
     /// What to ask the registry for.
@@ -160,9 +151,7 @@ fn check_registry(registry: &str) -> Result<(), String> {
                 return Err(format!("registry {registry:?} has no closing bracket"));
             };
             if address.parse::<std::net::Ipv6Addr>().is_err() {
-                return Err(format!(
-                    "registry {registry:?} is not an IPv6 address in brackets"
-                ));
+                return Err(format!("registry {registry:?} is not an IPv6 address in brackets"));
             }
             ("v6", port.strip_prefix(':'))
         }
@@ -175,17 +164,13 @@ fn check_registry(registry: &str) -> Result<(), String> {
         !label.is_empty()
             && !label.starts_with('-')
             && !label.ends_with('-')
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     });
     if !labels_good {
         return Err(format!("registry {registry:?} is not a host name"));
     }
     if port.is_some_and(|port| port.parse::<u16>().is_err()) {
-        return Err(format!(
-            "registry {registry:?} has a port that is not a number below 65536"
-        ));
+        return Err(format!("registry {registry:?} has a port that is not a number below 65536"));
     }
     Ok(())
 }
@@ -202,17 +187,11 @@ fn check_path(path: &str) -> Result<(), String> {
             return Err(format!("repository name {path:?} must be lower case"));
         }
         let edges = [part.bytes().next(), part.bytes().next_back()];
-        let good = part
-            .bytes()
-            .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-'))
+        let good = part.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-'))
             && edges.iter().all(|b| b.is_some_and(|b| b.is_ascii_alphanumeric()))
-            && !["..", "___", "._", "_.", ".-", "-."]
-                .iter()
-                .any(|s| part.contains(s));
+            && !["..", "___", "._", "_.", ".-", "-."].iter().any(|s| part.contains(s));
         if !good {
-            return Err(format!(
-                "repository name {path:?} has a part {part:?} that is not a valid name"
-            ));
+            return Err(format!("repository name {path:?} has a part {part:?} that is not a valid name"));
         }
     }
     Ok(())
@@ -222,15 +201,11 @@ fn check_tag(tag: &str) -> Result<(), String> {
     let good = !tag.is_empty()
         && tag.len() <= 128
         && !tag.starts_with(['.', '-'])
-        && tag
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
+        && tag.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
     if good {
         Ok(())
     } else {
-        Err(format!(
-            "tag {tag:?} is not 1 to 128 letters, digits, '_', '.' or '-' (not '.' or '-' at first)"
-        ))
+        Err(format!("tag {tag:?} is not 1 to 128 letters, digits, '_', '.' or '-' (not '.' or '-' at first)"))
     }
 }
 
@@ -254,11 +229,7 @@ mod tests {
             ("[::1]:5000/app:v1", "[::1]:5000/app:v1"),
             ("quay.io/x/y_z--w:V1.0_x", "quay.io/x/y_z--w:V1.0_x"),
         ] {
-            assert_eq!(
-                Name::parse(given).map(|n| n.to_string()),
-                Ok(full.to_owned()),
-                "{given}"
-            );
+            assert_eq!(Name::parse(given).map(|n| n.to_string()), Ok(full.to_owned()), "{given}");
         }
         let name = Name::parse(&format!("quay.io/a/b:v1@{SHA}")).unwrap();
         assert_eq!(name.tag_or_digest(), SHA);
@@ -294,26 +265,14 @@ mod tests {
 
     #[test]
     fn local_references() {
-        let local = |path: &str, tag: Option<&str>| Local {
-            path: path.into(),
-            tag: tag.map(str::to_owned),
-        };
+        let local = |path: &str, tag: Option<&str>| Local { path: path.into(), tag: tag.map(str::to_owned) };
         assert_eq!(Source::parse("rootfs:/"), Ok(Source::Rootfs("/".into())));
-        assert_eq!(
-            Source::parse("oci:no/such"),
-            Ok(Source::OciDir(local("no/such", None)))
-        );
-        assert_eq!(
-            Source::parse("oci:/a:v1"),
-            Ok(Source::OciDir(local("/a", Some("v1"))))
-        );
+        assert_eq!(Source::parse("oci:no/such"), Ok(Source::OciDir(local("no/such", None))));
+        assert_eq!(Source::parse("oci:/a:v1"), Ok(Source::OciDir(local("/a", Some("v1")))));
         assert_eq!(
             Source::parse("docker-archive:/a.tar:quay.io/x:1"),
             Ok(Source::DockerArchive(local("/a.tar", Some("quay.io/x:1"))))
         );
-        assert_eq!(
-            Source::parse("oci-archive:a.tar"),
-            Ok(Source::OciArchive(local("a.tar", None)))
-        );
+        assert_eq!(Source::parse("oci-archive:a.tar"), Ok(Source::OciArchive(local("a.tar", None))));
     }
 }

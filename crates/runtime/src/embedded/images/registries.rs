@@ -63,18 +63,12 @@ impl Registries {
     /// Reads `$CONTAINERS_REGISTRIES_CONF`, else the user's, else the machine's file, and the directory beside it. A file
     /// that cannot be read is reported and left out: most have nothing to say about the image at hand.
     pub(super) fn load() -> Self {
-        let var = |name| {
-            env::var_os(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from)
-        };
+        let var = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(file) = var("CONTAINERS_REGISTRIES_CONF") {
             return Self::read(&[file]);
         }
         let user = var("HOME").map(|home| home.join(".config/containers/registries.conf"));
-        let main = user
-            .filter(|file| file.exists())
-            .unwrap_or("/etc/containers/registries.conf".into());
+        let main = user.filter(|file| file.exists()).unwrap_or("/etc/containers/registries.conf".into());
         let mut files = vec![main.clone()];
         let drop_ins = main.with_extension("conf.d");
         if let Ok(entries) = std::fs::read_dir(drop_ins) {
@@ -127,11 +121,7 @@ impl Registries {
         }
         let rest = &full[length..];
         for mirror in &registry.mirror {
-            push(
-                &mut endpoints,
-                &format!("{}{rest}", mirror.location),
-                mirror.insecure,
-            );
+            push(&mut endpoints, &format!("{}{rest}", mirror.location), mirror.insecure);
         }
         let own = match &registry.location {
             Some(location) if !prefix.starts_with("*.") => format!("{location}{rest}"),
@@ -155,11 +145,7 @@ fn matching(prefix: &str, full: &str) -> Option<usize> {
 fn push(endpoints: &mut Vec<Endpoint>, location: &str, insecure: bool) {
     let (host, repository) = location.split_once('/').unwrap_or((location, ""));
     // The name of Docker Hub is not the name of its server.
-    let server = if host == "docker.io" {
-        "registry-1.docker.io"
-    } else {
-        host
-    };
+    let server = if host == "docker.io" { "registry-1.docker.io" } else { host };
     let ways: &[Tls] = if is_loopback(host) {
         &[Tls::None, Tls::Unverified]
     } else if insecure {
@@ -192,13 +178,9 @@ mod tests {
     fn asked(conf: &str, name: &str) -> Result<Vec<String>, String> {
         let mut registries = Registries::default();
         registries.add(Path::new("test"), conf);
-        let endpoints = registries
-            .endpoints(&Name::parse(name).unwrap())
-            .map_err(|fault| fault.to_string())?;
-        Ok(endpoints
-            .iter()
-            .map(|e| format!("{:?} {}/{}", e.tls, e.host, e.repository))
-            .collect())
+        let endpoints =
+            registries.endpoints(&Name::parse(name).unwrap()).map_err(|fault| fault.to_string())?;
+        Ok(endpoints.iter().map(|e| format!("{:?} {}/{}", e.tls, e.host, e.repository)).collect())
     }
 
     #[test]
@@ -206,14 +188,8 @@ mod tests {
         for (name, wanted) in [
             ("busybox", &["Verified registry-1.docker.io/library/busybox"][..]),
             ("quay.io/a/b", &["Verified quay.io/a/b"]),
-            (
-                "localhost:5000/a",
-                &["None localhost:5000/a", "Unverified localhost:5000/a"],
-            ),
-            (
-                "127.8.0.1:5000/a",
-                &["None 127.8.0.1:5000/a", "Unverified 127.8.0.1:5000/a"],
-            ),
+            ("localhost:5000/a", &["None localhost:5000/a", "Unverified localhost:5000/a"]),
+            ("127.8.0.1:5000/a", &["None 127.8.0.1:5000/a", "Unverified 127.8.0.1:5000/a"]),
             ("[::1]:5000/a", &["None [::1]:5000/a", "Unverified [::1]:5000/a"]),
             ("10.0.0.1:5000/a", &["Verified 10.0.0.1:5000/a"]),
         ] {
@@ -249,23 +225,11 @@ mod tests {
         );
         assert_eq!(
             asked(conf, "busybox").unwrap(),
-            [
-                "Verified cache.example/hub/library/busybox",
-                "Verified registry-1.docker.io/library/busybox"
-            ]
+            ["Verified cache.example/hub/library/busybox", "Verified registry-1.docker.io/library/busybox"]
         );
-        assert_eq!(
-            asked(conf, "quay.io/team/app").unwrap(),
-            ["Verified own.example/moved/app"]
-        );
-        assert_eq!(
-            asked(conf, "quay.io/teamwork/app").unwrap(),
-            ["Verified quay.io/teamwork/app"]
-        );
-        assert_eq!(
-            asked(conf, "a.corp.example/x").unwrap()[0],
-            "Unverified a.corp.example/x"
-        );
+        assert_eq!(asked(conf, "quay.io/team/app").unwrap(), ["Verified own.example/moved/app"]);
+        assert_eq!(asked(conf, "quay.io/teamwork/app").unwrap(), ["Verified quay.io/teamwork/app"]);
+        assert_eq!(asked(conf, "a.corp.example/x").unwrap()[0], "Unverified a.corp.example/x");
         assert!(asked(conf, "bad.example/x").unwrap_err().contains("blocks"));
     }
 }

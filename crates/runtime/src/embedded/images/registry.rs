@@ -1,17 +1,18 @@
 //! The pulling half of the registry protocol (OCI distribution), over HTTP.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{Certificate, Client, Response, StatusCode, Url};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use super::auth::Credential;
 use super::digest::Digest;
-use super::fault::Fault;
+use super::fault::{Doing, Fault};
 use super::model::MANIFEST_TYPES;
 use super::registries::{Endpoint, Tls, is_loopback};
 
@@ -36,13 +37,21 @@ pub(super) struct Registry {
 
 /// HTTP clients by kind of connection, made when first needed: reading the machine's certificates takes a while.
 #[derive(Default)]
-pub(super) struct Clients(std::sync::Mutex<HashMap<(Tls, bool), Client>>);
+pub(super) struct Clients(std::sync::Mutex<HashMap<ClientKey, Client>>);
+
+/// How certificates are treated, whether the server is on this machine, and whose extra certificates are trusted.
+type ClientKey = (Tls, bool, Option<String>);
 
 impl Clients {
     fn get(&self, endpoint: &Endpoint) -> Result<Client, Fault> {
         let is_here = is_loopback(&endpoint.host);
+        let certificates = match endpoint.tls {
+            Tls::Verified => own_certificates(&endpoint.host)?,
+            Tls::Unverified | Tls::None => Vec::new(),
+        };
+        let key = (endpoint.tls, is_here, (!certificates.is_empty()).then(|| endpoint.host.clone()));
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(&(endpoint.tls, is_here)) {
+        if let Some(client) = clients.get(&key) {
             return Ok(client.clone());
         }
         // Fails when there already is one, which is as good.
@@ -57,25 +66,42 @@ impl Clients {
         builder = match endpoint.tls {
             Tls::None => builder.tls_certs_only([]),
             Tls::Unverified => builder.tls_danger_accept_invalid_certs(true),
-            Tls::Verified => builder,
+            Tls::Verified => builder.tls_certs_merge(certificates),
         };
         let client = builder
             .build()
             .map_err(|error| Fault::new(format!("cannot set up a connection: {}", causes(&error))))?;
-        clients.insert((endpoint.tls, is_here), client.clone());
+        clients.insert(key, client.clone());
         Ok(client)
     }
+}
+
+/// The authorities a registry's operator had people install for it, where docker and podman look for them too.
+fn own_certificates(host: &str) -> Result<Vec<Certificate>, Fault> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let dirs = home
+        .map(|home| home.join(".config/containers/certs.d"))
+        .into_iter()
+        .chain(["/etc/containers/certs.d".into(), "/etc/docker/certs.d".into()]);
+    let mut certificates = Vec::new();
+    for file in dirs.filter_map(|dir| std::fs::read_dir(dir.join(host)).ok()).flatten().flatten() {
+        let path = file.path();
+        if path.extension().is_some_and(|ext| ext == "crt") {
+            let pem = std::fs::read(&path).doing("read", &path)?;
+            let found = Certificate::from_pem_bundle(&pem).map_err(|error| {
+                Fault::new(format!("{} holds no certificate: {}", path.display(), causes(&error)))
+            })?;
+            certificates.extend(found);
+        }
+    }
+    Ok(certificates)
 }
 
 /// What `WWW-Authenticate` asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Challenge {
     Basic,
-    Bearer {
-        realm: String,
-        service: Option<String>,
-        scope: Option<String>,
-    },
+    Bearer { realm: String, service: Option<String>, scope: Option<String> },
 }
 
 impl Registry {
@@ -85,12 +111,7 @@ impl Registry {
         credential: Option<Credential>,
     ) -> Result<Self, Fault> {
         let http = clients.get(&endpoint)?;
-        Ok(Registry {
-            http,
-            endpoint,
-            credential,
-            authorization: Mutex::new(None),
-        })
+        Ok(Registry { http, endpoint, credential, authorization: Mutex::new(None) })
     }
 
     /// A manifest or index by tag or digest, with its digest.
@@ -98,10 +119,7 @@ impl Registry {
         retry(|| async {
             let path = format!("manifests/{tag_or_digest}");
             let response = self.get(&path, MANIFEST_TYPES, None).await?;
-            let said = response
-                .headers()
-                .get("docker-content-digest")
-                .and_then(|value| value.to_str().ok());
+            let said = response.headers().get("docker-content-digest").and_then(|value| value.to_str().ok());
             let said = said.and_then(|text| Digest::try_from(text.to_owned()).ok());
             let bytes = body(response, limit).await?;
             let digest = Digest::of(&bytes);
@@ -132,8 +150,7 @@ impl Registry {
 
     /// A blob from `offset` on. The answer may start at 0 all the same: see the status.
     pub(super) async fn blob_from(&self, digest: &Digest, offset: u64) -> Result<Response, Fault> {
-        self.get(&format!("blobs/{digest}"), "*/*", (offset > 0).then_some(offset))
-            .await
+        self.get(&format!("blobs/{digest}"), "*/*", (offset > 0).then_some(offset)).await
     }
 
     /// What is asked, for messages.
@@ -142,15 +159,8 @@ impl Registry {
     }
 
     fn base(&self) -> String {
-        let scheme = if self.endpoint.tls == Tls::None {
-            "http"
-        } else {
-            "https"
-        };
-        format!(
-            "{scheme}://{}/v2/{}",
-            self.endpoint.host, self.endpoint.repository
-        )
+        let scheme = if self.endpoint.tls == Tls::None { "http" } else { "https" };
+        format!("{scheme}://{}/v2/{}", self.endpoint.host, self.endpoint.repository)
     }
 
     async fn get(&self, path: &str, accept: &str, offset: Option<u64>) -> Result<Response, Fault> {
@@ -196,14 +206,9 @@ impl Registry {
                     Some(basic(username, password))
                 }
                 (Challenge::Basic, _) => None,
-                (
-                    Challenge::Bearer {
-                        realm,
-                        service,
-                        scope,
-                    },
-                    _,
-                ) => Some(format!("Bearer {}", self.token(&realm, service, scope).await?)),
+                (Challenge::Bearer { realm, service, scope }, _) => {
+                    Some(format!("Bearer {}", self.token(&realm, service, scope).await?))
+                }
             };
             // The same again would be refused again.
             if value.is_some() && value != used {
@@ -228,9 +233,7 @@ impl Registry {
             ))
         })?;
         if url.scheme() != "https" && self.endpoint.tls != Tls::None && self.credential.is_some() {
-            return Err(Fault::new(format!(
-                "{realm} is not encrypted, so credentials are not sent there"
-            )));
+            return Err(Fault::new(format!("{realm} is not encrypted, so credentials are not sent there")));
         }
         let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", self.endpoint.repository));
         let mut pairs = vec![("scope", scope)];
@@ -244,10 +247,7 @@ impl Registry {
             let mut form = url.clone();
             form.query_pairs_mut().clear().extend_pairs(pairs);
             let form = form.query().unwrap_or_default().to_owned();
-            self.http
-                .post(url.clone())
-                .header("content-type", "application/x-www-form-urlencoded")
-                .body(form)
+            self.http.post(url.clone()).header("content-type", "application/x-www-form-urlencoded").body(form)
         } else {
             url.query_pairs_mut().extend_pairs(pairs);
             let request = self.http.get(url.clone());
@@ -294,15 +294,10 @@ impl Registry {
                     "connection refused by {host}; is the registry running, and the port right?"
                 ));
             }
-            let is_tls = ["certificate", "corrupt message", "TLS", "tls"]
-                .iter()
-                .any(|word| text.contains(word));
+            let is_tls =
+                ["certificate", "corrupt message", "TLS", "tls"].iter().any(|word| text.contains(word));
             let text = format!("cannot connect to {host}: {text}");
-            return if is_tls {
-                Fault::Unreachable(text)
-            } else {
-                Fault::Transient(text)
-            };
+            return if is_tls { Fault::Unreachable(text) } else { Fault::Transient(text) };
         }
         Fault::Transient(format!("no answer from {host}: {text}"))
     }
@@ -331,11 +326,7 @@ impl Registry {
                     .and_then(|value| value.to_str().ok()?.parse::<u64>().ok())
                     .is_none_or(|seconds| Duration::from_secs(seconds) <= PAUSE_MAX);
                 let text = format!("{host} answered {status}{message}");
-                if patient {
-                    Fault::Transient(text)
-                } else {
-                    Fault::new(text)
-                }
+                if patient { Fault::Transient(text) } else { Fault::new(text) }
             }
             status => Fault::new(format!("{host} answered {status}{message}")),
         }
@@ -366,29 +357,18 @@ impl Challenge {
             }
             rest = after.trim_start_matches([',', ' ']);
         }
-        Some(Challenge::Bearer {
-            realm: realm?,
-            service,
-            scope,
-        })
+        Some(Challenge::Bearer { realm: realm?, service, scope })
     }
 }
 
 fn basic(username: &str, password: &str) -> String {
     use base64::Engine as _;
-    format!(
-        "Basic {}",
-        base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"))
-    )
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}")))
 }
 
 /// Whether the same request may well succeed a moment later.
 fn is_passing(status: StatusCode) -> bool {
-    status.is_server_error()
-        || matches!(
-            status,
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT
-        )
+    status.is_server_error() || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
 }
 
 /// reqwest's own text leaves out the cause, which is what people need.
@@ -421,32 +401,17 @@ async fn message(response: Response) -> String {
             let items: Vec<String> = envelope
                 .errors
                 .into_iter()
-                .map(|item| {
-                    if item.message.is_empty() {
-                        item.code
-                    } else {
-                        item.message
-                    }
-                })
+                .map(|item| if item.message.is_empty() { item.code } else { item.message })
                 .collect();
             items.join(", ")
         }
         // Pages of proxies and the like.
         Err(_) => {
             let text = String::from_utf8_lossy(&bytes);
-            text.split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ")
-                .chars()
-                .take(200)
-                .collect()
+            text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
         }
     };
-    if text.is_empty() {
-        text
-    } else {
-        format!(": {text}")
-    }
+    if text.is_empty() { text } else { format!(": {text}") }
 }
 
 async fn body(mut response: Response, limit: u64) -> Result<Vec<u8>, Fault> {
@@ -454,9 +419,7 @@ async fn body(mut response: Response, limit: u64) -> Result<Vec<u8>, Fault> {
     while let Some(chunk) = response.chunk().await.map_err(|error| broken(&error))? {
         bytes.extend_from_slice(&chunk);
         if bytes.len() as u64 > limit {
-            return Err(Fault::new(format!(
-                "the registry's answer is larger than {limit} bytes"
-            )));
+            return Err(Fault::new(format!("the registry's answer is larger than {limit} bytes")));
         }
     }
     Ok(bytes)
@@ -475,10 +438,7 @@ pub(super) struct Patience {
 
 impl Patience {
     pub(super) fn new() -> Self {
-        Patience {
-            left: ATTEMPTS - 1,
-            pause: FIRST_PAUSE,
-        }
+        Patience { left: ATTEMPTS - 1, pause: FIRST_PAUSE }
     }
 
     /// Waits if the failure may pass by itself and there were not too many; else gives it back.

@@ -85,11 +85,7 @@ fn remove_tree(path: &Path) {
 impl Store {
     /// Opens the store, makes it where it is missing, and clears away what dead processes left.
     pub(super) fn open(root: PathBuf) -> Result<Self, Fault> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&root)
-            .doing("create", &root)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&root).doing("create", &root)?;
         for name in ["blobs/sha256", "layers", "index", "locks", "empty", "tmp"] {
             let dir = root.join(name);
             fs::create_dir_all(&dir).doing("create", &dir)?;
@@ -97,20 +93,12 @@ impl Store {
         let tmp = root.join("tmp");
         clear_dead(&tmp);
         let (scratch, scratch_lock) = claim_scratch(&tmp)?;
-        Ok(Store {
-            root,
-            scratch,
-            scratch_lock,
-            counter: AtomicU64::new(0),
-        })
+        Ok(Store { root, scratch, scratch_lock, counter: AtomicU64::new(0) })
     }
 
     /// A path nobody uses, on the file system of the store.
     pub(super) fn scratch(&self) -> Scratch {
-        Scratch(
-            self.scratch
-                .join(self.counter.fetch_add(1, Ordering::Relaxed).to_string()),
-        )
+        Scratch(self.scratch.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string()))
     }
 
     fn blob_path(&self, digest: &Digest) -> PathBuf {
@@ -149,9 +137,7 @@ impl Store {
     }
 
     fn index_path(&self, name: &Name) -> PathBuf {
-        self.root
-            .join("index")
-            .join(Digest::of(name.to_string().as_bytes()).hex())
+        self.root.join("index").join(Digest::of(name.to_string().as_bytes()).hex())
     }
 
     /// The manifest a name stood for when it was last pulled.
@@ -173,10 +159,7 @@ impl Store {
 
     /// Remembers what a name stands for.
     pub(super) fn remember(&self, name: &Name, manifest: &Digest) -> Result<(), Fault> {
-        let entry = IndexEntry {
-            reference: name.to_string(),
-            manifest: manifest.clone(),
-        };
+        let entry = IndexEntry { reference: name.to_string(), manifest: manifest.clone() };
         let text = serde_json::to_vec(&entry).map_err(|error| Fault::new(error.to_string()))?;
         self.replace(&self.index_path(name), &text)
     }
@@ -257,12 +240,7 @@ fn sync_dir(child: &Path) -> io::Result<()> {
 }
 
 fn open_lock(path: &Path) -> io::Result<File> {
-    File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
+    File::options().read(true).write(true).create(true).truncate(false).open(path)
 }
 
 fn same_file(file: &File, path: &Path) -> bool {

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, XattrFlags, chmodat, fsetxattr, mkdirat, openat,
-    openat2, readlinkat, statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, XattrFlags, chmodat, fsetxattr, makedev, mkdirat,
+    mknodat, openat, openat2, readlinkat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -55,11 +56,7 @@ impl Tree {
 
     /// The directory at a clean relative path, if there is one.
     pub(super) fn open_existing_dir(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
-        let path = if path.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            path
-        };
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         openat2(&self.root, path, flags, Mode::empty(), resolve)
@@ -101,7 +98,7 @@ impl Tree {
                     push_front(&mut todo, target);
                 }
                 // Hidden below, and filled anew by this layer.
-                _ if is_whiteout(&stat) => {
+                _ if is_whiteout_at(here, &part, &stat) => {
                     unlinkat(here, &part, AtFlags::empty())?;
                     stack.push(make(here, &part, true)?);
                 }
@@ -119,11 +116,11 @@ impl Tree {
             Err(errno) => Err(errno),
         }
     }
+}
 
-    /// A path to a directory for system calls that take no descriptor.
-    pub(super) fn path_of(&self, dir: &OwnedFd) -> PathBuf {
-        format!("/proc/self/fd/{}", dir.as_raw_fd()).into()
-    }
+/// A path to a directory for system calls that take no descriptor.
+pub(super) fn path_of(dir: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", dir.as_raw_fd()).into()
 }
 
 fn dup(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
@@ -152,28 +149,72 @@ fn make(parent: &OwnedFd, name: &OsStr, opaque: bool) -> rustix::io::Result<Owne
     Ok(dir)
 }
 
-/// Whether this is overlayfs' sign that a name is hidden.
-pub(super) fn is_whiteout(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
+/// Whether a name only says that layers below must not show theirs.
+pub(super) fn is_whiteout_at(parent: &OwnedFd, name: &OsStr, stat: &Stat) -> bool {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::CharacterDevice => stat.st_rdev == 0,
+        FileType::RegularFile => stat.st_size == 0 && has(&path_of(parent).join(name), "whiteout", b"y"),
+        _ => false,
+    }
 }
 
-/// Hides what layers below have in this directory.
-pub(super) fn set_opaque(dir: impl AsFd) -> rustix::io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = openat(dir, ".", flags, Mode::empty())?;
-    match fsetxattr(&dir, "trusted.overlay.opaque", b"y", XattrFlags::empty()) {
-        // Without privileges overlayfs is mounted with `userxattr` and reads this one.
-        Err(Errno::PERM) => fsetxattr(&dir, "user.overlay.opaque", b"y", XattrFlags::empty()),
+/// Makes a layer's name hide that of the layers below.
+pub(super) fn make_whiteout(parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+    match mknodat(parent, name, FileType::CharacterDevice, Mode::empty(), makedev(0, 0)) {
+        // On overlayfs itself: the root of a container that this program runs in, say. Newer kernels know another form,
+        // an empty file with a mark in a directory with a mark.
+        Err(Errno::PERM) => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            mark(&openat(parent, name, flags, Mode::empty())?, "whiteout", b"y")?;
+            if !is_opaque(&path_of(parent)) {
+                mark(&open_readable(parent)?, "opaque", b"x")?;
+            }
+            Ok(())
+        }
         other => other,
     }
 }
 
-/// Whether a directory hides what layers below have in it.
-pub(super) fn is_opaque(dir: &Path) -> bool {
-    ["trusted.overlay.opaque", "user.overlay.opaque"]
-        .into_iter()
-        .any(|key| {
-            let mut value = [0u8; 1];
-            matches!(rustix::fs::lgetxattr(dir, key, &mut value[..]), Ok(1) if value == *b"y")
-        })
+/// Hides what layers below have in this directory.
+pub(super) fn set_opaque(dir: impl AsFd) -> rustix::io::Result<()> {
+    mark(&open_readable(dir)?, "opaque", b"y")
+}
+
+/// A descriptor that can be worked with, for one that may only name the directory.
+pub(super) fn open_readable(dir: impl AsFd) -> rustix::io::Result<OwnedFd> {
+    openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Sets one of overlayfs' attributes.
+fn mark(fd: &OwnedFd, key: &str, value: &[u8]) -> rustix::io::Result<()> {
+    match fsetxattr(fd, format!("trusted.overlay.{key}"), value, XattrFlags::empty()) {
+        // Without privileges overlayfs is mounted with `userxattr` and reads this one.
+        Err(Errno::PERM | Errno::NOTSUP) => {
+            fsetxattr(fd, format!("user.overlay.{key}"), value, XattrFlags::empty())
+        }
+        other => other,
+    }
+}
+
+fn has(path: &Path, key: &str, wanted: &[u8]) -> bool {
+    ["trusted", "user"].into_iter().any(|space| {
+        let mut value = [0u8; 4];
+        let length = rustix::fs::getxattr(path, format!("{space}.overlay.{key}"), &mut value[..]);
+        length.is_ok_and(|length| value[..length] == *wanted)
+    })
+}
+
+/// Whether a directory of a layer hides all that layers below have in it.
+pub fn is_opaque(dir: &Path) -> bool {
+    has(dir, "opaque", b"y")
+}
+
+/// Whether a file of a layer only says that layers below must not show theirs of that name. Both of overlayfs' forms
+/// occur: the device, and the marked file where such a device cannot be made.
+pub fn is_whiteout(path: &Path) -> bool {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_char_device() => meta.rdev() == 0,
+        Ok(meta) if meta.is_file() && meta.len() == 0 => has(path, "whiteout", b"y"),
+        _ => false,
+    }
 }

@@ -21,7 +21,7 @@ use tar::EntryType;
 
 use super::digest::{Digest, HashingReader};
 use super::fault::Fault;
-use super::tree::{Tree, is_whiteout, set_opaque};
+use super::tree::{Tree, is_whiteout_at, make_whiteout, open_readable, path_of, set_opaque};
 
 /// Tar headers of a real layer; a stream with more is an attack or a mistake.
 const ENTRIES_MAX: u64 = 10_000_000;
@@ -79,9 +79,7 @@ pub(super) fn decompress<'a>(stream: &'a mut (impl io::BufRead + 'a)) -> Result<
     } else if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) || is_skippable_frame(start) {
         Ok(Box::new(zstd::Decoder::with_buffer(stream).map_err(unreadable)?))
     } else if start.starts_with(b"BZh") || start.starts_with(&[0xfd, b'7', b'z', b'X', b'Z']) {
-        Err(Fault::new(
-            "the layer is compressed with bzip2 or xz; gzip, zstd and plain tar are supported",
-        ))
+        Err(Fault::new("the layer is compressed with bzip2 or xz; gzip, zstd and plain tar are supported"))
     } else {
         Ok(Box::new(stream))
     }
@@ -125,9 +123,7 @@ impl Unpacker {
             let mut entry = entry.map_err(unreadable)?;
             count += 1;
             if count > ENTRIES_MAX {
-                return Err(Fault::new(format!(
-                    "the layer has more than {ENTRIES_MAX} entries"
-                )));
+                return Err(Fault::new(format!("the layer has more than {ENTRIES_MAX} entries")));
             }
             let name = entry.path_bytes().into_owned();
             self.entry(&mut entry, &name).map_err(|problem| {
@@ -163,10 +159,7 @@ impl Unpacker {
             return self.root(kind, &attributes);
         };
         let parent_path = path.parent().unwrap_or(Path::new(""));
-        if path
-            .components()
-            .any(|c| c.as_os_str().as_bytes().starts_with(b".wh..wh."))
-        {
+        if path.components().any(|c| c.as_os_str().as_bytes().starts_with(b".wh..wh.")) {
             if last == ".wh..wh..opq" {
                 let parent = self.tree.dir(parent_path)?;
                 set_opaque(&parent)?;
@@ -188,15 +181,13 @@ impl Unpacker {
                 return self.file(entry, &parent, &last, &attributes);
             }
             EntryType::Link => {
-                let target = entry
-                    .link_name_bytes()
-                    .ok_or(Problem::Refused("it names no link target".into()))?;
+                let target =
+                    entry.link_name_bytes().ok_or(Problem::Refused("it names no link target".into()))?;
                 return self.hard_link(&clean(&target)?, &path, &parent, &last);
             }
             EntryType::Symlink => {
-                let target = entry
-                    .link_name_bytes()
-                    .ok_or(Problem::Refused("it names no link target".into()))?;
+                let target =
+                    entry.link_name_bytes().ok_or(Problem::Refused("it names no link target".into()))?;
                 self.clear(&parent, &last)?;
                 symlinkat(OsStr::from_bytes(&target), &parent, &last)?;
             }
@@ -222,7 +213,7 @@ impl Unpacker {
             return Err(Problem::Refused("only a directory can be the root".into()));
         }
         let root = self.tree.dir(Path::new(""))?;
-        self.apply_fd(&open_real(&root)?, attributes)?;
+        self.apply_fd(&open_readable(&root)?, attributes)?;
         self.dir_times.push((PathBuf::new(), attributes.times.clone()));
         Ok(())
     }
@@ -234,13 +225,7 @@ impl Unpacker {
             return Err(Problem::Refused("it hides nothing that could have a name".into()));
         }
         match self.tree.kind_of(parent, name)? {
-            None => Ok(mknodat(
-                parent,
-                name,
-                FileType::CharacterDevice,
-                Mode::empty(),
-                makedev(0, 0),
-            )?),
+            None => Ok(make_whiteout(parent, name)?),
             Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
                 set_opaque(&openat(
                     parent,
@@ -257,7 +242,7 @@ impl Unpacker {
     fn directory(&mut self, parent: &OwnedFd, name: &OsStr, attributes: &Attributes) -> Result<(), Problem> {
         let existing = self.tree.kind_of(parent, name)?;
         let is_dir = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let opaque = existing.as_ref().is_some_and(is_whiteout);
+        let opaque = existing.as_ref().is_some_and(|stat| is_whiteout_at(parent, name, stat));
         if !existing.as_ref().is_some_and(is_dir) {
             self.clear(parent, name)?;
             mkdirat(parent, name, Mode::RWXU)?;
@@ -292,9 +277,7 @@ impl Unpacker {
             written += n as u64;
         }
         if written != size {
-            return Err(Problem::Refused(format!(
-                "it should have {size} bytes but ends after {written}"
-            )));
+            return Err(Problem::Refused(format!("it should have {size} bytes but ends after {written}")));
         }
         self.apply_fd(&file, attributes)?;
         rustix::fs::futimens(&file, &attributes.times)?;
@@ -311,16 +294,11 @@ impl Unpacker {
         if target == path {
             return Ok(()); // else the file would be removed to make room for itself
         }
-        let missing = || {
-            Problem::Refused(format!(
-                "it links to {target:?}, which this layer does not contain"
-            ))
-        };
+        let missing =
+            || Problem::Refused(format!("it links to {target:?}, which this layer does not contain"));
         let target_name = target.file_name().ok_or_else(missing)?;
-        let target_parent = self
-            .tree
-            .open_existing_dir(target.parent().unwrap_or(Path::new("")))
-            .map_err(|_| missing())?;
+        let target_parent =
+            self.tree.open_existing_dir(target.parent().unwrap_or(Path::new(""))).map_err(|_| missing())?;
         match self.tree.kind_of(&target_parent, target_name)? {
             None => return Err(missing()),
             Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
@@ -330,13 +308,7 @@ impl Unpacker {
         }
         self.clear(parent, name)?;
         // Without AT_SYMLINK_FOLLOW: a link to a symbolic link is a second name of that link.
-        Ok(linkat(
-            &target_parent,
-            target_name,
-            parent,
-            name,
-            AtFlags::empty(),
-        )?)
+        Ok(linkat(&target_parent, target_name, parent, name, AtFlags::empty())?)
     }
 
     /// Says whether the node was made: without privileges it cannot be, and containers get their own /dev anyway.
@@ -354,14 +326,7 @@ impl Unpacker {
             EntryType::Char | EntryType::Block => {
                 let device = makedev(number(header.device_major())?, number(header.device_minor())?);
                 let char = kind == EntryType::Char;
-                (
-                    if char {
-                        FileType::CharacterDevice
-                    } else {
-                        FileType::BlockDevice
-                    },
-                    device,
-                )
+                (if char { FileType::CharacterDevice } else { FileType::BlockDevice }, device)
             }
             _ => return Ok(false),
         };
@@ -392,10 +357,7 @@ impl Unpacker {
 
     /// Owner first, since changing it takes away set-user-id bits and capabilities.
     fn apply_fd(&self, fd: impl AsFd, attributes: &Attributes) -> Result<(), Problem> {
-        let owner = (
-            Some(Uid::from_raw(attributes.uid)),
-            Some(Gid::from_raw(attributes.gid)),
-        );
+        let owner = (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)));
         self.tolerate(rustix::fs::fchown(&fd, owner.0, owner.1))?;
         rustix::fs::fchmod(&fd, attributes.mode)?;
         for (key, value) in &attributes.xattrs {
@@ -411,24 +373,16 @@ impl Unpacker {
         link: bool,
         attributes: &Attributes,
     ) -> Result<(), Problem> {
-        let owner = (
-            Some(Uid::from_raw(attributes.uid)),
-            Some(Gid::from_raw(attributes.gid)),
-        );
+        let owner = (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)));
         self.tolerate(chownat(parent, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW))?;
         if !link {
             chmodat(parent, name, attributes.mode, AtFlags::empty())?;
         }
         for (key, value) in &attributes.xattrs {
-            let path = self.tree.path_of(parent).join(name);
+            let path = path_of(parent).join(name);
             self.tolerate_xattr(key, lsetxattr(path, key, value, XattrFlags::empty()))?;
         }
-        Ok(utimensat(
-            parent,
-            name,
-            &attributes.times,
-            AtFlags::SYMLINK_NOFOLLOW,
-        )?)
+        Ok(utimensat(parent, name, &attributes.times, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// Without privileges everything belongs to the one user there is.
@@ -478,9 +432,7 @@ fn clean(name: &[u8]) -> Result<PathBuf, Problem> {
         match component {
             Component::Normal(part) => path.push(part),
             Component::ParentDir => {
-                return Err(Problem::Refused(
-                    "its path leads out of the layer through '..'".into(),
-                ));
+                return Err(Problem::Refused("its path leads out of the layer through '..'".into()));
             }
             Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
         }
@@ -496,10 +448,7 @@ fn attributes<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Attributes, Prob
     };
     let (uid, gid) = (id(header.uid())?, id(header.gid())?);
     let mode = Mode::from_raw_mode((header.mode()? & 0o7777) as RawMode);
-    let mut mtime = Timespec {
-        tv_sec: i64::try_from(header.mtime()?).unwrap_or(0),
-        tv_nsec: 0,
-    };
+    let mut mtime = Timespec { tv_sec: i64::try_from(header.mtime()?).unwrap_or(0), tv_nsec: 0 };
     let mut xattrs = Vec::new();
     if let Some(records) = entry.pax_extensions()? {
         for record in records {
@@ -519,10 +468,7 @@ fn attributes<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Attributes, Prob
         mode,
         uid,
         gid,
-        times: Timestamps {
-            last_access: mtime,
-            last_modification: mtime,
-        },
+        times: Timestamps { last_access: mtime, last_modification: mtime },
         xattrs,
     })
 }
@@ -535,25 +481,9 @@ fn parse_time(text: &str) -> Option<Timespec> {
     let nanos: i64 = digits.parse().ok()?;
     // The fraction of a negative time counts backwards, tv_nsec never does.
     Some(match whole.starts_with('-') && nanos > 0 {
-        true => Timespec {
-            tv_sec: seconds - 1,
-            tv_nsec: 1_000_000_000 - nanos,
-        },
-        false => Timespec {
-            tv_sec: seconds,
-            tv_nsec: nanos,
-        },
+        true => Timespec { tv_sec: seconds - 1, tv_nsec: 1_000_000_000 - nanos },
+        false => Timespec { tv_sec: seconds, tv_nsec: nanos },
     })
-}
-
-/// A descriptor that can be written through, for one that only names the directory.
-fn open_real(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
-    openat(
-        dir,
-        ".",
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
 }
 
 /// Removes a directory tree without following anything.
