@@ -12,6 +12,7 @@ mod engine;
 mod explain;
 mod fold;
 mod observation;
+mod overview;
 mod plan;
 mod probe;
 mod resources;
@@ -20,6 +21,7 @@ mod source;
 mod status;
 mod time;
 pub mod trace;
+mod validate;
 
 pub use action::{Action, Event, ProbeOutcome};
 pub use decision::{Decision, Wait};
@@ -30,6 +32,7 @@ pub use observation::{
     Backoff, Container, Exit, ExitReason, Hook, HookKind, Image, Kill, KillReason, Observation, Probe, Rerun,
     RerunCause, Sandbox, SandboxState, StartFailure, State, Stop, StopCause, Verdict,
 };
+pub use overview::StopWindow;
 pub use plan::{
     BackoffPlan, CONTAINERS_MAX, ContainerPlan, Counts, Dialect, Gate, HookPlan, Need, Plan, PreStopWhen,
     ProbeKind, ProbePlan, Restart, RestartPolicy, RestartRule, Role, RuleAction,
@@ -41,3 +44,4 @@ pub use resources::{
 pub use source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput, Segment, Severity};
 pub use status::{ContainerFacts, Phase, StatusFacts, phase, pod_status};
 pub use time::Time;
+pub use validate::{validate, validate_job, validate_plan};

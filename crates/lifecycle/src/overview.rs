@@ -1,0 +1,59 @@
+//! What a plan means for each container in numbers: which stage of the start it belongs to, and how much of the grace
+//! it may use.
+
+use crate::engine::STOP_MIN_MS;
+use crate::plan::{ContainerPlan, Need, Plan, PreStopWhen, topological};
+
+/// When, counted from the moment the pod is told to stop, a container is signalled and killed at the latest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopWindow {
+    /// The stop signal comes no later than this; sooner if everything that stops before it is gone sooner, and if its
+    /// own preStop hook is done sooner.
+    pub signal_ms_max: u64,
+    /// KILL comes no later than this.
+    pub kill_ms_max: u64,
+}
+
+impl Plan {
+    /// For each container, how many others, one after another, must be up or done before it starts; 0 starts first.
+    /// Containers that only follow each other in list order are of one stage.
+    pub fn start_stages(&self) -> Vec<usize> {
+        let edges: Vec<Vec<usize>> =
+            self.containers.iter().map(|c| c.gates.iter().map(|g| g.on).collect()).collect();
+        let edges: Vec<&[usize]> = edges.iter().map(Vec::as_slice).collect();
+        let mut stages = vec![0; self.containers.len()];
+        // A plan has no cycle; one built by hand that has is shown without stages.
+        for c in topological(&edges).unwrap_or_default() {
+            let after = |stage: usize, need| if need == Need::Launched { stage } else { stage + 1 };
+            let gates = self.containers[c].gates.iter();
+            stages[c] = gates.map(|g| after(stages[g.on], g.need)).max().unwrap_or(0);
+        }
+        stages
+    }
+
+    /// How much of a grace a container may use. Without a reserve every stage ends with the grace (R3.24); with one the
+    /// first stage ends early and the others share what was kept for them (G-24, G-25). Whoever is signalled has a
+    /// moment to react, even when the grace is spent (R3.16), unless the grace is zero (G-29).
+    pub fn stop_window(&self, container: usize, grace_ms: u64) -> StopWindow {
+        if grace_ms == 0 {
+            return StopWindow { signal_ms_max: 0, kill_ms_max: 0 };
+        }
+        let reserve = self.sidecar_grace_ms.min(grace_ms);
+        let end = |stage: usize| match self.stop_stages {
+            0 => grace_ms,
+            stages => grace_ms - reserve + reserve * stage as u64 / stages as u64,
+        };
+        let c = &self.containers[container];
+        let first_hook =
+            |c: &ContainerPlan| c.pre_stop.is_some() && c.pre_stop_when == PreStopWhen::FirstAndOwnTurn;
+        let turn_ms = match c.stop_stage {
+            // In the KEP the sidecars' hooks come before anybody's signal.
+            0 if !first_hook(c) && self.containers.iter().any(first_hook) => end(0),
+            0 => 0,
+            stage => end(stage - 1),
+        };
+        // A hook may use up all that is left of the stage.
+        let signal_ms_max = if c.pre_stop.is_some() { end(c.stop_stage) } else { turn_ms };
+        StopWindow { signal_ms_max, kill_ms_max: end(c.stop_stage).max(signal_ms_max + STOP_MIN_MS) }
+    }
+}

@@ -1,0 +1,36 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::terminal::Color;
+use crate::{completions, man, plan, validate};
+
+/// Runs Kubernetes pods whose containers start, run and stop in the right order.
+#[derive(Debug, Parser)]
+#[command(name = "outrigger", version, about, max_term_width = 100, arg_required_else_help = true, after_help = AFTER)]
+pub(crate) struct Cli {
+    /// When to colour the output.
+    #[arg(long, value_enum, default_value_t = Color::Auto, global = true, value_name = "WHEN")]
+    pub(crate) color: Color,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const AFTER: &str = "\
+Examples:
+  outrigger plan pod.yaml                    what starts and stops when, and why
+  outrigger validate *.yaml                  everything that is wrong with manifests
+
+Exit codes: 0 fine, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Shows what starts and stops when, and why.
+    Plan(plan::Args),
+    /// Says what is wrong with manifests.
+    Validate(validate::Args),
+    /// Prints a completion script for a shell.
+    Completions(completions::Args),
+    /// Prints the manual page, or writes all of them.
+    Man(man::Args),
+}

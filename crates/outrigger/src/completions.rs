@@ -1,0 +1,26 @@
+//! `outrigger completions`: completion scripts.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+use crate::outcome::{Failure, Outcome};
+use crate::terminal;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger completions bash > /etc/bash_completion.d/outrigger
+  outrigger completions zsh > \"${fpath[1]}/_outrigger\"
+  outrigger completions fish > ~/.config/fish/completions/outrigger.fish")]
+pub(crate) struct Args {
+    /// The shell.
+    shell: Shell,
+}
+
+pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "outrigger", &mut script);
+    terminal::print(&String::from_utf8_lossy(&script))?;
+    Ok(Outcome::Fine)
+}

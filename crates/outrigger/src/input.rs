@@ -1,0 +1,159 @@
+//! From the files on the command line to checked pods.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use outrigger_lifecycle::{FeatureGates, Planned, plan, validate, validate_job, validate_plan};
+use outrigger_manifest::{
+    Diagnostic, Diagnostics, Limits, Manifest, PodManifest, ReadOptions, SourceFile, Validate, Workload, read,
+};
+
+use crate::outcome::Failure;
+
+/// How manifests are read, for every command that reads some.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Reading manifests")]
+pub(crate) struct ReadArgs {
+    /// What to do about unknown and repeated fields.
+    #[arg(long, value_enum, default_value_t = ValidateArg::Strict, value_name = "HOW")]
+    validate: ValidateArg,
+    /// Switches features on or off, for example SidecarLifecycleType=false.
+    #[arg(long, value_delimiter = ',', value_parser = feature_gate, value_name = "GATE=BOOL")]
+    feature_gates: Vec<(String, bool)>,
+    /// The namespace of objects that name none.
+    #[arg(long, short = 'n', default_value = "default", value_name = "NAME")]
+    namespace: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ValidateArg {
+    /// They are errors.
+    Strict,
+    /// They are warnings.
+    Warn,
+    /// They are ignored.
+    Ignore,
+}
+
+fn feature_gate(text: &str) -> Result<(String, bool), String> {
+    let (name, value) = text.split_once('=').ok_or("expected GATE=true or GATE=false")?;
+    let on = value.parse().map_err(|_| format!("{value:?} is neither `true` nor `false`"))?;
+    if !FeatureGates::default().set(name, on) {
+        return Err(format!(
+            "there is no feature gate {name:?}; there are {}",
+            FeatureGates::NAMES.join(", ")
+        ));
+    }
+    Ok((name.to_owned(), on))
+}
+
+impl ReadArgs {
+    /// The switches.
+    pub(crate) fn features(&self) -> FeatureGates {
+        let mut gates = FeatureGates::default();
+        for (name, on) in &self.feature_gates {
+            // Unknown names were refused by the command line.
+            let _known = gates.set(name, *on);
+        }
+        gates
+    }
+
+    /// Reads files; `-` is standard input.
+    pub(crate) fn sources(&self, files: &[PathBuf]) -> Result<Vec<SourceFile>, Failure> {
+        if files.iter().filter(|f| is_stdin(f)).count() > 1 {
+            return Err(Failure::Input(anyhow!("`-` (standard input) can be read only once")));
+        }
+        files.iter().map(|file| source(file)).collect()
+    }
+
+    /// What sources say, or why they say nothing.
+    pub(crate) fn read(&self, sources: &[SourceFile]) -> Result<Manifest, Diagnostics> {
+        let options = ReadOptions {
+            validate: match self.validate {
+                ValidateArg::Strict => Validate::Strict,
+                ValidateArg::Warn => Validate::Warn,
+                ValidateArg::Ignore => Validate::Ignore,
+            },
+            namespace: Some(self.namespace.clone()),
+            ..ReadOptions::default()
+        };
+        read(sources, &options)
+    }
+}
+
+/// Whether a path means standard input.
+pub(crate) fn is_stdin(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+fn source(file: &Path) -> Result<SourceFile, Failure> {
+    // One byte more than is allowed is enough to know that it is too much, whatever is at the other end.
+    let limit = Limits::default().file_bytes_max as u64 + 1;
+    let name = if is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() };
+    let mut bytes = Vec::new();
+    let read = if is_stdin(file) {
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(file).and_then(|f| f.take(limit).read_to_end(&mut bytes))
+    };
+    read.with_context(|| format!("cannot read {name}")).map_err(Failure::Input)?;
+    SourceFile::from_bytes(name, bytes).map_err(|diagnostic| Failure::Manifest(vec![*diagnostic], Vec::new()))
+}
+
+/// One pod of a manifest (one for all that a workload makes of it), with all there is to say about it.
+#[derive(Debug)]
+pub(crate) struct Checked<'m> {
+    /// The pod.
+    pub(crate) pod: &'m PodManifest,
+    /// How many like it there are.
+    pub(crate) count: usize,
+    /// Its plan, unless there can be none.
+    pub(crate) planned: Option<Planned>,
+    /// What there is to say about it.
+    pub(crate) diagnostics: Vec<Diagnostic>,
+}
+
+/// Checks the pods of a manifest. Pods of one workload differ only in name: the first stands for all.
+pub(crate) fn check<'m>(manifest: &'m Manifest, features: &FeatureGates) -> Vec<Checked<'m>> {
+    let mut out: Vec<Checked<'m>> = Vec::new();
+    for pod in &manifest.pods {
+        if let Some(last) = out.last_mut()
+            && last.pod.origin.workload == pod.origin.workload
+        {
+            last.count += 1;
+            continue;
+        }
+        out.push(check_pod(pod, manifest.workloads.get(pod.origin.workload), features));
+    }
+    out
+}
+
+fn check_pod<'m>(pod: &'m PodManifest, workload: Option<&Workload>, features: &FeatureGates) -> Checked<'m> {
+    let mut findings = validate(&pod.input, features);
+    if let Some(job) = workload.and_then(Workload::job_spec) {
+        findings.extend(validate_job(&pod.input, job.pod_failure_policy.is_some()));
+    }
+    let planned = match plan(&pod.input, features) {
+        Ok(planned) => {
+            findings.extend(planned.warnings.iter().cloned());
+            findings.extend(validate_plan(&pod.input, &planned.plan));
+            Some(planned)
+        }
+        Err(problems) => {
+            findings.extend(problems);
+            None
+        }
+    };
+    let mut diagnostics: Vec<Diagnostic> = Vec::new();
+    for finding in &findings {
+        let diagnostic = Diagnostic::from_finding(finding, pod);
+        // The rules of the pod and of its dialects overlap: what both say is said once.
+        let said = |d: &Diagnostic| d.span == diagnostic.span && d.code == diagnostic.code;
+        if !diagnostics.iter().any(said) {
+            diagnostics.push(diagnostic);
+        }
+    }
+    diagnostics.sort_by_key(|d| d.span);
+    Checked { pod, count: 1, planned, diagnostics }
+}

@@ -1,0 +1,76 @@
+//! `outrigger plan`: what starts and stops when, and why.
+
+mod json;
+mod mermaid;
+mod svg;
+mod text;
+mod view;
+mod words;
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use outrigger_manifest::render;
+
+use crate::input::{self, ReadArgs};
+use crate::outcome::{Failure, Outcome};
+use crate::terminal;
+use view::View;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger plan pod.yaml
+  outrigger plan job.yaml -o svg > job.svg   a picture for the browser
+  outrigger plan web.yaml -o mermaid         a diagram for Markdown
+  outrigger plan web.yaml -o json | jq '.pods[].startStages'
+  helm template chart | outrigger plan -
+
+Exit codes: 0 fine, 1 a pod has errors, 2 the manifest cannot be read.")]
+pub(crate) struct Args {
+    /// Manifests, YAML or JSON; `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// How to show the plan.
+    #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
+    output: Output,
+    #[command(flatten)]
+    read: ReadArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people.
+    Text,
+    /// For programs; docs/plan.md describes it.
+    Json,
+    /// Mermaid flowcharts, one a pod.
+    Mermaid,
+    /// A picture that needs nothing but a browser.
+    Svg,
+}
+
+pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+    let sources = args.read.sources(&args.files)?;
+    let manifest = match args.read.read(&sources) {
+        Ok(manifest) => manifest,
+        Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
+    };
+    let checked = input::check(&manifest, &args.read.features());
+    let views: Vec<View<'_>> = checked.iter().filter_map(View::new).collect();
+    let out = match args.output {
+        Output::Text => views.iter().map(text::render).collect::<Vec<_>>().join("\n"),
+        Output::Json => format!("{:#}\n", json::render(&views, &manifest.warnings, &sources)),
+        Output::Mermaid => views.iter().map(mermaid::render).collect::<Vec<_>>().join("\n"),
+        Output::Svg => svg::render(&views),
+    };
+    if !views.is_empty() {
+        terminal::print(&out)?;
+    }
+    let mut diagnostics = manifest.warnings.clone();
+    diagnostics.extend(checked.iter().flat_map(|c| c.diagnostics.iter().cloned()));
+    if args.output != Output::Json || views.is_empty() {
+        terminal::eprint(&render(&diagnostics, &sources, true));
+    }
+    Ok(Outcome::of(&diagnostics))
+}

@@ -1,0 +1,95 @@
+//! Where everything stands.
+
+use outrigger_lifecycle::Need;
+
+use crate::plan::view::View;
+
+/// Space around the picture.
+pub(super) const MARGIN: f64 = 28.0;
+/// Height of title and column headings.
+pub(super) const HEAD: f64 = 92.0;
+/// Height of a lane.
+pub(super) const LANE: f64 = 60.0;
+/// Height of a box.
+pub(super) const BOX: f64 = 42.0;
+/// Width of the boxes on the right.
+pub(super) const STOP_WIDTH: f64 = 136.0;
+/// Between two columns of starts: arrows change lanes here, and their labels stand here.
+const START_GAP: f64 = 104.0;
+/// Between two columns of stops.
+const STOP_GAP: f64 = 46.0;
+/// The least length of the part in which everything runs.
+const RUNS: f64 = 130.0;
+/// Arrows of different containers change lanes this far apart.
+const CHANNEL: f64 = 9.0;
+/// Longer names are cut; the whole one is in the tooltip.
+const NAME_CHARS_MAX: usize = 26;
+
+/// The places of one pod's picture.
+pub(super) struct Layout<'v> {
+    pub(super) view: &'v View<'v>,
+    pub(super) start_column: Vec<usize>,
+    pub(super) stop_column: Vec<Option<usize>>,
+    pub(super) start_width: f64,
+    pub(super) width: f64,
+    pub(super) height: f64,
+}
+
+impl<'v> Layout<'v> {
+    pub(super) fn new(view: &'v View<'v>) -> Self {
+        let n = view.plan.containers.len();
+        let column = |stages: &[Vec<usize>], c: usize| stages.iter().position(|s| s.contains(&c));
+        let chars = view.plan.containers.iter().map(|c| shorten(&c.name).chars().count()).max().unwrap_or(0);
+        let mut layout = Layout {
+            view,
+            start_column: (0..n).map(|c| column(&view.start, c).unwrap_or(0)).collect(),
+            stop_column: (0..n).map(|c| column(&view.stop, c)).collect(),
+            start_width: (chars as f64 * 8.0 + 26.0).max(120.0),
+            width: 0.0,
+            height: HEAD + LANE * n as f64 + 52.0,
+        };
+        layout.width = layout.stop_x(view.stop.len().max(1) - 1) + STOP_WIDTH + MARGIN;
+        layout
+    }
+
+    pub(super) fn start_x(&self, column: usize) -> f64 {
+        MARGIN + column as f64 * (self.start_width + START_GAP)
+    }
+
+    pub(super) fn runs_from(&self) -> f64 {
+        self.start_x(self.view.start.len().max(1) - 1) + self.start_width
+    }
+
+    pub(super) fn stop_x(&self, column: usize) -> f64 {
+        self.runs_from() + RUNS + column as f64 * (STOP_WIDTH + STOP_GAP)
+    }
+
+    /// The middle of a container's lane.
+    pub(super) fn middle(&self, container: usize) -> f64 {
+        HEAD + LANE * (container as f64 + 0.5)
+    }
+
+    /// Where the arrows of a container leave its lane.
+    pub(super) fn channel(&self, container: usize) -> f64 {
+        let column = self.start_column[container];
+        let before =
+            (0..container).filter(|&c| self.start_column[c] == column && self.is_waited_for(c)).count();
+        self.start_x(column) + self.start_width + 13.0 + (before % 3) as f64 * CHANNEL
+    }
+
+    /// Whether an arrow leaves a container.
+    pub(super) fn is_waited_for(&self, container: usize) -> bool {
+        let all = 0..self.view.plan.containers.len();
+        all.into_iter()
+            .any(|c| self.view.gates(c).iter().any(|g| g.on == container && g.need != Need::Launched))
+    }
+}
+
+/// A name that fits its box.
+pub(super) fn shorten(name: &str) -> String {
+    if name.chars().count() <= NAME_CHARS_MAX {
+        return name.to_owned();
+    }
+    let head: String = name.chars().take(NAME_CHARS_MAX - 1).collect();
+    format!("{head}…")
+}

@@ -1,0 +1,64 @@
+//! The terminal: colours, and writing that can fail.
+
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+use clap::ValueEnum;
+
+/// When to colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl Color {
+    /// Makes it hold for everything written from here on.
+    pub(crate) fn apply(self) {
+        match self {
+            Color::Auto => anstream::ColorChoice::Auto,
+            Color::Always => anstream::ColorChoice::Always,
+            Color::Never => anstream::ColorChoice::Never,
+        }
+        .write_global();
+    }
+}
+
+/// Headings.
+pub(crate) const HEADING: Style = Style::new().bold();
+/// What matters less.
+pub(crate) const DIM: Style = Style::new().dimmed();
+/// Init containers.
+pub(crate) const INIT: Style = AnsiColor::Yellow.on_default();
+/// Sidecars.
+pub(crate) const SIDECAR: Style = AnsiColor::Cyan.on_default();
+/// Mains.
+pub(crate) const MAIN: Style = AnsiColor::Green.on_default().bold();
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+
+/// Text in a style; the stream takes the style out again where there are no colours.
+pub(crate) fn paint(style: Style, text: &str) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// Writes to standard output.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Writes to standard error. If that is gone there is nobody left to tell.
+pub(crate) fn eprint(text: &str) {
+    let mut out = anstream::stderr().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Shows an error with its causes.
+pub(crate) fn error(error: &anyhow::Error) {
+    eprint(&format!("{} {error:#}\n", paint(ERROR, "error:")));
+}

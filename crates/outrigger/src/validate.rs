@@ -1,0 +1,87 @@
+//! `outrigger validate`: what is wrong with manifests.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use outrigger_manifest::{Diagnostic, Severity, SourceFile, render, to_json};
+use serde_json::json;
+
+use crate::input::{self, ReadArgs};
+use crate::outcome::{Failure, Outcome};
+use crate::terminal;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger validate pod.yaml
+  kubectl get deployment web -o yaml | outrigger validate --validate=ignore -
+  outrigger validate --strict -o json *.yaml
+
+Exit codes: 0 nothing wrong (or only warnings), 1 errors (with --strict: or warnings), 2 a file cannot be read.")]
+pub(crate) struct Args {
+    /// Manifests, YAML or JSON; `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// How to show what was found.
+    #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
+    output: Output,
+    /// Warnings are findings too.
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    read: ReadArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+    let sources = args.read.sources(&args.files)?;
+    let (diagnostics, pods) = match args.read.read(&sources) {
+        Err(refused) => (refused.0, 0),
+        Ok(manifest) => {
+            let mut all = manifest.warnings.clone();
+            all.extend(
+                input::check(&manifest, &args.read.features()).into_iter().flat_map(|c| c.diagnostics),
+            );
+            (all, manifest.pods.len())
+        }
+    };
+    match args.output {
+        Output::Json => {
+            let all = json!({ "version": 1, "pods": pods, "findings": to_json(&diagnostics, &sources) });
+            terminal::print(&format!("{all:#}\n"))?;
+        }
+        Output::Text => text(&diagnostics, &sources, pods)?,
+    }
+    let outcome = match args.strict && !diagnostics.is_empty() {
+        true => Outcome::Findings,
+        false => Outcome::of(&diagnostics),
+    };
+    Ok(outcome)
+}
+
+fn text(diagnostics: &[Diagnostic], sources: &[SourceFile], pods: usize) -> Result<(), Failure> {
+    let mut out = render(diagnostics, sources, true);
+    let count = |severity| diagnostics.iter().filter(|d| d.severity == severity).count();
+    let several = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    let mut parts = Vec::new();
+    if errors > 0 {
+        parts.push(several(errors, "error"));
+    }
+    if warnings > 0 {
+        parts.push(several(warnings, "warning"));
+    }
+    if errors == 0 {
+        parts.insert(0, format!("{} fine", several(pods, "pod")));
+    }
+    out.push_str(&format!("{}\n", parts.join(", ")));
+    terminal::print(&out)?;
+    Ok(())
+}
