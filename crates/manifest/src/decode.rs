@@ -4,11 +4,13 @@
 //! unknown fields are known without a schema of our own, and every complaint has the place it is about. It reports and
 //! goes on where it can: one run names all that is wrong.
 
+mod visit;
+
 use std::cell::RefCell;
 use std::fmt;
 
 use outrigger_lifecycle::{FieldPath, Severity};
-use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
+use serde::de;
 
 use crate::Validate;
 use crate::diagnostic::Diagnostic;
@@ -16,7 +18,6 @@ use crate::required::required_fields;
 use crate::scalar::{Resolved, is_quantity, is_yaml11_bool, resolve};
 use crate::span::Span;
 use crate::tree::{Entry, Node, Scalar, Value};
-use crate::yaml::key_misread;
 
 /// A decoded object and what its type does not know.
 pub(crate) struct Decoded<T> {
@@ -30,22 +31,9 @@ pub(crate) struct Decoded<T> {
 
 /// Decodes an object.
 pub(crate) fn decode<T: de::DeserializeOwned>(root: &Node, validate: Validate) -> Decoded<T> {
-    let context = Context {
-        validate,
-        diagnostics: RefCell::default(),
-        lifecycle_types: RefCell::default(),
-    };
-    let path = Path {
-        parent: None,
-        segment: PathSegment::Root,
-    };
-    let de = De {
-        node: root,
-        at: root.head(),
-        path: &path,
-        want: Want::Any,
-        context: &context,
-    };
+    let context = Context { validate, diagnostics: RefCell::default(), lifecycle_types: RefCell::default() };
+    let path = Path { parent: None, segment: PathSegment::Root };
+    let de = De { node: root, at: root.head(), path: &path, want: Want::Any, context: &context };
     let object = match T::deserialize(de) {
         Ok(object) => Some(object),
         Err(error) => {
@@ -55,11 +43,7 @@ pub(crate) fn decode<T: de::DeserializeOwned>(root: &Node, validate: Validate) -
         }
     };
     let diagnostics = context.diagnostics.into_inner();
-    Decoded {
-        object,
-        lifecycle_types: context.lifecycle_types.into_inner(),
-        diagnostics,
-    }
+    Decoded { object, lifecycle_types: context.lifecycle_types.into_inner(), diagnostics }
 }
 
 struct Context {
@@ -143,10 +127,7 @@ impl std::error::Error for DecodeError {}
 
 impl de::Error for DecodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        DecodeError {
-            message: message.to_string(),
-            span: None,
-        }
+        DecodeError { message: message.to_string(), span: None }
     }
 
     fn invalid_type(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
@@ -154,17 +135,11 @@ impl de::Error for DecodeError {
             "IntOrString" => "a number or a name".to_owned(),
             other => other.to_owned(),
         };
-        DecodeError {
-            message: format!("expected {expected}, found {found}"),
-            span: None,
-        }
+        DecodeError { message: format!("expected {expected}, found {found}"), span: None }
     }
 
     fn invalid_value(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
-        DecodeError {
-            message: format!("expected {expected}, found {found}"),
-            span: None,
-        }
+        DecodeError { message: format!("expected {expected}, found {found}"), span: None }
     }
 }
 
@@ -190,10 +165,8 @@ impl<'c> De<'c> {
     /// Reports that something else was expected here.
     fn wrong(&self, expected: &str, hint: Option<String>) {
         let field = self.path.to_field_path();
-        let mut diagnostic = Diagnostic::error(
-            self.at,
-            format!("`{field}`: expected {expected}, found {}", self.describe()),
-        );
+        let mut diagnostic =
+            Diagnostic::error(self.at, format!("`{field}`: expected {expected}, found {}", self.describe()));
         diagnostic.hint = hint;
         self.context.report(diagnostic);
     }
@@ -203,8 +176,7 @@ impl<'c> De<'c> {
         let field = self.path.to_field_path();
         let message = format!("`{field}` has no value and is read as {empty}");
         let hint = format!("write {empty}, or remove it");
-        self.context
-            .report(Diagnostic::warning(self.at, message).hint(hint));
+        self.context.report(Diagnostic::warning(self.at, message).hint(hint));
     }
 
     fn scalar(&self) -> Option<&'c Scalar> {
@@ -268,13 +240,10 @@ impl<'c> De<'c> {
                 return 0;
             }
         };
-        i64::try_from(value)
-            .ok()
-            .filter(|value| (min..=max).contains(value))
-            .unwrap_or_else(|| {
-                self.wrong(&format!("a whole number from {min} to {max}"), None);
-                0
-            })
+        i64::try_from(value).ok().filter(|value| (min..=max).contains(value)).unwrap_or_else(|| {
+            self.wrong(&format!("a whole number from {min} to {max}"), None);
+            0
+        })
     }
 
     fn boolean(&self) -> bool {
@@ -285,9 +254,7 @@ impl<'c> De<'c> {
                 false
             }
             _ => {
-                let quoted = self
-                    .scalar()
-                    .is_some_and(|s| matches!(&*s.text, "true" | "false"));
+                let quoted = self.scalar().is_some_and(|s| matches!(&*s.text, "true" | "false"));
                 self.wrong("true or false", quoted.then(|| "remove the quotes".to_owned()));
                 false
             }
@@ -337,10 +304,7 @@ impl<'c> De<'c> {
             Value::Map(entries) => entries,
             _ if self.node.is_null() => &[],
             Value::Seq(items) if items.iter().all(|item| item.entries().is_some()) && !items.is_empty() => {
-                self.wrong(
-                    expected,
-                    Some("remove the `- `: there is only one of it".to_owned()),
-                );
+                self.wrong(expected, Some("remove the `- `: there is only one of it".to_owned()));
                 &[]
             }
             _ => {
@@ -367,10 +331,7 @@ impl<'c> De<'c> {
 
     /// `lifecycle.type` of the sidecar proposal: not a field Kubernetes kept, so it travels beside the object.
     fn lifecycle_type(&self, entry: &'c Entry) {
-        let path = Path {
-            parent: Some(self.path),
-            segment: PathSegment::Field(&entry.key, &[]),
-        };
+        let path = Path { parent: Some(self.path), segment: PathSegment::Field(&entry.key, &[]) };
         let de = De {
             node: &entry.value,
             at: place_of(entry),
@@ -382,10 +343,7 @@ impl<'c> De<'c> {
             return de.wrong("`Sidecar` or `Standard`", None);
         }
         let text = de.string().to_owned();
-        self.context
-            .lifecycle_types
-            .borrow_mut()
-            .push((path.to_field_path(), text));
+        self.context.lifecycle_types.borrow_mut().push((path.to_field_path(), text));
     }
 
     fn unknown_field(&self, entry: &Entry, fields: &'static [&'static str]) {
@@ -411,11 +369,8 @@ impl<'c> De<'c> {
                 && siblings.contains(&key)
             {
                 let owner = path.parent.map(Path::to_field_path).unwrap_or_default();
-                let owner = if owner.0.is_empty() {
-                    "the object itself".to_owned()
-                } else {
-                    format!("`{owner}`")
-                };
+                let owner =
+                    if owner.0.is_empty() { "the object itself".to_owned() } else { format!("`{owner}`") };
                 return Some(format!("`{key}` is a field of {owner}: check the indentation"));
             }
             at = path.parent;
@@ -429,10 +384,7 @@ impl<'c> De<'c> {
         };
         for &required in required_fields(name) {
             debug_assert!(fields.contains(&required), "{name} has no field {required}");
-            if !entries
-                .iter()
-                .any(|entry| &*entry.key == required && !entry.value.is_null())
-            {
+            if !entries.iter().any(|entry| &*entry.key == required && !entry.value.is_null()) {
                 let message = format!("missing field `{required}`{}", self.path.inside());
                 self.context.report(Diagnostic::error(self.at, message));
             }
@@ -450,16 +402,8 @@ fn place_of(entry: &Entry) -> Span {
 
 fn abbreviate(text: &str) -> String {
     const CHARS_MAX: usize = 60;
-    let line: String = text
-        .chars()
-        .take(CHARS_MAX)
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
-    if text.chars().nth(CHARS_MAX).is_some() {
-        format!("{line}…")
-    } else {
-        line
-    }
+    let line: String = text.chars().take(CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(CHARS_MAX).is_some() { format!("{line}…") } else { line }
 }
 
 /// The most similar name, if one is similar enough to be meant.
@@ -483,283 +427,4 @@ pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
 fn is_base64(text: &str) -> bool {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.decode(text).is_ok()
-}
-
-macro_rules! integers {
-    ($($method:ident, $visit:ident, $type:ty, $min:expr, $max:expr;)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-            self.place(visitor.$visit(self.int($min, $max) as $type))
-        }
-    )*};
-}
-
-impl<'de, 'c> de::Deserializer<'de> for De<'c> {
-    type Error = DecodeError;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        if self.want == Want::Quantity {
-            return self.place(visitor.visit_string(self.quantity()));
-        }
-        match &self.node.value {
-            Value::Seq(_) => self.deserialize_seq(visitor),
-            Value::Map(_) => self.deserialize_map(visitor),
-            Value::Scalar(scalar) => self.place(match resolve(scalar) {
-                Resolved::Null => visitor.visit_unit(),
-                Resolved::Bool(value) => visitor.visit_bool(value),
-                Resolved::Int(value) => match i64::try_from(value) {
-                    Ok(value) => visitor.visit_i64(value),
-                    Err(_) => visitor.visit_f64(value as f64),
-                },
-                Resolved::Float(value) => visitor.visit_f64(value),
-                Resolved::NotFinite | Resolved::Str => visitor.visit_str(&scalar.text),
-            }),
-        }
-    }
-
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        self.place(visitor.visit_bool(self.boolean()))
-    }
-
-    integers! {
-        deserialize_i8, visit_i8, i8, i8::MIN.into(), i8::MAX.into();
-        deserialize_i16, visit_i16, i16, i16::MIN.into(), i16::MAX.into();
-        deserialize_i32, visit_i32, i32, i32::MIN.into(), i32::MAX.into();
-        deserialize_i64, visit_i64, i64, i64::MIN, i64::MAX;
-        deserialize_u8, visit_u8, u8, 0, u8::MAX.into();
-        deserialize_u16, visit_u16, u16, 0, u16::MAX.into();
-        deserialize_u32, visit_u32, u32, 0, u32::MAX.into();
-        deserialize_u64, visit_u64, u64, 0, i64::MAX;
-    }
-
-    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        self.place(visitor.visit_f64(self.float()))
-    }
-
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        self.place(visitor.visit_f64(self.float()))
-    }
-
-    fn deserialize_char<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        self.place(visitor.visit_str(self.string()))
-    }
-
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        if self.node.is_null() {
-            visitor.visit_none()
-        } else {
-            visitor.visit_some(self)
-        }
-    }
-
-    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        visitor.visit_unit()
-    }
-
-    fn deserialize_unit_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
-        visitor.visit_unit()
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
-        let want = match name {
-            "Quantity" => Want::Quantity,
-            "Time" | "MicroTime" => Want::Time,
-            _ => self.want,
-        };
-        self.place(visitor.visit_newtype_struct(De { want, ..self }))
-    }
-
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        let items = match &self.node.value {
-            Value::Seq(items) => items.as_slice(),
-            _ if self.node.is_null() => &[],
-            Value::Map(_) => {
-                self.wrong("a list", Some("start each entry with `- `".to_owned()));
-                &[]
-            }
-            Value::Scalar(_) => {
-                self.wrong("a list", None);
-                &[]
-            }
-        };
-        let result = visitor.visit_seq(Items {
-            de: self,
-            items,
-            next: 0,
-        });
-        self.place(result)
-    }
-
-    fn deserialize_tuple<V: Visitor<'de>>(self, _len: usize, visitor: V) -> Result<V::Value, DecodeError> {
-        self.deserialize_seq(visitor)
-    }
-
-    fn deserialize_tuple_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        _len: usize,
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
-        self.deserialize_seq(visitor)
-    }
-
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        let entries = self.entries("a map").iter().collect();
-        let result = visitor.visit_map(Fields {
-            de: self,
-            name: "",
-            fields: &[],
-            entries,
-            next: 0,
-        });
-        self.place(result)
-    }
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
-        let entries = self.known_fields(name, fields);
-        self.check_required(name, fields);
-        let result = visitor.visit_map(Fields {
-            de: self,
-            name,
-            fields,
-            entries,
-            next: 0,
-        });
-        self.place(result)
-    }
-
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        _variants: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
-        self.place(visitor.visit_enum(self.string().into_deserializer()))
-    }
-
-    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        self.deserialize_str(visitor)
-    }
-
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        visitor.visit_unit()
-    }
-}
-
-struct Items<'c> {
-    de: De<'c>,
-    items: &'c [Node],
-    next: usize,
-}
-
-impl<'de> de::SeqAccess<'de> for Items<'_> {
-    type Error = DecodeError;
-
-    fn next_element_seed<T: DeserializeSeed<'de>>(
-        &mut self,
-        seed: T,
-    ) -> Result<Option<T::Value>, DecodeError> {
-        let Some(node) = self.items.get(self.next) else {
-            return Ok(None);
-        };
-        let path = Path {
-            parent: Some(self.de.path),
-            segment: PathSegment::Index(self.next),
-        };
-        let at = if node.span.is_empty() {
-            self.de.at
-        } else {
-            node.head()
-        };
-        self.next += 1;
-        seed.deserialize(De {
-            node,
-            at,
-            path: &path,
-            ..self.de
-        })
-        .map(Some)
-    }
-}
-
-/// The entries of a struct (`fields` known) or of a free map (`fields` empty).
-struct Fields<'c> {
-    de: De<'c>,
-    name: &'static str,
-    fields: &'static [&'static str],
-    entries: Vec<&'c Entry>,
-    next: usize,
-}
-
-impl<'de> de::MapAccess<'de> for Fields<'_> {
-    type Error = DecodeError;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, DecodeError> {
-        let Some(entry) = self.entries.get(self.next) else {
-            return Ok(None);
-        };
-        if self.fields.is_empty()
-            && entry.key_plain
-            && let Some(other) = key_misread(&entry.key)
-        {
-            let message = format!("Kubernetes reads the key `{}` as `{other}`", entry.key);
-            let hint = format!("quote it: \"{}\"", entry.key);
-            self.de
-                .context
-                .report(Diagnostic::error(entry.key_span, message).hint(hint));
-        }
-        let key: de::value::StrDeserializer<'_, DecodeError> = (&*entry.key).into_deserializer();
-        seed.deserialize(key).map(Some)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, DecodeError> {
-        let entry = self.entries[self.next];
-        self.next += 1;
-        let segment = PathSegment::Field(&entry.key, self.fields);
-        let path = Path {
-            parent: Some(self.de.path),
-            segment,
-        };
-        let want = match (self.name, &*entry.key) {
-            ("Secret", "data") | ("ConfigMap", "binaryData") => Want::Base64,
-            _ if self.fields.is_empty() => self.de.want,
-            _ => Want::Any,
-        };
-        let de = De {
-            node: &entry.value,
-            at: place_of(entry),
-            path: &path,
-            want,
-            context: self.de.context,
-        };
-        seed.deserialize(de)
-    }
 }

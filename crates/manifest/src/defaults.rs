@@ -33,10 +33,7 @@ fn pod_spec(spec: &mut PodSpec) {
         requests_from_limits(resources);
     }
     let host_network = spec.host_network == Some(true);
-    for list in [spec.init_containers.as_mut(), Some(&mut spec.containers)]
-        .into_iter()
-        .flatten()
-    {
+    for list in [spec.init_containers.as_mut(), Some(&mut spec.containers)].into_iter().flatten() {
         for c in list {
             container(c, host_network);
         }
@@ -49,22 +46,13 @@ fn pod_spec(spec: &mut PodSpec) {
 
 fn container(c: &mut Container, host_network: bool) {
     pull_policy(c.image.as_deref(), &mut c.image_pull_policy);
-    default(&mut c.termination_message_path, || {
-        "/dev/termination-log".to_owned()
-    });
+    default(&mut c.termination_message_path, || "/dev/termination-log".to_owned());
     default(&mut c.termination_message_policy, || "File".to_owned());
     c.resources.iter_mut().for_each(requests_from_limits);
     ports(&mut c.ports, host_network);
     env(&mut c.env);
     c.lifecycle.iter_mut().for_each(lifecycle);
-    for p in [
-        &mut c.liveness_probe,
-        &mut c.readiness_probe,
-        &mut c.startup_probe,
-    ]
-    .into_iter()
-    .flatten()
-    {
+    for p in [&mut c.liveness_probe, &mut c.readiness_probe, &mut c.startup_probe].into_iter().flatten() {
         probe(p);
     }
 }
@@ -72,22 +60,13 @@ fn container(c: &mut Container, host_network: bool) {
 /// The same for an ephemeral container, which has the same fields under another type.
 fn ephemeral_container(c: &mut EphemeralContainer, host_network: bool) {
     pull_policy(c.image.as_deref(), &mut c.image_pull_policy);
-    default(&mut c.termination_message_path, || {
-        "/dev/termination-log".to_owned()
-    });
+    default(&mut c.termination_message_path, || "/dev/termination-log".to_owned());
     default(&mut c.termination_message_policy, || "File".to_owned());
     c.resources.iter_mut().for_each(requests_from_limits);
     ports(&mut c.ports, host_network);
     env(&mut c.env);
     c.lifecycle.iter_mut().for_each(lifecycle);
-    for p in [
-        &mut c.liveness_probe,
-        &mut c.readiness_probe,
-        &mut c.startup_probe,
-    ]
-    .into_iter()
-    .flatten()
-    {
+    for p in [&mut c.liveness_probe, &mut c.readiness_probe, &mut c.startup_probe].into_iter().flatten() {
         probe(p);
     }
 }
@@ -105,11 +84,7 @@ fn probe(p: &mut Probe) {
 
 fn lifecycle(l: &mut Lifecycle) {
     let handlers: [&mut Option<LifecycleHandler>; 2] = [&mut l.post_start, &mut l.pre_stop];
-    handlers
-        .into_iter()
-        .flatten()
-        .filter_map(|handler| handler.http_get.as_mut())
-        .for_each(http_get);
+    handlers.into_iter().flatten().filter_map(|handler| handler.http_get.as_mut()).for_each(http_get);
 }
 
 fn http_get(action: &mut HTTPGetAction) {
@@ -158,12 +133,7 @@ fn volume(volume: &mut Volume) {
     }
     if let Some(downward) = &mut volume.downward_api {
         default(&mut downward.default_mode, || FILE_MODE);
-        for field in downward
-            .items
-            .iter_mut()
-            .flatten()
-            .filter_map(|item| item.field_ref.as_mut())
-        {
+        for field in downward.items.iter_mut().flatten().filter_map(|item| item.field_ref.as_mut()) {
             default(&mut field.api_version, || "v1".to_owned());
         }
     }
@@ -173,36 +143,21 @@ fn volume(volume: &mut Volume) {
             if let Some(token) = &mut source.service_account_token {
                 default(&mut token.expiration_seconds, || 3600);
             }
-            let downward = source
-                .downward_api
-                .iter_mut()
-                .flat_map(|d| d.items.iter_mut().flatten());
+            let downward = source.downward_api.iter_mut().flat_map(|d| d.items.iter_mut().flatten());
             for field in downward.filter_map(|item| item.field_ref.as_mut()) {
                 default(&mut field.api_version, || "v1".to_owned());
             }
         }
     }
     // A volume that says nothing but its name is an empty directory.
-    if *volume
-        == (Volume {
-            name: volume.name.clone(),
-            ..Volume::default()
-        })
-    {
+    if *volume == (Volume { name: volume.name.clone(), ..Volume::default() }) {
         volume.empty_dir = Some(EmptyDirVolumeSource::default());
     }
 }
 
 fn pull_policy(image: Option<&str>, policy: &mut Option<String>) {
     if let Some(image) = image.filter(|image| !image.is_empty()) {
-        default(policy, || {
-            if is_latest(image) {
-                "Always"
-            } else {
-                "IfNotPresent"
-            }
-            .to_owned()
-        });
+        default(policy, || if is_latest(image) { "Always" } else { "IfNotPresent" }.to_owned());
     }
 }
 

@@ -42,14 +42,7 @@ impl Diagnostic {
     }
 
     fn new(severity: Severity, span: Option<Span>, message: String) -> Self {
-        Diagnostic {
-            severity,
-            code: None,
-            message,
-            span,
-            labels: Vec::new(),
-            hint: None,
-        }
+        Diagnostic { severity, code: None, message, span, labels: Vec::new(), hint: None }
     }
 
     /// Adds a further place.
@@ -73,11 +66,7 @@ impl Diagnostic {
             code: Some(finding.code),
             message: finding.message.clone(),
             span: Some(pod.point(&finding.path)),
-            labels: finding
-                .related
-                .iter()
-                .map(|(path, label)| (pod.point(path), label.clone()))
-                .collect(),
+            labels: finding.related.iter().map(|(path, label)| (pod.point(path), label.clone())).collect(),
             hint: finding.hint.clone(),
         }
     }
@@ -105,11 +94,7 @@ impl std::error::Error for Diagnostics {}
 
 /// Shows diagnostics with file, line, column and the lines they are about.
 pub fn render(diagnostics: &[Diagnostic], sources: &[SourceFile], color: bool) -> String {
-    let renderer = if color {
-        Renderer::styled()
-    } else {
-        Renderer::plain()
-    };
+    let renderer = if color { Renderer::styled() } else { Renderer::plain() };
     let renderer = renderer.decor_style(DecorStyle::Ascii).term_width(110);
     let mut out = String::new();
     for diagnostic in diagnostics {
@@ -133,12 +118,7 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a [SourceFile]) -> Group<'a>
     // One snippet a file, the primary one first.
     let mut places: Vec<(Span, Option<&str>, bool)> = Vec::new();
     places.extend(diagnostic.span.map(|span| (span, None, true)));
-    places.extend(
-        diagnostic
-            .labels
-            .iter()
-            .map(|(span, text)| (*span, Some(text.as_str()), false)),
-    );
+    places.extend(diagnostic.labels.iter().map(|(span, text)| (*span, Some(text.as_str()), false)));
     let mut files: Vec<usize> = Vec::new();
     for (span, ..) in &places {
         if !files.contains(&span.file) {
@@ -147,11 +127,7 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a [SourceFile]) -> Group<'a>
     }
     for file in files {
         let Some(source) = sources.get(file) else { continue };
-        let here: Vec<_> = places
-            .iter()
-            .filter(|(span, ..)| span.file == file)
-            .copied()
-            .collect();
+        let here: Vec<_> = places.iter().filter(|(span, ..)| span.file == file).copied().collect();
         group = group.element(snippet(source, &here));
     }
     if let Some(hint) = &diagnostic.hint {
@@ -162,17 +138,8 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a [SourceFile]) -> Group<'a>
 
 fn snippet<'a>(source: &'a SourceFile, places: &[(Span, Option<&'a str>, bool)]) -> Element<'a> {
     let text: &str = &source.text;
-    let from = places
-        .iter()
-        .map(|(span, ..)| floor_boundary(text, span.start))
-        .min()
-        .unwrap_or(0);
-    let to = places
-        .iter()
-        .map(|(span, ..)| floor_boundary(text, span.end))
-        .max()
-        .unwrap_or(0)
-        .max(from);
+    let from = places.iter().map(|(span, ..)| floor_boundary(text, span.start)).min().unwrap_or(0);
+    let to = places.iter().map(|(span, ..)| floor_boundary(text, span.end)).max().unwrap_or(0).max(from);
     // Only the lines in question go to the renderer, so that its work does not grow with the file.
     let first = text[..from].rfind('\n').map_or(0, |i| i + 1);
     let last = text[to..].find('\n').map_or(text.len(), |i| to + i);
@@ -184,22 +151,13 @@ fn snippet<'a>(source: &'a SourceFile, places: &[(Span, Option<&'a str>, bool)])
             .char_column(origin.column)
             .into();
     }
-    let mut snippet = Snippet::source(window)
-        .line_start(origin.line)
-        .path(&source.name)
-        .fold(true);
+    let mut snippet = Snippet::source(window).line_start(origin.line).path(&source.name).fold(true);
     for (span, label, primary) in places {
         let start = floor_boundary(text, span.start) - first;
         let end = floor_boundary(text, span.end).max(span.start) - first;
-        let kind = if *primary {
-            AnnotationKind::Primary
-        } else {
-            AnnotationKind::Context
-        };
+        let kind = if *primary { AnnotationKind::Primary } else { AnnotationKind::Context };
         // A block of many lines is pointed at by its first one.
-        let end = window[start..end.max(start)]
-            .find('\n')
-            .map_or(end, |i| start + i);
+        let end = window[start..end.max(start)].find('\n').map_or(end, |i| start + i);
         snippet = snippet.annotation(kind.span(start..end).label(*label));
     }
     snippet.into()

@@ -10,22 +10,13 @@ use crate::yaml::{MapBuilder, Parsed};
 
 /// Whether a text looks like JSON at first sight.
 pub(crate) fn looks_like_json(text: &str) -> bool {
-    text.trim_start_matches('\u{feff}')
-        .trim_start()
-        .starts_with(['{', '['])
+    text.trim_start_matches('\u{feff}').trim_start().starts_with(['{', '['])
 }
 
 /// Parses one or more JSON values.
 pub(crate) fn parse(file: usize, text: &str, limits: &Limits) -> Result<Parsed, Box<Diagnostic>> {
     let bom = text.len() - text.trim_start_matches('\u{feff}').len();
-    let mut reader = Reader {
-        file,
-        text,
-        at: bom,
-        limits,
-        nodes: 0,
-        parsed: Parsed::default(),
-    };
+    let mut reader = Reader { file, text, at: bom, limits, nodes: 0, parsed: Parsed::default() };
     loop {
         reader.space();
         if reader.at == text.len() {
@@ -33,9 +24,7 @@ pub(crate) fn parse(file: usize, text: &str, limits: &Limits) -> Result<Parsed, 
         }
         if reader.parsed.documents.len() >= limits.documents_max {
             let message = format!("more than {} documents in one file", limits.documents_max);
-            return Err(Diagnostic::error(reader.here(), message)
-                .hint("split the file")
-                .into());
+            return Err(Diagnostic::error(reader.here(), message).hint("split the file").into());
         }
         let (start, nodes) = (reader.at, reader.nodes);
         let root = reader.value(0)?;
@@ -74,29 +63,18 @@ impl Reader<'_> {
             None => "the end of the file".to_owned(),
             Some(c) => format!("`{}`", c.escape_debug()),
         };
-        Diagnostic::error(
-            self.here(),
-            format!("not valid JSON: expected {what}, found {found}"),
-        )
-        .into()
+        Diagnostic::error(self.here(), format!("not valid JSON: expected {what}, found {found}")).into()
     }
 
     fn node(&self, start: usize, flow: bool, value: Value) -> Node {
-        Node {
-            span: Span::new(self.file, start, self.at),
-            alias: None,
-            flow,
-            value,
-        }
+        Node { span: Span::new(self.file, start, self.at), alias: None, flow, value }
     }
 
     fn value(&mut self, depth: usize) -> Result<Node, Box<Diagnostic>> {
         self.nodes += 1;
         if self.nodes > self.limits.nodes_max {
             let message = format!("the file holds more than {} values", self.limits.nodes_max);
-            return Err(Diagnostic::error(self.here(), message)
-                .hint("split the file")
-                .into());
+            return Err(Diagnostic::error(self.here(), message).hint("split the file").into());
         }
         if depth > self.limits.depth_max {
             let message = format!("nested more than {} levels deep", self.limits.depth_max);
@@ -132,13 +110,7 @@ impl Reader<'_> {
                 self.token(b':', "`:`")?;
                 self.space();
                 let value = self.value(depth + 1)?;
-                let entry = crate::tree::Entry {
-                    key,
-                    key_span,
-                    key_plain: false,
-                    merged: false,
-                    value,
-                };
+                let entry = crate::tree::Entry { key, key_span, key_plain: false, merged: false, value };
                 map.push(entry, &mut self.parsed.duplicates);
                 self.space();
                 match self.peek() {
@@ -193,10 +165,7 @@ impl Reader<'_> {
             return Err(self.expected("a value"));
         }
         self.at += end;
-        let scalar = Scalar {
-            text: Arc::from(word),
-            plain: true,
-        };
+        let scalar = Scalar { text: Arc::from(word), plain: true };
         Ok(self.node(start, false, Value::Scalar(scalar)))
     }
 
@@ -268,13 +237,9 @@ impl Reader<'_> {
     }
 
     fn hex(&mut self, start: usize) -> Result<u32, Box<Diagnostic>> {
-        let digits = self
-            .text
-            .get(self.at..self.at + 4)
-            .filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
-        let value = digits
-            .and_then(|d| u32::from_str_radix(d, 16).ok())
-            .ok_or_else(|| self.bad_escape(start))?;
+        let digits = self.text.get(self.at..self.at + 4).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
+        let value =
+            digits.and_then(|d| u32::from_str_radix(d, 16).ok()).ok_or_else(|| self.bad_escape(start))?;
         self.at += 4;
         Ok(value)
     }

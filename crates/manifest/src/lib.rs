@@ -2,7 +2,7 @@
 //!
 //! [`read`] turns sources into a [`Manifest`]: pods to run (stamped out of Jobs, Deployments and so on), and the
 //! ConfigMaps, Secrets and claims they use. Whatever is wrong comes back as [`Diagnostics`], each with its place, and
-//! [`render`] shows them.
+//! [`render`] shows them. [`edit`] changes a manifest's text and leaves the rest of it alone.
 //!
 //! Nothing here does I/O or runs anything.
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@
 mod decode;
 mod defaults;
 mod diagnostic;
+pub mod edit;
 mod json;
 mod limits;
 mod names;

@@ -22,11 +22,7 @@ fn digest(parts: &[&str]) -> [u8; 32] {
 /// A suffix of `len` characters for a generated name.
 pub(crate) fn suffix(len: usize, parts: &[&str]) -> String {
     let digest = digest(parts);
-    digest
-        .iter()
-        .take(len)
-        .map(|&byte| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]))
-        .collect()
+    digest.iter().take(len).map(|&byte| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()])).collect()
 }
 
 /// A uid in the form of a UUID.
@@ -35,14 +31,7 @@ pub(crate) fn uid(namespace: &str, kind: &str, name: &str) -> String {
     b[6] = b[6] & 0x0f | 0x80;
     b[8] = b[8] & 0x3f | 0x80;
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!(
-        "{}-{}-{}-{}-{}",
-        hex(&b[0..4]),
-        hex(&b[4..6]),
-        hex(&b[6..8]),
-        hex(&b[8..10]),
-        hex(&b[10..16])
-    )
+    format!("{}-{}-{}-{}-{}", hex(&b[0..4]), hex(&b[4..6]), hex(&b[6..8]), hex(&b[8..10]), hex(&b[10..16]))
 }
 
 /// `base` and `suffix`, the base cut so that the whole fits.

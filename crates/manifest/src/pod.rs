@@ -123,11 +123,7 @@ impl PodManifest {
                 }
                 // Not even `spec` is there: the template's own key is the nearest thing.
                 let whole = self.origin.object.walk(&self.origin.template_path);
-                Some(Walk {
-                    node: whole.node,
-                    key: whole.key,
-                    steps: 0,
-                })
+                Some(Walk { node: whole.node, key: whole.key, steps: 0 })
             }
             None => None,
         }

@@ -90,12 +90,7 @@ const KINDS: [(&str, &str); 10] = [
 /// assert_eq!(manifest.pods[0].name(), "p");
 /// ```
 pub fn read(sources: &[SourceFile], options: &ReadOptions) -> Result<Manifest, Diagnostics> {
-    let mut reader = Reader {
-        options,
-        manifest: Manifest::default(),
-        seen: BTreeMap::new(),
-        skipped: 0,
-    };
+    let mut reader = Reader { options, manifest: Manifest::default(), seen: BTreeMap::new(), skipped: 0 };
     let mut diagnostics = Vec::new();
     for (file, source) in sources.iter().enumerate() {
         match parse_source(file, source, options) {
@@ -147,10 +142,7 @@ fn parse_source(file: usize, source: &SourceFile, options: &ReadOptions) -> Resu
     let mut parsed = parsed?;
     match options.validate {
         Validate::Strict => {}
-        Validate::Warn => parsed
-            .duplicates
-            .iter_mut()
-            .for_each(|d| d.severity = Severity::Warning),
+        Validate::Warn => parsed.duplicates.iter_mut().for_each(|d| d.severity = Severity::Warning),
         Validate::Ignore => parsed.duplicates.clear(),
     }
     Ok(parsed)
@@ -178,12 +170,7 @@ impl Reader<'_> {
         if root.is_null() {
             return;
         }
-        let place = Place {
-            document: root.span,
-            document_index,
-            path: FieldPath::root(),
-            weight,
-        };
+        let place = Place { document: root.span, document_index, path: FieldPath::root(), weight };
         self.object(root, place, None, out);
     }
 
@@ -196,30 +183,19 @@ impl Reader<'_> {
             ));
             return;
         }
-        let word = |field: &str| {
-            node.get(field)
-                .filter(|value| !value.is_null())
-                .and_then(Node::text)
-        };
+        let word = |field: &str| node.get(field).filter(|value| !value.is_null()).and_then(Node::text);
         let (api_version, kind) = match (word("apiVersion"), word("kind"), implied) {
             (Some(api_version), Some(kind), _) => (api_version, kind),
             (None, None, Some(implied)) => implied,
             (api_version, _, _) => {
-                let missing = if api_version.is_none() {
-                    "apiVersion"
-                } else {
-                    "kind"
-                };
+                let missing = if api_version.is_none() { "apiVersion" } else { "kind" };
                 let hint = "every object says what it is, for example `apiVersion: v1` and `kind: Pod`";
                 out.push(Diagnostic::error(node.head(), format!("missing field `{missing}`")).hint(hint));
                 return;
             }
         };
         let (api_version, kind) = (api_version.to_owned(), kind.to_owned());
-        match KINDS
-            .iter()
-            .find(|known| **known == (kind.as_str(), api_version.as_str()))
-        {
+        match KINDS.iter().find(|known| **known == (kind.as_str(), api_version.as_str())) {
             Some((kind, _)) => self.known(kind, node, &place, out),
             None if kind.ends_with("List") && node.get("items").is_some() => {
                 self.list(node, &place, &api_version, &kind, out);
@@ -251,17 +227,7 @@ impl Reader<'_> {
                 for (index, item) in items.into_iter().enumerate() {
                     let path = place.path.clone().field("items").index(index);
                     let (document, document_index) = (place.document, place.document_index);
-                    self.object(
-                        item,
-                        Place {
-                            document,
-                            document_index,
-                            path,
-                            weight,
-                        },
-                        implied,
-                        out,
-                    );
+                    self.object(item, Place { document, document_index, path, weight }, implied, out);
                 }
             }
             Value::Scalar(_) if items.value.is_null() => {}
@@ -273,10 +239,7 @@ impl Reader<'_> {
     fn skip(&mut self, node: &Node, api_version: &str, kind: &str, out: &mut Vec<Diagnostic>) {
         self.skipped += 1;
         let span = node.entry("kind").map_or(node.head(), |entry| entry.value.head());
-        let name = node
-            .get("metadata")
-            .and_then(|metadata| metadata.get("name"))
-            .and_then(Node::text);
+        let name = node.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Node::text);
         let named = name.map(|name| format!(" `{name}`")).unwrap_or_default();
         let mut warning = Diagnostic::warning(
             span,
@@ -304,10 +267,7 @@ impl Reader<'_> {
                     self.companion::<Secret>(kind, &node, out, |o| &mut o.metadata)
                 {
                     for (name, text) in object.string_data.take().into_iter().flatten() {
-                        object
-                            .data
-                            .get_or_insert_default()
-                            .insert(name, ByteString(text.into_bytes()));
+                        object.data.get_or_insert_default().insert(name, ByteString(text.into_bytes()));
                     }
                     self.manifest.companions.secrets.insert(key, object);
                 }
@@ -315,10 +275,7 @@ impl Reader<'_> {
             "PersistentVolumeClaim" => {
                 let claim = self.companion::<PersistentVolumeClaim>(kind, &node, out, |o| &mut o.metadata);
                 if let Some((object, key)) = claim {
-                    self.manifest
-                        .companions
-                        .persistent_volume_claims
-                        .insert(key, object);
+                    self.manifest.companions.persistent_volume_claims.insert(key, object);
                 }
             }
             "Pod" => self.workload(node, place, out, Workload::Pod),
@@ -340,10 +297,7 @@ impl Reader<'_> {
         let decoded = decode::decode::<T>(node, self.options.validate);
         let failed = decoded.diagnostics.iter().any(|d| d.severity == Severity::Error);
         out.extend(decoded.diagnostics);
-        decoded
-            .object
-            .filter(|_| !failed)
-            .map(|object| (object, decoded.lifecycle_types))
+        decoded.object.filter(|_| !failed).map(|object| (object, decoded.lifecycle_types))
     }
 
     /// A ConfigMap, Secret or claim with its namespace and name.
@@ -362,16 +316,12 @@ impl Reader<'_> {
             return None;
         };
         metadata.namespace = Some(namespace.clone());
-        self.first_of_its_name(kind, &namespace, &name, node, out)
-            .then_some((object, (namespace, name)))
+        self.first_of_its_name(kind, &namespace, &name, node, out).then_some((object, (namespace, name)))
     }
 
     fn namespace(&self, written: Option<&str>) -> String {
         let fallback = self.options.namespace.as_deref().unwrap_or("default");
-        written
-            .filter(|namespace| !namespace.is_empty())
-            .unwrap_or(fallback)
-            .to_owned()
+        written.filter(|namespace| !namespace.is_empty()).unwrap_or(fallback).to_owned()
     }
 
     fn first_of_its_name(
@@ -386,8 +336,7 @@ impl Reader<'_> {
         let span = node.at(&name_path).map_or(node.head(), Node::head);
         match self.seen.get(&(kind, namespace.to_owned(), name.to_owned())) {
             None => {
-                self.seen
-                    .insert((kind, namespace.to_owned(), name.to_owned()), span);
+                self.seen.insert((kind, namespace.to_owned(), name.to_owned()), span);
                 true
             }
             Some(first) => {
@@ -429,16 +378,9 @@ impl Reader<'_> {
         let lifecycle_types = by_container(&template_path, lifecycle_types);
         let expansion = workload.expand(&owner);
         for claim in expansion.claims {
-            let key = (
-                owner.namespace.clone(),
-                claim.metadata.name.clone().unwrap_or_default(),
-            );
+            let key = (owner.namespace.clone(), claim.metadata.name.clone().unwrap_or_default());
             // A claim the user wrote out is the one meant.
-            self.manifest
-                .companions
-                .persistent_volume_claims
-                .entry(key)
-                .or_insert(claim);
+            self.manifest.companions.persistent_volume_claims.entry(key).or_insert(claim);
         }
         let object = Arc::new(node);
         let (kind, api_version) = (workload.kind(), workload.api_version());
@@ -446,10 +388,7 @@ impl Reader<'_> {
         for (replica, mut pod) in expansion.pods.into_iter().enumerate() {
             apply_defaults(&mut pod);
             self.manifest.pods.push(PodManifest {
-                input: PodInput {
-                    pod,
-                    lifecycle_types: lifecycle_types.clone(),
-                },
+                input: PodInput { pod, lifecycle_types: lifecycle_types.clone() },
                 origin: Origin {
                     kind,
                     api_version,
@@ -478,10 +417,9 @@ impl Reader<'_> {
         let generate = metadata.generate_name.as_deref().filter(|name| !name.is_empty());
         let name = match (written, generate) {
             (Some(name), _) => name.to_owned(),
-            (None, Some(base)) => names::join(
-                base,
-                &names::suffix(5, &["generateName", kind, &namespace, base, &nth]),
-            ),
+            (None, Some(base)) => {
+                names::join(base, &names::suffix(5, &["generateName", kind, &namespace, base, &nth]))
+            }
             (None, None) => {
                 out.push(no_name(node, kind));
                 return None;
@@ -499,22 +437,15 @@ impl Reader<'_> {
         let span = node.at(&path).map_or(node.head(), Node::head);
         let all = self.manifest.pods.len().saturating_add(count);
         if all > limits.pods_max || count.saturating_mul(place.weight) > limits.pod_bytes_max {
-            let message = format!(
-                "{count} pods of this {} are more than one manifest may hold",
-                workload.kind()
-            );
+            let message =
+                format!("{count} pods of this {} are more than one manifest may hold", workload.kind());
             out.push(Diagnostic::error(span, message).hint(format!("lower `{path}`")));
         } else if count == 0 {
-            out.push(Diagnostic::warning(
-                span,
-                format!("`{path}` leaves this {} no pods", workload.kind()),
-            ));
+            out.push(Diagnostic::warning(span, format!("`{path}` leaves this {} no pods", workload.kind())));
         }
         if workload.job_spec().and_then(|spec| spec.suspend) == Some(true) {
             let message = "`suspend` is ignored: the Job is run";
-            let span = node
-                .at(&FieldPath::spec("suspend"))
-                .map_or(node.head(), Node::head);
+            let span = node.at(&FieldPath::spec("suspend")).map_or(node.head(), Node::head);
             out.push(Diagnostic::warning(span, message));
         }
     }
@@ -537,11 +468,7 @@ impl Reader<'_> {
             // Errors are what the reader must see.
             diagnostics.sort_by_key(|d| d.severity != Severity::Error);
             let more = diagnostics.len() - max;
-            let severity = if failed {
-                Severity::Error
-            } else {
-                Severity::Warning
-            };
+            let severity = if failed { Severity::Error } else { Severity::Warning };
             diagnostics.truncate(max);
             let mut rest = Diagnostic::error(None, format!("and {more} more"));
             rest.severity = severity;
@@ -573,9 +500,7 @@ fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
     };
     for (key, value) in selector.match_labels.iter().flatten() {
         if labels.and_then(|labels| labels.get(key)) != Some(value) {
-            let path = FieldPath::spec("selector")
-                .field("matchLabels")
-                .field(key.clone());
+            let path = FieldPath::spec("selector").field("matchLabels").field(key.clone());
             let span = node.at(&path).map_or(node.head(), Node::head);
             let message =
                 format!("the selector asks for `{key}: {value}`, which the template's labels do not have");
@@ -600,13 +525,7 @@ fn by_container(
         let Some(rest) = path.0.strip_prefix(template_path.0.as_slice()) else {
             continue;
         };
-        let [
-            Segment::Field(spec),
-            Segment::Field(list),
-            Segment::Index(index),
-            ..,
-        ] = rest
-        else {
+        let [Segment::Field(spec), Segment::Field(list), Segment::Index(index), ..] = rest else {
             continue;
         };
         let lists = [List::Init, List::Main, List::Ephemeral];

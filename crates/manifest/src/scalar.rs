@@ -17,11 +17,7 @@ pub(crate) enum Resolved {
 
 /// Resolves a scalar as sigs.k8s.io/yaml does.
 pub(crate) fn resolve(scalar: &Scalar) -> Resolved {
-    if scalar.plain {
-        resolve_plain(&scalar.text)
-    } else {
-        Resolved::Str
-    }
+    if scalar.plain { resolve_plain(&scalar.text) } else { Resolved::Str }
 }
 
 /// Whether a boolean is spelt in a way only YAML 1.1 knows.
@@ -55,11 +51,7 @@ pub(crate) fn resolve_plain(text: &str) -> Resolved {
     if is_float(&digits)
         && let Ok(float) = digits.parse::<f64>()
     {
-        return if float.is_finite() {
-            Resolved::Float(float)
-        } else {
-            Resolved::NotFinite
-        };
+        return if float.is_finite() { Resolved::Float(float) } else { Resolved::NotFinite };
     }
     Resolved::Str
 }
@@ -107,18 +99,14 @@ fn is_float(text: &str) -> bool {
 /// Whether a text is a Kubernetes quantity, `500m`, `1.5Gi`, `1e3`.
 pub(crate) fn is_quantity(text: &str) -> bool {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let end = unsigned
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(unsigned.len());
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
     let (number, suffix) = unsigned.split_at(end);
     let number_ok =
         number.bytes().any(|b| b.is_ascii_digit()) && number.bytes().filter(|&b| b == b'.').count() <= 1;
     let suffix_ok = match suffix {
         "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti" | "Pi"
         | "Ei" => true,
-        _ => suffix
-            .strip_prefix(['e', 'E'])
-            .is_some_and(|exponent| exponent.parse::<i32>().is_ok()),
+        _ => suffix.strip_prefix(['e', 'E']).is_some_and(|exponent| exponent.parse::<i32>().is_ok()),
     };
     number_ok && suffix_ok
 }
@@ -174,9 +162,7 @@ mod tests {
 
     #[test]
     fn quantities() {
-        for good in [
-            "1", "1.5", "500m", "1Ki", "1e3", "1E-3", "-1", "+.5", "5.", "1E", "10n",
-        ] {
+        for good in ["1", "1.5", "500m", "1Ki", "1e3", "1E-3", "-1", "+.5", "5.", "1E", "10n"] {
             assert!(is_quantity(good), "{good}");
         }
         for bad in ["", "Mi", "1 Gi", "1gb", "1.2.3", "1mi", "e3", "1e", "--1", "."] {

@@ -16,10 +16,7 @@ pub struct SourceFile {
 impl SourceFile {
     /// A source from text.
     pub fn new(name: impl Into<String>, text: impl Into<Arc<str>>) -> Self {
-        SourceFile {
-            name: name.into(),
-            text: text.into(),
-        }
+        SourceFile { name: name.into(), text: text.into() }
     }
 
     /// A source from what was read from a file; refuses what is not UTF-8.
@@ -33,10 +30,8 @@ impl SourceFile {
                 let line = bytes[..at].iter().filter(|&&b| b == b'\n').count() + 1;
                 let start = bytes[..at].iter().rposition(|&b| b == b'\n').map_or(0, |i| i + 1);
                 let column = String::from_utf8_lossy(&bytes[start..at]).chars().count() + 1;
-                let message = format!(
-                    "{name}:{line}:{column}: not UTF-8 text, found the byte 0x{:02x}",
-                    bytes[at]
-                );
+                let message =
+                    format!("{name}:{line}:{column}: not UTF-8 text, found the byte 0x{:02x}", bytes[at]);
                 let hint = if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
                     "the file is UTF-16: save it as UTF-8"
                 } else {
@@ -98,11 +93,7 @@ pub struct Span {
 impl Span {
     /// A span.
     pub fn new(file: usize, start: usize, end: usize) -> Self {
-        Span {
-            file,
-            start,
-            end: end.max(start),
-        }
+        Span { file, start, end: end.max(start) }
     }
 
     /// An empty span at an offset.
@@ -134,9 +125,6 @@ mod tests {
         let error = SourceFile::from_bytes("p.yaml", b"a: 1\nb: \xff\n".to_vec()).unwrap_err();
         assert_eq!(error.message, "p.yaml:2:4: not UTF-8 text, found the byte 0xff");
         let error = SourceFile::from_bytes("p.yaml", b"\xff\xfea\0".to_vec()).unwrap_err();
-        assert_eq!(
-            error.hint.as_deref(),
-            Some("the file is UTF-16: save it as UTF-8")
-        );
+        assert_eq!(error.hint.as_deref(), Some("the file is UTF-16: save it as UTF-8"));
     }
 }

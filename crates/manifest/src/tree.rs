@@ -117,13 +117,31 @@ impl Node {
         }
     }
 
+    /// The value without its places, as Kubernetes would be sent it.
+    pub fn to_json(&self) -> serde_json::Value {
+        use serde_json::Value as Json;
+        match &self.value {
+            Value::Seq(items) => items.iter().map(Node::to_json).collect(),
+            Value::Map(entries) => {
+                let entries = entries.iter().map(|entry| (entry.key.to_string(), entry.value.to_json()));
+                Json::Object(entries.collect())
+            }
+            Value::Scalar(scalar) => match resolve(scalar) {
+                Resolved::Null => Json::Null,
+                Resolved::Bool(value) => value.into(),
+                Resolved::Int(value) => match i64::try_from(value) {
+                    Ok(value) => value.into(),
+                    Err(_) => (value as u64).into(),
+                },
+                Resolved::Float(value) => value.into(),
+                Resolved::NotFinite | Resolved::Str => scalar.text.to_string().into(),
+            },
+        }
+    }
+
     /// Walks down a path as far as it exists.
     pub fn walk<'n>(&'n self, path: &FieldPath) -> Walk<'n> {
-        let mut walk = Walk {
-            node: self,
-            key: None,
-            steps: 0,
-        };
+        let mut walk = Walk { node: self, key: None, steps: 0 };
         for segment in &path.0 {
             let (node, key) = match (segment, &walk.node.value) {
                 (Segment::Field(name), Value::Map(_)) => match walk.node.entry(name) {
@@ -136,11 +154,7 @@ impl Node {
                 },
                 _ => return walk,
             };
-            walk = Walk {
-                node,
-                key,
-                steps: walk.steps + 1,
-            };
+            walk = Walk { node, key, steps: walk.steps + 1 };
         }
         walk
     }

@@ -131,8 +131,7 @@ impl Workload {
             Workload::Job(_) | Workload::CronJob(_) => {
                 let spec = self.job_spec();
                 let parallelism = spec.and_then(|spec| spec.parallelism).unwrap_or(1);
-                spec.and_then(|spec| spec.completions)
-                    .map_or(parallelism, |c| c.min(parallelism))
+                spec.and_then(|spec| spec.completions).map_or(parallelism, |c| c.min(parallelism))
             }
             Workload::Deployment(object) => object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
             Workload::ReplicaSet(object) => object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
@@ -147,22 +146,18 @@ impl Workload {
             template.metadata.as_ref()?.labels.as_ref()
         }
         match self {
-            Workload::Deployment(object) => object
-                .spec
-                .as_ref()
-                .map(|spec| (&spec.selector, labels(&spec.template))),
-            Workload::StatefulSet(object) => object
-                .spec
-                .as_ref()
-                .map(|spec| (&spec.selector, labels(&spec.template))),
-            Workload::DaemonSet(object) => object
-                .spec
-                .as_ref()
-                .map(|spec| (&spec.selector, labels(&spec.template))),
-            Workload::ReplicaSet(object) => object
-                .spec
-                .as_ref()
-                .map(|spec| (&spec.selector, spec.template.as_ref().and_then(labels))),
+            Workload::Deployment(object) => {
+                object.spec.as_ref().map(|spec| (&spec.selector, labels(&spec.template)))
+            }
+            Workload::StatefulSet(object) => {
+                object.spec.as_ref().map(|spec| (&spec.selector, labels(&spec.template)))
+            }
+            Workload::DaemonSet(object) => {
+                object.spec.as_ref().map(|spec| (&spec.selector, labels(&spec.template)))
+            }
+            Workload::ReplicaSet(object) => {
+                object.spec.as_ref().map(|spec| (&spec.selector, spec.template.as_ref().and_then(labels)))
+            }
             _ => None,
         }
     }
@@ -175,26 +170,14 @@ impl Workload {
                 let mut pod = (**pod).clone();
                 pod.metadata.name = Some(owner.name.clone());
                 settle(&mut pod.metadata, &owner.namespace);
-                Expansion {
-                    pods: vec![pod],
-                    claims: Vec::new(),
-                }
+                Expansion { pods: vec![pod], claims: Vec::new() }
             }
-            Workload::Job(job) => job
-                .spec
-                .as_ref()
-                .map(|s| job_pods(s, owner, count))
-                .unwrap_or_default(),
+            Workload::Job(job) => job.spec.as_ref().map(|s| job_pods(s, owner, count)).unwrap_or_default(),
             Workload::CronJob(_) => {
                 // Kubernetes puts the minute of the run here; a run by hand has none.
                 let name = names::join(&owner.name, "-manual");
-                let owner = Owner {
-                    name,
-                    namespace: owner.namespace.clone(),
-                };
-                self.job_spec()
-                    .map(|spec| job_pods(spec, &owner, count))
-                    .unwrap_or_default()
+                let owner = Owner { name, namespace: owner.namespace.clone() };
+                self.job_spec().map(|spec| job_pods(spec, &owner, count)).unwrap_or_default()
             }
             Workload::Deployment(object) => {
                 let template = object.spec.as_ref().map(|spec| &spec.template);
@@ -202,25 +185,13 @@ impl Workload {
             }
             Workload::ReplicaSet(object) => {
                 let template = object.spec.as_ref().and_then(|spec| spec.template.as_ref());
-                let stamp = Stamp {
-                    owner,
-                    kind: "ReplicaSet",
-                    api_version: "apps/v1",
-                };
+                let stamp = Stamp { owner, kind: "ReplicaSet", api_version: "apps/v1" };
                 stamp.many(template, count, &BTreeMap::new())
             }
             Workload::DaemonSet(object) => {
                 let template = object.spec.as_ref().map(|spec| &spec.template);
-                let labels = label(
-                    "controller-revision-hash",
-                    names::suffix(10, &["revision", &owner.name]),
-                );
-                Stamp {
-                    owner,
-                    kind: "DaemonSet",
-                    api_version: "apps/v1",
-                }
-                .many(template, count, &labels)
+                let labels = label("controller-revision-hash", names::suffix(10, &["revision", &owner.name]));
+                Stamp { owner, kind: "DaemonSet", api_version: "apps/v1" }.many(template, count, &labels)
             }
             Workload::StatefulSet(object) => stateful_set_pods(object, owner, count),
         }
@@ -245,13 +216,8 @@ impl Stamp<'_> {
         let Some(template) = template else {
             return Expansion::default();
         };
-        let pods = (0..count)
-            .map(|index| self.one(template, self.name(index), labels))
-            .collect();
-        Expansion {
-            pods,
-            claims: Vec::new(),
-        }
+        let pods = (0..count).map(|index| self.one(template, self.name(index), labels)).collect();
+        Expansion { pods, claims: Vec::new() }
     }
 
     fn name(&self, index: usize) -> String {
@@ -277,11 +243,7 @@ impl Stamp<'_> {
             block_owner_deletion: Some(true),
         }]);
         settle(&mut metadata, &self.owner.namespace);
-        Pod {
-            metadata,
-            spec: template.spec.clone(),
-            status: None,
-        }
+        Pod { metadata, spec: template.spec.clone(), status: None }
     }
 }
 
@@ -289,9 +251,7 @@ impl Stamp<'_> {
 fn settle(metadata: &mut ObjectMeta, namespace: &str) {
     metadata.namespace = Some(namespace.to_owned());
     let name = metadata.name.clone().unwrap_or_default();
-    metadata
-        .uid
-        .get_or_insert_with(|| names::uid(namespace, "Pod", &name));
+    metadata.uid.get_or_insert_with(|| names::uid(namespace, "Pod", &name));
 }
 
 fn label(key: &str, value: String) -> BTreeMap<String, String> {
@@ -306,11 +266,7 @@ fn job_pods(spec: &JobSpec, owner: &Owner, count: usize) -> Expansion {
         ("batch.kubernetes.io/controller-uid".to_owned(), uid.clone()),
         ("controller-uid".to_owned(), uid),
     ]);
-    let stamp = Stamp {
-        owner,
-        kind: "Job",
-        api_version: "batch/v1",
-    };
+    let stamp = Stamp { owner, kind: "Job", api_version: "batch/v1" };
     let mut expansion = stamp.many(Some(&spec.template), count, &labels);
     if spec.completion_mode.as_deref() == Some("Indexed") {
         for (index, pod) in expansion.pods.iter_mut().enumerate() {
@@ -327,35 +283,20 @@ fn indexed(pod: &mut Pod, owner: &Owner, index: usize) {
     metadata.name = Some(names::join(&owner.name, &format!("-{index}-{suffix}")));
     metadata.uid = None;
     settle(metadata, &owner.namespace);
-    metadata
-        .labels
-        .get_or_insert_default()
-        .insert(COMPLETION_INDEX.to_owned(), index.to_string());
-    metadata
-        .annotations
-        .get_or_insert_default()
-        .insert(COMPLETION_INDEX.to_owned(), index.to_string());
+    metadata.labels.get_or_insert_default().insert(COMPLETION_INDEX.to_owned(), index.to_string());
+    metadata.annotations.get_or_insert_default().insert(COMPLETION_INDEX.to_owned(), index.to_string());
     let Some(spec) = &mut pod.spec else { return };
-    spec.hostname
-        .get_or_insert_with(|| names::join(&owner.name, &format!("-{index}")));
+    spec.hostname.get_or_insert_with(|| names::join(&owner.name, &format!("-{index}")));
     let field = ObjectFieldSelector {
         api_version: Some("v1".to_owned()),
         field_path: format!("metadata.labels['{COMPLETION_INDEX}']"),
     };
     let var = EnvVar {
         name: "JOB_COMPLETION_INDEX".to_owned(),
-        value_from: Some(EnvVarSource {
-            field_ref: Some(field),
-            ..EnvVarSource::default()
-        }),
+        value_from: Some(EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() }),
         ..EnvVar::default()
     };
-    for container in spec
-        .init_containers
-        .iter_mut()
-        .flatten()
-        .chain(&mut spec.containers)
-    {
+    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
         let env = container.env.get_or_insert_default();
         if env.iter().all(|v| v.name != var.name) {
             env.push(var.clone());
@@ -370,15 +311,9 @@ fn deployment_pods(template: Option<&PodTemplateSpec>, owner: &Owner, count: usi
     // The hash stands for this version of the template, as with a real ReplicaSet.
     let text = serde_json::to_string(template).unwrap_or_default();
     let hash = names::suffix(10, &["template", &text]);
-    let owner = Owner {
-        name: names::join(&owner.name, &format!("-{hash}")),
-        namespace: owner.namespace.clone(),
-    };
-    let stamp = Stamp {
-        owner: &owner,
-        kind: "ReplicaSet",
-        api_version: "apps/v1",
-    };
+    let owner =
+        Owner { name: names::join(&owner.name, &format!("-{hash}")), namespace: owner.namespace.clone() };
+    let stamp = Stamp { owner: &owner, kind: "ReplicaSet", api_version: "apps/v1" };
     stamp.many(Some(template), count, &label("pod-template-hash", hash))
 }
 
@@ -386,21 +321,9 @@ fn stateful_set_pods(object: &StatefulSet, owner: &Owner, count: usize) -> Expan
     let Some(spec) = &object.spec else {
         return Expansion::default();
     };
-    let stamp = Stamp {
-        owner,
-        kind: "StatefulSet",
-        api_version: "apps/v1",
-    };
-    let first = spec
-        .ordinals
-        .as_ref()
-        .and_then(|ordinals| ordinals.start)
-        .unwrap_or(0)
-        .max(0) as usize;
-    let revision = names::join(
-        &owner.name,
-        &format!("-{}", names::suffix(10, &["revision", &owner.name])),
-    );
+    let stamp = Stamp { owner, kind: "StatefulSet", api_version: "apps/v1" };
+    let first = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0).max(0) as usize;
+    let revision = names::join(&owner.name, &format!("-{}", names::suffix(10, &["revision", &owner.name])));
     let mut expansion = Expansion::default();
     for ordinal in first..first + count {
         let name = format!("{}-{ordinal}", owner.name);

@@ -1,6 +1,6 @@
 //! YAML text to spanned trees.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
@@ -38,18 +38,14 @@ struct Open {
 
 enum OpenWhat {
     Seq(Vec<Node>),
-    Map {
-        map: MapBuilder,
-        key: Option<(Node, bool)>,
-        merges: Vec<Node>,
-    },
+    Map { map: MapBuilder, key: Option<(Node, bool)>, merges: Vec<Node> },
 }
 
 /// A map as it grows: entries in order, and an index so that a map of many keys stays cheap.
 #[derive(Default)]
 pub(crate) struct MapBuilder {
     pub(crate) entries: Vec<Entry>,
-    index: HashMap<Arc<str>, usize>,
+    index: BTreeMap<Arc<str>, usize>,
 }
 
 impl MapBuilder {
@@ -86,10 +82,7 @@ impl MapBuilder {
             };
             for entry in entries {
                 if !self.index.contains_key(&entry.key) {
-                    self.insert(Entry {
-                        merged: true,
-                        ..entry
-                    });
+                    self.insert(Entry { merged: true, ..entry });
                 }
             }
         }
@@ -110,7 +103,7 @@ pub(crate) fn parse(file: usize, text: &str, limits: &Limits) -> Result<Parsed, 
         offsets: Offsets::new(text),
         limits,
         open: Vec::new(),
-        anchors: HashMap::new(),
+        anchors: BTreeMap::new(),
         total: Weight::default(),
         last_end: 0,
         parsed: Parsed::default(),
@@ -154,7 +147,7 @@ struct Builder<'t> {
     offsets: Offsets,
     limits: &'t Limits,
     open: Vec<Open>,
-    anchors: HashMap<usize, (Node, Weight)>,
+    anchors: BTreeMap<usize, (Node, Weight)>,
     total: Weight,
     /// Where the last token ended: a block scalar's header stands behind it.
     last_end: usize,
@@ -194,11 +187,7 @@ impl Builder<'_> {
                 self.open(OpenWhat::Seq(Vec::new()), anchor, tag.as_deref(), start, end)?;
             }
             Event::MappingStart(anchor, tag) => {
-                let map = OpenWhat::Map {
-                    map: MapBuilder::default(),
-                    key: None,
-                    merges: Vec::new(),
-                };
+                let map = OpenWhat::Map { map: MapBuilder::default(), key: None, merges: Vec::new() };
                 self.open(map, anchor, tag.as_deref(), start, end)?;
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(end)?,
@@ -224,27 +213,14 @@ impl Builder<'_> {
         let (start, end) = match style {
             ScalarStyle::Literal | ScalarStyle::Folded => {
                 let body = &self.text[start.min(end)..end];
-                (
-                    self.block_header(start).unwrap_or(start),
-                    start + body.trim_end().len(),
-                )
+                (self.block_header(start).unwrap_or(start), start + body.trim_end().len())
             }
             _ => (start, end),
         };
-        let scalar = Scalar {
-            text: Arc::from(text),
-            plain,
-        };
-        let node = Node {
-            span: self.span(start, end),
-            alias: None,
-            flow: false,
-            value: Value::Scalar(scalar),
-        };
-        let weight = Weight {
-            nodes: 1,
-            bytes: text.len(),
-        };
+        let scalar = Scalar { text: Arc::from(text), plain };
+        let node =
+            Node { span: self.span(start, end), alias: None, flow: false, value: Value::Scalar(scalar) };
+        let weight = Weight { nodes: 1, bytes: text.len() };
         self.finished(node, weight, anchor, true)
     }
 
@@ -272,11 +248,9 @@ impl Builder<'_> {
     fn alias(&mut self, id: usize, start: usize, end: usize) -> Result<(), Box<Diagnostic>> {
         let span = self.span(start, end);
         let Some((node, weight)) = self.anchors.get(&id) else {
-            return Err(
-                Diagnostic::error(span, "this alias stands inside the value it refers to")
-                    .hint("write the value out")
-                    .into(),
-            );
+            return Err(Diagnostic::error(span, "this alias stands inside the value it refers to")
+                .hint("write the value out")
+                .into());
         };
         let (mut node, weight) = (node.clone(), *weight);
         node.alias = Some(span);
@@ -301,14 +275,7 @@ impl Builder<'_> {
         // The span runs from an anchor or a tag, if there is one, to the bracket of a flow collection.
         let flow = self.text[start..end].ends_with(['[', '{']);
         let weight = Weight { nodes: 1, bytes: 0 };
-        self.open.push(Open {
-            start,
-            end,
-            flow,
-            anchor,
-            weight,
-            what,
-        });
+        self.open.push(Open { start, end, flow, anchor, weight, what });
         self.charge(weight, self.span(start, end))
     }
 
@@ -316,11 +283,8 @@ impl Builder<'_> {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
-        let end = if open.flow {
-            end.max(self.flow_end(open.end))
-        } else {
-            open.end
-        };
+        // The parser's own end of a flow collection can be off when a comma or a comment stands before it.
+        let end = if open.flow { self.flow_end(open.end).unwrap_or(end) } else { open.end };
         let value = match open.what {
             OpenWhat::Seq(items) => Value::Seq(items),
             OpenWhat::Map { mut map, merges, .. } => {
@@ -330,28 +294,36 @@ impl Builder<'_> {
                 Value::Map(map.entries)
             }
         };
-        let node = Node {
-            span: self.span(open.start, end),
-            alias: None,
-            flow: open.flow,
-            value,
+        let start = match &value {
+            Value::Seq(_) if !open.flow => self.first_dash(open.start),
+            _ => open.start,
         };
+        let span = self.span(start, end);
+        let node = Node { span, alias: None, flow: open.flow, value };
         self.finished(node, open.weight, open.anchor, false)
     }
 
+    /// Where a block list begins: the parser skips the first dash of one that is not indented.
+    fn first_dash(&self, start: usize) -> usize {
+        let line = self.text[..start].rfind('\n').map_or(0, |i| i + 1);
+        let before = self.text[line..start].trim_end();
+        let dash = before.ends_with('-') && !self.text[start..].starts_with(['-', '&', '!']);
+        if dash { line + before.len() - 1 } else { start }
+    }
+
     /// One past the closing bracket of a flow collection whose last value ends at `from`.
-    fn flow_end(&self, from: usize) -> usize {
+    fn flow_end(&self, from: usize) -> Option<usize> {
         let mut rest = self.text[from..].char_indices();
         while let Some((at, c)) = rest.next() {
             match c {
-                ']' | '}' => return from + at + 1,
+                ']' | '}' => return Some(from + at + 1),
                 '#' => {
                     rest.find(|(_, c)| *c == '\n');
                 }
                 _ => {}
             }
         }
-        from
+        None
     }
 
     /// Takes a finished value up into what it stands in.
@@ -414,28 +386,19 @@ impl Builder<'_> {
         let what = if self.total.nodes > self.limits.nodes_max {
             format!("the file holds more than {} values", self.limits.nodes_max)
         } else if self.total.bytes > self.limits.scalar_bytes_max {
-            format!(
-                "the file holds more than {} MiB of values",
-                self.limits.scalar_bytes_max >> 20
-            )
+            format!("the file holds more than {} MiB of values", self.limits.scalar_bytes_max >> 20)
         } else {
             return Ok(());
         };
-        Err(
-            Diagnostic::error(span, format!("{what} once its aliases are expanded"))
-                .hint("split the file, or use fewer anchors and aliases")
-                .into(),
-        )
+        Err(Diagnostic::error(span, format!("{what} once its aliases are expanded"))
+            .hint("split the file, or use fewer anchors and aliases")
+            .into())
     }
 
     fn scan_error(&self, error: &ScanError) -> Diagnostic {
         let at = self.offsets.byte(error.marker().index());
         let start = floor_boundary(self.text, at);
-        let width = self.text[start..]
-            .chars()
-            .next()
-            .filter(|c| *c != '\n')
-            .map_or(0, char::len_utf8);
+        let width = self.text[start..].chars().next().filter(|c| *c != '\n').map_or(0, char::len_utf8);
         let span = self.span(start, start + width);
         if error.info().contains("recursion limit") {
             return Diagnostic::error(
@@ -476,11 +439,8 @@ fn core_tag(tag: Option<&Tag>) -> Result<Option<&str>, String> {
 }
 
 fn unknown_tag(tag: &str, span: Span) -> Diagnostic {
-    Diagnostic::error(
-        span,
-        format!("the YAML tag `{tag}` has no meaning in a Kubernetes manifest"),
-    )
-    .hint("remove the tag, or quote the text if it is meant literally")
+    Diagnostic::error(span, format!("the YAML tag `{tag}` has no meaning in a Kubernetes manifest"))
+        .hint("remove the tag, or quote the text if it is meant literally")
 }
 
 /// Whether an unquoted key would reach Kubernetes under another name, and which.

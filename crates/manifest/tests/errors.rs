@@ -28,16 +28,8 @@ fn lines(text: &str, options: &ReadOptions) -> Vec<String> {
                 let position = source.position(span.start);
                 format!("{}:{}", position.line, position.column)
             });
-            let severity = if d.severity == Severity::Error {
-                "error"
-            } else {
-                "warning"
-            };
-            let hint = d
-                .hint
-                .as_ref()
-                .map(|hint| format!(" [{hint}]"))
-                .unwrap_or_default();
+            let severity = if d.severity == Severity::Error { "error" } else { "warning" };
+            let hint = d.hint.as_ref().map(|hint| format!(" [{hint}]")).unwrap_or_default();
             format!("{at} {severity} {}{hint}", d.message)
         })
         .collect()
@@ -83,15 +75,7 @@ fn unknown_fields_are_named_with_the_nearest_one() {
 #[test]
 fn validation_can_be_relaxed() {
     let text = pod("  containers:\n  - name: c\n    imagee: busybox\n    name: d\n");
-    let with = |validate| {
-        lines(
-            &text,
-            &ReadOptions {
-                validate,
-                ..ReadOptions::default()
-            },
-        )
-    };
+    let with = |validate| lines(&text, &ReadOptions { validate, ..ReadOptions::default() });
     assert_eq!(
         with(Validate::Warn),
         [
@@ -123,10 +107,7 @@ fn wrong_types_say_what_was_expected() {
             "args: [a, 1.5]",
             "8:15 error `spec.containers[0].args[1]`: expected a string, found the number `1.5` [quote it: \"1.5\"]",
         ),
-        (
-            "args: a",
-            "8:11 error `spec.containers[0].args`: expected a list, found the string `a`",
-        ),
+        ("args: a", "8:11 error `spec.containers[0].args`: expected a list, found the string `a`"),
         (
             "env: {A: b}",
             "8:5 error `spec.containers[0].env`: expected a list, found a map [start each entry with `- `]",
@@ -135,10 +116,7 @@ fn wrong_types_say_what_was_expected() {
             "lifecycle: [{preStop: {sleep: {seconds: 1}}}]",
             "8:5 error `spec.containers[0].lifecycle`: expected a map of fields, found a list [remove the `- `: there is only one of it]",
         ),
-        (
-            "stdin: 1",
-            "8:12 error `spec.containers[0].stdin`: expected true or false, found the number `1`",
-        ),
+        ("stdin: 1", "8:12 error `spec.containers[0].stdin`: expected true or false, found the number `1`"),
         (
             "stdin: \"true\"",
             "8:12 error `spec.containers[0].stdin`: expected true or false, found the string `true` [remove the quotes]",
@@ -159,10 +137,7 @@ fn wrong_types_say_what_was_expected() {
             "resources: {limits: {memory: 1gb}}",
             "8:34 error `spec.containers[0].resources.limits.memory`: expected a quantity such as `500m`, `2` or `256Mi`, found the string `1gb`",
         ),
-        (
-            "image: {a: b}",
-            "8:5 error `spec.containers[0].image`: expected a string, found a map",
-        ),
+        ("image: {a: b}", "8:5 error `spec.containers[0].image`: expected a string, found a map"),
         (
             "readinessProbe: {httpGet: {port: true}}",
             "8:38 error `spec.containers[0].readinessProbe.httpGet.port`: expected a number or a name, found boolean `true`",
@@ -202,14 +177,8 @@ fn free_maps_keep_their_keys() {
             "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  labels: {labels}\nspec: {{containers: [{{name: c}}]}}\n"
         )
     };
-    expect(
-        &labels("{on: a}"),
-        &["5:12 error Kubernetes reads the key `on` as `true` [quote it: \"on\"]"],
-    );
-    expect(
-        &labels("{010: a}"),
-        &["5:12 error Kubernetes reads the key `010` as `8` [quote it: \"010\"]"],
-    );
+    expect(&labels("{on: a}"), &["5:12 error Kubernetes reads the key `on` as `true` [quote it: \"on\"]"]);
+    expect(&labels("{010: a}"), &["5:12 error Kubernetes reads the key `010` as `8` [quote it: \"010\"]"]);
     expect(&labels("{10: a, \"on\": b}"), &[]);
     expect(
         &labels("{a: 1}"),
@@ -241,10 +210,7 @@ fn missing_fields_are_named() {
         "apiVersion: v1\nkind: Pod\nmetadata: {}\nspec: {containers: [{name: c}]}\n",
         &["3:1 error missing field `metadata.name` of this Pod"],
     );
-    expect(
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n",
-        &["1:1 error missing field `spec`"],
-    );
+    expect("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n", &["1:1 error missing field `spec`"]);
     expect(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {}\n",
         &["4:1 error missing field `containers` in `spec`"],
@@ -289,36 +255,15 @@ fn broken_text_is_refused_where_it_breaks() {
             "a: *nope\n",
             "1:4 error not valid YAML: while parsing node, found unknown anchor [an alias `*name` needs an anchor `&name` before it in the same document]",
         ),
-        (
-            "a: &x [*x]\n",
-            "1:8 error this alias stands inside the value it refers to [write the value out]",
-        ),
-        (
-            "a: !custom b\n",
-            "1:4 error the YAML tag `!custom` has no meaning in a Kubernetes manifest",
-        ),
-        (
-            "a: !!binary aGk=\n",
-            "1:4 error the YAML tag `!!binary` has no meaning",
-        ),
-        (
-            "? [a]\n: b\n",
-            "1:3 error a map key must be a string, not a list or a map",
-        ),
+        ("a: &x [*x]\n", "1:8 error this alias stands inside the value it refers to [write the value out]"),
+        ("a: !custom b\n", "1:4 error the YAML tag `!custom` has no meaning in a Kubernetes manifest"),
+        ("a: !!binary aGk=\n", "1:4 error the YAML tag `!!binary` has no meaning"),
+        ("? [a]\n: b\n", "1:3 error a map key must be a string, not a list or a map"),
         ("a: {{ .Values.x }}\n", "error a map key must be a string"),
         ("a: 1\nb: \0\n", "2:4 error a NUL byte: this is not a text file"),
-        (
-            "a: 1\n<<: 2\n",
-            "2:5 error a merge key `<<` takes a map, or a list of maps",
-        ),
-        (
-            "- a\n",
-            "1:3 error expected an object with `apiVersion`, `kind` and `metadata`",
-        ),
-        (
-            "just text\n",
-            "1:1 error expected an object with `apiVersion`, `kind` and `metadata`",
-        ),
+        ("a: 1\n<<: 2\n", "2:5 error a merge key `<<` takes a map, or a list of maps"),
+        ("- a\n", "1:3 error expected an object with `apiVersion`, `kind` and `metadata`"),
+        ("just text\n", "1:1 error expected an object with `apiVersion`, `kind` and `metadata`"),
         ("{\"a\": 1,}", "1:1 error missing field `apiVersion`"),
         ("{\"a\": \"b}", "not valid YAML"),
     ];
@@ -333,26 +278,15 @@ fn broken_json_is_refused_as_json() {
     let table: &[(&str, &str)] = &[
         ("{\n\t\"a\" 1}", "2:6 not valid JSON: expected `:`, found `1`"),
         ("{\"a\": 01}", "1:7 not valid JSON: expected a value, found `0`"),
-        (
-            "{\"a\": \"\\x\"}",
-            "1:8 not valid JSON: this escape is not one of JSON's",
-        ),
-        (
-            "{\"a\": \"\\ud800x\"}",
-            "1:8 not valid JSON: this escape is not one of JSON's",
-        ),
-        (
-            "{\"a\": [1 2]}",
-            "1:10 not valid JSON: expected `,` or `]`, found `2`",
-        ),
+        ("{\"a\": \"\\x\"}", "1:8 not valid JSON: this escape is not one of JSON's"),
+        ("{\"a\": \"\\ud800x\"}", "1:8 not valid JSON: this escape is not one of JSON's"),
+        ("{\"a\": [1 2]}", "1:10 not valid JSON: expected `,` or `]`, found `2`"),
         ("{\"a\": \"b", "1:7 not valid JSON: this string does not end"),
         ("{\"a\": tru}", "1:7 not valid JSON: expected a value, found `t`"),
     ];
     for (text, expected) in table {
         let source = SourceFile::new("pod.json", *text);
-        let error = &read(std::slice::from_ref(&source), &ReadOptions::default())
-            .unwrap_err()
-            .0[0];
+        let error = &read(std::slice::from_ref(&source), &ReadOptions::default()).unwrap_err().0[0];
         let position = source.position(error.span.unwrap().start);
         let found = format!("{}:{} {}", position.line, position.column, error.message);
         assert_eq!(&found, expected, "{text:?}");
@@ -421,19 +355,10 @@ fn limits_hold() {
     );
 
     // Few values, but each of them long.
-    let long = format!(
-        "a: &a {}\nb: [{}]\n",
-        "x".repeat(100_000),
-        vec!["*a"; 1_000].join(", ")
-    );
+    let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(100_000), vec!["*a"; 1_000].join(", "));
     assert!(first(&long).contains("more than 32 MiB of values once its aliases are expanded"));
 
-    for deep in [
-        "[".repeat(10_000),
-        "{a: ".repeat(10_000),
-        "- ".repeat(10_000),
-        "{\"a\":".repeat(10_000),
-    ] {
+    for deep in ["[".repeat(10_000), "{a: ".repeat(10_000), "- ".repeat(10_000), "{\"a\":".repeat(10_000)] {
         let found = first(&deep);
         assert!(found.contains("nested more than 128 levels deep"), "{found}");
     }
@@ -498,10 +423,7 @@ error: the key `name` is written twice
 
 #[test]
 fn a_very_long_line_is_named_but_not_shown() {
-    let json = format!(
-        r#"{{"apiVersion": "v1", "kind": "Pod", "x": "{}", "specc": 1}}"#,
-        "y".repeat(5_000)
-    );
+    let json = format!(r#"{{"apiVersion": "v1", "kind": "Pod", "x": "{}", "specc": 1}}"#, "y".repeat(5_000));
     let (found, source) = diagnostics(&json, &ReadOptions::default());
     let shown = render(&found, &[source], false);
     assert!(shown.contains("--> pod.yaml:1:"), "{shown}");
@@ -510,10 +432,8 @@ fn a_very_long_line_is_named_but_not_shown() {
 
 #[test]
 fn diagnostics_as_json() {
-    let (found, source) = diagnostics(
-        &pod("  containers:\n  - name: c\n    imagee: x\n"),
-        &ReadOptions::default(),
-    );
+    let (found, source) =
+        diagnostics(&pod("  containers:\n  - name: c\n    imagee: x\n"), &ReadOptions::default());
     let json = outrigger_manifest::to_json(&found, &[source]);
     assert_eq!(
         json,

@@ -22,11 +22,10 @@ fn text_at(source: &SourceFile, span: Option<Span>) -> &str {
 }
 
 fn path(text: &str) -> FieldPath {
-    text.split('.')
-        .fold(FieldPath::root(), |path, part| match part.parse::<usize>() {
-            Ok(index) => path.index(index),
-            Err(_) => path.field(part.to_owned()),
-        })
+    text.split('.').fold(FieldPath::root(), |path, part| match part.parse::<usize>() {
+        Ok(index) => path.index(index),
+        Err(_) => path.field(part.to_owned()),
+    })
 }
 
 fn names(manifest: &Manifest) -> Vec<&str> {
@@ -84,20 +83,8 @@ fn a_pod_is_typed_and_defaulted() {
     assert_eq!((pod.origin.kind, pod.origin.api_version), ("Pod", "v1"));
     let types = &pod.input.lifecycle_types;
     assert_eq!(types.len(), 2);
-    assert_eq!(
-        types[&ContainerRef {
-            list: List::Main,
-            index: 0
-        }],
-        "Standard"
-    );
-    assert_eq!(
-        types[&ContainerRef {
-            list: List::Main,
-            index: 1
-        }],
-        "Sidecar"
-    );
+    assert_eq!(types[&ContainerRef { list: List::Main, index: 0 }], "Standard");
+    assert_eq!(types[&ContainerRef { list: List::Main, index: 1 }], "Sidecar");
     assert!(matches!(&manifest.workloads[0], Workload::Pod(_)));
 
     let spec = pod.input.pod.spec.as_ref().unwrap();
@@ -107,28 +94,14 @@ fn a_pod_is_typed_and_defaulted() {
     let proxy = &spec.init_containers.as_ref().unwrap()[0];
     let probe = proxy.startup_probe.as_ref().unwrap();
     assert_eq!((probe.period_seconds, probe.timeout_seconds), (Some(10), Some(1)));
-    assert_eq!(
-        (probe.success_threshold, probe.failure_threshold),
-        (Some(1), Some(3))
-    );
+    assert_eq!((probe.success_threshold, probe.failure_threshold), (Some(1), Some(3)));
     let get = probe.http_get.as_ref().unwrap();
-    assert_eq!(
-        (get.path.as_deref(), get.scheme.as_deref()),
-        (Some("/"), Some("HTTP"))
-    );
+    assert_eq!((get.path.as_deref(), get.scheme.as_deref()), (Some("/"), Some("HTTP")));
     assert_eq!(proxy.image_pull_policy.as_deref(), Some("IfNotPresent"));
-    let [app, log] = spec.containers.as_slice() else {
-        panic!()
-    };
+    let [app, log] = spec.containers.as_slice() else { panic!() };
     assert_eq!(app.image_pull_policy.as_deref(), Some("Always"));
-    assert_eq!(
-        app.termination_message_path.as_deref(),
-        Some("/dev/termination-log")
-    );
-    assert_eq!(
-        app.env.as_ref().unwrap()[0].value.as_deref(),
-        Some("line one\nline two\n")
-    );
+    assert_eq!(app.termination_message_path.as_deref(), Some("/dev/termination-log"));
+    assert_eq!(app.env.as_ref().unwrap()[0].value.as_deref(), Some("line one\nline two\n"));
     assert_eq!(log.image_pull_policy.as_deref(), Some("IfNotPresent"));
     let requests = log.resources.as_ref().unwrap().requests.as_ref().unwrap();
     assert_eq!(requests["cpu"].0, "1");
@@ -149,31 +122,18 @@ fn paths_lead_back_into_the_text() {
         ("spec.initContainers.0.startupProbe.httpGet.port", "15021"),
         ("spec.containers.0.lifecycle.type", "Standard"),
         ("spec.containers.0.lifecycle.preStop.exec.command.2", "'sleep 1'"),
-        (
-            "spec.containers.0.env.0.value",
-            "|\n        line one\n        line two",
-        ),
+        ("spec.containers.0.env.0.value", "|\n        line one\n        line two"),
         ("spec.containers.1.lifecycle.type", "Sidecar"),
-        (
-            "spec.containers.1.volumeMounts.0",
-            "{name: conf, mountPath: /etc/conf}",
-        ),
+        ("spec.containers.1.volumeMounts.0", "{name: conf, mountPath: /etc/conf}"),
         ("spec.volumes.1", "name: scratch"),
         // What is not there leads to what is nearest around it.
         ("spec.initContainers.0.startupProbe.httpGet.path", "{port: 15021}"),
         ("spec.initContainers.0.startupProbe.httpGet.port.no.such", "15021"),
-        (
-            "spec.volumes.7",
-            "- name: conf\n    configMap: {name: conf}\n  - name: scratch",
-        ),
+        ("spec.volumes.7", "- name: conf\n    configMap: {name: conf}\n  - name: scratch"),
     ];
     for (at, expected) in table {
         let found = text_at(&source, pod.locate(&path(at)));
-        assert_eq!(
-            found.trim_start_matches("- "),
-            expected.trim_start_matches("- "),
-            "{at}"
-        );
+        assert_eq!(found.trim_start_matches("- "), expected.trim_start_matches("- "), "{at}");
     }
     let keys = [
         ("spec.containers", "containers"),
@@ -203,13 +163,10 @@ fn paths_lead_back_into_the_text() {
 #[test]
 fn findings_are_shown_where_they_are() {
     let (manifest, source) = manifest(POD);
-    let finding = Finding::error(
-        "R8.3",
-        path("spec.containers.1.lifecycle.type"),
-        "`log` is a sidecar twice",
-    )
-    .related(path("spec.initContainers.0"), "the other one")
-    .hint("keep one");
+    let finding =
+        Finding::error("R8.3", path("spec.containers.1.lifecycle.type"), "`log` is a sidecar twice")
+            .related(path("spec.initContainers.0"), "the other one")
+            .hint("keep one");
     let diagnostic = Diagnostic::from_finding(&finding, &manifest.pods[0]);
     assert_eq!(
         render(&[diagnostic], &[source], false),
@@ -254,37 +211,18 @@ fn a_job_makes_pods() {
     assert_eq!(pod.namespace(), "ns");
     let metadata = &pod.input.pod.metadata;
     let labels = metadata.labels.as_ref().unwrap();
-    for (label, value) in [
-        ("app", "a"),
-        ("job-name", "w"),
-        ("batch.kubernetes.io/job-name", "w"),
-    ] {
+    for (label, value) in [("app", "a"), ("job-name", "w"), ("batch.kubernetes.io/job-name", "w")] {
         assert_eq!(labels[label], value);
     }
-    assert_eq!(
-        labels["controller-uid"],
-        metadata.owner_references.as_ref().unwrap()[0].uid
-    );
+    assert_eq!(labels["controller-uid"], metadata.owner_references.as_ref().unwrap()[0].uid);
     assert_eq!(metadata.owner_references.as_ref().unwrap()[0].kind, "Job");
     assert_eq!(metadata.uid.as_ref().unwrap().len(), 36);
-    assert_eq!(
-        pod.input.lifecycle_types[&ContainerRef {
-            list: List::Main,
-            index: 0
-        }],
-        "Sidecar"
-    );
+    assert_eq!(pod.input.lifecycle_types[&ContainerRef { list: List::Main, index: 0 }], "Sidecar");
 
-    assert_eq!(
-        text_at(&source, pod.locate(&path("spec.containers.0.image"))),
-        "busybox:1"
-    );
+    assert_eq!(text_at(&source, pod.locate(&path("spec.containers.0.image"))), "busybox:1");
     assert_eq!(text_at(&source, pod.locate(&path("metadata.name"))), "w");
     assert_eq!(source.slice(pod.point(&path("spec.containers.0.stdin"))), "c");
-    assert_eq!(
-        pod.document_path(&path("spec.volumes")),
-        path("spec.template.spec.volumes")
-    );
+    assert_eq!(pod.document_path(&path("spec.volumes")), path("spec.template.spec.volumes"));
 }
 
 #[test]
@@ -305,20 +243,11 @@ fn workloads_make_as_many_pods_as_they_say() {
         assert_eq!(manifest.pods.len(), count, "{kind} {spec}");
         let mut names = names(&manifest);
         let again = manifest_of("p", &workload(api_version, kind, &format!("{spec}{TEMPLATE}"))).0;
-        assert_eq!(
-            names,
-            again.pods.iter().map(PodManifest::name).collect::<Vec<_>>()
-        );
+        assert_eq!(names, again.pods.iter().map(PodManifest::name).collect::<Vec<_>>());
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count, "{kind}: names are distinct");
-        assert!(
-            manifest
-                .pods
-                .iter()
-                .enumerate()
-                .all(|(i, pod)| pod.origin.replica == i)
-        );
+        assert!(manifest.pods.iter().enumerate().all(|(i, pod)| pod.origin.replica == i));
     }
 }
 
@@ -329,10 +258,7 @@ fn a_deployment_names_its_template() {
     let pod = &manifest.pods[0];
     let hash = &pod.input.pod.metadata.labels.as_ref().unwrap()["pod-template-hash"];
     assert!(pod.name().starts_with(&format!("w-{hash}-")), "{}", pod.name());
-    assert_eq!(
-        pod.input.pod.metadata.owner_references.as_ref().unwrap()[0].kind,
-        "ReplicaSet"
-    );
+    assert_eq!(pod.input.pod.metadata.owner_references.as_ref().unwrap()[0].kind, "ReplicaSet");
     assert_eq!(pod.origin.name, "w");
 }
 
@@ -344,23 +270,11 @@ fn a_stateful_set_counts_and_claims() {
     let (manifest, _) = manifest(&workload("apps/v1", "StatefulSet", &spec));
     assert_eq!(names(&manifest), ["w-0", "w-1"]);
     let pod = &manifest.pods[1].input.pod;
-    assert_eq!(
-        pod.metadata.labels.as_ref().unwrap()["statefulset.kubernetes.io/pod-name"],
-        "w-1"
-    );
-    assert_eq!(
-        pod.metadata.labels.as_ref().unwrap()["apps.kubernetes.io/pod-index"],
-        "1"
-    );
+    assert_eq!(pod.metadata.labels.as_ref().unwrap()["statefulset.kubernetes.io/pod-name"], "w-1");
+    assert_eq!(pod.metadata.labels.as_ref().unwrap()["apps.kubernetes.io/pod-index"], "1");
     let spec = pod.spec.as_ref().unwrap();
-    assert_eq!(
-        (spec.hostname.as_deref(), spec.subdomain.as_deref()),
-        (Some("w-1"), Some("svc"))
-    );
-    let claim = spec.volumes.as_ref().unwrap()[0]
-        .persistent_volume_claim
-        .as_ref()
-        .unwrap();
+    assert_eq!((spec.hostname.as_deref(), spec.subdomain.as_deref()), (Some("w-1"), Some("svc")));
+    let claim = spec.volumes.as_ref().unwrap()[0].persistent_volume_claim.as_ref().unwrap();
     assert_eq!(claim.claim_name, "data-w-1");
     let key = ("ns".to_owned(), "data-w-1".to_owned());
     assert!(manifest.companions.persistent_volume_claims.contains_key(&key));
@@ -372,16 +286,10 @@ fn an_indexed_job_tells_its_pods_their_index() {
     let (manifest, _) = manifest(&workload("batch/v1", "Job", &spec));
     let pod = &manifest.pods[1].input.pod;
     assert!(pod.metadata.name.as_deref().unwrap().starts_with("w-1-"));
-    assert_eq!(
-        pod.metadata.annotations.as_ref().unwrap()["batch.kubernetes.io/job-completion-index"],
-        "1"
-    );
+    assert_eq!(pod.metadata.annotations.as_ref().unwrap()["batch.kubernetes.io/job-completion-index"], "1");
     let spec = pod.spec.as_ref().unwrap();
     assert_eq!(spec.hostname.as_deref(), Some("w-1"));
-    assert_eq!(
-        spec.containers[0].env.as_ref().unwrap()[0].name,
-        "JOB_COMPLETION_INDEX"
-    );
+    assert_eq!(spec.containers[0].env.as_ref().unwrap()[0].name, "JOB_COMPLETION_INDEX");
 }
 
 #[test]
@@ -403,10 +311,7 @@ spec:
     let (manifest, source) = manifest(text);
     let [pod] = manifest.pods.as_slice() else { panic!() };
     assert!(pod.name().starts_with("nightly-manual-"));
-    assert_eq!(
-        text_at(&source, pod.locate(&path("spec.restartPolicy"))),
-        "OnFailure"
-    );
+    assert_eq!(text_at(&source, pod.locate(&path("spec.restartPolicy"))), "OnFailure");
     assert_eq!(pod.input.lifecycle_types.len(), 1);
     assert_eq!(manifest.workloads[0].job_spec().unwrap().completions, None);
 }
@@ -434,14 +339,8 @@ items:
 ";
     let (manifest, source) = manifest(text);
     assert_eq!(names(&manifest), ["p", "q"]);
-    assert_eq!(
-        text_at(&source, manifest.pods[1].locate(&path("spec.containers.0.image"))),
-        "yy"
-    );
-    assert_eq!(
-        manifest.pods[1].document_path(&path("spec")),
-        path("items.0.spec")
-    );
+    assert_eq!(text_at(&source, manifest.pods[1].locate(&path("spec.containers.0.image"))), "yy");
+    assert_eq!(manifest.pods[1].document_path(&path("spec")), path("items.0.spec"));
     assert_eq!(manifest.pods[1].origin.document_index, 1);
     assert_eq!(manifest.companions.config_maps.len(), 1);
 }
@@ -486,10 +385,7 @@ fn generated_names_are_stable() {
     let twice = text("p-").repeat(2);
     let (manifest, _) = manifest(&twice);
     let names = names(&manifest);
-    assert!(
-        names.iter().all(|name| name.len() == 7 && name.starts_with("p-")),
-        "{names:?}"
-    );
+    assert!(names.iter().all(|name| name.len() == 7 && name.starts_with("p-")), "{names:?}");
     assert_ne!(names[0], names[1]);
 }
 
@@ -516,14 +412,8 @@ spec:
     assert_eq!(containers[1].name, "b");
     assert_eq!(containers[1].image, containers[0].image);
     assert_eq!(containers[1].env, containers[0].env);
-    assert_eq!(
-        text_at(&source, pod.locate(&path("spec.containers.1.env"))),
-        "*env"
-    );
-    assert_eq!(
-        text_at(&source, pod.locate(&path("spec.containers.1.image"))),
-        "busybox:1"
-    );
+    assert_eq!(text_at(&source, pod.locate(&path("spec.containers.1.env"))), "*env");
+    assert_eq!(text_at(&source, pod.locate(&path("spec.containers.1.image"))), "busybox:1");
     assert_eq!(source.slice(pod.point(&path("spec.containers.1"))), "b");
 }
 
@@ -567,21 +457,11 @@ spec:
     let spec = manifest.pods[0].input.pod.spec.as_ref().unwrap();
     assert_eq!(spec.host_network, Some(true));
     assert_eq!(spec.termination_grace_period_seconds, Some(10));
-    assert_eq!(
-        spec.volumes.as_ref().unwrap()[0]
-            .secret
-            .as_ref()
-            .unwrap()
-            .default_mode,
-        Some(0o400)
-    );
+    assert_eq!(spec.volumes.as_ref().unwrap()[0].secret.as_ref().unwrap().default_mode, Some(0o400));
     let container = &spec.containers[0];
     assert_eq!(container.args.as_deref().unwrap(), ["1", "2", "yes"]);
     let port = &container.ports.as_ref().unwrap()[0];
-    assert_eq!(
-        (port.container_port, port.host_port, port.protocol.as_deref()),
-        (80, Some(80), Some("TCP"))
-    );
+    assert_eq!((port.container_port, port.host_port, port.protocol.as_deref()), (80, Some(80), Some("TCP")));
     let limits = container.resources.as_ref().unwrap().limits.as_ref().unwrap();
     assert_eq!(
         ["cpu", "memory", "ephemeral-storage"].map(|name| limits[name].0.as_str()),
@@ -602,26 +482,13 @@ fn windows_line_ends_and_a_byte_order_mark_do_no_harm() {
 #[test]
 fn several_files_make_one_manifest() {
     let sources = [
-        SourceFile::new(
-            "conf.yaml",
-            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\n",
-        ),
+        SourceFile::new("conf.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\n"),
         SourceFile::new("pod.yaml", POD),
     ];
-    let manifest = read(
-        &sources,
-        &ReadOptions {
-            namespace: Some("team".to_owned()),
-            ..ReadOptions::default()
-        },
-    )
-    .unwrap();
-    assert!(
-        manifest
-            .companions
-            .config_maps
-            .contains_key(&("team".to_owned(), "conf".to_owned()))
-    );
+    let manifest =
+        read(&sources, &ReadOptions { namespace: Some("team".to_owned()), ..ReadOptions::default() })
+            .unwrap();
+    assert!(manifest.companions.config_maps.contains_key(&("team".to_owned(), "conf".to_owned())));
     assert_eq!(manifest.pods[0].namespace(), "team");
     assert_eq!(manifest.pods[0].locate(&path("metadata.name")).unwrap().file, 1);
 }

@@ -1,0 +1,149 @@
+//! Values to YAML or JSON text.
+
+use serde_json::Value;
+
+use crate::scalar::{Resolved, resolve_plain};
+
+/// How inline text is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Style {
+    /// A value behind `key: ` in block style.
+    Block,
+    /// Inside `{…}` or `[…]` of YAML.
+    Flow,
+    /// JSON.
+    Json,
+}
+
+/// A value on one line.
+pub(super) fn inline(value: &Value, style: Style) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => string(text, style),
+        Value::Array(items) => {
+            let style = if style == Style::Json { Style::Json } else { Style::Flow };
+            let items: Vec<_> = items.iter().map(|item| inline(item, style)).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Object(entries) => {
+            let style = if style == Style::Json { Style::Json } else { Style::Flow };
+            let entries: Vec<_> = entries
+                .iter()
+                .map(|(key, value)| format!("{}: {}", string(key, style), inline(value, style)))
+                .collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+    }
+}
+
+/// Whether a value takes lines of its own in block style.
+pub(super) fn is_block(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(entries) => !entries.is_empty(),
+        _ => false,
+    }
+}
+
+/// The lines of a value in block style, without indentation in front of the first column.
+pub(super) fn block(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(entries) if !entries.is_empty() => {
+            entries.iter().flat_map(|(key, value)| entry(key, value)).collect()
+        }
+        Value::Array(items) if !items.is_empty() => items.iter().flat_map(item).collect(),
+        other => vec![inline(other, Style::Block)],
+    }
+}
+
+/// The lines of `key: value`.
+pub(super) fn entry(key: &str, value: &Value) -> Vec<String> {
+    let key = string(key, Style::Block);
+    if !is_block(value) {
+        return vec![format!("{key}: {}", inline(value, Style::Block))];
+    }
+    // Lists stand under their key without further indentation, as kubectl writes them.
+    let indent = if value.is_array() { "" } else { "  " };
+    let lines = block(value).into_iter().map(|line| format!("{indent}{line}"));
+    std::iter::once(format!("{key}:")).chain(lines).collect()
+}
+
+/// The lines of `- value`.
+pub(super) fn item(value: &Value) -> Vec<String> {
+    let lines = block(value).into_iter().enumerate();
+    lines.map(|(i, line)| if i == 0 { format!("- {line}") } else { format!("  {line}") }).collect()
+}
+
+/// A string, quoted if it must be.
+pub(super) fn string(text: &str, style: Style) -> String {
+    if style != Style::Json && is_plain(text) {
+        return text.to_owned();
+    }
+    // A JSON string is a YAML double-quoted scalar.
+    Value::String(text.to_owned()).to_string()
+}
+
+/// Whether a string may stand unquoted in any style and is still read as that string, by YAML 1.1 too.
+fn is_plain(text: &str) -> bool {
+    let first_ok =
+        text.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '.' | '$'));
+    let last_ok = !text.ends_with([' ', ':']);
+    let chars_ok = text.chars().all(|c| c.is_ascii_alphanumeric() || " /_.$:@+=~()-".contains(c));
+    let number_like = text.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+        && !text.contains(|c: char| c.is_ascii_alphabetic());
+    first_ok
+        && last_ok
+        && chars_ok
+        && !number_like
+        && !text.contains(": ")
+        && text != "..."
+        && resolve_plain(text) == Resolved::Str
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn strings_are_quoted_when_they_must_be() {
+        for plain in ["Sidecar", "busybox:1.36", "/bin/sh", "a b", "$(X)", "500m", "apps.kruise.io/x"] {
+            assert_eq!(string(plain, Style::Block), plain);
+        }
+        for quoted in [
+            "",
+            "yes",
+            "1",
+            "1.5",
+            "1:20",
+            "2001-01-01",
+            "a: b",
+            "- a",
+            "a #b",
+            "#",
+            "x:",
+            "null",
+            "~",
+            "a, b",
+        ] {
+            assert_eq!(string(quoted, Style::Flow), format!("\"{quoted}\""));
+        }
+        assert_eq!(string("a\nb", Style::Block), "\"a\\nb\"");
+        assert_eq!(string("a", Style::Json), "\"a\"");
+    }
+
+    #[test]
+    fn block_style() {
+        let value = json!({"name": "c", "args": ["a", "1"], "lifecycle": {"type": "Sidecar"}, "env": [], "x": [[1], {"b": {"c": 1}}]});
+        assert_eq!(
+            item(&value).join("\n"),
+            "- name: c\n  args:\n  - a\n  - \"1\"\n  lifecycle:\n    type: Sidecar\n  env: []\n  x:\n  - - 1\n  - b:\n      c: 1"
+        );
+        assert_eq!(
+            inline(&value, Style::Flow),
+            "{name: c, args: [a, \"1\"], lifecycle: {type: Sidecar}, env: [], x: [[1], {b: {c: 1}}]}"
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! Where things stand in the lines of a text.
+
+use crate::tree::{Entry, Node};
+
+/// The start of the line an offset is on.
+pub(super) fn line_start(text: &str, at: usize) -> usize {
+    text[..at].rfind('\n').map_or(0, |i| i + 1)
+}
+
+/// The end of the line an offset is on, its line break left out.
+pub(super) fn line_end(text: &str, at: usize) -> usize {
+    let end = text[at..].find('\n').map_or(text.len(), |i| at + i);
+    if end > at && text[..end].ends_with('\r') { end - 1 } else { end }
+}
+
+/// The start of the next line, or the end of the text.
+pub(super) fn next_line(text: &str, at: usize) -> usize {
+    text[at..].find('\n').map_or(text.len(), |i| at + i + 1)
+}
+
+/// How far an offset is from the start of its line.
+pub(super) fn column(text: &str, at: usize) -> usize {
+    at - line_start(text, at)
+}
+
+/// Whether only spaces stand before an offset on its line.
+pub(super) fn first_on_line(text: &str, at: usize) -> bool {
+    text[line_start(text, at)..at].bytes().all(|b| b == b' ')
+}
+
+/// Whether nothing but a comment stands between an offset and the end of its line.
+pub(super) fn last_on_line(text: &str, at: usize) -> bool {
+    let rest = text[at..line_end(text, at)].trim_start();
+    rest.is_empty() || rest.starts_with('#')
+}
+
+/// The line break the text uses.
+pub(super) fn newline(text: &str) -> &'static str {
+    if text.contains("\r\n") { "\r\n" } else { "\n" }
+}
+
+/// One past the value of an entry; if nothing is written there, one past the colon.
+pub(super) fn entry_end(text: &str, entry: &Entry) -> usize {
+    match entry.value.alias {
+        Some(alias) => alias.end,
+        None if entry.value.span.is_empty() => after_colon(text, entry),
+        None => entry.value.span.end,
+    }
+}
+
+/// One past the colon of an entry.
+pub(super) fn after_colon(text: &str, entry: &Entry) -> usize {
+    let key_end = entry.key_span.end;
+    text[key_end..].find(':').map_or(key_end, |i| key_end + i + 1)
+}
+
+/// Where a node is used: the alias, if there is one.
+pub(super) fn used(node: &Node) -> (usize, usize) {
+    let span = node.alias.unwrap_or(node.span);
+    (span.start, span.end)
+}
+
+/// The dash of a block list's entry.
+pub(super) fn dash(text: &str, item: &Node) -> Option<usize> {
+    let mut at = used(item).0;
+    loop {
+        let start = line_start(text, at);
+        let line = &text[start..at];
+        // A comment may stand between a dash and its entry; then only what is before it counts.
+        let code = line.find(" #").map_or(line, |i| &line[..i]);
+        let code = if code.trim_start().starts_with('#') { "" } else { code };
+        let trimmed = code.trim_end();
+        if trimmed.ends_with('-') {
+            return Some(start + trimmed.len() - 1);
+        }
+        if !trimmed.is_empty() || start == 0 {
+            return None;
+        }
+        at = start - 1;
+    }
+}
+
+/// Where the lines of a dash or key begin, with the comment lines right above it that are indented alike.
+pub(super) fn block_start(text: &str, at: usize) -> usize {
+    let indent = column(text, at);
+    let mut start = line_start(text, at);
+    while start > 0 {
+        let above = line_start(text, start - 1);
+        let line = &text[above..start];
+        if !line.trim_start().starts_with('#') || line.len() - line.trim_start().len() != indent {
+            break;
+        }
+        start = above;
+    }
+    start
+}
+
+/// Moves lines to the right (or left, as far as there are spaces), keeping empty lines empty.
+pub(super) fn shift(lines: &str, from: usize, to: usize) -> String {
+    let mut out = String::with_capacity(lines.len());
+    for line in lines.split_inclusive('\n') {
+        let spaces = line.len() - line.trim_start_matches(' ').len();
+        if line.trim().is_empty() {
+            out.push_str(line);
+        } else if to >= from {
+            out.push_str(&" ".repeat(to - from));
+            out.push_str(line);
+        } else {
+            out.push_str(&line[spaces.min(from - to)..]);
+        }
+    }
+    out
+}
