@@ -19,7 +19,7 @@ pub fn explain(plan: &Plan, obs: &Observation, container: usize, wait: Wait, now
     Teller { plan, obs, now }.wait(container, wait, Depth::Chain)
 }
 
-/// What ends a pod. The pod is the unnamed subject: "is deleted".
+/// What ends a pod. The pod is the unnamed subject where no container is named: "was asked to stop".
 pub fn explain_stop(plan: &Plan, cause: StopCause) -> String {
     let name = |i: usize| &plan.containers[i].name;
     match cause {
@@ -308,7 +308,7 @@ impl fmt::Display for Span {
         let tenths = self.0.saturating_add(50) / 100;
         let s = tenths / 10;
         match (s / 3600, s / 60 % 60, s % 60) {
-            (0, 0, s) if tenths % 10 > 0 => write!(f, "{s}.{} s", tenths % 10),
+            (0, 0, s) if !tenths.is_multiple_of(10) => write!(f, "{s}.{} s", tenths % 10),
             (0, 0, s) => write!(f, "{s} s"),
             (0, m, 0) => write!(f, "{m} min"),
             (0, m, s) => write!(f, "{m} min {s} s"),

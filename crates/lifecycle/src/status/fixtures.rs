@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use serde_json::{Value, json};
 
-use crate::action::Event;
+use super::{ContainerFacts, StatusFacts, pod_status};
+use crate::action::{Action, Event};
+use crate::decision::Decision;
 use crate::engine::Engine;
 use crate::observation::{
     Container, Exit, ExitReason, Hook, Image, Observation, SandboxState, State, Stop, StopCause, Verdict,
 };
 use crate::plan::{Plan, ProbeKind, Role};
+use crate::resources::Qos;
 use crate::source::{ContainerRef, FeatureGates, List, PodInput};
 use crate::time::Time;
 
@@ -28,13 +31,8 @@ pub(crate) fn kep_plan(pod: Pod, sidecars: &[usize]) -> Plan {
         let list = List::Main;
         (ContainerRef { list, index }, "Sidecar".to_owned())
     };
-    let input = PodInput {
-        pod,
-        lifecycle_types: sidecars.iter().map(sidecar).collect::<BTreeMap<_, _>>(),
-    };
-    crate::plan(&input, &FeatureGates::default())
-        .unwrap_or_else(|findings| panic!("{findings:?}"))
-        .plan
+    let input = PodInput { pod, lifecycle_types: sidecars.iter().map(sidecar).collect::<BTreeMap<_, _>>() };
+    crate::plan(&input, &FeatureGates::default()).unwrap_or_else(|findings| panic!("{findings:?}")).plan
 }
 
 /// The plan of a pod given by its spec.
@@ -57,11 +55,7 @@ pub(crate) fn exit(code: i32) -> Exit {
     Exit {
         code,
         signal: None,
-        reason: if code == 0 {
-            ExitReason::Completed
-        } else {
-            ExitReason::Error
-        },
+        reason: if code == 0 { ExitReason::Completed } else { ExitReason::Error },
         started_at: Some(T0),
         finished_at: T0 + 5_000,
         message: None,
@@ -94,10 +88,7 @@ pub(crate) fn put(plan: &Plan, obs: &mut Observation, name: &str, state: &str) {
             }
         }
         "removed" => {
-            c.last_exit = Some(Exit {
-                reason: ExitReason::RestartingAllContainers,
-                ..exit(137)
-            });
+            c.last_exit = Some(Exit { reason: ExitReason::RestartingAllContainers, ..exit(137) });
             c.restarts = 1;
         }
         _ => {
@@ -141,20 +132,14 @@ pub(crate) fn finish(obs: &mut Observation, cause: StopCause) {
 }
 
 pub(crate) fn stop(obs: &mut Observation, cause: StopCause) {
-    obs.stop = Some(Stop {
-        cause,
-        since: T0,
-        grace_ms: 30_000,
-        deadline: T0 + 30_000,
-        after_mains: false,
-    });
+    obs.stop = Some(Stop { cause, since: T0, grace_ms: 30_000, deadline: T0 + 30_000, after_mains: false });
 }
 
 /// What ends a pod that stands like this, if anything does: asked of the engine.
 pub(crate) fn ends_by(plan: &Plan, obs: &Observation) -> Option<StopCause> {
     let mut engine = Engine::resume(plan.clone(), obs.clone());
     engine.handle(&Event::SandboxReady, T0 + 5_000);
-    engine.step(T0 + 5_000, &mut crate::Decision::default());
+    engine.step(T0 + 5_000, &mut Decision::default());
     engine.observation().stop.map(|s| s.cause)
 }
 
@@ -181,4 +166,136 @@ fn role(name: &str) -> Role {
         b's' => Role::Sidecar,
         _ => Role::Main,
     }
+}
+
+/// A pod brought through its life by hand: sandbox, images and starts succeed at once, everything else is told.
+pub(crate) struct Life {
+    pub(crate) engine: Engine,
+    pub(crate) now: Time,
+    pub(crate) decision: Decision,
+    pub(crate) published: Option<PodStatus>,
+}
+
+impl Life {
+    pub(crate) fn new(plan: Plan) -> Life {
+        let mut life =
+            Life { engine: Engine::new(plan, T0), now: T0, decision: Decision::default(), published: None };
+        life.settle();
+        life
+    }
+
+    fn settle(&mut self) {
+        loop {
+            self.engine.step(self.now, &mut self.decision);
+            let answers: Vec<Event> = self.decision.actions.iter().filter_map(answer).collect();
+            if answers.is_empty() {
+                return;
+            }
+            for event in answers {
+                self.engine.handle(&event, self.now);
+            }
+        }
+    }
+
+    pub(crate) fn handle(&mut self, event: Event) -> &mut Life {
+        self.engine.handle(&event, self.now);
+        self.settle();
+        self
+    }
+
+    pub(crate) fn after(&mut self, ms: u64) -> &mut Life {
+        self.now = self.now + ms;
+        self.settle();
+        self
+    }
+
+    pub(crate) fn exits(&mut self, name: &str, code: i32) -> &mut Life {
+        let container = self.engine.plan().find(name).expect("a container");
+        let attempt = self.engine.observation().containers[container].attempt;
+        let exit = Exit { started_at: Some(self.now), finished_at: self.now, ..exit(code) };
+        self.handle(Event::Exited { container, attempt, exit })
+    }
+
+    pub(crate) fn delete(&mut self) -> &mut Life {
+        self.handle(Event::StopRequested { grace_ms: None })
+    }
+
+    /// The status as it would be published now.
+    pub(crate) fn status(&mut self) -> PodStatus {
+        let facts = StatusFacts { now: self.now, ..facts(self.engine.plan()) };
+        let (plan, obs) = (self.engine.plan(), self.engine.observation());
+        let status = pod_status(plan, obs, &self.decision.waits, &facts, self.published.as_ref());
+        self.published = Some(status.clone());
+        status
+    }
+}
+
+fn answer(action: &Action) -> Option<Event> {
+    match *action {
+        Action::CreateSandbox { .. } => Some(Event::SandboxReady),
+        Action::Pull { container } => Some(Event::ImageReady { container }),
+        Action::Start { container, attempt } => Some(Event::Started { container, attempt }),
+        _ => None,
+    }
+}
+
+/// What the runtime knows of the containers of a plan.
+pub(crate) fn facts(plan: &Plan) -> StatusFacts {
+    let container = |c: &crate::ContainerPlan| ContainerFacts {
+        image: "busybox:1".to_owned(),
+        image_id: "sha256:1".to_owned(),
+        container_id: Some(format!("embedded://{}", c.name)),
+        last_container_id: None,
+    };
+    StatusFacts {
+        now: T0,
+        namespace: "default".to_owned(),
+        uid: "u-1".to_owned(),
+        generation: Some(1),
+        qos: Some(Qos::BestEffort),
+        host_ips: vec!["192.0.2.1".to_owned()],
+        pod_ips: vec!["10.0.0.2".to_owned(), "fd00::2".to_owned()],
+        readiness_gates: Vec::new(),
+        containers: plan.containers.iter().map(container).collect(),
+    }
+}
+
+/// A container status in one line: `waiting Reason rc=1 ready started last=137/Error`.
+pub(crate) fn line(status: &PodStatus, name: &str) -> String {
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let all = lists.into_iter().flatten().flatten();
+    let s = all.into_iter().find(|s| s.name == name).expect("a status");
+    let state = s.state.as_ref().expect("a state");
+    let mut line = match (&state.waiting, &state.running, &state.terminated) {
+        (Some(w), None, None) => format!("waiting {}", w.reason.as_deref().unwrap_or("-")),
+        (None, Some(_), None) => "running".to_owned(),
+        (None, None, Some(t)) => format!("terminated {}/{}", t.exit_code, t.reason.as_deref().unwrap_or("-")),
+        other => panic!("{name} has not one state: {other:?}"),
+    };
+    for (flag, set) in [(" ready", s.ready), (" started", s.started == Some(true))] {
+        if set {
+            line.push_str(flag);
+        }
+    }
+    line.push_str(&format!(" rc={}", s.restart_count));
+    if let Some(t) = s.last_state.as_ref().and_then(|l| l.terminated.as_ref()) {
+        line.push_str(&format!(" last={}/{}", t.exit_code, t.reason.as_deref().unwrap_or("-")));
+    }
+    line
+}
+
+/// The message of a waiting container.
+pub(crate) fn waiting_message(status: &PodStatus, name: &str) -> Option<String> {
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let s = lists.into_iter().flatten().flatten().find(|s| s.name == name)?;
+    s.state.as_ref()?.waiting.as_ref()?.message.clone()
+}
+
+/// Conditions in one line each: `Ready=False ContainersNotReady`.
+pub(crate) fn conditions(status: &PodStatus) -> Vec<String> {
+    let text = |c: &PodCondition| match &c.reason {
+        Some(reason) => format!("{}={} {reason}", c.type_, c.status),
+        None => format!("{}={}", c.type_, c.status),
+    };
+    status.conditions.iter().flatten().map(text).collect()
 }

@@ -197,10 +197,7 @@ fn out_of_memory_is_a_failure_whatever_the_code_g_33() {
 fn sidecars_count_as_the_plan_says() {
     let mut plan = kep_plan(pod(spec("Never", &["a", "b"])), &[1]);
     assert_eq!(plan.containers[1].role, crate::Role::Sidecar);
-    let stopped = Exit {
-        killed_for: Some(KillReason::PodStop),
-        ..exit(143)
-    };
+    let stopped = Exit { killed_for: Some(KillReason::PodStop), ..exit(143) };
     for (counts, own_exit, expect) in [
         (Counts::No, exit(1), Phase::Succeeded),
         (Counts::Yes, exit(1), Phase::Failed),
