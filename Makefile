@@ -1,13 +1,28 @@
-# The targets people and CI use.
+# The targets people and CI use. `make help` lists them.
 
-.PHONY: deps test lint
+.PHONY: help deps deny lint test bench soak fuzz
 
-deps: ## Debian packages the tests need
-	@true
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+deps: ## the Debian packages that building and testing need (root)
+	@scripts/deps.sh
 
 lint: ## formatting and clippy, warnings are errors
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
-test: deps lint ## everything CI checks
-	cargo test --workspace --locked
+deny: ## licences and advisories of all dependencies (needs cargo-deny)
+	cargo deny check
+
+test: deps lint ## everything CI checks: lints, unit, property and end-to-end tests in real containers (root)
+	@scripts/test.sh
+
+bench: ## the engine's benchmarks; docs/benchmarks.md says how to read them
+	cargo bench -p outrigger-lifecycle -p outrigger-simulate
+
+soak: ## millions of simulated pods with faults (SOAK=2000000)
+	OUTRIGGER_SOAK=$(or $(SOAK),2000000) cargo test --release -p outrigger-simulate --test properties -- --nocapture
+
+fuzz: ## fuzz the manifest reader for SECONDS (needs cargo-fuzz)
+	cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run manifest seeds/manifest -- -max_total_time=$(or $(SECONDS),300)
