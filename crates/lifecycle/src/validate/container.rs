@@ -71,9 +71,9 @@ fn plain_init(out: &mut Vec<Finding>, input: &PodInput, site: &Site<'_>, gates: 
     // A `lifecycle` that holds nothing but `type` is for the dialect to refuse.
     let only_type = gates.sidecar_lifecycle_type
         && input.lifecycle_types.contains_key(&site.place)
-        && c.lifecycle.as_ref().is_some_and(|l| {
-            l.post_start.is_none() && l.pre_stop.is_none() && l.stop_signal.is_none()
-        });
+        && c.lifecycle
+            .as_ref()
+            .is_some_and(|l| l.post_start.is_none() && l.pre_stop.is_none() && l.stop_signal.is_none());
     let given = [
         ("R8.3", "lifecycle", c.lifecycle.is_some() && !only_type),
         ("R8.4", "livenessProbe", c.liveness_probe.is_some()),

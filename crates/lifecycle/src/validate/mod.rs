@@ -66,27 +66,17 @@ pub fn validate(input: &PodInput, gates: &FeatureGates) -> Vec<Finding> {
 /// What a Job demands of its template beyond [`validate`] (R8.32).
 pub fn validate_job(input: &PodInput, pod_failure_policy: bool) -> Vec<Finding> {
     let policy = input.pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref());
-    let allowed: &[&str] = if pod_failure_policy {
-        &["Never"]
-    } else {
-        &["OnFailure", "Never"]
-    };
+    let allowed: &[&str] = if pod_failure_policy { &["Never"] } else { &["OnFailure", "Never"] };
     match policy {
         Some(policy) if allowed.contains(&policy) => Vec::new(),
         _ => {
             let policy = policy.unwrap_or("Always");
-            let why = if pod_failure_policy {
-                "a Job with a podFailurePolicy"
-            } else {
-                "a Job"
-            };
+            let why = if pod_failure_policy { "a Job with a podFailurePolicy" } else { "a Job" };
             let message = format!("{why} cannot have restartPolicy {}", words::quote(policy));
-            vec![
-                Finding::error("R8.32", FieldPath::spec("restartPolicy"), message).hint(format!(
-                    "write `restartPolicy: {}` in the template's spec",
-                    allowed.join("` or `restartPolicy: ")
-                )),
-            ]
+            vec![Finding::error("R8.32", FieldPath::spec("restartPolicy"), message).hint(format!(
+                "write `restartPolicy: {}` in the template's spec",
+                allowed.join("` or `restartPolicy: ")
+            ))]
         }
     }
 }
@@ -129,10 +119,7 @@ impl Site<'_> {
 }
 
 fn sites(spec: &PodSpec) -> Vec<Site<'_>> {
-    let site = |list, index, container| Site {
-        place: ContainerRef { list, index },
-        container,
-    };
+    let site = |list, index, container| Site { place: ContainerRef { list, index }, container };
     let init = spec.init_containers.iter().flatten().enumerate();
     let main = spec.containers.iter().enumerate();
     let ephemeral = spec.ephemeral_containers.iter().flatten().enumerate();

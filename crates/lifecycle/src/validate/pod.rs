@@ -27,8 +27,7 @@ fn metadata(out: &mut Vec<Finding>, input: &PodInput) {
     let root = || FieldPath::root().field("metadata");
     match &meta.name {
         None if meta.generate_name.is_none() => out.push(
-            Finding::error("name", root().field("name"), "the pod has no name")
-                .hint("add `metadata.name`"),
+            Finding::error("name", root().field("name"), "the pod has no name").hint("add `metadata.name`"),
         ),
         None => {}
         Some(name) => {
@@ -43,10 +42,7 @@ fn metadata(out: &mut Vec<Finding>, input: &PodInput) {
         && let Some(fault) = words::dns_label_fault(namespace)
     {
         let message = format!("namespace {} {fault}", words::quote(namespace));
-        out.push(propose_label(
-            Finding::error("name", root().field("namespace"), message),
-            namespace,
-        ));
+        out.push(propose_label(Finding::error("name", root().field("namespace"), message), namespace));
     }
     for (key, value) in meta.labels.iter().flatten() {
         let path = || root().field("labels").field(key.clone());
@@ -127,10 +123,7 @@ fn namespaces(out: &mut Vec<Finding>, spec: &PodSpec) {
             && let Some(fault) = words::dns_label_fault(value)
         {
             let message = format!("{field} {} {fault}", words::quote(value));
-            out.push(propose_label(
-                Finding::error("name", FieldPath::spec(field), message),
-                value,
-            ));
+            out.push(propose_label(Finding::error("name", FieldPath::spec(field), message), value));
         }
     }
 }
@@ -169,7 +162,11 @@ fn dns(out: &mut Vec<Finding>, spec: &PodSpec) {
     let options = config.and_then(|c| c.options.as_deref()).unwrap_or_default();
     for (i, option) in options.iter().enumerate() {
         if option.name.as_deref().unwrap_or_default().is_empty() {
-            out.push(Finding::error("dns", at("options").index(i).field("name"), "a DNS option needs a name"));
+            out.push(Finding::error(
+                "dns",
+                at("options").index(i).field("name"),
+                "a DNS option needs a name",
+            ));
         }
     }
     for (i, alias) in spec.host_aliases.iter().flatten().enumerate() {

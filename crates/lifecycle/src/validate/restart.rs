@@ -32,11 +32,18 @@ fn policy(out: &mut Vec<Finding>, site: &Site<'_>, gates: &FeatureGates) {
         }
     } else if site.place.list == List::Main {
         out.push(
-            Finding::error("R8.13", path, "a container of `spec.containers` cannot have its own restartPolicy")
-                .hint("turn the feature gate ContainerRestartRules on, or use `spec.restartPolicy`"),
+            Finding::error(
+                "R8.13",
+                path,
+                "a container of `spec.containers` cannot have its own restartPolicy",
+            )
+            .hint("turn the feature gate ContainerRestartRules on, or use `spec.restartPolicy`"),
         );
     } else if policy != "Always" {
-        let message = format!("an init container's restartPolicy is `Always` or not given, not {}", words::quote(policy));
+        let message = format!(
+            "an init container's restartPolicy is `Always` or not given, not {}",
+            words::quote(policy)
+        );
         out.push(
             Finding::error("R8.5", path, message)
                 .hint("turn the feature gate ContainerRestartRules on, or remove the field"),
@@ -55,13 +62,18 @@ fn rule_list(out: &mut Vec<Finding>, site: &Site<'_>, rules: &[ContainerRestartR
     }
     if site.is_sidecar() && !gates.restart_all_containers {
         out.push(
-            Finding::error("R8.12", path.clone(), format!("sidecar {} cannot have restartPolicyRules", site.name()))
-                .related(site.at("restartPolicy"), "this makes it a sidecar")
-                .hint("turn the feature gate RestartAllContainersOnContainerExits on, or remove the rules"),
+            Finding::error(
+                "R8.12",
+                path.clone(),
+                format!("sidecar {} cannot have restartPolicyRules", site.name()),
+            )
+            .related(site.at("restartPolicy"), "this makes it a sidecar")
+            .hint("turn the feature gate RestartAllContainersOnContainerExits on, or remove the rules"),
         );
     }
     if site.container.restart_policy.is_none() {
-        let message = format!("container {} has restartPolicyRules and no restartPolicy of its own", site.name());
+        let message =
+            format!("container {} has restartPolicyRules and no restartPolicy of its own", site.name());
         out.push(
             Finding::error("R8.6", site.at("restartPolicy"), message)
                 .related(path.clone(), "the rules are here")
@@ -130,11 +142,17 @@ fn resize(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
                 Finding::error("R8.24", path, "an init container cannot be restarted to resize it")
                     .hint("use `NotRequired`; only sidecars and containers can say `RestartContainer`"),
             ),
-            "RestartContainer" if spec.restart_policy.as_deref() == Some("Never") && !site.is_sidecar() => out.push(
-                Finding::error("R8.25", path, "a pod that never restarts cannot restart a container to resize it")
+            "RestartContainer" if spec.restart_policy.as_deref() == Some("Never") && !site.is_sidecar() => {
+                out.push(
+                    Finding::error(
+                        "R8.25",
+                        path,
+                        "a pod that never restarts cannot restart a container to resize it",
+                    )
                     .related(FieldPath::spec("restartPolicy"), "the pod never restarts its containers")
                     .hint("use `NotRequired`"),
-            ),
+                )
+            }
             "RestartContainer" => {}
             other => out.push(words::not_one_of(
                 "R8.24",

@@ -16,20 +16,11 @@ pub(super) fn quote(value: &str) -> String {
 
 /// `A`, `B` or `C`.
 pub(super) fn any_of(words: &[&str]) -> String {
-    join(words, "or")
-}
-
-/// `A`, `B` and `C`.
-pub(super) fn all_of(words: &[&str]) -> String {
-    join(words, "and")
-}
-
-fn join(words: &[&str], last: &str) -> String {
     let quoted: Vec<String> = words.iter().map(|w| quote(w)).collect();
     match quoted.as_slice() {
         [] => String::new(),
         [one] => one.clone(),
-        [head @ .., tail] => format!("{} {last} {tail}", head.join(", ")),
+        [head @ .., tail] => format!("{} or {tail}", head.join(", ")),
     }
 }
 
@@ -77,9 +68,11 @@ pub(super) fn dns_label_fault(name: &str) -> Option<&'static str> {
     if name.len() > 63 {
         return Some("is longer than 63 characters");
     }
-    let edges = name.bytes().next().is_some_and(is_alphanumeric) && name.bytes().last().is_some_and(is_alphanumeric);
-    (!edges || !name.bytes().all(inner))
-        .then_some("must consist of lower case letters, digits and `-`, and begin and end with a letter or digit")
+    let edges =
+        name.bytes().next().is_some_and(is_alphanumeric) && name.bytes().last().is_some_and(is_alphanumeric);
+    (!edges || !name.bytes().all(inner)).then_some(
+        "must consist of lower case letters, digits and `-`, and begin and end with a letter or digit",
+    )
 }
 
 /// Why a text is no DNS-1123 subdomain.
@@ -133,7 +126,8 @@ pub(super) fn env_name_fault(name: &str) -> Option<&'static str> {
     if name.contains('=') {
         return Some("must not contain `=`");
     }
-    (!name.bytes().all(|b| (b' '..=b'~').contains(&b))).then_some("must consist of printable ASCII characters")
+    (!name.bytes().all(|b| (b' '..=b'~').contains(&b)))
+        .then_some("must consist of printable ASCII characters")
 }
 
 /// Why a text is no key of a label or annotation, or name of an extended resource: `[domain/]name`.

@@ -1,0 +1,113 @@
+//! Fields that are accepted and have no effect on one machine without a cluster.
+
+use k8s_openapi::api::core::v1::PodSpec;
+
+use super::{Site, resources};
+use crate::source::{FieldPath, Finding};
+
+const SCHEDULING: &str = "there is one machine and no scheduler";
+
+pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) {
+    let filled = |value: &Option<String>, default: &str| {
+        value.as_deref().is_some_and(|v| !v.is_empty() && v != default)
+    };
+    let fields = [
+        ("affinity", spec.affinity.is_some(), SCHEDULING),
+        ("nodeSelector", some(&spec.node_selector), SCHEDULING),
+        ("preemptionPolicy", spec.preemption_policy.is_some(), SCHEDULING),
+        ("priority", spec.priority.is_some_and(|p| p != 0), SCHEDULING),
+        ("priorityClassName", filled(&spec.priority_class_name, ""), SCHEDULING),
+        ("schedulerName", filled(&spec.scheduler_name, "default-scheduler"), SCHEDULING),
+        ("schedulingGates", some(&spec.scheduling_gates), SCHEDULING),
+        ("schedulingGroup", spec.scheduling_group.is_some(), SCHEDULING),
+        ("tolerations", some(&spec.tolerations), SCHEDULING),
+        ("topologySpreadConstraints", some(&spec.topology_spread_constraints), SCHEDULING),
+        ("overhead", some(&spec.overhead), SCHEDULING),
+        (
+            "automountServiceAccountToken",
+            spec.automount_service_account_token == Some(true),
+            "there is no API server to issue a token for",
+        ),
+        (
+            "serviceAccountName",
+            filled(&spec.service_account_name, "default"),
+            "there is no API server to issue a token for; only its name is passed on",
+        ),
+        ("runtimeClassName", filled(&spec.runtime_class_name, ""), "there is one runtime"),
+        ("hostUsers", spec.host_users == Some(false), "user namespaces are not set up"),
+        ("resourceClaims", some(&spec.resource_claims), "there are no device drivers to ask"),
+    ];
+    for (field, given, why) in fields {
+        if given {
+            out.push(Finding::warning(
+                "ignored",
+                FieldPath::spec(field),
+                format!("{field} has no effect here: {why}"),
+            ));
+        }
+    }
+    if some(&spec.readiness_gates) {
+        out.push(
+            Finding::warning(
+                "ignored",
+                FieldPath::spec("readinessGates"),
+                "the pod will never be Ready: nobody here sets the conditions its readinessGates wait for",
+            )
+            .hint("remove readinessGates to run the pod on one machine"),
+        );
+    }
+    if let Some(pod) = &spec.resources {
+        resources::requirements(out, FieldPath::spec("resources"), pod);
+    }
+    for site in sites {
+        container(out, site);
+    }
+}
+
+fn container(out: &mut Vec<Finding>, site: &Site<'_>) {
+    let c = &site.container;
+    let security = c.security_context.as_ref();
+    let fields = [
+        ("resizePolicy", some(&c.resize_policy), "containers are not resized while they run"),
+        ("volumeDevices", some(&c.volume_devices), "there are no block volumes"),
+    ];
+    for (field, given, why) in fields {
+        if given {
+            out.push(Finding::warning(
+                "ignored",
+                site.at(field),
+                format!("{field} has no effect here: {why}"),
+            ));
+        }
+    }
+    let context = [
+        ("seLinuxOptions", security.is_some_and(|s| s.se_linux_options.is_some()), "labels are not set"),
+        ("windowsOptions", security.is_some_and(|s| s.windows_options.is_some()), "this is not Windows"),
+    ];
+    for (field, given, why) in context {
+        if given {
+            let path = site.at("securityContext").field(field);
+            out.push(Finding::warning("ignored", path, format!("{field} has no effect here: {why}")));
+        }
+    }
+    let Some(resources) = &c.resources else { return };
+    let path = site.at("resources");
+    if some(&resources.claims) {
+        let message = "resource claims have no effect here: there are no device drivers to ask";
+        out.push(Finding::warning("ignored", path.clone().field("claims"), message));
+    }
+    for name in resources.limits.iter().flatten().map(|(name, _)| name) {
+        if name.contains('/') || name.starts_with("hugepages-") {
+            let message = format!("{name} has no effect here: only cpu and memory are limited");
+            out.push(Finding::warning("ignored", path.clone().field("limits").field(name.clone()), message));
+        }
+    }
+}
+
+/// Whether a list or map is there and holds something.
+fn some<T>(value: &Option<T>) -> bool
+where
+    for<'a> &'a T: IntoIterator,
+{
+    value.as_ref().is_some_and(|v| v.into_iter().next().is_some())
+}

@@ -1,0 +1,91 @@
+//! Kruise's annotations and variables that are well formed and still do nothing.
+//!
+//! What they mean, and what is malformed, is the business of the priority and terminator dialects.
+
+use super::{Site, words};
+use crate::source::{FieldPath, Finding, List, PodInput};
+
+const ORDERED: &str = "apps.kruise.io/container-launch-priority";
+const PRIORITIES: [&str; 2] = ["KRUISE_CONTAINER_PRIORITY", "KRUISE_CONTAINER_LAUNCH_PRIORITY"];
+const BARRIERS: [&str; 2] = ["KRUISE_CONTAINER_BARRIER", "KRUISE_CONTAINER_LAUNCH_BARRIER"];
+const SWITCHES: [&str; 2] =
+    ["KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE"];
+
+pub(super) fn check(out: &mut Vec<Finding>, input: &PodInput, sites: &[Site<'_>]) {
+    let annotations = input.pod.metadata.annotations.as_ref();
+    let ordered = annotations.and_then(|a| a.get(ORDERED)).is_some_and(|v| v == "Ordered");
+    let mains: Vec<&Site<'_>> = sites.iter().filter(|s| s.place.list == List::Main).collect();
+    if let [only] = mains.as_slice() {
+        let place = match ordered {
+            true => Some(FieldPath::annotation(ORDERED)),
+            false => priority(only).map(|(path, _)| path),
+        };
+        if let Some(place) = place {
+            out.push(
+                Finding::warning("LP-3", place, "launch priority has no effect in a pod with one container")
+                    .hint("it orders the entries of `spec.containers` only, not init containers"),
+            );
+        }
+    } else if !ordered {
+        all_equal(out, &mains);
+    }
+    for site in sites {
+        variables(out, site);
+    }
+}
+
+/// LP-7.
+fn all_equal(out: &mut Vec<Finding>, mains: &[&Site<'_>]) {
+    let found: Vec<Option<(FieldPath, &str)>> = mains.iter().map(|s| priority(s)).collect();
+    let Some(Some((path, value))) = found.iter().find(|f| f.is_some()) else { return };
+    let Ok(value) = value.parse::<i64>() else { return };
+    let same = |f: &Option<(FieldPath, &str)>| match f {
+        Some((_, text)) => text.parse() == Ok(value),
+        None => value == 0,
+    };
+    if mains.len() > 1 && found.iter().all(same) {
+        let message = format!("every container has launch priority {value}: nothing is ordered");
+        out.push(
+            Finding::warning("LP-7", path.clone(), message)
+                .hint("give the container that must be up first a higher priority"),
+        );
+    }
+}
+
+/// The last priority of a container (LP-5).
+fn priority<'a>(site: &'a Site<'_>) -> Option<(FieldPath, &'a str)> {
+    let env = site.container.env.as_deref().unwrap_or_default();
+    let i = env.iter().rposition(|e| PRIORITIES.contains(&e.name.as_str()))?;
+    let path = site.at("env").index(i).field("value");
+    Some((path, env[i].value.as_deref().unwrap_or_default()))
+}
+
+fn variables(out: &mut Vec<Finding>, site: &Site<'_>) {
+    for (i, var) in site.container.env.iter().flatten().enumerate() {
+        let path = site.at("env").index(i);
+        if BARRIERS.contains(&var.name.as_str()) {
+            let message = format!("{} is Kruise's own: no barrier is needed here", words::quote(&var.name));
+            out.push(
+                Finding::warning("LP-10", path.clone().field("name"), message)
+                    .hint("remove it; in a cluster a barrier left over from a dumped pod never opens"),
+            );
+        }
+        let value = var.value.as_deref().unwrap_or_default();
+        if SWITCHES.contains(&var.name.as_str())
+            && !["true", "false", ""].contains(&&*value.to_ascii_lowercase())
+        {
+            let message = format!(
+                "{} of {} is neither `true` nor `false`, and means no",
+                words::quote(value),
+                var.name
+            );
+            out.push(Finding::warning("ST-1", path.clone().field("value"), message).hint("write \"true\""));
+        }
+        if SWITCHES.contains(&var.name.as_str()) && var.value_from.is_some() {
+            let message = format!("{} is read from its literal value only, valueFrom means no", var.name);
+            out.push(
+                Finding::warning("ST-1", path.field("valueFrom"), message).hint("write `value: \"true\"`"),
+            );
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Where a container mounts its volumes.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PodSpec, VolumeMount};
+
+use super::{Site, container, words};
+use crate::source::{FieldPath, Finding, List};
+
+const PROPAGATIONS: [&str; 3] = ["None", "HostToContainer", "Bidirectional"];
+const RECURSIVE: [&str; 3] = ["Disabled", "IfPossible", "Enabled"];
+
+pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for (i, mount) in site.container.volume_mounts.iter().flatten().enumerate() {
+        let path = site.at("volumeMounts").index(i);
+        volume(out, spec, &path, mount);
+        mount_path(out, &path, mount);
+        sub_path(out, &path, mount, site);
+        flags(out, &path, mount, site);
+        let key = mount.mount_path.trim_end_matches('/');
+        if !mount.mount_path.is_empty()
+            && let Some(first) = seen.insert(key, i)
+        {
+            let message = format!("two volumes are mounted at {}", words::quote(&mount.mount_path));
+            out.push(
+                Finding::error("mount", path.field("mountPath"), message)
+                    .related(site.at("volumeMounts").index(first).field("mountPath"), "the first one")
+                    .hint("mount one of them elsewhere"),
+            );
+        }
+    }
+}
+
+fn volume(out: &mut Vec<Finding>, spec: &PodSpec, path: &FieldPath, mount: &VolumeMount) {
+    let path = path.clone().field("name");
+    if mount.name.is_empty() {
+        out.push(Finding::error("mount", path, "the mount does not name its volume").hint("add `name`"));
+        return;
+    }
+    let names = || spec.volumes.iter().flatten().map(|v| v.name.as_str());
+    if !names().any(|n| n == mount.name) {
+        let message = format!("volume {} does not exist", words::quote(&mount.name));
+        let mut finding = container::unknown(path, message, &mount.name, names());
+        finding.code = "mount";
+        if finding.hint.is_none() {
+            finding.hint =
+                Some(format!("add a volume named {} to `spec.volumes`", words::quote(&mount.name)));
+        }
+        out.push(finding);
+    }
+}
+
+fn mount_path(out: &mut Vec<Finding>, path: &FieldPath, mount: &VolumeMount) {
+    let path = path.clone().field("mountPath");
+    if mount.mount_path.is_empty() {
+        let message = format!("the mount of {} does not say where", words::quote(&mount.name));
+        out.push(Finding::error("mount", path, message).hint("add `mountPath`"));
+    } else if !mount.mount_path.starts_with('/') {
+        let message = format!("mountPath {} is not absolute", words::quote(&mount.mount_path));
+        let absolute = format!("/{}", mount.mount_path);
+        out.push(Finding::error("mount", path, message).hint(format!("write {}", words::quote(&absolute))));
+    } else if mount.mount_path.split('/').any(|part| part == "..") {
+        let message = format!("mountPath {} must not contain `..`", words::quote(&mount.mount_path));
+        out.push(Finding::error("mount", path, message));
+    }
+}
+
+fn sub_path(out: &mut Vec<Finding>, path: &FieldPath, mount: &VolumeMount, site: &Site<'_>) {
+    let given = |value: &Option<String>| value.clone().filter(|v| !v.is_empty());
+    let (plain, expr) = (given(&mount.sub_path), given(&mount.sub_path_expr));
+    for (field, value) in [("subPath", &plain), ("subPathExpr", &expr)] {
+        if let Some(value) = value
+            && let Some(fault) = words::local_path_fault(value)
+        {
+            let message = format!("{field} {} {fault}", words::quote(value));
+            out.push(
+                Finding::error("mount", path.clone().field(field), message)
+                    .hint("it is a path inside the volume, such as `data/today`"),
+            );
+        }
+    }
+    if plain.is_some() && expr.is_some() {
+        out.push(
+            Finding::error(
+                "mount",
+                path.clone().field("subPathExpr"),
+                "subPath and subPathExpr exclude each other",
+            )
+            .related(path.clone().field("subPath"), "the other one")
+            .hint("keep one of them"),
+        );
+    }
+    if (plain.is_some() || expr.is_some()) && site.place.list == List::Ephemeral {
+        let field = if plain.is_some() { "subPath" } else { "subPathExpr" };
+        out.push(Finding::error(
+            "R8.29",
+            path.clone().field(field),
+            "an ephemeral container mounts whole volumes only",
+        ));
+    }
+}
+
+fn flags(out: &mut Vec<Finding>, path: &FieldPath, mount: &VolumeMount, site: &Site<'_>) {
+    if let Some(value) = &mount.mount_propagation {
+        let path = path.clone().field("mountPropagation");
+        let security = site.container.security_context.as_ref();
+        let privileged = security.and_then(|s| s.privileged) == Some(true);
+        if !PROPAGATIONS.contains(&value.as_str()) {
+            out.push(words::not_one_of("mount", path, "a mount propagation", value, &PROPAGATIONS));
+        } else if value == "Bidirectional" && !privileged {
+            out.push(
+                Finding::error(
+                    "mount",
+                    path,
+                    "mountPropagation `Bidirectional` needs a privileged container",
+                )
+                .hint("use `HostToContainer`, or set `securityContext.privileged: true`"),
+            );
+        }
+    }
+    if let Some(value) = &mount.recursive_read_only {
+        let path = path.clone().field("recursiveReadOnly");
+        if !RECURSIVE.contains(&value.as_str()) {
+            out.push(words::not_one_of("mount", path, "a value of recursiveReadOnly", value, &RECURSIVE));
+        } else if value != "Disabled" && mount.read_only != Some(true) {
+            out.push(
+                Finding::error(
+                    "mount",
+                    path,
+                    format!("recursiveReadOnly {} needs readOnly", words::quote(value)),
+                )
+                .hint("add `readOnly: true`"),
+            );
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! What can be seen in advance on a plan: orders that never work out, and stops that cannot be served.
+
+use k8s_openapi::api::core::v1::{Container, Probe};
+
+use super::{sorted, words};
+use crate::engine::STOP_MIN_MS;
+use crate::plan::{ContainerPlan, Dialect, Gate, Need, Plan, ProbeKind, RestartPolicy, Role, topological};
+use crate::source::{ContainerRef, FieldPath, Finding, List, PodInput};
+
+const DEPENDS_ON: &str = "outrigger.dev/depends-on";
+
+/// Everything to be said about a pod's plan, sorted by place.
+pub fn validate_plan(input: &PodInput, plan: &Plan) -> Vec<Finding> {
+    let view = View { input, plan };
+    let mut out = Vec::new();
+    for container in &plan.containers {
+        for gate in &container.gates {
+            if let Some(target) = plan.containers.get(gate.on) {
+                view.gate(&mut out, container, gate, target);
+            }
+        }
+        view.restarts(&mut out, container);
+    }
+    view.probes(&mut out);
+    view.completion(&mut out);
+    view.deadline(&mut out);
+    view.stop_chain(&mut out);
+    sorted(out)
+}
+
+struct View<'a> {
+    input: &'a PodInput,
+    plan: &'a Plan,
+}
+
+impl View<'_> {
+    fn container(&self, place: ContainerRef) -> Option<&Container> {
+        let spec = self.input.pod.spec.as_ref()?;
+        match place.list {
+            List::Init => spec.init_containers.as_ref()?.get(place.index),
+            List::Main => spec.containers.get(place.index),
+            List::Ephemeral => None,
+        }
+    }
+
+    /// Where a gate was written.
+    fn origin(&self, of: &ContainerPlan, dialect: Option<Dialect>) -> FieldPath {
+        match dialect {
+            Some(Dialect::DependsOn) => FieldPath::annotation(DEPENDS_ON),
+            _ => of.place.path(),
+        }
+    }
+
+    /// Where a container's restart policy was written.
+    fn policy_path(&self, of: &ContainerPlan) -> FieldPath {
+        match self.container(of.place).map(|c| c.restart_policy.is_some()) {
+            Some(true) => of.place.path().field("restartPolicy"),
+            _ => FieldPath::spec("restartPolicy"),
+        }
+    }
+
+    fn gate(&self, out: &mut Vec<Finding>, waits: &ContainerPlan, gate: &Gate, target: &ContainerPlan) {
+        let path = self.origin(waits, gate.dialect);
+        let (who, on) = (words::quote(&waits.name), words::quote(&target.name));
+        match gate.need {
+            Need::Completed if target.role == Role::Sidecar => out.push(
+                Finding::error("deadlock", path, format!("{who} waits for {on} to complete, and {on} is a sidecar"))
+                    .related(target.place.path(), "a sidecar runs as long as there is something to help")
+                    .hint(format!("wait for it to be started or ready: `{} ready`", target.name)),
+            ),
+            Need::Completed if target.role == Role::Main && target.restart.policy == RestartPolicy::Always => out.push(
+                Finding::error(
+                    "deadlock",
+                    path,
+                    format!("{who} waits for {on} to complete, and {on} is started again whenever it ends"),
+                )
+                .related(self.policy_path(target), "restartPolicy Always")
+                .hint(format!(
+                    "give {on} `restartPolicy: OnFailure`, make it an init container, or wait for `{} ready`",
+                    target.name
+                )),
+            ),
+            Need::Ready if target.role == Role::Init => out.push(
+                Finding::warning(
+                    "deadlock",
+                    path,
+                    format!("{who} waits for {on} to be ready, and an init container is never ready but completes"),
+                )
+                .related(target.place.path(), "an init container")
+                .hint(format!("it is taken as completed: write `{} completed`", target.name)),
+            ),
+            Need::Ready | Need::Started
+                if target.role != Role::Init && self.container(target.place).is_some_and(surely_ends) =>
+            {
+                out.push(self.ends(waits, gate, target));
+            }
+            _ => {}
+        }
+    }
+
+    /// A gate on the readiness of a container that obviously runs to completion (LP-28, D10).
+    fn ends(&self, waits: &ContainerPlan, gate: &Gate, target: &ContainerPlan) -> Finding {
+        let path = self.origin(waits, gate.dialect);
+        let (who, on) = (words::quote(&waits.name), words::quote(&target.name));
+        let state = if gate.need == Need::Ready { "ready" } else { "started" };
+        let command = target.place.path().field("command");
+        if target.restart.policy == RestartPolicy::Always {
+            let message = format!(
+                "{who} waits for {on} to be {state}, and {on} ends at once and is started again and again"
+            );
+            return Finding::warning("deadlock", path, message)
+                .related(command, "it ends by itself")
+                .hint(format!("make {on} an init container"));
+        }
+        if gate.every_start {
+            let message = format!(
+                "{who} runs only while {on} is {state}, and {on} ends by itself and is not started again"
+            );
+            return Finding::error("deadlock", path, message)
+                .related(command, "it ends by itself")
+                .hint(format!("make {on} an init container, or wait for it without `fence`"));
+        }
+        let message = format!("{who} waits for {on} to be {state}, and {on} ends by itself");
+        Finding::warning("LP-28", path, message).related(command, "it ends by itself").hint(
+            "its success is taken for readiness here; Kruise would wait forever: make it an init container",
+        )
+    }
+
+    /// Orders to restart that never come.
+    fn restarts(&self, out: &mut Vec<Finding>, container: &ContainerPlan) {
+        for &on in &container.restart_with {
+            let Some(target) = self.plan.containers.get(on).filter(|t| t.role == Role::Init) else {
+                continue;
+            };
+            let message = format!(
+                "{} is to restart with {}, an init container, which does not restart once it has completed",
+                words::quote(&container.name),
+                words::quote(&target.name)
+            );
+            out.push(
+                Finding::warning("restart", FieldPath::annotation(DEPENDS_ON), message)
+                    .related(target.place.path(), "an init container")
+                    .hint("drop `restart`"),
+            );
+        }
+        if container.fatal && container.restart.policy == RestartPolicy::Always {
+            let message = format!(
+                "the end of {} is to end the pod, and it never ends for good",
+                words::quote(&container.name)
+            );
+            out.push(
+                Finding::warning("restart", self.policy_path(container), message)
+                    .related(FieldPath::annotation(DEPENDS_ON), "it is `fatal` here")
+                    .hint("give it `restartPolicy: Never`"),
+            );
+        }
+    }
+
+    /// Probes that stand before a gate and cannot pass.
+    fn probes(&self, out: &mut Vec<Finding>) {
+        for (index, target) in self.plan.containers.iter().enumerate() {
+            let Some(container) = self.container(target.place) else { continue };
+            let waiting = |need: fn(&Need) -> bool| {
+                let waits = |c: &&ContainerPlan| c.gates.iter().any(|g| g.on == index && need(&g.need));
+                self.plan.containers.iter().find(waits)
+            };
+            let kinds = [
+                (
+                    "startupProbe",
+                    &container.startup_probe,
+                    waiting(|n| matches!(n, Need::Started | Need::Ready)),
+                ),
+                ("readinessProbe", &container.readiness_probe, waiting(|n| *n == Need::Ready)),
+            ];
+            for (field, probe, waits) in kinds {
+                if let (Some(probe), Some(waits)) = (probe, waits)
+                    && never_passes(probe)
+                {
+                    let message = format!(
+                        "this probe never passes, and {} waits for {}",
+                        words::quote(&waits.name),
+                        words::quote(&target.name)
+                    );
+                    out.push(
+                        Finding::warning("deadlock", target.place.path().field(field), message)
+                            .related(waits.place.path(), "it would never start")
+                            .hint("probe something that can succeed"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// A pod that is to be complete with its primary container, which never is.
+    fn completion(&self, out: &mut Vec<Finding>) {
+        let others = self.plan.containers.iter().any(|c| c.role == Role::Main && !c.keeps_alive);
+        let mut keepers = self.plan.containers.iter().filter(|c| c.keeps_alive).peekable();
+        let Some(primary) = keepers.peek().copied() else { return };
+        if others && keepers.all(|c| c.restart.policy == RestartPolicy::Always) {
+            let message = format!(
+                "the pod is to be complete when {} is, and it is started again whenever it ends",
+                words::quote(&primary.name)
+            );
+            out.push(
+                Finding::warning("restart", FieldPath::annotation(DEPENDS_ON), message)
+                    .related(self.policy_path(primary), "restartPolicy Always")
+                    .hint("use restartPolicy Never or OnFailure"),
+            );
+        }
+    }
+
+    /// Containers that cannot start before the pod's deadline, because what they wait for delays its own probes.
+    fn deadline(&self, out: &mut Vec<Finding>) {
+        let Some(deadline) = self.plan.active_deadline_ms else { return };
+        let containers = &self.plan.containers;
+        let edges: Vec<Vec<usize>> =
+            containers.iter().map(|c| c.gates.iter().map(|g| g.on).collect()).collect();
+        let edges: Vec<&[usize]> = edges.iter().map(Vec::as_slice).collect();
+        // A cycle, or a gate to nowhere, has been refused already.
+        if edges.iter().any(|e| e.iter().any(|&on| on >= containers.len())) {
+            return;
+        }
+        let Ok(order) = topological(&edges) else { return };
+        let mut earliest = vec![0u64; containers.len()];
+        for c in order {
+            let gates = containers[c].gates.iter();
+            earliest[c] = gates
+                .map(|g| earliest[g.on].saturating_add(least_ms(&containers[g.on], g.need)))
+                .max()
+                .unwrap_or(0);
+        }
+        // The first one that is too late stands for those behind it.
+        let late = (0..containers.len()).filter(|&c| earliest[c] >= deadline && deadline > 0);
+        if let Some(c) = late.min_by_key(|&c| earliest[c]) {
+            let slowest = containers[c].gates.iter().max_by_key(|g| least_ms(&containers[g.on], g.need));
+            let message = format!(
+                "{} cannot start before {} s have passed, and the pod is ended after {} s",
+                words::quote(&containers[c].name),
+                earliest[c] / 1_000,
+                deadline / 1_000
+            );
+            let mut finding = Finding::warning("deadline", FieldPath::spec("activeDeadlineSeconds"), message)
+                .related(containers[c].place.path(), "it would never start")
+                .hint("raise activeDeadlineSeconds, or lower initialDelaySeconds");
+            if let Some(gate) = slowest {
+                let on = &containers[gate.on];
+                finding = finding.related(on.place.path(), "its probes and hooks take this long at least");
+            }
+            out.push(finding);
+        }
+    }
+
+    /// More stops one after another than the grace can serve.
+    fn stop_chain(&self, out: &mut Vec<Finding>) {
+        let containers = &self.plan.containers;
+        let mut depth = vec![0u64; containers.len()];
+        for &c in &self.plan.stop_order {
+            let Some(container) = containers.get(c) else { return };
+            let before = container.stop_after.iter().filter_map(|&b| depth.get(b)).max();
+            // Init containers have long completed when the mains stop.
+            depth[c] = before.copied().unwrap_or(0) + u64::from(container.role != Role::Init);
+        }
+        let stages = depth.iter().copied().max().unwrap_or(0);
+        let needed = stages.saturating_mul(STOP_MIN_MS);
+        let grace = self.plan.grace_ms;
+        if stages > 1 && grace > 0 && needed > grace {
+            let message = format!(
+                "{stages} stages stop one after another in a grace of {} s: there is less than {} s for each",
+                grace / 1_000,
+                STOP_MIN_MS / 1_000
+            );
+            let mut finding =
+                Finding::warning("stop", FieldPath::spec("terminationGracePeriodSeconds"), message).hint(
+                    format!("raise terminationGracePeriodSeconds to {} or more", needed.div_ceil(1_000)),
+                );
+            let last = |&c: &usize| depth[c] == stages && containers[c].role != Role::Init;
+            if let Some(last) = (0..containers.len()).find(last) {
+                finding = finding.related(containers[last].place.path(), "it stops last");
+            }
+            out.push(finding);
+        }
+    }
+}
+
+/// The least time from a container's start until a gate on it can open.
+fn least_ms(c: &ContainerPlan, need: Need) -> u64 {
+    let delay = |kind| c.probe(kind).map_or(0, |p| p.initial_delay_ms);
+    let hook = c.post_start.and_then(|h| h.sleep_ms).unwrap_or(0);
+    let started = hook.max(delay(ProbeKind::Startup));
+    match need {
+        Need::Completed => 0,
+        Need::Launched => hook,
+        Need::Started => started,
+        Need::Ready => {
+            let more = c
+                .probe(ProbeKind::Readiness)
+                .map_or(0, |p| u64::from(p.success_threshold.saturating_sub(1)).saturating_mul(p.period_ms));
+            started.max(delay(ProbeKind::Readiness)).saturating_add(more)
+        }
+    }
+}
+
+/// Programs that do one thing and end.
+const SHORT: [&str; 17] = [
+    ":", "chmod", "chown", "cp", "date", "echo", "exit", "false", "ln", "ls", "mkdir", "mv", "printf", "rm",
+    "test", "touch", "true",
+];
+
+/// Whether a container's command obviously runs to completion. Anything in doubt is not.
+fn surely_ends(c: &Container) -> bool {
+    let command = c.command.as_deref().unwrap_or_default();
+    if command.is_empty() {
+        // The image's entry point decides what the arguments mean.
+        return false;
+    }
+    let words: Vec<&str> = command.iter().chain(c.args.iter().flatten()).map(String::as_str).collect();
+    match words.as_slice() {
+        [shell, "-c" | "-ec" | "-euc", script, ..]
+            if ["sh", "bash", "ash", "dash"].contains(&base_name(shell)) =>
+        {
+            is_short_script(script)
+        }
+        [program, ..] => SHORT.contains(&base_name(program)),
+        [] => false,
+    }
+}
+
+fn is_short_script(script: &str) -> bool {
+    let script = script.replace("&&", ";");
+    if script.contains(['|', '&', '(', '{', '`']) {
+        return false;
+    }
+    let mut pieces = script.split([';', '\n']).map(str::trim).filter(|p| !p.is_empty()).peekable();
+    pieces.peek().is_some()
+        && pieces.all(|p| p.split_whitespace().next().is_some_and(|w| SHORT.contains(&base_name(w))))
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Whether a probe obviously fails every time.
+fn never_passes(probe: &Probe) -> bool {
+    let command = probe.exec.as_ref().and_then(|e| e.command.as_deref()).unwrap_or_default();
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        [shell, "-c", script] if ["sh", "bash", "ash", "dash"].contains(&base_name(shell)) => {
+            matches!(script.trim(), "false" | "exit 1")
+        }
+        [program] => base_name(program) == "false",
+        _ => false,
+    }
+}

@@ -1,0 +1,171 @@
+//! Ports: numbers, names, and who else wants them (R8.26, G-41).
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{ContainerPort, PodSpec};
+
+use super::{Site, words};
+use crate::source::{FieldPath, Finding, List};
+
+const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
+
+pub(super) fn is_port(n: i32) -> bool {
+    (1..=65535).contains(&n)
+}
+
+struct Port<'a> {
+    site: &'a Site<'a>,
+    path: FieldPath,
+    port: &'a ContainerPort,
+}
+
+impl Port<'_> {
+    fn protocol(&self) -> &str {
+        self.port.protocol.as_deref().unwrap_or("TCP")
+    }
+
+    fn host_port(&self) -> Option<i32> {
+        self.port.host_port.filter(|&n| n != 0)
+    }
+
+    /// The address of the host asked for; `None` is all of them.
+    fn host_ip(&self) -> Option<&str> {
+        let ip = self.port.host_ip.as_deref().unwrap_or_default();
+        (!["", "0.0.0.0", "::"].contains(&ip)).then_some(ip)
+    }
+
+    /// Both ask for the same port of the host.
+    fn clashes(&self, other: &Port<'_>) -> bool {
+        self.host_port().is_some()
+            && self.host_port() == other.host_port()
+            && self.protocol() == other.protocol()
+            && (self.host_ip().is_none() || other.host_ip().is_none() || self.host_ip() == other.host_ip())
+    }
+
+    /// Both listen on the same port of the pod.
+    fn same(&self, other: &Port<'_>) -> bool {
+        self.port.container_port == other.port.container_port && self.protocol() == other.protocol()
+    }
+
+    /// Both containers can be up at the same time.
+    fn together(&self, other: &Port<'_>) -> bool {
+        let long = |p: &Port<'_>| !p.site.is_plain_init();
+        self.site.place == other.site.place || (long(self) && long(other))
+    }
+}
+
+pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) {
+    let all: Vec<Port<'_>> = sites
+        .iter()
+        .filter(|s| s.place.list != List::Ephemeral)
+        .flat_map(|site| {
+            let ports = site.container.ports.iter().flatten().enumerate();
+            ports.map(move |(i, port)| Port { site, path: site.at("ports").index(i), port })
+        })
+        .collect();
+    for (i, port) in all.iter().enumerate() {
+        one(out, spec, port);
+        let before = &all[..i];
+        name(out, port, before);
+        if let Some(first) = before.iter().find(|b| b.together(port) && b.clashes(port)) {
+            out.push(host_port_clash(port, first));
+        } else if let Some(first) = before.iter().find(|b| b.together(port) && b.same(port)) {
+            out.push(container_port_clash(port, first));
+        }
+    }
+}
+
+fn one(out: &mut Vec<Finding>, spec: &PodSpec, port: &Port<'_>) {
+    let number = port.port.container_port;
+    if !is_port(number) {
+        let message = format!("containerPort {number} is not between 1 and 65535");
+        out.push(Finding::error("port", port.path.clone().field("containerPort"), message));
+    }
+    if let Some(host) = port.host_port() {
+        let path = port.path.clone().field("hostPort");
+        if !is_port(host) {
+            let message = format!("hostPort {host} is not between 1 and 65535");
+            out.push(Finding::error("port", path, message));
+        } else if spec.host_network == Some(true) && host != number {
+            out.push(
+                Finding::error(
+                    "port",
+                    path,
+                    format!(
+                        "hostPort {host} differs from containerPort {number} in a pod on the host's network"
+                    ),
+                )
+                .related(port.path.clone().field("containerPort"), "the container listens here")
+                .related(FieldPath::spec("hostNetwork"), "on the host's network nothing translates ports")
+                .hint(format!("write hostPort {number}, or remove it")),
+            );
+        }
+    }
+    if let Some(protocol) = &port.port.protocol
+        && !PROTOCOLS.contains(&protocol.as_str())
+    {
+        let path = port.path.clone().field("protocol");
+        out.push(words::not_one_of("port", path, "a protocol", protocol, &PROTOCOLS));
+    }
+    if let Some(ip) = port.host_ip()
+        && ip.parse::<IpAddr>().is_err()
+    {
+        let message = format!("hostIP {} is no IP address", words::quote(ip));
+        out.push(Finding::error("port", port.path.clone().field("hostIP"), message));
+    }
+}
+
+fn name(out: &mut Vec<Finding>, port: &Port<'_>, before: &[Port<'_>]) {
+    let Some(name) = &port.port.name else { return };
+    let path = port.path.clone().field("name");
+    if let Some(fault) = words::port_name_fault(name) {
+        let message = format!("port name {} {fault}", words::quote(name));
+        out.push(Finding::error("port", path.clone(), message));
+    }
+    let first = before.iter().find(|b| b.site.place == port.site.place && b.port.name.as_ref() == Some(name));
+    if let Some(first) = first {
+        let message = format!("two ports of container {} are named {}", port.site.name(), words::quote(name));
+        out.push(
+            Finding::error("port", path, message)
+                .related(first.path.clone().field("name"), "the name is first used here")
+                .hint("rename one"),
+        );
+    }
+}
+
+fn host_port_clash(port: &Port<'_>, first: &Port<'_>) -> Finding {
+    let with_sidecar = port.site.is_sidecar() != first.site.is_sidecar()
+        || (port.site.is_sidecar() && port.site.place != first.site.place);
+    // The API server misses clashes with sidecars; the host does not.
+    let code = if with_sidecar { "G-41" } else { "R8.26" };
+    let n = port.host_port().unwrap_or_default();
+    let protocol = port.protocol();
+    let message = if port.site.place == first.site.place {
+        format!("container {} asks twice for host port {n}/{protocol}", port.site.name())
+    } else {
+        format!(
+            "containers {} and {} both ask for host port {n}/{protocol}",
+            first.site.name(),
+            port.site.name()
+        )
+    };
+    // On the host's network the host port may be a default that nobody wrote.
+    Finding::error(code, port.path.clone().field("hostPort"), message)
+        .related(first.path.clone().field("hostPort"), "the port is first taken here")
+        .hint("give one of them another port")
+}
+
+fn container_port_clash(port: &Port<'_>, first: &Port<'_>) -> Finding {
+    let (n, protocol) = (port.port.container_port, port.protocol());
+    let message = if port.site.place == first.site.place {
+        format!("port {n}/{protocol} is listed twice")
+    } else {
+        let (a, b) = (first.site.name(), port.site.name());
+        format!(
+            "containers {a} and {b} share one network and both name port {n}/{protocol}: only one can listen on it"
+        )
+    };
+    Finding::warning("port", port.path.clone().field("containerPort"), message)
+        .related(first.path.clone().field("containerPort"), "the port is first named here")
+        .hint("give one of them another port")
+}

@@ -1,0 +1,302 @@
+//! Security contexts and sysctls.
+
+use k8s_openapi::api::core::v1::{AppArmorProfile, PodSpec, SeccompProfile, SecurityContext, Sysctl};
+
+use super::{Site, words};
+use crate::source::{FieldPath, Finding};
+
+const PROFILES: [&str; 3] = ["RuntimeDefault", "Localhost", "Unconfined"];
+const CAPABILITIES: [&str; 42] = [
+    "ALL",
+    "AUDIT_CONTROL",
+    "AUDIT_READ",
+    "AUDIT_WRITE",
+    "BLOCK_SUSPEND",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "KILL",
+    "LEASE",
+    "LINUX_IMMUTABLE",
+    "MAC_ADMIN",
+    "MAC_OVERRIDE",
+    "MKNOD",
+    "NET_ADMIN",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_RAW",
+    "PERFMON",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYSLOG",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_CHROOT",
+    "SYS_MODULE",
+    "SYS_NICE",
+    "SYS_PACCT",
+    "SYS_PTRACE",
+    "SYS_RAWIO",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "WAKE_ALARM",
+];
+/// The longest name of a sysctl Kubernetes takes.
+const SYSCTL_BYTES_MAX: usize = 253;
+
+pub(super) fn check_pod(out: &mut Vec<Finding>, spec: &PodSpec) {
+    let Some(context) = &spec.security_context else { return };
+    let path = FieldPath::spec("securityContext");
+    ids(
+        out,
+        &path,
+        &[
+            ("runAsUser", context.run_as_user),
+            ("runAsGroup", context.run_as_group),
+            ("fsGroup", context.fs_group),
+        ],
+    );
+    for (i, &group) in context.supplemental_groups.iter().flatten().enumerate() {
+        id(out, path.clone().field("supplementalGroups").index(i), "supplemental group", group);
+    }
+    for (field, value, allowed) in [
+        ("fsGroupChangePolicy", &context.fs_group_change_policy, ["Always", "OnRootMismatch"]),
+        ("supplementalGroupsPolicy", &context.supplemental_groups_policy, ["Merge", "Strict"]),
+    ] {
+        if let Some(value) = value
+            && !allowed.contains(&value.as_str())
+        {
+            let what = format!("a value of {field}");
+            out.push(words::not_one_of("security", path.clone().field(field), &what, value, &allowed));
+        }
+    }
+    seccomp(out, &path, context.seccomp_profile.as_ref());
+    app_armor(out, &path, context.app_armor_profile.as_ref());
+    for (i, sysctl) in context.sysctls.iter().flatten().enumerate() {
+        check_sysctl(out, path.clone().field("sysctls").index(i).field("name"), spec, sysctl);
+    }
+}
+
+pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
+    let path = site.at("securityContext");
+    let context = site.container.security_context.clone().unwrap_or_default();
+    ids(out, &path, &[("runAsUser", context.run_as_user), ("runAsGroup", context.run_as_group)]);
+    root(out, spec, &path, &context);
+    escalation(out, &path, &context);
+    for (field, names) in [
+        ("add", context.capabilities.as_ref().and_then(|c| c.add.as_ref())),
+        ("drop", context.capabilities.as_ref().and_then(|c| c.drop.as_ref())),
+    ] {
+        for (i, name) in names.into_iter().flatten().enumerate() {
+            capability(out, path.clone().field("capabilities").field(field).index(i), name);
+        }
+    }
+    seccomp(out, &path, context.seccomp_profile.as_ref());
+    app_armor(out, &path, context.app_armor_profile.as_ref());
+    if let Some(mount) = &context.proc_mount
+        && !["Default", "Unmasked"].contains(&mount.as_str())
+    {
+        let path = path.clone().field("procMount");
+        out.push(words::not_one_of(
+            "security",
+            path,
+            "a kind of /proc mount",
+            mount,
+            &["Default", "Unmasked"],
+        ));
+    }
+}
+
+fn ids(out: &mut Vec<Finding>, path: &FieldPath, fields: &[(&'static str, Option<i64>)]) {
+    for &(field, value) in fields {
+        if let Some(value) = value {
+            id(out, path.clone().field(field), field, value);
+        }
+    }
+}
+
+fn id(out: &mut Vec<Finding>, path: FieldPath, what: &str, value: i64) {
+    if !(0..=i64::from(i32::MAX)).contains(&value) {
+        let message = format!("{what} {value} is not between 0 and {}", i32::MAX);
+        out.push(Finding::error("security", path, message));
+    }
+}
+
+/// `runAsNonRoot` and `runAsUser: 0`; each may be the pod's or the container's, the container's wins.
+fn root(out: &mut Vec<Finding>, spec: &PodSpec, path: &FieldPath, context: &SecurityContext) {
+    let pod = spec.security_context.as_ref();
+    let pod_path = FieldPath::spec("securityContext");
+    let (non_root, non_root_at) = match context.run_as_non_root {
+        Some(own) => (own, path),
+        None => (pod.and_then(|p| p.run_as_non_root) == Some(true), &pod_path),
+    };
+    let (user, user_at) = match context.run_as_user {
+        Some(own) => (Some(own), path),
+        None => (pod.and_then(|p| p.run_as_user), &pod_path),
+    };
+    if non_root && user == Some(0) {
+        let finding = Finding::error(
+            "security",
+            user_at.clone().field("runAsUser"),
+            "runAsUser 0 is root, and runAsNonRoot forbids root: the container could never start",
+        )
+        .related(non_root_at.clone().field("runAsNonRoot"), "root is forbidden here")
+        .hint("give another user, or remove runAsNonRoot");
+        // A conflict inside the pod's own context concerns every container: say it once.
+        if !out.contains(&finding) {
+            out.push(finding);
+        }
+    }
+}
+
+fn escalation(out: &mut Vec<Finding>, path: &FieldPath, context: &SecurityContext) {
+    if context.allow_privilege_escalation != Some(false) {
+        return;
+    }
+    let at = path.clone().field("allowPrivilegeEscalation");
+    if context.privileged == Some(true) {
+        out.push(
+            Finding::error(
+                "security",
+                at,
+                "a privileged container cannot be kept from escalating its privileges",
+            )
+            .related(path.clone().field("privileged"), "it is privileged here")
+            .hint("remove `privileged: true`, or `allowPrivilegeEscalation: false`"),
+        );
+        return;
+    }
+    let added = context.capabilities.as_ref().and_then(|c| c.add.as_deref()).unwrap_or_default();
+    if let Some(i) = added.iter().position(|c| ["SYS_ADMIN", "CAP_SYS_ADMIN"].contains(&c.as_str())) {
+        out.push(
+            Finding::error(
+                "security",
+                at,
+                "a container with SYS_ADMIN cannot be kept from escalating its privileges",
+            )
+            .related(path.clone().field("capabilities").field("add").index(i), "SYS_ADMIN is added here")
+            .hint("drop SYS_ADMIN, or remove `allowPrivilegeEscalation: false`"),
+        );
+    }
+}
+
+fn capability(out: &mut Vec<Finding>, path: FieldPath, name: &str) {
+    if CAPABILITIES.contains(&name) {
+        return;
+    }
+    let upper = name.to_ascii_uppercase();
+    let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
+    let finding =
+        Finding::warning("security", path, format!("capability {} is not known", words::quote(name)));
+    out.push(match words::nearest(bare, CAPABILITIES) {
+        Some(near) => finding.hint(format!("did you mean {}?", words::quote(near))),
+        None => finding,
+    });
+}
+
+fn seccomp(out: &mut Vec<Finding>, path: &FieldPath, profile: Option<&SeccompProfile>) {
+    if let Some(p) = profile {
+        confinement(
+            out,
+            path.clone().field("seccompProfile"),
+            &p.type_,
+            p.localhost_profile.as_deref(),
+            true,
+        );
+    }
+}
+
+fn app_armor(out: &mut Vec<Finding>, path: &FieldPath, profile: Option<&AppArmorProfile>) {
+    if let Some(p) = profile {
+        confinement(
+            out,
+            path.clone().field("appArmorProfile"),
+            &p.type_,
+            p.localhost_profile.as_deref(),
+            false,
+        );
+    }
+}
+
+fn confinement(out: &mut Vec<Finding>, path: FieldPath, kind: &str, local: Option<&str>, is_file: bool) {
+    let at = path.clone().field("localhostProfile");
+    match (kind, local) {
+        ("Localhost", None | Some("")) => out.push(
+            Finding::error("security", at, "type `Localhost` needs a localhostProfile")
+                .related(path.field("type"), "the type is set here")
+                .hint("add `localhostProfile`, or use type `RuntimeDefault`"),
+        ),
+        ("Localhost", Some(local)) => {
+            if is_file && let Some(fault) = words::local_path_fault(local) {
+                let message = format!("localhostProfile {} {fault}", words::quote(local));
+                out.push(Finding::error("security", at, message));
+            }
+        }
+        ("RuntimeDefault" | "Unconfined", Some(local)) => {
+            let message = format!("localhostProfile {} is of no use with type `{kind}`", words::quote(local));
+            out.push(
+                Finding::error("security", at, message)
+                    .related(path.field("type"), "the type is set here")
+                    .hint("use type `Localhost`, or remove localhostProfile"),
+            );
+        }
+        ("RuntimeDefault" | "Unconfined", None) => {}
+        (other, _) => {
+            out.push(words::not_one_of(
+                "security",
+                path.field("type"),
+                "a type of profile",
+                other,
+                &PROFILES,
+            ));
+        }
+    }
+}
+
+fn check_sysctl(out: &mut Vec<Finding>, path: FieldPath, spec: &PodSpec, sysctl: &Sysctl) {
+    let name = sysctl.name.as_str();
+    let part = |p: &str| {
+        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+        !p.is_empty() && p.bytes().all(inner)
+    };
+    if name.is_empty() || name.len() > SYSCTL_BYTES_MAX || !name.split(['.', '/']).all(part) {
+        let message = format!("{} is no name of a sysctl", words::quote(name));
+        out.push(Finding::error("sysctl", path, message).hint("for example `net.core.somaxconn`"));
+        return;
+    }
+    let dotted = name.replace('/', ".");
+    let starts = |prefixes: &[&str]| prefixes.iter().any(|p| dotted.starts_with(p));
+    let net = starts(&["net."]);
+    let ipc = starts(&["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."]);
+    let uts = ["kernel.domainname", "kernel.hostname"].contains(&dotted.as_str());
+    let host = |field: &'static str| {
+        Finding::error(
+            "sysctl",
+            path.clone(),
+            format!("sysctl {} would change the host: the pod uses its namespace", words::quote(name)),
+        )
+        .related(FieldPath::spec(field), "the host's namespace is asked for here")
+        .hint("remove one of them")
+    };
+    if net && spec.host_network == Some(true) {
+        out.push(host("hostNetwork"));
+    } else if ipc && spec.host_ipc == Some(true) {
+        out.push(host("hostIPC"));
+    } else if !net && !ipc && !uts {
+        let message =
+            format!("sysctl {} is not a pod's own: it would change the whole host", words::quote(name));
+        out.push(
+            Finding::error("sysctl", path, message)
+                .hint("a pod can set net.*, kernel.shm*, kernel.msg*, kernel.sem and fs.mqueue.*"),
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! What can be seen on a plan.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::dialect::plan;
+use crate::validate::validate_plan;
+
+fn check_plan(annotations: Value, spec: Value, expected: &[Expected]) -> Vec<Finding> {
+    let input = pod_of(json!({"metadata": {"name": "p", "annotations": annotations}, "spec": spec}));
+    let planned = plan(&input, &FeatureGates::default()).expect("a plan");
+    let found = validate_plan(&input, &planned.plan);
+    assert_findings(&format!("{annotations} {spec}"), &found, expected);
+    found
+}
+
+fn depends(text: &str) -> Value {
+    json!({"outrigger.dev/depends-on": text})
+}
+
+fn c(name: &str) -> Value {
+    json!({"name": name, "image": "i:1"})
+}
+
+fn with(name: &str, fields: Value) -> Value {
+    let mut container = c(name);
+    merge(&mut container, fields);
+    container
+}
+
+const DEPENDS_ON: &str = "metadata.annotations[outrigger.dev/depends-on]";
+
+#[test]
+fn plain_pods_and_good_orders_have_no_findings() {
+    let none = json!({});
+    check_plan(none.clone(), json!({"containers": [c("a"), c("b")]}), &[]);
+    check_plan(
+        none,
+        json!({"initContainers": [c("i"), with("s", json!({"restartPolicy": "Always"}))], "containers": [c("a")]}),
+        &[],
+    );
+    let jobs = json!({"restartPolicy": "OnFailure", "containers": [c("a"), c("b")]});
+    check_plan(depends("a: b completed"), jobs, &[]);
+    check_plan(depends("a: b ready"), json!({"containers": [c("a"), c("b")]}), &[]);
+}
+
+#[test]
+fn nobody_can_wait_for_the_end_of_what_never_ends() {
+    let sidecar =
+        json!({"initContainers": [with("s", json!({"restartPolicy": "Always"}))], "containers": [c("a")]});
+    let found = check_plan(
+        depends("a: s completed"),
+        sidecar,
+        &[("deadlock", DEPENDS_ON, "`a` waits for `s` to complete, and `s` is a sidecar")],
+    );
+    assert_eq!(found[0].severity, Severity::Error);
+    assert_eq!(found[0].related[0].0.to_string(), "spec.initContainers[0]");
+    let always = json!({"containers": [c("a"), c("b")]});
+    let found = check_plan(
+        depends("a: b completed"),
+        always,
+        &[("deadlock", DEPENDS_ON, "started again whenever it ends")],
+    );
+    assert_eq!(found[0].related[0].0.to_string(), "spec.restartPolicy");
+    let own = json!({"restartPolicy": "Never", "containers": [c("a"), with("b", json!({"restartPolicy": "Always"}))]});
+    let found = check_plan(depends("a: b completed"), own, &[("deadlock", DEPENDS_ON, "`b`")]);
+    assert_eq!(found[0].related[0].0.to_string(), "spec.containers[1].restartPolicy");
+}
+
+#[test]
+fn an_init_container_is_completed_not_ready() {
+    let spec = json!({"initContainers": [c("i")], "containers": [c("a")]});
+    let found =
+        check_plan(depends("a: i ready"), spec, &[("deadlock", DEPENDS_ON, "never ready but completes")]);
+    assert_eq!(found[0].severity, Severity::Warning);
+}
+
+#[test]
+fn lp_28_readiness_of_what_obviously_ends() {
+    let priority = |n: &str| json!([{"name": "KRUISE_CONTAINER_PRIORITY", "value": n}]);
+    let level = |policy: &str, command: Value| {
+        json!({"restartPolicy": policy, "containers": [
+            with("first", json!({"env": priority("1"), "command": command})), c("then")]})
+    };
+    let at = "spec.containers[1]";
+    for ends in [
+        json!(["true"]),
+        json!(["/bin/true"]),
+        json!(["sh", "-c", "exit 0"]),
+        json!(["/bin/sh", "-c", "mkdir /a && touch /a/b; exit 0"]),
+    ] {
+        let found =
+            check_plan(json!({}), level("Never", ends.clone()), &[("LP-28", at, "`first` ends by itself")]);
+        assert_eq!(found[0].severity, Severity::Warning);
+        assert_eq!(found[0].related[0].0.to_string(), "spec.containers[0].command");
+        check_plan(json!({}), level("Always", ends), &[("deadlock", at, "started again and again")]);
+    }
+    for stays in [
+        json!(["sleep", "9"]),
+        json!(["sh", "-c", "echo hi; serve"]),
+        json!(["sh", "-c", "true | cat"]),
+        json!([]),
+    ] {
+        check_plan(json!({}), level("Never", stays), &[]);
+    }
+    // Fenced, the dependent could only run while the other does.
+    let jobs =
+        json!({"restartPolicy": "Never", "containers": [c("a"), with("b", json!({"command": ["true"]}))]});
+    let found = check_plan(
+        depends("a: b ready fence"),
+        jobs,
+        &[("deadlock", DEPENDS_ON, "runs only while `b` is ready")],
+    );
+    assert_eq!(found[0].severity, Severity::Error);
+}
+
+#[test]
+fn probes_that_never_pass_hold_up_others() {
+    let probed = |field: &str, command: Value| {
+        let mut sidecar = with("s", json!({"restartPolicy": "Always"}));
+        sidecar[field] = json!({"exec": {"command": command}});
+        json!({"initContainers": [sidecar], "containers": [c("a")]})
+    };
+    let none = json!({});
+    let at = "spec.initContainers[0].startupProbe";
+    check_plan(
+        none.clone(),
+        probed("startupProbe", json!(["false"])),
+        &[("deadlock", at, "`a` waits for `s`")],
+    );
+    check_plan(
+        none.clone(),
+        probed("startupProbe", json!(["sh", "-c", "exit 1"])),
+        &[("deadlock", at, "never passes")],
+    );
+    check_plan(none.clone(), probed("startupProbe", json!(["true"])), &[]);
+    // Native sidecars gate by startup only; nobody waits for readiness.
+    check_plan(none, probed("readinessProbe", json!(["false"])), &[]);
+    let at = "spec.initContainers[0].readinessProbe";
+    check_plan(depends("a: s ready"), probed("readinessProbe", json!(["false"])), &[("deadlock", at, "`a`")]);
+}
+
+#[test]
+fn restarts_and_ends_that_never_come() {
+    let spec = json!({"initContainers": [c("i")], "containers": [c("a")]});
+    check_plan(
+        depends("a: i completed restart"),
+        spec,
+        &[("restart", DEPENDS_ON, "does not restart once it has completed")],
+    );
+    let own = json!({"containers": [c("a"), with("b", json!({"restartPolicy": "Always"}))]});
+    check_plan(
+        depends("b: fatal"),
+        own,
+        &[("restart", "spec.containers[1].restartPolicy", "never ends for good")],
+    );
+    let two = |policy: &str| json!({"restartPolicy": policy, "containers": [c("a"), c("b")]});
+    check_plan(depends("a: primary"), two("Always"), &[("restart", DEPENDS_ON, "complete when `a` is")]);
+    check_plan(depends("a: primary"), two("Never"), &[]);
+}
+
+#[test]
+fn a_deadline_before_the_first_start() {
+    let delayed = |deadline: i64| {
+        let probe = json!({"exec": {"command": ["x"]}, "initialDelaySeconds": 20});
+        let slow = with("s", json!({"restartPolicy": "Always", "startupProbe": probe}));
+        let hook = json!({"postStart": {"sleep": {"seconds": 10}}});
+        let slower = with("t", json!({"restartPolicy": "Always", "lifecycle": hook}));
+        json!({"activeDeadlineSeconds": deadline, "initContainers": [slow, slower], "containers": [c("a")]})
+    };
+    let at = "spec.activeDeadlineSeconds";
+    check_plan(json!({}), delayed(31), &[]);
+    check_plan(json!({}), delayed(30), &[("deadline", at, "`a` cannot start before 30 s have passed")]);
+    check_plan(json!({}), delayed(15), &[("deadline", at, "`t` cannot start before 20 s")]);
+}
+
+#[test]
+fn more_stages_than_the_grace_can_serve() {
+    let chain = |grace: i64| {
+        let sidecars: Vec<Value> =
+            (0..3).map(|i| with(&format!("s{i}"), json!({"restartPolicy": "Always"}))).collect();
+        let mut entries = vec![c("i0"), c("i1")];
+        entries.extend(sidecars);
+        json!({"terminationGracePeriodSeconds": grace, "initContainers": entries, "containers": [c("a")]})
+    };
+    let at = "spec.terminationGracePeriodSeconds";
+    check_plan(json!({}), chain(8), &[]);
+    let found =
+        check_plan(json!({}), chain(7), &[("stop", at, "4 stages stop one after another in a grace of 7 s")]);
+    assert_eq!(found[0].hint.as_deref(), Some("raise terminationGracePeriodSeconds to 8 or more"));
+    assert_eq!(found[0].related[0].0.to_string(), "spec.initContainers[2]");
+    // Without grace everything is killed at once, as asked; and one stage needs no more than it gets.
+    check_plan(json!({}), chain(0), &[]);
+    check_plan(json!({}), json!({"terminationGracePeriodSeconds": 1, "containers": [c("a")]}), &[]);
+}
