@@ -1,0 +1,395 @@
+//! Resource limits: cgroup v1, v2 and the mixture of both.
+//!
+//! A container lives in `outrigger/SANDBOX/CONTAINER`. Joining a v1 controller after the fork costs an RCU grace period
+//! (several milliseconds), joining the unified hierarchy while forking costs nothing. So a container always is in the
+//! unified hierarchy where there is one (devices by BPF, `cgroup.kill`), and in a v1 controller only when the pod or
+//! the container asks for something only that controller can do.
+
+mod bpf;
+mod devices;
+mod limits;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::open_dir;
+use super::sys;
+use crate::Resources;
+
+/// The directory all of Outrigger's cgroups are in.
+const TOP: &str = "outrigger";
+
+/// The cgroup mounts of this machine.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Hierarchies {
+    /// Where the unified hierarchy is.
+    pub(crate) unified: Option<PathBuf>,
+    /// Controllers of the unified hierarchy.
+    pub(crate) unified_controllers: Vec<String>,
+    /// v1 controllers by name.
+    pub(crate) v1: BTreeMap<String, PathBuf>,
+}
+
+impl Hierarchies {
+    /// Finds what is mounted here.
+    pub(crate) fn detect() -> Self {
+        let mut found = fs::read_to_string("/proc/self/mountinfo")
+            .map_or_else(|_| Self::default(), |text| Self::parse(&text));
+        if let Some(unified) = &found.unified {
+            let controllers = fs::read_to_string(unified.join("cgroup.controllers")).unwrap_or_default();
+            found.unified_controllers = controllers.split_whitespace().map(str::to_owned).collect();
+        }
+        found
+    }
+
+    fn parse(mountinfo: &str) -> Self {
+        let mut found = Self::default();
+        for line in mountinfo.lines() {
+            let Some((mount, source)) = line.split_once(" - ") else { continue };
+            let Some(point) = mount.split(' ').nth(4) else { continue };
+            let mut source = source.split(' ');
+            match source.next() {
+                Some("cgroup2") => {
+                    found.unified.get_or_insert_with(|| PathBuf::from(point));
+                }
+                Some("cgroup") => {
+                    let options = source.nth(1).unwrap_or_default();
+                    for controller in ["cpu", "cpuacct", "memory", "devices", "pids", "freezer"] {
+                        if options.split(',').any(|option| option == controller) {
+                            found.v1.entry(controller.to_owned()).or_insert_with(|| PathBuf::from(point));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Whether everything is in the unified hierarchy, so that containers may see it as /sys/fs/cgroup.
+    pub(crate) fn is_unified(&self) -> bool {
+        self.unified.is_some() && self.v1.is_empty()
+    }
+
+    fn v1_dir(&self, controller: &str, path: &str) -> Option<PathBuf> {
+        Some(self.v1.get(controller)?.join(path))
+    }
+
+    /// Every directory a cgroup of this path can have, the unified one first.
+    fn dirs(&self, path: &str) -> Vec<PathBuf> {
+        let mut dirs: Vec<PathBuf> =
+            self.unified.iter().chain(self.v1.values()).map(|root| root.join(path)).collect();
+        dirs.dedup();
+        dirs
+    }
+
+    /// Kills everything in a cgroup and below it.
+    pub(crate) fn kill(&self, path: &str) {
+        for dir in self.dirs(path) {
+            kill_tree(&dir);
+        }
+    }
+
+    /// Processes in a cgroup and below it, over all hierarchies.
+    pub(crate) fn processes(&self, path: &str) -> Vec<i32> {
+        let mut pids = Vec::new();
+        let mut pending = self.dirs(path);
+        while let Some(dir) = pending.pop() {
+            pids.extend(processes(&dir));
+            pending.extend(subdirectories(&dir));
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// Removes a cgroup and everything below it. Returns what could not be removed.
+    pub(crate) fn remove(&self, path: &str) -> Vec<PathBuf> {
+        self.dirs(path).into_iter().filter(|dir| !remove_tree(dir)).collect()
+    }
+
+    /// Makes a cgroup in the unified hierarchy, where there is one and it can be written to.
+    pub(crate) fn make_unified(&self, path: &str) -> Option<PathBuf> {
+        let dir = self.unified.as_ref()?.join(path);
+        fs::create_dir_all(&dir).ok().map(|()| dir)
+    }
+
+    /// Whether there is such a cgroup in any hierarchy.
+    pub(crate) fn exists(&self, path: &str) -> bool {
+        self.dirs(path).iter().any(|dir| dir.exists())
+    }
+}
+
+/// Path of a sandbox's cgroup.
+pub(crate) fn sandbox_path(sandbox: &str) -> String {
+    format!("{TOP}/{sandbox}")
+}
+
+/// Path of a container's cgroup.
+pub(crate) fn container_path(sandbox: &str, container: &str) -> String {
+    format!("{TOP}/{sandbox}/{container}")
+}
+
+/// A container's cgroups, made and limited, with nobody in them yet.
+pub(crate) struct Prepared {
+    unified: Option<OwnedFd>,
+    join: Vec<PathBuf>,
+    oom: Option<OomCounter>,
+    /// What could not be done as asked.
+    pub(crate) warnings: Vec<String>,
+}
+
+struct OomCounter {
+    file: PathBuf,
+    before: u64,
+}
+
+impl Prepared {
+    /// Makes a container's cgroups. Never fails: what the machine refuses becomes a warning.
+    pub(crate) fn new(
+        hierarchies: &Hierarchies,
+        sandbox: &str,
+        container: &str,
+        pod: &Resources,
+        own: &Resources,
+        all_devices: bool,
+    ) -> Self {
+        let mut prepared = Prepared { unified: None, join: Vec::new(), oom: None, warnings: Vec::new() };
+        let path = container_path(sandbox, container);
+        let pod_path = sandbox_path(sandbox);
+
+        let mut devices_limited = all_devices;
+        if let Some(root) = &hierarchies.unified {
+            match prepared.make_unified(hierarchies, root, &pod_path, &path, pod, own) {
+                Ok(dir) => {
+                    if !devices_limited {
+                        match devices::attach(dir.as_fd()) {
+                            Ok(()) => devices_limited = true,
+                            Err(error) if hierarchies.v1.contains_key("devices") => drop(error),
+                            Err(error) => prepared.warn("devices are not limited", &error),
+                        }
+                    }
+                    prepared.unified = Some(dir);
+                }
+                Err(error) => prepared.warn(&format!("no cgroup in {}", root.display()), &error),
+            }
+        }
+
+        for controller in limits::CONTROLLERS_V1 {
+            if !limits::needs_v1(controller, pod) && !limits::needs_v1(controller, own) {
+                continue;
+            }
+            let Some(dir) = hierarchies.v1_dir(controller, &path) else {
+                if !hierarchies.unified_controllers.iter().any(|has| has == controller) {
+                    prepared
+                        .warnings
+                        .push(format!("no {controller} controller on this machine: its limits do not apply"));
+                }
+                continue;
+            };
+            match fs::create_dir_all(&dir).and_then(|()| limits::apply_v1(controller, &dir, own)) {
+                Ok(()) => prepared.join(&dir),
+                Err(error) => prepared.warn(&format!("{controller} limits do not apply"), &error),
+            }
+        }
+        if !devices_limited || (prepared.unified.is_none() && hierarchies.v1.contains_key("devices")) {
+            // Without the unified hierarchy this cgroup also is the list of the container's processes.
+            if let Some(dir) = hierarchies.v1_dir("devices", &path) {
+                let limited = fs::create_dir_all(&dir)
+                    .and_then(|()| if devices_limited { Ok(()) } else { devices::apply_v1(&dir) });
+                match limited {
+                    Ok(()) => prepared.join(&dir),
+                    Err(error) => prepared.warn("devices are not limited", &error),
+                }
+            }
+        }
+        if limits::needs_v1("memory", own) || limits::needs_v1("memory", pod) {
+            prepared.oom = OomCounter::find(hierarchies, &path);
+        }
+        prepared
+    }
+
+    fn make_unified(
+        &mut self,
+        hierarchies: &Hierarchies,
+        root: &Path,
+        pod_path: &str,
+        path: &str,
+        pod: &Resources,
+        own: &Resources,
+    ) -> io::Result<OwnedFd> {
+        let dir = root.join(path);
+        fs::create_dir_all(&dir)?;
+        if limits::needs_v2(pod) || limits::needs_v2(own) {
+            let wanted: Vec<&str> = limits::CONTROLLERS_V2
+                .into_iter()
+                .filter(|name| hierarchies.unified_controllers.iter().any(|has| has == name))
+                .collect();
+            if !wanted.is_empty() {
+                if let Err(error) = limits::enable_v2(root, pod_path, &wanted) {
+                    self.warn("limits do not apply", &error);
+                } else if let Err(error) = limits::apply_v2(&dir, own, &wanted) {
+                    self.warn("some limits do not apply", &error);
+                }
+            }
+        }
+        open_dir(&dir)
+    }
+
+    fn join(&mut self, dir: &Path) {
+        let procs = dir.join("cgroup.procs");
+        if !self.join.contains(&procs) {
+            self.join.push(procs);
+        }
+    }
+
+    fn warn(&mut self, what: &str, error: &io::Error) {
+        self.warnings.push(format!("{what}: {}", sys::errno_text(error)));
+    }
+
+    /// The cgroup to fork into.
+    pub(crate) fn unified(&self) -> Option<BorrowedFd<'_>> {
+        self.unified.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Moves a process into those cgroups that a fork cannot enter by itself; `0` is the caller.
+    pub(crate) fn adopt(&self, pid: i32) -> io::Result<()> {
+        for procs in &self.join {
+            fs::write(procs, pid.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel killed something in here for want of memory.
+    pub(crate) fn oom_killed(&self) -> bool {
+        self.oom.as_ref().is_some_and(|counter| oom_kills(&counter.file).unwrap_or(0) > counter.before)
+    }
+}
+
+impl OomCounter {
+    fn find(hierarchies: &Hierarchies, path: &str) -> Option<Self> {
+        let file = match hierarchies.v1_dir("memory", path) {
+            Some(dir) => dir.join("memory.oom_control"),
+            None => hierarchies.unified.as_ref()?.join(path).join("memory.events"),
+        };
+        Some(OomCounter { before: oom_kills(&file).unwrap_or(0), file })
+    }
+}
+
+fn oom_kills(file: &Path) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// Makes a sandbox's cgroup and limits it. Returns what could not be done as asked.
+pub(crate) fn prepare_sandbox(
+    hierarchies: &Hierarchies,
+    sandbox: &str,
+    resources: &Resources,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let path = sandbox_path(sandbox);
+    if let Some(root) = &hierarchies.unified {
+        let dir = root.join(&path);
+        if let Err(error) = fs::create_dir_all(&dir) {
+            warnings.push(format!("no cgroup in {}: {}", root.display(), sys::errno_text(&error)));
+        } else if limits::needs_v2(resources) {
+            let wanted: Vec<&str> = limits::CONTROLLERS_V2
+                .into_iter()
+                .filter(|name| hierarchies.unified_controllers.iter().any(|has| has == name))
+                .collect();
+            let limited = limits::enable_v2(root, TOP, &wanted)
+                .and_then(|()| limits::apply_v2(&dir, resources, &wanted));
+            if let Err(error) = limited {
+                warnings.push(format!("pod limits do not apply: {}", sys::errno_text(&error)));
+            }
+        }
+    }
+    for controller in limits::CONTROLLERS_V1 {
+        if !limits::needs_v1(controller, resources) {
+            continue;
+        }
+        let Some(dir) = hierarchies.v1_dir(controller, &path) else { continue };
+        let limited = fs::create_dir_all(&dir).and_then(|()| limits::apply_v1(controller, &dir, resources));
+        if let Err(error) = limited {
+            warnings
+                .push(format!("{controller} limits of the pod do not apply: {}", sys::errno_text(&error)));
+        }
+    }
+    warnings
+}
+
+fn processes(dir: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|pid| pid.parse().ok()).filter(|pid| *pid > 0).collect()
+}
+
+fn kill_tree(dir: &Path) {
+    if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    for child in subdirectories(dir) {
+        kill_tree(&child);
+    }
+    // A process may fork while the list is read; a group that keeps forking for this long has no limit anyway.
+    for _ in 0..64 {
+        let pids = processes(dir);
+        if pids.is_empty() {
+            return;
+        }
+        for pid in pids {
+            let _ = sys::kill(pid, libc::SIGKILL);
+        }
+    }
+}
+
+fn remove_tree(dir: &Path) -> bool {
+    for child in subdirectories(dir) {
+        remove_tree(&child);
+    }
+    match fs::remove_dir(dir) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+fn subdirectories(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hybrid_mounts_are_told_apart() {
+        let found = Hierarchies::parse(
+            "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
+             32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:4 - cgroup cgroup rw,cpu,cpuacct\n\
+             35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+             40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n\
+             41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n",
+        );
+        assert_eq!(found.unified.as_deref(), Some(Path::new("/sys/fs/cgroup/unified")));
+        assert_eq!(found.v1["cpu"], found.v1["cpuacct"]);
+        assert_eq!(found.v1["memory"], Path::new("/sys/fs/cgroup/memory"));
+        assert!(!found.is_unified());
+    }
+
+    #[test]
+    fn a_machine_with_v2_only_is_unified() {
+        let found =
+            Hierarchies::parse("30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
+        assert!(found.is_unified());
+    }
+}

@@ -1,0 +1,13 @@
+//! Inside a container: what its first process, and every process exec'd into it, does before the user's program runs.
+
+pub(crate) mod caps;
+mod copy;
+mod dev;
+pub(crate) mod init;
+mod mounts;
+pub(crate) mod process;
+mod root;
+mod rootfs;
+pub(crate) mod signal;
+mod terminal;
+pub(crate) mod user;

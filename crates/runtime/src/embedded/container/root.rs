@@ -1,0 +1,158 @@
+//! Paths inside a root file system that somebody else filled.
+//!
+//! An image may hold symbolic links to anywhere. Every path of a container is resolved by the kernel with the
+//! container's root as `/` (`RESOLVE_IN_ROOT`), and mounts are attached to the descriptor that came out of it, never to
+//! a path that could be swapped in between.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+};
+
+/// Links followed while directories are created, before it is called a loop.
+const LINKS_MAX: u32 = 40;
+
+/// A container's root directory.
+pub(crate) struct Root {
+    fd: OwnedFd,
+}
+
+impl Root {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Root { fd }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Opens what is at `path`, links followed, without reading it.
+    pub(crate) fn find(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.open(path, OFlags::PATH)
+    }
+
+    /// Opens `path` for reading.
+    pub(crate) fn read_to_string(&self, path: &str) -> io::Result<String> {
+        let fd = self.open(Path::new(path), OFlags::RDONLY | OFlags::NONBLOCK)?;
+        io::read_to_string(std::fs::File::from(fd))
+    }
+
+    fn open(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        self.resolve(path, flags, ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
+    }
+
+    fn resolve(&self, path: &Path, flags: OFlags, resolve: ResolveFlags) -> io::Result<OwnedFd> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        loop {
+            match rustix::fs::openat2(&self.fd, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                // The kernel saw a rename it cannot rule out to be an escape, and asks to try again.
+                Err(Errno::AGAIN) => continue,
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// Opens the directory `path`, making what is missing.
+    pub(crate) fn dir(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.dir_following(path, 0)
+    }
+
+    fn dir_following(&self, path: &Path, links: u32) -> io::Result<OwnedFd> {
+        let wanted = OFlags::PATH | OFlags::DIRECTORY;
+        match self.open(path, wanted) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => return result,
+        }
+        if links > LINKS_MAX {
+            return Err(io::Error::from_raw_os_error(libc::ELOOP));
+        }
+        let (parent, name) = split(path)?;
+        let parent_fd = self.dir_following(parent, links + 1)?;
+        match rustix::fs::mkdirat(&parent_fd, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => {
+                // A link to something that does not exist yet (`/var/run` to `/run`): make what it points to.
+                if let Ok(target) = rustix::fs::readlinkat(&parent_fd, name, Vec::new()) {
+                    let target =
+                        target.into_string().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+                    return self.dir_following(&parent.join(target), links + 1);
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        self.open(path, wanted)
+    }
+
+    /// Opens the file `path` as a mount target, making it and its directories when missing.
+    pub(crate) fn file(&self, path: &Path) -> io::Result<OwnedFd> {
+        match self.find(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => return result,
+        }
+        let (parent, name) = split(path)?;
+        let parent = self.dir(parent)?;
+        match rustix::fs::mknodat(&parent, name, FileType::RegularFile, Mode::from_raw_mode(0o644), 0) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.find(path)
+    }
+}
+
+/// Parent and name; a path that ends in `..` or is the root has none.
+fn split(path: &Path) -> io::Result<(&Path, &std::ffi::OsStr)> {
+    match (path.parent(), path.components().next_back()) {
+        (Some(parent), Some(Component::Normal(name))) => Ok((parent, name)),
+        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    }
+}
+
+/// A new file system instance, not mounted anywhere yet.
+pub(crate) fn new_filesystem(
+    kind: &str,
+    options: &[(&str, &str)],
+    attributes: MountAttrFlags,
+) -> io::Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        if value.is_empty() {
+            fsconfig_set_flag(&context, *key)?;
+        } else {
+            fsconfig_set_string(&context, *key, *value)?;
+        }
+    }
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// A copy of the mount at `source` that is not mounted anywhere yet, with the mounts below it when `recursive`.
+pub(crate) fn clone_mount(source: &Path, recursive: bool) -> io::Result<OwnedFd> {
+    Ok(open_tree(rustix::fs::CWD, source, clone_flags(recursive))?)
+}
+
+/// [`clone_mount`] of something already open.
+pub(crate) fn clone_mount_fd(source: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Ok(open_tree(source, "", clone_flags(false) | OpenTreeFlags::AT_EMPTY_PATH)?)
+}
+
+fn clone_flags(recursive: bool) -> OpenTreeFlags {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    if recursive { flags | OpenTreeFlags::AT_RECURSIVE } else { flags }
+}
+
+/// Mounts what the functions above made on an open target.
+pub(crate) fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mount, "", target, "", flags)?)
+}
+
+/// `path` relative to the root, whatever it says.
+pub(crate) fn relative(path: &Path) -> PathBuf {
+    path.components().filter(|part| matches!(part, Component::Normal(_))).collect()
+}

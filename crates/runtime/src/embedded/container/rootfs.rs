@@ -1,0 +1,115 @@
+//! The root file system: the image's layers below, a throw-away layer of the container's own on top.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, move_mount,
+};
+
+use super::copy::copy_layers;
+use crate::embedded::fault::{Context, Fault};
+
+/// Options longer than this do not reach the kernel through mount(2).
+const OPTIONS_MAX: usize = 4000;
+
+/// Mounts the container's root file system at `dir/rootfs`, in the caller's own mount namespace, and returns that path.
+pub(super) fn mount_rootfs(dir: &Path, layers: &[PathBuf]) -> Result<PathBuf, Fault> {
+    let target = dir.join("rootfs");
+    if layers.is_empty() {
+        return Err(Fault::create("the image has no layers: there is nothing to run"));
+    }
+    for layer in layers {
+        if !layer.is_dir() {
+            return Err(Fault::create(format!("layer {} of the image is not a directory", layer.display())));
+        }
+    }
+    let overlay = Overlay { upper: dir.join("upper"), work: dir.join("work"), layers };
+    for new in [&target, &overlay.upper, &overlay.work] {
+        fs::create_dir_all(new).creating(|| format!("cannot make {}", new.display()))?;
+    }
+    if let Err(refused) = overlay.mount(&target) {
+        copy_layers(layers, &target).map_err(|error| {
+            Fault::create(format!("overlayfs is refused ({refused}), and copying the image failed: {error}"))
+        })?;
+        rustix::mount::mount_bind(&target, &target).creating(|| "cannot mount the root file system")?;
+    }
+    Ok(target)
+}
+
+struct Overlay<'a> {
+    upper: PathBuf,
+    work: PathBuf,
+    layers: &'a [PathBuf],
+}
+
+impl Overlay<'_> {
+    fn mount(&self, target: &Path) -> io::Result<()> {
+        let options = self.options()?;
+        if options.len() > OPTIONS_MAX {
+            return self.mount_layer_by_layer(target);
+        }
+        // `volatile` saves syncing a layer that is thrown away; kernels before 5.10 do not know it.
+        let volatile = format!("{options},volatile");
+        self.mount_with(target, &volatile).or_else(|_| self.mount_with(target, &options))
+    }
+
+    fn mount_with(&self, target: &Path, options: &str) -> io::Result<()> {
+        let options = std::ffi::CString::new(options)?;
+        Ok(mount("overlay", target, "overlay", MountFlags::empty(), options.as_c_str())?)
+    }
+
+    fn options(&self) -> io::Result<String> {
+        let mut lower = Vec::with_capacity(self.layers.len());
+        for layer in self.layers.iter().rev() {
+            lower.push(escape(layer)?);
+        }
+        Ok(format!(
+            "lowerdir={},upperdir={},workdir={}",
+            lower.join(":"),
+            escape(&self.upper)?,
+            escape(&self.work)?
+        ))
+    }
+
+    fn mount_layer_by_layer(&self, target: &Path) -> io::Result<()> {
+        let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        for layer in self.layers.iter().rev() {
+            fsconfig_set_string(&context, "lowerdir+", layer.as_os_str().as_bytes())?;
+        }
+        fsconfig_set_string(&context, "upperdir", self.upper.as_os_str().as_bytes())?;
+        fsconfig_set_string(&context, "workdir", self.work.as_os_str().as_bytes())?;
+        fsconfig_set_flag(&context, "volatile")?;
+        fsconfig_create(&context)?;
+        let mounted = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        Ok(move_mount(&mounted, "", rustix::fs::CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+    }
+}
+
+/// A path within the options: overlayfs splits at colons and commas.
+fn escape(path: &Path) -> io::Result<String> {
+    let path = path.to_str().ok_or_else(|| io::Error::other(format!("{} is not UTF-8", path.display())))?;
+    let mut escaped = String::with_capacity(path.len());
+    for c in path.chars() {
+        if matches!(c, ':' | ',' | '\\') {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    Ok(escaped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_top_layer_comes_first_and_separators_are_escaped() {
+        let layers = [PathBuf::from("/l/a:b"), PathBuf::from("/l/c,d")];
+        let overlay = Overlay { upper: "/c/upper".into(), work: "/c/work".into(), layers: &layers };
+        assert_eq!(overlay.options().unwrap(), r"lowerdir=/l/c\,d:/l/a\:b,upperdir=/c/upper,workdir=/c/work");
+    }
+}

@@ -1,0 +1,83 @@
+//! Signals by name.
+
+const NAMES: [(&str, i32); 31] = [
+    ("HUP", libc::SIGHUP),
+    ("INT", libc::SIGINT),
+    ("QUIT", libc::SIGQUIT),
+    ("ILL", libc::SIGILL),
+    ("TRAP", libc::SIGTRAP),
+    ("ABRT", libc::SIGABRT),
+    ("BUS", libc::SIGBUS),
+    ("FPE", libc::SIGFPE),
+    ("KILL", libc::SIGKILL),
+    ("USR1", libc::SIGUSR1),
+    ("SEGV", libc::SIGSEGV),
+    ("USR2", libc::SIGUSR2),
+    ("PIPE", libc::SIGPIPE),
+    ("ALRM", libc::SIGALRM),
+    ("TERM", libc::SIGTERM),
+    ("STKFLT", libc::SIGSTKFLT),
+    ("CHLD", libc::SIGCHLD),
+    ("CONT", libc::SIGCONT),
+    ("STOP", libc::SIGSTOP),
+    ("TSTP", libc::SIGTSTP),
+    ("TTIN", libc::SIGTTIN),
+    ("TTOU", libc::SIGTTOU),
+    ("URG", libc::SIGURG),
+    ("XCPU", libc::SIGXCPU),
+    ("XFSZ", libc::SIGXFSZ),
+    ("VTALRM", libc::SIGVTALRM),
+    ("PROF", libc::SIGPROF),
+    ("WINCH", libc::SIGWINCH),
+    ("IO", libc::SIGIO),
+    ("PWR", libc::SIGPWR),
+    ("SYS", libc::SIGSYS),
+];
+
+/// Number of a signal given as `SIGTERM`, `TERM`, `15`, `SIGRTMIN+3` or `RTMAX-1`.
+pub(crate) fn number(name: &str) -> Option<i32> {
+    let (first, last) = (34, libc::SIGRTMAX());
+    if let Ok(number) = name.parse::<i32>() {
+        return (1..=last).contains(&number).then_some(number);
+    }
+    let upper = name.to_ascii_uppercase();
+    let bare = upper.strip_prefix("SIG").unwrap_or(&upper);
+    // SIGRTMIN is what the container's libc says, which is 34 with glibc, whatever ours reserves.
+    let real_time = if let Some(rest) = bare.strip_prefix("RTMIN") {
+        Some(first + if rest.is_empty() { 0 } else { rest.strip_prefix('+')?.parse::<i32>().ok()? })
+    } else if let Some(rest) = bare.strip_prefix("RTMAX") {
+        Some(last - if rest.is_empty() { 0 } else { rest.strip_prefix('-')?.parse::<i32>().ok()? })
+    } else {
+        None
+    };
+    match real_time {
+        Some(number) => (first..=last).contains(&number).then_some(number),
+        None => NAMES.iter().find(|(known, _)| *known == bare).map(|(_, number)| *number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_is_understood() {
+        for (name, expected) in [
+            ("SIGTERM", Some(15)),
+            ("TERM", Some(15)),
+            ("term", Some(15)),
+            ("15", Some(15)),
+            ("SIGKILL", Some(9)),
+            ("SIGRTMIN+3", Some(37)),
+            ("RTMIN", Some(34)),
+            ("SIGRTMAX-1", Some(63)),
+            ("SIGRTMIN+31", None),
+            ("0", None),
+            ("65", None),
+            ("SIGFOO", None),
+            ("", None),
+        ] {
+            assert_eq!(number(name), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Who a container runs as: the manifest's numbers, the image's USER, and the image's own /etc/passwd and /etc/group.
+
+use super::root::Root;
+use crate::embedded::fault::Fault;
+use crate::{ContainerSpec, Identity};
+
+/// The user a container's processes become.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Supplementary groups, the primary one included.
+    pub(crate) groups: Vec<u32>,
+    /// Home directory, for `$HOME`.
+    pub(crate) home: String,
+}
+
+/// Finds the user and refuses root where the manifest does, in the kubelet's words.
+pub(super) fn resolve(spec: &ContainerSpec, root: &Root, pod: &str) -> Result<User, Fault> {
+    let identity = &spec.identity;
+    let image_user = spec.image.user.as_deref().unwrap_or("");
+    let (user, group) = image_user.split_once(':').unwrap_or((image_user, ""));
+    if identity.run_as_non_root {
+        refuse_root(identity, user, pod, &spec.name)?;
+    }
+    let passwd = root.read_to_string("etc/passwd").unwrap_or_default();
+    let groups = root.read_to_string("etc/group").unwrap_or_default();
+    select(identity, user, group, &Tables { passwd: &passwd, groups: &groups })
+}
+
+fn refuse_root(identity: &Identity, image_user: &str, pod: &str, container: &str) -> Result<(), Fault> {
+    let whom = format!("(pod: \"{pod}\", container: {container})");
+    match identity.run_as_user {
+        Some(0) => Err(Fault::config(format!("container's runAsUser breaks non-root policy {whom}"))),
+        Some(_) => Ok(()),
+        None => match image_user.parse::<u32>() {
+            Ok(0) => {
+                Err(Fault::config(format!("container has runAsNonRoot and image will run as root {whom}")))
+            }
+            Ok(_) => Ok(()),
+            Err(_) if image_user.is_empty() => {
+                Err(Fault::config(format!("container has runAsNonRoot and image will run as root {whom}")))
+            }
+            Err(_) => Err(Fault::config(format!(
+                "container has runAsNonRoot and image has non-numeric user ({image_user}), cannot verify user is non-root {whom}"
+            ))),
+        },
+    }
+}
+
+struct Tables<'a> {
+    passwd: &'a str,
+    groups: &'a str,
+}
+
+struct PasswdEntry<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+impl Tables<'_> {
+    fn users(&self) -> impl Iterator<Item = PasswdEntry<'_>> {
+        self.passwd.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            Some(PasswdEntry {
+                name: fields.first()?,
+                uid: fields.get(2)?.parse().ok()?,
+                gid: fields.get(3)?.parse().ok()?,
+                home: fields.get(5).copied().unwrap_or("/"),
+            })
+        })
+    }
+
+    fn group(&self, name: &str) -> Option<u32> {
+        self.groups.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            if fields.next()? == name { fields.nth(1)?.parse().ok() } else { None }
+        })
+    }
+
+    /// Groups that list the user as a member.
+    fn groups_of<'a>(&'a self, user: &'a str) -> impl Iterator<Item = u32> + 'a {
+        self.groups.lines().filter_map(move |line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            let member = fields.get(3)?.split(',').any(|member| member.trim() == user);
+            if member { fields.get(2)?.parse().ok() } else { None }
+        })
+    }
+}
+
+fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> Result<User, Fault> {
+    let wanted: Result<u32, &str> = match identity.run_as_user {
+        Some(uid) => Ok(id(uid, "runAsUser")?),
+        None if user.is_empty() => Ok(0),
+        None => user.parse::<u32>().map_err(|_| user),
+    };
+    let entry = tables.users().find(|entry| match wanted {
+        Ok(uid) => entry.uid == uid,
+        Err(name) => entry.name == name,
+    });
+    let uid = match (wanted, &entry) {
+        (Ok(uid), _) => uid,
+        (Err(_), Some(entry)) => entry.uid,
+        (Err(name), None) => {
+            return Err(Fault::create(format!(
+                "unable to find user {name}: no matching entries in passwd file"
+            )));
+        }
+    };
+    let gid = match identity.run_as_group {
+        Some(gid) => id(gid, "runAsGroup")?,
+        // The image's group goes with the image's user only.
+        None if identity.run_as_user.is_some() || group.is_empty() => {
+            entry.as_ref().map_or(0, |entry| entry.gid)
+        }
+        None => match group.parse::<u32>() {
+            Ok(gid) => gid,
+            Err(_) => tables.group(group).ok_or_else(|| {
+                Fault::create(format!("unable to find group {group}: no matching entries in group file"))
+            })?,
+        },
+    };
+    let mut groups = vec![gid];
+    let memberships = entry.iter().flat_map(|entry| tables.groups_of(entry.name));
+    for extra in identity.supplemental_groups.iter().copied().chain(memberships) {
+        if !groups.contains(&extra) {
+            groups.push(extra);
+        }
+    }
+    let home = entry.map_or("/", |entry| entry.home);
+    Ok(User { uid, gid, groups, home: if home.is_empty() { "/" } else { home }.to_owned() })
+}
+
+fn id(value: i64, field: &str) -> Result<u32, Fault> {
+    u32::try_from(value)
+        .ok()
+        .filter(|id| *id <= i32::MAX as u32)
+        .ok_or_else(|| Fault::config(format!("{field} {value} is not between 0 and {}", i32::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLES: Tables<'_> = Tables {
+        passwd: "root:x:0:0:root:/root:/bin/sh\nweb:x:33:34::/srv:/bin/false\nbroken\n",
+        groups: "root:x:0:\nweb:x:34:\nlog:x:70:web,root\n",
+    };
+
+    fn user(uid: u32, gid: u32, groups: &[u32], home: &str) -> User {
+        User { uid, gid, groups: groups.to_vec(), home: home.to_owned() }
+    }
+
+    #[test]
+    fn users_come_from_the_manifest_then_the_image() {
+        let numbers =
+            |user, group| Identity { run_as_user: user, run_as_group: group, ..Identity::default() };
+        let cases = [
+            (numbers(None, None), "", "", user(0, 0, &[0, 70], "/root")),
+            (numbers(None, None), "web", "", user(33, 34, &[34, 70], "/srv")),
+            (numbers(None, None), "web", "log", user(33, 70, &[70], "/srv")),
+            (numbers(None, None), "33", "0", user(33, 0, &[0, 70], "/srv")),
+            (numbers(None, None), "1000", "", user(1000, 0, &[0], "/")),
+            (numbers(Some(1000), None), "web", "log", user(1000, 0, &[0], "/")),
+            (numbers(Some(33), Some(5)), "", "", user(33, 5, &[5, 70], "/srv")),
+        ];
+        for (identity, name, group, expected) in cases {
+            assert_eq!(select(&identity, name, group, &TABLES).unwrap(), expected, "{name}:{group}");
+        }
+    }
+
+    #[test]
+    fn unknown_names_and_impossible_numbers_are_errors() {
+        assert!(
+            select(&Identity::default(), "nobody", "", &TABLES).unwrap_err().text.contains("user nobody")
+        );
+        assert!(
+            select(&Identity::default(), "web", "none", &TABLES).unwrap_err().text.contains("group none")
+        );
+        let negative = Identity { run_as_user: Some(-1), ..Identity::default() };
+        assert!(select(&negative, "", "", &TABLES).unwrap_err().text.contains("runAsUser -1"));
+    }
+
+    #[test]
+    fn run_as_non_root_refuses_what_may_be_root() {
+        let identity = |user| Identity { run_as_user: user, run_as_non_root: true, ..Identity::default() };
+        for (run_as, image, refused) in [
+            (None, "", Some("image will run as root")),
+            (None, "0", Some("image will run as root")),
+            (None, "web", Some("non-numeric user (web)")),
+            (None, "33", None),
+            (Some(0), "33", Some("runAsUser breaks non-root policy")),
+            (Some(7), "", None),
+        ] {
+            let result = refuse_root(&identity(run_as), image, "default/p", "c");
+            match refused {
+                Some(text) => assert!(result.unwrap_err().text.contains(text), "{run_as:?} {image}"),
+                None => assert!(result.is_ok(), "{run_as:?} {image}"),
+            }
+        }
+    }
+}

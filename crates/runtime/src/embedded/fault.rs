@@ -1,0 +1,76 @@
+//! Why a step inside a shim or a container's first process failed, in a form that travels to the agent.
+
+use std::fmt::Display;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::sys::errno_text;
+use crate::RuntimeError;
+
+/// Which [`RuntimeError`] a fault becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FaultKind {
+    /// The request cannot be carried out as it is.
+    Config,
+    /// Making the container failed.
+    Create,
+    /// The program could not be exec'd.
+    Start,
+    /// Anything else.
+    Other,
+}
+
+/// A failure with its text for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fault {
+    pub(crate) kind: FaultKind,
+    pub(crate) text: String,
+}
+
+impl Fault {
+    pub(crate) fn config(text: impl Into<String>) -> Self {
+        Fault { kind: FaultKind::Config, text: text.into() }
+    }
+
+    pub(crate) fn create(text: impl Into<String>) -> Self {
+        Fault { kind: FaultKind::Create, text: text.into() }
+    }
+
+    pub(crate) fn start(text: impl Into<String>) -> Self {
+        Fault { kind: FaultKind::Start, text: text.into() }
+    }
+
+    pub(crate) fn other(text: impl Into<String>) -> Self {
+        Fault { kind: FaultKind::Other, text: text.into() }
+    }
+}
+
+impl From<Fault> for RuntimeError {
+    fn from(fault: Fault) -> Self {
+        match fault.kind {
+            FaultKind::Config => RuntimeError::Config(fault.text),
+            FaultKind::Create => RuntimeError::Create(fault.text),
+            FaultKind::Start => RuntimeError::Start(fault.text),
+            FaultKind::Other => RuntimeError::Other(fault.text),
+        }
+    }
+}
+
+/// Says what was being done when an error came.
+pub(crate) trait Context<T> {
+    /// Fails as [`FaultKind::Create`] with `what: cause`.
+    fn creating<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, Fault>;
+    /// Fails as [`FaultKind::Config`] with `what: cause`.
+    fn configuring<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, Fault>;
+}
+
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn creating<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, Fault> {
+        self.map_err(|error| Fault::create(format!("{}: {}", what(), errno_text(&error.into()))))
+    }
+
+    fn configuring<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, Fault> {
+        self.map_err(|error| Fault::config(format!("{}: {}", what(), errno_text(&error.into()))))
+    }
+}

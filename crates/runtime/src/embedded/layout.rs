@@ -1,0 +1,72 @@
+//! Where things are under the state directory, and how they get there and away.
+//!
+//! ```text
+//! STATE/pods/SANDBOX/lock                 locked by the owning process for its life
+//!                   /sandbox.json         SandboxState
+//!                   /ns/{net,ipc,uts,pid} pinned namespaces (bind mounts)
+//!                   /shm                  the pod's /dev/shm (tmpfs)
+//!                   /containers/ID/config.json, state.json, sock, rootfs, upper, work
+//! ```
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::mount::UnmountFlags;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Directory of the pods below the state directory.
+pub(crate) fn pods_dir(state_dir: &Path) -> PathBuf {
+    state_dir.join("pods")
+}
+
+/// Directory of one container.
+pub(crate) fn container_dir(pod_dir: &Path, id: &str) -> PathBuf {
+    pod_dir.join("containers").join(id)
+}
+
+/// Replaces a small JSON file so that a reader sees the old or the new one, never half of one. Not synced to disk:
+/// after a power loss none of the processes it speaks of exists.
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let mut file = fs::File::create(&temporary)?;
+    file.write_all(&serde_json::to_vec(value)?)?;
+    drop(file);
+    fs::rename(&temporary, path)
+}
+
+/// Reads what [`write_json`] wrote; `None` when there is nothing or nothing whole.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Opens a directory for use as a base.
+pub(crate) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A short name for the socket in an open directory: socket addresses end at 107 bytes, state directories do not.
+pub(crate) fn socket_path(dir: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/sock", dir.as_raw_fd()))
+}
+
+/// Unmounts whatever is mounted at `path`, layer by layer. Not mounted, or not there, is fine.
+pub(crate) fn unmount_all(path: &Path) {
+    // Each round takes one mount; nothing of ours is stacked deeper than this.
+    for _ in 0..16 {
+        if rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
+            return;
+        }
+    }
+}
+
+/// Removes a directory tree. Not there is fine.
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}

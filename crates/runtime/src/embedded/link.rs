@@ -1,0 +1,359 @@
+//! The agent's end of the talk with one shim.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::cgroup::Hierarchies;
+use super::fault::Fault;
+use super::protocol::{ContainerState, ExitRecord, Reply, Request, StartedRecord, decode, encode};
+use super::{layout, socket, sys};
+use crate::{ExecOutput, ExecRequest, Exit, RuntimeError};
+
+/// How far a container is.
+#[derive(Debug, Clone)]
+pub(crate) enum Phase {
+    /// The shim has not answered yet.
+    Creating,
+    /// It waits to be started.
+    Created,
+    /// The user's program runs.
+    Running(StartedRecord),
+    /// It has ended.
+    Exited(Exit),
+    /// It could not be made or started.
+    Failed(Fault),
+}
+
+impl Phase {
+    fn is_over(&self) -> bool {
+        matches!(self, Phase::Exited(_) | Phase::Failed(_))
+    }
+}
+
+/// One container, as the agent knows it.
+pub(crate) struct Link {
+    pub(crate) stop_signal: i32,
+    outgoing: mpsc::UnboundedSender<Outgoing>,
+    phase: watch::Receiver<Phase>,
+    /// Turns `true` when the shim has ended and nothing of it is left.
+    gone: watch::Receiver<bool>,
+    shared: Arc<Shared>,
+}
+
+/// A message on its way, with the descriptor it carries.
+struct Outgoing {
+    request: Request,
+    fd: Option<OwnedFd>,
+}
+
+#[derive(Default)]
+struct Shared {
+    execs: Mutex<Execs>,
+    /// The shim's process, once there is one.
+    shim: Mutex<Option<u32>>,
+}
+
+#[derive(Default)]
+struct Execs {
+    next: u64,
+    waiting: HashMap<u64, oneshot::Sender<Result<i32, Fault>>>,
+    /// No answer will come any more.
+    closed: bool,
+}
+
+/// Where a container is and how its remains are found when its shim does not answer.
+pub(crate) struct Remains {
+    pub(crate) dir: PathBuf,
+    pub(crate) cgroup: String,
+    pub(crate) hierarchies: Hierarchies,
+}
+
+impl Link {
+    /// Spawns a shim and has it create a container. What comes of it shows in the phase.
+    pub(crate) fn spawn(command: Command, create: Request, stop_signal: i32, remains: Remains) -> Self {
+        let (outgoing, queue) = mpsc::unbounded_channel();
+        let (phase_tx, phase) = watch::channel(Phase::Creating);
+        let (gone_tx, gone) = watch::channel(false);
+        let shared = Arc::new(Shared::default());
+        let driver = Driver { phase: phase_tx, shared: Arc::clone(&shared), remains };
+        let _ = outgoing.send(Outgoing { request: create, fd: None });
+        tokio::spawn(async move {
+            driver.drive(command, queue).await;
+            gone_tx.send_replace(true);
+        });
+        Link { stop_signal, outgoing, phase, gone, shared }
+    }
+
+    pub(crate) fn send(&self, request: Request) {
+        // A shim that is gone has nothing left to be told.
+        let _ = self.outgoing.send(Outgoing { request, fd: None });
+    }
+
+    /// Waits until the phase is one `wanted` accepts.
+    pub(crate) async fn until<T>(
+        &self,
+        mut wanted: impl FnMut(&Phase) -> Option<T>,
+    ) -> Result<T, RuntimeError> {
+        let mut phase = self.phase.clone();
+        let mut found = None;
+        let waited = phase
+            .wait_for(|phase| {
+                found = wanted(phase);
+                found.is_some()
+            })
+            .await;
+        drop(waited);
+        found.ok_or_else(|| RuntimeError::Other("the container's shim is gone".to_owned()))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase.borrow().is_over()
+    }
+
+    /// Waits until nothing of the shim is left; kills it when it takes too long.
+    pub(crate) async fn gone(&self) {
+        let mut gone = self.gone.clone();
+        let patience = std::time::Duration::from_secs(10);
+        if tokio::time::timeout(patience, gone.wait_for(|gone| *gone)).await.is_err() {
+            let shim = *lock(&self.shared.shim);
+            if let Some(pid) = shim {
+                tracing::warn!(pid, "a container's shim does not end: killing it");
+                let _ = sys::kill(pid as i32, libc::SIGKILL);
+            }
+            let _ = gone.wait_for(|gone| *gone).await;
+        }
+    }
+
+    /// Runs a command in the container.
+    pub(crate) async fn exec(&self, request: ExecRequest) -> Result<ExecOutput, RuntimeError> {
+        let other =
+            |error: io::Error| RuntimeError::Other(format!("cannot run a command in the container: {error}"));
+        let (output, theirs) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| other(error.into()))?;
+        rustix::io::ioctl_fionbio(&output, true).map_err(|error| other(error.into()))?;
+        let mut output = pipe::Receiver::from_owned_fd(output).map_err(other)?;
+        let (running, mut done) = Running::start(self, request.command, theirs)?;
+        let deadline = async {
+            match request.timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(deadline);
+        let mut collected = Collected { bytes: Vec::new(), limit: request.output_limit };
+        let mut open = true;
+        let mut chunk = [0; 4096];
+        let code = loop {
+            tokio::select! {
+                biased;
+                result = &mut done => {
+                    let result = result.unwrap_or_else(|_| Err(Fault::other("the container ended before the command did")));
+                    break Some(result.map_err(RuntimeError::from)?);
+                }
+                () = &mut deadline => break None,
+                read = output.read(&mut chunk), if open => match read {
+                    Ok(0) | Err(_) => open = false,
+                    Ok(count) => collected.take(&chunk[..count]),
+                },
+            }
+        };
+        // What the command wrote before its end is here by now; what its children still write is not waited for.
+        while let Ok(count @ 1..) = output.try_read(&mut chunk) {
+            collected.take(&chunk[..count]);
+        }
+        drop(running);
+        Ok(ExecOutput { code, output: collected.bytes })
+    }
+}
+
+struct Collected {
+    bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl Collected {
+    fn take(&mut self, bytes: &[u8]) {
+        let room = self.limit.saturating_sub(self.bytes.len());
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+}
+
+/// A command that runs; dropped before its end, it is killed.
+struct Running<'a> {
+    link: &'a Link,
+    id: u64,
+}
+
+impl<'a> Running<'a> {
+    fn start(
+        link: &'a Link,
+        command: Vec<String>,
+        output: OwnedFd,
+    ) -> Result<(Self, oneshot::Receiver<Result<i32, Fault>>), RuntimeError> {
+        let (tx, rx) = oneshot::channel();
+        let id = {
+            let mut execs = lock(&link.shared.execs);
+            if execs.closed {
+                return Err(RuntimeError::Other("the container is not running".to_owned()));
+            }
+            execs.next += 1;
+            let id = execs.next;
+            execs.waiting.insert(id, tx);
+            id
+        };
+        let _ = link.outgoing.send(Outgoing { request: Request::Exec { id, command }, fd: Some(output) });
+        Ok((Running { link, id }, rx))
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if lock(&self.link.shared.execs).waiting.remove(&self.id).is_some() {
+            self.link.send(Request::CancelExec { id: self.id });
+        }
+    }
+}
+
+/// The task behind a [`Link`].
+struct Driver {
+    phase: watch::Sender<Phase>,
+    shared: Arc<Shared>,
+    remains: Remains,
+}
+
+impl Driver {
+    async fn drive(self, command: Command, queue: mpsc::UnboundedReceiver<Outgoing>) {
+        match spawn(command) {
+            Ok((stream, mut child)) => {
+                *lock(&self.shared.shim) = child.id();
+                self.talk(stream, queue).await;
+                let _ = child.wait().await;
+                *lock(&self.shared.shim) = None;
+            }
+            Err(error) => {
+                let fault = Fault::create(format!("cannot start a shim: {}", sys::errno_text(&error)));
+                self.phase.send_replace(Phase::Failed(fault));
+            }
+        }
+        {
+            let mut execs = lock(&self.shared.execs);
+            execs.closed = true;
+            execs.waiting.clear();
+        }
+        if !self.phase.borrow().is_over() {
+            self.bury();
+        }
+    }
+
+    /// Sends and receives until the shim closes the connection.
+    async fn talk(&self, stream: UnixStream, queue: mpsc::UnboundedReceiver<Outgoing>) {
+        let stream = Arc::new(stream);
+        let writer = tokio::spawn(write_all(Arc::clone(&stream), queue));
+        let mut received = Vec::new();
+        let mut chunk = [0; 4096];
+        'talk: loop {
+            let count = match stream.readable().await.and_then(|()| stream.try_read(&mut chunk)) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(_) => break,
+            };
+            received.extend_from_slice(&chunk[..count]);
+            loop {
+                match decode::<Reply>(&mut received) {
+                    Ok(Some(reply)) => self.take(reply),
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::warn!(%error, "a shim does not speak the protocol");
+                        break 'talk;
+                    }
+                }
+            }
+        }
+        writer.abort();
+    }
+
+    fn take(&self, reply: Reply) {
+        match reply {
+            Reply::Created => drop(self.phase.send_replace(Phase::Created)),
+            Reply::Started(started) => drop(self.phase.send_replace(Phase::Running(started))),
+            Reply::Failed(fault) => drop(self.phase.send_replace(Phase::Failed(fault))),
+            Reply::Exited(exit) => drop(self.phase.send_replace(Phase::Exited(Exit::from(&exit)))),
+            Reply::ExecDone { id, result } => {
+                let waiting = lock(&self.shared.execs).waiting.remove(&id);
+                if let Some(waiting) = waiting {
+                    let _ = waiting.send(result);
+                }
+            }
+            Reply::Warning(text) => tracing::warn!(container = %self.remains.dir.display(), "{text}"),
+        }
+    }
+
+    /// The shim ended without a word: makes sure that the container has, and reports what is known.
+    fn bury(&self) {
+        let state =
+            layout::read_json::<ContainerState>(&self.remains.dir.join("state.json")).unwrap_or_default();
+        if let Some(init) = state.init.filter(|init| init.is_alive()) {
+            let _ = sys::kill(init.pid, libc::SIGKILL);
+        }
+        self.remains.hierarchies.kill(&self.remains.cgroup);
+        let over = match (state.exit, state.started) {
+            (Some(exit), _) => Phase::Exited(Exit::from(&exit)),
+            (None, Some(started)) => {
+                let finished_ns = sys::now_ns();
+                let signal = Some(libc::SIGKILL);
+                let exit = ExitRecord {
+                    code: 137,
+                    signal,
+                    oom_killed: false,
+                    started_ns: started.at_ns,
+                    finished_ns,
+                };
+                Phase::Exited(Exit::from(&exit))
+            }
+            (None, None) => Phase::Failed(Fault::create("the container's shim ended unexpectedly")),
+        };
+        self.phase.send_replace(over);
+    }
+}
+
+/// Starts the shim with one end of a socket pair as its standard input.
+fn spawn(mut command: Command) -> io::Result<(UnixStream, Child)> {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let child =
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn()?;
+    Ok((UnixStream::from_std(ours)?, child))
+}
+
+async fn write_all(stream: Arc<UnixStream>, mut queue: mpsc::UnboundedReceiver<Outgoing>) {
+    while let Some(Outgoing { request, mut fd }) = queue.recv().await {
+        let Ok(frame) = encode(&request) else { continue };
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            let sent = stream
+                .async_io(Interest::WRITABLE, || {
+                    socket::send(stream.as_fd(), rest, fd.as_ref().map(AsFd::as_fd))
+                })
+                .await;
+            let Ok(count) = sent else { return };
+            rest = &rest[count..];
+            fd = None;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nothing is left half-done under these locks by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,199 @@
+//! What the agent and a shim say to each other, and what a shim leaves on disk.
+//!
+//! Both directions carry frames over a unix stream: four bytes of length (little-endian), then JSON. A frame of
+//! [`Request::Exec`] carries one descriptor with its first byte. The order of the talk is in the `shim` module.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::cgroup::Hierarchies;
+use super::fault::Fault;
+use crate::{ContainerSpec, Exit, Resources, SandboxId};
+
+/// Longest frame either side accepts: an environment may be large, an attack larger.
+pub(crate) const FRAME_LIMIT: usize = 16 << 20;
+
+/// Agent to shim.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// Prepare the container. First on a fresh shim, answered by `Created` or `Failed`.
+    Create(Box<ShimConfig>),
+    /// Exec the user's program. Answered by `Started` or `Failed`.
+    Start,
+    /// Send a signal to the container's first process. No answer.
+    Signal(i32),
+    /// Kill everything in the container. No answer; `Exited` follows.
+    Kill,
+    /// Run a command in the container; its output goes to the descriptor that comes along. Answered by `ExecDone`.
+    Exec {
+        /// Chosen by the client, unique on its connection.
+        id: u64,
+        /// Program and arguments.
+        command: Vec<String>,
+    },
+    /// Kill the command and what it started. `ExecDone` follows.
+    CancelExec {
+        /// As in `Exec`.
+        id: u64,
+    },
+}
+
+/// Shim to agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// The container waits to be started.
+    Created,
+    /// The user's program runs.
+    Started(StartedRecord),
+    /// `Create` or `Start` failed; nothing is left running and the shim ends.
+    Failed(Fault),
+    /// The container ended. Last message, also the first to a client that connects after the end.
+    Exited(ExitRecord),
+    /// A command ended with this exit code, or could not be run.
+    ExecDone {
+        /// As in `Exec`.
+        id: u64,
+        /// 128 + signal when a signal ended it.
+        result: Result<i32, Fault>,
+    },
+    /// Something is not as asked for, and the container runs all the same.
+    Warning(String),
+}
+
+/// Everything a shim needs to know.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ShimConfig {
+    /// The container, as the agent asked for it.
+    pub(crate) spec: ContainerSpec,
+    /// The container's own directory.
+    pub(crate) dir: PathBuf,
+    /// The sandbox it belongs to.
+    pub(crate) sandbox: SandboxState,
+    /// The machine's cgroup mounts.
+    pub(crate) cgroups: Hierarchies,
+}
+
+/// A sandbox as it is kept in `sandbox.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SandboxState {
+    pub(crate) id: SandboxId,
+    /// The pod's directory.
+    pub(crate) dir: PathBuf,
+    /// Pinned namespaces; `None` is the host's.
+    pub(crate) net: Option<PathBuf>,
+    pub(crate) ipc: Option<PathBuf>,
+    pub(crate) uts: Option<PathBuf>,
+    /// Pinned pid namespace shared by the containers.
+    pub(crate) pid: Option<PathBuf>,
+    /// The process that holds the shared pid namespace.
+    pub(crate) pause: Option<ProcessRecord>,
+    /// Containers see the host's processes.
+    pub(crate) host_pid: bool,
+    /// What containers find in `$HOSTNAME`.
+    pub(crate) hostname: String,
+    /// What containers see as /dev/shm.
+    pub(crate) shm: PathBuf,
+    /// Limits of the pod as a whole.
+    pub(crate) resources: Resources,
+    /// `namespace/name`, for messages.
+    pub(crate) pod: String,
+}
+
+/// Names one process for good: pids are reused, start times with them are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessRecord {
+    pub(crate) pid: i32,
+    pub(crate) start_ticks: u64,
+}
+
+impl ProcessRecord {
+    /// The process with this pid as of now.
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        super::sys::start_ticks(pid).map(|start_ticks| ProcessRecord { pid, start_ticks })
+    }
+
+    /// Whether it is still there (and not merely its number).
+    pub(crate) fn is_alive(&self) -> bool {
+        super::sys::start_ticks(self.pid) == Some(self.start_ticks)
+    }
+}
+
+/// A container's `state.json`, replaced by its shim at every step.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct ContainerState {
+    pub(crate) shim: Option<ProcessRecord>,
+    pub(crate) init: Option<ProcessRecord>,
+    pub(crate) started: Option<StartedRecord>,
+    pub(crate) exit: Option<ExitRecord>,
+}
+
+/// The user's program was exec'd.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct StartedRecord {
+    pub(crate) at_ns: u64,
+    pub(crate) pid: u32,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ExitRecord {
+    pub(crate) code: i32,
+    pub(crate) signal: Option<i32>,
+    pub(crate) oom_killed: bool,
+    pub(crate) started_ns: u64,
+    pub(crate) finished_ns: u64,
+}
+
+impl From<&ExitRecord> for Exit {
+    fn from(record: &ExitRecord) -> Self {
+        Exit {
+            code: record.code,
+            signal: record.signal,
+            oom_killed: record.oom_killed,
+            started_at: time(record.started_ns),
+            finished_at: time(record.finished_ns),
+        }
+    }
+}
+
+/// Nanoseconds since 1970 as the time of day.
+pub(crate) fn time(ns: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(ns)
+}
+
+/// One frame, ready to be sent.
+pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; 4];
+    serde_json::to_writer(&mut frame, message)?;
+    let length = frame.len() - 4;
+    if length > FRAME_LIMIT {
+        return Err(io::Error::other(format!(
+            "a message of {length} bytes is over the limit of {FRAME_LIMIT}"
+        )));
+    }
+    frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
+    Ok(frame)
+}
+
+/// Takes one whole frame off the front of what was received, if there is one.
+pub(crate) fn decode<T: DeserializeOwned>(received: &mut Vec<u8>) -> io::Result<Option<T>> {
+    let Some(header) = received.first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*header) as usize;
+    if length > FRAME_LIMIT {
+        return Err(io::Error::other(format!(
+            "a message of {length} bytes is over the limit of {FRAME_LIMIT}"
+        )));
+    }
+    if received.len() < 4 + length {
+        return Ok(None);
+    }
+    let message = serde_json::from_slice(&received[4..4 + length])?;
+    received.drain(..4 + length);
+    // A large first message must not cost memory for the life of the shim.
+    received.shrink_to(4096);
+    Ok(Some(message))
+}

@@ -1,0 +1,337 @@
+//! [`EmbeddedRuntime`]: the agent's side.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::cgroup::{self, Hierarchies};
+use super::container::signal;
+use super::fault::Fault;
+use super::images::ImageStore;
+use super::link::{Link, Phase, Remains};
+use super::network::{self, Forwarders};
+use super::program::ShimProgram;
+use super::protocol::{Request, SandboxState, ShimConfig, time};
+use super::{layout, orphans, sandbox};
+use crate::{
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError, ProgressSink, PullRequest,
+    Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
+};
+
+/// How an [`EmbeddedRuntime`] is set up.
+#[derive(Debug, Clone)]
+pub struct EmbeddedConfig {
+    /// Where images, pods and containers are kept.
+    pub state_dir: PathBuf,
+    /// The program that becomes a shim and the arguments that make it one, for example `/proc/self/exe shim`.
+    pub shim_command: Vec<String>,
+}
+
+/// Runs containers by itself: no daemon, no other runtime.
+pub struct EmbeddedRuntime {
+    config: EmbeddedConfig,
+    images: ImageStore,
+    hierarchies: Hierarchies,
+    shim: ShimProgram,
+    containers: Mutex<HashMap<ContainerId, Entry>>,
+    sandboxes: Mutex<HashMap<SandboxId, Pod>>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    link: Arc<Link>,
+    sandbox: SandboxId,
+    dir: PathBuf,
+}
+
+struct Pod {
+    dir: PathBuf,
+    /// `None` until the sandbox is made.
+    state: Option<SandboxState>,
+    /// Published ports, open for as long as the pod exists.
+    ports: Option<Forwarders>,
+    /// Locked for as long as this process lives; see `orphans`.
+    _claim: OwnedFd,
+}
+
+impl EmbeddedRuntime {
+    /// Opens the runtime on a state directory, which is made when missing.
+    ///
+    /// # Errors
+    /// Not running as root, no shim command, or no access to the state directory.
+    pub fn new(config: EmbeddedConfig) -> Result<Self, RuntimeError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(RuntimeError::Config(
+                "the embedded runtime needs root: run outrigger as root (sudo), or use --runtime cri"
+                    .to_owned(),
+            ));
+        }
+        let Some(program) = config.shim_command.first() else {
+            return Err(RuntimeError::Config("the shim command is empty".to_owned()));
+        };
+        let pods = layout::pods_dir(&config.state_dir);
+        fs::create_dir_all(&pods)
+            .map_err(|error| RuntimeError::Config(format!("cannot make {}: {error}", pods.display())))?;
+        let shim = ShimProgram::open(Path::new(program));
+        Ok(EmbeddedRuntime {
+            images: ImageStore::open(&config.state_dir)?,
+            hierarchies: Hierarchies::detect(),
+            shim,
+            config,
+            containers: Mutex::default(),
+            sandboxes: Mutex::default(),
+        })
+    }
+
+    /// Directory of a pod: what [`SandboxSpec::pod_dir`] must be for [`EmbeddedRuntime::clean_orphans`] to find it.
+    pub fn pod_dir(&self, id: &SandboxId) -> PathBuf {
+        layout::pods_dir(&self.config.state_dir).join(&id.0)
+    }
+
+    /// Makes a pod's directory and marks it as this process's own, so that nobody takes it for an orphan. Done by
+    /// [`Runtime::create_sandbox`] too; whoever fills the directory before that calls this first.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or another process owns it.
+    pub fn claim_pod_dir(&self, id: &SandboxId, dir: &Path) -> Result<(), RuntimeError> {
+        let mut sandboxes = lock(&self.sandboxes);
+        if !sandboxes.contains_key(id) {
+            let claim = orphans::claim(dir)?;
+            sandboxes
+                .insert(id.clone(), Pod { state: None, ports: None, dir: dir.to_owned(), _claim: claim });
+        }
+        Ok(())
+    }
+
+    /// Ends and removes what processes that died left behind in this state directory. Returns the sandboxes removed.
+    pub async fn clean_orphans(&self) -> Vec<SandboxId> {
+        let pods = layout::pods_dir(&self.config.state_dir);
+        let hierarchies = self.hierarchies.clone();
+        let removed = blocking(move || Ok(orphans::clean(&pods, &hierarchies))).await.unwrap_or_default();
+        for id in &removed {
+            if let Err(error) = network::detach(id).await {
+                tracing::warn!(sandbox = %id, %error, "an orphaned pod's network is left behind");
+            }
+        }
+        removed
+    }
+
+    fn entry(&self, id: &ContainerId) -> Result<Entry, RuntimeError> {
+        let entry = lock(&self.containers).get(id).cloned();
+        entry.ok_or_else(|| RuntimeError::NotFound { kind: "container", id: id.0.clone() })
+    }
+
+    async fn end_container(&self, entry: &Entry) {
+        if !entry.link.is_over() {
+            entry.link.send(Request::Kill);
+        }
+        entry.link.gone().await;
+    }
+
+    /// The shim's program with its arguments.
+    fn shim_command(&self, role: &str) -> std::process::Command {
+        let mut command = std::process::Command::new(self.shim.path());
+        command.arg0("outrigger").args(&self.config.shim_command[1..]).arg(role);
+        command
+    }
+
+    async fn connect(&self, spec: &SandboxSpec, state: &SandboxState) -> Result<Sandbox, RuntimeError> {
+        let mut sandbox = Sandbox { id: spec.id.clone(), ips: Vec::new(), netns: state.net.clone() };
+        if let Some(netns) = &state.net {
+            let attachment = network::attach(netns, spec).await?;
+            sandbox.ips = attachment.ips;
+        }
+        if !spec.ports.is_empty() {
+            let ports = Forwarders::start(state.net.as_deref(), &sandbox.ips, &spec.ports).await?;
+            if let Some(pod) = lock(&self.sandboxes).get_mut(&spec.id) {
+                pod.ports = Some(ports);
+            }
+        }
+        Ok(sandbox)
+    }
+}
+
+impl Runtime for EmbeddedRuntime {
+    fn name(&self) -> &'static str {
+        "embedded"
+    }
+
+    async fn pull_image(&self, request: PullRequest, progress: ProgressSink) -> Result<Image, ImageError> {
+        self.images.ensure(request, progress).await
+    }
+
+    async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
+        check_id(&spec.id.0)?;
+        self.claim_pod_dir(&spec.id, &spec.pod_dir)?;
+        let (making, hierarchies) = (spec.clone(), self.hierarchies.clone());
+        let pause = self.shim_command("pause");
+        let state = blocking(move || sandbox::create(&making, &hierarchies, pause)).await?;
+        if let Some(pod) = lock(&self.sandboxes).get_mut(&spec.id) {
+            pod.state = Some(state.clone());
+        }
+        self.connect(&spec, &state).await
+    }
+
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let entries: Vec<(ContainerId, Entry)> = {
+            let containers = lock(&self.containers);
+            let own = containers.iter().filter(|(_, entry)| entry.sandbox == *id);
+            own.map(|(id, entry)| (id.clone(), entry.clone())).collect()
+        };
+        for (_, entry) in &entries {
+            if !entry.link.is_over() {
+                entry.link.send(Request::Kill);
+            }
+        }
+        for (container, _) in &entries {
+            self.remove_container(container).await?;
+        }
+        let (dir, claimed) = match lock(&self.sandboxes).get_mut(id) {
+            Some(pod) => {
+                pod.ports = None;
+                (pod.dir.clone(), true)
+            }
+            None => (self.pod_dir(id), false),
+        };
+        if !claimed && !dir.join("sandbox.json").exists() {
+            return Ok(());
+        }
+        let (name, hierarchies) = (id.0.clone(), self.hierarchies.clone());
+        blocking(move || sandbox::remove(&name, &dir, &hierarchies)).await?;
+        if let Some(pod) = lock(&self.sandboxes).remove(id) {
+            orphans::release(&pod.dir);
+        }
+        Ok(())
+    }
+
+    async fn create_container(
+        &self,
+        sandbox: &SandboxId,
+        spec: ContainerSpec,
+    ) -> Result<ContainerId, RuntimeError> {
+        check_id(&spec.id.0)?;
+        let id = spec.id.clone();
+        let state = lock(&self.sandboxes).get(sandbox).and_then(|pod| pod.state.clone());
+        let state = state.ok_or_else(|| RuntimeError::NotFound { kind: "sandbox", id: sandbox.0.clone() })?;
+        let stop_signal = spec.stop_signal.as_ref().or(spec.image.stop_signal.as_ref());
+        let stop_signal = match stop_signal {
+            Some(name) => signal::number(name).ok_or_else(|| {
+                RuntimeError::Config(format!("stop signal {name:?} is not a signal's name"))
+            })?,
+            None => libc::SIGTERM,
+        };
+        let dir = layout::container_dir(&state.dir, &id.0);
+        let remains = Remains {
+            dir: dir.clone(),
+            cgroup: cgroup::container_path(&sandbox.0, &id.0),
+            hierarchies: self.hierarchies.clone(),
+        };
+        let entry = {
+            let mut containers = lock(&self.containers);
+            if containers.contains_key(&id) {
+                return Err(RuntimeError::Create(format!("there already is a container {:?}", id.0)));
+            }
+            let cgroups = self.hierarchies.clone();
+            let create =
+                Request::Create(Box::new(ShimConfig { spec, dir: dir.clone(), sandbox: state, cgroups }));
+            let mut command = self.shim_command("container");
+            command.arg(&id.0);
+            let link = Link::spawn(command.into(), create, stop_signal, remains);
+            let entry = Entry { link: Arc::new(link), sandbox: sandbox.clone(), dir };
+            containers.insert(id.clone(), entry.clone());
+            entry
+        };
+        let created = entry.link.until(|phase| match phase {
+            Phase::Creating => None,
+            Phase::Failed(fault) => Some(Err(fault.clone())),
+            _ => Some(Ok(())),
+        });
+        match created.await? {
+            Ok(()) => Ok(id),
+            Err(fault) => {
+                self.remove_container(&id).await?;
+                Err(fault.into())
+            }
+        }
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<Started, RuntimeError> {
+        let entry = self.entry(id)?;
+        entry.link.send(Request::Start);
+        let started = entry.link.until(|phase| match phase {
+            Phase::Creating | Phase::Created => None,
+            Phase::Running(started) => Some(Ok(Started { at: time(started.at_ns), pid: started.pid })),
+            // It ran and is over already, before anybody looked.
+            Phase::Exited(exit) => Some(Ok(Started { at: exit.started_at, pid: 0 })),
+            Phase::Failed(fault) => Some(Err(fault.clone())),
+        });
+        Ok(started.await??)
+    }
+
+    async fn terminate(&self, id: &ContainerId, _grace: Duration) -> Result<(), RuntimeError> {
+        if let Ok(entry) = self.entry(id) {
+            entry.link.send(Request::Signal(entry.link.stop_signal));
+        }
+        Ok(())
+    }
+
+    async fn kill(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        if let Ok(entry) = self.entry(id) {
+            entry.link.send(Request::Kill);
+        }
+        Ok(())
+    }
+
+    async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
+        let entry = self.entry(id)?;
+        let exit = entry.link.until(|phase| match phase {
+            Phase::Exited(exit) => Some(Ok(exit.clone())),
+            Phase::Failed(fault) => Some(Err(fault.clone())),
+            _ => None,
+        });
+        Ok(exit.await??)
+    }
+
+    async fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecOutput, RuntimeError> {
+        self.entry(id)?.link.exec(request).await
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let Ok(entry) = self.entry(id) else { return Ok(()) };
+        self.end_container(&entry).await;
+        let path = cgroup::container_path(&entry.sandbox.0, &id.0);
+        let hierarchies = self.hierarchies.clone();
+        blocking(move || sandbox::remove_container(&path, &entry.dir, &hierarchies)).await?;
+        lock(&self.containers).remove(id);
+        Ok(())
+    }
+}
+
+/// Ids become file and cgroup names.
+fn check_id(id: &str) -> Result<(), RuntimeError> {
+    let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if id.is_empty() || id.len() > 64 || id.starts_with('.') || !id.bytes().all(safe) {
+        return Err(RuntimeError::Config(format!(
+            "id {id:?} is not made of at most 64 letters, digits, '-', '_' and '.', not beginning with '.'"
+        )));
+    }
+    Ok(())
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, RuntimeError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(RuntimeError::from),
+        Err(error) => Err(RuntimeError::Other(error.to_string())),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each critical section is a single map operation: a panic cannot leave it half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,213 @@
+//! Pod sandboxes: namespaces kept alive by bind mounts, without a process.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, mount, mount_bind};
+
+use super::cgroup::{self, Hierarchies};
+use super::fault::{Context, Fault};
+use super::protocol::{ProcessRecord, SandboxState};
+use super::{layout, sys};
+use crate::{NetworkMode, SandboxSpec};
+
+/// Makes the namespaces, /dev/shm and cgroup of a sandbox. Blocks; runs on a thread of its own.
+/// `pause` is the command that makes the process for a shared pid namespace.
+pub(crate) fn create(
+    spec: &SandboxSpec,
+    hierarchies: &Hierarchies,
+    pause: Command,
+) -> Result<SandboxState, Fault> {
+    let dir = &spec.pod_dir;
+    let what = || format!("cannot make {}", dir.display());
+    fs::create_dir_all(dir.join("ns")).creating(what)?;
+    fs::create_dir_all(dir.join("containers")).creating(what)?;
+    let own_network = spec.network != NetworkMode::Host;
+    let mut state = SandboxState {
+        id: spec.id.clone(),
+        dir: dir.clone(),
+        net: own_network.then(|| dir.join("ns/net")),
+        ipc: (!spec.host_ipc).then(|| dir.join("ns/ipc")),
+        // A pod in the host's network goes by the host's name.
+        uts: own_network.then(|| dir.join("ns/uts")),
+        pid: None,
+        pause: None,
+        host_pid: spec.host_pid,
+        hostname: spec.hostname.clone(),
+        shm: PathBuf::from("/dev/shm"),
+        resources: spec.resources.clone(),
+        pod: format!("{}/{}", spec.pod_namespace, spec.pod_name),
+    };
+    if !own_network {
+        state.hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    }
+    if !spec.host_ipc {
+        state.shm = dir.join("shm");
+        mount_shm(&state.shm).creating(|| "cannot make the pod's /dev/shm")?;
+    }
+    pin_namespaces(&state, spec)?;
+    for warning in cgroup::prepare_sandbox(hierarchies, &spec.id.0, &spec.resources) {
+        tracing::warn!(pod = %state.pod, "{warning}");
+    }
+    if spec.share_pid && !spec.host_pid {
+        state.pid = Some(dir.join("ns/pid"));
+        state.pause =
+            Some(start_pause(pause, &state, hierarchies).creating(|| "cannot share a pid namespace")?);
+    }
+    layout::write_json(&state.dir.join("sandbox.json"), &state)
+        .creating(|| format!("cannot write in {}", state.dir.display()))?;
+    Ok(state)
+}
+
+/// Has a process made that holds the pod's pid namespace.
+fn start_pause(
+    mut command: Command,
+    state: &SandboxState,
+    hierarchies: &Hierarchies,
+) -> io::Result<ProcessRecord> {
+    let (mut ours, theirs) = UnixStream::pair()?;
+    command.arg(&state.dir).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+    // A name no container can have.
+    if let Some(dir) = hierarchies.make_unified(&cgroup::container_path(&state.id.0, ".pause")) {
+        command.arg(dir);
+    }
+    let mut child = command.spawn()?;
+    drop(command);
+    let mut pid = String::new();
+    ours.read_to_string(&mut pid)?;
+    child.wait()?;
+    let pid = pid.parse().map_err(|_| io::Error::other("its first process did not start"))?;
+    ProcessRecord::of(pid).ok_or_else(|| io::Error::other("its first process ended"))
+}
+
+fn mount_shm(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(mount("shm", path, "tmpfs", flags, c"mode=1777,size=65536k")?)
+}
+
+/// Makes the namespaces on a thread that ends with them, and pins them.
+fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec) -> Result<(), Fault> {
+    let mut kinds = 0;
+    for (path, kind) in
+        [(&state.net, libc::CLONE_NEWNET), (&state.ipc, libc::CLONE_NEWIPC), (&state.uts, libc::CLONE_NEWUTS)]
+    {
+        if path.is_some() {
+            kinds |= kind;
+        }
+    }
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| -> Result<(), Fault> {
+            if kinds != 0 {
+                sys::unshare(kinds).creating(|| "cannot make the pod's namespaces")?;
+            }
+            if state.uts.is_some() {
+                rustix::system::sethostname(state.hostname.as_bytes())
+                    .configuring(|| format!("cannot set hostname {:?}", state.hostname))?;
+            }
+            if state.net.is_some() {
+                bring_loopback_up().creating(|| "cannot bring the pod's loopback up")?;
+            }
+            for (name, value) in &spec.sysctls {
+                write_sysctl(name, value)?;
+            }
+            for (path, name) in [(&state.net, "net"), (&state.ipc, "ipc"), (&state.uts, "uts")] {
+                let Some(path) = path else { continue };
+                let what = || format!("cannot pin {}", path.display());
+                fs::File::create(path).creating(what)?;
+                mount_bind(format!("/proc/thread-self/ns/{name}"), path).creating(what)?;
+            }
+            Ok(())
+        });
+        worker.join().unwrap_or_else(|_| Err(Fault::create("making the pod's namespaces panicked")))
+    })
+}
+
+/// A setting of the calling thread's namespaces. /proc/sys shows those of whoever opens the file.
+fn write_sysctl(name: &str, value: &str) -> Result<(), Fault> {
+    let path = Path::new("/proc/sys").join(name.replace('.', "/"));
+    if name.is_empty() || name.contains("..") || name.contains('/') {
+        return Err(Fault::config(format!("sysctl {name:?} is not a name like net.ipv4.ip_forward")));
+    }
+    let namespaced = ["net.", "kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
+    if !namespaced.iter().any(|prefix| name.starts_with(prefix)) {
+        return Err(Fault::config(format!(
+            "sysctl {name:?} is not namespaced: it would change the whole machine"
+        )));
+    }
+    fs::write(&path, value).configuring(|| format!("cannot set sysctl {name} to {value:?}"))
+}
+
+fn bring_loopback_up() -> io::Result<()> {
+    use std::os::fd::AsRawFd as _;
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // SAFETY: an all-zero ifreq is valid; the name fits and stays NUL-terminated; the structure outlives the call.
+    let result = unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+            *to = *from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Removes everything [`create`] made, with whatever still runs in it. Blocks. Idempotent.
+pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<(), Fault> {
+    let path = cgroup::sandbox_path(id);
+    hierarchies.kill(&path);
+    if let Some(pause) =
+        layout::read_json::<SandboxState>(&dir.join("sandbox.json")).and_then(|state| state.pause)
+        && pause.is_alive()
+    {
+        sys::kill_and_wait(&[pause.pid], Duration::from_secs(2));
+    }
+    for name in ["net", "ipc", "uts", "pid"] {
+        layout::unmount_all(&dir.join("ns").join(name));
+    }
+    layout::unmount_all(&dir.join("shm"));
+    remove_cgroup(hierarchies, &path);
+    for name in ["ns", "containers", "shm"] {
+        let path = dir.join(name);
+        layout::remove_tree(&path)
+            .map_err(|error| Fault::other(format!("cannot remove {}: {error}", path.display())))?;
+    }
+    for name in ["sandbox.json", "sandbox.tmp"] {
+        let _ = fs::remove_file(dir.join(name));
+    }
+    Ok(())
+}
+
+/// Removes what an ended container left. Blocks. Idempotent.
+pub(crate) fn remove_container(cgroup: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<(), Fault> {
+    if hierarchies.exists(cgroup) {
+        hierarchies.kill(cgroup);
+        remove_cgroup(hierarchies, cgroup);
+    }
+    layout::remove_tree(dir)
+        .map_err(|error| Fault::other(format!("cannot remove {}: {error}", dir.display())))
+}
+
+/// Removes a cgroup with the processes in it.
+fn remove_cgroup(hierarchies: &Hierarchies, path: &str) {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    hierarchies.kill(path);
+    while !hierarchies.remove(path).is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || !sys::kill_and_wait(&hierarchies.processes(path), left) {
+            tracing::warn!(path, "a cgroup is still in use");
+            return;
+        }
+    }
+}

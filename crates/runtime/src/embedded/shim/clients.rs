@@ -1,0 +1,76 @@
+//! Connections to the shim.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::embedded::protocol::{Reply, Request, decode, encode};
+use crate::embedded::socket;
+
+/// One agent, or whoever connected to the socket.
+pub(super) struct Client {
+    /// Names the connection for as long as the shim lives.
+    pub(super) token: u64,
+    fd: OwnedFd,
+    received: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    open: bool,
+}
+
+impl Client {
+    pub(super) fn new(token: u64, fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Client { token, fd, received: Vec::new(), fds: Vec::new(), open: true })
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Sends a message. A client that does not read is cut off: the container comes first.
+    pub(super) fn send(&mut self, reply: &Reply) {
+        let sent = encode(reply).and_then(|frame| {
+            let mut rest = &frame[..];
+            while !rest.is_empty() {
+                let count = socket::send(self.fd.as_fd(), rest, None)?;
+                rest = &rest[count..];
+            }
+            Ok(())
+        });
+        if sent.is_err() {
+            self.open = false;
+        }
+    }
+
+    /// Takes in what has arrived.
+    pub(super) fn receive(&mut self) {
+        let mut chunk = [0; 8192];
+        loop {
+            match socket::receive(self.fd.as_fd(), &mut chunk, &mut self.fds) {
+                Ok(0) => break self.open = false,
+                Ok(count) => self.received.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => break self.open = false,
+            }
+        }
+    }
+
+    /// The next whole request, with the descriptor that came along if it carries one.
+    pub(super) fn next(&mut self) -> Option<(Request, Option<OwnedFd>)> {
+        match decode::<Request>(&mut self.received) {
+            Ok(Some(request)) => {
+                let carries = matches!(request, Request::Exec { .. }) && !self.fds.is_empty();
+                let fd = carries.then(|| self.fds.remove(0));
+                Some((request, fd))
+            }
+            Ok(None) => None,
+            Err(_) => {
+                self.open = false;
+                None
+            }
+        }
+    }
+}

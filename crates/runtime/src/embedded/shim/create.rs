@@ -1,0 +1,251 @@
+//! Making a container: everything between `Create` and `Created`.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::log::{Log, LogStream};
+use crate::embedded::cgroup::{self, Hierarchies};
+use crate::embedded::container::init::{FromInit, IN_CGROUPS, Init, START};
+use crate::embedded::container::process::{Profile, command_line, environment};
+use crate::embedded::container::{caps, user::User};
+use crate::embedded::fault::{Context, Fault};
+use crate::embedded::protocol::{ContainerState, ProcessRecord, ShimConfig};
+use crate::embedded::{layout, seccomp, socket, sys};
+
+/// Longest message of a container's first process.
+const MESSAGE_MAX: usize = 128 * 1024;
+
+/// A container whose first process exists.
+pub(super) struct Container {
+    pub(super) dir: std::path::PathBuf,
+    pub(super) cgroup: String,
+    pub(super) hierarchies: Hierarchies,
+    pub(super) limits: cgroup::Prepared,
+    pub(super) profile: Profile,
+    pub(super) user: User,
+    pub(super) oom_score_adj: Option<i32>,
+    /// Whether the end of the first process is the end of the pid namespace.
+    pub(super) own_pids: bool,
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) state: ContainerState,
+    pub(super) log: Log,
+    pub(super) streams: Vec<LogStream>,
+    /// The socket to the first process, until it has become the user's program.
+    waiting: Option<OwnedFd>,
+    /// Keeps stdin from ending.
+    _stdin: Option<OwnedFd>,
+}
+
+impl Container {
+    /// Builds the container up to the point where only the word to start is missing.
+    pub(super) fn create(config: &ShimConfig, warn: &mut dyn FnMut(String)) -> Result<Self, Fault> {
+        let spec = &config.spec;
+        let sandbox = &config.sandbox;
+        let mut state =
+            ContainerState { shim: ProcessRecord::of(std::process::id() as i32), ..Default::default() };
+        save(&config.dir, &state)?;
+        let log = Log::open(&spec.log_path)?;
+        let command = command_line(spec)?;
+        let caps = caps::wanted(&spec.identity)?;
+        let working_dir =
+            spec.working_dir.as_ref().or(spec.image.working_dir.as_ref()).filter(|dir| !dir.is_empty());
+        let profile = Profile {
+            caps,
+            no_new_privileges: spec.identity.no_new_privileges,
+            filter: seccomp::filter(&spec.identity, caps)?,
+            env: environment(spec, &sandbox.hostname),
+            cwd: working_dir.map_or_else(|| "/".to_owned(), Clone::clone),
+        };
+        let limits = cgroup::Prepared::new(
+            &config.cgroups,
+            &sandbox.id.0,
+            &spec.id.0,
+            &sandbox.resources,
+            &spec.resources,
+            spec.identity.privileged,
+        );
+        limits.warnings.iter().cloned().for_each(&mut *warn);
+
+        let what = || "cannot make the container's pipes";
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .creating(what)?;
+        let (stdout_r, stdout) = pipe_with(PipeFlags::CLOEXEC).creating(what)?;
+        let (stderr_r, stderr) = pipe_with(PipeFlags::CLOEXEC).creating(what)?;
+        let (stdin, keep_stdin) = if spec.stdin && !spec.tty {
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC).creating(what)?;
+            (Some(read), Some(write))
+        } else {
+            (None, None)
+        };
+
+        let own_pids = !sandbox.host_pid && sandbox.pid.is_none();
+        if let Some(path) = &sandbox.pid {
+            let what = || format!("cannot join namespace {}", path.display());
+            let fd =
+                rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).creating(what)?;
+            sys::setns(fd.as_fd(), libc::CLONE_NEWPID).creating(what)?;
+        }
+        let namespaces = libc::CLONE_NEWNS | if own_pids { libc::CLONE_NEWPID } else { 0 };
+        let cloned = sys::clone3(namespaces, limits.unified())
+            .creating(|| "cannot fork the container's first process")?;
+        let (pid, pidfd) = match cloned {
+            sys::Cloned::Child => {
+                drop(ours);
+                Init { config, profile: &profile, command: &command, shim: theirs, stdin, stdout, stderr }
+                    .run()
+            }
+            sys::Cloned::Parent { pid, pidfd } => (pid, pidfd),
+        };
+        drop((theirs, stdin, stdout, stderr));
+        state.init = ProcessRecord::of(pid);
+
+        let mut container = Container {
+            dir: config.dir.clone(),
+            cgroup: cgroup::container_path(&sandbox.id.0, &spec.id.0),
+            hierarchies: config.cgroups.clone(),
+            limits,
+            profile,
+            user: User { uid: 0, gid: 0, groups: Vec::new(), home: String::new() },
+            oom_score_adj: spec.resources.oom_score_adj,
+            own_pids,
+            pid,
+            pidfd,
+            state,
+            log,
+            streams: Vec::new(),
+            waiting: Some(ours),
+            _stdin: keep_stdin,
+        };
+        match container.finish_create(stdout_r, stderr_r, warn) {
+            Ok(()) => Ok(container),
+            Err(fault) => {
+                container.discard();
+                Err(fault)
+            }
+        }
+    }
+
+    fn finish_create(
+        &mut self,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+        warn: &mut dyn FnMut(String),
+    ) -> Result<(), Fault> {
+        // Both at once: the process mounts while the kernel takes its time with the cgroups.
+        if let Err(error) = self.limits.adopt(self.pid) {
+            warn(format!("limits do not apply: {}", sys::errno_text(&error)));
+        }
+        if let Some(adj) = self.oom_score_adj
+            && let Err(error) = fs::write(format!("/proc/{}/oom_score_adj", self.pid), adj.to_string())
+        {
+            warn(format!("oom_score_adj {adj} is refused: {}", sys::errno_text(&error)));
+        }
+        self.tell(IN_CGROUPS);
+        let mut fds = Vec::new();
+        self.user = match self.listen(&mut fds)? {
+            Some(FromInit::Ready(user)) => user,
+            Some(FromInit::Failed(fault)) => return Err(fault),
+            None => {
+                return Err(Fault::create(
+                    "the container's first process ended while the container was made",
+                ));
+            }
+        };
+        let what = || "cannot read the container's output";
+        self.streams = match fds.pop() {
+            Some(terminal) => vec![LogStream::new(terminal, "stdout").creating(what)?],
+            None => vec![
+                LogStream::new(stdout, "stdout").creating(what)?,
+                LogStream::new(stderr, "stderr").creating(what)?,
+            ],
+        };
+        if self.own_pids {
+            // From now on whatever this shim forks is in the container's pid namespace.
+            sys::setns(self.pidfd.as_fd(), libc::CLONE_NEWPID)
+                .creating(|| "cannot join the container's pid namespace")?;
+        }
+        save(&self.dir, &self.state)
+    }
+
+    /// Starts the user's program. Comes back when it has been exec'd.
+    pub(super) fn start(&mut self) -> Result<(), Fault> {
+        if self.waiting.is_none() {
+            return Err(Fault::other("the container was started before"));
+        }
+        self.tell(START);
+        match self.listen(&mut Vec::new())? {
+            None => {
+                self.waiting = None;
+                Ok(())
+            }
+            Some(FromInit::Failed(fault)) => Err(fault),
+            Some(FromInit::Ready(_)) => Err(Fault::other("the container's first process said Ready twice")),
+        }
+    }
+
+    pub(super) fn is_started(&self) -> bool {
+        self.state.started.is_some()
+    }
+
+    fn tell(&self, word: u8) {
+        if let Some(socket) = &self.waiting {
+            // A process that is gone shows when it is listened to.
+            let _ = socket::send(socket.as_fd(), &[word], None);
+        }
+    }
+
+    fn listen(&self, fds: &mut Vec<OwnedFd>) -> Result<Option<FromInit>, Fault> {
+        let Some(socket) = &self.waiting else { return Ok(None) };
+        let mut message = vec![0; MESSAGE_MAX];
+        let what = || "cannot hear the container's first process";
+        let is_reset = |error: &std::io::Error| error.raw_os_error() == Some(libc::ECONNRESET);
+        let mut received = socket::receive(socket.as_fd(), &mut message, fds);
+        if received.as_ref().is_err_and(is_reset) {
+            // It ended without reading our last word, which the kernel tells once, ahead of its own last words.
+            received = socket::receive(socket.as_fd(), &mut message, fds);
+        }
+        match received {
+            Ok(0) => Ok(None),
+            Err(error) if is_reset(&error) => Ok(None),
+            Ok(count) => Ok(Some(serde_json::from_slice(&message[..count]).creating(what)?)),
+            Err(error) => Err(error).creating(what),
+        }
+    }
+
+    /// Writes `state.json`.
+    pub(super) fn save(&self) {
+        // Not worth a container's life: the agent hears it over the socket too.
+        let _ = save(&self.dir, &self.state);
+    }
+
+    /// Kills everything in the container.
+    pub(super) fn kill(&self) {
+        let _ = sys::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
+        if !self.own_pids {
+            self.hierarchies.kill(&self.cgroup);
+        }
+    }
+
+    /// Ends a container that could not be made or started.
+    pub(super) fn discard(&mut self) {
+        self.kill();
+        sys::reap(self.pid, true);
+        self.remove_cgroup();
+    }
+
+    /// Removes the cgroup, if everybody has left it.
+    pub(super) fn remove_cgroup(&self) {
+        self.hierarchies.remove(&self.cgroup);
+    }
+}
+
+fn save(dir: &std::path::Path, state: &ContainerState) -> Result<(), Fault> {
+    layout::write_json(&dir.join("state.json"), state)
+        .creating(|| format!("cannot write in {}", dir.display()))
+}

@@ -1,0 +1,166 @@
+//! The container's log, in the CRI format: `TIME stdout|stderr F|P LINE`.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::embedded::fault::{Context, Fault};
+use crate::embedded::sys;
+
+/// A longer line is written in parts, all but the last marked `P`.
+const LINE_MAX: usize = 16 * 1024;
+
+/// One of the container's output streams on its way to the log.
+pub(super) struct LogStream {
+    fd: OwnedFd,
+    name: &'static str,
+    line: Vec<u8>,
+    open: bool,
+}
+
+impl LogStream {
+    pub(super) fn new(fd: OwnedFd, name: &'static str) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(LogStream { fd, name, line: Vec::new(), open: true })
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Moves one piece to the log. Returns whether there may be more.
+    pub(super) fn pump(&mut self, log: &mut Log) -> bool {
+        let mut chunk = [0; LINE_MAX];
+        match rustix::io::read(&self.fd, &mut chunk) {
+            Ok(0) => self.open = false,
+            Ok(count) => self.take(&chunk[..count], log),
+            Err(Errno::AGAIN) => return false,
+            Err(Errno::INTR) => {}
+            // A terminal whose last user is gone says so with an error.
+            Err(_) => self.open = false,
+        }
+        self.open
+    }
+
+    fn take(&mut self, mut bytes: &[u8], log: &mut Log) {
+        let now = sys::now_ns();
+        while !bytes.is_empty() {
+            let room = LINE_MAX - self.line.len();
+            let piece = &bytes[..bytes.len().min(room)];
+            match piece.iter().position(|byte| *byte == b'\n') {
+                Some(end) => {
+                    log.line(now, self.name, true, &[&self.line, &piece[..end]]);
+                    self.line.clear();
+                    bytes = &bytes[end + 1..];
+                }
+                None if piece.len() == room => {
+                    log.line(now, self.name, false, &[&self.line, piece]);
+                    self.line.clear();
+                    bytes = &bytes[room..];
+                }
+                None => {
+                    self.line.extend_from_slice(piece);
+                    bytes = &[];
+                }
+            }
+        }
+        log.flush();
+    }
+
+    /// Takes what is there without waiting for more, and ends the line that was begun.
+    pub(super) fn finish(&mut self, log: &mut Log) {
+        // Bounded: a process that escaped the container and keeps writing must not hold the exit back.
+        for _ in 0..256 {
+            if !self.pump(log) {
+                break;
+            }
+        }
+        if !self.line.is_empty() {
+            log.line(sys::now_ns(), self.name, true, &[&self.line]);
+            self.line = Vec::new();
+        }
+        log.flush();
+    }
+}
+
+/// The log file.
+pub(super) struct Log {
+    file: File,
+    pending: Vec<u8>,
+}
+
+impl Log {
+    pub(super) fn open(path: &Path) -> Result<Self, Fault> {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let file = File::options()
+            .append(true)
+            .create(true)
+            .mode(0o640)
+            .open(path)
+            .creating(|| format!("cannot open log {}", path.display()))?;
+        Ok(Log { file, pending: Vec::new() })
+    }
+
+    fn line(&mut self, now_ns: u64, stream: &str, full: bool, parts: &[&[u8]]) {
+        let _ = write!(self.pending, "{} {stream} {} ", Timestamp(now_ns), if full { 'F' } else { 'P' });
+        for part in parts {
+            self.pending.extend_from_slice(part);
+        }
+        self.pending.push(b'\n');
+        if self.pending.len() > LINE_MAX {
+            self.flush();
+        }
+    }
+
+    /// A log that cannot be written (disk full) must not stop the container.
+    fn flush(&mut self) {
+        let _ = self.file.write_all(&self.pending);
+        self.pending.clear();
+        self.pending.shrink_to(LINE_MAX);
+    }
+}
+
+/// RFC 3339 with nanoseconds, UTC.
+struct Timestamp(u64);
+
+impl std::fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (seconds, nanos) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
+        let (days, rest) = (seconds / 86_400, seconds % 86_400);
+        // Days since 1970 to the civil date, in eras of 400 years that begin in March.
+        let shifted = days + 719_468;
+        let era_day = shifted % 146_097;
+        let era_year = (era_day - era_day / 1460 + era_day / 36_524 - era_day / 146_096) / 365;
+        let year_day = era_day - (365 * era_year + era_year / 4 - era_year / 100);
+        let month_index = (5 * year_day + 2) / 153;
+        let day = year_day - (153 * month_index + 2) / 5 + 1;
+        let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+        let year = era_year + shifted / 146_097 * 400 + u64::from(month <= 2);
+        let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanos:09}Z")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_are_civil() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000007Z"),
+            (951_827_696, "2000-02-29T12:34:56.000000007Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000007Z"),
+            (1_767_225_599, "2025-12-31T23:59:59.000000007Z"),
+        ] {
+            assert_eq!(Timestamp(seconds * 1_000_000_000 + 7).to_string(), text);
+        }
+    }
+}

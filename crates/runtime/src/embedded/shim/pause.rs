@@ -1,0 +1,73 @@
+//! The process that holds a pod's shared pid namespace, and adopts the orphans in it.
+//!
+//! `shim pause` forks it, pins the namespace, says its pid and ends. The process itself has nothing: an empty root, no
+//! capabilities, no descriptors; the containers that share its namespace can look at it as they like.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change};
+
+use crate::embedded::container::caps::CapSet;
+use crate::embedded::layout::open_dir;
+use crate::embedded::sys;
+
+/// Runs with the pod's directory and, where there is one, the cgroup to be in.
+pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
+    let [dir, rest @ ..] = args else { return Err(io::Error::other("the pod's directory is missing")) };
+    let ns = PathBuf::from(dir).join("ns");
+    let cgroup = rest.first().map(|path| open_dir(Path::new(path))).transpose()?;
+    match sys::clone3(libc::CLONE_NEWPID | libc::CLONE_NEWNS, cgroup.as_ref().map(AsFd::as_fd))? {
+        sys::Cloned::Child => {
+            if let Err(error) = hold(&ns) {
+                eprintln!("outrigger shim pause: {error}");
+            }
+            sys::exit_now(1)
+        }
+        sys::Cloned::Parent { pid, pidfd } => {
+            let pinned =
+                pin(&ns, pid).and_then(|()| fs::File::from(control).write_all(pid.to_string().as_bytes()));
+            if pinned.is_err() {
+                let _ = sys::pidfd_kill(pidfd.as_fd(), libc::SIGKILL);
+            }
+            pinned
+        }
+    }
+}
+
+fn pin(ns: &Path, pid: i32) -> io::Result<()> {
+    let target = ns.join("pid");
+    fs::File::create(&target)?;
+    Ok(mount_bind(format!("/proc/{pid}/ns/pid"), &target)?)
+}
+
+fn hold(ns: &Path) -> io::Result<()> {
+    for (name, kind) in
+        [("net", libc::CLONE_NEWNET), ("ipc", libc::CLONE_NEWIPC), ("uts", libc::CLONE_NEWUTS)]
+    {
+        if let Ok(fd) = rustix::fs::open(ns.join(name), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            sys::setns(fd.as_fd(), kind)?;
+        }
+    }
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
+    mount("pause", ns, "tmpfs", MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV, c"size=4k")?;
+    rustix::process::chdir(ns)?;
+    rustix::process::pivot_root(".", ".")?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")?;
+    sys::close_from(3)?;
+    for (number, _) in CapSet(0).numbers() {
+        let _ = sys::prctl(libc::PR_CAPBSET_DROP, u64::from(number));
+    }
+    sys::set_ids(65535, 65535, &[])?;
+    sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
+    sys::prctl(libc::PR_SET_DUMPABLE, 0)?;
+    loop {
+        sys::wait_signal(&[libc::SIGCHLD]);
+        while sys::reap(-1, false).is_some() {}
+    }
+}

@@ -1,0 +1,322 @@
+//! The shim's loop: one poll over signals, clients and the container's output.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::clients::Client;
+use super::create::Container;
+use super::exec::Exec;
+use crate::embedded::fault::Fault;
+use crate::embedded::protocol::{ExitRecord, Reply, Request, ShimConfig, StartedRecord};
+use crate::embedded::{layout, sys};
+
+/// Clients served at a time.
+const CLIENTS_MAX: usize = 16;
+
+struct Shim {
+    signals: OwnedFd,
+    listener: Option<OwnedFd>,
+    clients: Vec<Client>,
+    next_token: u64,
+    container: Option<Container>,
+    execs: Vec<Exec>,
+    /// Nothing is left to do.
+    done: bool,
+}
+
+/// Serves one container until its end.
+pub(super) fn run(control: OwnedFd) -> io::Result<()> {
+    let mut shim = Shim {
+        signals: sys::signalfd(&[libc::SIGCHLD])?,
+        listener: None,
+        clients: vec![Client::new(0, control)?],
+        next_token: 1,
+        container: None,
+        execs: Vec::new(),
+        done: false,
+    };
+    while !shim.done {
+        shim.turn()?;
+    }
+    Ok(())
+}
+
+impl Shim {
+    fn turn(&mut self) -> io::Result<()> {
+        let ready = self.wait()?;
+        // Children first: an exit is never late because somebody talks.
+        if ready.signals {
+            let mut info = [0_u8; 128];
+            while rustix::io::read(&self.signals, &mut info).is_ok_and(|count| count > 0) {}
+            self.reap();
+        }
+        if self.done {
+            return Ok(());
+        }
+        if let Some(container) = &mut self.container {
+            for index in ready.streams {
+                container.streams[index].pump(&mut container.log);
+            }
+        }
+        if ready.listener {
+            self.accept();
+        }
+        for index in ready.clients {
+            self.clients[index].receive();
+            while let Some((request, fd)) = self.clients[index].next() {
+                self.handle(index, request, fd);
+                if self.done {
+                    return Ok(());
+                }
+            }
+        }
+        self.drop_closed_clients();
+        Ok(())
+    }
+
+    fn wait(&self) -> io::Result<Ready> {
+        let read = PollFlags::IN;
+        let mut fds = vec![PollFd::new(&self.signals, read)];
+        fds.extend(self.listener.iter().map(|fd| PollFd::new(fd, read)));
+        let clients = fds.len();
+        fds.extend(self.clients.iter().map(|client| PollFd::new(client.fd(), read)));
+        let streams = fds.len();
+        let open: Vec<usize> = match &self.container {
+            Some(container) => {
+                (0..container.streams.len()).filter(|index| container.streams[*index].is_open()).collect()
+            }
+            None => Vec::new(),
+        };
+        if let Some(container) = &self.container {
+            fds.extend(open.iter().map(|index| PollFd::new(container.streams[*index].fd(), read)));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_ready = |index: usize| !fds[index].revents().is_empty();
+        Ok(Ready {
+            signals: is_ready(0),
+            listener: self.listener.is_some() && is_ready(1),
+            clients: (0..self.clients.len()).filter(|index| is_ready(clients + index)).collect(),
+            streams: open
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| is_ready(streams + at))
+                .map(|(_, index)| *index)
+                .collect(),
+        })
+    }
+
+    /// Takes every child that has ended.
+    fn reap(&mut self) {
+        let mut ended = None;
+        while let Some(reaped) = sys::reap(-1, false) {
+            if self.container.as_ref().is_some_and(|container| container.pid == reaped.pid) {
+                ended = Some(reaped);
+            } else if let Some(index) = self.execs.iter().position(|exec| exec.pid == reaped.pid) {
+                let exec = self.execs.swap_remove(index);
+                let (client, id) = (exec.client, exec.id);
+                let result = exec.finish(reaped.code);
+                self.reply_to(client, &Reply::ExecDone { id, result });
+            }
+        }
+        if let Some(reaped) = ended {
+            self.end(reaped);
+        }
+    }
+
+    /// The container's first process has ended, and with it the container.
+    fn end(&mut self, reaped: sys::Reaped) {
+        let finished_ns = sys::now_ns();
+        let Some(container) = &mut self.container else { return };
+        if !container.own_pids {
+            container.hierarchies.kill(&container.cgroup);
+        }
+        let Container { streams, log, .. } = container;
+        for stream in streams {
+            stream.finish(log);
+        }
+        let exit = ExitRecord {
+            code: reaped.code,
+            signal: reaped.signal,
+            oom_killed: reaped.code != 0 && container.limits.oom_killed(),
+            started_ns: container.state.started.map_or(finished_ns, |started| started.at_ns),
+            finished_ns,
+        };
+        container.state.exit = Some(exit.clone());
+        container.save();
+        self.broadcast(&Reply::Exited(exit));
+        self.leave();
+    }
+
+    /// Cleans up what is the shim's own, after everybody knows.
+    fn leave(&mut self) {
+        // Commands in the container died with it or were killed with its cgroup; reaping them empties the cgroup.
+        for exec in &self.execs {
+            exec.kill();
+        }
+        while sys::reap(-1, false).is_some() {}
+        if let Some(container) = &self.container {
+            let _ = std::fs::remove_file(container.dir.join("sock"));
+            container.remove_cgroup();
+        }
+        self.done = true;
+    }
+
+    fn accept(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        let Ok(fd) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { return };
+        if self.clients.len() >= CLIENTS_MAX {
+            return;
+        }
+        if let Ok(mut client) = Client::new(self.next_token, fd) {
+            self.next_token += 1;
+            let started = self.container.as_ref().and_then(|container| container.state.started);
+            client.send(&started.map_or(Reply::Created, Reply::Started));
+            self.clients.push(client);
+        }
+    }
+
+    fn drop_closed_clients(&mut self) {
+        let (open, closed): (Vec<_>, Vec<_>) = self.clients.drain(..).partition(Client::is_open);
+        self.clients = open;
+        for client in closed {
+            for exec in self.execs.iter().filter(|exec| exec.client == client.token) {
+                exec.kill();
+            }
+        }
+        let started = self.container.as_ref().is_some_and(Container::is_started);
+        if self.clients.is_empty() && !started {
+            // Nobody is left to start it.
+            if let Some(container) = &mut self.container {
+                container.discard();
+            }
+            self.leave();
+        }
+    }
+
+    fn handle(&mut self, index: usize, request: Request, fd: Option<OwnedFd>) {
+        match request {
+            Request::Create(config) => self.create(index, &config),
+            Request::Start => self.start(index),
+            Request::Signal(signal) => {
+                if let Some(container) = &self.container {
+                    let _ = sys::pidfd_kill(std::os::fd::AsFd::as_fd(&container.pidfd), signal);
+                }
+            }
+            Request::Kill => {
+                if let Some(container) = &self.container {
+                    container.kill();
+                }
+            }
+            Request::Exec { id, command } => self.exec(index, id, &command, fd),
+            Request::CancelExec { id } => {
+                let client = self.clients[index].token;
+                if let Some(exec) = self.execs.iter().find(|exec| exec.client == client && exec.id == id) {
+                    exec.kill();
+                }
+            }
+        }
+    }
+
+    fn create(&mut self, index: usize, config: &ShimConfig) {
+        if self.container.is_some() {
+            return self.clients[index]
+                .send(&Reply::Failed(Fault::other("the container was created before")));
+        }
+        let client = &mut self.clients[index];
+        let created = listen(config).and_then(|listener| {
+            let container = Container::create(config, &mut |warning| client.send(&Reply::Warning(warning)))?;
+            Ok((listener, container))
+        });
+        match created {
+            Ok((listener, container)) => {
+                self.listener = Some(listener);
+                self.container = Some(container);
+                self.clients[index].send(&Reply::Created);
+            }
+            Err(fault) => self.fail(fault),
+        }
+    }
+
+    fn start(&mut self, index: usize) {
+        let Some(container) = &mut self.container else {
+            return self.clients[index].send(&Reply::Failed(Fault::other("there is no container to start")));
+        };
+        match container.start() {
+            Ok(()) => {
+                let started = StartedRecord { at_ns: sys::now_ns(), pid: container.pid as u32 };
+                container.state.started = Some(started);
+                self.broadcast(&Reply::Started(started));
+                if let Some(container) = &self.container {
+                    container.save();
+                }
+            }
+            Err(fault) => {
+                container.discard();
+                self.fail(fault);
+            }
+        }
+    }
+
+    fn fail(&mut self, fault: Fault) {
+        self.broadcast(&Reply::Failed(fault));
+        self.leave();
+    }
+
+    fn exec(&mut self, index: usize, id: u64, command: &[String], output: Option<OwnedFd>) {
+        let client = self.clients[index].token;
+        let started = match (&self.container, output) {
+            (Some(container), Some(output)) if container.is_started() => {
+                Exec::start(container, client, id, command, output)
+            }
+            (_, None) => Err(Fault::other("an exec request came without a descriptor for its output")),
+            _ => Err(Fault::other("the container is not running")),
+        };
+        match started {
+            Ok(exec) => self.execs.push(exec),
+            Err(fault) => self.clients[index].send(&Reply::ExecDone { id, result: Err(fault) }),
+        }
+    }
+
+    fn broadcast(&mut self, reply: &Reply) {
+        for client in &mut self.clients {
+            client.send(reply);
+        }
+    }
+
+    fn reply_to(&mut self, token: u64, reply: &Reply) {
+        if let Some(client) = self.clients.iter_mut().find(|client| client.token == token) {
+            client.send(reply);
+        }
+    }
+}
+
+/// What poll found.
+struct Ready {
+    signals: bool,
+    listener: bool,
+    clients: Vec<usize>,
+    streams: Vec<usize>,
+}
+
+/// Opens the socket a restarted agent finds the shim by.
+fn listen(config: &ShimConfig) -> Result<OwnedFd, Fault> {
+    let bound = || -> io::Result<OwnedFd> {
+        std::fs::create_dir_all(&config.dir)?;
+        let dir = layout::open_dir(&config.dir)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(layout::socket_path(&dir))?)?;
+        rustix::net::listen(&socket, 8)?;
+        Ok(socket)
+    };
+    bound().map_err(|error| {
+        Fault::create(format!("cannot listen in {}: {}", config.dir.display(), sys::errno_text(&error)))
+    })
+}

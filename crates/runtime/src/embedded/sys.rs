@@ -1,0 +1,358 @@
+//! The kernel edge: system calls that neither std nor rustix has in the form needed here.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// The new process, as [`clone3`] returns it.
+pub(crate) enum Cloned {
+    /// This is the child.
+    Child,
+    /// This is the parent.
+    Parent {
+        /// The child, as this process sees it.
+        pid: i32,
+        /// A handle that never names another process.
+        pidfd: OwnedFd,
+    },
+}
+
+/// Forks with namespaces, and into a cgroup of the unified hierarchy when one is given.
+///
+/// The caller must be single-threaded: the child goes on to allocate memory and to use std.
+pub(crate) fn clone3(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
+    #[repr(C)]
+    #[derive(Default)]
+    struct CloneArgs {
+        flags: u64,
+        pidfd: u64,
+        child_tid: u64,
+        parent_tid: u64,
+        exit_signal: u64,
+        stack: u64,
+        stack_size: u64,
+        tls: u64,
+        set_tid: u64,
+        set_tid_size: u64,
+        cgroup: u64,
+    }
+    /// `CLONE_INTO_CGROUP`, which does not fit the `c_int` of libc's constants.
+    const INTO_CGROUP: u64 = 0x2_0000_0000;
+    let mut pidfd: RawFd = -1;
+    let mut args = CloneArgs {
+        flags: namespaces as u64 | libc::CLONE_PIDFD as u64,
+        pidfd: &raw mut pidfd as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArgs::default()
+    };
+    if let Some(cgroup) = cgroup {
+        args.flags |= INTO_CGROUP;
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: the arguments live until the call returns; without CLONE_VM the child gets its own copy of everything,
+    // and the caller is single-threaded, so no lock can be held by a thread the child does not have.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Cloned::Child),
+        // SAFETY: the kernel has just stored a fresh descriptor that nobody else owns.
+        pid => Ok(Cloned::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } }),
+    }
+}
+
+/// Moves the calling thread into namespaces.
+pub(crate) fn setns(fd: BorrowedFd<'_>, kinds: i32) -> io::Result<()> {
+    // SAFETY: plain system call on a descriptor the caller owns.
+    check(unsafe { libc::setns(fd.as_raw_fd(), kinds) })
+}
+
+/// Gives the calling thread new namespaces.
+pub(crate) fn unshare(kinds: i32) -> io::Result<()> {
+    // SAFETY: callers pass namespace flags only (and CLONE_FS), which no other thread can observe.
+    check(unsafe { libc::unshare(kinds) })
+}
+
+/// What to change about a mount, for [`mount_setattr`].
+#[repr(C)]
+#[derive(Default, Clone, Copy)]
+pub(crate) struct MountAttr {
+    /// `MOUNT_ATTR_*` to set.
+    pub(crate) set: u64,
+    /// `MOUNT_ATTR_*` to clear.
+    pub(crate) clear: u64,
+    /// `MS_PRIVATE`, `MS_SLAVE`, `MS_SHARED` or 0.
+    pub(crate) propagation: u64,
+    /// Unused: user namespace of an id-mapped mount.
+    pub(crate) userns_fd: u64,
+}
+
+/// Read-only.
+pub(crate) const MOUNT_ATTR_RDONLY: u64 = 0x1;
+
+/// Changes a mount that is open as `mount`, with everything below it when `recursive`.
+pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attr: MountAttr) -> io::Result<()> {
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is a NUL-terminated constant and the structure lives until the call returns.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    check(result as i32)
+}
+
+/// Marks every descriptor from `first` on close-on-exec.
+pub(crate) fn cloexec_from(first: u32) -> io::Result<()> {
+    // SAFETY: only the close-on-exec flag changes; nothing is closed under an owner's feet.
+    let result = unsafe {
+        libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_uint)
+    };
+    check(result as i32)
+}
+
+/// Closes every descriptor from `first` on.
+///
+/// For a process that goes on for ever and uses none of them: their owners' destructors must not run.
+pub(crate) fn close_from(first: u32) -> io::Result<()> {
+    // SAFETY: the only caller never returns to the owners of these descriptors.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) } as i32)
+}
+
+/// A descriptor that becomes readable when one of `signals` is pending. They are blocked for the process.
+pub(crate) fn signalfd(signals: &[i32]) -> io::Result<OwnedFd> {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set before anything reads it; signalfd returns a fresh descriptor.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        let mut set = set.assume_init();
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        check(libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()))?;
+        let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        check(fd)?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Blocks `signals` and waits until one of them is pending.
+pub(crate) fn wait_signal(signals: &[i32]) -> i32 {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut signal = 0;
+    // SAFETY: sigemptyset initialises the set before anything reads it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        let mut set = set.assume_init();
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        libc::sigwait(&set, &mut signal);
+    }
+    signal
+}
+
+/// Gives every signal its default action and unblocks all, as a new program expects to find them.
+pub(crate) fn reset_signals() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: SIG_DFL installs no handler of ours; KILL, STOP and the libc's own are refused, which is fine.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set before sigprocmask reads it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Ignores a signal.
+pub(crate) fn ignore_signal(signal: i32) {
+    // SAFETY: SIG_IGN installs no handler of ours.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Sends a signal to a process, or to a process group when `pid` is negative. A target that is gone is fine.
+pub(crate) fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: plain system call.
+    match check(unsafe { libc::kill(pid, signal) }) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        result => result,
+    }
+}
+
+/// Sends a signal through a pidfd. A process that is gone is fine.
+pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: no siginfo is passed, flags are zero.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            std::ptr::null::<libc::c_void>(),
+            0,
+        )
+    };
+    match check(result as i32) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        result => result,
+    }
+}
+
+/// Kills processes and waits until they have ended, for at most `patience`. Returns whether they have.
+pub(crate) fn kill_and_wait(pids: &[i32], patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    let mut ended = true;
+    for pid in pids {
+        let Some(name) = rustix::process::Pid::from_raw(*pid) else { continue };
+        // Opened before the kill: the handle cannot come to mean another process, so the wait ends for sure.
+        let Ok(pidfd) = rustix::process::pidfd_open(name, rustix::process::PidfdFlags::empty()) else {
+            continue;
+        };
+        let _ = pidfd_kill(pidfd.as_fd(), libc::SIGKILL);
+        let rest = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
+        ended &= matches!(poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)), Ok(1..));
+    }
+    ended
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reaped {
+    /// Which child.
+    pub(crate) pid: i32,
+    /// Exit code; 128 + signal when a signal ended it.
+    pub(crate) code: i32,
+    /// The signal, if one ended it.
+    pub(crate) signal: Option<i32>,
+}
+
+/// Takes one ended child, if there is one; `pid` -1 is any. Blocks only when asked to.
+pub(crate) fn reap(pid: i32, block: bool) -> Option<Reaped> {
+    loop {
+        let mut status = 0;
+        // SAFETY: status lives until the call returns.
+        let got = unsafe { libc::waitpid(pid, &mut status, if block { 0 } else { libc::WNOHANG }) };
+        if got == -1 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
+            continue;
+        }
+        if got <= 0 {
+            return None;
+        }
+        if libc::WIFEXITED(status) {
+            return Some(Reaped { pid: got, code: libc::WEXITSTATUS(status), signal: None });
+        }
+        if libc::WIFSIGNALED(status) {
+            let signal = libc::WTERMSIG(status);
+            return Some(Reaped { pid: got, code: 128 + signal, signal: Some(signal) });
+        }
+    }
+}
+
+/// Replaces this process. Returns only when that failed.
+pub(crate) fn execve(program: &CString, args: &[CString], env: &[CString]) -> io::Error {
+    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
+        list.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
+    };
+    let (args, env) = (pointers(args), pointers(env));
+    // SAFETY: both lists are NULL-terminated and point to strings that outlive the call.
+    unsafe { libc::execve(program.as_ptr(), args.as_ptr(), env.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Ends this process at once, running nothing that belongs to the process it was forked from.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions.
+    unsafe { libc::_exit(code) }
+}
+
+/// `prctl` with one number.
+pub(crate) fn prctl(option: i32, value: u64) -> io::Result<()> {
+    // SAFETY: callers use options whose arguments are plain numbers.
+    check(unsafe { libc::prctl(option, value as libc::c_ulong, 0, 0, 0) })
+}
+
+/// Loads a classic BPF program as seccomp filter, without touching `no_new_privs`.
+pub(crate) fn seccomp_load(program: &[libc::sock_filter]) -> io::Result<()> {
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the kernel copies the program before the call returns and never writes to it.
+    let result =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter) };
+    check(result as i32)
+}
+
+/// Sets real, effective and saved ids of the (only) thread, with its groups, in the order that keeps the right to do so.
+pub(crate) fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+    // SAFETY: the slice outlives the call. Raw calls are right here because the process is single-threaded.
+    unsafe {
+        check(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) as i32)?;
+        check(libc::syscall(libc::SYS_setresgid, gid, gid, gid) as i32)?;
+        check(libc::syscall(libc::SYS_setresuid, uid, uid, uid) as i32)
+    }
+}
+
+/// Makes a character or block device node, or a whiteout (0, 0).
+pub(crate) fn mknodat(dir: BorrowedFd<'_>, name: &Path, mode: u32, device: u64) -> io::Result<()> {
+    let name = cstring(name)?;
+    // SAFETY: the name is NUL-terminated and outlives the call.
+    check(unsafe { libc::mknodat(dir.as_raw_fd(), name.as_ptr(), mode, device) })
+}
+
+/// Makes `fd` the controlling terminal of the session this process leads.
+pub(crate) fn set_controlling_terminal(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: TIOCSCTTY takes a number.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCSCTTY, 0) })
+}
+
+/// A path as a C string.
+pub(crate) fn cstring(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Clock ticks after boot at which a process started: with its pid, names a process for good. `None`: it is gone.
+pub(crate) fn start_ticks(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name may hold blanks and brackets: fields count from behind its last one.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Wall clock, nanoseconds since 1970.
+pub(crate) fn now_ns() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The text of an error as runtimes print it: lower case, without the number.
+pub(crate) fn errno_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        // "RPC …" and the like keep their capitals.
+        (Some(first), Some(second)) if second.is_lowercase() || second == ' ' => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
+}

@@ -1,0 +1,165 @@
+//! Commands run inside containers.
+
+use std::time::{Duration, Instant};
+
+use outrigger_runtime::{ExecRequest, Runtime as _, RuntimeError};
+
+use crate::support::{DEADLINE, Pod, eventually};
+
+crate::trials![
+    code_and_output_come_back,
+    the_container_s_environment_holds,
+    a_missing_command_is_an_error,
+    output_is_cut_at_the_limit,
+    the_timeout_kills,
+    a_dropped_call_kills,
+    background_children_do_not_hold_it_back,
+    it_ends_with_the_container,
+    many_at_once,
+];
+
+async fn code_and_output_come_back() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    let done = pod.exec(&id, "echo out; echo err >&2; exit 3").await;
+    assert_eq!((done.code, String::from_utf8(done.output).unwrap().as_str()), (Some(3), "out\nerr\n"));
+    let done = pod.exec(&id, "kill -9 $$").await;
+    assert_eq!(done.code, Some(137));
+    pod.finish().await;
+}
+
+async fn the_container_s_environment_holds() {
+    let pod = Pod::new().await;
+    let mut spec = pod.script("echo $$ > /tmp/pid; sleep 100");
+    spec.env = vec![("GREETING".to_owned(), "hello".to_owned())];
+    spec.working_dir = Some("/tmp".to_owned());
+    let id = pod.start(spec).await.unwrap();
+    let done = pod
+        .exec(&id, "while [ ! -s pid ]; do sleep 0.01; done; echo $GREETING $(pwd) $(cat pid) $(hostname)")
+        .await;
+    assert_eq!(String::from_utf8(done.output).unwrap(), "hello /tmp 1 test-pod\n");
+    pod.finish().await;
+}
+
+async fn a_missing_command_is_an_error() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    let request = ExecRequest { command: vec!["/no/such".to_owned()], timeout: None, output_limit: 100 };
+    let error = pod.runtime.exec(&id, request).await.unwrap_err();
+    assert!(matches!(&error, RuntimeError::Start(_)), "{error:?}");
+    assert_eq!(error.to_string(), "exec \"/no/such\": no such file or directory");
+    pod.runtime.kill(&id).await.unwrap();
+    assert_eq!(pod.wait(&id).await.code, 137);
+    let request = ExecRequest { command: vec!["true".to_owned()], timeout: None, output_limit: 100 };
+    assert!(pod.runtime.exec(&id, request).await.is_err(), "the container is gone");
+    pod.finish().await;
+}
+
+async fn output_is_cut_at_the_limit() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    let command = ["head", "-c", "1000000", "/dev/zero"].map(str::to_owned).to_vec();
+    let request = ExecRequest { command, timeout: Some(DEADLINE), output_limit: 1000 };
+    let done = pod.runtime.exec(&id, request).await.unwrap();
+    assert_eq!((done.code, done.output.len()), (Some(0), 1000));
+    pod.finish().await;
+}
+
+async fn the_timeout_kills() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    let command =
+        ["sh", "-c", "echo begun; sleep 77 & setsid sleep 78 & sleep 79"].map(str::to_owned).to_vec();
+    let begun = Instant::now();
+    let request = ExecRequest { command, timeout: Some(Duration::from_millis(300)), output_limit: 1000 };
+    let done = pod.runtime.exec(&id, request).await.unwrap();
+    assert_eq!((done.code, done.output.as_slice()), (None, b"begun\n".as_slice()));
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    no_sleepers(&pod, &id).await;
+    pod.finish().await;
+}
+
+async fn a_dropped_call_kills() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    let command = ["sh", "-c", "touch /tmp/begun; sleep 77"].map(str::to_owned).to_vec();
+    let (runtime, container) = (pod.runtime.clone(), id.clone());
+    let call = tokio::spawn(async move {
+        runtime.exec(&container, ExecRequest { command, timeout: None, output_limit: 1000 }).await
+    });
+    loop {
+        if pod.exec(&id, "test -e /tmp/begun").await.code == Some(0) {
+            break;
+        }
+    }
+    call.abort();
+    no_sleepers(&pod, &id).await;
+    pod.finish().await;
+}
+
+/// Waits until none of the commands above is left in the container.
+async fn no_sleepers(pod: &Pod, id: &outrigger_runtime::ContainerId) {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let done = pod.exec(id, "ps -o args | grep -c 'sleep 7[0-9]'").await;
+        if done.output == b"1\n" || done.output == b"0\n" {
+            // grep itself may show.
+            return;
+        }
+        assert!(Instant::now() < deadline, "{}", String::from_utf8_lossy(&done.output));
+    }
+}
+
+async fn background_children_do_not_hold_it_back() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    let begun = Instant::now();
+    let done = pod.exec(&id, "sleep 50 & echo done").await;
+    assert_eq!((done.code, done.output.as_slice()), (Some(0), b"done\n".as_slice()));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    pod.finish().await;
+}
+
+async fn it_ends_with_the_container() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    let (runtime, container) = (pod.runtime.clone(), id.clone());
+    let call = tokio::spawn(async move {
+        let command = vec!["sleep".to_owned(), "100".to_owned()];
+        runtime.exec(&container, ExecRequest { command, timeout: None, output_limit: 1000 }).await
+    });
+    loop {
+        if pod.exec(&id, "[ $(ps -o args | grep -c 'sleep 10[0]') = 2 ]").await.code == Some(0) {
+            break;
+        }
+    }
+    pod.runtime.kill(&id).await.unwrap();
+    assert_eq!(pod.wait(&id).await.code, 137);
+    match call.await.unwrap() {
+        Ok(done) => assert_eq!(done.code, Some(137)),
+        Err(error) => assert!(matches!(error, RuntimeError::Other(_)), "{error:?}"),
+    }
+    pod.finish().await;
+}
+
+async fn many_at_once() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    let calls: Vec<_> = (0..20)
+        .map(|number| {
+            let (runtime, id) = (pod.runtime.clone(), id.clone());
+            tokio::spawn(async move {
+                let command = vec!["sh".to_owned(), "-c".to_owned(), format!("echo {number}; exit {number}")];
+                let request = ExecRequest { command, timeout: Some(DEADLINE), output_limit: 100 };
+                let done = runtime.exec(&id, request).await.unwrap();
+                assert_eq!(done.code, Some(number));
+                assert_eq!(done.output, format!("{number}\n").into_bytes());
+            })
+        })
+        .collect();
+    for call in calls {
+        call.await.unwrap();
+    }
+    eventually("no commands are left", || true).await;
+    pod.finish().await;
+}

@@ -1,0 +1,257 @@
+//! A pod to run containers in, and the proof that nothing of it is left.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::future::Future;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
+use outrigger_runtime::{
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Identity, Image, NetworkMode, Resources,
+    Runtime, RuntimeError, SandboxId, SandboxSpec,
+};
+
+/// Nothing here takes longer, except where it hangs.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A test by its function's name.
+#[macro_export]
+macro_rules! trials {
+    ($($name:ident),* $(,)?) => {
+        /// The tests of this file.
+        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+            let prefix = module_path!().rsplit("::").next().unwrap_or_default();
+            vec![$($crate::support::trial(format!("{prefix}::{}", stringify!($name)), $name)),*]
+        }
+    };
+}
+
+/// Runs an async test on a runtime of its own.
+pub(crate) fn trial<F>(name: String, test: fn() -> F) -> Trial
+where
+    F: Future<Output = ()> + 'static,
+{
+    Trial::test(name, move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime
+            .block_on(async { tokio::time::timeout(DEADLINE * 3, test()).await })
+            .map_err(|_| Failed::from("still not over"))
+    })
+}
+
+/// A root file system of one busybox.
+static ROOTFS: LazyLock<PathBuf> = LazyLock::new(|| {
+    // Kept for the whole run and named after it; removed by the next run that finds it stale.
+    let base = std::env::temp_dir().join("outrigger-test-rootfs");
+    fs::create_dir_all(&base).expect("temporary directory");
+    for old in fs::read_dir(&base).into_iter().flatten().flatten() {
+        let pid = old.file_name().to_string_lossy().into_owned();
+        if !Path::new("/proc").join(pid).exists() {
+            let _ = fs::remove_dir_all(old.path());
+        }
+    }
+    let root = base.join(std::process::id().to_string());
+    for dir in ["bin", "etc", "tmp", "root", "home/web"] {
+        fs::create_dir_all(root.join(dir)).expect("rootfs");
+    }
+    fs::copy("/bin/busybox", root.join("bin/busybox")).expect("install busybox-static");
+    let applets = Command::new("/bin/busybox").arg("--list").output().expect("busybox").stdout;
+    for applet in String::from_utf8(applets).expect("names").lines().filter(|name| *name != "busybox") {
+        symlink("busybox", root.join("bin").join(applet)).expect("applet");
+    }
+    fs::write(root.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nweb:x:33:34::/home/web:/bin/sh\n")
+        .expect("passwd");
+    fs::write(root.join("etc/group"), "root:x:0:\nweb:x:34:\nlog:x:70:web\n").expect("group");
+    root
+});
+
+/// The root file system images of these tests are made of.
+pub(crate) fn rootfs() -> &'static Path {
+    &ROOTFS
+}
+
+/// One pod with its own state directory.
+pub(crate) struct Pod {
+    pub(crate) runtime: Arc<EmbeddedRuntime>,
+    pub(crate) id: SandboxId,
+    pub(crate) sandbox: outrigger_runtime::Sandbox,
+    pub(crate) dir: PathBuf,
+    state: tempfile::TempDir,
+    containers: AtomicU32,
+}
+
+/// A runtime on a fresh state directory.
+pub(crate) fn runtime(state_dir: &Path) -> Arc<EmbeddedRuntime> {
+    let shim_command = vec!["/proc/self/exe".to_owned(), "shim".to_owned()];
+    let config = EmbeddedConfig { state_dir: state_dir.to_owned(), shim_command };
+    Arc::new(EmbeddedRuntime::new(config).expect("these tests need root"))
+}
+
+/// What a pod without wishes asks for.
+pub(crate) fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let id = SandboxId(format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    SandboxSpec {
+        pod_dir: runtime.pod_dir(&id),
+        id,
+        pod_name: "test".to_owned(),
+        pod_namespace: "default".to_owned(),
+        pod_uid: "0".to_owned(),
+        hostname: "test-pod".to_owned(),
+        network: NetworkMode::None,
+        ports: Vec::new(),
+        host_pid: false,
+        host_ipc: false,
+        share_pid: false,
+        sysctls: BTreeMap::new(),
+        resources: Resources::default(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+    }
+}
+
+impl Pod {
+    pub(crate) async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub(crate) async fn with(change: impl FnOnce(&mut SandboxSpec)) -> Self {
+        let state =
+            tempfile::Builder::new().prefix("outrigger-test-").tempdir().expect("temporary directory");
+        let runtime = runtime(state.path());
+        let mut spec = sandbox_spec(&runtime);
+        change(&mut spec);
+        let (id, dir) = (spec.id.clone(), spec.pod_dir.clone());
+        let sandbox = runtime.create_sandbox(spec).await.expect("sandbox");
+        Pod { runtime, id, sandbox, dir, state, containers: AtomicU32::new(0) }
+    }
+
+    /// A container that runs a shell script.
+    pub(crate) fn script(&self, script: &str) -> ContainerSpec {
+        let number = self.containers.fetch_add(1, Ordering::Relaxed);
+        let id = ContainerId(format!("c{number}"));
+        ContainerSpec {
+            log_path: self.state.path().join(format!("{id}.log")),
+            id,
+            name: "main".to_owned(),
+            attempt: 0,
+            image: Image {
+                reference: "test".to_owned(),
+                id: "test".to_owned(),
+                layers: vec![rootfs().to_owned()],
+                entrypoint: Vec::new(),
+                cmd: Vec::new(),
+                env: Vec::new(),
+                working_dir: None,
+                user: None,
+                stop_signal: None,
+                was_present: true,
+            },
+            command: Some(vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()]),
+            args: None,
+            env: Vec::new(),
+            working_dir: None,
+            mounts: Vec::new(),
+            read_only_rootfs: false,
+            mask_paths: true,
+            identity: Identity::default(),
+            resources: Resources::default(),
+            stop_signal: None,
+            stdin: false,
+            tty: false,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    /// A directory of the host for this test alone.
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+        let path = self.state.path().join(name);
+        fs::create_dir_all(&path).expect("scratch");
+        path
+    }
+
+    /// Creates and starts a container.
+    pub(crate) async fn start(&self, spec: ContainerSpec) -> Result<ContainerId, RuntimeError> {
+        let id = self.runtime.create_container(&self.id, spec).await?;
+        self.runtime.start_container(&id).await?;
+        Ok(id)
+    }
+
+    pub(crate) async fn wait(&self, id: &ContainerId) -> Exit {
+        tokio::time::timeout(DEADLINE, self.runtime.wait(id)).await.expect("an end").expect("exit")
+    }
+
+    /// Runs a container to its end: how it ended, and its log without time and stream.
+    pub(crate) async fn run(&self, spec: ContainerSpec) -> (Exit, String) {
+        let log = spec.log_path.clone();
+        let id = self.start(spec).await.expect("start");
+        let exit = self.wait(&id).await;
+        (exit, log_text(&log))
+    }
+
+    /// Runs a script to its successful end and returns what it said.
+    pub(crate) async fn output(&self, spec: ContainerSpec) -> String {
+        let (exit, log) = self.run(spec).await;
+        assert_eq!(exit.code, 0, "log: {log}");
+        log
+    }
+
+    pub(crate) async fn exec(&self, id: &ContainerId, script: &str) -> ExecOutput {
+        let command = vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()];
+        let request = ExecRequest { command, timeout: Some(DEADLINE), output_limit: 10_000 };
+        self.runtime.exec(id, request).await.expect("exec")
+    }
+
+    /// Waits until the container's log has a line.
+    pub(crate) async fn saw(&self, log: &Path, line: &str) {
+        eventually(line, || log_text(log).lines().any(|l| l == line)).await;
+    }
+
+    /// Removes the pod and makes sure that nothing is left of it.
+    pub(crate) async fn finish(self) {
+        self.runtime.remove_sandbox(&self.id).await.expect("remove");
+        self.runtime.remove_sandbox(&self.id).await.expect("remove twice");
+        assert_nothing_left(self.state.path(), &self.id);
+        assert!(!self.dir.exists(), "{} is left", self.dir.display());
+    }
+}
+
+/// No mounts, no cgroups, no processes of a pod.
+pub(crate) fn assert_nothing_left(state_dir: &Path, id: &SandboxId) {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    let left: Vec<&str> =
+        mounts.lines().filter(|line| line.contains(&*state_dir.to_string_lossy())).collect();
+    assert!(left.is_empty(), "mounts are left: {left:?}");
+    let cgroups = cgroups(&id.0);
+    assert!(cgroups.is_empty(), "cgroups are left: {cgroups:?}");
+}
+
+/// Directories of a sandbox in all cgroup hierarchies.
+pub(crate) fn cgroups(sandbox: &str) -> Vec<PathBuf> {
+    let base = Path::new("/sys/fs/cgroup");
+    let roots =
+        fs::read_dir(base).expect("cgroups").flatten().map(|entry| entry.path()).chain([base.to_owned()]);
+    roots.map(|root| root.join("outrigger").join(sandbox)).filter(|dir| dir.exists()).collect()
+}
+
+/// The messages of a log in CRI format.
+pub(crate) fn log_text(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
+}
+
+/// Waits until something is so.
+pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while !check() {
+        assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
