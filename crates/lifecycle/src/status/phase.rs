@@ -102,7 +102,7 @@ fn counted(p: &ContainerPlan, c: &Container) -> Count {
     // One whose restart was refused at the end is judged by the instance before it.
     let exit = c.exit.as_ref().or(c.last_exit.as_ref()).filter(|_| c.was_run);
     match exit {
-        None if p.role == Role::Main => Count::Never,
+        None if p.role == Role::Main && p.counts == Counts::Yes => Count::Never,
         None => Count::Nothing,
         Some(exit) if p.counts == Counts::UnlessStopped && exit.killed_for == Some(KillReason::PodStop) => {
             Count::Nothing

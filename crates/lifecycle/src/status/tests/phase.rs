@@ -237,6 +237,16 @@ fn a_main_whose_hook_runs_is_pending_at_first_and_restarting_after() {
 }
 
 #[test]
+fn mains_that_do_not_keep_the_pod_alive_need_not_have_run() {
+    let mut plan = plan(spec("Never", &["a", "b"]));
+    (plan.containers[1].keeps_alive, plan.containers[1].counts) = (false, Counts::UnlessStopped);
+    let obs = done(&plan, &[("a", "T0")], StopCause::Completed);
+    assert_eq!(phase(&plan, &obs), Phase::Succeeded);
+    let obs = done(&plan, &[("a", "T0"), ("b", "Tx")], StopCause::Completed);
+    assert_eq!(phase(&plan, &obs), Phase::Failed);
+}
+
+#[test]
 fn a_restart_refused_at_the_end_is_judged_by_the_instance_before() {
     let plan = plan(spec("Always", &["a"]));
     for (state, expect) in [("WL0", Phase::Succeeded), ("WLx", Phase::Failed)] {
