@@ -62,8 +62,9 @@ impl Observation {
                 }
             }
             Event::StartFailed { container, attempt, reason, message } => {
+                // After a crash of the observer a start is in doubt; this is the runtime's word that it never was.
                 if let Some(c) = self.current(*container, *attempt)
-                    && matches!(c.state, State::Starting { .. })
+                    && matches!(c.state, State::Starting { .. } | State::Unknown)
                 {
                     let failures = c.start_failure.as_ref().map_or(0, |f| f.failures) + 1;
                     c.state = State::Waiting;

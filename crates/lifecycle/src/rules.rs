@@ -109,8 +109,10 @@ pub fn gate_open(plan: &Plan, obs: &Observation, gate: &Gate) -> bool {
         Need::Ready if gate.every_start => is_ready(p, c),
         // One that has done its work and will not come back was not meant to be waited for (LP-28, D10).
         Need::Ready => is_ready(p, c) || final_exit(p, c).is_some_and(|e| !e.failed()),
+        // One whose image is not to be had is passed by (R1.7), but only when its own turn has come (R1.5).
         Need::Launched => {
-            c.was_launched || matches!(c.image, Image::Failed { .. }) || c.start_failure.is_some()
+            let no_image = || matches!(c.image, Image::Failed { .. });
+            c.was_launched || (no_image() && closed_gate(plan, obs, gate.on).is_none())
         }
     }
 }

@@ -10,9 +10,11 @@ use serde_json::{Map, Value, json};
 
 use crate::action::{Action, Event, ProbeOutcome};
 use crate::decision::{Decision, Wait};
+use crate::explain::explain_stop;
 use crate::observation::{Hook, HookKind, Image, Observation, RerunCause, SandboxState, State, Verdict};
 use crate::plan::{Need, Plan, ProbeKind, Role};
 use crate::rules;
+use crate::status::{Phase, phase};
 use crate::time::Time;
 
 /// One thing that happened to a pod.
@@ -61,7 +63,7 @@ impl Entry {
 pub struct Recorder {
     sandbox: SandboxState,
     stop_deadline: Option<Time>,
-    over: bool,
+    phase: Phase,
     containers: Vec<Seen>,
 }
 
@@ -75,7 +77,6 @@ struct Seen {
     startup_passed: bool,
     ready: bool,
     pulling: bool,
-    image_changed: bool,
     hooks: [bool; 3],
     probes: [SeenProbe; 3],
     wait: Option<Wait>,
@@ -104,7 +105,6 @@ impl Recorder {
             startup_passed: false,
             ready: false,
             pulling: false,
-            image_changed: false,
             hooks: [false; 3],
             probes: [SeenProbe::default(); 3],
             wait: None,
@@ -114,7 +114,7 @@ impl Recorder {
         Recorder {
             sandbox: SandboxState::Absent,
             stop_deadline: None,
-            over: false,
+            phase: Phase::Pending,
             containers: vec![seen; plan.containers.len()],
         }
     }
@@ -125,7 +125,6 @@ impl Recorder {
         recorder.look(plan, obs, Time(0), None);
         recorder.sandbox = obs.sandbox.state;
         recorder.stop_deadline = obs.stop.map(|s| s.deadline);
-        recorder.over = obs.over;
         recorder
     }
 
@@ -154,43 +153,20 @@ impl Recorder {
             | Event::ImageFailed { container, .. }
             | Event::ImageChanged { container } => self.image(obs, *container, event, now, out),
             Event::Started { container, attempt }
-            | Event::StartFailed {
-                container, attempt, ..
-            }
-            | Event::Exited {
-                container, attempt, ..
-            }
+            | Event::StartFailed { container, attempt, .. }
+            | Event::Exited { container, attempt, .. }
             | Event::Lost { container, attempt } => {
-                if self
-                    .containers
-                    .get(*container)
-                    .is_some_and(|s| s.attempt == *attempt)
-                {
+                if self.containers.get(*container).is_some_and(|s| s.attempt == *attempt) {
                     self.life(obs, *container, event, now, out);
                 }
             }
-            Event::Probed {
-                container,
-                attempt,
-                kind,
-                outcome,
-                message,
-            } => {
-                if self
-                    .containers
-                    .get(*container)
-                    .is_some_and(|s| s.attempt == *attempt && s.running)
-                {
+            Event::Probed { container, attempt, kind, outcome, message } => {
+                if self.containers.get(*container).is_some_and(|s| s.attempt == *attempt && s.running) {
                     let message = message.as_deref();
                     self.probe(plan, obs, *container, *kind, *outcome, message, now, out);
                 }
             }
-            Event::HookEnded {
-                container,
-                attempt,
-                hook,
-                error,
-            } => {
+            Event::HookEnded { container, attempt, hook, error } => {
                 let ran = |s: &Seen| s.attempt == *attempt && s.hooks[*hook as usize];
                 if self.containers.get(*container).is_some_and(ran) {
                     hook_ended(*container, *attempt, *hook, error.as_deref(), now, out);
@@ -241,21 +217,10 @@ impl Recorder {
             }
             Action::Pull { container } => {
                 self.containers[container].pulling = true;
-                push(
-                    out,
-                    now,
-                    Some(container),
-                    "pulling",
-                    [("reason", "Pulling".into())],
-                );
+                push(out, now, Some(container), "pulling", [("reason", "Pulling".into())]);
             }
             Action::Start { container, attempt } => self.starting(plan, obs, container, attempt, now, out),
-            Action::RunHook {
-                container,
-                attempt,
-                hook,
-                deadline,
-            } => {
+            Action::RunHook { container, attempt, hook, deadline } => {
                 self.containers[container].hooks[hook as usize] = true;
                 let limit = deadline.map(|at| at.since(now));
                 push(
@@ -270,37 +235,23 @@ impl Recorder {
                     ],
                 );
             }
-            Action::CancelHook {
-                container,
-                attempt,
-                hook,
-            } => {
+            Action::CancelHook { container, attempt, hook } => {
                 self.containers[container].hooks[hook as usize] = false;
                 push(
                     out,
                     now,
                     Some(container),
                     "hook-cancelled",
-                    [
-                        ("hook", text::hook_name(hook).into()),
-                        ("attempt", attempt.into()),
-                    ],
+                    [("hook", text::hook_name(hook).into()), ("attempt", attempt.into())],
                 );
             }
             Action::Probe { .. } => {}
-            Action::Terminate {
-                container,
-                attempt,
-                kill_at,
-            } => push(
+            Action::Terminate { container, attempt, kill_at } => push(
                 out,
                 now,
                 Some(container),
                 "terminating",
-                [
-                    ("attempt", attempt.into()),
-                    ("kill_in_ms", kill_at.since(now).into()),
-                ],
+                [("attempt", attempt.into()), ("kill_in_ms", kill_at.since(now).into())],
             ),
             Action::Kill { container, attempt } => {
                 let late = obs.stop.is_some_and(|s| s.grace_ms > 0 && now >= s.deadline);
@@ -309,17 +260,10 @@ impl Recorder {
                     now,
                     Some(container),
                     "killing",
-                    [
-                        ("attempt", attempt.into()),
-                        ("reason", late.then_some("ExceededGracePeriod").into()),
-                    ],
+                    [("attempt", attempt.into()), ("reason", late.then_some("ExceededGracePeriod").into())],
                 );
             }
-            Action::BeginKill {
-                container,
-                reason,
-                deadline,
-            } => push(
+            Action::BeginKill { container, reason, deadline } => push(
                 out,
                 now,
                 Some(container),
@@ -328,7 +272,7 @@ impl Recorder {
                     ("attempt", self.containers[container].attempt.into()),
                     ("reason", "Killing".into()),
                     ("cause", text::kebab(&reason).into()),
-                    ("message", text::kill(reason).into()),
+                    ("message", reason.why().into()),
                     ("grace_ms", deadline.since(now).into()),
                 ],
             ),
@@ -353,9 +297,19 @@ impl Recorder {
             }
             Action::Rerun => push(out, now, None, "rerun", []),
             Action::Finish => {
-                self.over = true;
-                push(out, now, None, "finished", []);
+                self.phase(plan, obs, now, Some(&mut *out));
+                push(out, now, None, "finished", [("phase", self.phase.name().into())]);
             }
+        }
+    }
+
+    fn phase(&mut self, plan: &Plan, obs: &Observation, now: Time, out: Option<Out<'_>>) {
+        let to = phase(plan, obs);
+        let from = std::mem::replace(&mut self.phase, to);
+        if let Some(out) = out
+            && from != to
+        {
+            push(out, now, None, "phase", [("from", from.name().into()), ("to", to.name().into())]);
         }
     }
 
@@ -363,11 +317,8 @@ impl Recorder {
         let named = |on: usize, need: Need| json!({"container": plan.containers[on].name, "need": need});
         let first = !obs.containers[i].was_run;
         let gates = &plan.containers[i].gates;
-        let after: Vec<Value> = gates
-            .iter()
-            .filter(|g| g.every_start || first)
-            .map(|g| named(g.on, g.need))
-            .collect();
+        let after: Vec<Value> =
+            gates.iter().filter(|g| g.every_start || first).map(|g| named(g.on, g.need)).collect();
         let seen = &mut self.containers[i];
         let last = seen.gate.take().map(|g| named(gates[g].on, gates[g].need));
         let opened = seen.gate_opened_at.take().map(|at| now.since(at));
@@ -381,14 +332,7 @@ impl Recorder {
             [
                 ("attempt", attempt.into()),
                 ("restarts", (restarts > 0).then_some(restarts).into()),
-                (
-                    "after",
-                    if after.is_empty() {
-                        Value::Null
-                    } else {
-                        after.into()
-                    },
-                ),
+                ("after", if after.is_empty() { Value::Null } else { after.into() }),
                 ("opened_last", last.into()),
                 ("opened_ms_ago", opened.into()),
             ],
@@ -411,6 +355,7 @@ impl Recorder {
                         ("because_of", container.map(name).into()),
                         ("waited_for", on.map(name).into()),
                         ("grace_ms", stop.grace_ms.into()),
+                        ("message", explain_stop(plan, stop.cause).into()),
                     ],
                 );
             }
@@ -431,14 +376,7 @@ impl Recorder {
             (Event::ImageReady { .. }, Image::Present) if seen.pulling => {
                 push(out, now, Some(i), "pulled", [("reason", "Pulled".into())]);
             }
-            (
-                _,
-                Image::Failed {
-                    reason,
-                    message,
-                    retry_at,
-                },
-            ) if seen.pulling => push(
+            (_, Image::Failed { reason, message, retry_at }) if seen.pulling => push(
                 out,
                 now,
                 Some(i),
@@ -456,7 +394,6 @@ impl Recorder {
             _ => {}
         }
         seen.pulling = false;
-        seen.image_changed = c.image_changed;
     }
 
     /// Start and end of an instance.
@@ -472,12 +409,7 @@ impl Recorder {
                     [("attempt", (*attempt).into()), ("reason", "Started".into())],
                 );
             }
-            Event::StartFailed {
-                attempt,
-                reason,
-                message,
-                ..
-            } if seen.alive && !c.state.is_alive() => {
+            Event::StartFailed { attempt, reason, message, .. } if seen.alive && !c.state.is_alive() => {
                 let retry = c.start_failure.as_ref().map(|f| f.retry_at.since(now));
                 push(
                     out,
@@ -533,19 +465,12 @@ impl Recorder {
         now: Time,
         out: Out<'_>,
     ) {
-        let (seen, after) = (
-            &mut self.containers[i].probes[kind as usize],
-            obs.containers[i].probe(kind),
-        );
+        let (seen, after) = (&mut self.containers[i].probes[kind as usize], obs.containers[i].probe(kind));
         let failed = outcome != ProbeOutcome::Success;
         let turned = after.verdict != seen.verdict;
         let counted = after.run > seen.run && after.verdict != Verdict::Failure;
         let news = turned || failed != seen.failing || (failed && counted);
-        *seen = SeenProbe {
-            verdict: after.verdict,
-            run: after.run,
-            failing: failed,
-        };
+        *seen = SeenProbe { verdict: after.verdict, run: after.run, failing: failed };
         if !news {
             return;
         }
@@ -562,13 +487,7 @@ impl Recorder {
                 ("message", message.into()),
                 (
                     "failures",
-                    failed
-                        .then_some(if after.last_ok == Some(false) {
-                            after.run
-                        } else {
-                            0
-                        })
-                        .into(),
+                    failed.then_some(if after.last_ok == Some(false) { after.run } else { 0 }).into(),
                 ),
                 ("threshold", threshold.filter(|_| failed).into()),
                 ("verdict", turned.then(|| text::kebab(&after.verdict)).into()),
@@ -620,6 +539,7 @@ impl Recorder {
                 }
             }
         }
+        self.phase(plan, obs, now, out);
     }
 }
 
@@ -655,10 +575,5 @@ fn push<const N: usize>(
         .filter(|(_, value)| !value.is_null())
         .map(|(key, value)| (key.to_string(), value))
         .collect();
-    out.push(Entry {
-        time,
-        container,
-        event,
-        fields,
-    });
+    out.push(Entry { time, container, event, fields });
 }

@@ -4,6 +4,8 @@
 //! and stops when is the engine's to say, what containers do is the script's.
 #![forbid(unsafe_code)]
 
+pub mod invariants;
+pub mod random;
 mod rng;
 mod scenario;
 mod script;

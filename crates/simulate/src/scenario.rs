@@ -109,12 +109,7 @@ impl Scenario {
         let find = |name: &str| {
             plan.find(name).ok_or_else(|| ScriptError::UnknownContainer {
                 name: name.to_string(),
-                known: plan
-                    .containers
-                    .iter()
-                    .map(|c| c.name.as_str())
-                    .collect::<Vec<_>>()
-                    .join(", "),
+                known: plan.containers.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(", "),
             })
         };
         let moments = |list: &[Moment]| -> Result<Vec<(usize, u64)>, ScriptError> {
@@ -128,10 +123,7 @@ impl Scenario {
             ("jitter", faults.jitter),
         ] {
             if !(0.0..=1.0).contains(&value) {
-                return Err(ScriptError::Share {
-                    field,
-                    value: value.to_string(),
-                });
+                return Err(ScriptError::Share { field, value: value.to_string() });
             }
         }
         for (name, container) in &script.containers {
@@ -140,13 +132,7 @@ impl Scenario {
         }
         let none = ContainerScript::default();
         let cast = (0..plan.containers.len())
-            .map(|i| {
-                cast(
-                    plan,
-                    i,
-                    script.containers.get(&plan.containers[i].name).unwrap_or(&none),
-                )
-            })
+            .map(|i| cast(plan, i, script.containers.get(&plan.containers[i].name).unwrap_or(&none)))
             .collect();
         let ms = |span: Option<Span>, default: u64| span.map_or(default, |s| s.0);
         Ok(Scenario {
@@ -154,11 +140,7 @@ impl Scenario {
             sandbox_takes: ms(script.sandbox.takes, 50),
             sandbox_fails: script.sandbox.fails,
             sandbox_lost_at: script.sandbox.lost_at.iter().map(|at| at.0).collect(),
-            stops: script
-                .stops
-                .iter()
-                .map(|s: &StopScript| (s.at.0, s.grace.map(|g| g.0)))
-                .collect(),
+            stops: script.stops.iter().map(|s: &StopScript| (s.at.0, s.grace.map(|g| g.0))).collect(),
             image_changes: moments(&script.image_changes)?,
             lost: moments(&faults.lost_containers)?,
             agent_restarts: faults
@@ -187,13 +169,7 @@ impl Scenario {
 
     /// The longest the world can keep the engine from knowing, or a container from being gone after its KILL.
     pub fn slack_ms(&self) -> u64 {
-        let starts = self
-            .cast
-            .iter()
-            .flat_map(|c| &c.instances)
-            .map(|i| i.starts_in)
-            .max()
-            .unwrap_or(0);
+        let starts = self.cast.iter().flat_map(|c| &c.instances).map(|i| i.starts_in).max().unwrap_or(0);
         let away: u64 = self.agent_restarts.iter().map(|r| r.1).sum();
         let stretch = |ms: u64| ms + (ms as f64 * self.jitter) as u64;
         stretch(starts) + away + stretch(self.delay_max + self.resync) * 2 + 100
@@ -211,10 +187,7 @@ fn check_nested(name: &str, container: &ContainerScript) -> Result<(), ScriptErr
         } else {
             continue;
         };
-        return Err(ScriptError::Nested {
-            name: name.to_string(),
-            field,
-        });
+        return Err(ScriptError::Nested { name: name.to_string(), field });
     }
     Ok(())
 }
@@ -223,11 +196,7 @@ fn cast(plan: &Plan, i: usize, script: &ContainerScript) -> Cast {
     let instances = if script.instances.is_empty() {
         vec![instance(plan, i, script, script)]
     } else {
-        script
-            .instances
-            .iter()
-            .map(|own| instance(plan, i, script, own))
-            .collect()
+        script.instances.iter().map(|own| instance(plan, i, script, own)).collect()
     };
     Cast {
         instances,
@@ -258,34 +227,22 @@ fn instance(plan: &Plan, i: usize, base: &ContainerScript, own: &ContainerScript
         starts_in: ms(own.starts_in, base.starts_in, 50),
         started_after: ms(own.started_after, base.started_after, 0),
         ready_after: ms(own.ready_after, base.ready_after, 0),
-        unready: if own.unready.is_empty() {
-            &base.unready
-        } else {
-            &own.unready
-        }
-        .iter()
-        .map(|(from, to)| (from.0, to.0))
-        .collect(),
+        unready: if own.unready.is_empty() { &base.unready } else { &own.unready }
+            .iter()
+            .map(|(from, to)| (from.0, to.0))
+            .collect(),
         live_until: ms(own.live_until, base.live_until, u64::MAX),
         runs: ms(own.runs, base.runs, runs),
         exit: own.exit.or(base.exit).unwrap_or(0),
         oom: own.oom.or(base.oom).unwrap_or(false),
         message: own.message.as_deref().or(base.message.as_deref()).map(Arc::from),
-        term_after: if term.ignore {
-            u64::MAX
-        } else {
-            ms(term.exit_after, None, 100)
-        },
+        term_after: if term.ignore { u64::MAX } else { ms(term.exit_after, None, 100) },
         term_code: term.code.unwrap_or(0),
         post_start: hooked(
             own.hooks.post_start,
             base.hooks.post_start,
             p.post_start.and_then(|h| h.sleep_ms),
         ),
-        pre_stop: hooked(
-            own.hooks.pre_stop,
-            base.hooks.pre_stop,
-            p.pre_stop.and_then(|h| h.sleep_ms),
-        ),
+        pre_stop: hooked(own.hooks.pre_stop, base.hooks.pre_stop, p.pre_stop.and_then(|h| h.sleep_ms)),
     }
 }

@@ -53,6 +53,8 @@ pub trait Watch {
     fn event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time);
     /// After a step.
     fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time);
+    /// After the agent came back from a crash.
+    fn restarted(&mut self, plan: &Plan, obs: &Observation, now: Time);
     /// When it is over; `running` are the containers that run in truth.
     fn over(&mut self, plan: &Plan, obs: &Observation, running: &[usize], now: Time);
 }
@@ -61,6 +63,7 @@ pub trait Watch {
 impl Watch for () {
     fn event(&mut self, _: &Plan, _: &Observation, _: &Event, _: Time) {}
     fn step(&mut self, _: &Plan, _: &Observation, _: &Decision, _: Time) {}
+    fn restarted(&mut self, _: &Plan, _: &Observation, _: Time) {}
     fn over(&mut self, _: &Plan, _: &Observation, _: &[usize], _: Time) {}
 }
 
@@ -76,6 +79,11 @@ impl<A: Watch, B: Watch> Watch for (A, B) {
         self.1.step(plan, obs, decision, now);
     }
 
+    fn restarted(&mut self, plan: &Plan, obs: &Observation, now: Time) {
+        self.0.restarted(plan, obs, now);
+        self.1.restarted(plan, obs, now);
+    }
+
     fn over(&mut self, plan: &Plan, obs: &Observation, running: &[usize], now: Time) {
         self.0.over(plan, obs, running, now);
         self.1.over(plan, obs, running, now);
@@ -89,6 +97,10 @@ impl<W: Watch> Watch for &mut W {
 
     fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time) {
         (**self).step(plan, obs, decision, now);
+    }
+
+    fn restarted(&mut self, plan: &Plan, obs: &Observation, now: Time) {
+        (**self).restarted(plan, obs, now);
     }
 
     fn over(&mut self, plan: &Plan, obs: &Observation, running: &[usize], now: Time) {
@@ -107,11 +119,7 @@ pub struct Tape {
 impl Tape {
     /// Keeps at most `max` entries.
     pub fn new(plan: &Plan, max: usize) -> Tape {
-        Tape {
-            recorder: Recorder::new(plan),
-            entries: Vec::new(),
-            max,
-        }
+        Tape { recorder: Recorder::new(plan), entries: Vec::new(), max }
     }
 
     /// The trace.
@@ -131,6 +139,7 @@ impl Watch for Tape {
         self.entries.truncate(self.max);
     }
 
+    fn restarted(&mut self, _: &Plan, _: &Observation, _: Time) {}
     fn over(&mut self, _: &Plan, _: &Observation, _: &[usize], _: Time) {}
 }
 
@@ -281,11 +290,7 @@ impl Simulator {
         self.running.extend(self.world.running());
         watch.over(decider.plan(), decider.observation(), &self.running, now);
         counters.faults = self.world.faults;
-        Summary {
-            ending,
-            at: now,
-            counters,
-        }
+        Summary { ending, at: now, counters }
     }
 
     /// Lets the next thing happen. Whether the agent heard of it.
@@ -306,6 +311,7 @@ impl Simulator {
             What::AgentReturns => {
                 self.world.agent_returns(scenario, now);
                 decider.restart();
+                watch.restarted(decider.plan(), decider.observation(), now);
                 self.world.reconcile(decider.observation(), &mut self.notes);
                 returned = true;
             }
@@ -343,14 +349,8 @@ pub struct Outcome {
 /// Plays one life of a pod. The same arguments give the same outcome, byte for byte.
 pub fn simulate(plan: &Plan, script: &Script, seed: u64, options: &Options) -> Result<Outcome, ScriptError> {
     let mut scenario = Scenario::new(plan, script)?;
-    let endless = plan
-        .containers
-        .iter()
-        .any(|c| c.keeps_alive && c.restart.policy == RestartPolicy::Always);
-    if let Some(at) = options
-        .stop_endless_at
-        .filter(|_| endless && !scenario.has_stop())
-    {
+    let endless = plan.containers.iter().any(|c| c.keeps_alive && c.restart.policy == RestartPolicy::Always);
+    if let Some(at) = options.stop_endless_at.filter(|_| endless && !scenario.has_stop()) {
         scenario.stop_at(at, None);
     }
     let mut simulator = Simulator::new();
@@ -360,16 +360,9 @@ pub fn simulate(plan: &Plan, script: &Script, seed: u64, options: &Options) -> R
         let summary = simulator.run(&mut engine, &scenario, seed, options, &mut tape);
         (summary, tape.into_entries())
     } else {
-        (
-            simulator.run(&mut engine, &scenario, seed, options, &mut ()),
-            Vec::new(),
-        )
+        (simulator.run(&mut engine, &scenario, seed, options, &mut ()), Vec::new())
     };
-    let waits = if summary.ending == Ending::Finished {
-        Vec::new()
-    } else {
-        simulator.waits().to_vec()
-    };
+    let waits = if summary.ending == Ending::Finished { Vec::new() } else { simulator.waits().to_vec() };
     Ok(Outcome {
         trace,
         observation: engine.observation().clone(),

@@ -32,14 +32,10 @@ impl Span {
         let mut rest = text.trim();
         let mut total = 0.0;
         while !rest.is_empty() {
-            let digits = rest
-                .find(|c: char| !c.is_ascii_digit() && c != '.')
-                .unwrap_or(rest.len());
+            let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
             let number: f64 = rest[..digits].parse().ok()?;
             rest = &rest[digits..];
-            let unit = rest
-                .find(|c: char| !c.is_ascii_alphabetic())
-                .unwrap_or(rest.len());
+            let unit = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
             total += number
                 * match &rest[..unit] {
                     "ms" => 1.0,

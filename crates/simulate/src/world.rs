@@ -58,48 +58,18 @@ pub(crate) enum Note {
 /// Something that happens at its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
-    SandboxDone {
-        generation: u32,
-    },
-    PullDone {
-        container: usize,
-        epoch: u32,
-    },
-    StartDone {
-        container: usize,
-        attempt: u32,
-    },
-    Exit {
-        container: usize,
-        attempt: u32,
-        cause: Cause,
-    },
-    HookDone {
-        container: usize,
-        attempt: u32,
-        hook: HookKind,
-        run: u32,
-        timed_out: bool,
-    },
-    ProbeDone {
-        container: usize,
-        attempt: u32,
-        kind: ProbeKind,
-        epoch: u32,
-    },
-    Tell {
-        note: Note,
-        epoch: u32,
-    },
+    SandboxDone { generation: u32 },
+    PullDone { container: usize, epoch: u32 },
+    StartDone { container: usize, attempt: u32 },
+    Exit { container: usize, attempt: u32, cause: Cause },
+    HookDone { container: usize, attempt: u32, hook: HookKind, run: u32, timed_out: bool },
+    ProbeDone { container: usize, attempt: u32, kind: ProbeKind, epoch: u32 },
+    Tell { note: Note, epoch: u32 },
     Reconcile,
     SandboxDies,
-    AgentDies {
-        takes: u64,
-    },
+    AgentDies { takes: u64 },
     AgentReturns,
-    LoseTrack {
-        container: usize,
-    },
+    LoseTrack { container: usize },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -237,25 +207,13 @@ impl World {
         (self.reconcile_due, self.agent_down) = (false, false);
         self.faults = FaultCounters::default();
         for &(at, grace) in &scenario.stops {
-            self.arrange(
-                Time(at),
-                What::Tell {
-                    note: Note::Stop(grace),
-                    epoch: 0,
-                },
-            );
+            self.arrange(Time(at), What::Tell { note: Note::Stop(grace), epoch: 0 });
         }
         for &at in &scenario.sandbox_lost_at {
             self.arrange(Time(at), What::SandboxDies);
         }
         for &(container, at) in &scenario.image_changes {
-            self.arrange(
-                Time(at),
-                What::Tell {
-                    note: Note::ImageChanged(container),
-                    epoch: 0,
-                },
-            );
+            self.arrange(Time(at), What::Tell { note: Note::ImageChanged(container), epoch: 0 });
         }
         for &(container, at) in &scenario.lost {
             self.arrange(Time(at), What::LoseTrack { container });
@@ -268,11 +226,7 @@ impl World {
     fn arrange(&mut self, at: Time, what: What) {
         // What never happens needs no place in the queue.
         if at.0 < u64::MAX {
-            self.queue.push(Reverse(Item {
-                at,
-                number: self.number,
-                what,
-            }));
+            self.queue.push(Reverse(Item { at, number: self.number, what }));
             self.number += 1;
         }
     }
@@ -320,12 +274,7 @@ impl World {
                 self.sandbox_generation += 1;
                 self.sandbox_creating = true;
                 let generation = self.sandbox_generation;
-                self.later(
-                    scenario,
-                    now,
-                    scenario.sandbox_takes,
-                    What::SandboxDone { generation },
-                );
+                self.later(scenario, now, scenario.sandbox_takes, What::SandboxDone { generation });
             }
             Action::Pull { container } => {
                 self.truths[container].pulling = true;
@@ -342,56 +291,25 @@ impl World {
                 let takes = scenario.cast[container].instance(attempt).starts_in;
                 self.later(scenario, now, takes, What::StartDone { container, attempt });
             }
-            Action::RunHook {
-                container,
-                attempt,
-                hook,
-                deadline,
-            } => {
+            Action::RunHook { container, attempt, hook, deadline } => {
                 let instance = scenario.cast[container].instance(attempt);
-                let hooked = if hook == HookKind::PostStart {
-                    instance.post_start
-                } else {
-                    instance.pre_stop
-                };
+                let hooked =
+                    if hook == HookKind::PostStart { instance.post_start } else { instance.pre_stop };
                 let truth = &mut self.truths[container];
                 truth.hook_runs[hook as usize] += 1;
                 let run = truth.hook_runs[hook as usize];
                 let takes = self.vary(scenario, hooked.takes);
                 let timed_out = deadline.is_some_and(|d| d < now + takes);
                 let at = deadline.filter(|_| timed_out).unwrap_or(now + takes);
-                self.arrange(
-                    at,
-                    What::HookDone {
-                        container,
-                        attempt,
-                        hook,
-                        run,
-                        timed_out,
-                    },
-                );
+                self.arrange(at, What::HookDone { container, attempt, hook, run, timed_out });
             }
             Action::CancelHook { container, hook, .. } => {
                 self.truths[container].hook_runs[hook as usize] += 1
             }
-            Action::Probe {
-                container,
-                attempt,
-                kind,
-            } => {
-                self.arrange(
-                    now + 1,
-                    What::ProbeDone {
-                        container,
-                        attempt,
-                        kind,
-                        epoch,
-                    },
-                );
+            Action::Probe { container, attempt, kind } => {
+                self.arrange(now + 1, What::ProbeDone { container, attempt, kind, epoch });
             }
-            Action::Terminate {
-                container, attempt, ..
-            } => self.terminate(scenario, container, attempt, now),
+            Action::Terminate { container, attempt, .. } => self.terminate(scenario, container, attempt, now),
             Action::Kill { container, attempt } => self.kill(scenario, container, attempt, now),
             Action::BeginKill { .. }
             | Action::BeginStop { .. }
@@ -408,16 +326,7 @@ impl World {
             Life::Running { told_to_stop, .. } if truth.attempt == attempt => {
                 if !std::mem::replace(told_to_stop, true) {
                     let after = scenario.cast[container].instance(attempt).term_after;
-                    self.later(
-                        scenario,
-                        now,
-                        after,
-                        What::Exit {
-                            container,
-                            attempt,
-                            cause: Cause::Term,
-                        },
-                    );
+                    self.later(scenario, now, after, What::Exit { container, attempt, cause: Cause::Term });
                 }
             }
             _ => self.tell_gone(scenario, container, attempt, now),
@@ -427,14 +336,7 @@ impl World {
     fn kill(&mut self, scenario: &Scenario, container: usize, attempt: u32, now: Time) {
         let truth = &self.truths[container];
         if truth.attempt == attempt && matches!(truth.life, Life::Starting { .. } | Life::Running { .. }) {
-            self.arrange(
-                now + 1,
-                What::Exit {
-                    container,
-                    attempt,
-                    cause: Cause::Kill,
-                },
-            );
+            self.arrange(now + 1, What::Exit { container, attempt, cause: Cause::Kill });
         } else {
             self.tell_gone(scenario, container, attempt, now);
         }
@@ -485,38 +387,17 @@ impl World {
                 self.start_done(scenario, container, attempt, now);
                 None
             }
-            What::Exit {
-                container,
-                attempt,
-                cause,
-            } => {
+            What::Exit { container, attempt, cause } => {
                 self.exit(scenario, container, attempt, cause, now);
                 None
             }
-            What::HookDone {
-                container,
-                attempt,
-                hook,
-                run,
-                timed_out,
-            } => {
+            What::HookDone { container, attempt, hook, run, timed_out } => {
                 let hooked = {
                     let instance = scenario.cast[container].instance(attempt);
-                    if hook == HookKind::PostStart {
-                        instance.post_start
-                    } else {
-                        instance.pre_stop
-                    }
+                    if hook == HookKind::PostStart { instance.post_start } else { instance.pre_stop }
                 };
                 if hooked.ends_container && !timed_out {
-                    self.arrange(
-                        now,
-                        What::Exit {
-                            container,
-                            attempt,
-                            cause: Cause::Hook,
-                        },
-                    );
+                    self.arrange(now, What::Exit { container, attempt, cause: Cause::Hook });
                 }
                 let error = match (timed_out, hooked.fails) {
                     (true, _) => Some("timed out"),
@@ -526,20 +407,12 @@ impl World {
                 let heard = self.truths[container].hook_runs[hook as usize] == run && !self.agent_down;
                 heard.then_some(Note::HookEnded(container, attempt, hook, error))
             }
-            What::ProbeDone {
-                container,
-                attempt,
-                kind,
-                epoch,
-            } => {
+            What::ProbeDone { container, attempt, kind, epoch } => {
                 let ok = self.probe(scenario, container, attempt, kind, now);
                 (epoch == self.epoch && !self.agent_down)
                     .then_some(Note::Probed(container, attempt, kind, ok))
             }
-            What::Tell {
-                note: note @ (Note::Stop(_) | Note::ImageChanged(_)),
-                ..
-            } => {
+            What::Tell { note: note @ (Note::Stop(_) | Note::ImageChanged(_)), .. } => {
                 // Whoever asks, asks until the agent listens.
                 if self.agent_down {
                     self.arrange(now + 10, what);
@@ -601,21 +474,9 @@ impl World {
             truth.life = Life::Refused;
             return self.tell(scenario, Note::StartFailed(container, attempt), now);
         }
-        truth.life = Life::Running {
-            since: now,
-            told_to_stop: false,
-        };
+        truth.life = Life::Running { since: now, told_to_stop: false };
         let runs = scenario.cast[container].instance(attempt).runs;
-        self.later(
-            scenario,
-            now,
-            runs,
-            What::Exit {
-                container,
-                attempt,
-                cause: Cause::Own,
-            },
-        );
+        self.later(scenario, now, runs, What::Exit { container, attempt, cause: Cause::Own });
         self.tell(scenario, Note::Started(container, attempt), now);
         if told_to_stop {
             self.terminate(scenario, container, attempt, now);
@@ -644,13 +505,7 @@ impl World {
             (_, 0) => ExitReason::Completed,
             _ => ExitReason::Error,
         };
-        let ended = Ended {
-            code,
-            signal,
-            reason,
-            started_at,
-            finished_at: now,
-        };
+        let ended = Ended { code, signal, reason, started_at, finished_at: now };
         truth.life = Life::Ended(ended);
         self.tell(scenario, Note::Exited(container, attempt, ended), now);
     }
@@ -683,10 +538,7 @@ impl World {
                 ProbeKind::Liveness => age < instance.live_until,
                 ProbeKind::Readiness => {
                     age >= instance.ready_after
-                        && !instance
-                            .unready
-                            .iter()
-                            .any(|&(from, to)| (from..to).contains(&age))
+                        && !instance.unready.iter().any(|&(from, to)| (from..to).contains(&age))
                 }
             }
     }
@@ -695,10 +547,7 @@ impl World {
 
     /// Sends a note on its way to the agent, through the faults.
     fn tell(&mut self, scenario: &Scenario, note: Note, now: Time) {
-        let what = What::Tell {
-            note,
-            epoch: self.epoch,
-        };
+        let what = What::Tell { note, epoch: self.epoch };
         if self.rng.chance(scenario.lose) {
             self.faults.lost += 1;
             self.reconcile_in(scenario, now);
@@ -715,11 +564,7 @@ impl World {
         self.arrange(now + late, what);
         if self.rng.chance(scenario.duplicate) {
             self.faults.duplicated += 1;
-            let again = if news {
-                self.rng.below(scenario.delay_max)
-            } else {
-                0
-            };
+            let again = if news { self.rng.below(scenario.delay_max) } else { 0 };
             self.arrange(now + late + again, what);
         }
     }
@@ -765,11 +610,7 @@ impl World {
         }
         for (i, (truth, c)) in self.truths.iter().zip(&obs.containers).enumerate() {
             if c.image == Image::Pulling && !truth.pulling {
-                notes.push(if truth.image_here {
-                    Note::ImageReady(i)
-                } else {
-                    Note::ImageFailed(i)
-                });
+                notes.push(if truth.image_here { Note::ImageReady(i) } else { Note::ImageFailed(i) });
             }
             let in_doubt = matches!(c.state, State::Starting { .. } | State::Unknown);
             match truth.life {
@@ -786,9 +627,7 @@ impl World {
     pub(crate) fn event(&self, scenario: &Scenario, note: Note) -> Event {
         match note {
             Note::SandboxReady => Event::SandboxReady,
-            Note::SandboxFailed => Event::SandboxFailed {
-                message: self.texts.sandbox.clone(),
-            },
+            Note::SandboxFailed => Event::SandboxFailed { message: self.texts.sandbox.clone() },
             Note::SandboxLost => Event::SandboxLost,
             Note::ImageReady(container) => Event::ImageReady { container },
             Note::ImageFailed(container) => Event::ImageFailed {
@@ -822,19 +661,12 @@ impl World {
                 container,
                 attempt,
                 kind,
-                outcome: if ok {
-                    ProbeOutcome::Success
-                } else {
-                    ProbeOutcome::Failure
-                },
+                outcome: if ok { ProbeOutcome::Success } else { ProbeOutcome::Failure },
                 message: (!ok).then(|| self.texts.refused.clone()),
             },
-            Note::HookEnded(container, attempt, hook, error) => Event::HookEnded {
-                container,
-                attempt,
-                hook,
-                error: error.map(Arc::from),
-            },
+            Note::HookEnded(container, attempt, hook, error) => {
+                Event::HookEnded { container, attempt, hook, error: error.map(Arc::from) }
+            }
             Note::Stop(grace_ms) => Event::StopRequested { grace_ms },
         }
     }

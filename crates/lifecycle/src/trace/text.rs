@@ -4,8 +4,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::decision::Wait;
-use crate::observation::{HookKind, KillReason, Observation, StopCause};
-use crate::plan::{Need, Plan, ProbeKind};
+use crate::explain::explain;
+use crate::observation::{HookKind, Observation, StopCause};
+use crate::plan::{Need, Plan};
 use crate::time::Time;
 
 /// The word users know.
@@ -32,21 +33,6 @@ pub(super) fn kebab(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(Value::String(name)) => name.to_lowercase(),
         _ => String::new(),
-    }
-}
-
-/// Why a container is ended, as the message of the `Killing` event.
-pub(super) fn kill(reason: KillReason) -> &'static str {
-    match reason {
-        KillReason::Liveness => "its liveness probe failed",
-        KillReason::Startup => "its startup probe failed",
-        KillReason::PostStart => "its postStart hook failed",
-        KillReason::ImageChanged => "its image changed",
-        KillReason::Dependency => "a container it restarts with was restarted",
-        KillReason::Fence => "a container it must not run without is not ready",
-        KillReason::Unknown => "the runtime lost track of it",
-        KillReason::PodStop => "the pod stops",
-        KillReason::Rerun => "all containers are restarted",
     }
 }
 
@@ -114,41 +100,6 @@ pub(super) fn wait(plan: &Plan, obs: &Observation, i: usize, wait: Wait, now: Ti
             put("in_ms", in_ms(not_before));
         }
     }
-    put("text", wait_text(plan, obs, i, wait, now).into());
+    put("text", explain(plan, obs, i, wait, now).into());
     fields
-}
-
-/// Why a container waits, as one sentence.
-fn wait_text(plan: &Plan, obs: &Observation, i: usize, wait: Wait, now: Time) -> String {
-    let name = |i: usize| plan.containers[i].name.as_str();
-    let seconds = |at: Time| format!("{}.{} s", at.since(now) / 1000, at.since(now) % 1000 / 100);
-    let probe = |kind: ProbeKind| {
-        let state = obs.containers[i].probe(kind);
-        let mut text = format!("waits for its {} probe to pass", kind.name());
-        if state.failures > 0 {
-            text.push_str(&format!(": it has failed {} times", state.failures));
-            if let Some(message) = &state.message {
-                text.push_str(&format!(", last: {message}"));
-            }
-        }
-        text
-    };
-    match wait {
-        Wait::Sandbox => "waits for the pod's sandbox".into(),
-        Wait::Gate { on, need } => format!("waits for `{}` to be {}", name(on), need_name(need)),
-        Wait::Image => "waits for its image".into(),
-        Wait::ImageRetry { at } => format!("waits {} to try its image again", seconds(at)),
-        Wait::Backoff { until } => format!("waits {} in crash-loop back-off", seconds(until)),
-        Wait::StartRetry { at } => format!("waits {} to try its start again", seconds(at)),
-        Wait::Hook { hook } => format!("waits for its {} hook to end", hook_name(hook)),
-        Wait::StartupProbe => probe(ProbeKind::Startup),
-        Wait::ReadinessProbe => probe(ProbeKind::Readiness),
-        Wait::StopTurn { on } => format!("will be stopped once `{}` is gone", name(on)),
-        Wait::FirstPreStop { on } => format!(
-            "will be stopped once the preStop hook of `{}` has ended",
-            name(on)
-        ),
-        Wait::Stopping { kill_at } => format!("was told to stop and will be killed in {}", seconds(kill_at)),
-        Wait::Rerun { not_before } => format!("waits {} for the pod to begin again", seconds(not_before)),
-    }
 }

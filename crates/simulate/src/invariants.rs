@@ -1,0 +1,584 @@
+//! The six promises of the engine, checked from outside.
+//!
+//! The checker sees what the agent was told and what the engine asked for, keeps its own books, and shares no rule with
+//! the engine: what it knows of gates, restarts and stop order it works out from the plan alone.
+
+use std::fmt;
+
+use outrigger_lifecycle::{
+    Action, Decision, Event, HookKind, KillReason, Need, Observation, Plan, ProbeKind, ProbeOutcome,
+    RerunCause, RestartPolicy, Role, STOP_MIN_MS, StopCause, Time,
+};
+
+use crate::simulator::Watch;
+
+/// A broken promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Which of the six.
+    pub invariant: u8,
+    /// When.
+    pub at: Time,
+    /// How.
+    pub text: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "invariant {} broken at {} ms: {}", self.invariant, self.at.0, self.text)
+    }
+}
+
+/// Enough to see what is wrong.
+const VIOLATIONS_MAX: usize = 8;
+
+/// Keeps books on one life of a pod.
+#[derive(Debug)]
+pub struct Checker<'p> {
+    plan: &'p Plan,
+    /// For each container, all that must be gone before it is told to stop.
+    before: Vec<Vec<usize>>,
+    books: Vec<Book>,
+    sandbox_ready: bool,
+    since: Time,
+    stop: Option<StopBook>,
+    /// End of its grace, and whether the sandbox was lost.
+    rerun: Option<(Time, bool)>,
+    over: bool,
+    slack_ms: u64,
+    /// What was found.
+    pub violations: Vec<Violation>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct StopBook {
+    deadline: Time,
+    grace_ms: u64,
+}
+
+/// What is known of one container.
+#[derive(Debug, Clone, Default)]
+struct Book {
+    attempt: u32,
+    /// Something ran under that number.
+    used: bool,
+    /// Its image could not be had, and is not being fetched again yet.
+    no_image: bool,
+    /// From the moment its start was asked for until its end was told.
+    alive: bool,
+    running: bool,
+    ever_ran: bool,
+    ever_tried: bool,
+    ever_started: bool,
+    ever_completed: bool,
+    exit: Option<ExitBook>,
+    hook: HookBook,
+    probes: [ProbeBook; 3],
+    kill: Option<KillBook>,
+    signalled: Option<Time>,
+    pre_stop_ran: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ExitBook {
+    code: i32,
+    failed: bool,
+    killed_for: Option<KillReason>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct KillBook {
+    reason: KillReason,
+    since: Time,
+    deadline: Time,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+enum HookBook {
+    #[default]
+    NotRun,
+    Runs,
+    Succeeded,
+    Failed,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct ProbeBook {
+    good_in_a_row: u32,
+    bad_in_a_row: u32,
+    good: bool,
+}
+
+impl<'p> Checker<'p> {
+    /// For one life of a pod with this plan; `slack_ms` is the longest the world may keep things from the agent.
+    pub fn new(plan: &'p Plan, slack_ms: u64) -> Self {
+        let n = plan.containers.len();
+        let mut before = vec![Vec::new(); n];
+        for (i, all) in before.iter_mut().enumerate() {
+            let mut todo = plan.containers[i].stop_after.clone();
+            while let Some(b) = todo.pop() {
+                if !all.contains(&b) {
+                    all.push(b);
+                    todo.extend(&plan.containers[b].stop_after);
+                }
+            }
+        }
+        Checker {
+            plan,
+            before,
+            books: vec![Book::default(); n],
+            sandbox_ready: false,
+            since: Time(0),
+            stop: None,
+            rerun: None,
+            over: false,
+            slack_ms,
+            violations: Vec::new(),
+        }
+    }
+
+    fn broken(&mut self, invariant: u8, at: Time, text: String) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(Violation { invariant, at, text });
+        }
+    }
+
+    fn name(&self, i: usize) -> &str {
+        &self.plan.containers[i].name
+    }
+
+    // What holds, worked out from the books.
+
+    fn started(&self, i: usize) -> bool {
+        let (p, b) = (&self.plan.containers[i], &self.books[i]);
+        let hook = p.post_start.is_none() || b.hook == HookBook::Succeeded;
+        let probe = p.probe(ProbeKind::Startup).is_none() || b.probes[ProbeKind::Startup as usize].good;
+        b.running && hook && probe
+    }
+
+    fn ready(&self, i: usize) -> bool {
+        let (p, b) = (&self.plan.containers[i], &self.books[i]);
+        match p.role {
+            Role::Init => b.ever_completed,
+            _ => {
+                self.started(i)
+                    && (p.probe(ProbeKind::Readiness).is_none()
+                        || b.probes[ProbeKind::Readiness as usize].good)
+            }
+        }
+    }
+
+    /// Whether an exited container comes back, by its policy, rules and what ended it.
+    fn comes_back(&self, i: usize, exit: ExitBook) -> bool {
+        let p = &self.plan.containers[i];
+        let never = p.restart.policy == RestartPolicy::Never;
+        if p.role == Role::Init && !exit.failed {
+            return false;
+        }
+        match exit.killed_for {
+            Some(KillReason::Liveness | KillReason::Startup) => return !never,
+            Some(KillReason::Unknown) => return p.role != Role::Init || !never,
+            Some(
+                KillReason::ImageChanged | KillReason::Dependency | KillReason::Fence | KillReason::Rerun,
+            ) => {
+                return true;
+            }
+            Some(KillReason::PostStart | KillReason::PodStop) | None => {}
+        }
+        for rule in &p.restart.rules {
+            if rule.values.contains(&exit.code) == rule.is_in {
+                return true;
+            }
+        }
+        match p.restart.policy {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => exit.failed,
+            RestartPolicy::Never => false,
+        }
+    }
+
+    /// Ended, and will not come back: how.
+    fn gone_for_good(&self, i: usize) -> Option<ExitBook> {
+        let b = &self.books[i];
+        b.exit.filter(|&e| !b.alive && !self.comes_back(i, e))
+    }
+
+    fn open(&self, on: usize, need: Need, every_start: bool) -> bool {
+        let b = &self.books[on];
+        let did_its_work = !every_start && self.gone_for_good(on).is_some_and(|e| !e.failed);
+        match need {
+            Need::Completed => b.ever_completed,
+            Need::Started if every_start => self.started(on),
+            Need::Started => b.ever_started || did_its_work,
+            Need::Ready => self.ready(on) || did_its_work,
+            Need::Launched => {
+                // One whose image is not to be had is passed by, but only when its own turn has come (R1.5, R1.7).
+                let turn =
+                    || self.plan.containers[on].gates.iter().all(|g| self.open(g.on, g.need, g.every_start));
+                b.ever_tried || (b.no_image && turn())
+            }
+        }
+    }
+
+    fn all_done(&self) -> bool {
+        let mut keepers = (0..self.books.len()).filter(|&i| self.plan.containers[i].keeps_alive).peekable();
+        keepers.peek().is_some() && keepers.all(|i| self.gone_for_good(i).is_some())
+    }
+
+    /// From here on a container waits for nobody any more.
+    fn free_at(&self, i: usize) -> Option<Time> {
+        match (self.stop, self.rerun) {
+            (Some(stop), _) => {
+                let reserve = self.plan.sidecar_grace_ms.min(stop.grace_ms);
+                let stages = self.plan.stop_stages as u64;
+                let stage = (self.plan.containers[i].stop_stage as u64).saturating_sub(1);
+                let share = (reserve * stage).checked_div(stages).unwrap_or(reserve);
+                Some(stop.deadline - (reserve - share))
+            }
+            (None, Some((deadline, _))) => Some(deadline),
+            (None, None) => None,
+        }
+    }
+
+    fn served(&self, i: usize) -> Option<usize> {
+        self.before[i].iter().copied().find(|&b| self.books[b].alive)
+    }
+
+    // What the engine asked for.
+
+    fn check_start(&mut self, i: usize, attempt: u32, now: Time) {
+        let p = &self.plan.containers[i];
+        let b = &self.books[i];
+        let text = |what: &str| format!("`{}` (instance {attempt}) starts {what}", p.name);
+        let mut found: Vec<(u8, String)> = Vec::new();
+        if b.alive {
+            found.push((5, text("while an instance of it is alive")));
+        }
+        if attempt < b.attempt || (attempt == b.attempt && b.used) {
+            found.push((5, text("under a number that was used before")));
+        }
+        if !self.sandbox_ready {
+            found.push((1, text("without a sandbox")));
+        }
+        for gate in &p.gates {
+            if (gate.every_start || !b.ever_ran) && !self.open(gate.on, gate.need, gate.every_start) {
+                let on = self.name(gate.on);
+                found.push((1, text(&format!("before `{on}` is {:?}", gate.need))));
+            }
+        }
+        if let Some(exit) = b.exit
+            && !self.comes_back(i, exit)
+        {
+            found.push((6, text("although it ended for good")));
+        }
+        if self.stop.is_some() {
+            if p.role != Role::Sidecar {
+                found.push((4, text("while the pod stops")));
+            } else if self.served(i).is_none() {
+                found.push((4, text("while the pod stops and nobody needs it")));
+            }
+        }
+        for (invariant, text) in found {
+            self.broken(invariant, now, text);
+        }
+    }
+
+    fn check_signal(&mut self, i: usize, attempt: u32, kill: bool, now: Time) {
+        let b = &self.books[i];
+        let word = if kill { "killed" } else { "told to stop" };
+        let text = |what: String| format!("`{}` is {word} {what}", self.plan.containers[i].name);
+        let mut found: Vec<(u8, String)> = Vec::new();
+        if !b.alive || b.attempt != attempt {
+            found.push((2, text(format!("as instance {attempt}, which is not there"))));
+        }
+        let zero =
+            self.stop.is_some_and(|s| s.grace_ms == 0) || b.kill.is_some_and(|k| k.deadline <= k.since);
+        match b.kill {
+            None => found.push((2, text("for no reason".into()))),
+            Some(_) if kill && !zero => match b.signalled {
+                Some(at) if now.since(at) < STOP_MIN_MS => {
+                    found.push((2, text(format!("{} ms after the signal", now.since(at)))));
+                }
+                None if b.running => found.push((2, text("without having been told to stop".into()))),
+                _ => {}
+            },
+            Some(_) => {}
+        }
+        if b.signalled.is_none()
+            && !zero
+            && let Some(free_at) = self.free_at(i)
+            && now < free_at
+            && let Some(first) = self.served(i)
+        {
+            let first = self.name(first);
+            found.push((2, text(format!("while `{first}`, which must go first, is alive"))));
+        }
+        for (invariant, text) in found {
+            self.broken(invariant, now, text);
+        }
+    }
+
+    fn check_cause(&mut self, cause: StopCause, now: Time) {
+        let real = match cause {
+            StopCause::Completed => self.all_done(),
+            StopCause::InitFailed { container } => {
+                self.plan.containers[container].role == Role::Init
+                    && self.gone_for_good(container).is_some_and(|e| e.failed)
+            }
+            StopCause::DeadlineExceeded => {
+                self.plan.active_deadline_ms.is_some_and(|ms| now >= self.since + ms)
+            }
+            StopCause::Fatal { container } => {
+                self.plan.containers[container].fatal && self.gone_for_good(container).is_some()
+            }
+            StopCause::GateNeverOpens { container, on } => {
+                !self.books[container].ever_ran && self.gone_for_good(on).is_some()
+            }
+            StopCause::SandboxLost => !self.sandbox_ready && self.plan.restart_policy == RestartPolicy::Never,
+            StopCause::Deleted => true,
+        };
+        if !real {
+            self.broken(6, now, format!("the pod stops for {cause:?}, which is not so"));
+        }
+    }
+
+    fn action(&mut self, action: &Action, now: Time) {
+        if self.over {
+            return self.broken(5, now, format!("{action:?} after the pod was over"));
+        }
+        match *action {
+            Action::Start { container, attempt } => {
+                self.check_start(container, attempt, now);
+                let b = &mut self.books[container];
+                *b = Book {
+                    attempt,
+                    alive: true,
+                    ever_ran: b.ever_ran,
+                    ever_tried: b.ever_tried,
+                    ever_started: b.ever_started,
+                    ever_completed: b.ever_completed,
+                    ..Book::default()
+                };
+            }
+            Action::Pull { container } => {
+                self.books[container].no_image = false;
+                if self.stop.is_some() && self.served(container).is_none() {
+                    let name = self.name(container);
+                    self.broken(4, now, format!("an image is pulled for `{name}` while the pod stops"));
+                }
+            }
+            Action::CreateSandbox { .. } | Action::BeginRerun { .. } | Action::Rerun
+                if self.stop.is_some() =>
+            {
+                self.broken(4, now, format!("{action:?} while the pod stops"));
+            }
+            Action::RunHook { container, hook, .. } => {
+                let b = &mut self.books[container];
+                match hook {
+                    HookKind::PostStart => b.hook = HookBook::Runs,
+                    HookKind::PreStop => b.pre_stop_ran = true,
+                    HookKind::FirstPreStop => {}
+                }
+                if !self.books[container].alive {
+                    let name = self.name(container);
+                    self.broken(5, now, format!("a hook of `{name}` runs although it does not"));
+                }
+            }
+            Action::CancelHook { container, hook: HookKind::PostStart, .. } => {
+                let b = &mut self.books[container];
+                (b.hook, b.ever_tried) = (HookBook::Failed, true);
+            }
+            Action::Terminate { container, attempt, .. } => {
+                self.check_signal(container, attempt, false, now);
+                self.books[container].signalled.get_or_insert(now);
+            }
+            Action::Kill { container, attempt } => {
+                self.check_signal(container, attempt, true, now);
+                self.books[container].signalled.get_or_insert(now);
+            }
+            Action::BeginKill { container, reason, deadline } => {
+                self.books[container].kill = Some(KillBook { reason, since: now, deadline });
+            }
+            Action::BeginStop { cause, grace_ms } => {
+                self.check_cause(cause, now);
+                self.stop_requested(grace_ms, now);
+            }
+            Action::BeginRerun { cause, deadline } => {
+                self.rerun = Some((deadline, cause == RerunCause::Sandbox));
+            }
+            Action::Rerun => self.begin_again(now),
+            Action::Finish => self.finish(now),
+            Action::CreateSandbox { .. } | Action::CancelHook { .. } | Action::Probe { .. } => {}
+        }
+    }
+
+    fn stop_requested(&mut self, grace_ms: u64, now: Time) {
+        let new = StopBook { deadline: now + grace_ms, grace_ms };
+        self.stop = Some(match self.stop {
+            Some(old) if old.deadline <= new.deadline && grace_ms > 0 => old,
+            Some(old) => {
+                StopBook { deadline: old.deadline.min(new.deadline), grace_ms: old.grace_ms.min(grace_ms) }
+            }
+            None => new,
+        });
+        self.rerun = None;
+    }
+
+    fn begin_again(&mut self, now: Time) {
+        if let Some(i) = (0..self.books.len()).find(|&i| self.books[i].alive) {
+            let name = self.name(i);
+            self.broken(5, now, format!("the pod begins again while `{name}` is alive"));
+        }
+        let lost = self.rerun.is_some_and(|(_, lost)| lost);
+        for i in 0..self.books.len() {
+            let role = self.plan.containers[i].role;
+            if role == Role::Ephemeral || (lost && role == Role::Main && self.gone_for_good(i).is_some()) {
+                continue;
+            }
+            let Book { attempt, used, no_image, .. } = self.books[i];
+            self.books[i] = Book { attempt, used, no_image, ..Book::default() };
+        }
+        self.rerun = None;
+    }
+
+    fn finish(&mut self, now: Time) {
+        self.over = true;
+        for i in 0..self.books.len() {
+            if self.books[i].alive {
+                let name = self.name(i);
+                self.broken(5, now, format!("the pod is over and `{name}` is alive"));
+            }
+        }
+        match self.stop {
+            None => self.broken(3, now, "the pod is over and was never stopped".into()),
+            Some(stop) if now > stop.deadline + STOP_MIN_MS + self.slack_ms => {
+                let late = now.since(stop.deadline);
+                self.broken(3, now, format!("the pod was over {late} ms after the end of its grace"));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+impl Watch for Checker<'_> {
+    fn event(&mut self, _: &Plan, _: &Observation, event: &Event, now: Time) {
+        match *event {
+            Event::SandboxReady => self.sandbox_ready = true,
+            Event::SandboxLost => self.sandbox_ready = false,
+            Event::ImageFailed { container, .. } => self.books[container].no_image = true,
+            Event::ImageReady { container } => self.books[container].no_image = false,
+            Event::StopRequested { grace_ms } => {
+                self.stop_requested(grace_ms.unwrap_or(self.plan.grace_ms), now)
+            }
+            Event::Started { container, attempt } => {
+                let without_hook = self.plan.containers[container].post_start.is_none();
+                let b = &mut self.books[container];
+                if b.alive && b.attempt == attempt && !b.running {
+                    (b.running, b.ever_ran, b.used) = (true, true, true);
+                    b.ever_tried |= without_hook;
+                }
+                self.books[container].ever_started |= self.started(container);
+            }
+            Event::StartFailed { container, attempt, .. } => {
+                let b = &mut self.books[container];
+                if b.alive && b.attempt == attempt && !b.running {
+                    (b.alive, b.ever_tried, b.kill, b.signalled) = (false, true, None, None);
+                }
+            }
+            Event::Exited { container, attempt, ref exit } => {
+                let b = &mut self.books[container];
+                if b.alive && b.attempt == attempt {
+                    let told = b.signalled.is_some() || b.pre_stop_ran;
+                    let reason = b.kill.map(|k| k.reason);
+                    let killed_for = reason.filter(|&r| r != KillReason::PodStop || told);
+                    (b.alive, b.running, b.ever_ran, b.ever_tried) = (false, false, true, true);
+                    b.used = true;
+                    b.ever_completed |= !exit.failed();
+                    b.exit = Some(ExitBook { code: exit.code, failed: exit.failed(), killed_for });
+                    (b.kill, b.signalled) = (None, None);
+                }
+            }
+            Event::Lost { container, attempt } => {
+                let b = &mut self.books[container];
+                if b.attempt == attempt {
+                    b.running = false;
+                }
+            }
+            Event::Probed { container, attempt, kind, outcome, .. } => {
+                let b = &mut self.books[container];
+                if b.running
+                    && b.attempt == attempt
+                    && let Some(p) = self.plan.containers[container].probe(kind)
+                {
+                    let book = &mut b.probes[kind as usize];
+                    match outcome {
+                        ProbeOutcome::Success => {
+                            (book.good_in_a_row, book.bad_in_a_row) = (book.good_in_a_row + 1, 0);
+                            book.good |= book.good_in_a_row >= p.success_threshold;
+                        }
+                        ProbeOutcome::Failure => {
+                            (book.good_in_a_row, book.bad_in_a_row) = (0, book.bad_in_a_row + 1);
+                            book.good &= book.bad_in_a_row < p.failure_threshold;
+                        }
+                        ProbeOutcome::Error => {}
+                    }
+                }
+                self.books[container].ever_started |= self.started(container);
+            }
+            Event::HookEnded { container, attempt, hook: HookKind::PostStart, ref error } => {
+                let b = &mut self.books[container];
+                if b.attempt == attempt && b.hook == HookBook::Runs {
+                    b.hook = if error.is_none() { HookBook::Succeeded } else { HookBook::Failed };
+                    b.ever_tried = true;
+                }
+                self.books[container].ever_started |= self.started(container);
+            }
+            Event::HookEnded { .. } | Event::SandboxFailed { .. } | Event::ImageChanged { .. } => {}
+        }
+    }
+
+    fn step(&mut self, _: &Plan, obs: &Observation, decision: &Decision, now: Time) {
+        for action in &decision.actions {
+            self.action(action, now);
+        }
+        if self.over != obs.over {
+            self.broken(5, now, "the pod is over without saying so".into());
+        }
+        if !self.over && decision.wake.is_some_and(|at| at <= now) {
+            self.broken(3, now, "the engine wants to be woken in the past".into());
+        }
+        if self.stop.is_none() && self.rerun.is_none() && self.all_done() {
+            self.broken(3, now, "all that keeps the pod alive is finished, and it goes on".into());
+        }
+        // Said once is enough.
+        for i in 0..self.books.len() {
+            if self.books[i].alive != obs.containers[i].state.is_alive() {
+                let name = self.name(i);
+                self.broken(5, now, format!("the engine is wrong about `{name}` being alive"));
+            }
+        }
+    }
+
+    fn restarted(&mut self, _: &Plan, _: &Observation, _: Time) {
+        for i in 0..self.books.len() {
+            // Nobody knows how a hook ended that ran while the agent was away; it is not run twice (G-45).
+            if self.books[i].hook == HookBook::Runs {
+                self.books[i].hook = HookBook::Succeeded;
+            }
+        }
+    }
+
+    fn over(&mut self, plan: &Plan, obs: &Observation, running: &[usize], now: Time) {
+        if !self.over {
+            let waits = running.iter().map(|&i| self.name(i)).collect::<Vec<_>>().join(", ");
+            self.broken(3, now, format!("the pod never ended; running: {waits}"));
+        } else if !outrigger_lifecycle::phase(plan, obs).is_terminal() {
+            self.broken(3, now, "the pod is over and its phase is not terminal".into());
+        } else {
+            for &i in running {
+                let name = self.name(i);
+                self.broken(5, now, format!("`{name}` runs although the pod is over"));
+            }
+        }
+    }
+}

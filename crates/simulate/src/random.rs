@@ -1,0 +1,386 @@
+//! Random pods and random scripts, for property tests and load.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, EnvVar, ExecAction, Lifecycle,
+    LifecycleHandler, Pod, PodSpec, Probe,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, plan};
+
+use crate::rng::Rng;
+use crate::script::{
+    AgentRestart, ContainerScript, HookScript, Hooks, Moment, OnTerm, SandboxScript, Script, StopScript,
+    Tries,
+};
+use crate::span::Span;
+
+/// The most containers a random pod has.
+pub const CONTAINERS_MAX: u64 = 12;
+
+/// How much goes wrong in a random script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// Containers only do what they do.
+    None,
+    /// Events are lost, repeated and late, the agent and the sandbox die.
+    Faults,
+}
+
+/// A random pod that has a plan, whatever dialects it is written in. Refused drafts are thrown away.
+pub fn pod(rng: &mut Rng) -> (PodInput, Plan) {
+    loop {
+        let input = draft(rng);
+        if let Ok(planned) = plan(&input, &FeatureGates::default()) {
+            return (input, planned.plan);
+        }
+    }
+}
+
+/// A random pod without any dialect, hooks or probes: what Kubernetes had before sidecars.
+pub fn plain_pod(rng: &mut Rng) -> (PodInput, Plan) {
+    let policy = rng.pick(&["Always", "OnFailure", "Never"]);
+    let inits = rng.below(4);
+    let mains = rng.between(1, 4);
+    let mut init_containers: Vec<Container> = (0..inits).map(|i| named(format!("init-{i}"))).collect();
+    let mut containers: Vec<Container> = (0..mains).map(|i| named(format!("main-{i}"))).collect();
+    for c in &mut init_containers {
+        if rng.chance(0.1) {
+            c.restart_policy = Some(rng.pick(&["OnFailure", "Never"]).into());
+        }
+    }
+    for c in &mut containers {
+        if rng.chance(0.1) {
+            c.restart_policy = Some(rng.pick(&["Always", "OnFailure", "Never"]).into());
+        }
+    }
+    let input = PodInput {
+        pod: Pod {
+            metadata: ObjectMeta { name: Some("plain".into()), ..Default::default() },
+            spec: Some(PodSpec {
+                restart_policy: Some(policy.into()),
+                init_containers: Some(init_containers),
+                containers,
+                termination_grace_period_seconds: Some(rng.pick(&[2, 5, 30])),
+                ..Default::default()
+            }),
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let planned = plan(&input, &FeatureGates::default()).expect("a plain pod has a plan");
+    (input, planned.plan)
+}
+
+fn named(name: String) -> Container {
+    Container { name, image: Some("example.org/image".into()), ..Default::default() }
+}
+
+fn draft(rng: &mut Rng) -> PodInput {
+    let most = if rng.chance(0.2) { CONTAINERS_MAX } else { 6 };
+    let total = rng.between(1, most);
+    let inits = if rng.chance(0.7) { rng.below(total) } else { 0 };
+    let [native, kep, priority, terminator, depends] = [0.5, 0.3, 0.3, 0.25, 0.3].map(|p| rng.chance(p));
+    let policy = rng.pick(&["Always", "OnFailure", "Never", "Never"]);
+    let mut lifecycle_types = BTreeMap::new();
+    let mut init_containers = Vec::new();
+    for i in 0..inits {
+        let mut c = named(format!("i{i}"));
+        let sidecar = native && rng.chance(0.6);
+        if sidecar {
+            c.restart_policy = Some("Always".into());
+            furnish(rng, &mut c);
+        } else if rng.chance(0.1) {
+            c.restart_policy = Some(rng.pick(&["OnFailure", "Never"]).into());
+        }
+        rules(rng, &mut c);
+        init_containers.push(c);
+    }
+    let mut containers = Vec::new();
+    for i in 0..total - inits {
+        let mut c = named(format!("m{i}"));
+        furnish(rng, &mut c);
+        if rng.chance(0.1) {
+            c.restart_policy = Some(rng.pick(&["Always", "OnFailure", "Never"]).into());
+        }
+        rules(rng, &mut c);
+        if kep && rng.chance(0.4) {
+            let place = ContainerRef { list: List::Main, index: i as usize };
+            lifecycle_types.insert(place, rng.pick(&["Sidecar", "Sidecar", "Standard"]).into());
+        }
+        let mut env = |name: &str, value: String| {
+            c.env.get_or_insert_default().push(EnvVar {
+                name: name.into(),
+                value: Some(value),
+                ..Default::default()
+            });
+        };
+        if priority && rng.chance(0.5) {
+            env("KRUISE_CONTAINER_PRIORITY", rng.between(0, 3).to_string());
+        }
+        if terminator && rng.chance(0.4) {
+            env("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "true".into());
+            if rng.chance(0.3) {
+                env("KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE", "true".into());
+            }
+        }
+        containers.push(c);
+    }
+    let grace: i64 = rng.pick(&[0, 1, 2, 5, 10, 30, 30]);
+    let mut annotations = options(rng, grace);
+    if depends {
+        annotations.insert("outrigger.dev/depends-on".into(), graph(rng, inits, total - inits));
+    }
+    if priority && rng.chance(0.2) {
+        annotations.insert("apps.kruise.io/container-launch-priority".into(), "Ordered".into());
+    }
+    PodInput {
+        pod: Pod {
+            metadata: ObjectMeta {
+                name: Some("random".into()),
+                annotations: Some(annotations),
+                ..Default::default()
+            },
+            spec: Some(PodSpec {
+                restart_policy: Some(policy.into()),
+                init_containers: Some(init_containers),
+                containers,
+                termination_grace_period_seconds: Some(grace),
+                active_deadline_seconds: rng.chance(0.05).then(|| rng.between(1, 60) as i64),
+                ..Default::default()
+            }),
+            ..Default::default()
+        },
+        lifecycle_types,
+    }
+}
+
+fn exec() -> LifecycleHandler {
+    LifecycleHandler { exec: Some(ExecAction { command: Some(vec!["true".into()]) }), ..Default::default() }
+}
+
+fn probe(rng: &mut Rng, grace: bool) -> Probe {
+    Probe {
+        exec: Some(ExecAction { command: Some(vec!["true".into()]) }),
+        period_seconds: Some(rng.pick(&[1, 2, 5, 10])),
+        initial_delay_seconds: rng.chance(0.2).then(|| rng.pick(&[1, 3])),
+        failure_threshold: Some(rng.pick(&[1, 2, 3])),
+        termination_grace_period_seconds: (grace && rng.chance(0.2)).then(|| rng.pick(&[1, 5, 60])),
+        ..Default::default()
+    }
+}
+
+/// Probes, hooks and pull policy.
+fn furnish(rng: &mut Rng, c: &mut Container) {
+    if rng.chance(0.25) {
+        c.startup_probe = Some(probe(rng, true));
+    }
+    if rng.chance(0.2) {
+        c.liveness_probe = Some(probe(rng, true));
+    }
+    if rng.chance(0.25) {
+        let mut readiness = probe(rng, false);
+        readiness.success_threshold = rng.chance(0.3).then_some(2);
+        c.readiness_probe = Some(readiness);
+    }
+    let [post, pre] = [0.15, 0.25].map(|p| rng.chance(p));
+    if post || pre {
+        c.lifecycle =
+            Some(Lifecycle { post_start: post.then(exec), pre_stop: pre.then(exec), ..Default::default() });
+    }
+    if rng.chance(0.2) {
+        c.image_pull_policy = Some("Always".into());
+    }
+}
+
+fn rules(rng: &mut Rng, c: &mut Container) {
+    if c.restart_policy.is_some() && rng.chance(0.2) {
+        c.restart_policy_rules = Some(vec![ContainerRestartRule {
+            action: rng.pick(&["Restart", "RestartAllContainers"]).into(),
+            exit_codes: Some(ContainerRestartRuleOnExitCodes {
+                operator: rng.pick(&["In", "NotIn"]).into(),
+                values: Some(vec![rng.pick(&[0, 1, 42]), 42]),
+            }),
+        }]);
+    }
+}
+
+fn options(rng: &mut Rng, grace: i64) -> BTreeMap<String, String> {
+    let mut annotations = BTreeMap::new();
+    let mut set = |name: &str, value: String| annotations.insert(format!("outrigger.dev/{name}"), value);
+    if rng.chance(0.1) {
+        set("sidecar-phase", "Count".into());
+    }
+    if rng.chance(0.15) {
+        set("pre-stop", rng.pick(&["own-turn", "at-once"]).into());
+    }
+    if grace > 0 && rng.chance(0.2) {
+        set("sidecar-grace", format!("{}ms", rng.between(1, grace as u64 * 1_000)));
+    }
+    if rng.chance(0.1) {
+        set("fence", rng.pick(&["start", "restart"]).into());
+    }
+    if rng.chance(0.1) {
+        set("post-start-timeout", "3s".into());
+    }
+    annotations
+}
+
+/// A graph without cycles: everybody depends only on those before them in a random order that keeps init entries
+/// before mains.
+fn graph(rng: &mut Rng, inits: u64, mains: u64) -> String {
+    let mut order: Vec<String> = (0..inits).map(|i| format!("i{i}")).collect();
+    let mut rest: Vec<String> = (0..mains).map(|i| format!("m{i}")).collect();
+    while !rest.is_empty() {
+        order.push(rest.swap_remove(rng.index(rest.len())));
+    }
+    let mut lines = Vec::new();
+    for (i, name) in order.iter().enumerate() {
+        if rng.chance(0.4) {
+            continue;
+        }
+        let mut clauses = Vec::new();
+        for on in &order[..i] {
+            if rng.chance(0.3) {
+                let need = rng.pick(&["", " started", " ready", " completed"]);
+                let more = rng.pick(&["", "", "", " restart", " fence"]);
+                clauses.push(format!("{on}{need}{more}"));
+            }
+        }
+        let chosen = [0.05, 0.05, 0.15, 0.1, 0.1].map(|p| rng.chance(p));
+        if chosen[0] {
+            clauses.push("primary".into());
+        }
+        if chosen[1] {
+            clauses.push("fatal".into());
+        }
+        if chosen[2] && name.starts_with('m') {
+            clauses.push("sidecar".into());
+        }
+        if chosen[3] {
+            clauses.push(format!("start {}", i));
+        }
+        if chosen[4] {
+            clauses.push(format!("stop {}", rng.between(1, 3)));
+        }
+        if clauses.is_empty() {
+            clauses.push("none".into());
+        }
+        lines.push(format!("{name}: {}", clauses.join(", ")));
+    }
+    lines.join("\n")
+}
+
+/// A random script for a pod. The pod is always told to stop in the end, so that every life has an end.
+pub fn script(rng: &mut Rng, plan: &Plan, trouble: Trouble) -> Script {
+    let mut script = Script::default();
+    for c in &plan.containers {
+        if rng.chance(0.8) {
+            let mut container = instance(rng);
+            container.start_fails = if rng.chance(0.1) { rng.between(1, 3) as u32 } else { 0 };
+            if rng.chance(0.3) {
+                container.pull = Tries {
+                    takes: Some(span(rng, 5_000)),
+                    fails: if rng.chance(0.3) { rng.between(1, 3) as u32 } else { 0 },
+                };
+            }
+            container.instances =
+                (0..if rng.chance(0.4) { rng.between(1, 3) } else { 0 }).map(|_| instance(rng)).collect();
+            script.containers.insert(c.name.clone(), container);
+        }
+    }
+    let end = if rng.chance(0.5) { rng.below(20_000) } else { rng.below(600_000) };
+    script.stops.push(StopScript { at: Span(end), grace: rng.chance(0.3).then(|| span(rng, 20_000)) });
+    if rng.chance(0.2) {
+        let at = Span(end + rng.below(10_000));
+        script.stops.push(StopScript {
+            at,
+            grace: rng.chance(0.8).then(|| rng.pick(&[Span(0), Span(1_000), Span(5_000)])),
+        });
+    }
+    if rng.chance(0.1) {
+        let container = plan.containers[rng.index(plan.containers.len())].name.clone();
+        script.image_changes.push(Moment { container, at: Span(rng.below(end + 1)) });
+    }
+    if trouble == Trouble::Faults {
+        faults(rng, plan, &mut script, end);
+    }
+    script
+}
+
+fn faults(rng: &mut Rng, plan: &Plan, script: &mut Script, end: u64) {
+    let faults = &mut script.faults;
+    for share in [&mut faults.lose, &mut faults.duplicate, &mut faults.delay] {
+        if rng.chance(0.6) {
+            *share = rng.below(40) as f64 / 100.0;
+        }
+    }
+    if rng.chance(0.3) {
+        faults.jitter = 0.2;
+    }
+    for _ in 0..rng.below(3) {
+        let at = Span(rng.below(end + 15_000));
+        faults.agent_restarts.push(AgentRestart { at, takes: Some(span(rng, 3_000)) });
+    }
+    if rng.chance(0.1) {
+        let container = plan.containers[rng.index(plan.containers.len())].name.clone();
+        faults.lost_containers.push(Moment { container, at: Span(rng.below(end + 1)) });
+    }
+    script.sandbox = SandboxScript {
+        takes: rng.chance(0.3).then(|| span(rng, 2_000)),
+        fails: if rng.chance(0.1) { 2 } else { 0 },
+        lost_at: (0..if rng.chance(0.15) { rng.between(1, 2) } else { 0 })
+            .map(|_| Span(rng.below(end + 5_000)))
+            .collect(),
+    };
+}
+
+fn span(rng: &mut Rng, max: u64) -> Span {
+    // Half of them short: races live where things happen at about the same time.
+    Span(if rng.chance(0.5) { rng.below(max / 10 + 1) } else { rng.below(max + 1) })
+}
+
+fn hook(rng: &mut Rng) -> HookScript {
+    HookScript {
+        takes: Some(if rng.chance(0.1) { Span::FOREVER } else { span(rng, 5_000) }),
+        fails: rng.chance(0.15),
+        ends_container: rng.chance(0.1),
+    }
+}
+
+fn instance(rng: &mut Rng) -> ContainerScript {
+    let mut script = ContainerScript { starts_in: Some(span(rng, 2_000)), ..Default::default() };
+    if rng.chance(0.5) {
+        script.started_after = Some(span(rng, 20_000));
+    }
+    if rng.chance(0.5) {
+        script.ready_after = Some(span(rng, 20_000));
+    }
+    if rng.chance(0.2) {
+        let from = rng.below(20_000);
+        script.unready = vec![(Span(from), Span(from + rng.below(20_000)))];
+    }
+    if rng.chance(0.2) {
+        script.live_until = Some(span(rng, 40_000));
+    }
+    if rng.chance(0.6) {
+        script.runs = Some(span(rng, 30_000));
+        script.exit = Some(rng.pick(&[0, 0, 0, 1, 42]));
+        script.oom = rng.chance(0.05).then_some(true);
+    }
+    if rng.chance(0.5) {
+        script.on_term = Some(OnTerm {
+            exit_after: Some(span(rng, 10_000)),
+            code: rng.chance(0.3).then_some(143),
+            ignore: rng.chance(0.2),
+        });
+    }
+    if rng.chance(0.4) {
+        script.hooks = Hooks {
+            post_start: rng.chance(0.7).then(|| hook(rng)),
+            pre_stop: rng.chance(0.7).then(|| hook(rng)),
+        };
+    }
+    script
+}

@@ -1,0 +1,117 @@
+//! One random life by its seed.
+
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use outrigger_lifecycle::{Engine, Plan, PodInput, Time};
+use outrigger_simulate::invariants::{Checker, Violation};
+use outrigger_simulate::random::{self, Trouble};
+use outrigger_simulate::{Decider, Options, Rng, Scenario, Script, Simulator, Span, Summary, Tape};
+
+/// A pod, what its containers do, and the seed of the faults.
+pub struct Case {
+    pub seed: u64,
+    pub input: PodInput,
+    pub plan: Plan,
+    pub script: Script,
+}
+
+impl Case {
+    pub fn new(seed: u64) -> Case {
+        let mut rng = Rng::new(seed);
+        let (input, plan) = random::pod(&mut rng);
+        let trouble = if rng.chance(0.4) { Trouble::None } else { Trouble::Faults };
+        let script = random::script(&mut rng, &plan, trouble);
+        Case { seed, input, plan, script }
+    }
+
+    pub fn options() -> Options {
+        Options { horizon: Span::seconds(3_600), stop_endless_at: None, ..Options::default() }
+    }
+
+    /// Plays it with somebody deciding; what promises were broken.
+    pub fn play(&self, decider: &mut impl Decider) -> (Summary, Vec<Violation>) {
+        let scenario = Scenario::new(&self.plan, &self.script).expect("a random script fits its pod");
+        let mut checker = Checker::new(&self.plan, scenario.slack_ms());
+        let summary = Simulator::new().run(decider, &scenario, self.seed, &Case::options(), &mut checker);
+        (summary, checker.violations)
+    }
+}
+
+/// Plays the life of a seed; what was wrong with it, if something was.
+pub fn check(seed: u64) -> Result<Summary, String> {
+    let played = catch_unwind(|| {
+        let case = Case::new(seed);
+        case.play(&mut Engine::new(case.plan.clone(), Time(0)))
+    });
+    let problems: Vec<String> = match played {
+        Ok((summary, violations)) if violations.is_empty() => return Ok(summary),
+        Ok((_, violations)) => violations.iter().map(ToString::to_string).collect(),
+        Err(panic) => vec![format!(
+            "panic: {}",
+            panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or(panic.downcast_ref::<&str>().map(ToString::to_string))
+                .unwrap_or_default()
+        )],
+    };
+    Err(format!(
+        "seed {seed}: {}\nreplay: OUTRIGGER_SEED={seed} cargo test -p outrigger-simulate --test properties one_seed -- --nocapture\n\
+         keep:   echo {seed} >> crates/simulate/tests/regressions.txt",
+        problems.join("\n    ")
+    ))
+}
+
+/// The pod, the script and the trace of a seed, for people.
+pub fn tell(seed: u64) -> String {
+    let case = Case::new(seed);
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "pod: {}",
+        serde_json::to_string_pretty(&case.input.pod).expect("a pod is plain data")
+    );
+    let _ = writeln!(text, "types: {:?}", case.input.lifecycle_types);
+    let _ = writeln!(
+        text,
+        "script: {}",
+        serde_json::to_string_pretty(&case.script).expect("a script is plain data")
+    );
+    for (i, c) in case.plan.containers.iter().enumerate() {
+        let gates: Vec<String> = c
+            .gates
+            .iter()
+            .map(|g| {
+                format!(
+                    "{} {:?}{}",
+                    case.plan.containers[g.on].name,
+                    g.need,
+                    if g.every_start { "*" } else { "" }
+                )
+            })
+            .collect();
+        let _ = writeln!(
+            text,
+            "{i} {} {:?} gates [{}] stops after {:?} stage {}",
+            c.name,
+            c.role,
+            gates.join(", "),
+            c.stop_after,
+            c.stop_stage
+        );
+    }
+    let mut tape = Tape::new(&case.plan, 5_000);
+    let scenario = Scenario::new(&case.plan, &case.script).expect("a random script fits its pod");
+    let mut engine = Engine::new(case.plan.clone(), Time(0));
+    let run =
+        AssertUnwindSafe(|| Simulator::new().run(&mut engine, &scenario, seed, &Case::options(), &mut tape));
+    let ended = catch_unwind(run);
+    for entry in tape.into_entries() {
+        let name = entry.container.map_or("-", |c| case.plan.containers[c].name.as_str());
+        let fields = serde_json::Value::Object(entry.fields);
+        let _ = writeln!(text, "{:>9} {name:<4} {:<16} {fields}", entry.time.0, entry.event);
+    }
+    let _ = writeln!(text, "{:?}", ended.map_err(|_| "panic"));
+    text
+}

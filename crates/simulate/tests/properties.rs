@@ -1,0 +1,65 @@
+//! The six promises of the engine, on random pods in every dialect, with random scripts and random faults.
+//!
+//! A failing seed is printed with the command that replays it; seeds that once failed stand in `regressions.txt` and
+//! are replayed by every run.
+
+mod common;
+
+use common::life;
+
+/// Lives in the normal test run. `OUTRIGGER_SOAK=N` plays N instead.
+const LIVES: u64 = 20_000;
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, not a number")))
+}
+
+#[test]
+fn random_pods_keep_the_promises() {
+    let lives = number("OUTRIGGER_SOAK").unwrap_or(LIVES);
+    let first = number("OUTRIGGER_FIRST_SEED").unwrap_or(1);
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let failed: Vec<String> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|worker| {
+                scope.spawn(move || {
+                    let seeds = (first..first + lives).skip(worker as usize).step_by(threads as usize);
+                    seeds.filter_map(|seed| life::check(seed).err()).take(3).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        workers.into_iter().flat_map(|w| w.join().expect("a worker panicked")).collect()
+    });
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+#[test]
+fn seeds_that_once_failed_do_not_fail_again() {
+    let list = include_str!("regressions.txt");
+    for line in list.lines().map(|l| l.split('#').next().unwrap_or_default().trim()).filter(|l| !l.is_empty())
+    {
+        let seed = line.parse().unwrap_or_else(|_| panic!("{line:?} in regressions.txt is not a seed"));
+        if let Err(report) = life::check(seed) {
+            panic!("{report}");
+        }
+    }
+}
+
+/// `OUTRIGGER_SEED=N cargo test -p outrigger-simulate --test properties one_seed -- --nocapture`
+#[test]
+fn one_seed() {
+    if let Some(seed) = number("OUTRIGGER_SEED") {
+        println!("{}", life::tell(seed));
+        if let Err(report) = life::check(seed) {
+            panic!("{report}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in 1..200 {
+        assert_eq!(life::tell(seed), life::tell(seed), "seed {seed}");
+    }
+}
