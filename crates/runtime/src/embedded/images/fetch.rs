@@ -251,7 +251,7 @@ impl Fetcher {
             n => format!("all {n} credentials found were refused"),
         };
         Err(Fault::Unauthorized(format!(
-            "{} ({tried}); looked at: {}",
+            "{} ({tried}, or the image does not exist); looked at: {}",
             refusal.unwrap_or_default(),
             found.places()
         )))

@@ -85,7 +85,13 @@ fn remove_tree(path: &Path) {
 impl Store {
     /// Opens the store, makes it where it is missing, and clears away what dead processes left.
     pub(super) fn open(root: PathBuf) -> Result<Self, Fault> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&root).doing("create", &root)?;
+        if let Some(parent) = root.parent() {
+            fs::create_dir_all(parent).doing("create", parent)?;
+        }
+        match fs::DirBuilder::new().mode(0o700).create(&root) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => other.doing("create", &root)?,
+        }
         for name in ["blobs/sha256", "layers", "index", "locks", "empty", "tmp"] {
             let dir = root.join(name);
             fs::create_dir_all(&dir).doing("create", &dir)?;

@@ -506,6 +506,8 @@ fn remove_dir_at(parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -527,5 +529,80 @@ mod tests {
         assert_eq!(cleaned("../x"), None);
         assert_eq!(cleaned("a/../../x"), None);
         assert_eq!(cleaned("a/.."), None);
+    }
+
+    /// One entry of a layer somebody made up to break out.
+    #[derive(Debug, Clone)]
+    struct Hostile {
+        kind: EntryType,
+        name: String,
+        link: String,
+    }
+
+    fn hostile() -> impl Strategy<Value = Hostile> {
+        let part = prop_oneof![
+            6 => "[abc]",
+            1 => Just("..".to_owned()),
+            1 => "\\.wh\\.[abc]",
+            1 => Just(".wh..wh..opq".to_owned())
+        ];
+        let name = prop::collection::vec(part, 1..4).prop_map(|parts| parts.join("/"));
+        let link = prop_oneof![
+            "[abc](/[abc]){0,2}",
+            "/[abc](/[abc]){0,2}",
+            "(\\.\\./){1,4}(canary(/secret)?|[abc])?",
+            Just("OUTSIDE".to_owned()),
+            Just("OUTSIDE/secret".to_owned()),
+        ];
+        let kind = prop::sample::select(vec![
+            EntryType::Regular,
+            EntryType::Directory,
+            EntryType::Symlink,
+            EntryType::Symlink,
+            EntryType::Link,
+            EntryType::Fifo,
+        ]);
+        (kind, name, link).prop_map(|(kind, name, link)| Hostile { kind, name, link })
+    }
+
+    proptest! {
+        /// Whatever links lead wherever: nothing beside the layer is made, changed or linked to.
+        #[test]
+        fn nothing_outside_is_touched(entries in prop::collection::vec(hostile(), 1..12)) {
+            use std::os::unix::fs::MetadataExt;
+            let outer = tempfile::tempdir().unwrap();
+            let (root, canary) = (outer.path().join("root"), outer.path().join("canary"));
+            std::fs::create_dir(&root).unwrap();
+            std::fs::create_dir(&canary).unwrap();
+            std::fs::write(canary.join("secret"), "untouched").unwrap();
+            let look = || {
+                let meta = std::fs::metadata(canary.join("secret")).unwrap();
+                let dir = std::fs::metadata(&canary).unwrap();
+                let names = |dir: &Path| std::fs::read_dir(dir).unwrap().count();
+                let text = std::fs::read_to_string(canary.join("secret")).unwrap();
+                (text, meta.mode(), meta.mtime_nsec(), meta.nlink(), dir.mode(), dir.mtime_nsec(), names(&canary), names(outer.path()))
+            };
+            let before = look();
+            // Each entry in an archive of its own: one that is refused must not keep the others from trying.
+            for entry in &entries {
+                let mut header = tar::Header::new_gnu();
+                let link = entry.link.replace("OUTSIDE", canary.to_str().unwrap());
+                header.as_old_mut().name[..entry.name.len()].copy_from_slice(entry.name.as_bytes());
+                header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
+                header.set_entry_type(entry.kind);
+                let data: &[u8] = if entry.kind == EntryType::Regular { b"evil" } else { b"" };
+                header.set_size(data.len() as u64);
+                header.set_mode(0o666);
+                header.set_uid(1);
+                header.set_gid(1);
+                header.set_mtime(1);
+                header.set_cksum();
+                let mut builder = tar::Builder::new(Vec::new());
+                builder.append(&header, data).unwrap();
+                let tar = builder.into_inner().unwrap();
+                let _ = unpack_layer(&tar[..], &root, None, &Digest::of(&tar));
+            }
+            prop_assert_eq!(look(), before);
+        }
     }
 }
