@@ -7,6 +7,7 @@ need() { command -v "$1" >/dev/null || packages+=("$2"); }
 need gcc gcc
 need docker-registry docker-registry
 need skopeo skopeo
+need openssl openssl
 if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then packages+=(busybox-static); fi
 if [ "${#packages[@]}" -gt 0 ]; then
   echo "installing ${packages[*]}"

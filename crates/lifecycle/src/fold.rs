@@ -336,7 +336,7 @@ fn restarting_all(now: Time) -> Exit {
         reason: ExitReason::RestartingAllContainers,
         started_at: None,
         finished_at: now,
-        message: Some(Arc::from("the container was removed to restart all containers in place")),
+        message: Some(Arc::from("The container is removed because RestartAllContainers in place")),
         killed_for: Some(KillReason::Rerun),
     }
 }

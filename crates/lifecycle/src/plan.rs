@@ -226,7 +226,6 @@ pub struct ContainerPlan {
     /// Its name.
     pub name: String,
     /// Where it stands in the manifest.
-    #[serde(skip, default = "ContainerPlan::nowhere")]
     pub place: ContainerRef,
     /// What it is for.
     pub role: Role,
@@ -263,10 +262,6 @@ pub struct ContainerPlan {
 }
 
 impl ContainerPlan {
-    fn nowhere() -> ContainerRef {
-        ContainerRef { list: crate::source::List::Main, index: 0 }
-    }
-
     /// The plan of one probe.
     pub fn probe(&self, kind: ProbeKind) -> Option<&ProbePlan> {
         self.probes[kind as usize].as_ref()

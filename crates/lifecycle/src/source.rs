@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
 
 /// A pod, complete with the fields Kubernetes' types do not know. Kubernetes' defaults have been applied.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -17,7 +18,8 @@ pub struct PodInput {
 }
 
 /// The list of the pod spec a container stands in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum List {
     /// `spec.initContainers`
     Init,
@@ -39,7 +41,7 @@ impl List {
 }
 
 /// A container by its place in the manifest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerRef {
     /// Which list.
     pub list: List,

@@ -283,13 +283,18 @@ fn a_primary_container_completes_the_pod_g60() {
 
 #[test]
 fn a_fatal_container_ends_the_pod_g60() {
-    let mut play = Play::of(&annotated(
-        json!({DEPENDS_ON: "guard: fatal"}),
-        json!({"containers": [c("app"), c("guard")]}),
-    ));
-    play.log();
-    play.exit("guard", 1);
-    assert_eq!(play.log()[1..], ["term app"]);
+    for (code, expected) in [(0, "Succeeded"), (1, "Failed")] {
+        let mut play = Play::of(&annotated(
+            json!({DEPENDS_ON: "guard: fatal"}),
+            json!({"containers": [c("app"), c("guard")]}),
+        ));
+        play.log();
+        play.exit("guard", code);
+        assert_eq!(play.log()[1..], ["term app"]);
+        play.exit("app", 143);
+        let phase = outrigger_lifecycle::phase(play.engine.plan(), play.engine.observation());
+        assert_eq!(phase.name(), expected, "who is stopped for the guard's sake has no say");
+    }
 }
 
 #[test]

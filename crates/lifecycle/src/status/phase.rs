@@ -74,9 +74,10 @@ pub(super) fn verdict(plan: &Plan, obs: &Observation) -> Option<Phase> {
             StopCause::Deleted | StopCause::Completed | StopCause::Fatal { .. } => {}
         }
     }
+    let ended_by_one = obs.stop.is_some_and(|stop| matches!(stop.cause, StopCause::Fatal { .. }));
     let mut failed = false;
     for (p, c) in plan.containers.iter().zip(&obs.containers) {
-        match counted(p, c) {
+        match counted(p, c, ended_by_one) {
             Count::Nothing => {}
             Count::Never => return None,
             Count::Exit { failed: this } => failed |= this,
@@ -95,7 +96,7 @@ enum Count {
     Exit { failed: bool },
 }
 
-fn counted(p: &ContainerPlan, c: &Container) -> Count {
+fn counted(p: &ContainerPlan, c: &Container, ended_by_one: bool) -> Count {
     if matches!(p.role, Role::Init | Role::Ephemeral) || p.counts == Counts::No {
         return Count::Nothing;
     }
@@ -104,7 +105,11 @@ fn counted(p: &ContainerPlan, c: &Container) -> Count {
     match exit {
         None if p.role == Role::Main && p.counts == Counts::Yes => Count::Never,
         None => Count::Nothing,
-        Some(exit) if p.counts == Counts::UnlessStopped && exit.killed_for == Some(KillReason::PodStop) => {
+        // Who was stopped for another's sake has no say: the pod ended well if that one did.
+        Some(exit)
+            if (p.counts == Counts::UnlessStopped || ended_by_one)
+                && exit.killed_for == Some(KillReason::PodStop) =>
+        {
             Count::Nothing
         }
         Some(exit) => Count::Exit { failed: exit.failed() },
