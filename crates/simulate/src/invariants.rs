@@ -361,7 +361,6 @@ impl<'p> Checker<'p> {
                 };
             }
             Action::Pull { container } => {
-                self.books[container].no_image = false;
                 if self.stop.is_some() && self.served(container).is_none() {
                     let name = self.name(container);
                     self.broken(4, now, format!("an image is pulled for `{name}` while the pod stops"));
@@ -540,6 +539,12 @@ impl Watch for Checker<'_> {
     fn step(&mut self, _: &Plan, obs: &Observation, decision: &Decision, now: Time) {
         for action in &decision.actions {
             self.action(action, now);
+        }
+        // What was decided together was decided on what was known before.
+        for action in &decision.actions {
+            if let Action::Pull { container } = *action {
+                self.books[container].no_image = false;
+            }
         }
         if self.over != obs.over {
             self.broken(5, now, "the pod is over without saying so".into());

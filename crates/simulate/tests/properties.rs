@@ -5,20 +5,15 @@
 
 mod common;
 
-use common::life;
+use common::{env_number, life};
 
 /// Lives in the normal test run. `OUTRIGGER_SOAK=N` plays N instead.
 const LIVES: u64 = 20_000;
 
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, not a number")))
-}
-
 #[test]
 fn random_pods_keep_the_promises() {
-    let lives = number("OUTRIGGER_SOAK").unwrap_or(LIVES);
-    let first = number("OUTRIGGER_FIRST_SEED").unwrap_or(1);
+    let lives = env_number("OUTRIGGER_SOAK").unwrap_or(LIVES);
+    let first = env_number("OUTRIGGER_FIRST_SEED").unwrap_or(1);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let failed: Vec<String> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -49,7 +44,7 @@ fn seeds_that_once_failed_do_not_fail_again() {
 /// `OUTRIGGER_SEED=N cargo test -p outrigger-simulate --test properties one_seed -- --nocapture`
 #[test]
 fn one_seed() {
-    if let Some(seed) = number("OUTRIGGER_SEED") {
+    if let Some(seed) = env_number("OUTRIGGER_SEED") {
         println!("{}", life::tell(seed));
         if let Err(report) = life::check(seed) {
             panic!("{report}");

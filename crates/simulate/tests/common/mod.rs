@@ -1,3 +1,15 @@
 //! Shared by the tests of this crate.
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "every test crate compiles this module and uses its own part of it"
+)]
 
 pub mod life;
+
+/// A number from the environment.
+#[expect(clippy::disallowed_methods, reason = "a test run is told its seed by whoever started it")]
+pub fn env_number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, not a number")))
+}
