@@ -206,7 +206,7 @@ impl Editor {
     /// Adds an entry to a list so that it has the given index. A list that does not exist is made.
     pub fn insert_item(&mut self, list: &FieldPath, index: usize, value: &Json) -> Result<(), EditError> {
         let lines = emit::item(value).join("\n");
-        self.insert_item_lines(list, index, value, &lines)
+        self.together(|editor| editor.insert_item_lines(list, index, value, &lines))
     }
 
     /// Moves a list entry to another list (or another place of its own), its comments included. The target list is made
@@ -222,17 +222,25 @@ impl Editor {
         let lines = self.item_lines(list, item).unwrap_or_else(|| emit::item(&value).join("\n"));
         let alone = items.len() == 1;
 
-        // Two edits that only make sense together: carried out on a copy.
-        let mut work = self.clone();
-        work.make_list_before(to, &from_list)?;
-        work.insert_item_lines(to, index, &value, &lines)?;
-        if alone && *to != from_list {
-            work.remove(&from_list)?;
-        } else {
+        self.together(|editor| {
+            editor.make_list_before(to, &from_list)?;
+            editor.insert_item_lines(to, index, &value, &lines)?;
+            if alone && *to != from_list {
+                return editor.remove(&from_list);
+            }
             // Within one list, the entry may just have been pushed back by its own copy.
             let pushed = *to == from_list && index <= from_index;
-            work.remove(&from_list.index(from_index + usize::from(pushed)))?;
-        }
+            editor.remove(&from_list.index(from_index + usize::from(pushed)))
+        })
+    }
+
+    /// Several edits that only make sense together: all of them, or none.
+    fn together(
+        &mut self,
+        edits: impl FnOnce(&mut Editor) -> Result<(), EditError>,
+    ) -> Result<(), EditError> {
+        let mut work = self.clone();
+        edits(&mut work)?;
         *self = work;
         Ok(())
     }

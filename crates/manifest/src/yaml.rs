@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Tag};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
 use crate::diagnostic::Diagnostic;
 use crate::limits::Limits;
@@ -114,8 +114,8 @@ pub(crate) fn parse(file: usize, text: &str, limits: &Limits) -> Result<Parsed, 
         match parser.next_event() {
             None | Some(Ok((Event::StreamEnd, _))) => break,
             Some(Ok((event, span))) => {
-                let start = builder.offsets.byte(span.start.index());
-                let end = builder.offsets.byte(span.end.index());
+                let start = builder.offsets.byte(&span.start);
+                let end = builder.offsets.byte(&span.end);
                 builder.event(event, start, end)?;
             }
             Some(Err(error)) => return Err(builder.scan_error(&error).into()),
@@ -124,19 +124,36 @@ pub(crate) fn parse(file: usize, text: &str, limits: &Limits) -> Result<Parsed, 
     Ok(builder.parsed)
 }
 
-/// Byte offsets of characters: the parser counts characters.
-struct Offsets(Option<Vec<u32>>, usize);
+/// Byte offsets of the parser's places. It counts characters, and its running count can be off (a directive that is not
+/// ASCII is enough), while line and column are not: so those are what counts.
+struct Offsets {
+    /// Byte offset of every character; nothing if each is one byte.
+    chars: Option<Vec<u32>>,
+    /// Index of the first character of every line. A lone carriage return ends a line too.
+    lines: Vec<u32>,
+    len: usize,
+}
 
 impl Offsets {
     fn new(text: &str) -> Self {
-        let table = (!text.is_ascii()).then(|| text.char_indices().map(|(at, _)| at as u32).collect());
-        Offsets(table, text.len())
+        let chars = (!text.is_ascii()).then(|| text.char_indices().map(|(at, _)| at as u32).collect());
+        // A byte order mark is no column.
+        let mut lines = vec![u32::from(text.starts_with('\u{feff}'))];
+        let mut rest = text.chars().enumerate().peekable();
+        while let Some((at, c)) = rest.next() {
+            if c == '\n' || (c == '\r' && rest.peek().is_none_or(|(_, next)| *next != '\n')) {
+                lines.push(at as u32 + 1);
+            }
+        }
+        Offsets { chars, lines, len: text.len() }
     }
 
-    fn byte(&self, index: usize) -> usize {
-        match &self.0 {
-            None => index.min(self.1),
-            Some(table) => table.get(index).map_or(self.1, |&at| at as usize),
+    fn byte(&self, marker: &Marker) -> usize {
+        let line = self.lines.get(marker.line().saturating_sub(1)).copied().unwrap_or(u32::MAX);
+        let at = (line as usize).saturating_add(marker.col());
+        match &self.chars {
+            None => at.min(self.len),
+            Some(chars) => chars.get(at).map_or(self.len, |&at| at as usize),
         }
     }
 }
@@ -273,7 +290,7 @@ impl Builder<'_> {
             return Err(Diagnostic::error(self.span(start, end), message).into());
         }
         // The span runs from an anchor or a tag, if there is one, to the bracket of a flow collection.
-        let flow = self.text[start..end].ends_with(['[', '{']);
+        let flow = self.text.get(start..end).is_some_and(|head| head.ends_with(['[', '{']));
         let weight = Weight { nodes: 1, bytes: 0 };
         self.open.push(Open { start, end, flow, anchor, weight, what });
         self.charge(weight, self.span(start, end))
@@ -396,7 +413,7 @@ impl Builder<'_> {
     }
 
     fn scan_error(&self, error: &ScanError) -> Diagnostic {
-        let at = self.offsets.byte(error.marker().index());
+        let at = self.offsets.byte(error.marker());
         let start = floor_boundary(self.text, at);
         let width = self.text[start..].chars().next().filter(|c| *c != '\n').map_or(0, char::len_utf8);
         let span = self.span(start, start + width);

@@ -477,6 +477,9 @@ fn windows_line_ends_and_a_byte_order_mark_do_no_harm() {
     assert_eq!(text_at(&source, at), "localhost:5000/app");
     let position = source.position(at.unwrap().start);
     assert_eq!((position.line, position.column), (17, 12));
+    let one = "\u{feff}apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n";
+    let (manifest, source) = manifest_of("p", one);
+    assert!(source.slice(manifest.pods[0].origin.document).starts_with("apiVersion"));
 }
 
 #[test]

@@ -1,0 +1,113 @@
+//! Mutated manifests: whatever the bytes are, reading and editing them neither panics nor takes long.
+//!
+//! `OUTRIGGER_MUTATIONS` sets how many are tried, `OUTRIGGER_SEED` where to start; a failure prints its seed.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the test itself reads its seeds and the clock; the crate does not"
+)]
+
+mod exercise;
+
+use std::time::{Duration, Instant};
+
+/// Bits of YAML that matter to a parser.
+const WORDS: [&str; 32] = [
+    "- ", ": ", "\n", "  ", "\t", "{", "}", "[", "]", ",", "&a ", "*a", "<<: ", "|", ">-", "#", "\"", "'",
+    "---\n", "...\n", "? ", "!!str ", "\0", "é", "\u{feff}", "\r\n", "yes", "0644", "~", "kind: ",
+    "items:\n", "\\ud83d",
+];
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds");
+    let mut paths: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+}
+
+fn mutate(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = seeds[random.below(seeds.len())].clone();
+    for _ in 0..1 + random.below(6) {
+        let at = random.below(bytes.len() + 1);
+        let end = (at + random.below(40)).min(bytes.len());
+        match random.below(6) {
+            0 => {
+                bytes.drain(at..end);
+            }
+            1 => {
+                let copy = bytes[at..end].to_vec();
+                let to = random.below(bytes.len() + 1);
+                bytes.splice(to..to, copy);
+            }
+            2 => {
+                let other = &seeds[random.below(seeds.len())];
+                let from = random.below(other.len());
+                let to = (from + random.below(200)).min(other.len());
+                bytes.splice(at..at, other[from..to].iter().copied());
+            }
+            3 if at < bytes.len() => bytes[at] = random.next() as u8,
+            _ => {
+                let word = WORDS[random.below(WORDS.len())];
+                bytes.splice(at..at, word.bytes());
+            }
+        }
+    }
+    bytes
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+#[test]
+fn no_bytes_can_make_the_reader_or_the_editor_fail() {
+    let seeds = seeds();
+    let (first, count) = (number("OUTRIGGER_SEED", 1), number("OUTRIGGER_MUTATIONS", 3_000));
+    for seed in first..first + count {
+        let mut random = Random(seed);
+        let bytes = mutate(&mut random, &seeds);
+        let started = Instant::now();
+        let result = std::panic::catch_unwind(|| {
+            exercise::manifest(&bytes);
+            if let Ok(text) = std::str::from_utf8(&bytes) {
+                exercise::edit(text, seed);
+            }
+        });
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(result.is_ok(), "OUTRIGGER_SEED={seed} OUTRIGGER_MUTATIONS=1 panics on:\n{text}");
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "OUTRIGGER_SEED={seed} takes too long on:\n{text}"
+        );
+    }
+    println!("seeds {first} to {}", first + count - 1);
+}
+
+#[test]
+fn every_seed_is_a_good_manifest() {
+    use outrigger_manifest::{ReadOptions, SourceFile, read, render};
+    for bytes in seeds() {
+        let source = SourceFile::from_bytes("seed", bytes).unwrap();
+        if let Err(found) = read(std::slice::from_ref(&source), &ReadOptions::default()) {
+            panic!("{}", render(&found.0, &[source], false));
+        }
+    }
+}
