@@ -9,23 +9,23 @@ use tokio::time::Instant;
 
 /// Where a pod's time comes from.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
+pub(crate) struct Clock {
     wall: Duration,
     start: Instant,
 }
 
 /// One reading: what the engine is told, and the rest of the nanoseconds for the record.
 #[derive(Debug, Clone, Copy)]
-pub struct Stamp {
+pub(crate) struct Stamp {
     /// The engine's time.
-    pub time: Time,
+    pub(crate) time: Time,
     /// The same moment, since the Unix epoch.
-    pub exact: Duration,
+    pub(crate) exact: Duration,
 }
 
 impl Clock {
     /// A clock that starts now.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Clock {
             wall: since_epoch(SystemTime::now()),
             start: Instant::now(),
@@ -33,7 +33,7 @@ impl Clock {
     }
 
     /// Now.
-    pub fn now(&self) -> Stamp {
+    pub(crate) fn now(&self) -> Stamp {
         let exact = self.wall + self.start.elapsed();
         Stamp {
             time: Time(millis(exact)),
@@ -42,14 +42,14 @@ impl Clock {
     }
 
     /// When a time will have come. Rounded up, so that a timer that fires has really reached it.
-    pub fn instant(&self, time: Time) -> Instant {
+    pub(crate) fn instant(&self, time: Time) -> Instant {
         let wait = Duration::from_millis(time.0).saturating_sub(self.wall);
         // Far away is as good as never, and the timer wheel has its own limit.
         self.start + wait.min(Duration::from_secs(60 * 60 * 24 * 365))
     }
 
     /// A moment the runtime noted by the wall clock, in this clock's time; never later than `now`.
-    pub fn noted(&self, at: SystemTime, now: Time) -> Time {
+    pub(crate) fn noted(&self, at: SystemTime, now: Time) -> Time {
         Time(millis(since_epoch(at)).min(now.0))
     }
 }
@@ -63,7 +63,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// RFC 3339 with nanoseconds, in UTC.
-pub fn rfc3339_nanos(exact: Duration) -> String {
+pub(crate) fn rfc3339_nanos(exact: Duration) -> String {
     let nanos = i128::try_from(exact.as_nanos()).unwrap_or(i128::MAX);
     match jiff::Timestamp::from_nanosecond(nanos) {
         Ok(at) => format!("{at:.9}"),

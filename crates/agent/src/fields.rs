@@ -22,29 +22,37 @@ pub(crate) struct Fields<'a> {
 
 /// What is known of this machine.
 #[derive(Debug, Clone)]
-pub struct Host {
+pub(crate) struct Host {
     /// Its name; `spec.nodeName` of pods that name no node.
-    pub name: String,
+    pub(crate) name: String,
     /// Its address as pods see it.
-    pub ip: Option<IpAddr>,
+    pub(crate) ip: Option<IpAddr>,
     /// Its processors, in thousandths.
-    pub cpu_milli: u64,
+    pub(crate) cpu_milli: u64,
     /// Its memory.
-    pub memory_bytes: u64,
+    pub(crate) memory_bytes: u64,
 }
 
 impl Host {
     /// This machine.
-    pub fn here() -> Self {
+    pub(crate) fn here() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let uname = rustix::system::uname();
         Host {
             name: uname.nodename().to_string_lossy().into_owned(),
-            ip: None,
+            ip: outward_address().ok(),
             cpu_milli: cpus as u64 * 1_000,
             memory_bytes: memory_bytes().unwrap_or(0),
         }
     }
+}
+
+/// The address this machine would speak to the world from. Nothing is sent.
+fn outward_address() -> std::io::Result<IpAddr> {
+    let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
+    // An address reserved for documentation: only the route counts.
+    socket.connect(("192.0.2.1", 9))?;
+    Ok(socket.local_addr()?.ip())
 }
 
 fn memory_bytes() -> Option<u64> {

@@ -4,12 +4,27 @@
 //! own, so nothing that one container does holds another up (G-13 to G-17), and every outcome is an event the worker
 //! reacts to at once: there is no polling between an exit and what follows from it.
 
-pub mod clock;
+mod board;
+mod clock;
 mod env;
 mod expand;
 mod fields;
+mod hooks;
+mod logs;
+mod message;
+mod net;
+mod output;
+mod pod;
+mod podfiles;
+mod prober;
 mod quantity;
+mod report;
+mod run;
 mod security;
+mod tasks;
+mod text;
 mod volumes;
+mod worker;
 
-pub use fields::Host;
+pub use output::{Format, Output};
+pub use run::{PlannedPod, RunError, RunOptions, RunResult, run};

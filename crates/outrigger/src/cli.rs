@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::terminal::Color;
-use crate::{completions, man, plan, validate};
+use crate::{completions, convert, man, plan, run, validate};
 
 /// Runs Kubernetes pods whose containers start, run and stop in the right order.
 #[derive(Debug, Parser)]
@@ -18,17 +18,23 @@ pub(crate) struct Cli {
 
 const AFTER: &str = "\
 Examples:
+  outrigger run job.yaml                     runs it here and exits with its result
   outrigger plan pod.yaml                    what starts and stops when, and why
   outrigger validate *.yaml                  everything that is wrong with manifests
+  outrigger convert pod.yaml --to native     the same pod in another dialect
 
 Exit codes: 0 fine, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Runs pods on this machine, in order, and exits with their result.
+    Run(run::Args),
     /// Shows what starts and stops when, and why.
     Plan(plan::Args),
     /// Says what is wrong with manifests.
     Validate(validate::Args),
+    /// Writes the same pods in another dialect.
+    Convert(convert::Args),
     /// Prints a completion script for a shell.
     Completions(completions::Args),
     /// Prints the manual page, or writes all of them.

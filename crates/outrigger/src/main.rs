@@ -3,10 +3,12 @@
 
 mod cli;
 mod completions;
+mod convert;
 mod input;
 mod man;
 mod outcome;
 mod plan;
+mod run;
 mod terminal;
 mod validate;
 
@@ -17,11 +19,19 @@ use clap::Parser;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
+    // A container's shim is this binary again. It forks, so it must run before there is a second thread.
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == "shim") {
+        let code = outrigger_runtime::embedded::shim_main(args);
+        return ExitCode::from(u8::try_from(code).unwrap_or(1));
+    }
     let cli = Cli::parse();
     cli.color.apply();
     let result = match cli.command {
+        Command::Run(args) => return run::main(args),
         Command::Plan(args) => plan::execute(args),
         Command::Validate(args) => validate::execute(args),
+        Command::Convert(args) => convert::execute(args),
         Command::Completions(args) => completions::execute(args),
         Command::Man(args) => man::execute(args),
     };

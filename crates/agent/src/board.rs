@@ -1,0 +1,159 @@
+//! The files a run keeps for others: the events as they happen, and the status of all pods as of now.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+
+/// With many pods, changes within this time share one replacement of the file.
+const GATHER: Duration = Duration::from_millis(10);
+
+/// The events file: JSON Lines, each complete when it is there.
+#[derive(Debug)]
+pub(crate) struct EventsFile(Option<Mutex<File>>);
+
+impl EventsFile {
+    /// Opens the file anew.
+    pub(crate) fn create(path: Option<&Path>) -> io::Result<Self> {
+        let file = path.map(File::create).transpose()?;
+        Ok(EventsFile(file.map(Mutex::new)))
+    }
+
+    /// Whether anybody wants events.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Appends lines with a single write.
+    pub(crate) fn append(&self, lines: &str) {
+        if let Some(file) = &self.0
+            && let Err(e) = lock(file).write_all(lines.as_bytes())
+        {
+            tracing::warn!("cannot write events: {e}");
+        }
+    }
+}
+
+/// The status file: one Pod, or a List of all.
+#[derive(Clone)]
+pub(crate) struct Board(Option<Arc<Mutex<Pods>>>);
+
+struct Pods {
+    path: PathBuf,
+    /// As JSON.
+    pods: Vec<String>,
+    /// A replacement is under way.
+    scheduled: bool,
+}
+
+impl Board {
+    /// A board for a number of pods.
+    pub(crate) fn new(path: Option<&Path>, pods: usize) -> Self {
+        Board(path.map(|path| {
+            Arc::new(Mutex::new(Pods {
+                path: path.to_owned(),
+                pods: vec![String::new(); pods],
+                scheduled: false,
+            }))
+        }))
+    }
+
+    /// Whether anybody wants to know.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Puts a pod up as it is now.
+    pub(crate) fn put(&self, index: usize, pod: &Pod) {
+        let Some(board) = &self.0 else { return };
+        let mut pods = lock(board);
+        pods.pods[index] = match serde_json::to_string(pod) {
+            Ok(text) => text,
+            Err(e) => return tracing::warn!("cannot write a status: {e}"),
+        };
+        if pods.pods.len() == 1 {
+            pods.replace();
+        } else if !pods.scheduled {
+            pods.scheduled = true;
+            let board = board.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(GATHER).await;
+                lock(&board).replace();
+            });
+        }
+    }
+
+    /// Writes what has not been written.
+    pub(crate) fn finish(&self) {
+        if let Some(board) = &self.0 {
+            lock(board).replace();
+        }
+    }
+}
+
+impl Pods {
+    fn replace(&mut self) {
+        self.scheduled = false;
+        let text = match self.pods.as_slice() {
+            [one] => one.clone(),
+            all => {
+                let known: Vec<&str> = all.iter().map(String::as_str).filter(|p| !p.is_empty()).collect();
+                format!(
+                    r#"{{"apiVersion":"v1","kind":"List","metadata":{{}},"items":[{}]}}"#,
+                    known.join(",")
+                )
+            }
+        };
+        if let Err(e) = replace_file(&self.path, &text) {
+            tracing::warn!("cannot write {}: {e}", self.path.display());
+        }
+    }
+}
+
+/// Replaces a file so that every reader sees the old or the new content, never half of it.
+fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    fs::write(&temporary, text)?;
+    fs::rename(&temporary, path)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing behind these locks can be left half done by a panic that matters more than going on.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(name: &str) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
+    }
+
+    #[tokio::test]
+    async fn one_pod_is_a_pod_and_many_are_a_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("status.json");
+        let read = || -> Value { serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap() };
+        Board::new(Some(&path), 1).put(0, &pod("a"));
+        assert_eq!((&read()["kind"], &read()["metadata"]["name"]), (&json!("Pod"), &json!("a")));
+        let board = Board::new(Some(&path), 2);
+        board.put(1, &pod("b"));
+        board.put(0, &pod("a"));
+        board.finish();
+        assert_eq!(read()["kind"], "List");
+        let names: Vec<Value> = read()["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|p| p["metadata"]["name"].clone())
+            .collect();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+    }
+}

@@ -1,0 +1,117 @@
+//! One run of a lifecycle hook.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use outrigger_runtime::{ContainerId, ExecRequest, Runtime};
+
+use crate::net::http::{Get, NoAnswer};
+use crate::net::{Reach, brief, port};
+use crate::text::excerpt;
+
+/// What is kept of a hook's output.
+const OUTPUT_MAX: usize = 1 << 10;
+
+/// A hook without a deadline ends some time all the same.
+const LIMIT_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
+
+const USER_AGENT: &str = "kube-lifecycle/1.36";
+
+/// How a hook ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// `None` on success, else what happened.
+    pub(crate) error: Option<String>,
+    /// What it printed, at most 1 KiB.
+    pub(crate) output: String,
+}
+
+impl Ended {
+    fn failed(error: String) -> Self {
+        Ended {
+            error: Some(error),
+            output: String::new(),
+        }
+    }
+}
+
+/// Runs a hook to its end or to `limit`. Dropping the call gives it up.
+pub(crate) async fn run<R: Runtime>(
+    runtime: &R,
+    id: &ContainerId,
+    container: &Container,
+    handler: &LifecycleHandler,
+    reach: &Reach,
+    limit: Option<Duration>,
+) -> Ended {
+    if limit == Some(Duration::ZERO) {
+        return Ended::failed("there was no time left for it".into());
+    }
+    let wait = limit.unwrap_or(LIMIT_DEFAULT);
+    if let Some(exec) = &handler.exec {
+        let command = exec.command.clone().unwrap_or_default();
+        return command_hook(runtime, id, command, limit).await;
+    }
+    let error = if let Some(action) = &handler.http_get {
+        match Get::new(container, action, USER_AGENT) {
+            Ok(get) => http_hook(&get, reach, wait).await,
+            Err(e) => Some(e),
+        }
+    } else if let Some(action) = &handler.tcp_socket {
+        match port(container, &action.port) {
+            Ok(port) => match reach.connect(action.host.as_deref(), port, wait).await {
+                Ok(_) => None,
+                Err(e) => Some(format!("port {port}: {}", brief(&e))),
+            },
+            Err(e) => Some(e),
+        }
+    } else if let Some(sleep) = &handler.sleep {
+        let time = Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0));
+        tokio::time::sleep(time.min(wait)).await;
+        (time > wait).then(|| format!("not done within {wait:?}"))
+    } else {
+        Some("the hook has no handler; give it exec, httpGet or sleep".into())
+    };
+    Ended {
+        error,
+        output: String::new(),
+    }
+}
+
+async fn command_hook<R: Runtime>(
+    runtime: &R,
+    id: &ContainerId,
+    command: Vec<String>,
+    limit: Option<Duration>,
+) -> Ended {
+    let request = ExecRequest {
+        command,
+        timeout: limit,
+        output_limit: OUTPUT_MAX,
+    };
+    match runtime.exec(id, request).await {
+        Ok(done) => {
+            let error = match (done.code, excerpt(&done.output)) {
+                (Some(0), _) => None,
+                (Some(code), Some(text)) => Some(format!("exit code {code}: {text}")),
+                (Some(code), None) => Some(format!("exit code {code}")),
+                (None, _) => Some(format!("not done within {:?}", limit.unwrap_or_default())),
+            };
+            Ended {
+                error,
+                output: String::from_utf8_lossy(&done.output).into_owned(),
+            }
+        }
+        Err(e) => Ended::failed(e.to_string()),
+    }
+}
+
+/// A status of 400 and more is a failure (G-42; differs: docs/differences.md).
+async fn http_hook(get: &Get, reach: &Reach, limit: Duration) -> Option<String> {
+    match get.send(reach, limit).await {
+        Ok(answer) if answer.status >= 400 => Some(format!("{} answered {}", get.shown(), answer.status)),
+        Ok(_) => None,
+        Err(NoAnswer::Question(e)) => Some(e),
+        Err(NoAnswer::Silence(e)) => Some(format!("{}: {e}", get.shown())),
+    }
+}

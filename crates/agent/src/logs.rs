@@ -1,0 +1,302 @@
+//! Container logs: one follower for all pods of a run, woken by the kernel when a log grows.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::output::Output;
+
+/// How much of a log is read before others get their turn.
+const CHUNK: usize = 64 << 10;
+
+/// A line longer than this is shown in pieces.
+const LINE_MAX: usize = 64 << 10;
+
+/// One line of a log in CRI format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Line<'a> {
+    /// When it was written, RFC 3339.
+    pub(crate) time: &'a str,
+    /// `stdout` or `stderr`.
+    pub(crate) stream: &'a str,
+    /// The line goes on in the next entry.
+    pub(crate) partial: bool,
+    /// What was written, without the line's end.
+    pub(crate) text: &'a [u8],
+}
+
+/// Takes `TIME STREAM TAGS TEXT\n` apart.
+pub(crate) fn parse_line(line: &[u8]) -> Option<Line<'_>> {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let mut parts = line.splitn(4, |b| *b == b' ');
+    let mut word = || std::str::from_utf8(parts.next()?).ok();
+    let (time, stream, tags) = (word()?, word()?, word()?);
+    Some(Line {
+        time,
+        stream,
+        partial: tags.split(':').next() == Some("P"),
+        text: parts.next().unwrap_or(b""),
+    })
+}
+
+enum Command {
+    Follow {
+        dir: PathBuf,
+        pod: Arc<str>,
+        container: Arc<str>,
+    },
+    Forget {
+        below: PathBuf,
+        done: oneshot::Sender<()>,
+    },
+}
+
+/// The follower. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Logs(mpsc::UnboundedSender<Command>);
+
+impl Logs {
+    /// Starts a follower that shows what it sees at `output`.
+    pub(crate) fn start(output: Output) -> io::Result<Self> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let (commands, rx) = mpsc::unbounded_channel();
+        // SAFETY: the descriptor is owned by the AsyncFd from here on, and nothing takes it out: it stays open and the
+        // same for as long as it is registered.
+        let inotify = unsafe { AsyncFd::register(inotify)? };
+        let follower = Follower {
+            inotify,
+            output,
+            watches: BTreeMap::new(),
+        };
+        tokio::spawn(follower.run(rx));
+        Ok(Logs(commands))
+    }
+
+    /// Shows everything written to files in `dir`, from their beginning.
+    pub(crate) fn follow(&self, dir: PathBuf, pod: Arc<str>, container: Arc<str>) {
+        // The follower ends with the run; nobody reads logs after that.
+        let _ = self.0.send(Command::Follow { dir, pod, container });
+    }
+
+    /// Shows what is left of all logs below a directory and looks at them no more.
+    pub(crate) async fn forget(&self, below: PathBuf) {
+        let (done, wait) = oneshot::channel();
+        if self.0.send(Command::Forget { below, done }).is_ok() {
+            let _ = wait.await;
+        }
+    }
+}
+
+struct Follower {
+    inotify: AsyncFd<OwnedFd>,
+    output: Output,
+    watches: BTreeMap<i32, Watched>,
+}
+
+struct Watched {
+    dir: PathBuf,
+    pod: Arc<str>,
+    container: Arc<str>,
+    files: BTreeMap<OsString, Tail>,
+}
+
+/// How far a file has been shown.
+#[derive(Default)]
+struct Tail {
+    offset: u64,
+    /// The beginning of a line whose end is not there yet.
+    rest: Vec<u8>,
+}
+
+impl Follower {
+    async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        loop {
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(Command::Follow { dir, pod, container }) => self.follow(dir, pod, container).await,
+                    Some(Command::Forget { below, done }) => {
+                        self.forget(&below).await;
+                        let _ = done.send(());
+                    }
+                    None => return,
+                },
+                grown = grown(&self.inotify) => match grown {
+                    Ok(grown) => {
+                        for (watch, name) in grown {
+                            self.show(watch, name).await;
+                        }
+                    }
+                    Err(e) => {
+                        tracing::warn!("cannot follow logs any more: {e}");
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    async fn follow(&mut self, dir: PathBuf, pod: Arc<str>, container: Arc<str>) {
+        let flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::ONLYDIR;
+        match inotify::add_watch(self.inotify.get_ref(), &dir, flags) {
+            Ok(watch) => {
+                let watched = Watched {
+                    dir,
+                    pod,
+                    container,
+                    files: BTreeMap::new(),
+                };
+                self.watches.entry(watch).or_insert(watched);
+                self.show_all(watch).await;
+            }
+            Err(e) => tracing::warn!("cannot follow {}: {e}", dir.display()),
+        }
+    }
+
+    async fn forget(&mut self, below: &Path) {
+        let gone: Vec<i32> = self
+            .watches
+            .iter()
+            .filter(|(_, w)| w.dir.starts_with(below))
+            .map(|(id, _)| *id)
+            .collect();
+        for watch in gone {
+            self.show_all(watch).await;
+            self.watches.remove(&watch);
+            let _ = inotify::remove_watch(self.inotify.get_ref(), watch);
+        }
+    }
+
+    /// Whatever is in the directory: a notice may be lost, a file may have been there before.
+    async fn show_all(&mut self, watch: i32) {
+        let Some(watched) = self.watches.get(&watch) else { return };
+        let entries = std::fs::read_dir(&watched.dir).into_iter().flatten().flatten();
+        let mut names: Vec<OsString> = entries.map(|e| e.file_name()).collect();
+        names.sort();
+        for name in names {
+            self.show(watch, name).await;
+        }
+    }
+
+    async fn show(&mut self, watch: i32, name: OsString) {
+        let Some(watched) = self.watches.get_mut(&watch) else { return };
+        let path = watched.dir.join(&name);
+        let tail = watched.files.entry(name).or_default();
+        loop {
+            let read = match tail.read_on(&path) {
+                Ok(read) => read,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return,
+                Err(e) => {
+                    tracing::warn!("cannot read {}: {e}", path.display());
+                    return;
+                }
+            };
+            if read == 0 {
+                return;
+            }
+            // Waits while the reader of our output is slow, so that a talkative container does not fill the memory.
+            self.output.log(&watched.pod, &watched.container, tail.lines()).await;
+        }
+    }
+}
+
+impl Tail {
+    fn read_on(&mut self, path: &Path) -> io::Result<usize> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(self.offset))?;
+        let before = self.rest.len();
+        let read = file.take(CHUNK as u64).read_to_end(&mut self.rest)?;
+        debug_assert_eq!(self.rest.len(), before + read);
+        self.offset += read as u64;
+        Ok(read)
+    }
+
+    /// Complete lines; what is left of an unfinished one is kept.
+    fn lines(&mut self) -> Vec<u8> {
+        match self.rest.iter().rposition(|b| *b == b'\n') {
+            Some(end) => {
+                let rest = self.rest.split_off(end + 1);
+                std::mem::replace(&mut self.rest, rest)
+            }
+            None if self.rest.len() > LINE_MAX => std::mem::take(&mut self.rest),
+            None => Vec::new(),
+        }
+    }
+}
+
+/// The files that have grown: watch and name, each once.
+async fn grown(inotify: &AsyncFd<OwnedFd>) -> io::Result<Vec<(i32, OsString)>> {
+    let mut ready = inotify.readable().await?;
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(inotify.get_ref(), &mut buffer);
+    let mut grown = Vec::new();
+    loop {
+        match reader.next() {
+            Ok(event) => {
+                let name = event.file_name().map(|n| OsString::from_vec(n.to_bytes().to_vec()));
+                if let Some(name) = name
+                    && !grown.contains(&(event.wd(), name.clone()))
+                {
+                    grown.push((event.wd(), name));
+                }
+            }
+            Err(rustix::io::Errno::AGAIN) => {
+                ready.clear_ready();
+                return Ok(grown);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Format;
+    use std::io::Write as _;
+    use std::time::Duration;
+
+    #[test]
+    fn lines_are_taken_apart() {
+        let line = parse_line(b"2024-01-01T00:00:00.1Z stderr F a b  c\n").unwrap();
+        assert_eq!((line.stream, line.partial, line.text), ("stderr", false, &b"a b  c"[..]));
+        let line = parse_line(b"2024-01-01T00:00:00.1Z stdout P \n").unwrap();
+        assert_eq!((line.partial, line.text), (true, &b""[..]));
+        assert_eq!(parse_line(b"nonsense\n"), None);
+    }
+
+    #[tokio::test]
+    async fn what_is_written_is_shown_before_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs_dir = dir.path().join("c");
+        std::fs::create_dir(&logs_dir).unwrap();
+        let (output, shown) = Output::captured(Format::Plain, false);
+        let logs = Logs::start(output.clone()).unwrap();
+        logs.follow(logs_dir.clone(), "p".into(), "c".into());
+        let mut file = File::create(logs_dir.join("0.log")).unwrap();
+        writeln!(file, "2024-01-01T00:00:00Z stdout F one").unwrap();
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+        while !shown.text().contains("one") {
+            assert!(tokio::time::Instant::now() < deadline, "{}", shown.text());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        write!(file, "2024-01-01T00:00:00Z stdout P tw").unwrap();
+        write!(file, "o \n2024-01-01T00:00:00Z stdout F three\n").unwrap();
+        let mut next = File::create(logs_dir.join("1.log")).unwrap();
+        writeln!(next, "2024-01-01T00:00:00Z stderr F again").unwrap();
+        logs.forget(dir.path().to_owned()).await;
+        output.finish().await;
+        let text = shown.text();
+        assert_eq!(text, "c | one\nc | two three\nc | again\n");
+    }
+}

@@ -1,0 +1,356 @@
+//! One pod of a run: what it is made of, in the runtime's words.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use outrigger_lifecycle::{List, Plan, Qos, oom_score_adj, qos};
+use outrigger_manifest::Companions;
+use outrigger_runtime::{
+    ContainerId, ContainerSpec, Image, Mount, NetworkMode, PublishedPort, PullPolicy, PullRequest, Sandbox,
+    SandboxId, SandboxSpec,
+};
+
+use crate::env::Environment;
+use crate::fields::{Fields, Host};
+use crate::net::Reach;
+use crate::podfiles::{PodFiles, hostname};
+use crate::run::RunOptions;
+use crate::volumes::{Source, Volumes};
+use crate::{message, security};
+
+/// Names of sandboxes and containers end here.
+const ID_MAX: usize = 64;
+
+/// A pod and everything that does not change while it runs.
+pub(crate) struct PodContext {
+    pub(crate) pod: Pod,
+    /// In the order of the plan.
+    pub(crate) containers: Vec<Container>,
+    pub(crate) companions: Arc<Companions>,
+    pub(crate) host: Arc<Host>,
+    pub(crate) options: Arc<RunOptions>,
+    pub(crate) sandbox_id: SandboxId,
+    /// The pod's directory.
+    pub(crate) dir: PathBuf,
+    pub(crate) qos: Qos,
+    network: NetworkMode,
+    ports: Vec<PublishedPort>,
+    oom_score_adj: Vec<i32>,
+}
+
+/// What a pod's containers stand on, once its sandbox is there.
+pub(crate) struct Ground {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) reach: Reach,
+    volumes: Volumes,
+    files: PodFiles,
+}
+
+/// Where an instance leaves its traces.
+#[derive(Debug, Clone)]
+pub(crate) struct Traces {
+    pub(crate) log: PathBuf,
+    pub(crate) message: PathBuf,
+}
+
+impl PodContext {
+    /// Puts together what a pod of the run needs. `index` is its number in the run.
+    pub(crate) fn new(
+        pod: Pod,
+        plan: &Plan,
+        companions: Arc<Companions>,
+        host: Arc<Host>,
+        options: Arc<RunOptions>,
+        index: usize,
+    ) -> Result<Self, String> {
+        let default = PodSpec::default();
+        let spec = pod.spec.as_ref().unwrap_or(&default);
+        let containers: Option<Vec<Container>> = plan
+            .containers
+            .iter()
+            .map(|c| container_at(spec, c.place.list, c.place.index))
+            .collect();
+        let containers = containers.ok_or("the plan names containers the pod does not have")?;
+        let network = match spec.host_network {
+            Some(true) => NetworkMode::Host,
+            _ => options.network,
+        };
+        let mut ports = match network {
+            NetworkMode::Private => host_ports(&containers)?,
+            _ => Vec::new(),
+        };
+        if index == 0 {
+            ports.extend(options.publish.iter().cloned());
+        }
+        let qos = qos(spec);
+        let oom = |i: usize| oom_score_adj(spec, plan, i, qos, host.memory_bytes);
+        let oom_score_adj = (0..containers.len()).map(oom).collect();
+        let name = pod.metadata.name.as_deref().unwrap_or("pod");
+        let sandbox_id = SandboxId(id(&[&options.run_id, &index.to_string(), name]));
+        let dir = options.state_dir.join("pods").join(&sandbox_id.0);
+        Ok(PodContext {
+            containers,
+            companions,
+            host,
+            options,
+            sandbox_id,
+            dir,
+            qos,
+            network,
+            ports,
+            oom_score_adj,
+            pod,
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.pod.metadata.name.as_deref().unwrap_or("")
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        self.pod.metadata.namespace.as_deref().unwrap_or("default")
+    }
+
+    fn uid(&self) -> &str {
+        self.pod.metadata.uid.as_deref().unwrap_or("")
+    }
+
+    fn spec(&self) -> &PodSpec {
+        static NONE: std::sync::OnceLock<PodSpec> = std::sync::OnceLock::new();
+        let none = NONE.get_or_init(PodSpec::default);
+        self.pod.spec.as_ref().unwrap_or(none)
+    }
+
+    /// The sandbox to be made.
+    pub(crate) fn sandbox_spec(&self) -> Result<SandboxSpec, String> {
+        let spec = self.spec();
+        let context = spec.security_context.as_ref();
+        let sysctls = context.and_then(|c| c.sysctls.as_deref()).unwrap_or(&[]);
+        Ok(SandboxSpec {
+            id: self.sandbox_id.clone(),
+            pod_name: self.name().to_owned(),
+            pod_namespace: self.namespace().to_owned(),
+            pod_uid: self.uid().to_owned(),
+            pod_dir: self.dir.clone(),
+            hostname: hostname(&self.pod),
+            network: self.network,
+            ports: self.ports.clone(),
+            host_pid: spec.host_pid == Some(true),
+            host_ipc: spec.host_ipc == Some(true),
+            share_pid: spec.share_process_namespace == Some(true),
+            sysctls: sysctls.iter().map(|s| (s.name.clone(), s.value.clone())).collect(),
+            resources: security::resources(spec.resources.as_ref())?,
+            labels: self.pod.metadata.labels.clone().unwrap_or_default(),
+            annotations: self.pod.metadata.annotations.clone().unwrap_or_default(),
+        })
+    }
+
+    /// Makes volumes and files in a sandbox that is there.
+    pub(crate) fn ground(&self, sandbox: Sandbox) -> Result<Ground, String> {
+        let volumes = Volumes::set_up(&Source {
+            fields: self.fields(&sandbox.ips),
+            containers: &self.containers,
+            objects: &self.companions,
+            pod_dir: &self.dir,
+            state_dir: &self.options.state_dir,
+        })?;
+        let host_network = self.network == NetworkMode::Host;
+        let files = PodFiles::write(&self.dir.join("etc"), &self.pod, host_network, &sandbox.ips)
+            .map_err(|e| format!("cannot write the pod's files below {}: {e}", self.dir.display()))?;
+        Ok(Ground {
+            reach: Reach::of(&sandbox),
+            sandbox,
+            volumes,
+            files,
+        })
+    }
+
+    fn fields<'a>(&'a self, ips: &'a [IpAddr]) -> Fields<'a> {
+        Fields {
+            pod: &self.pod,
+            pod_ips: ips,
+            host: &self.host,
+        }
+    }
+
+    /// What to fetch for a container.
+    pub(crate) fn pull_request(&self, container: usize) -> PullRequest {
+        let container = &self.containers[container];
+        let written = match container.image_pull_policy.as_deref() {
+            Some("Always") => PullPolicy::Always,
+            Some("Never") => PullPolicy::Never,
+            _ => PullPolicy::IfNotPresent,
+        };
+        PullRequest {
+            reference: container.image.clone().unwrap_or_default(),
+            policy: self.options.pull.unwrap_or(written),
+            auth: self.pull_secrets(),
+        }
+    }
+
+    fn pull_secrets(&self) -> Vec<String> {
+        let names = self.spec().image_pull_secrets.iter().flatten();
+        let secret = |name: &str| {
+            let key = (self.namespace().to_owned(), name.to_owned());
+            let data = self.companions.secrets.get(&key)?.data.as_ref()?;
+            let config = data.get(".dockerconfigjson").or_else(|| data.get(".dockercfg"))?;
+            String::from_utf8(config.0.clone()).ok()
+        };
+        names.filter_map(|reference| secret(&reference.name)).collect()
+    }
+
+    /// Directory of a container's logs.
+    pub(crate) fn log_dir(&self, container: usize) -> PathBuf {
+        self.dir.join("logs").join(&self.containers[container].name)
+    }
+
+    /// Where an instance leaves its traces.
+    pub(crate) fn traces(&self, container: usize, attempt: u32) -> Traces {
+        let name = &self.containers[container].name;
+        Traces {
+            log: self.log_dir(container).join(format!("{attempt}.log")),
+            message: self.dir.join("messages").join(name).join(attempt.to_string()),
+        }
+    }
+
+    /// A name for the `nth` try to start a container.
+    pub(crate) fn container_id(&self, container: usize, nth: u32) -> ContainerId {
+        let place = format!("{container}-{nth}");
+        // The sandbox's id begins with the run and the number of the pod.
+        let pod = self.sandbox_id.0.splitn(3, '-').take(2).collect::<Vec<_>>().join("-");
+        ContainerId(id(&[&pod, &place, &self.containers[container].name]))
+    }
+
+    /// One instance of a container. The error is a `CreateContainerConfigError`'s message.
+    pub(crate) fn container_spec(
+        &self,
+        container: usize,
+        attempt: u32,
+        id: ContainerId,
+        image: Image,
+        ground: &Ground,
+    ) -> Result<ContainerSpec, String> {
+        let index = container;
+        let container = &self.containers[index];
+        let spec = self.spec();
+        let traces = self.traces(index, attempt);
+        let line = Environment {
+            fields: self.fields(&ground.sandbox.ips),
+            objects: &self.companions,
+            containers: &self.containers,
+        }
+        .command_line(container)?;
+        let variable = |name: &str| line.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        let mut mounts = ground.files.mounts(container);
+        let own = ground.volumes.mounts(container, variable)?;
+        let prepare = || -> io::Result<Option<Mount>> {
+            fs::create_dir_all(self.log_dir(index))?;
+            let target = container
+                .termination_message_path
+                .as_deref()
+                .unwrap_or("/dev/termination-log");
+            let target = Path::new("/").join(target);
+            if own.iter().any(|m| m.target == target) {
+                return Ok(None);
+            }
+            message::make(&traces.message)?;
+            Ok(Some(Mount {
+                source: traces.message.clone(),
+                target,
+                read_only: false,
+                propagation: Default::default(),
+            }))
+        };
+        mounts.extend(prepare().map_err(|e| format!("cannot write below {}: {e}", self.dir.display()))?);
+        mounts.extend(own);
+        // A mount must not hide one that lies deeper.
+        mounts.sort_by_key(|m| m.target.components().count());
+        let mut env = line.env;
+        if !env.iter().any(|(name, _)| name == "HOSTNAME") {
+            env.insert(0, ("HOSTNAME".into(), self.env_hostname()));
+        }
+        let mut resources = security::resources(container.resources.as_ref())?;
+        resources.oom_score_adj = Some(self.oom_score_adj[index]);
+        Ok(ContainerSpec {
+            id,
+            name: container.name.clone(),
+            attempt,
+            image,
+            command: line.command,
+            args: line.args,
+            env,
+            working_dir: container.working_dir.clone().filter(|w| !w.is_empty()),
+            mounts,
+            read_only_rootfs: security::read_only_rootfs(container),
+            mask_paths: security::mask_paths(container),
+            identity: security::identity(spec, container, &self.options.state_dir)?,
+            resources,
+            log_path: traces.log,
+            stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
+            stdin: container.stdin == Some(true),
+            tty: container.tty == Some(true),
+            labels: [
+                ("io.kubernetes.pod.name", self.name()),
+                ("io.kubernetes.pod.namespace", self.namespace()),
+                ("io.kubernetes.pod.uid", self.uid()),
+                ("io.kubernetes.container.name", container.name.as_str()),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+            annotations: Default::default(),
+        })
+    }
+
+    fn env_hostname(&self) -> String {
+        match self.network {
+            NetworkMode::Host => self.host.name.clone(),
+            _ => hostname(&self.pod),
+        }
+    }
+}
+
+fn container_at(spec: &PodSpec, list: List, index: usize) -> Option<Container> {
+    match list {
+        List::Init => spec.init_containers.as_ref()?.get(index).cloned(),
+        List::Main => spec.containers.get(index).cloned(),
+        List::Ephemeral => {
+            // The same fields under another type.
+            let container = spec.ephemeral_containers.as_ref()?.get(index)?;
+            let mut object = serde_json::to_value(container).ok()?;
+            object.as_object_mut()?.remove("targetContainerName");
+            serde_json::from_value(object).ok()
+        }
+    }
+}
+
+/// Ports of containers that ask to be reached at the host.
+fn host_ports(containers: &[Container]) -> Result<Vec<PublishedPort>, String> {
+    let mut out = Vec::new();
+    for port in containers.iter().flat_map(|c| c.ports.iter().flatten()) {
+        let Some(host_port) = port.host_port.filter(|p| *p > 0) else {
+            continue;
+        };
+        let number = |n: i32| u16::try_from(n).map_err(|_| format!("{n} is not a port"));
+        let ip: IpAddr = match port.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
+            Some(ip) => ip.parse().map_err(|_| format!("hostIP {ip:?} is not an address"))?,
+            None => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        out.push(PublishedPort {
+            host: SocketAddr::new(ip, number(host_port)?),
+            pod_port: number(port.container_port)?,
+            udp: port.protocol.as_deref() == Some("UDP"),
+        });
+    }
+    Ok(out)
+}
+
+/// A name made of parts, cut to what names may have.
+fn id(parts: &[&str]) -> String {
+    let mut id = parts.join("-");
+    id.truncate(id.floor_char_boundary(ID_MAX));
+    id.trim_end_matches(['-', '.']).to_owned()
+}

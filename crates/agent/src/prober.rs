@@ -1,0 +1,140 @@
+//! One attempt of a probe. When attempts are made and what they mean is the engine's.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Probe};
+use outrigger_lifecycle::ProbeOutcome;
+use outrigger_runtime::{ContainerId, ExecRequest, Runtime};
+
+use crate::env::expand_literals;
+use crate::net::http::{Get, NoAnswer};
+use crate::net::{Reach, brief, grpc, port};
+use crate::text::excerpt;
+
+/// What is read of a probe command's output (R6.1).
+const OUTPUT_MAX: usize = 10 << 10;
+
+/// An attempt that could not be made is made again this often before it counts for nothing (R6.12).
+const TRIES_MAX: usize = 3;
+
+const USER_AGENT: &str = "kube-probe/1.36";
+
+/// How an attempt ended, and what was seen, for people.
+pub(crate) type Seen = (ProbeOutcome, Option<String>);
+
+/// Makes one attempt.
+pub(crate) async fn attempt<R: Runtime>(
+    runtime: &R,
+    id: &ContainerId,
+    container: &Container,
+    probe: &Probe,
+    reach: &Reach,
+    timeout: Duration,
+) -> Seen {
+    let mut seen = once(runtime, id, container, probe, reach, timeout).await;
+    for _ in 1..TRIES_MAX {
+        if seen.0 != ProbeOutcome::Error {
+            break;
+        }
+        seen = once(runtime, id, container, probe, reach, timeout).await;
+    }
+    seen
+}
+
+async fn once<R: Runtime>(
+    runtime: &R,
+    id: &ContainerId,
+    container: &Container,
+    probe: &Probe,
+    reach: &Reach,
+    timeout: Duration,
+) -> Seen {
+    if let Some(exec) = &probe.exec {
+        let command = expand_literals(container, exec.command.as_deref().unwrap_or(&[]));
+        return command_attempt(runtime, id, command, timeout).await;
+    }
+    if let Some(action) = &probe.http_get {
+        return match Get::new(container, action, USER_AGENT) {
+            Ok(get) => http_attempt(&get, reach, timeout).await,
+            Err(e) => error(e),
+        };
+    }
+    if let Some(action) = &probe.tcp_socket {
+        let port = match port(container, &action.port) {
+            Ok(port) => port,
+            Err(e) => return error(e),
+        };
+        let connect = reach.connect(action.host.as_deref(), port, timeout);
+        return match tokio::time::timeout(timeout, connect).await {
+            Ok(Ok(_)) => success(),
+            Ok(Err(e)) => failure(format!("port {port}: {}", brief(&e))),
+            Err(_) => failure(format!("port {port}: no connection within {timeout:?}")),
+        };
+    }
+    if let Some(action) = &probe.grpc {
+        let Ok(port) = u16::try_from(action.port) else {
+            return error(format!("{} is not a port", action.port));
+        };
+        let service = action.service.as_deref().unwrap_or("");
+        return match grpc::check(reach, port, service, timeout).await {
+            Ok(()) => success(),
+            Err(e) => failure(format!("gRPC health check on port {port}: {e}")),
+        };
+    }
+    error("the probe has no handler; give it exec, httpGet, tcpSocket or grpc".into())
+}
+
+async fn command_attempt<R: Runtime>(
+    runtime: &R,
+    id: &ContainerId,
+    command: Vec<String>,
+    timeout: Duration,
+) -> Seen {
+    let request = ExecRequest {
+        command,
+        timeout: Some(timeout),
+        output_limit: OUTPUT_MAX,
+    };
+    match runtime.exec(id, request).await {
+        Ok(done) => match done.code {
+            Some(0) => success(),
+            Some(code) => failure(match excerpt(&done.output) {
+                Some(text) => format!("exit code {code}: {text}"),
+                None => format!("exit code {code}"),
+            }),
+            None => failure(format!("not done within {timeout:?}")),
+        },
+        Err(e) => error(e.to_string()),
+    }
+}
+
+async fn http_attempt(get: &Get, reach: &Reach, timeout: Duration) -> Seen {
+    match get.send(reach, timeout).await {
+        Ok(answer) => match (answer.leads_to, answer.status) {
+            // Success with a warning: nobody knows what is behind it (section 6.2).
+            (Some(to), status) => (
+                ProbeOutcome::Success,
+                Some(format!("{} answered {status} and leads to {to}", get.shown())),
+            ),
+            (None, 200..400) => success(),
+            (None, status) => failure(format!("{} answered {status}", get.shown())),
+        },
+        Err(NoAnswer::Question(e)) => error(e),
+        Err(NoAnswer::Silence(e)) => failure(format!("{}: {e}", get.shown())),
+    }
+}
+
+fn success() -> Seen {
+    (ProbeOutcome::Success, None)
+}
+
+fn failure(message: String) -> Seen {
+    (ProbeOutcome::Failure, Some(message))
+}
+
+fn error(message: String) -> Seen {
+    (ProbeOutcome::Error, Some(message))
+}
+
+#[cfg(test)]
+mod tests;

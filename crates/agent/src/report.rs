@@ -1,0 +1,327 @@
+//! What tasks tell the worker, and the tasks themselves: each carries one action out and reports.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use outrigger_lifecycle::{Event, Exit, ExitReason, HookKind, ProbeKind};
+use outrigger_runtime::{ContainerId, Image, ProgressSink, Runtime, RuntimeError, SandboxId};
+use tokio::sync::mpsc;
+
+use crate::clock::Clock;
+use crate::hooks::{self, Ended};
+use crate::message;
+use crate::output::Output;
+use crate::pod::{Ground, PodContext};
+use crate::prober;
+
+/// How long after a failure a runtime is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Something a task has to say.
+pub(crate) enum Report {
+    /// Nothing but what happened.
+    Event(Event),
+    /// The sandbox, volumes and files are there.
+    Ground(Box<Ground>),
+    /// An image is there.
+    Image {
+        /// Whose.
+        container: usize,
+        /// Which.
+        image: Box<Image>,
+    },
+    /// A hook ended.
+    Hook {
+        /// Whose.
+        container: usize,
+        /// Of which instance.
+        attempt: u32,
+        /// Which.
+        hook: HookKind,
+        /// How.
+        ended: Ended,
+    },
+}
+
+/// What every task of a pod needs.
+pub(crate) struct Tasks<R> {
+    pub(crate) runtime: Arc<R>,
+    pub(crate) pod: Arc<PodContext>,
+    pub(crate) clock: Clock,
+    pub(crate) reports: mpsc::UnboundedSender<Report>,
+}
+
+impl<R> Clone for Tasks<R> {
+    fn clone(&self) -> Self {
+        Tasks {
+            runtime: self.runtime.clone(),
+            pod: self.pod.clone(),
+            clock: self.clock,
+            reports: self.reports.clone(),
+        }
+    }
+}
+
+/// One instance of a container.
+#[derive(Debug, Clone)]
+pub(crate) struct Instance {
+    pub(crate) container: usize,
+    pub(crate) attempt: u32,
+    pub(crate) id: ContainerId,
+}
+
+impl<R: Runtime> Tasks<R> {
+    fn say(&self, report: Report) {
+        // The worker has gone: nobody needs to know.
+        let _ = self.reports.send(report);
+    }
+
+    fn happened(&self, event: Event) {
+        self.say(Report::Event(event));
+    }
+
+    /// Makes the sandbox and what is in it. `made` is one whose volumes failed the last time.
+    pub(crate) async fn create_sandbox(self, again: bool) {
+        match self.make_ground(again).await {
+            Ok(ground) => self.say(Report::Ground(Box::new(ground))),
+            Err(message) => self.happened(Event::SandboxFailed {
+                message: message.into(),
+            }),
+        }
+    }
+
+    async fn make_ground(&self, again: bool) -> Result<Ground, String> {
+        let id: &SandboxId = &self.pod.sandbox_id;
+        if again {
+            self.runtime.remove_sandbox(id).await.map_err(|e| e.to_string())?;
+        }
+        let spec = self.pod.sandbox_spec()?;
+        let sandbox = self
+            .runtime
+            .create_sandbox(spec)
+            .await
+            .map_err(|e| e.to_string())?;
+        let pod = self.pod.clone();
+        // Walks trees for fsGroup and may wait for a slow disk.
+        tokio::task::spawn_blocking(move || pod.ground(sandbox))
+            .await
+            .map_err(|e| e.to_string())?
+    }
+
+    /// Makes an image available.
+    pub(crate) async fn pull(self, container: usize, output: Output) {
+        let request = self.pod.pull_request(container);
+        match self.runtime.pull_image(request, progress(output)).await {
+            Ok(image) => self.say(Report::Image {
+                container,
+                image: Box::new(image),
+            }),
+            Err(e) => self.happened(Event::ImageFailed {
+                container,
+                reason: e.reason().into(),
+                message: e.to_string().into(),
+            }),
+        }
+    }
+
+    /// The whole life of an instance: created, started, ended.
+    pub(crate) async fn live(self, instance: Instance, image: Image, ground: Arc<Ground>) {
+        let (container, attempt) = (instance.container, instance.attempt);
+        let id = &instance.id;
+        let refused = |reason: &str, message: String| Event::StartFailed {
+            container,
+            attempt,
+            reason: reason.into(),
+            message: message.into(),
+        };
+        let spec = match self.pod.container_spec(container, attempt, id.clone(), image, &ground) {
+            Ok(spec) => spec,
+            Err(message) => return self.happened(refused("CreateContainerConfigError", message)),
+        };
+        let created = match self.runtime.create_container(&ground.sandbox.id, spec).await {
+            Ok(_) => self.runtime.start_container(id).await,
+            Err(e) => Err(e),
+        };
+        if let Err(e) = created {
+            self.remove(id).await;
+            return self.happened(match e {
+                RuntimeError::Start(message) => Event::Exited {
+                    container,
+                    attempt,
+                    exit: self.exit(128, ExitReason::StartError, Some(message)),
+                },
+                e => refused(e.reason(), e.to_string()),
+            });
+        }
+        self.happened(Event::Started { container, attempt });
+        let exit = self.wait(&instance).await;
+        self.happened(Event::Exited {
+            container,
+            attempt,
+            exit,
+        });
+    }
+
+    async fn wait(&self, instance: &Instance) -> Exit {
+        let (container, attempt) = (instance.container, instance.attempt);
+        loop {
+            match self.runtime.wait(&instance.id).await {
+                Ok(exit) => {
+                    let now = self.clock.now().time;
+                    let reason = match exit.code {
+                        _ if exit.oom_killed => ExitReason::OomKilled,
+                        0 => ExitReason::Completed,
+                        _ => ExitReason::Error,
+                    };
+                    let failed = reason != ExitReason::Completed;
+                    let traces = self.pod.traces(container, attempt);
+                    let of = &self.pod.containers[container];
+                    let message = message::read(of, &traces.message, &traces.log, failed);
+                    return Exit {
+                        code: exit.code,
+                        signal: exit.signal,
+                        reason,
+                        started_at: Some(self.clock.noted(exit.started_at, now)),
+                        finished_at: self.clock.noted(exit.finished_at, now),
+                        message: message.map(Into::into),
+                        killed_for: None,
+                    };
+                }
+                Err(RuntimeError::NotFound { .. }) => {
+                    return self.exit(137, ExitReason::ContainerStatusUnknown, None);
+                }
+                Err(e) => {
+                    tracing::warn!(container = %instance.id, "the runtime lost track of a container: {e}");
+                    self.happened(Event::Lost { container, attempt });
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// An end the runtime did not report.
+    fn exit(&self, code: i32, reason: ExitReason, message: Option<String>) -> Exit {
+        Exit {
+            code,
+            signal: None,
+            reason,
+            started_at: None,
+            finished_at: self.clock.now().time,
+            message: message.map(Into::into),
+            killed_for: None,
+        }
+    }
+
+    /// Removes what is left of an instance.
+    pub(crate) async fn remove(&self, id: &ContainerId) {
+        if let Err(e) = self.runtime.remove_container(id).await {
+            tracing::warn!(container = %id, "cannot remove a container: {e}");
+        }
+    }
+
+    /// Sends the stop signal.
+    pub(crate) async fn terminate(self, id: ContainerId, grace: Duration) {
+        if let Err(e) = self.runtime.terminate(&id, grace).await {
+            // It is killed when its grace is over.
+            tracing::warn!(container = %id, "cannot signal a container: {e}");
+        }
+    }
+
+    /// Kills an instance that runs; its end is reported by whoever waits for it.
+    pub(crate) async fn kill(self, id: ContainerId) {
+        while let Err(e) = self.runtime.kill(&id).await {
+            tracing::warn!(container = %id, "cannot kill a container: {e}");
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    }
+
+    /// Kills an instance that has not got as far as running, and reports its end.
+    pub(crate) async fn kill_unborn(self, instance: Instance) {
+        self.clone().kill(instance.id.clone()).await;
+        self.remove(&instance.id).await;
+        self.happened(Event::Exited {
+            container: instance.container,
+            attempt: instance.attempt,
+            exit: self.exit(137, ExitReason::Error, None),
+        });
+    }
+
+    /// Makes one probe attempt.
+    pub(crate) async fn probe(
+        self,
+        instance: Instance,
+        kind: ProbeKind,
+        timeout: Duration,
+        ground: Arc<Ground>,
+    ) {
+        let container = &self.pod.containers[instance.container];
+        let probe = match kind {
+            ProbeKind::Startup => &container.startup_probe,
+            ProbeKind::Liveness => &container.liveness_probe,
+            ProbeKind::Readiness => &container.readiness_probe,
+        };
+        let Some(probe) = probe else { return };
+        let runtime = &*self.runtime;
+        let reach = &ground.reach;
+        let (outcome, message) =
+            prober::attempt(runtime, &instance.id, container, probe, reach, timeout).await;
+        self.happened(Event::Probed {
+            container: instance.container,
+            attempt: instance.attempt,
+            kind,
+            outcome,
+            message: message.map(Into::into),
+        });
+    }
+
+    /// Runs a hook.
+    pub(crate) async fn hook(
+        self,
+        instance: Instance,
+        hook: HookKind,
+        limit: Option<Duration>,
+        ground: Arc<Ground>,
+    ) {
+        let container = &self.pod.containers[instance.container];
+        let lifecycle = container.lifecycle.as_ref();
+        let handler = match hook {
+            HookKind::PostStart => lifecycle.and_then(|l| l.post_start.as_ref()),
+            HookKind::PreStop | HookKind::FirstPreStop => lifecycle.and_then(|l| l.pre_stop.as_ref()),
+        };
+        let ended = match handler {
+            Some(handler) => {
+                let runtime = &*self.runtime;
+                hooks::run(runtime, &instance.id, container, handler, &ground.reach, limit).await
+            }
+            None => Ended::default(),
+        };
+        self.say(Report::Hook {
+            container: instance.container,
+            attempt: instance.attempt,
+            hook,
+            ended,
+        });
+    }
+}
+
+/// Shows how far a pull is, once a second.
+fn progress(output: Output) -> ProgressSink {
+    let began = std::time::Instant::now();
+    let shown = AtomicU64::new(0);
+    Arc::new(move |progress| {
+        let second = began.elapsed().as_secs();
+        if shown.swap(second, Ordering::Relaxed) < second {
+            let mib = |bytes: u64| bytes >> 20;
+            let total = progress
+                .total_bytes
+                .map(|t| format!(" of {}", mib(t)))
+                .unwrap_or_default();
+            output.note(&format!(
+                "pulling {}: {}{total} MiB",
+                progress.reference,
+                mib(progress.done_bytes)
+            ));
+        }
+    })
+}

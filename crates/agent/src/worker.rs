@@ -1,0 +1,520 @@
+//! The worker of one pod: events in, decisions made by the engine, actions out.
+//!
+//! The loop waits for exactly three things: a report of one of its tasks, a change of the stop order, and the moment
+//! the engine wants to look again. Each action is a task of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
+use outrigger_lifecycle::trace::{Entry, Recorder};
+use outrigger_lifecycle::{
+    Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, Observation, Phase, Plan, ProbeKind, Role,
+    StatusFacts, StopCause, Time, phase, pod_status,
+};
+use outrigger_runtime::{Image, Runtime};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::board::{Board, EventsFile};
+use crate::clock::{Clock, Stamp, rfc3339_nanos};
+use crate::logs::Logs;
+use crate::output::Output;
+use crate::pod::{Ground, PodContext};
+use crate::report::{Instance, Report, Tasks};
+use crate::tasks::Task;
+use crate::volumes::remove_tree;
+
+/// The order to stop all pods of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct StopOrder {
+    /// How often it was given; 0 is not at all.
+    pub(crate) times: u32,
+    /// The grace it was last given with; `None` is the plan's.
+    pub(crate) grace_ms: Option<u64>,
+}
+
+/// How a pod ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PodResult {
+    /// Its phase.
+    pub(crate) phase: Phase,
+    /// The first failing main: when it ended, and with which code.
+    pub(crate) failed: Option<(Time, i32)>,
+}
+
+/// Where a worker's reports go.
+#[derive(Clone)]
+pub(crate) struct Sinks {
+    pub(crate) output: Output,
+    pub(crate) logs: Option<Logs>,
+    pub(crate) events: Arc<EventsFile>,
+    pub(crate) board: Board,
+}
+
+/// One container as the worker sees it.
+#[derive(Default)]
+struct Slot {
+    image: Option<Image>,
+    current: Option<Current>,
+    /// Tries to start it so far; names are not used twice.
+    tries: u32,
+    /// Its logs are being followed.
+    followed: bool,
+}
+
+/// The instance that is there, and the tasks that serve it: they end with it.
+struct Current {
+    instance: Instance,
+    life: Option<Task>,
+    is_running: bool,
+    probes: BTreeMap<ProbeKind, Task>,
+    hooks: Vec<(HookKind, Task)>,
+}
+
+/// The worker of one pod.
+pub(crate) struct Worker<R> {
+    tasks: Tasks<R>,
+    pod: Arc<PodContext>,
+    index: usize,
+    engine: Engine,
+    recorder: Recorder,
+    reports: mpsc::UnboundedReceiver<Report>,
+    stop: watch::Receiver<StopOrder>,
+    /// Nobody is left to order a stop.
+    alone: bool,
+    sinks: Sinks,
+    slots: Vec<Slot>,
+    ground: Option<Arc<Ground>>,
+    /// A sandbox was asked for before.
+    sandbox_tried: bool,
+    facts: StatusFacts,
+    status: Option<PodStatus>,
+    deleted: Option<Time>,
+    entries: Vec<Entry>,
+    /// Work nothing waits for but the end: pulls, signals, removals.
+    background: JoinSet<()>,
+}
+
+impl<R: Runtime> Worker<R> {
+    /// A worker for a pod nothing has happened to yet.
+    pub(crate) fn new(
+        runtime: Arc<R>,
+        pod: Arc<PodContext>,
+        plan: Plan,
+        index: usize,
+        stop: watch::Receiver<StopOrder>,
+        sinks: Sinks,
+    ) -> Self {
+        let (tx, reports) = mpsc::unbounded_channel();
+        let clock = Clock::start();
+        let recorder = Recorder::new(&plan);
+        let slots = plan.containers.iter().map(|_| Slot::default()).collect();
+        let facts = StatusFacts {
+            namespace: pod.namespace().to_owned(),
+            uid: pod.pod.metadata.uid.clone().unwrap_or_default(),
+            generation: pod.pod.metadata.generation,
+            qos: Some(pod.qos),
+            host_ips: pod.host.ip.iter().map(ToString::to_string).collect(),
+            readiness_gates: pod
+                .pod
+                .spec
+                .iter()
+                .flat_map(|s| s.readiness_gates.iter().flatten())
+                .map(|gate| gate.condition_type.clone())
+                .collect(),
+            containers: pod
+                .containers
+                .iter()
+                .map(|c| ContainerFacts {
+                    image: c.image.clone().unwrap_or_default(),
+                    ..ContainerFacts::default()
+                })
+                .collect(),
+            ..StatusFacts::default()
+        };
+        Worker {
+            tasks: Tasks {
+                runtime,
+                pod: pod.clone(),
+                clock,
+                reports: tx,
+            },
+            engine: Engine::new(plan, clock.now().time),
+            pod,
+            index,
+            recorder,
+            reports,
+            stop,
+            alone: false,
+            sinks,
+            slots,
+            ground: None,
+            sandbox_tried: false,
+            facts,
+            status: None,
+            deleted: None,
+            entries: Vec::new(),
+            background: JoinSet::new(),
+        }
+    }
+
+    /// Runs the pod to its end and clears everything away.
+    pub(crate) async fn run(mut self) -> PodResult {
+        let mut decision = Decision::default();
+        // An order given before the worker was there counts as well.
+        self.stop.mark_changed();
+        loop {
+            let stamp = self.tasks.clock.now();
+            self.engine.step(stamp.time, &mut decision);
+            for action in &decision.actions {
+                self.carry_out(action, stamp);
+            }
+            let (plan, obs) = (self.engine.plan(), self.engine.observation());
+            self.recorder.on_step(plan, obs, &decision, stamp.time, &mut self.entries);
+            self.write_entries(stamp);
+            self.publish(&decision, stamp);
+            if self.engine.observation().over {
+                break;
+            }
+            let wake = decision.wake.map(|at| self.tasks.clock.instant(at));
+            let wake = async {
+                match wake {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                report = self.reports.recv() => {
+                    let mut next = report;
+                    // Whatever else is there belongs to the same look.
+                    while let Some(report) = next {
+                        self.take_in(report);
+                        next = self.reports.try_recv().ok();
+                    }
+                }
+                changed = self.stop.changed(), if !self.alone => match changed {
+                    Ok(()) => self.stop_order(),
+                    Err(_) => self.alone = true,
+                },
+                () = wake => {}
+                _ = self.background.join_next(), if !self.background.is_empty() => continue,
+            }
+        }
+        let result = result(self.engine.plan(), self.engine.observation());
+        self.clear_away().await;
+        result
+    }
+
+    fn stop_order(&mut self) {
+        let order = *self.stop.borrow_and_update();
+        if order.times > 0 {
+            self.handle(Event::StopRequested {
+                grace_ms: order.grace_ms,
+            });
+        }
+    }
+
+    /// Takes a report in.
+    fn take_in(&mut self, report: Report) {
+        let event = match report {
+            Report::Event(event) => event,
+            Report::Ground(ground) => {
+                self.facts.pod_ips = ground.sandbox.ips.iter().map(ToString::to_string).collect();
+                self.ground = Some(Arc::from(ground));
+                Event::SandboxReady
+            }
+            Report::Image { container, image } => {
+                self.facts.containers[container].image_id.clone_from(&image.id);
+                self.slots[container].image = Some(*image);
+                Event::ImageReady { container }
+            }
+            Report::Hook {
+                container,
+                attempt,
+                hook,
+                ended,
+            } => {
+                self.hook_output(container, hook, &ended.output);
+                Event::HookEnded {
+                    container,
+                    attempt,
+                    hook,
+                    error: ended.error.map(Into::into),
+                }
+            }
+        };
+        match event {
+            Event::Started { container, attempt } => {
+                if let Some(current) = self.current(container, attempt) {
+                    current.is_running = true;
+                }
+            }
+            Event::Exited { container, attempt, .. } | Event::StartFailed { container, attempt, .. } => {
+                self.gone(container, attempt);
+            }
+            _ => {}
+        }
+        self.handle(event);
+    }
+
+    fn handle(&mut self, event: Event) {
+        let stamp = self.tasks.clock.now();
+        self.engine.handle(&event, stamp.time);
+        let (plan, obs) = (self.engine.plan(), self.engine.observation());
+        self.recorder.on_event(plan, obs, &event, stamp.time, &mut self.entries);
+        self.write_entries(stamp);
+    }
+
+    fn current(&mut self, container: usize, attempt: u32) -> Option<&mut Current> {
+        let current = self.slots[container].current.as_mut();
+        current.filter(|c| c.instance.attempt == attempt)
+    }
+
+    /// An instance has ended: so does what served it. Its record goes, its log and message stay.
+    fn gone(&mut self, container: usize, attempt: u32) {
+        if self.current(container, attempt).is_none() {
+            return;
+        }
+        if let Some(current) = self.slots[container].current.take() {
+            let tasks = self.tasks.clone();
+            let id = current.instance.id;
+            self.background.spawn(async move { tasks.remove(&id).await });
+        }
+    }
+
+    /// Starts the task that carries an action out.
+    fn carry_out(&mut self, action: &Action, stamp: Stamp) {
+        let tasks = self.tasks.clone();
+        match *action {
+            Action::CreateSandbox { .. } => {
+                let again = std::mem::replace(&mut self.sandbox_tried, true);
+                self.background.spawn(tasks.create_sandbox(again));
+            }
+            Action::Pull { container } => {
+                self.background.spawn(tasks.pull(container, self.sinks.output.clone()));
+            }
+            Action::Start { container, attempt } => self.start(container, attempt),
+            Action::RunHook {
+                container,
+                attempt,
+                hook,
+                deadline,
+            } => {
+                let limit = deadline.map(|at| Duration::from_millis(at.since(stamp.time)));
+                let Some(ground) = self.ground.clone() else { return };
+                if let Some(current) = self.current(container, attempt) {
+                    let instance = current.instance.clone();
+                    let task = Task::spawn(tasks.hook(instance, hook, limit, ground));
+                    current.hooks.push((hook, task));
+                }
+            }
+            Action::CancelHook {
+                container,
+                attempt,
+                hook,
+            } => {
+                if let Some(current) = self.current(container, attempt) {
+                    current.hooks.retain(|(kind, _)| *kind != hook);
+                }
+            }
+            Action::Probe {
+                container,
+                attempt,
+                kind,
+            } => {
+                let plan = self.engine.plan().containers[container].probe(kind);
+                let timeout = Duration::from_millis(plan.map_or(1_000, |p| p.timeout_ms));
+                let Some(ground) = self.ground.clone() else { return };
+                if let Some(current) = self.current(container, attempt) {
+                    let instance = current.instance.clone();
+                    let task = Task::spawn(tasks.probe(instance, kind, timeout, ground));
+                    current.probes.insert(kind, task);
+                }
+            }
+            Action::Terminate {
+                container,
+                attempt,
+                kill_at,
+            } => {
+                let grace = Duration::from_millis(kill_at.since(stamp.time));
+                if let Some(current) = self.current(container, attempt) {
+                    let id = current.instance.id.clone();
+                    self.background.spawn(tasks.terminate(id, grace));
+                }
+            }
+            Action::Kill { container, attempt } => {
+                if let Some(current) = self.current(container, attempt) {
+                    let instance = current.instance.clone();
+                    if current.is_running {
+                        self.background.spawn(tasks.kill(instance.id));
+                    } else {
+                        current.life = None;
+                        self.background.spawn(tasks.kill_unborn(instance));
+                    }
+                }
+            }
+            Action::BeginKill { .. }
+            | Action::BeginStop { .. }
+            | Action::BeginRerun { .. }
+            | Action::Rerun
+            | Action::Finish => {}
+        }
+    }
+
+    fn start(&mut self, container: usize, attempt: u32) {
+        let slot = &mut self.slots[container];
+        let id = self.pod.container_id(container, slot.tries);
+        slot.tries += 1;
+        let instance = Instance {
+            container,
+            attempt,
+            id: id.clone(),
+        };
+        let facts = &mut self.facts.containers[container];
+        let shown = format!("{}://{id}", self.tasks.runtime.name());
+        facts.last_container_id = facts.container_id.replace(shown);
+        // The engine starts nothing before sandbox and image are there.
+        let (Some(ground), Some(image)) = (self.ground.clone(), slot.image.clone()) else {
+            return;
+        };
+        if !std::mem::replace(&mut slot.followed, true)
+            && let Some(logs) = &self.sinks.logs
+        {
+            let dir = self.pod.log_dir(container);
+            match std::fs::create_dir_all(&dir) {
+                Ok(()) => logs.follow(
+                    dir,
+                    self.pod.name().into(),
+                    self.pod.containers[container].name.as_str().into(),
+                ),
+                Err(e) => tracing::warn!("cannot make {}: {e}", dir.display()),
+            }
+        }
+        slot.current = Some(Current {
+            life: Some(Task::spawn(self.tasks.clone().live(instance.clone(), image, ground))),
+            instance,
+            is_running: false,
+            probes: BTreeMap::new(),
+            hooks: Vec::new(),
+        });
+    }
+
+    /// What a hook printed goes into the record (G-53).
+    fn hook_output(&mut self, container: usize, hook: HookKind, output: &str) {
+        if output.is_empty() {
+            return;
+        }
+        let name = match hook {
+            HookKind::PostStart => "postStart",
+            HookKind::PreStop => "preStop",
+            HookKind::FirstPreStop => "first preStop",
+        };
+        let mut fields = serde_json::Map::new();
+        fields.insert("hook".into(), name.into());
+        fields.insert("output".into(), output.into());
+        self.entries.push(Entry {
+            time: self.tasks.clock.now().time,
+            container: Some(container),
+            event: "hook-output",
+            fields,
+        });
+    }
+
+    fn write_entries(&mut self, stamp: Stamp) {
+        let mut lines = String::new();
+        for entry in self.entries.drain(..) {
+            let exact = match entry.time == stamp.time {
+                true => stamp.exact,
+                false => Duration::from_millis(entry.time.0),
+            };
+            let mut object = entry.to_json(self.engine.plan(), self.pod.name(), &rfc3339_nanos(exact));
+            if entry.container.is_none()
+                && let Some(object) = object.as_object_mut()
+            {
+                object.shift_remove("container");
+            }
+            if self.sinks.events.is_wanted() {
+                lines.push_str(&object.to_string());
+                lines.push('\n');
+            }
+            self.sinks.output.entry(exact, &object);
+        }
+        if !lines.is_empty() {
+            self.sinks.events.append(&lines);
+        }
+    }
+
+    /// Puts the pod's status up if it changed.
+    fn publish(&mut self, decision: &Decision, stamp: Stamp) {
+        if !self.sinks.board.is_wanted() {
+            return;
+        }
+        let (plan, obs) = (self.engine.plan(), self.engine.observation());
+        self.facts.now = stamp.time;
+        let status = pod_status(plan, obs, &decision.waits, &self.facts, self.status.as_ref());
+        let stop = obs.stop.filter(|s| s.cause == StopCause::Deleted);
+        if self.status.as_ref() == Some(&status) && self.deleted == stop.map(|s| s.deadline) {
+            return;
+        }
+        self.deleted = stop.map(|s| s.deadline);
+        let mut pod: Pod = self.pod.pod.clone();
+        let meta = |time: Time| {
+            let ms = i64::try_from(time.0).unwrap_or(i64::MAX);
+            jiff::Timestamp::from_millisecond(ms).ok().map(MetaTime)
+        };
+        pod.metadata.creation_timestamp = meta(obs.since);
+        if let Some(stop) = stop {
+            pod.metadata.deletion_timestamp = meta(stop.deadline);
+            pod.metadata.deletion_grace_period_seconds = i64::try_from(stop.grace_ms / 1_000).ok();
+        }
+        if let Some(spec) = &mut pod.spec {
+            spec.node_name.get_or_insert_with(|| self.pod.host.name.clone());
+        }
+        pod.status = Some(status.clone());
+        self.status = Some(status);
+        self.sinks.board.put(self.index, &pod);
+    }
+
+    /// Removes everything the pod had. Nothing of it runs any more.
+    async fn clear_away(&mut self) {
+        while self.background.join_next().await.is_some() {}
+        if let Some(logs) = &self.sinks.logs {
+            logs.forget(self.pod.dir.clone()).await;
+        }
+        remove_pod(&*self.tasks.runtime, &self.pod).await;
+    }
+}
+
+/// Removes a pod's sandbox, volumes and directory.
+pub(crate) async fn remove_pod<R: Runtime>(runtime: &R, pod: &PodContext) {
+    if let Err(e) = runtime.remove_sandbox(&pod.sandbox_id).await {
+        tracing::warn!(pod = pod.name(), "cannot remove a sandbox: {e}");
+    }
+    let dir = pod.dir.clone();
+    let removed = tokio::task::spawn_blocking(move || remove_tree(&dir)).await;
+    if let Ok(Err(e)) = removed {
+        tracing::warn!(pod = pod.name(), "cannot remove {}: {e}", pod.dir.display());
+    }
+}
+
+/// The result of a pod that is over.
+fn result(plan: &Plan, obs: &Observation) -> PodResult {
+    let failed = plan
+        .containers
+        .iter()
+        .zip(&obs.containers)
+        .filter(|(p, _)| p.role == Role::Main && p.counts != Counts::No)
+        .filter_map(|(_, c)| c.exit.as_ref().filter(|e| e.failed()))
+        .map(|exit| (exit.finished_at, exit.code))
+        .min_by_key(|(at, _)| *at);
+    PodResult {
+        phase: phase(plan, obs),
+        failed,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,291 @@
+//! `outrigger run`: pods on this machine, in order.
+
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use outrigger_agent::{Format, Output, PlannedPod, RunOptions};
+use outrigger_lifecycle::{FeatureGates, Severity, plan};
+use outrigger_manifest::{Companions, Manifest, SourceFile, render};
+use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
+use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy};
+
+use crate::input::{self, ReadArgs};
+use crate::outcome::{self, Failure};
+use crate::terminal;
+
+/// Where state is kept unless the user says otherwise.
+const STATE_DIR: &str = "/var/lib/outrigger";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger run job.yaml                     runs it, shows its logs, exits with its result
+  outrigger run -o json job.yaml             one JSON line per event
+  cat pod.yaml | outrigger run -
+  outrigger run --publish 8080:80 web.yaml   port 80 of the pod at port 8080 of this machine
+
+The first Ctrl-C stops the pods gracefully and in order, the second at once, the third kills.
+
+Exit codes: 0 everything succeeded, the first failing main container's code when a pod failed, 2 wrong usage or a bad
+manifest, 125 a failure of outrigger itself, 130 or 143 after an interrupt.")]
+pub(crate) struct Args {
+    /// Manifests, YAML or JSON; `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// What runs the containers.
+    #[arg(long, value_enum, default_value_t = RuntimeArg::Embedded)]
+    runtime: RuntimeArg,
+    /// Where images, pods and claims are kept.
+    #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR", default_value = STATE_DIR)]
+    state_dir: PathBuf,
+    /// Write events here as they happen, as JSON Lines; docs/trace.md describes them.
+    #[arg(long, value_name = "PATH")]
+    events: Option<PathBuf>,
+    /// Keep the Pod object, with its status as of now, here.
+    #[arg(long, value_name = "PATH")]
+    status: Option<PathBuf>,
+    /// Grace of a stop by Ctrl-C or SIGTERM, instead of the pods' own.
+    #[arg(long, value_name = "SECONDS")]
+    grace_period: Option<u64>,
+    /// When images are fetched, instead of what the manifest says.
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pull: Option<PullArg>,
+    /// The network of pods that do not ask for the host's.
+    #[arg(long, value_enum, default_value_t = NetworkArg::Private, value_name = "MODE")]
+    network: NetworkArg,
+    /// Reach a port of the pod at this machine; may be repeated.
+    #[arg(long, value_parser = published, value_name = "[HOST:]PORT:PORT[/udp]")]
+    publish: Vec<PublishedPort>,
+    /// How to show what happens.
+    #[arg(short, long, value_enum, default_value_t = OutputArg::Auto, value_name = "FORMAT")]
+    output: OutputArg,
+    /// Show only the containers' own output.
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    read: ReadArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RuntimeArg {
+    /// The runtime inside this binary.
+    Embedded,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PullArg {
+    /// Ask the registry every time.
+    Always,
+    /// Fetch only what is not here.
+    Missing,
+    /// Never fetch.
+    Never,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum NetworkArg {
+    /// An address of its own, reachable from this machine.
+    Private,
+    /// This machine's.
+    Host,
+    /// Loopback only.
+    None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OutputArg {
+    /// Plain.
+    Auto,
+    /// Lines for people.
+    Plain,
+    /// One JSON object a line.
+    Json,
+}
+
+fn published(text: &str) -> Result<PublishedPort, String> {
+    let (ports, udp) = match text.rsplit_once('/') {
+        Some((ports, "udp")) => (ports, true),
+        Some((ports, "tcp")) => (ports, false),
+        Some((_, other)) => return Err(format!("protocol {other:?} is neither `tcp` nor `udp`")),
+        None => (text, false),
+    };
+    let number = |port: &str| match port.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("{port:?} is not a port")),
+    };
+    let (rest, pod_port) = ports.rsplit_once(':').ok_or("expected [HOST:]PORT:PORT, for example 8080:80")?;
+    let (ip, host_port) = match rest.rsplit_once(':') {
+        None => (Ipv4Addr::UNSPECIFIED.into(), rest),
+        Some((ip, port)) => {
+            let ip = ip.trim_matches(['[', ']']);
+            let ip: IpAddr = ip.parse().map_err(|_| format!("{ip:?} is not an address"))?;
+            (ip, port)
+        }
+    };
+    Ok(PublishedPort {
+        host: SocketAddr::new(ip, number(host_port)?),
+        pod_port: number(pod_port)?,
+        udp,
+    })
+}
+
+/// Runs pods; the exit code is theirs.
+pub(crate) fn main(args: Args) -> ExitCode {
+    match execute(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => outcome::exit_code(Err(failure)),
+    }
+}
+
+fn execute(args: Args) -> Result<u8, Failure> {
+    let (pods, companions) = pods(&args)?;
+    if !args.publish.is_empty() && pods.len() > 1 {
+        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", pods.len());
+        return Err(Failure::Input(error));
+    }
+    let state_dir = state_dir(&args.state_dir)?;
+    let RuntimeArg::Embedded = args.runtime;
+    let runtime = EmbeddedRuntime::new(EmbeddedConfig {
+        state_dir: state_dir.clone(),
+        shim_command: vec!["/proc/self/exe".into(), "shim".into()],
+    })
+    .map_err(|e| Failure::Own(e.into()))?;
+    let options = RunOptions {
+        state_dir,
+        run_id: run_id(),
+        events: args.events,
+        status: args.status,
+        grace_ms: args.grace_period.map(|s| s.saturating_mul(1_000)),
+        pull: args.pull.map(|pull| match pull {
+            PullArg::Always => PullPolicy::Always,
+            PullArg::Missing => PullPolicy::IfNotPresent,
+            PullArg::Never => PullPolicy::Never,
+        }),
+        network: match args.network {
+            NetworkArg::Private => NetworkMode::Private,
+            NetworkArg::Host => NetworkMode::Host,
+            NetworkArg::None => NetworkMode::None,
+        },
+        publish: args.publish,
+    };
+    let format = match args.output {
+        OutputArg::Auto | OutputArg::Plain => Format::Plain,
+        OutputArg::Json => Format::Json,
+    };
+    let output = Output::new(format, args.quiet, pods.len() > 1)?;
+    // One thread carries everything: pods wait, they do not compute.
+    let executor = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(64)
+        .build()?;
+    executor.block_on(async {
+        let runtime = Arc::new(runtime);
+        let cleaner = runtime.clone();
+        // What crashed runs left behind is nobody's; it must not hold this one up.
+        let orphans = tokio::spawn(async move { cleaner.clean_orphans().await });
+        let result = outrigger_agent::run(pods, companions, options, runtime, output).await;
+        // Half a clean-up would be left for the next run: better to end this one.
+        let _ = orphans.await;
+        result.map(|r| r.exit_code).map_err(|e| Failure::Own(e.into()))
+    })
+}
+
+/// The pods to run, each with its plan; warnings are shown, errors refuse them all.
+fn pods(args: &Args) -> Result<(Vec<PlannedPod>, Companions), Failure> {
+    let sources = args.read.sources(&args.files)?;
+    let manifest = match args.read.read(&sources) {
+        Ok(manifest) => manifest,
+        Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
+    };
+    let features = args.read.features();
+    warn_or_refuse(&manifest, &features, &sources, args.quiet)?;
+    let mut planned = Vec::with_capacity(manifest.pods.len());
+    for pod in manifest.pods {
+        match plan(&pod.input, &features) {
+            Ok(made) => planned.push(PlannedPod { manifest: pod, plan: made.plan }),
+            // The first pod of its workload was fine; only the name differs.
+            Err(findings) => {
+                let all = findings
+                    .iter()
+                    .map(|f| outrigger_manifest::Diagnostic::from_finding(f, &pod))
+                    .collect();
+                return Err(Failure::Manifest(all, sources));
+            }
+        }
+    }
+    Ok((planned, manifest.companions))
+}
+
+fn warn_or_refuse(
+    manifest: &Manifest,
+    features: &FeatureGates,
+    sources: &[SourceFile],
+    quiet: bool,
+) -> Result<(), Failure> {
+    let mut diagnostics = manifest.warnings.clone();
+    diagnostics.extend(input::check(manifest, features).into_iter().flat_map(|c| c.diagnostics));
+    if diagnostics.iter().any(|d| d.severity == Severity::Error) {
+        return Err(Failure::Manifest(diagnostics, sources.to_vec()));
+    }
+    if !quiet {
+        terminal::eprint(&render(&diagnostics, sources, true));
+    }
+    Ok(())
+}
+
+/// The state directory, made if missing, without symbolic links.
+fn state_dir(path: &Path) -> Result<PathBuf, Failure> {
+    fs::create_dir_all(path)
+        .and_then(|()| path.canonicalize())
+        .with_context(|| format!("cannot use {} for state; choose another with --state-dir", path.display()))
+        .map_err(Failure::Own)
+}
+
+/// A name no other run has.
+fn run_id() -> String {
+    const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+    let mut random = RandomState::new().hash_one(std::process::id());
+    let mut id = String::with_capacity(8);
+    for _ in 0..8 {
+        id.push(char::from(ALPHABET[(random % 32) as usize]));
+        random /= 32;
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_published_as_written() {
+        let table = [
+            ("8080:80", Some(("0.0.0.0:8080", 80, false))),
+            ("127.0.0.1:8080:80", Some(("127.0.0.1:8080", 80, false))),
+            ("[::1]:53:5353/udp", Some(("[::1]:53", 5353, true))),
+            ("8080:80/tcp", Some(("0.0.0.0:8080", 80, false))),
+            ("80", None),
+            ("0:80", None),
+            ("70000:80", None),
+            ("host:1:2", None),
+            ("1:2/sctp", None),
+        ];
+        for (text, expected) in table {
+            let got = published(text).ok().map(|p| (p.host.to_string(), p.pod_port, p.udp));
+            let got = got.as_ref().map(|(h, p, u)| (h.as_str(), *p, *u));
+            assert_eq!(got, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn run_ids_differ() {
+        assert_eq!(run_id().len(), 8);
+        assert_ne!(run_id(), run_id());
+    }
+}
