@@ -74,10 +74,7 @@ fn no_conformance_pod_is_refused() {
     let cases = cases();
     assert!(cases.len() > 80, "only {} cases found", cases.len());
     for case in &cases {
-        let input = PodInput {
-            pod: pod(case),
-            ..PodInput::default()
-        };
+        let input = PodInput { pod: pod(case), ..PodInput::default() };
         let mut found = errors(&validate(&input, &gates));
         match plan(&input, &gates) {
             Ok(planned) => found.extend(errors(&validate_plan(&input, &planned.plan))),

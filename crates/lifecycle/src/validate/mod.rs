@@ -29,6 +29,7 @@ use std::borrow::Cow;
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 
+use crate::plan::CONTAINERS_MAX;
 use crate::source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput};
 
 pub use plan::validate_plan;
@@ -45,6 +46,10 @@ pub fn validate(input: &PodInput, gates: &FeatureGates) -> Vec<Finding> {
     let sites = sites(spec);
     pod::check(&mut out, input, spec);
     pod::check_lists(&mut out, spec, &sites);
+    // Whatever else is wrong with so many is not worth the time.
+    if sites.len() > CONTAINERS_MAX {
+        return sorted(out);
+    }
     ignored::check(&mut out, spec, &sites);
     volumes::check(&mut out, spec, &sites);
     ports::check(&mut out, spec, &sites);

@@ -1,20 +1,23 @@
 //! Where a container mounts its volumes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{PodSpec, VolumeMount};
 
 use super::{Site, container, words};
 use crate::source::{FieldPath, Finding, List};
 
+/// Mounts for which the nearest volume is looked up; a longer list was not written by hand.
+const SUGGESTIONS_MAX: usize = 200;
 const PROPAGATIONS: [&str; 3] = ["None", "HostToContainer", "Bidirectional"];
 const RECURSIVE: [&str; 3] = ["Disabled", "IfPossible", "Enabled"];
 
 pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
+    let names: BTreeSet<&str> = spec.volumes.iter().flatten().map(|v| v.name.as_str()).collect();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for (i, mount) in site.container.volume_mounts.iter().flatten().enumerate() {
         let path = site.at("volumeMounts").index(i);
-        volume(out, spec, &path, mount);
+        volume(out, &names, &path, mount, i < SUGGESTIONS_MAX);
         mount_path(out, &path, mount);
         sub_path(out, &path, mount, site);
         flags(out, &path, mount, site);
@@ -32,16 +35,23 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
     }
 }
 
-fn volume(out: &mut Vec<Finding>, spec: &PodSpec, path: &FieldPath, mount: &VolumeMount) {
+fn volume(
+    out: &mut Vec<Finding>,
+    names: &BTreeSet<&str>,
+    path: &FieldPath,
+    mount: &VolumeMount,
+    suggest: bool,
+) {
     let path = path.clone().field("name");
     if mount.name.is_empty() {
         out.push(Finding::error("mount", path, "the mount does not name its volume").hint("add `name`"));
         return;
     }
-    let names = || spec.volumes.iter().flatten().map(|v| v.name.as_str());
-    if !names().any(|n| n == mount.name) {
+    if !names.contains(mount.name.as_str()) {
         let message = format!("volume {} does not exist", words::quote(&mount.name));
-        let mut finding = container::unknown(path, message, &mount.name, names());
+        let candidates = if suggest { usize::MAX } else { 0 };
+        let mut finding =
+            container::unknown(path, message, &mount.name, names.iter().copied().take(candidates));
         finding.code = "mount";
         if finding.hint.is_none() {
             finding.hint =

@@ -1,11 +1,12 @@
 //! Ports: numbers, names, and who else wants them (R8.26, G-41).
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{ContainerPort, PodSpec};
 
 use super::{Site, words};
-use crate::source::{FieldPath, Finding, List};
+use crate::source::{ContainerRef, FieldPath, Finding, List};
 
 const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
@@ -34,17 +35,9 @@ impl Port<'_> {
         (!["", "0.0.0.0", "::"].contains(&ip)).then_some(ip)
     }
 
-    /// Both ask for the same port of the host.
-    fn clashes(&self, other: &Port<'_>) -> bool {
-        self.host_port().is_some()
-            && self.host_port() == other.host_port()
-            && self.protocol() == other.protocol()
-            && (self.host_ip().is_none() || other.host_ip().is_none() || self.host_ip() == other.host_ip())
-    }
-
-    /// Both listen on the same port of the pod.
-    fn same(&self, other: &Port<'_>) -> bool {
-        self.port.container_port == other.port.container_port && self.protocol() == other.protocol()
+    /// Both ask for the same address of the host.
+    fn same_host(&self, other: &Port<'_>) -> bool {
+        self.host_ip().is_none() || other.host_ip().is_none() || self.host_ip() == other.host_ip()
     }
 
     /// Both containers can be up at the same time.
@@ -63,14 +56,30 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
             ports.map(move |(i, port)| Port { site, path: site.at("ports").index(i), port })
         })
         .collect();
-    for (i, port) in all.iter().enumerate() {
+    // Only ports of one number and protocol are compared with each other, so that long lists stay cheap.
+    let mut by_host: BTreeMap<(i32, &str), Vec<&Port<'_>>> = BTreeMap::new();
+    let mut by_number: BTreeMap<(i32, &str), Vec<&Port<'_>>> = BTreeMap::new();
+    let mut by_name: BTreeMap<(ContainerRef, &str), &Port<'_>> = BTreeMap::new();
+    for port in &all {
         one(out, spec, port);
-        let before = &all[..i];
-        name(out, port, before);
-        if let Some(first) = before.iter().find(|b| b.together(port) && b.clashes(port)) {
+        name(out, port, &mut by_name);
+        let host = port.host_port().map(|n| by_host.entry((n, port.protocol())).or_default());
+        let number = by_number.entry((port.port.container_port, port.protocol())).or_default();
+        let clash =
+            host.as_ref().and_then(|before| before.iter().find(|b| b.together(port) && b.same_host(port)));
+        if let Some(first) = clash {
             out.push(host_port_clash(port, first));
-        } else if let Some(first) = before.iter().find(|b| b.together(port) && b.same(port)) {
+        } else if let Some(first) = number.iter().find(|b| b.together(port)) {
             out.push(container_port_clash(port, first));
+        }
+        // One that stands for all of its kind is enough to find the next clash.
+        if clash.is_none()
+            && let Some(host) = host
+        {
+            host.push(port);
+        }
+        if !number.iter().any(|b| b.together(port)) {
+            number.push(port);
         }
     }
 }
@@ -115,15 +124,19 @@ fn one(out: &mut Vec<Finding>, spec: &PodSpec, port: &Port<'_>) {
     }
 }
 
-fn name(out: &mut Vec<Finding>, port: &Port<'_>, before: &[Port<'_>]) {
+fn name<'p>(
+    out: &mut Vec<Finding>,
+    port: &'p Port<'p>,
+    seen: &mut BTreeMap<(ContainerRef, &'p str), &'p Port<'p>>,
+) {
     let Some(name) = &port.port.name else { return };
     let path = port.path.clone().field("name");
     if let Some(fault) = words::port_name_fault(name) {
         let message = format!("port name {} {fault}", words::quote(name));
         out.push(Finding::error("port", path.clone(), message));
     }
-    let first = before.iter().find(|b| b.site.place == port.site.place && b.port.name.as_ref() == Some(name));
-    if let Some(first) = first {
+    let first = *seen.entry((port.site.place, name)).or_insert(port);
+    if first.path != port.path {
         let message = format!("two ports of container {} are named {}", port.site.name(), words::quote(name));
         out.push(
             Finding::error("port", path, message)

@@ -2,6 +2,10 @@
 
 use crate::source::{FieldPath, Finding};
 
+/// Names looked at for a typo, and the longest of them: edit distance is quadratic.
+const CANDIDATES_MAX: usize = 128;
+const CANDIDATE_BYTES_MAX: usize = 256;
+
 /// The longest piece of a user's value shown in a message.
 const QUOTE_CHARS_MAX: usize = 80;
 
@@ -26,18 +30,18 @@ pub(super) fn any_of(words: &[&str]) -> String {
 
 /// The candidate a typo most likely stands for.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Edit distance is quadratic: what is far longer than any name was never a typo.
-    if word.is_empty() || word.len() > 256 {
+    if word.is_empty() || word.len() > CANDIDATE_BYTES_MAX {
         return None;
     }
     let lower = word.to_lowercase();
     let near = |c: &&'a str| {
-        let distance = strsim::damerau_levenshtein(&lower, &c.to_lowercase());
+        let distance = strsim::osa_distance(&lower, &c.to_lowercase());
         (distance <= (word.chars().count() / 3).max(1)).then_some((distance, *c))
     };
     candidates
         .into_iter()
-        .filter(|c| c.len() <= 256)
+        .take(CANDIDATES_MAX)
+        .filter(|c| c.len() <= CANDIDATE_BYTES_MAX)
         .filter_map(|c| near(&c))
         .min_by_key(|&(distance, _)| distance)
         .map(|(_, c)| c)

@@ -234,6 +234,22 @@ fn nothing_makes_it_panic() {
     assert!(checked > 300, "{checked}");
 }
 
+#[test]
+fn long_lists_take_no_longer_than_their_length() {
+    // With anything quadratic in here this test does not come back.
+    let n = 30_000;
+    let ports: Vec<Value> =
+        (0..n).map(|i| json!({"containerPort": i % 60_000 + 1, "hostPort": i % 60_000 + 1, "name": format!("p-{i}")})).collect();
+    let volumes: Vec<Value> = (0..n).map(|i| json!({"name": format!("v-{i}"), "emptyDir": {}})).collect();
+    let mounts: Vec<Value> =
+        (0..n).map(|i| json!({"name": format!("w-{i}"), "mountPath": format!("/{i}")})).collect();
+    let env: Vec<Value> = (0..n).map(|i| json!({"name": "A", "value": i.to_string()})).collect();
+    let mut big = app(json!({"ports": ports, "volumeMounts": mounts, "env": env}));
+    big["volumes"] = json!(volumes);
+    let found = validate(&pod(big), &FeatureGates::default());
+    assert_eq!(found.len(), n + n + (n - 1), "mounts of nothing, volumes of nobody, hidden variables");
+}
+
 fn leaves(value: &Value, at: String, out: &mut Vec<String>) {
     match value {
         Value::Object(map) => map.iter().for_each(|(key, v)| {
