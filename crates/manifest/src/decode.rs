@@ -19,6 +19,9 @@ use crate::scalar::{Resolved, is_quantity, is_yaml11_bool, resolve};
 use crate::span::Span;
 use crate::tree::{Entry, Node, Scalar, Value};
 
+/// How many complaints about one object get a hint.
+const HINTS_MAX: usize = 200;
+
 /// A decoded object and what its type does not know.
 pub(crate) struct Decoded<T> {
     /// The object, unless something made it unreadable.
@@ -355,9 +358,12 @@ impl<'c> De<'c> {
         let message = format!("unknown field `{}`{}", abbreviate(&entry.key), self.path.inside());
         let mut diagnostic = Diagnostic::error(entry.key_span, message);
         diagnostic.severity = severity;
-        diagnostic.hint = nearest(&entry.key, fields)
-            .map(|name| format!("did you mean `{name}`?"))
-            .or_else(|| self.field_of_ancestor(&entry.key));
+        // Looking for what was meant costs time; nobody reads this many hints.
+        if self.context.diagnostics.borrow().len() < HINTS_MAX {
+            diagnostic.hint = nearest(&entry.key, fields)
+                .map(|name| format!("did you mean `{name}`?"))
+                .or_else(|| self.field_of_ancestor(&entry.key));
+        }
         self.context.report(diagnostic);
     }
 

@@ -209,6 +209,16 @@ impl Editor {
         self.together(|editor| editor.insert_item_lines(list, index, value, &lines))
     }
 
+    /// [`Editor::insert_item`] with the entry given as YAML, which keeps its comments and style.
+    pub fn insert_item_yaml(&mut self, list: &FieldPath, index: usize, yaml: &str) -> Result<(), EditError> {
+        let documents = read_documents(yaml)?;
+        let [document] = documents.as_slice() else { return Err(EditError::NoSuchDocument(0)) };
+        let value = document.root.to_json();
+        let lines = shift(yaml.trim_end(), 0, 2).replace("\r\n", "\n");
+        let lines = format!("- {}", lines.trim_start());
+        self.together(|editor| editor.insert_item_lines(list, index, &value, &lines))
+    }
+
     /// Moves a list entry to another list (or another place of its own), its comments included. The target list is made
     /// if it does not exist; a list left empty is removed.
     pub fn move_item(&mut self, from: &FieldPath, to: &FieldPath, index: usize) -> Result<(), EditError> {

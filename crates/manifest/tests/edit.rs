@@ -192,6 +192,10 @@ fn list_entries_are_added() {
     );
     assert_eq!(append("a:\n- - 1\n- 2\n", "a.0", json!(3)), "a:\n- - 1\n  - 3\n- 2\n");
 
+    let mut yaml = editor("a:\n- b: 1\n");
+    yaml.insert_item_yaml(&path("a"), 0, "# new\nname: x # first\nargs:\n- 1\n").unwrap();
+    assert_eq!(yaml.finish(), "a:\n- # new\n  name: x # first\n  args:\n  - 1\n- b: 1\n");
+
     let mut first = editor("a:\n  # one\n  - 1\n  # two\n  - 2\n");
     first.insert_item(&path("a"), 1, &json!(9)).unwrap();
     assert_eq!(first.finish(), "a:\n  # one\n  - 1\n  - 9\n  # two\n  - 2\n");

@@ -111,3 +111,37 @@ fn every_seed_is_a_good_manifest() {
         }
     }
 }
+
+#[test]
+fn large_inputs_are_refused_in_time() {
+    let n = 1 << 20;
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n";
+    let many = |line: &dyn Fn(usize) -> String, count: usize| (0..count).map(line).collect::<String>();
+    let inputs = [
+        "[".repeat(n),
+        "{a: ".repeat(n / 4),
+        "- ".repeat(n / 2),
+        "? ".repeat(n / 2),
+        format!("\"{}", "a".repeat(n)),
+        format!("{}: b", "a".repeat(n)),
+        "- a\n".repeat(n / 4),
+        format!("[{}]", "a,".repeat(n / 2)),
+        format!("a: |\n{}", "\n".repeat(n)),
+        format!("{}{}", pod, "#é\n".repeat(n / 4)),
+        "---\n".repeat(n / 4),
+        "a b\n".repeat(n / 4),
+        format!("{pod}{}", many(&|i| format!("  field{i}: 1\n"), 40_000)),
+        format!("{pod}  containers:\n{}", "  - {name: a, image: 1, args: 2}\n".repeat(20_000)),
+        format!("{{{}\"z\": 1}}", many(&|i| format!("\"field{i}\": 1, "), 150_000)),
+        format!("a: &a [{}]\n{}", "x, ".repeat(1_000), many(&|i| format!("b{i}: *a\n"), 100_000)),
+        format!("a: &a {{{}}}\nb:\n{}", many(&|i| format!("k{i}: 1, "), 1_000), "- {<<: *a}\n".repeat(1_000)),
+        format!("{pod}  containers: [{{name: \"{}\"}}]\n", "é".repeat(n / 2)),
+    ];
+    for input in inputs {
+        let started = Instant::now();
+        exercise::manifest(input.as_bytes());
+        let head: String = input.chars().take(80).collect();
+        println!("{:?} {head:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(30), "takes {:?}: {head}", started.elapsed());
+    }
+}

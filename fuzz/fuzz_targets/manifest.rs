@@ -1,0 +1,7 @@
+//! Any bytes as a manifest: reading them must not panic, hang or eat memory.
+#![no_main]
+
+#[path = "../../crates/manifest/tests/exercise/mod.rs"]
+mod exercise;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| exercise::manifest(bytes));
