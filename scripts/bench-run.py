@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""Benchmarks of `outrigger run` against bare `runc run` (the limit) and `podman kube play` (the peer).
+
+  scripts/bench-run.py [--outrigger PATH] [--rounds N] [--only a,b,c,d,e,m] [--json FILE]
+
+Needs root, runc, podman (where it can do the work), /bin/busybox (static) and python3. Everything happens in a temporary
+directory; rounds of the contenders are interleaved, medians are reported. The cases:
+
+  a  five init containers and a main, all `true`
+  b  five sidecars with startup probes, a main of one second
+  c  a Job with one sidecar, a main of one second
+  d  deletion of a main and three sidecars
+  e  100 pods of two containers, until all run
+  m  memory: the agent with one pod and with 100, a shim
+"""
+import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, time
+
+PODMAN_CONF = """[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--outrigger", default="target/release/outrigger")
+    ap.add_argument("--rounds", type=int, default=10)
+    ap.add_argument("--only", default="a,b,c,d,e,m")
+    ap.add_argument("--json", help="also write the figures to this file")
+    args = ap.parse_args()
+    bench = Bench(os.path.abspath(args.outrigger), args.rounds)
+    results = {}
+    try:
+        for name in args.only.split(","):
+            results[name] = getattr(bench, "case_" + name)()
+            print("%s  %s" % (name, results[name]), flush=True)
+    finally:
+        bench.close()
+    if args.json:
+        with open(args.json, "w") as f:
+            json.dump(results, f, indent=1)
+
+
+class Bench:
+    def __init__(self, outrigger, rounds):
+        self.outrigger, self.rounds = outrigger, rounds
+        self.dir = tempfile.mkdtemp(prefix="outrigger-bench-")
+        self.state = os.path.join(self.dir, "state")
+        self.rootfs = os.path.join(self.dir, "rootfs")
+        self.make_rootfs()
+        self.bundle = self.make_bundle()
+        self.podman = self.make_podman()
+
+    def close(self):
+        if self.podman:
+            subprocess.run(["podman", "pod", "rm", "-af"], env=self.podman, capture_output=True)
+            subprocess.run(["podman", "rmi", "-f", "localhost/bench:1"], env=self.podman, capture_output=True)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    # ---- contenders
+    def make_rootfs(self):
+        for d in ("bin", "dev", "etc", "proc", "sys", "tmp"):
+            os.makedirs(os.path.join(self.rootfs, d))
+        shutil.copy("/bin/busybox", os.path.join(self.rootfs, "bin/busybox"))
+        for applet in subprocess.check_output(["/bin/busybox", "--list"], text=True).split():
+            if applet != "busybox":
+                os.symlink("busybox", os.path.join(self.rootfs, "bin", applet))
+
+    def make_bundle(self):
+        bundle = os.path.join(self.dir, "bundle")
+        os.makedirs(bundle)
+        subprocess.run(["runc", "spec"], cwd=bundle, check=True)
+        path = os.path.join(bundle, "config.json")
+        spec = json.load(open(path))
+        spec["process"].update(terminal=False, args=["/bin/true"])
+        spec["process"].pop("rlimits", None)
+        spec["root"] = {"path": self.rootfs, "readonly": True}
+        json.dump(spec, open(path, "w"))
+        return bundle
+
+    def make_podman(self):
+        if not shutil.which("podman"):
+            return None
+        conf = os.path.join(self.dir, "containers.conf")
+        open(conf, "w").write(PODMAN_CONF)
+        env = dict(os.environ, CONTAINERS_CONF=conf)
+        tar = os.path.join(self.dir, "rootfs.tar")
+        subprocess.run(["tar", "-C", self.rootfs, "-cf", tar, "."], check=True)
+        done = subprocess.run(["podman", "import", "-q", tar, "localhost/bench:1"], env=env, capture_output=True)
+        return env if done.returncode == 0 else None
+
+    def pod(self, name, spec, image=None):
+        for key in ("initContainers", "containers"):
+            for c in spec.get(key, []):
+                c["image"] = image or "rootfs:" + self.rootfs
+                c["imagePullPolicy"] = "Never" if image else "IfNotPresent"
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+    def write(self, name, *pods):
+        path = os.path.join(self.dir, name)
+        with open(path, "w") as f:
+            json.dump(pods[0] if len(pods) == 1 else {"apiVersion": "v1", "kind": "List", "items": pods}, f)
+        return path
+
+    def run(self, path, *flags):
+        return [self.outrigger, "run", "-q", "--state-dir", self.state, *flags, path]
+
+    @staticmethod
+    def seconds(command, env=None, check=True):
+        t = time.perf_counter()
+        done = subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              stdin=subprocess.DEVNULL)
+        if check and done.returncode != 0:
+            sys.exit("%s failed with %d" % (" ".join(command), done.returncode))
+        return time.perf_counter() - t
+
+    # ---- cases
+    def case_a(self):
+        def spec(host):
+            s = {"restartPolicy": "Never", "initContainers": [
+                {"name": "i%d" % i, "command": ["/bin/true"]} for i in range(5)],
+                "containers": [{"name": "main", "command": ["/bin/true"]}]}
+            if host:
+                s["hostNetwork"] = True
+            return s
+        ours = self.write("a.json", self.pod("a", spec(False)))
+        theirs = self.write("a-podman.json", self.pod("a", spec(True), "localhost/bench:1"))
+        out = {"outrigger": [], "runc": [], "podman": []}
+        for n in range(self.rounds):
+            out["outrigger"].append(self.seconds(self.run(ours)))
+            t = 0
+            for i in range(6):
+                t += self.seconds(["runc", "run", "-b", self.bundle, "bench-%d-%d" % (n, i)])
+            out["runc"].append(t)
+            if self.podman and n < max(3, self.rounds // 3):
+                out["podman"].append(self.seconds(["podman", "kube", "play", theirs], self.podman))
+                subprocess.run(["podman", "pod", "rm", "-f", "a"], env=self.podman, capture_output=True)
+        m = {k: statistics.median(v) for k, v in out.items() if v}
+        result = {k + " s": round(v, 3) for k, v in m.items()}
+        result["of runc"] = round(m["outrigger"] / m["runc"], 2)
+        if "podman" in m:
+            result["faster than podman"] = round(m["podman"] / m["outrigger"], 1)
+        return result
+
+    def beyond(self, name, spec, own):
+        path = self.write(name + ".json", self.pod(name, spec))
+        times = [self.seconds(self.run(path)) for _ in range(self.rounds)]
+        median = statistics.median(times)
+        return {"outrigger s": round(median, 3), "beyond the containers' own time s": round(median - own, 3)}
+
+    SIDECAR = "trap 'exit 0' TERM; touch /tmp/up; while :; do sleep 3600 & wait $!; done"
+
+    def sidecar(self, name):
+        return {"name": name, "restartPolicy": "Always", "command": ["/bin/sh", "-c", self.SIDECAR],
+                "startupProbe": {"exec": {"command": ["/bin/test", "-e", "/tmp/up"]}}}
+
+    def case_b(self):
+        return self.beyond("b", {"restartPolicy": "Never", "initContainers": [
+            self.sidecar("s%d" % i) for i in range(5)],
+            "containers": [{"name": "main", "command": ["/bin/sleep", "1"]}]}, 1.0)
+
+    def case_c(self):
+        return self.beyond("c", {"restartPolicy": "Never", "initContainers": [self.sidecar("s0")],
+                                 "containers": [{"name": "main", "command": ["/bin/sleep", "1"]}]}, 1.0)
+
+    def case_d(self):
+        main = {"name": "main", "command": ["/bin/sh", "-c", self.SIDECAR]}
+        path = self.write("d.json", self.pod("d", {
+            "initContainers": [self.sidecar("s%d" % i) for i in range(3)], "containers": [main]}))
+        times = []
+        for _ in range(self.rounds):
+            status = os.path.join(self.dir, "d-status.json")
+            p = subprocess.Popen(self.run(path, "--status", status), stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL)
+            self.await_running([status])
+            time.sleep(0.2)         # the shells have set their traps
+            t = time.perf_counter()
+            p.send_signal(signal.SIGTERM)
+            p.wait()
+            times.append(time.perf_counter() - t)
+        return {"from TERM to the end s": round(statistics.median(times), 3)}
+
+    @staticmethod
+    def running(status):
+        try:
+            objects = json.load(open(status))
+        except (OSError, ValueError):
+            return 0
+        return sum(o.get("status", {}).get("phase") == "Running" for o in objects.get("items", [objects]))
+
+    def await_running(self, statuses, count=1, limit=120):
+        end = time.time() + limit
+        while sum(self.running(s) for s in statuses) < count:
+            if time.time() > end:
+                sys.exit("the pods do not run")
+            time.sleep(0.01)
+
+    def hundred(self):
+        c = ["/bin/sh", "-c", self.SIDECAR]
+        pods = [self.pod("e%d" % i, {"initContainers": [{"name": "s0", "restartPolicy": "Always", "command": c}],
+                                     "containers": [{"name": "main", "command": c}]}) for i in range(100)]
+        status = os.path.join(self.dir, "e-status.json")
+        if os.path.exists(status):
+            os.unlink(status)
+        t = time.perf_counter()
+        p = subprocess.Popen(self.run(self.write("e.json", *pods), "--status", status),
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.await_running([status], 100)
+        return p, time.perf_counter() - t
+
+    def case_e(self):
+        times, stops = [], []
+        for _ in range(max(2, self.rounds // 4)):
+            p, took = self.hundred()
+            times.append(took)
+            t = time.perf_counter()
+            p.send_signal(signal.SIGTERM)
+            p.wait()
+            stops.append(time.perf_counter() - t)
+        return {"all running s": round(statistics.median(times), 2), "all stopped s": round(statistics.median(stops), 2)}
+
+    @staticmethod
+    def memory(pid):
+        """(resident MB, private MB)"""
+        rss = private = 0
+        for line in open("/proc/%d/smaps_rollup" % pid):
+            key, value = line.split()[0], line.split()[1]
+            if key == "Rss:":
+                rss = int(value)
+            if key.startswith("Private_"):
+                private += int(value)
+        return rss / 1024, private / 1024
+
+    @staticmethod
+    def anonymous(pid):
+        for line in open("/proc/%d/status" % pid):
+            if line.startswith("RssAnon"):
+                return int(line.split()[1]) / 1024
+        return 0
+
+    def case_m(self):
+        status = os.path.join(self.dir, "m-status.json")
+        path = self.write("m.json", self.pod("m", {"initContainers": [self.sidecar("s0")], "containers": [
+            {"name": "main", "command": ["/bin/sh", "-c", self.SIDECAR]}]}))
+        p = subprocess.Popen(self.run(path, "--status", status), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.await_running([status])
+        shims = [int(x) for x in subprocess.check_output(["pgrep", "-P", str(p.pid)], text=True).split()]
+        one, shim = self.memory(p.pid), max(self.anonymous(s) for s in shims)
+        p.send_signal(signal.SIGTERM)
+        p.wait()
+        p, _ = self.hundred()
+        hundred = self.memory(p.pid)
+        p.send_signal(signal.SIGTERM)
+        p.wait()
+        return {"agent, one pod, resident MB": round(one[0], 1), "agent, 100 pods, resident MB": round(hundred[0], 1),
+                "shim, anonymous MB": round(shim, 2)}
+
+
+if __name__ == "__main__":
+    main()
