@@ -14,7 +14,7 @@ const SECCOMP_DIR: &str = "seccomp";
 pub(crate) fn identity(spec: &PodSpec, container: &Container, state_dir: &Path) -> Result<Identity, String> {
     let pod = spec.security_context.as_ref();
     let own = container.security_context.as_ref();
-    let privileged = own.and_then(|c| c.privileged) == Some(true);
+    let privileged = privileged(container);
     let capabilities = own.and_then(|c| c.capabilities.as_ref());
     let profile = own
         .and_then(|c| c.seccomp_profile.as_ref())
@@ -46,6 +46,11 @@ pub(crate) fn identity(spec: &PodSpec, container: &Container, state_dir: &Path) 
         no_new_privileges: own.and_then(|c| c.allow_privilege_escalation) == Some(false),
         seccomp: seccomp(profile, privileged, state_dir)?,
     })
+}
+
+/// Whether a container may do everything the host's root may.
+pub(crate) fn privileged(container: &Container) -> bool {
+    container.security_context.as_ref().and_then(|c| c.privileged) == Some(true)
 }
 
 fn names(list: Option<&[String]>) -> Vec<String> {

@@ -3,6 +3,7 @@
 //! [`Runtime`] is the whole contract between the agent and a runtime. A runtime carries out single steps; it never
 //! decides *when* anything starts or stops: that is the engine's, through the agent.
 
+pub mod cri;
 pub mod embedded;
 mod types;
 
@@ -28,10 +29,8 @@ pub trait Runtime: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Image, ImageError>> + Send;
 
     /// Makes the pod's namespaces, network, hostname and the files every container shares.
-    fn create_sandbox(
-        &self,
-        spec: SandboxSpec,
-    ) -> impl Future<Output = Result<Sandbox, RuntimeError>> + Send;
+    fn create_sandbox(&self, spec: SandboxSpec)
+    -> impl Future<Output = Result<Sandbox, RuntimeError>> + Send;
 
     /// Ends whatever still runs in the sandbox (KILL), and removes it with everything it held. Idempotent.
     fn remove_sandbox(&self, id: &SandboxId) -> impl Future<Output = Result<(), RuntimeError>> + Send;
@@ -45,7 +44,8 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Starts a created container. When this returns `Ok` the user's program has been exec'd; a program that cannot be
     /// exec'd (not found, not executable) is `Err(RuntimeError::Start)`, and no exit event follows.
-    fn start_container(&self, id: &ContainerId) -> impl Future<Output = Result<Started, RuntimeError>> + Send;
+    fn start_container(&self, id: &ContainerId)
+    -> impl Future<Output = Result<Started, RuntimeError>> + Send;
 
     /// Sends the container its stop signal. `grace` is a hint for runtimes that can only stop-then-kill by themselves:
     /// they may KILL once it is over, never before. A container that is already gone is not an error.

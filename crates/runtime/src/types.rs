@@ -177,6 +177,8 @@ pub struct SandboxSpec {
     pub host_ipc: bool,
     /// One pid namespace for all containers of the pod.
     pub share_pid: bool,
+    /// A container of the pod will be privileged; some runtimes must know beforehand.
+    pub privileged: bool,
     /// Kernel settings to write in the pod's namespaces.
     pub sysctls: BTreeMap<String, String>,
     /// Resource limits of the pod as a whole.

@@ -109,6 +109,7 @@ pub(crate) fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
         host_pid: false,
         host_ipc: false,
         share_pid: false,
+        privileged: false,
         sysctls: BTreeMap::new(),
         resources: Resources::default(),
         labels: BTreeMap::new(),

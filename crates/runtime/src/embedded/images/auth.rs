@@ -21,7 +21,7 @@ const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
 /// Who to be at a registry.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Credential {
+pub(crate) enum Credential {
     /// User name and password.
     Basic { username: String, password: String },
     /// A refresh token, exchanged for an access token at the registry's token service.
@@ -42,15 +42,15 @@ impl fmt::Debug for Credential {
 
 /// Credentials that fit, best first, and where they were looked for.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) credentials: Vec<Credential>,
+pub(crate) struct Found {
+    pub(crate) credentials: Vec<Credential>,
     /// One text for each place, for the error message when none of them helps.
     looked_at: Vec<String>,
 }
 
 impl Found {
     /// Where credentials were looked for, for people.
-    pub(super) fn places(&self) -> String {
+    pub(crate) fn places(&self) -> String {
         self.looked_at.join(", ")
     }
 }
@@ -148,7 +148,7 @@ fn glob(pattern: &str, host: &str) -> bool {
 }
 
 /// The files credentials are in, in the order they are asked.
-pub(super) fn default_files() -> Vec<PathBuf> {
+pub(crate) fn default_files() -> Vec<PathBuf> {
     let var = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = var("HOME");
     let mut files = Vec::new();
@@ -162,7 +162,7 @@ pub(super) fn default_files() -> Vec<PathBuf> {
 }
 
 /// Collects what fits `registry`/`repository` from pull secrets and files.
-pub(super) async fn find(secrets: &[String], files: &[PathBuf], registry: &str, repository: &str) -> Found {
+pub(crate) async fn find(secrets: &[String], files: &[PathBuf], registry: &str, repository: &str) -> Found {
     let mut found = Found::default();
     let mut broken = 0;
     let before = found.credentials.len();

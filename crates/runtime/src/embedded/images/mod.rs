@@ -16,6 +16,8 @@ mod store;
 mod tree;
 mod unpack;
 
+pub(crate) use self::auth::{Credential, default_files as credential_files, find as credentials};
+pub(crate) use self::reference::Name;
 pub use self::tree::{is_opaque, is_whiteout};
 
 use std::collections::HashMap;

@@ -47,11 +47,11 @@ impl Local {
 
 /// A name in a registry, with Kubernetes' defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Name {
+pub(crate) struct Name {
     /// Host and port: `docker.io`, `localhost:5000`, `[::1]:5000`.
-    pub(super) registry: String,
+    pub(crate) registry: String,
     /// `library/busybox`.
-    pub(super) repository: String,
+    pub(crate) repository: String,
     /// `latest` unless a tag or a digest is given.
     pub(super) tag: Option<String>,
     /// Given with `@`; wins over the tag.
@@ -82,7 +82,7 @@ impl Source {
 
 impl Name {
     /// Reads a registry name: `[HOST[:PORT]/]PATH[:TAG][@sha256:…]`.
-    pub(super) fn parse(reference: &str) -> Result<Self, String> {
+    pub(crate) fn parse(reference: &str) -> Result<Self, String> {
         if reference.is_empty() {
             return Err("it is empty".into());
         }

@@ -101,6 +101,7 @@ fn spec(name: &str, network: NetworkMode) -> SandboxSpec {
         host_pid: false,
         host_ipc: false,
         share_pid: false,
+        privileged: false,
         sysctls: BTreeMap::new(),
         resources: Resources::default(),
         labels: BTreeMap::new(),

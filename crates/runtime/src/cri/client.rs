@@ -1,0 +1,300 @@
+//! Calls to the runtime: each with a limit, made again where that is safe, on a connection that comes back by itself.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use http::uri::PathAndQuery;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::wire::Rpc;
+
+/// A command may print 16 MiB on each of two streams; lists of thousands of pods are smaller.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// First pause before something is tried again; it doubles up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// How long calls may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Questions, which are answered from memory.
+    pub question: Duration,
+    /// Making, starting, stopping and removing.
+    pub work: Duration,
+    /// How long a runtime that cannot be reached is waited for.
+    pub patience: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            question: Duration::from_secs(10),
+            work: Duration::from_secs(120),
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Why a call did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// There is no such thing.
+    NotFound(String),
+    /// The runtime does not know the call.
+    Unimplemented(String),
+    /// No answer, for the connection broke: nobody knows whether it was done.
+    Lost(String),
+    /// No answer in time: nobody knows whether it was done.
+    Late(Duration),
+    /// The runtime says no.
+    Refused(String),
+    /// The runtime's own time limit passed.
+    Expired,
+}
+
+impl Fault {
+    /// Whether the call may have been carried out all the same.
+    pub(crate) fn is_unclear(&self) -> bool {
+        matches!(self, Fault::Lost(_) | Fault::Late(_))
+    }
+
+    /// Names of sandboxes and containers are unique in a runtime.
+    pub(crate) fn is_name_taken(&self) -> bool {
+        matches!(self, Fault::Refused(text) if text.contains("is reserved for"))
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::NotFound(text) | Fault::Unimplemented(text) | Fault::Refused(text) => f.write_str(text),
+            Fault::Lost(text) => write!(f, "the container runtime cannot be reached: {text}"),
+            Fault::Late(limit) => write!(f, "no answer from the container runtime within {limit:?}"),
+            Fault::Expired => f.write_str("the container runtime's own time limit passed"),
+        }
+    }
+}
+
+impl From<Status> for Fault {
+    fn from(status: Status) -> Self {
+        let text = status.message().to_owned();
+        // Only what was made up at this end of the connection has a source.
+        let local = std::error::Error::source(&status);
+        match status.code() {
+            Code::Unavailable => Fault::Lost(local.map_or(text, deepest)),
+            _ if local.is_some() => Fault::Lost(local.map_or(text, deepest)),
+            Code::NotFound => Fault::NotFound(text),
+            Code::Unimplemented => Fault::Unimplemented(text),
+            Code::DeadlineExceeded => Fault::Expired,
+            _ => Fault::Refused(text),
+        }
+    }
+}
+
+/// The first cause says most; what is around it says "transport error".
+fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// The connection to a runtime.
+pub(crate) struct Client {
+    path: PathBuf,
+    limits: Limits,
+    channel: Mutex<Channel>,
+    /// Counts the connections that were given up because nothing came back on them.
+    renewals: watch::Sender<u64>,
+}
+
+impl Client {
+    /// Connects on the first call.
+    pub(crate) fn new(path: PathBuf, limits: Limits) -> Self {
+        let channel = Mutex::new(channel(&path, limits.patience));
+        Client { path, limits, channel, renewals: watch::Sender::new(0) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Changes when a connection was given up.
+    pub(crate) fn renewals(&self) -> watch::Receiver<u64> {
+        self.renewals.subscribe()
+    }
+
+    fn grpc(&self) -> Grpc<Channel> {
+        let channel = lock(&self.channel).clone();
+        Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    /// One call, answered within `limit` or not at all. Dropping it cancels it at the runtime too.
+    pub(crate) async fn call<Q: Rpc>(&self, request: Q, limit: Duration) -> Result<Q::Answer, Fault> {
+        let renewal = *self.renewals.borrow();
+        let answer = self.call_once(request, limit).await;
+        if let Err(Fault::Late(_)) = answer {
+            self.renew(renewal);
+        }
+        answer
+    }
+
+    /// The same, where no answer in time says nothing about the connection.
+    pub(crate) async fn call_once<Q: Rpc>(&self, request: Q, limit: Duration) -> Result<Q::Answer, Fault> {
+        let begun = Instant::now();
+        let mut pause = PAUSE_MIN;
+        loop {
+            let mut grpc = self.grpc();
+            let request = request.clone();
+            let answer = async {
+                grpc.ready().await.map_err(|error| Fault::Lost(deepest(&error)))?;
+                let path = PathAndQuery::from_static(Q::PATH);
+                let answer = grpc.unary(Request::new(request), path, ProstCodec::default()).await?;
+                Ok(answer.into_inner())
+            };
+            let left = limit.saturating_sub(begun.elapsed());
+            match tokio::time::timeout(left, answer).await {
+                // containerd listens before it is ready; it has done nothing yet.
+                Ok(Err(Fault::Refused(text)))
+                    if text.contains("not initialized yet") && begun.elapsed() + pause < limit =>
+                {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                Ok(answer) => return answer,
+                Err(_) => return Err(Fault::Late(limit)),
+            }
+        }
+    }
+
+    /// Whether somebody listens at the socket.
+    pub(crate) async fn is_reachable(&self) -> bool {
+        UnixStream::connect(&self.path).await.is_ok()
+    }
+
+    /// A call that may be made twice: made until there is an answer, or patience is at its end.
+    pub(crate) async fn insist<Q: Rpc>(&self, request: Q, limit: Duration) -> Result<Q::Answer, Fault> {
+        let mut retry = self.retry();
+        loop {
+            match self.call(request.clone(), limit).await {
+                Err(fault) if fault.is_unclear() && retry.pause().await => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// A question, asked until there is an answer.
+    pub(crate) async fn ask<Q: Rpc>(&self, request: Q) -> Result<Q::Answer, Fault> {
+        self.insist(request, self.limits.question).await
+    }
+
+    /// A call that answers again and again. This returns when the first answer is there, which may be never.
+    pub(crate) async fn stream<Q: Rpc>(&self, request: Q) -> Result<Streaming<Q::Answer>, Fault> {
+        let mut grpc = self.grpc();
+        grpc.ready().await.map_err(|error| Fault::Lost(deepest(&error)))?;
+        let path = PathAndQuery::from_static(Q::PATH);
+        let answer = grpc.server_streaming(Request::new(request), path, ProstCodec::default()).await?;
+        Ok(answer.into_inner())
+    }
+
+    /// Pauses between tries, for as long as there is patience.
+    pub(crate) fn retry(&self) -> Retry {
+        Retry { until: Instant::now() + self.limits.patience, pause: PAUSE_MIN }
+    }
+
+    /// Leaves a connection on which nothing comes back. Calls under way on it may still be answered.
+    fn renew(&self, seen: u64) {
+        let mut current = lock(&self.channel);
+        self.renewals.send_if_modified(|renewals| {
+            let first = *renewals == seen;
+            if first {
+                *current = channel(&self.path, self.limits.patience);
+                *renewals += 1;
+            }
+            first
+        });
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What it guards is replaced whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Pauses that grow, until patience is at its end.
+pub(crate) struct Retry {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Retry {
+    /// Waits a little; `false` when there is no point in trying again.
+    pub(crate) async fn pause(&mut self) -> bool {
+        if Instant::now() + self.pause > self.until {
+            return false;
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        true
+    }
+}
+
+fn channel(path: &Path, patience: Duration) -> Channel {
+    // The name goes into a header only.
+    let endpoint = Endpoint::from_static("http://localhost");
+    endpoint.connect_with_connector_lazy(Connector { path: path.to_owned(), patience })
+}
+
+/// Connects to a unix socket, and waits for one that is not there for the moment: calls made while a runtime restarts
+/// are not failures but take longer.
+struct Connector {
+    path: PathBuf,
+    patience: Duration,
+}
+
+impl tower_service::Service<Uri> for Connector {
+    type Response = TokioIo<UnixStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let path = self.path.clone();
+        let mut retry = Retry { until: Instant::now() + self.patience, pause: PAUSE_MIN };
+        Box::pin(async move {
+            loop {
+                match UnixStream::connect(&path).await {
+                    Ok(stream) => return Ok(TokioIo::new(stream)),
+                    Err(error) => {
+                        if !retry.pause().await {
+                            return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
+                        }
+                    }
+                }
+            }
+        })
+    }
+}

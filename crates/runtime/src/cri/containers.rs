@@ -1,0 +1,304 @@
+//! Containers: made, started, stopped, removed, each step at most once.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{Notify, OnceCell};
+use tokio::time::Instant;
+
+use super::Inner;
+use super::client::Fault;
+use super::config::{self, LABEL_ID};
+use super::pods::Pod;
+use super::wire::{
+    CONTAINER_CREATED, CONTAINER_EXITED, Container, ContainerConfig, ContainerFilter, ContainerStatus,
+    ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, ListContainersRequest,
+    RemoveContainerRequest, Rpc, StartContainerRequest, StopContainerRequest,
+};
+use crate::{ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, RuntimeError, SandboxId, Started};
+
+/// As often a name that is taken is tried with another number.
+const NUMBERS_MAX: u32 = 100;
+
+/// As often a removal that the runtime refuses is tried.
+const REMOVALS_MAX: u32 = 20;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
+
+/// What containerd calls the end of a container whose program could not be run.
+const START_ERROR: &str = "StartError";
+
+/// A container of this process.
+pub(super) struct Slot {
+    pub(super) name: ContainerId,
+    sandbox: SandboxId,
+    /// The runtime's name for it, once it is made.
+    pub(super) id: OnceLock<String>,
+    /// Something may have happened to it.
+    pub(super) ear: Arc<Notify>,
+    /// Stops under way.
+    pub(super) stops: AtomicU32,
+    pub(super) exit: OnceCell<Exit>,
+}
+
+impl Slot {
+    /// The runtime's name for it.
+    pub(super) fn id(&self) -> Result<String, RuntimeError> {
+        self.id.get().cloned().ok_or_else(|| missing(&self.name))
+    }
+}
+
+pub(super) fn missing(name: &ContainerId) -> RuntimeError {
+    RuntimeError::NotFound { kind: "container", id: name.0.clone() }
+}
+
+impl Inner {
+    /// Makes a container. Runs to its end whoever waits for it.
+    pub(super) async fn create_container(
+        self: Arc<Self>,
+        sandbox: SandboxId,
+        spec: ContainerSpec,
+    ) -> Result<ContainerId, RuntimeError> {
+        let _turn = self.turn(&spec.id.0).await;
+        let pod = self.pods().get(&sandbox).cloned();
+        let pod = pod.ok_or_else(|| RuntimeError::NotFound { kind: "sandbox", id: sandbox.0.clone() })?;
+        let config = config::container(&spec, &pod.config)?;
+        let slot = Arc::new(Slot {
+            name: spec.id.clone(),
+            sandbox,
+            id: OnceLock::new(),
+            ear: Arc::default(),
+            stops: AtomicU32::new(0),
+            exit: OnceCell::new(),
+        });
+        let id = self.make(&pod, config, &spec).await?;
+        self.hints.listen(&id, slot.ear.clone());
+        slot.id.get_or_init(|| id);
+        self.slots().insert(spec.id.clone(), slot);
+        Ok(spec.id)
+    }
+
+    async fn make(
+        &self,
+        pod: &Pod,
+        mut config: ContainerConfig,
+        spec: &ContainerSpec,
+    ) -> Result<String, RuntimeError> {
+        let failed =
+            |fault: Fault| RuntimeError::Create(format!("cannot create container {:?}: {fault}", spec.name));
+        let mut retry = self.client.retry();
+        let mut numbers = 0;
+        loop {
+            let request = CreateContainerRequest {
+                pod_sandbox_id: pod.id.clone(),
+                config: Some(config.clone()),
+                sandbox_config: Some(pod.config.clone()),
+            };
+            let fault = match self.client.call(request, self.client.limits().work).await {
+                Ok(answer) => return Ok(answer.container_id),
+                Err(fault) => fault,
+            };
+            // A container of another pod of the same name, or one of this pod that is being removed.
+            if fault.is_name_taken()
+                && numbers < NUMBERS_MAX
+                && let Some(metadata) = &mut config.metadata
+            {
+                metadata.attempt += 1;
+                numbers += 1;
+                continue;
+            }
+            if fault.is_unclear() && retry.pause().await {
+                if let Some(made) = self.containers_of(&spec.id).await.map_err(failed)?.pop() {
+                    return Ok(made.id);
+                }
+                continue;
+            }
+            return Err(failed(fault));
+        }
+    }
+
+    /// Starts a container. Runs to its end whoever waits for it.
+    pub(super) async fn start_container(self: Arc<Self>, name: ContainerId) -> Result<Started, RuntimeError> {
+        let _turn = self.turn(&name.0).await;
+        let slot = self.slot(&name)?;
+        let id = slot.id()?;
+        let mut retry = self.client.retry();
+        let mut asked = false;
+        loop {
+            let request = StartContainerRequest { container_id: id.clone() };
+            let fault = match self.client.call(request, self.client.limits().work).await {
+                Ok(_) => return Ok(Started { at: SystemTime::now(), pid: 0 }),
+                Err(Fault::NotFound(_)) => return Err(missing(&name)),
+                Err(fault) => fault,
+            };
+            // After a call that was not answered, the state says whether it was carried out: a refusal then may only
+            // mean that it was.
+            if !fault.is_unclear() && !asked {
+                return Err(RuntimeError::Start(fault.to_string()));
+            }
+            asked = true;
+            let status = self.status(&id).await.map_err(|fault| match fault {
+                Fault::NotFound(_) => missing(&name),
+                fault => RuntimeError::Other(format!("cannot start container {name}: {fault}")),
+            })?;
+            match status.state {
+                CONTAINER_EXITED if status.reason == START_ERROR => {
+                    return Err(RuntimeError::Start(status.message));
+                }
+                CONTAINER_CREATED => {}
+                _ => return Ok(Started { at: time(status.started_at), pid: 0 }),
+            }
+            if !retry.pause().await {
+                return Err(RuntimeError::Other(format!("cannot start container {name}: {fault}")));
+            }
+        }
+    }
+
+    pub(super) async fn status(&self, id: &str) -> Result<ContainerStatus, Fault> {
+        let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        Ok(self.client.ask(request).await?.status.unwrap_or_default())
+    }
+
+    /// Has a container stopped; it is killed when `grace` is over, and at once without one.
+    pub(super) async fn stop(
+        self: Arc<Self>,
+        name: ContainerId,
+        grace: Option<Duration>,
+    ) -> Result<(), RuntimeError> {
+        let deadline = grace.map(|grace| Instant::now() + grace);
+        // One that is just being started is stopped after that.
+        let turn = self.turn(&name.0).await;
+        let Some(id) = self.find(&name).await? else { return Ok(()) };
+        drop(turn);
+        let slot = self.slot(&name).ok();
+        if let Some(slot) = &slot {
+            slot.stops.fetch_add(1, Ordering::Relaxed);
+            slot.ear.notify_one();
+        }
+        let mut retry = self.client.retry();
+        let result = loop {
+            // Whole seconds, and never one too few: 0 is a kill.
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let timeout = left.map_or(0, |left| seconds(left).max(1));
+            let limit = self.client.limits().work + left.unwrap_or_default();
+            let request = StopContainerRequest { container_id: id.clone(), timeout };
+            match self.client.call(request, limit).await {
+                Ok(_) | Err(Fault::NotFound(_)) => break Ok(()),
+                Err(fault) if fault.is_unclear() && retry.pause().await => {}
+                Err(fault) => {
+                    break Err(RuntimeError::Other(format!("cannot stop container {name}: {fault}")));
+                }
+            }
+        };
+        if let Some(slot) = &slot {
+            slot.stops.fetch_sub(1, Ordering::Relaxed);
+            slot.ear.notify_one();
+        }
+        result
+    }
+
+    /// Removes a container. Runs to its end whoever waits for it.
+    pub(super) async fn remove_container(self: Arc<Self>, name: ContainerId) -> Result<(), RuntimeError> {
+        let _turn = self.turn(&name.0).await;
+        if let Some(id) = self.find(&name).await? {
+            let removed = self.settle(RemoveContainerRequest { container_id: id.clone() }).await;
+            removed
+                .map_err(|fault| RuntimeError::Other(format!("cannot remove container {name}: {fault}")))?;
+            self.hints.forget(&id);
+        }
+        self.slots().remove(&name);
+        Ok(())
+    }
+
+    /// Forgets the containers of a sandbox that is gone, and them with it.
+    pub(super) fn forget_containers_of(&self, sandbox: &SandboxId) {
+        self.slots().retain(|_, slot| {
+            if slot.sandbox != *sandbox {
+                return true;
+            }
+            if let Some(id) = slot.id.get() {
+                self.hints.forget(id);
+            }
+            // Whoever waits for it learns that there is nothing left to wait for.
+            slot.ear.notify_one();
+            false
+        });
+    }
+
+    /// A removal, until it is done. A refusal may come from the same removal still being under way.
+    pub(super) async fn settle<Q: Rpc>(&self, request: Q) -> Result<(), Fault> {
+        for _ in 1..REMOVALS_MAX {
+            match self.client.insist(request.clone(), self.client.limits().work).await {
+                Ok(_) | Err(Fault::NotFound(_)) => return Ok(()),
+                Err(Fault::Refused(text)) => {
+                    tracing::debug!("{} is refused: {text}", Q::PATH);
+                    tokio::time::sleep(REMOVAL_PAUSE).await;
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        match self.client.insist(request, self.client.limits().work).await {
+            Ok(_) | Err(Fault::NotFound(_)) => Ok(()),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// The runtime's name for a container, whether this process made it or another.
+    async fn find(&self, name: &ContainerId) -> Result<Option<String>, RuntimeError> {
+        if let Some(id) = self.slot(name).ok().and_then(|slot| slot.id.get().cloned()) {
+            return Ok(Some(id));
+        }
+        let found = self.containers_of(name).await.map_err(|fault| RuntimeError::Other(fault.to_string()))?;
+        Ok(found.into_iter().next().map(|container| container.id))
+    }
+
+    /// What the runtime has under a name of ours.
+    async fn containers_of(&self, name: &ContainerId) -> Result<Vec<Container>, Fault> {
+        let label_selector: BTreeMap<_, _> = [(LABEL_ID.to_owned(), name.0.clone())].into();
+        let request = ListContainersRequest { filter: Some(ContainerFilter { label_selector }) };
+        Ok(self.client.ask(request).await?.containers)
+    }
+
+    /// Runs a command. Dropping the call cancels it, and with it the command.
+    pub(super) async fn exec(
+        &self,
+        name: &ContainerId,
+        request: ExecRequest,
+    ) -> Result<ExecOutput, RuntimeError> {
+        let id = self.slot(name)?.id()?;
+        let call = ExecSyncRequest {
+            container_id: id,
+            cmd: request.command,
+            timeout: request.timeout.map_or(0, |limit| seconds(limit).max(1)),
+        };
+        let limit = request.timeout.unwrap_or(Duration::MAX);
+        match self.client.call_once(call, limit).await {
+            Ok(answer) => {
+                let mut output = answer.stdout;
+                output.extend(answer.stderr);
+                output.truncate(request.output_limit);
+                Ok(ExecOutput { code: Some(answer.exit_code), output })
+            }
+            Err(Fault::Expired) => Ok(ExecOutput { code: None, output: Vec::new() }),
+            // It is the command that takes so long, unless nobody is there to run it.
+            Err(Fault::Late(_)) if self.client.is_reachable().await => {
+                Ok(ExecOutput { code: None, output: Vec::new() })
+            }
+            Err(Fault::NotFound(_)) => Err(missing(name)),
+            Err(fault @ Fault::Refused(_)) => Err(RuntimeError::Start(fault.to_string())),
+            Err(fault) => Err(RuntimeError::Other(fault.to_string())),
+        }
+    }
+}
+
+/// Whole seconds, rounded up.
+fn seconds(duration: Duration) -> i64 {
+    let whole = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    i64::try_from(whole).unwrap_or(i64::MAX)
+}
+
+/// A time of the wire; the beginning of time where the runtime knows none.
+pub(super) fn time(nanoseconds: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0))
+}

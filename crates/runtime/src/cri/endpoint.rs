@@ -1,0 +1,100 @@
+//! Where the runtime listens.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// The variable crictl and the kubelet's tools know.
+const VARIABLE: &str = "CONTAINER_RUNTIME_ENDPOINT";
+
+/// Where runtimes listen unless told otherwise, the likeliest first.
+const USUAL: [&str; 6] = [
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/var/run/cri-dockerd.sock",
+    // k3s and rke2
+    "/run/k3s/containerd/containerd.sock",
+    "/run/k0s/containerd.sock",
+    "/var/snap/microk8s/common/run/containerd.sock",
+];
+
+/// The socket of `given`, else of the environment, else the first of the usual places where something answers.
+///
+/// # Errors
+/// Says what was tried and why each did not do.
+pub(super) fn find(given: Option<&str>) -> Result<PathBuf, String> {
+    let variable = std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
+    choose(given, variable.as_deref(), &USUAL.map(Path::new))
+}
+
+fn choose(given: Option<&str>, variable: Option<&str>, usual: &[&Path]) -> Result<PathBuf, String> {
+    if let Some(endpoint) = given.or(variable) {
+        let source = if given.is_some() { "" } else { " (from CONTAINER_RUNTIME_ENDPOINT)" };
+        let path = socket(endpoint).map_err(|error| format!("{error}{source}"))?;
+        return match UnixStream::connect(&path) {
+            Ok(_) => Ok(path),
+            Err(error) => Err(format!("no container runtime at {}{source}: {error}", path.display())),
+        };
+    }
+    let mut tried = Vec::new();
+    for path in usual {
+        match UnixStream::connect(path) {
+            Ok(_) => return Ok(path.to_path_buf()),
+            Err(error) => tried.push(format!("{} ({})", path.display(), brief(&error))),
+        }
+    }
+    Err(format!(
+        "no container runtime found; tried {}; name one with --cri-endpoint unix:///PATH or use --runtime embedded",
+        tried.join(", ")
+    ))
+}
+
+fn brief(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "missing".to_owned(),
+        std::io::ErrorKind::ConnectionRefused => "nobody listens".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// `unix:///PATH`, `unix:PATH` or a path.
+fn socket(endpoint: &str) -> Result<PathBuf, String> {
+    let path = endpoint.strip_prefix("unix://").or(endpoint.strip_prefix("unix:")).unwrap_or(endpoint);
+    match path.starts_with('/') {
+        true => Ok(PathBuf::from(path)),
+        false => Err(format!("CRI endpoint {endpoint:?} is not a unix socket; write unix:///PATH")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_unix_socket_has_three_spellings() {
+        for given in ["unix:///run/a.sock", "unix:/run/a.sock", "/run/a.sock"] {
+            assert_eq!(socket(given), Ok(PathBuf::from("/run/a.sock")), "{given}");
+        }
+        for given in ["tcp://127.0.0.1:1", "a.sock", "unix://a.sock", ""] {
+            assert!(socket(given).is_err(), "{given}");
+        }
+    }
+
+    #[test]
+    fn what_was_tried_is_told_and_a_dead_socket_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        drop(UnixListener::bind(at("dead")).unwrap());
+        let (missing, dead, live) = (at("missing"), at("dead"), at("live"));
+        let error = choose(None, None, &[&missing, &dead]).unwrap_err();
+        assert!(error.contains("missing (missing)") && error.contains("dead (nobody listens)"), "{error}");
+        assert!(error.contains("--cri-endpoint"), "{error}");
+        let _listener = UnixListener::bind(&live).unwrap();
+        assert_eq!(choose(None, None, &[&missing, &dead, &live]), Ok(live.clone()));
+        // What was asked for is not replaced by what happens to be there.
+        let error = choose(None, dead.to_str(), &[&live]).unwrap_err();
+        assert!(error.contains("CONTAINER_RUNTIME_ENDPOINT"), "{error}");
+        assert_eq!(choose(live.to_str(), dead.to_str(), &[]), Ok(live));
+    }
+}

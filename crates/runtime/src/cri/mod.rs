@@ -1,0 +1,221 @@
+//! The runtime that is there already: containerd, CRI-O or another that speaks CRI v1.
+//!
+//! # Who does what
+//!
+//! * `client` makes calls on a connection that comes back by itself; `wire` is what is said on it.
+//! * `config` puts sandboxes and containers into CRI's words, `pods` and `containers` make and remove them, `images`
+//!   has images pulled.
+//! * `hints` listens to the runtime's events, `wait` turns them into exits.
+//!
+//! # Nothing twice, nothing left
+//!
+//! The agent names sandboxes and containers; the runtime gives them ids of its own. The agent's name travels as a
+//! label, so a thing whose making was not answered (the connection broke, the call hung) is looked for by it before it
+//! is made again. Making, starting and removing run as tasks of their own, one at a time for each name: a caller that
+//! goes away leaves nothing half done, and whoever removes a thing comes after whoever makes it. Sandboxes carry the
+//! process they belong to; what a process that died left behind is removed by the next.
+
+mod client;
+mod config;
+mod containers;
+mod endpoint;
+mod hints;
+mod images;
+mod info;
+mod owner;
+mod pods;
+mod wait;
+mod wire;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::AbortHandle;
+
+use self::client::Client;
+use self::containers::{Slot, missing};
+use self::hints::Hints;
+use self::images::Pulls;
+use self::pods::Pod;
+use crate::{
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError, ProgressSink, PullRequest,
+    Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
+};
+
+pub use self::client::Limits;
+pub use self::info::CriInfo;
+
+/// Which runtime is used, and how patiently.
+#[derive(Debug, Clone, Default)]
+pub struct CriConfig {
+    /// `unix:///PATH`; `None`: `$CONTAINER_RUNTIME_ENDPOINT`, else the usual places.
+    pub endpoint: Option<String>,
+    /// How long calls may take.
+    pub limits: Limits,
+}
+
+/// Runs pods on a runtime that speaks CRI v1.
+pub struct CriRuntime {
+    inner: Arc<Inner>,
+    info: CriInfo,
+    listener: AbortHandle,
+}
+
+/// What tasks hold that outlive the call that began them.
+struct Inner {
+    client: Arc<Client>,
+    hints: Arc<Hints>,
+    pulls: Pulls,
+    pods: Mutex<HashMap<SandboxId, Arc<Pod>>>,
+    slots: Mutex<HashMap<ContainerId, Arc<Slot>>>,
+    turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+impl CriRuntime {
+    /// Finds the runtime and makes sure that it answers.
+    ///
+    /// # Errors
+    /// Says where a runtime was looked for, or why the one that is there does not do.
+    pub async fn connect(config: CriConfig) -> Result<Self, RuntimeError> {
+        let path = endpoint::find(config.endpoint.as_deref()).map_err(RuntimeError::Other)?;
+        let client = Arc::new(Client::new(path, config.limits));
+        let info = CriInfo::of(&client).await?;
+        tracing::info!(endpoint = info.endpoint, version = info.version, "container runtime: {}", info.name);
+        for lack in &info.lacks {
+            tracing::info!("{} {}: {lack}", info.name, info.version);
+        }
+        let hints = Arc::new(Hints::default());
+        // Never waited for: the call that opens the stream returns with the first event.
+        let listener = hints::follow(client.clone(), hints.clone(), info.is_containerd());
+        let listener = tokio::spawn(listener).abort_handle();
+        let inner = Arc::new(Inner {
+            client,
+            hints,
+            pulls: Pulls::default(),
+            pods: Mutex::default(),
+            slots: Mutex::default(),
+            turns: Mutex::default(),
+        });
+        Ok(CriRuntime { inner, info, listener })
+    }
+
+    /// What was found.
+    pub fn info(&self) -> &CriInfo {
+        &self.info
+    }
+
+    /// Ends and removes the pods of processes that died. Returns their sandboxes.
+    ///
+    /// # Errors
+    /// The runtime could not be asked or refused a removal.
+    pub async fn clean_orphans(&self) -> Result<Vec<SandboxId>, RuntimeError> {
+        self.inner.clean_orphans().await
+    }
+}
+
+impl Drop for CriRuntime {
+    fn drop(&mut self) {
+        self.listener.abort();
+    }
+}
+
+impl Inner {
+    fn pods(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<Pod>>> {
+        lock(&self.pods)
+    }
+
+    fn slots(&self) -> MutexGuard<'_, HashMap<ContainerId, Arc<Slot>>> {
+        lock(&self.slots)
+    }
+
+    fn slot(&self, name: &ContainerId) -> Result<Arc<Slot>, RuntimeError> {
+        self.slots().get(name).cloned().ok_or_else(|| missing(name))
+    }
+
+    /// The turn to make, start or remove what goes by a name.
+    async fn turn(&self, name: &str) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = lock(&self.turns);
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            let turn = turns.get(name).and_then(Weak::upgrade).unwrap_or_default();
+            turns.insert(name.to_owned(), Arc::downgrade(&turn));
+            turn
+        };
+        turn.lock_owned().await
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each critical section is a single map operation: a panic cannot leave it half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs work to its end, even when the caller goes away.
+async fn to_the_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, RuntimeError>> + Send + 'static,
+) -> Result<T, RuntimeError> {
+    match tokio::spawn(work).await {
+        Ok(result) => result,
+        Err(error) => Err(RuntimeError::Other(error.to_string())),
+    }
+}
+
+impl Runtime for CriRuntime {
+    fn name(&self) -> &'static str {
+        "cri"
+    }
+
+    async fn pull_image(&self, request: PullRequest, _: ProgressSink) -> Result<Image, ImageError> {
+        self.inner.pull_image(request).await
+    }
+
+    async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
+        to_the_end(self.inner.clone().create_sandbox(spec)).await
+    }
+
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        to_the_end(self.inner.clone().remove_sandbox(id.clone())).await
+    }
+
+    async fn create_container(
+        &self,
+        sandbox: &SandboxId,
+        spec: ContainerSpec,
+    ) -> Result<ContainerId, RuntimeError> {
+        to_the_end(self.inner.clone().create_container(sandbox.clone(), spec)).await
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<Started, RuntimeError> {
+        to_the_end(self.inner.clone().start_container(id.clone())).await
+    }
+
+    async fn terminate(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
+        let (stop, id) = (self.inner.clone().stop(id.clone(), Some(grace)), id.clone());
+        // CRI answers when the container is gone; the caller only wants it told.
+        tokio::spawn(async move {
+            if let Err(error) = stop.await {
+                tracing::warn!(container = %id, "{error}");
+            }
+        });
+        Ok(())
+    }
+
+    async fn kill(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        to_the_end(self.inner.clone().stop(id.clone(), None)).await
+    }
+
+    async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
+        self.inner.wait(id).await
+    }
+
+    async fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecOutput, RuntimeError> {
+        self.inner.exec(id, request).await
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        to_the_end(self.inner.clone().remove_container(id.clone())).await
+    }
+}

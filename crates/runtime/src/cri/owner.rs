@@ -1,0 +1,59 @@
+//! Which process a sandbox belongs to, so that those of processes that died are found.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::LazyLock;
+
+/// `<pid namespace>.<pid>.<start time>` of this process.
+pub(super) fn label() -> &'static str {
+    static LABEL: LazyLock<String> = LazyLock::new(|| {
+        let pid = std::process::id();
+        format!("{}.{pid}.{}", pid_namespace().unwrap_or(0), start_time(pid).unwrap_or(0))
+    });
+    &LABEL
+}
+
+/// Whether the process of a label is gone for sure. One of another pid namespace cannot be seen from here.
+pub(super) fn is_dead(label: &str) -> bool {
+    let mut parts = label.split('.').map(|part| part.parse::<u64>().ok());
+    let (Some(Some(namespace)), Some(Some(pid)), Some(Some(start))) =
+        (parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    let Ok(pid) = u32::try_from(pid) else { return false };
+    pid_namespace() == Some(namespace) && start_time(pid) != Some(start)
+}
+
+fn pid_namespace() -> Option<u64> {
+    Some(std::fs::metadata("/proc/self/ns/pid").ok()?.ino())
+}
+
+/// In clock ticks since the boot.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in parentheses, which may hold anything.
+    let rest = &stat[stat.rfind(')')? + 1..];
+    rest.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_process_that_can_be_seen_to_be_gone_is_dead() {
+        assert!(!is_dead(label()), "this process lives");
+        let namespace = pid_namespace().unwrap();
+        let own = std::process::id();
+        let table = [
+            (format!("{namespace}.{own}.1"), true),
+            (format!("{namespace}.4194304000.1"), true),
+            (format!("{}.{own}.1", namespace + 1), false),
+            ("nonsense".to_owned(), false),
+            (String::new(), false),
+        ];
+        for (label, dead) in table {
+            assert_eq!(is_dead(&label), dead, "{label}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Sandboxes.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::client::Fault;
+use super::config::{self, LABEL_ID, LABEL_MANAGED, LABEL_OWNER};
+use super::wire::{
+    ListPodSandboxRequest, PodSandbox, PodSandboxConfig, PodSandboxFilter, PodSandboxStatusRequest,
+    RemovePodSandboxRequest, RunPodSandboxRequest, SANDBOX_READY, StopPodSandboxRequest,
+};
+use super::{Inner, owner};
+use crate::{NetworkMode, RuntimeError, Sandbox, SandboxId, SandboxSpec};
+
+/// As often a name that is taken is tried with another number.
+const NUMBERS_MAX: u32 = 100;
+
+/// A sandbox of this process.
+pub(super) struct Pod {
+    /// What it was made of; every container of it is made with this again.
+    pub(super) config: PodSandboxConfig,
+    /// The runtime's name for it.
+    pub(super) id: String,
+}
+
+impl Inner {
+    /// Makes a sandbox. Runs to its end whoever waits for it.
+    pub(super) async fn create_sandbox(self: Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
+        let _turn = self.turn(&spec.id.0).await;
+        let mut config = config::sandbox(&spec, owner::label())?;
+        let id = self.run_sandbox(&spec, &mut config).await?;
+        let pod = Arc::new(Pod { config, id: id.clone() });
+        self.pods().insert(spec.id.clone(), pod);
+        let mut sandbox = Sandbox { id: spec.id, ips: Vec::new(), netns: None };
+        if spec.network != NetworkMode::Host {
+            let request = PodSandboxStatusRequest { pod_sandbox_id: id, verbose: true };
+            let answer =
+                self.client.ask(request).await.map_err(|fault| cannot("look at", &spec.pod_name, &fault))?;
+            let network = answer.status.and_then(|status| status.network).unwrap_or_default();
+            let others = network.additional_ips.iter().map(|other| other.ip.as_str());
+            let ips = [network.ip.as_str()].into_iter().chain(others);
+            sandbox.ips = ips.filter_map(|ip| ip.parse::<IpAddr>().ok()).collect();
+            sandbox.netns = answer.info.values().find_map(|info| network_namespace(info));
+        }
+        Ok(sandbox)
+    }
+
+    async fn run_sandbox(
+        &self,
+        spec: &SandboxSpec,
+        config: &mut PodSandboxConfig,
+    ) -> Result<String, RuntimeError> {
+        let mut retry = self.client.retry();
+        loop {
+            let request = RunPodSandboxRequest { config: Some(config.clone()) };
+            let fault = match self.client.call(request, self.client.limits().work).await {
+                Ok(answer) => return Ok(answer.pod_sandbox_id),
+                Err(fault) => fault,
+            };
+            // Another pod of the same name runs.
+            if fault.is_name_taken()
+                && let Some(metadata) = &mut config.metadata
+                && metadata.attempt < NUMBERS_MAX
+            {
+                metadata.attempt += 1;
+                continue;
+            }
+            if fault.is_unclear() && retry.pause().await {
+                let left = self
+                    .sandboxes_of(&spec.id)
+                    .await
+                    .map_err(|fault| cannot("make", &spec.pod_name, &fault))?;
+                if let Some(made) = left.iter().find(|sandbox| sandbox.state == SANDBOX_READY) {
+                    return Ok(made.id.clone());
+                }
+                for sandbox in left {
+                    self.remove_by_id(&sandbox.id)
+                        .await
+                        .map_err(|fault| cannot("make", &spec.pod_name, &fault))?;
+                }
+                continue;
+            }
+            return Err(cannot("make", &spec.pod_name, &fault));
+        }
+    }
+
+    /// Ends and removes a sandbox with all that is in it.
+    pub(super) async fn remove_sandbox(self: Arc<Self>, id: SandboxId) -> Result<(), RuntimeError> {
+        let _turn = self.turn(&id.0).await;
+        let failed =
+            |fault: Fault| RuntimeError::Other(format!("cannot remove the sandbox of {:?}: {fault}", id.0));
+        // All that have the name: a try that was not answered may have left one more.
+        for sandbox in self.sandboxes_of(&id).await.map_err(failed)? {
+            self.remove_by_id(&sandbox.id).await.map_err(failed)?;
+        }
+        self.forget_containers_of(&id);
+        self.pods().remove(&id);
+        Ok(())
+    }
+
+    async fn remove_by_id(&self, id: &str) -> Result<(), Fault> {
+        self.settle(StopPodSandboxRequest { pod_sandbox_id: id.to_owned() }).await?;
+        self.settle(RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() }).await
+    }
+
+    /// What the runtime has under a name of ours.
+    async fn sandboxes_of(&self, id: &SandboxId) -> Result<Vec<PodSandbox>, Fault> {
+        self.list_sandboxes(LABEL_ID, &id.0).await
+    }
+
+    async fn list_sandboxes(&self, label: &str, value: &str) -> Result<Vec<PodSandbox>, Fault> {
+        let label_selector = [(label.to_owned(), value.to_owned())].into();
+        let request = ListPodSandboxRequest { filter: Some(PodSandboxFilter { label_selector }) };
+        Ok(self.client.ask(request).await?.items)
+    }
+
+    /// Removes the sandboxes of processes that died.
+    pub(super) async fn clean_orphans(&self) -> Result<Vec<SandboxId>, RuntimeError> {
+        let failed = |fault: Fault| RuntimeError::Other(format!("cannot clean up after others: {fault}"));
+        let (label, value) = LABEL_MANAGED;
+        let mut removed = Vec::new();
+        for sandbox in self.list_sandboxes(label, value).await.map_err(failed)? {
+            let is_orphan = sandbox.labels.get(LABEL_OWNER).is_some_and(|label| owner::is_dead(label));
+            if is_orphan {
+                self.remove_by_id(&sandbox.id).await.map_err(failed)?;
+                removed.extend(sandbox.labels.get(LABEL_ID).map(|id| SandboxId(id.clone())));
+            }
+        }
+        Ok(removed)
+    }
+}
+
+fn cannot(what: &str, pod: &str, fault: &Fault) -> RuntimeError {
+    RuntimeError::Create(format!("cannot {what} the sandbox of pod {pod:?}: {fault}"))
+}
+
+/// The network namespace in a sandbox's verbose information: the file that pins it, else that of its process.
+fn network_namespace(info: &str) -> Option<PathBuf> {
+    let info: Value = serde_json::from_str(info).ok()?;
+    let namespaces = info.pointer("/runtimeSpec/linux/namespaces").and_then(Value::as_array);
+    let pinned = namespaces.into_iter().flatten().find(|namespace| namespace["type"] == "network");
+    let pinned = pinned.and_then(|namespace| namespace["path"].as_str()).filter(|path| !path.is_empty());
+    match pinned {
+        Some(path) if Path::new(path).exists() => Some(path.into()),
+        _ => {
+            let pid = info["pid"].as_u64().filter(|pid| *pid > 0)?;
+            Some(format!("/proc/{pid}/ns/net").into())
+        }
+    }
+}
