@@ -6,6 +6,7 @@
 
 mod action;
 mod backoff;
+pub mod convert;
 mod decision;
 mod dialect;
 mod engine;

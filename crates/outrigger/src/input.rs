@@ -36,6 +36,12 @@ enum ValidateArg {
     Ignore,
 }
 
+impl Default for ReadArgs {
+    fn default() -> Self {
+        ReadArgs { validate: ValidateArg::Strict, feature_gates: Vec::new(), namespace: "default".to_owned() }
+    }
+}
+
 fn feature_gate(text: &str) -> Result<(String, bool), String> {
     let (name, value) = text.split_once('=').ok_or("expected GATE=true or GATE=false")?;
     let on = value.parse().map_err(|_| format!("{value:?} is neither `true` nor `false`"))?;

@@ -38,6 +38,7 @@ pub(crate) const INIT: Style = AnsiColor::Yellow.on_default();
 pub(crate) const SIDECAR: Style = AnsiColor::Cyan.on_default();
 /// Mains.
 pub(crate) const MAIN: Style = AnsiColor::Green.on_default().bold();
+const NOTE: Style = AnsiColor::Blue.on_default().bold();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
 /// Text in a style; the stream takes the style out again where there are no colours.
@@ -56,6 +57,18 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 pub(crate) fn eprint(text: &str) {
     let mut out = anstream::stderr().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Writes text of the user's to standard output, byte by byte.
+pub(crate) fn print_plain(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Says something worth knowing on standard error.
+pub(crate) fn note(text: &str) {
+    eprint(&format!("{} {text}\n", paint(NOTE, "note:")));
 }
 
 /// Shows an error with its causes.

@@ -1,0 +1,183 @@
+//! Puts containers into the right list, in the right order, and marks the sidecars.
+
+use k8s_openapi::api::core::v1::{Container, Probe};
+use serde_json::{Value, json};
+
+use super::Edit;
+use crate::plan::{ContainerPlan, Need, Plan, ProbeKind, RestartPolicy, Role};
+use crate::source::{ContainerRef, FieldPath, List, PodInput};
+
+/// A copied startup probe gives up, and kills, only after this long; a readiness probe never does.
+const COPIED_PROBE_SECONDS: i64 = 600;
+
+/// The container at a place.
+pub(super) fn container(input: &PodInput, place: ContainerRef) -> Option<&Container> {
+    let spec = input.pod.spec.as_ref()?;
+    match place.list {
+        List::Init => spec.init_containers.as_ref()?.get(place.index),
+        List::Main => spec.containers.get(place.index),
+        List::Ephemeral => None,
+    }
+}
+
+/// What a container is in dialects that know only "before", "beside" and "the work itself".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Runs to completion before the rest.
+    First,
+    /// Is up before the mains.
+    Beside,
+    /// The rest.
+    Work,
+}
+
+/// Sorts containers by what others expect of them. Somebody the pod is for is always left: one that only helpers wait
+/// for is not made a helper itself.
+pub(super) fn kinds(plan: &Plan) -> Vec<Kind> {
+    let n = plan.containers.len();
+    let (mut beside, mut first) = (vec![false; n], vec![false; n]);
+    // Those that wait come before those they wait for.
+    for i in in_order(plan, |_| true).into_iter().rev() {
+        let c = &plan.containers[i];
+        if c.keeps_alive || beside[i] || first[i] {
+            for gate in &c.gates {
+                beside[gate.on] |= matches!(gate.need, Need::Started | Need::Ready);
+                first[gate.on] |= gate.need == Need::Completed;
+            }
+        }
+    }
+    let kind = |(i, c): (usize, &ContainerPlan)| match c.role {
+        Role::Init => Kind::First,
+        Role::Sidecar => Kind::Beside,
+        _ if !c.keeps_alive || beside[i] => Kind::Beside,
+        _ if first[i] => Kind::First,
+        _ => Kind::Work,
+    };
+    plan.containers.iter().enumerate().map(kind).collect()
+}
+
+/// Sidecars into `initContainers`, one after the other.
+pub(super) fn native(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
+    let kinds = kinds(plan);
+    for (i, c) in plan.containers.iter().enumerate().filter(|(i, _)| kinds[*i] == Kind::Beside) {
+        if c.place.list != List::Init {
+            edits.push(Edit::Insert {
+                map: c.place.path(),
+                key: "restartPolicy",
+                value: json!("Always"),
+                after: "image",
+            });
+        }
+        let waited =
+            plan.containers.iter().flat_map(|c| &c.gates).any(|g| g.on == i && g.need == Need::Ready);
+        let readiness = container(input, c.place).and_then(|c| c.readiness_probe.as_ref());
+        if let (true, None, Some(probe)) = (waited, c.probe(ProbeKind::Startup), readiness) {
+            edits.push(Edit::Insert {
+                map: c.place.path(),
+                key: "startupProbe",
+                value: startup(probe),
+                after: "readinessProbe",
+            });
+        }
+    }
+    let inits = in_order(plan, |i| kinds[i] != Kind::Work);
+    arrange(plan, &inits, edits);
+}
+
+/// Sidecars into `containers`, marked.
+pub(super) fn kep(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
+    let kinds = kinds(plan);
+    for (i, c) in plan.containers.iter().enumerate().filter(|(i, _)| kinds[*i] == Kind::Beside) {
+        if input.lifecycle_types.get(&c.place).map(String::as_str) != Some("Sidecar") {
+            edits.push(Edit::Set {
+                path: c.place.path().field("lifecycle").field("type"),
+                value: json!("Sidecar"),
+            });
+        }
+        leave_init(plan, i, edits);
+    }
+    let inits = in_order(plan, |i| kinds[i] == Kind::First);
+    arrange(plan, &inits, edits);
+}
+
+/// A native sidecar that leaves `initContainers` keeps its own restart policy only if the pod's is another.
+pub(super) fn leave_init(plan: &Plan, index: usize, edits: &mut Vec<Edit>) {
+    let place = plan.containers[index].place;
+    if place.list == List::Init && plan.restart_policy == RestartPolicy::Always {
+        edits.push(Edit::Prune { path: place.path().field("restartPolicy") });
+    }
+}
+
+/// The chosen containers, each behind those it waits for, otherwise as written.
+pub(super) fn in_order(plan: &Plan, chosen: impl Fn(usize) -> bool) -> Vec<usize> {
+    let mut left: Vec<usize> = (0..plan.containers.len()).filter(|&i| chosen(i)).collect();
+    let mut order = Vec::with_capacity(left.len());
+    while !left.is_empty() {
+        let waits = |i: usize| {
+            plan.containers[i].gates.iter().any(|g| g.need != Need::Launched && left.contains(&g.on))
+        };
+        // A plan has no cycle, so there is one; if not, the list order is as good as any.
+        let next = left.iter().position(|&i| !waits(i)).unwrap_or(0);
+        order.push(left.remove(next));
+    }
+    order
+}
+
+/// Moves containers so that `initContainers` holds these, in this order, and `containers` the rest.
+pub(super) fn arrange(plan: &Plan, inits: &[usize], edits: &mut Vec<Edit>) {
+    let of = |list: List| -> Vec<usize> {
+        (0..plan.containers.len()).filter(|&i| plan.containers[i].place.list == list).collect()
+    };
+    let (mut init, mut main) = (of(List::Init), of(List::Main));
+    let (init_list, main_list) = (FieldPath::spec("initContainers"), FieldPath::spec("containers"));
+    // Into `initContainers` first: the other way round a list might be empty in between.
+    for (at, &c) in inits.iter().enumerate() {
+        if let Some(from) = init.iter().position(|&i| i == c) {
+            if from != at {
+                edits.push(Edit::Move {
+                    from: init_list.clone().index(from),
+                    to: init_list.clone(),
+                    index: if from < at { at + 1 } else { at },
+                });
+                init.remove(from);
+                init.insert(at.min(init.len()), c);
+            }
+        } else if let Some(from) = main.iter().position(|&i| i == c) {
+            edits.push(Edit::Move { from: main_list.clone().index(from), to: init_list.clone(), index: at });
+            main.remove(from);
+            init.insert(at, c);
+        }
+    }
+    // Those that leave now stand behind those that stay, in their own order.
+    for _ in inits.len()..init.len() {
+        edits.push(Edit::Move {
+            from: init_list.clone().index(inits.len()),
+            to: main_list.clone(),
+            index: main.len(),
+        });
+        main.push(init.remove(inits.len()));
+    }
+}
+
+/// A readiness probe as a startup probe. What is the default anyway is not written.
+fn startup(probe: &Probe) -> Value {
+    let mut value = serde_json::to_value(probe).unwrap_or_default();
+    let period = i64::from(probe.period_seconds.filter(|p| *p > 0).unwrap_or(10));
+    if let Some(map) = value.as_object_mut() {
+        map.remove("successThreshold");
+        let defaults =
+            [("timeoutSeconds", json!(1)), ("periodSeconds", json!(10)), ("initialDelaySeconds", json!(0))];
+        for (key, default) in defaults {
+            if map.get(key) == Some(&default) {
+                map.remove(key);
+            }
+        }
+        if let Some(http) = map.get_mut("httpGet").and_then(Value::as_object_mut)
+            && http.get("scheme") == Some(&json!("HTTP"))
+        {
+            http.remove("scheme");
+        }
+        map.insert("failureThreshold".to_owned(), json!((COPIED_PROBE_SECONDS + period - 1) / period));
+    }
+    value
+}

@@ -1,0 +1,97 @@
+//! `outrigger convert`: the same pod in another dialect.
+
+mod apply;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use outrigger_lifecycle::convert::Target;
+use outrigger_manifest::{Diagnostic, Severity, render};
+
+use crate::input::{self, ReadArgs};
+use crate::outcome::{Failure, Outcome};
+use crate::terminal;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger convert job.yaml --to native
+  outrigger convert web.yaml --to depends-on -o web-ordered.yaml
+  outrigger convert pod.yaml --to kep --lossy 2>losses.txt
+
+Comments, field order and everything that has nothing to do with the order of containers stay as they are.
+What the other dialect cannot say is reported on standard error.
+
+Exit codes: 0 converted, 1 something would be lost (nothing is written, unless --lossy), 2 the manifest cannot be read.")]
+pub(crate) struct Args {
+    /// The manifest, YAML or JSON; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The dialect to write.
+    #[arg(long, value_enum, value_name = "DIALECT")]
+    to: To,
+    /// Converts even if something is lost.
+    #[arg(long)]
+    lossy: bool,
+    /// Writes to a file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    read: ReadArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum To {
+    /// Sidecars are init containers with `restartPolicy: Always`.
+    Native,
+    /// Sidecars are containers with `lifecycle.type: Sidecar`.
+    Kep,
+    /// OpenKruise's launch priorities, and its sidecar terminator in pods that end.
+    Priority,
+    /// The annotation outrigger.dev/depends-on.
+    DependsOn,
+}
+
+pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+    let target = match args.to {
+        To::Native => Target::Native,
+        To::Kep => Target::Kep,
+        To::Priority => Target::Priority,
+        To::DependsOn => Target::DependsOn,
+    };
+    let sources = args.read.sources(std::slice::from_ref(&args.file))?;
+    let manifest = match args.read.read(&sources) {
+        Ok(manifest) => manifest,
+        Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
+    };
+    let checked = input::check(&manifest, &args.read.features());
+    let errors: Vec<Diagnostic> = checked
+        .iter()
+        .flat_map(|c| c.diagnostics.iter().filter(|d| d.severity == Severity::Error).cloned())
+        .collect();
+    if !errors.is_empty() {
+        terminal::eprint(&render(&errors, &sources, true));
+        return Ok(Outcome::Findings);
+    }
+    let converted = apply::convert(&sources[0].text, &checked, target, &args.read)?;
+    let severity = if args.lossy { Severity::Warning } else { Severity::Error };
+    let losses: Vec<Diagnostic> = converted.losses(severity);
+    terminal::eprint(&render(&losses, &sources, true));
+    for note in &converted.notes {
+        terminal::note(note);
+    }
+    if !losses.is_empty() && !args.lossy {
+        terminal::note("nothing was written; `--lossy` converts all the same");
+        return Ok(Outcome::Findings);
+    }
+    match args.output {
+        Some(file) => std::fs::write(&file, &converted.text)
+            .with_context(|| format!("cannot write {}", file.display()))
+            .map_err(Failure::Input)?,
+        None => terminal::print_plain(&converted.text)?,
+    }
+    Ok(Outcome::Fine)
+}
