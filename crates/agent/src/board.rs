@@ -147,12 +147,8 @@ mod tests {
         board.put(0, &pod("a"));
         board.finish();
         assert_eq!(read()["kind"], "List");
-        let names: Vec<Value> = read()["items"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|p| p["metadata"]["name"].clone())
-            .collect();
+        let names: Vec<Value> =
+            read()["items"].as_array().unwrap().iter().map(|p| p["metadata"]["name"].clone()).collect();
         assert_eq!(names, ["a", "b"]);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
     }

@@ -26,19 +26,13 @@ pub(crate) struct Stamp {
 impl Clock {
     /// A clock that starts now.
     pub(crate) fn start() -> Self {
-        Clock {
-            wall: since_epoch(SystemTime::now()),
-            start: Instant::now(),
-        }
+        Clock { wall: since_epoch(SystemTime::now()), start: Instant::now() }
     }
 
     /// Now.
     pub(crate) fn now(&self) -> Stamp {
         let exact = self.wall + self.start.elapsed();
-        Stamp {
-            time: Time(millis(exact)),
-            exact,
-        }
+        Stamp { time: Time(millis(exact)), exact }
     }
 
     /// When a time will have come. Rounded up, so that a timer that fires has really reached it.
@@ -87,14 +81,8 @@ mod tests {
 
     #[test]
     fn the_record_has_nine_digits() {
-        assert_eq!(
-            rfc3339_nanos(Duration::new(1_700_000_000, 12_345_678)),
-            "2023-11-14T22:13:20.012345678Z"
-        );
-        assert_eq!(
-            rfc3339_nanos(Duration::from_secs(1_700_000_000)),
-            "2023-11-14T22:13:20.000000000Z"
-        );
+        assert_eq!(rfc3339_nanos(Duration::new(1_700_000_000, 12_345_678)), "2023-11-14T22:13:20.012345678Z");
+        assert_eq!(rfc3339_nanos(Duration::from_secs(1_700_000_000)), "2023-11-14T22:13:20.000000000Z");
     }
 
     #[tokio::test(start_paused = true)]

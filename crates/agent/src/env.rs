@@ -54,12 +54,9 @@ impl Environment<'_> {
     pub(crate) fn command_line(&self, container: &Container) -> Result<CommandLine, String> {
         let variables = self.variables(container)?;
         let all = |words: &Option<Vec<String>>| {
-            words.as_ref().map(|words| {
-                words
-                    .iter()
-                    .map(|word| expand(word, |name| variables.get(name)))
-                    .collect()
-            })
+            words
+                .as_ref()
+                .map(|words| words.iter().map(|word| expand(word, |name| variables.get(name))).collect())
         };
         let (command, args) = (all(&container.command), all(&container.args));
         Ok(CommandLine {
@@ -83,22 +80,18 @@ impl Environment<'_> {
             };
             if let Some(source) = &from.config_map_ref {
                 match self.config_map(&source.name) {
-                    Some(map) => map
-                        .data
-                        .iter()
-                        .flatten()
-                        .for_each(|(key, value)| take(key, value.clone())),
+                    Some(map) => map.data.iter().flatten().for_each(|(key, value)| take(key, value.clone())),
                     None if source.optional == Some(true) => {}
                     None => return Err(missing("configmap", &source.name)),
                 }
             }
             if let Some(source) = &from.secret_ref {
                 match self.secret(&source.name) {
-                    Some(secret) => secret
-                        .data
-                        .iter()
-                        .flatten()
-                        .for_each(|(key, value)| take(key, String::from_utf8_lossy(&value.0).into_owned())),
+                    Some(secret) => {
+                        secret.data.iter().flatten().for_each(|(key, value)| {
+                            take(key, String::from_utf8_lossy(&value.0).into_owned())
+                        })
+                    }
                     None if source.optional == Some(true) => {}
                     None => return Err(missing("secret", &source.name)),
                 }
@@ -197,10 +190,7 @@ pub(crate) fn expand_literals(container: &Container, command: &[String]) -> Vec<
             variables.set(&variable.name, value);
         }
     }
-    command
-        .iter()
-        .map(|word| expand(word, |name| variables.get(name)))
-        .collect()
+    command.iter().map(|word| expand(word, |name| variables.get(name))).collect()
 }
 
 #[cfg(test)]
@@ -211,12 +201,7 @@ mod tests {
     use serde_json::json;
 
     fn host() -> Host {
-        Host {
-            name: "node".into(),
-            ip: None,
-            cpu_milli: 1_000,
-            memory_bytes: 1 << 20,
-        }
+        Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 20 }
     }
 
     fn objects() -> Companions {
@@ -224,12 +209,8 @@ mod tests {
         let map = json!({"data": {"color": "blue", "a=b": "bad name", "size": "L"}});
         let secret = json!({"data": {"password": "aHVudGVyMg=="}});
         let key = |name: &str| ("default".to_owned(), name.to_owned());
-        objects
-            .config_maps
-            .insert(key("map"), serde_json::from_value(map).unwrap());
-        objects
-            .secrets
-            .insert(key("secret"), serde_json::from_value(secret).unwrap());
+        objects.config_maps.insert(key("map"), serde_json::from_value(map).unwrap());
+        objects.secrets.insert(key("secret"), serde_json::from_value(secret).unwrap());
         objects
     }
 
@@ -239,11 +220,7 @@ mod tests {
         let (host, objects) = (host(), objects());
         let containers = [container.clone()];
         Environment {
-            fields: Fields {
-                pod: &pod,
-                pod_ips: &["10.1.2.3".parse().unwrap()],
-                host: &host,
-            },
+            fields: Fields { pod: &pod, pod_ips: &["10.1.2.3".parse().unwrap()], host: &host },
             objects: &objects,
             containers: &containers,
         }
@@ -295,12 +272,19 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_an_error_unless_optional() {
-        let from = |source: serde_json::Value| json!({"name": "c", "env": [{"name": "V", "valueFrom": source}]});
+        let from =
+            |source: serde_json::Value| json!({"name": "c", "env": [{"name": "V", "valueFrom": source}]});
         let table = [
             (json!({"configMapKeyRef": {"name": "no", "key": "k"}}), Some("configmap \"no\" not found")),
-            (json!({"configMapKeyRef": {"name": "map", "key": "k"}}), Some("couldn't find key k in ConfigMap default/map")),
+            (
+                json!({"configMapKeyRef": {"name": "map", "key": "k"}}),
+                Some("couldn't find key k in ConfigMap default/map"),
+            ),
             (json!({"secretKeyRef": {"name": "no", "key": "k"}}), Some("secret \"no\" not found")),
-            (json!({"secretKeyRef": {"name": "secret", "key": "k"}}), Some("couldn't find key k in Secret default/secret")),
+            (
+                json!({"secretKeyRef": {"name": "secret", "key": "k"}}),
+                Some("couldn't find key k in Secret default/secret"),
+            ),
             (json!({"configMapKeyRef": {"name": "no", "key": "k", "optional": true}}), None),
             (json!({"secretKeyRef": {"name": "secret", "key": "k", "optional": true}}), None),
             (json!({"fieldRef": {"fieldPath": "status.phase"}}), Some("field \"status.phase\"")),

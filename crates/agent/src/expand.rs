@@ -46,13 +46,8 @@ mod tests {
 
     #[test]
     fn expands_as_kubernetes_does() {
-        let vars = [
-            ("VAR_A", "A"),
-            ("VAR_B", "B"),
-            ("VAR_C", "C"),
-            ("VAR_REF", "$(VAR_A)"),
-            ("VAR_EMPTY", ""),
-        ];
+        let vars =
+            [("VAR_A", "A"), ("VAR_B", "B"), ("VAR_C", "C"), ("VAR_REF", "$(VAR_A)"), ("VAR_EMPTY", "")];
         let table = [
             ("$(VAR_A)", "A"),
             ("___$(VAR_B)___", "___B___"),
@@ -86,9 +81,7 @@ mod tests {
             ("", ""),
         ];
         for (input, expected) in table {
-            let got = expand(input, |name| {
-                vars.iter().find(|(n, _)| *n == name).map(|(_, v)| *v)
-            });
+            let got = expand(input, |name| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| *v));
             assert_eq!(got, expected, "{input}");
         }
     }

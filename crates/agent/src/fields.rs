@@ -82,19 +82,14 @@ impl Fields<'_> {
             "metadata.uid" => text(meta.uid.as_ref()),
             "metadata.labels" => format_map(meta.labels.as_ref()),
             "metadata.annotations" => format_map(meta.annotations.as_ref()),
-            "spec.nodeName" => spec
-                .and_then(|s| s.node_name.clone())
-                .unwrap_or_else(|| self.host.name.clone()),
+            "spec.nodeName" => {
+                spec.and_then(|s| s.node_name.clone()).unwrap_or_else(|| self.host.name.clone())
+            }
             "spec.serviceAccountName" => text(spec.and_then(|s| s.service_account_name.as_ref())),
             "spec.restartPolicy" => text(spec.and_then(|s| s.restart_policy.as_ref())),
             "status.hostIP" | "status.hostIPs" => self.host.ip.map(|ip| ip.to_string()).unwrap_or_default(),
             "status.podIP" => self.pod_ips.first().map(ToString::to_string).unwrap_or_default(),
-            "status.podIPs" => self
-                .pod_ips
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join(","),
+            "status.podIPs" => self.pod_ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
             _ => return Err(unsupported(path)),
         })
     }
@@ -118,10 +113,7 @@ impl Fields<'_> {
             }
         };
         let written: Option<&Quantity> = list.and_then(|l| l.get(name));
-        let divisor = selector
-            .divisor
-            .as_ref()
-            .filter(|d| !matches!(quantity::milli_value(d), Ok(0)));
+        let divisor = selector.divisor.as_ref().filter(|d| !matches!(quantity::milli_value(d), Ok(0)));
         if name == "cpu" {
             let milli = match written {
                 Some(q) => quantity::milli_value(q)?,
@@ -154,11 +146,8 @@ fn subscript(path: &str) -> Option<(&str, &str)> {
 
 /// One `key="value"` a line, sorted.
 fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
-    let lines: Vec<String> = map
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| format!("{key}={}", quote(value)))
-        .collect();
+    let lines: Vec<String> =
+        map.into_iter().flatten().map(|(key, value)| format!("{key}={}", quote(value))).collect();
     lines.join("\n")
 }
 
@@ -212,11 +201,7 @@ mod tests {
         .unwrap();
         let ips: Vec<IpAddr> = vec!["10.89.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
         let host = host();
-        let fields = Fields {
-            pod: &pod,
-            pod_ips: &ips,
-            host: &host,
-        };
+        let fields = Fields { pod: &pod, pod_ips: &ips, host: &host };
         let table = [
             ("metadata.name", Some("p")),
             ("metadata.namespace", Some("ns")),
@@ -242,11 +227,7 @@ mod tests {
     fn resources_of_a_container_are_divided_and_rounded_up() {
         let pod = Pod::default();
         let host = host();
-        let fields = Fields {
-            pod: &pod,
-            pod_ips: &[],
-            host: &host,
-        };
+        let fields = Fields { pod: &pod, pod_ips: &[], host: &host };
         let container: Container = serde_json::from_value(json!({
             "name": "c", "resources": {"limits": {"cpu": "1500m"}, "requests": {"cpu": "250m", "memory": "65Mi"}}
         }))

@@ -28,10 +28,7 @@ pub(crate) struct Ended {
 
 impl Ended {
     fn failed(error: String) -> Self {
-        Ended {
-            error: Some(error),
-            output: String::new(),
-        }
+        Ended { error: Some(error), output: String::new() }
     }
 }
 
@@ -72,10 +69,7 @@ pub(crate) async fn run<R: Runtime>(
     } else {
         Some("the hook has no handler; give it exec, httpGet or sleep".into())
     };
-    Ended {
-        error,
-        output: String::new(),
-    }
+    Ended { error, output: String::new() }
 }
 
 async fn command_hook<R: Runtime>(
@@ -84,11 +78,7 @@ async fn command_hook<R: Runtime>(
     command: Vec<String>,
     limit: Option<Duration>,
 ) -> Ended {
-    let request = ExecRequest {
-        command,
-        timeout: limit,
-        output_limit: OUTPUT_MAX,
-    };
+    let request = ExecRequest { command, timeout: limit, output_limit: OUTPUT_MAX };
     match runtime.exec(id, request).await {
         Ok(done) => {
             let error = match (done.code, excerpt(&done.output)) {
@@ -97,10 +87,7 @@ async fn command_hook<R: Runtime>(
                 (Some(code), None) => Some(format!("exit code {code}")),
                 (None, _) => Some(format!("not done within {:?}", limit.unwrap_or_default())),
             };
-            Ended {
-                error,
-                output: String::from_utf8_lossy(&done.output).into_owned(),
-            }
+            Ended { error, output: String::from_utf8_lossy(&done.output).into_owned() }
         }
         Err(e) => Ended::failed(e.to_string()),
     }
@@ -113,5 +100,72 @@ async fn http_hook(get: &Get, reach: &Reach, limit: Duration) -> Option<String> 
         Ok(_) => None,
         Err(NoAnswer::Question(e)) => Some(e),
         Err(NoAnswer::Silence(e)) => Some(format!("{}: {e}", get.shown())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{FakeRuntime, Script};
+    use crate::net::test_server::Server;
+    use serde_json::{Value, json};
+    use tokio::time::Instant;
+
+    async fn hook(script: Script, port: u16, handler: Value, limit: Option<Duration>) -> Ended {
+        let runtime = FakeRuntime::new([("c", script)]);
+        let id = runtime.make("c").await;
+        let container: Container =
+            serde_json::from_value(json!({"name": "c", "ports": [{"name": "web", "containerPort": port}]}))
+                .unwrap();
+        let handler: LifecycleHandler = serde_json::from_value(handler).unwrap();
+        let reach = Reach { netns: None, ip: std::net::Ipv4Addr::LOCALHOST.into() };
+        run(&*runtime, &id, &container, &handler, &reach, limit).await
+    }
+
+    #[tokio::test]
+    async fn http_hooks_must_be_answered_well_g42() {
+        let server = Server::http().await;
+        let port = server.port;
+        let table = [
+            ("/200", None),
+            ("/302", None),
+            ("/404", Some(format!("GET :{port}/404 answered 404"))),
+            ("/500", Some(format!("GET :{port}/500 answered 500"))),
+        ];
+        for (path, error) in table {
+            let handler = json!({"httpGet": {"path": path, "port": "web"}});
+            let ended = hook(Script::default(), port, handler, None).await;
+            assert_eq!(ended.error, error, "{path}");
+        }
+        assert_eq!(server.last_headers()["user-agent"], "kube-lifecycle/1.36");
+        let silent = json!({"httpGet": {"path": "/silent", "port": "web"}});
+        let ended = hook(Script::default(), port, silent, Some(Duration::from_millis(50))).await;
+        assert_eq!(ended.error.unwrap(), format!("GET :{port}/silent: no answer within 50ms"));
+        let tcp = json!({"tcpSocket": {"port": "web"}});
+        assert_eq!(hook(Script::default(), port, tcp, None).await.error, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn commands_and_sleeps_end_in_time() {
+        let script = |code, ms| Script { exec: (code, Duration::from_millis(ms)), ..Script::default() };
+        let command = json!({"exec": {"command": ["some", "words"]}});
+        let ended = hook(script(0, 5), 1, command.clone(), None).await;
+        assert_eq!((ended.error, ended.output.as_str()), (None, "some words"));
+        let ended = hook(script(2, 5), 1, command.clone(), None).await;
+        assert_eq!(ended.error.unwrap(), "exit code 2: some words");
+        let limit = Some(Duration::from_secs(3));
+        assert_eq!(
+            hook(script(0, 9_000), 1, command.clone(), limit).await.error.unwrap(),
+            "not done within 3s"
+        );
+        assert!(hook(script(0, 0), 1, command, Some(Duration::ZERO)).await.error.is_some());
+
+        let began = Instant::now();
+        assert_eq!(hook(Script::default(), 1, json!({"sleep": {"seconds": 2}}), None).await.error, None);
+        assert_eq!(began.elapsed().as_secs(), 2);
+        let late = hook(Script::default(), 1, json!({"sleep": {"seconds": 20}}), limit).await;
+        assert_eq!(late.error.unwrap(), "not done within 3s");
+        assert_eq!(began.elapsed().as_secs(), 5);
+        assert!(hook(Script::default(), 1, json!({}), None).await.error.is_some());
     }
 }

@@ -8,6 +8,8 @@ mod board;
 mod clock;
 mod env;
 mod expand;
+#[cfg(test)]
+mod fake;
 mod fields;
 mod hooks;
 mod logs;

@@ -50,15 +50,8 @@ pub(crate) fn parse_line(line: &[u8]) -> Option<Line<'_>> {
 }
 
 enum Command {
-    Follow {
-        dir: PathBuf,
-        pod: Arc<str>,
-        container: Arc<str>,
-    },
-    Forget {
-        below: PathBuf,
-        done: oneshot::Sender<()>,
-    },
+    Follow { dir: PathBuf, pod: Arc<str>, container: Arc<str> },
+    Forget { below: PathBuf, done: oneshot::Sender<()> },
 }
 
 /// The follower. Cheap to clone.
@@ -73,11 +66,7 @@ impl Logs {
         // SAFETY: the descriptor is owned by the AsyncFd from here on, and nothing takes it out: it stays open and the
         // same for as long as it is registered.
         let inotify = unsafe { AsyncFd::register(inotify)? };
-        let follower = Follower {
-            inotify,
-            output,
-            watches: BTreeMap::new(),
-        };
+        let follower = Follower { inotify, output, watches: BTreeMap::new() };
         tokio::spawn(follower.run(rx));
         Ok(Logs(commands))
     }
@@ -149,12 +138,7 @@ impl Follower {
         let flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::ONLYDIR;
         match inotify::add_watch(self.inotify.get_ref(), &dir, flags) {
             Ok(watch) => {
-                let watched = Watched {
-                    dir,
-                    pod,
-                    container,
-                    files: BTreeMap::new(),
-                };
+                let watched = Watched { dir, pod, container, files: BTreeMap::new() };
                 self.watches.entry(watch).or_insert(watched);
                 self.show_all(watch).await;
             }
@@ -163,12 +147,8 @@ impl Follower {
     }
 
     async fn forget(&mut self, below: &Path) {
-        let gone: Vec<i32> = self
-            .watches
-            .iter()
-            .filter(|(_, w)| w.dir.starts_with(below))
-            .map(|(id, _)| *id)
-            .collect();
+        let gone: Vec<i32> =
+            self.watches.iter().filter(|(_, w)| w.dir.starts_with(below)).map(|(id, _)| *id).collect();
         for watch in gone {
             self.show_all(watch).await;
             self.watches.remove(&watch);

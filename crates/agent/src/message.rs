@@ -20,11 +20,7 @@ pub(crate) fn make(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(path)?;
+    OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
 }
 
@@ -100,7 +96,8 @@ mod tests {
     fn a_long_log_is_cut_to_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
-        let line = |n: usize| format!("2024-01-01T00:00:00Z stderr P {n:0100}\n2024-01-01T00:00:00Z stderr F .\n");
+        let line =
+            |n: usize| format!("2024-01-01T00:00:00Z stderr P {n:0100}\n2024-01-01T00:00:00Z stderr F .\n");
         fs::write(&log, (0..2000).map(line).collect::<String>()).unwrap();
         let tail = tail(&log).unwrap();
         assert_eq!(tail.len(), LOG_BYTES_MAX);

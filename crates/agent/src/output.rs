@@ -83,10 +83,7 @@ impl Output {
                 }
             }
         };
-        std::thread::Builder::new()
-            .name("output".into())
-            .stack_size(128 << 10)
-            .spawn(work)?;
+        std::thread::Builder::new().name("output".into()).stack_size(128 << 10).spawn(work)?;
         Ok(Output {
             format,
             quiet,

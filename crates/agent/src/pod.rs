@@ -69,11 +69,8 @@ impl PodContext {
     ) -> Result<Self, String> {
         let default = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&default);
-        let containers: Option<Vec<Container>> = plan
-            .containers
-            .iter()
-            .map(|c| container_at(spec, c.place.list, c.place.index))
-            .collect();
+        let containers: Option<Vec<Container>> =
+            plan.containers.iter().map(|c| container_at(spec, c.place.list, c.place.index)).collect();
         let containers = containers.ok_or("the plan names containers the pod does not have")?;
         let network = match spec.host_network {
             Some(true) => NetworkMode::Host,
@@ -162,20 +159,11 @@ impl PodContext {
         let host_network = self.network == NetworkMode::Host;
         let files = PodFiles::write(&self.dir.join("etc"), &self.pod, host_network, &sandbox.ips)
             .map_err(|e| format!("cannot write the pod's files below {}: {e}", self.dir.display()))?;
-        Ok(Ground {
-            reach: Reach::of(&sandbox),
-            sandbox,
-            volumes,
-            files,
-        })
+        Ok(Ground { reach: Reach::of(&sandbox), sandbox, volumes, files })
     }
 
     fn fields<'a>(&'a self, ips: &'a [IpAddr]) -> Fields<'a> {
-        Fields {
-            pod: &self.pod,
-            pod_ips: ips,
-            host: &self.host,
-        }
+        Fields { pod: &self.pod, pod_ips: ips, host: &self.host }
     }
 
     /// What to fetch for a container.
@@ -250,10 +238,7 @@ impl PodContext {
         let own = ground.volumes.mounts(container, variable)?;
         let prepare = || -> io::Result<Option<Mount>> {
             fs::create_dir_all(self.log_dir(index))?;
-            let target = container
-                .termination_message_path
-                .as_deref()
-                .unwrap_or("/dev/termination-log");
+            let target = container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
             let target = Path::new("/").join(target);
             if own.iter().any(|m| m.target == target) {
                 return Ok(None);

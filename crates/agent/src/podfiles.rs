@@ -30,10 +30,8 @@ impl PodFiles {
             false => with_aliases(hosts(pod, spec, ips), spec),
         };
         fs::create_dir_all(dir)?;
-        let mut files = vec![
-            ("hosts", hosts),
-            ("resolv.conf", resolver(spec, host_network, &HostResolver::read())),
-        ];
+        let mut files =
+            vec![("hosts", hosts), ("resolv.conf", resolver(spec, host_network, &HostResolver::read()))];
         if !host_network {
             files.push(("hostname", format!("{}\n", hostname(pod))));
         }
@@ -69,9 +67,7 @@ pub(crate) fn hostname(pod: &Pod) -> String {
     if let Some(name) = wish(|s| &s.hostname_override) {
         return name;
     }
-    let name = wish(|s| &s.hostname)
-        .or_else(|| pod.metadata.name.clone())
-        .unwrap_or_default();
+    let name = wish(|s| &s.hostname).or_else(|| pod.metadata.name.clone()).unwrap_or_default();
     let cut = &name[..name.floor_char_boundary(HOST_NAME_MAX)];
     let short = cut.trim_end_matches(['-', '.']).to_owned();
     match (spec.and_then(|s| s.set_hostname_as_fqdn), domain(pod)) {
@@ -116,12 +112,7 @@ fn with_aliases(mut hosts: String, spec: &PodSpec) -> String {
         hosts.push_str("\n# Entries added by HostAliases.\n");
     }
     for alias in aliases {
-        let _ = writeln!(
-            hosts,
-            "{}\t{}",
-            alias.ip,
-            alias.hostnames.as_deref().unwrap_or(&[]).join("\t")
-        );
+        let _ = writeln!(hosts, "{}\t{}", alias.ip, alias.hostnames.as_deref().unwrap_or(&[]).join("\t"));
     }
     hosts
 }
@@ -218,7 +209,8 @@ mod tests {
     fn pod(spec: serde_json::Value) -> Pod {
         let mut spec = spec;
         spec["containers"] = json!([]);
-        serde_json::from_value(json!({"metadata": {"name": "web-0", "namespace": "ns"}, "spec": spec})).unwrap()
+        serde_json::from_value(json!({"metadata": {"name": "web-0", "namespace": "ns"}, "spec": spec}))
+            .unwrap()
     }
 
     #[test]
@@ -251,18 +243,19 @@ mod tests {
         assert!(hosts.contains("1.2.3.4\ta\tb\n"));
         assert_eq!(fs::read_to_string(dir.path().join("hostname")).unwrap(), "web-0\n");
         let container = json!({"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/etc/hosts"}]});
-        let targets: Vec<_> = files
-            .mounts(&serde_json::from_value(container).unwrap())
-            .into_iter()
-            .map(|m| m.target)
-            .collect();
+        let targets: Vec<_> =
+            files.mounts(&serde_json::from_value(container).unwrap()).into_iter().map(|m| m.target).collect();
         assert_eq!(targets, [Path::new("/etc/resolv.conf"), Path::new("/etc/hostname")]);
     }
 
     #[test]
     fn resolv_conf_by_policy() {
-        let host = HostResolver::parse("nameserver 127.0.0.53\nnameserver 9.9.9.9\nsearch a b\noptions ndots:1 edns0\n");
-        let text = |spec: serde_json::Value, host_network| resolver(pod(spec).spec.as_ref().unwrap(), host_network, &host);
+        let host = HostResolver::parse(
+            "nameserver 127.0.0.53\nnameserver 9.9.9.9\nsearch a b\noptions ndots:1 edns0\n",
+        );
+        let text = |spec: serde_json::Value, host_network| {
+            resolver(pod(spec).spec.as_ref().unwrap(), host_network, &host)
+        };
         assert_eq!(
             text(json!({"dnsPolicy": "ClusterFirst"}), false),
             "nameserver 9.9.9.9\nsearch a b\noptions ndots:1 edns0\n"

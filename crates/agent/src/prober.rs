@@ -90,11 +90,7 @@ async fn command_attempt<R: Runtime>(
     command: Vec<String>,
     timeout: Duration,
 ) -> Seen {
-    let request = ExecRequest {
-        command,
-        timeout: Some(timeout),
-        output_limit: OUTPUT_MAX,
-    };
+    let request = ExecRequest { command, timeout: Some(timeout), output_limit: OUTPUT_MAX };
     match runtime.exec(id, request).await {
         Ok(done) => match done.code {
             Some(0) => success(),
@@ -112,10 +108,9 @@ async fn http_attempt(get: &Get, reach: &Reach, timeout: Duration) -> Seen {
     match get.send(reach, timeout).await {
         Ok(answer) => match (answer.leads_to, answer.status) {
             // Success with a warning: nobody knows what is behind it (section 6.2).
-            (Some(to), status) => (
-                ProbeOutcome::Success,
-                Some(format!("{} answered {status} and leads to {to}", get.shown())),
-            ),
+            (Some(to), status) => {
+                (ProbeOutcome::Success, Some(format!("{} answered {status} and leads to {to}", get.shown())))
+            }
             (None, 200..400) => success(),
             (None, status) => failure(format!("{} answered {status}", get.shown())),
         },

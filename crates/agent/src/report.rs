@@ -85,9 +85,7 @@ impl<R: Runtime> Tasks<R> {
     pub(crate) async fn create_sandbox(self, again: bool) {
         match self.make_ground(again).await {
             Ok(ground) => self.say(Report::Ground(Box::new(ground))),
-            Err(message) => self.happened(Event::SandboxFailed {
-                message: message.into(),
-            }),
+            Err(message) => self.happened(Event::SandboxFailed { message: message.into() }),
         }
     }
 
@@ -97,26 +95,17 @@ impl<R: Runtime> Tasks<R> {
             self.runtime.remove_sandbox(id).await.map_err(|e| e.to_string())?;
         }
         let spec = self.pod.sandbox_spec()?;
-        let sandbox = self
-            .runtime
-            .create_sandbox(spec)
-            .await
-            .map_err(|e| e.to_string())?;
+        let sandbox = self.runtime.create_sandbox(spec).await.map_err(|e| e.to_string())?;
         let pod = self.pod.clone();
         // Walks trees for fsGroup and may wait for a slow disk.
-        tokio::task::spawn_blocking(move || pod.ground(sandbox))
-            .await
-            .map_err(|e| e.to_string())?
+        tokio::task::spawn_blocking(move || pod.ground(sandbox)).await.map_err(|e| e.to_string())?
     }
 
     /// Makes an image available.
     pub(crate) async fn pull(self, container: usize, output: Output) {
         let request = self.pod.pull_request(container);
         match self.runtime.pull_image(request, progress(output)).await {
-            Ok(image) => self.say(Report::Image {
-                container,
-                image: Box::new(image),
-            }),
+            Ok(image) => self.say(Report::Image { container, image: Box::new(image) }),
             Err(e) => self.happened(Event::ImageFailed {
                 container,
                 reason: e.reason().into(),
@@ -156,11 +145,7 @@ impl<R: Runtime> Tasks<R> {
         }
         self.happened(Event::Started { container, attempt });
         let exit = self.wait(&instance).await;
-        self.happened(Event::Exited {
-            container,
-            attempt,
-            exit,
-        });
+        self.happened(Event::Exited { container, attempt, exit });
     }
 
     async fn wait(&self, instance: &Instance) -> Exit {
@@ -296,12 +281,7 @@ impl<R: Runtime> Tasks<R> {
             }
             None => Ended::default(),
         };
-        self.say(Report::Hook {
-            container: instance.container,
-            attempt: instance.attempt,
-            hook,
-            ended,
-        });
+        self.say(Report::Hook { container: instance.container, attempt: instance.attempt, hook, ended });
     }
 }
 
@@ -313,15 +293,8 @@ fn progress(output: Output) -> ProgressSink {
         let second = began.elapsed().as_secs();
         if shown.swap(second, Ordering::Relaxed) < second {
             let mib = |bytes: u64| bytes >> 20;
-            let total = progress
-                .total_bytes
-                .map(|t| format!(" of {}", mib(t)))
-                .unwrap_or_default();
-            output.note(&format!(
-                "pulling {}: {}{total} MiB",
-                progress.reference,
-                mib(progress.done_bytes)
-            ));
+            let total = progress.total_bytes.map(|t| format!(" of {}", mib(t))).unwrap_or_default();
+            output.note(&format!("pulling {}: {}{total} MiB", progress.reference, mib(progress.done_bytes)));
         }
     })
 }

@@ -95,10 +95,8 @@ pub async fn run<R: Runtime>(
     let options = Arc::new(options);
     let companions = Arc::new(companions);
     let host = Arc::new(Host::here());
-    let events = EventsFile::create(options.events.as_deref()).map_err(|source| RunError::File {
-        path: options.events.clone().unwrap_or_default(),
-        source,
-    })?;
+    let events = EventsFile::create(options.events.as_deref())
+        .map_err(|source| RunError::File { path: options.events.clone().unwrap_or_default(), source })?;
     let sinks = Sinks {
         logs: Some(Logs::start(output.clone())?),
         output: output.clone(),
@@ -124,14 +122,7 @@ pub async fn run<R: Runtime>(
     let mut workers = JoinSet::new();
     let mut running = Vec::new();
     for (index, (context, plan)) in contexts.into_iter().enumerate() {
-        let worker = Worker::new(
-            runtime.clone(),
-            context.clone(),
-            plan,
-            index,
-            stop.clone(),
-            sinks.clone(),
-        );
+        let worker = Worker::new(runtime.clone(), context.clone(), plan, index, stop.clone(), sinks.clone());
         let task = workers.spawn(worker.run());
         running.push((task.id(), context));
     }
@@ -222,18 +213,9 @@ mod tests {
 
     #[test]
     fn the_first_failure_is_the_result() {
-        let ok = PodResult {
-            phase: Phase::Succeeded,
-            failed: None,
-        };
-        let failed = |at: u64, code: i32| PodResult {
-            phase: Phase::Failed,
-            failed: Some((Time(at), code)),
-        };
-        let without = PodResult {
-            phase: Phase::Failed,
-            failed: None,
-        };
+        let ok = PodResult { phase: Phase::Succeeded, failed: None };
+        let failed = |at: u64, code: i32| PodResult { phase: Phase::Failed, failed: Some((Time(at), code)) };
+        let without = PodResult { phase: Phase::Failed, failed: None };
         let table = [
             (vec![ok], 0),
             (vec![], 0),

@@ -16,9 +16,8 @@ pub(crate) fn identity(spec: &PodSpec, container: &Container, state_dir: &Path) 
     let own = container.security_context.as_ref();
     let privileged = privileged(container);
     let capabilities = own.and_then(|c| c.capabilities.as_ref());
-    let profile = own
-        .and_then(|c| c.seccomp_profile.as_ref())
-        .or(pod.and_then(|p| p.seccomp_profile.as_ref()));
+    let profile =
+        own.and_then(|c| c.seccomp_profile.as_ref()).or(pod.and_then(|p| p.seccomp_profile.as_ref()));
     let mut groups = Vec::new();
     let pod_groups = pod.and_then(|p| p.supplemental_groups.as_deref()).unwrap_or(&[]);
     let fs_group = pod.and_then(|p| p.fs_group);
@@ -29,12 +28,8 @@ pub(crate) fn identity(spec: &PodSpec, container: &Container, state_dir: &Path) 
         }
     }
     Ok(Identity {
-        run_as_user: own
-            .and_then(|c| c.run_as_user)
-            .or(pod.and_then(|p| p.run_as_user)),
-        run_as_group: own
-            .and_then(|c| c.run_as_group)
-            .or(pod.and_then(|p| p.run_as_group)),
+        run_as_user: own.and_then(|c| c.run_as_user).or(pod.and_then(|p| p.run_as_user)),
+        run_as_group: own.and_then(|c| c.run_as_group).or(pod.and_then(|p| p.run_as_group)),
         run_as_non_root: own
             .and_then(|c| c.run_as_non_root)
             .or(pod.and_then(|p| p.run_as_non_root))
@@ -74,14 +69,9 @@ fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, state_dir: &Path)
         "Localhost" => {
             let name = profile.localhost_profile.as_deref().unwrap_or("");
             let relative = Path::new(name);
-            let inside = |p: &Path| {
-                p.components()
-                    .all(|c| matches!(c, std::path::Component::Normal(_)))
-            };
+            let inside = |p: &Path| p.components().all(|c| matches!(c, std::path::Component::Normal(_)));
             if name.is_empty() || !inside(relative) {
-                return Err(format!(
-                    "localhostProfile {name:?} must be a relative path without `..`"
-                ));
+                return Err(format!("localhostProfile {name:?} must be a relative path without `..`"));
             }
             let path: PathBuf = state_dir.join(SECCOMP_DIR).join(relative);
             match path.is_file() {
@@ -110,27 +100,13 @@ pub(crate) fn mask_paths(container: &Container) -> bool {
 
 /// Limits of a container or of a pod as a whole.
 pub(crate) fn resources(requirements: Option<&ResourceRequirements>) -> Result<Resources, String> {
-    let limit = |name: &str| {
-        requirements
-            .and_then(|r| r.limits.as_ref())
-            .and_then(|l| l.get(name))
-    };
-    let request = |name: &str| {
-        requirements
-            .and_then(|r| r.requests.as_ref())
-            .and_then(|l| l.get(name))
-    };
+    let limit = |name: &str| requirements.and_then(|r| r.limits.as_ref()).and_then(|l| l.get(name));
+    let request = |name: &str| requirements.and_then(|r| r.requests.as_ref()).and_then(|l| l.get(name));
     let some = |value: u64| (value > 0).then_some(value);
     Ok(Resources {
         cpu_request_milli: request("cpu").map(quantity::milli_value).transpose()?,
-        cpu_limit_milli: limit("cpu")
-            .map(quantity::milli_value)
-            .transpose()?
-            .and_then(some),
-        memory_limit_bytes: limit("memory")
-            .map(quantity::value)
-            .transpose()?
-            .and_then(some),
+        cpu_limit_milli: limit("cpu").map(quantity::milli_value).transpose()?.and_then(some),
+        memory_limit_bytes: limit("memory").map(quantity::value).transpose()?.and_then(some),
         pids_limit: None,
         oom_score_adj: None,
     })

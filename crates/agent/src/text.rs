@@ -11,10 +11,7 @@ pub(crate) fn excerpt(output: &[u8]) -> Option<String> {
         return None;
     }
     if line.len() > EXCERPT_MAX {
-        let end = (0..=EXCERPT_MAX)
-            .rev()
-            .find(|at| line.is_char_boundary(*at))
-            .unwrap_or(0);
+        let end = (0..=EXCERPT_MAX).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0);
         line.truncate(end);
         line.push('…');
     }

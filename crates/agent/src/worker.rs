@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 use outrigger_lifecycle::trace::{Entry, Recorder};
 use outrigger_lifecycle::{
-    Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, Observation, Phase, Plan, ProbeKind, Role,
-    StatusFacts, StopCause, Time, phase, pod_status,
+    Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, Observation, Phase, Plan, ProbeKind,
+    Role, StatusFacts, StopCause, Time, phase, pod_status,
 };
 use outrigger_runtime::{Image, Runtime};
 use tokio::sync::{mpsc, watch};
@@ -136,12 +136,7 @@ impl<R: Runtime> Worker<R> {
             ..StatusFacts::default()
         };
         Worker {
-            tasks: Tasks {
-                runtime,
-                pod: pod.clone(),
-                clock,
-                reports: tx,
-            },
+            tasks: Tasks { runtime, pod: pod.clone(), clock, reports: tx },
             engine: Engine::new(plan, clock.now().time),
             pod,
             index,
@@ -211,9 +206,7 @@ impl<R: Runtime> Worker<R> {
     fn stop_order(&mut self) {
         let order = *self.stop.borrow_and_update();
         if order.times > 0 {
-            self.handle(Event::StopRequested {
-                grace_ms: order.grace_ms,
-            });
+            self.handle(Event::StopRequested { grace_ms: order.grace_ms });
         }
     }
 
@@ -231,19 +224,9 @@ impl<R: Runtime> Worker<R> {
                 self.slots[container].image = Some(*image);
                 Event::ImageReady { container }
             }
-            Report::Hook {
-                container,
-                attempt,
-                hook,
-                ended,
-            } => {
+            Report::Hook { container, attempt, hook, ended } => {
                 self.hook_output(container, hook, &ended.output);
-                Event::HookEnded {
-                    container,
-                    attempt,
-                    hook,
-                    error: ended.error.map(Into::into),
-                }
+                Event::HookEnded { container, attempt, hook, error: ended.error.map(Into::into) }
             }
         };
         match event {
@@ -297,12 +280,7 @@ impl<R: Runtime> Worker<R> {
                 self.background.spawn(tasks.pull(container, self.sinks.output.clone()));
             }
             Action::Start { container, attempt } => self.start(container, attempt),
-            Action::RunHook {
-                container,
-                attempt,
-                hook,
-                deadline,
-            } => {
+            Action::RunHook { container, attempt, hook, deadline } => {
                 let limit = deadline.map(|at| Duration::from_millis(at.since(stamp.time)));
                 let Some(ground) = self.ground.clone() else { return };
                 if let Some(current) = self.current(container, attempt) {
@@ -311,20 +289,12 @@ impl<R: Runtime> Worker<R> {
                     current.hooks.push((hook, task));
                 }
             }
-            Action::CancelHook {
-                container,
-                attempt,
-                hook,
-            } => {
+            Action::CancelHook { container, attempt, hook } => {
                 if let Some(current) = self.current(container, attempt) {
                     current.hooks.retain(|(kind, _)| *kind != hook);
                 }
             }
-            Action::Probe {
-                container,
-                attempt,
-                kind,
-            } => {
+            Action::Probe { container, attempt, kind } => {
                 let plan = self.engine.plan().containers[container].probe(kind);
                 let timeout = Duration::from_millis(plan.map_or(1_000, |p| p.timeout_ms));
                 let Some(ground) = self.ground.clone() else { return };
@@ -334,11 +304,7 @@ impl<R: Runtime> Worker<R> {
                     current.probes.insert(kind, task);
                 }
             }
-            Action::Terminate {
-                container,
-                attempt,
-                kill_at,
-            } => {
+            Action::Terminate { container, attempt, kill_at } => {
                 let grace = Duration::from_millis(kill_at.since(stamp.time));
                 if let Some(current) = self.current(container, attempt) {
                     let id = current.instance.id.clone();
@@ -368,11 +334,7 @@ impl<R: Runtime> Worker<R> {
         let slot = &mut self.slots[container];
         let id = self.pod.container_id(container, slot.tries);
         slot.tries += 1;
-        let instance = Instance {
-            container,
-            attempt,
-            id: id.clone(),
-        };
+        let instance = Instance { container, attempt, id: id.clone() };
         let facts = &mut self.facts.containers[container];
         let shown = format!("{}://{id}", self.tasks.runtime.name());
         facts.last_container_id = facts.container_id.replace(shown);
@@ -510,10 +472,7 @@ fn result(plan: &Plan, obs: &Observation) -> PodResult {
         .filter_map(|(_, c)| c.exit.as_ref().filter(|e| e.failed()))
         .map(|exit| (exit.finished_at, exit.code))
         .min_by_key(|(at, _)| *at);
-    PodResult {
-        phase: phase(plan, obs),
-        failed,
-    }
+    PodResult { phase: phase(plan, obs), failed }
 }
 
 #[cfg(test)]

@@ -27,14 +27,10 @@ pub(crate) async fn check(reach: &Reach, port: u16, service: &str, timeout: Dura
 }
 
 async fn ask(reach: &Reach, port: u16, service: &str, timeout: Duration) -> Result<(), String> {
-    let stream = reach
-        .connect(None, port, timeout)
-        .await
-        .map_err(|e| brief(&e))?;
+    let stream = reach.connect(None, port, timeout).await.map_err(|e| brief(&e))?;
     let failed = |e: hyper::Error| format!("no gRPC answer: {e}");
-    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-        .await
-        .map_err(failed)?;
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(failed)?;
     let _connection = Task::spawn(connection);
     let request = Request::post(format!("http://{}:{port}/grpc.health.v1.Health/Check", bracketed(reach)))
         .version(Version::HTTP_2)

@@ -51,7 +51,11 @@ pub(crate) enum NoAnswer {
 
 impl Get {
     /// What an httpGet action asks for.
-    pub(crate) fn new(container: &Container, action: &HTTPGetAction, user_agent: &str) -> Result<Get, String> {
+    pub(crate) fn new(
+        container: &Container,
+        action: &HTTPGetAction,
+        user_agent: &str,
+    ) -> Result<Get, String> {
         let mut headers = HeaderMap::new();
         for header in action.http_headers.iter().flatten() {
             let name = HeaderName::try_from(&header.name)
@@ -75,10 +79,7 @@ impl Get {
         Ok(Get {
             host: action.host.clone().filter(|h| !h.is_empty()),
             port: super::port(container, &action.port)?,
-            tls: action
-                .scheme
-                .as_deref()
-                .is_some_and(|s| s.eq_ignore_ascii_case("https")),
+            tls: action.scheme.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("https")),
             path: format!("{slash}{path}"),
             headers,
         })
@@ -98,18 +99,12 @@ impl Get {
         for _ in 0..=REDIRECTS_MAX {
             let (status, location) = get.once(reach, timeout).await?;
             let Some(location) = location.filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308)) else {
-                return Ok(Answer {
-                    status,
-                    leads_to: None,
-                });
+                return Ok(Answer { status, leads_to: None });
             };
             match get.redirected(reach, &location) {
                 Some(next) => get = next,
                 None => {
-                    return Ok(Answer {
-                        status,
-                        leads_to: Some(location),
-                    });
+                    return Ok(Answer { status, leads_to: Some(location) });
                 }
             }
         }
@@ -175,11 +170,7 @@ impl Get {
         let _connection = Task::spawn(connection);
         let response = sender.send_request(self.request(reach)?).await.map_err(silence)?;
         let status = response.status().as_u16();
-        let location = response
-            .headers()
-            .get(LOCATION)
-            .and_then(|l| l.to_str().ok())
-            .map(str::to_owned);
+        let location = response.headers().get(LOCATION).and_then(|l| l.to_str().ok()).map(str::to_owned);
         drain(response.into_body()).await.map_err(silence)?;
         Ok((status, location))
     }

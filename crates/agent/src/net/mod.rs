@@ -2,6 +2,8 @@
 
 pub(crate) mod grpc;
 pub(crate) mod http;
+#[cfg(test)]
+pub(crate) mod test_server;
 mod tls;
 
 use std::io;
@@ -28,10 +30,7 @@ impl Reach {
     /// How a pod in this sandbox is reached.
     pub(crate) fn of(sandbox: &Sandbox) -> Self {
         let own = sandbox.ips.first().filter(|_| sandbox.netns.is_some());
-        Reach {
-            netns: sandbox.netns.clone(),
-            ip: own.copied().unwrap_or(Ipv4Addr::LOCALHOST.into()),
-        }
+        Reach { netns: sandbox.netns.clone(), ip: own.copied().unwrap_or(Ipv4Addr::LOCALHOST.into()) }
     }
 
     /// Connects to a host of the manifest's, or to the pod itself.
@@ -65,19 +64,13 @@ pub(crate) fn port(container: &Container, written: &IntOrString) -> Result<u16, 
         IntOrString::Int(number) => *number,
         IntOrString::String(name) => {
             let ports = container.ports.iter().flatten();
-            let named = ports
-                .filter(|p| p.name.as_deref() == Some(name))
-                .map(|p| p.container_port)
-                .next();
+            let named = ports.filter(|p| p.name.as_deref() == Some(name)).map(|p| p.container_port).next();
             named
                 .or_else(|| name.parse().ok())
                 .ok_or_else(|| format!("container {:?} has no port named {name:?}", container.name))?
         }
     };
-    u16::try_from(number)
-        .ok()
-        .filter(|n| *n > 0)
-        .ok_or_else(|| format!("{number} is not a port"))
+    u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| format!("{number} is not a port"))
 }
 
 /// An error of the network in a few words.

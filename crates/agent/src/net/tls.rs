@@ -67,7 +67,11 @@ fn config() -> io::Result<Arc<ClientConfig>> {
 }
 
 /// Shakes hands with whoever is there.
-pub(super) async fn handshake(stream: TcpStream, host: Option<&str>, ip: IpAddr) -> io::Result<TlsStream<TcpStream>> {
+pub(super) async fn handshake(
+    stream: TcpStream,
+    host: Option<&str>,
+    ip: IpAddr,
+) -> io::Result<TlsStream<TcpStream>> {
     let name = match host.filter(|h| !h.is_empty()) {
         Some(host) => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
         None => ServerName::IpAddress(ip.into()),

@@ -29,9 +29,8 @@ pub(super) fn check(path: &Path, kind: &str) -> Result<(), String> {
         }
         _ => {}
     }
-    let found = fs::metadata(path)
-        .map_err(|e| format!("hostPath type check failed: {shown}: {e}"))?
-        .file_type();
+    let found =
+        fs::metadata(path).map_err(|e| format!("hostPath type check failed: {shown}: {e}"))?.file_type();
     let (fits, wanted) = match kind {
         "" => (true, ""),
         "Directory" | "DirectoryOrCreate" => (found.is_dir(), "a directory"),

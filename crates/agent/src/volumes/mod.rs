@@ -58,15 +58,10 @@ impl Volumes {
         let spec = source.fields.pod.spec.as_ref();
         let mut by_name = BTreeMap::new();
         for volume in spec.and_then(|s| s.volumes.as_deref()).unwrap_or(&[]) {
-            let made = source
-                .set_up_one(volume)
-                .map_err(|e| format!("volume {:?}: {e}", volume.name))?;
+            let made = source.set_up_one(volume).map_err(|e| format!("volume {:?}: {e}", volume.name))?;
             by_name.insert(volume.name.clone(), made);
         }
-        Ok(Volumes {
-            by_name,
-            subpath_dir: source.pod_dir.join("subpaths"),
-        })
+        Ok(Volumes { by_name, subpath_dir: source.pod_dir.join("subpaths") })
     }
 
     /// The mounts of a container, in the order of the manifest. `variable` resolves `subPathExpr`.
@@ -141,13 +136,9 @@ fn sub_path<'v>(
         (_, Some(path)) if !path.is_empty() => path.clone(),
         _ => return Ok(None),
     };
-    let escapes = Path::new(&path)
-        .components()
-        .any(|c| matches!(c, std::path::Component::ParentDir));
+    let escapes = Path::new(&path).components().any(|c| matches!(c, std::path::Component::ParentDir));
     if path.starts_with('/') || escapes {
-        return Err(format!(
-            "subPath {path:?} must be relative and must not contain `..`"
-        ));
+        return Err(format!("subPath {path:?} must be relative and must not contain `..`"));
     }
     Ok(Some(path))
 }
@@ -155,10 +146,7 @@ fn sub_path<'v>(
 impl Source<'_> {
     fn set_up_one(&self, volume: &VolumeSpec) -> Result<Volume, String> {
         let path = self.pod_dir.join("volumes").join(&volume.name);
-        let writable = |path: PathBuf| Volume {
-            path,
-            read_only: false,
-        };
+        let writable = |path: PathBuf| Volume { path, read_only: false };
         if let Some(host) = &volume.host_path {
             let path = PathBuf::from(&host.path);
             host_path::check(&path, host.type_.as_deref().unwrap_or(""))?;
@@ -191,10 +179,7 @@ impl Source<'_> {
                 .join(files::safe_name(&claim.claim_name)?);
             shared_directory(&path)?;
             self.own(&path, false)?;
-            return Ok(Volume {
-                path,
-                read_only: claim.read_only == Some(true),
-            });
+            return Ok(Volume { path, read_only: claim.read_only == Some(true) });
         }
         if volume.ephemeral.is_some() {
             shared_directory(&path)?;
@@ -211,10 +196,7 @@ impl Source<'_> {
         }
         payload.write(&path)?;
         self.own(&path, true)?;
-        Ok(Volume {
-            path,
-            read_only: true,
-        })
+        Ok(Volume { path, read_only: true })
     }
 
     fn namespace(&self) -> &str {
@@ -223,12 +205,7 @@ impl Source<'_> {
 
     /// Gives the volume to the pod's fsGroup.
     fn own(&self, path: &Path, read_only: bool) -> Result<(), String> {
-        let context = self
-            .fields
-            .pod
-            .spec
-            .as_ref()
-            .and_then(|s| s.security_context.as_ref());
+        let context = self.fields.pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
         let Some(group) = context.and_then(|c| c.fs_group) else {
             return Ok(());
         };
@@ -268,10 +245,7 @@ fn directory(path: &Path, mode: u32) -> Result<(), String> {
 fn in_memory(path: &Path, size: Option<u64>, mode: u32) -> Result<(), String> {
     directory(path, mode)?;
     mounts::tmpfs(path, size, mode).map_err(|e: io::Error| {
-        format!(
-            "cannot mount a memory file system at {}: {e}; this needs root",
-            path.display()
-        )
+        format!("cannot mount a memory file system at {}: {e}; this needs root", path.display())
     })
 }
 

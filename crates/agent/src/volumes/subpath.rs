@@ -41,13 +41,7 @@ fn prepare_target(at: &Path, directory: bool) -> io::Result<()> {
 
 /// Opens `sub_path` below `volume`, making directories on the way.
 fn resolve(volume: &Path, sub_path: &Path) -> io::Result<OwnedFd> {
-    let root = openat2(
-        CWD,
-        volume,
-        OFlags::PATH | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::empty(),
-    )?;
+    let root = openat2(CWD, volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::empty())?;
     let mode = Mode::from_raw_mode(fs::metadata(volume)?.mode() & 0o7777);
     let mut current = open(volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let mut walked = PathBuf::new();

@@ -25,24 +25,15 @@ impl Fixture {
         let mut objects = Companions::default();
         let key = |name: &str| ("ns".to_owned(), name.to_owned());
         let map = json!({"data": {"a": "1", "b": "2"}, "binaryData": {"bin": "AAE="}});
-        objects
-            .config_maps
-            .insert(key("map"), serde_json::from_value(map).unwrap());
+        objects.config_maps.insert(key("map"), serde_json::from_value(map).unwrap());
         let secret = json!({"data": {"password": "aHVudGVyMg=="}});
-        objects
-            .secrets
-            .insert(key("secret"), serde_json::from_value(secret).unwrap());
+        objects.secrets.insert(key("secret"), serde_json::from_value(secret).unwrap());
         let container = json!({"name": "c", "resources": {"limits": {"memory": "64Mi"}}});
         Some(Fixture {
             dir: tempfile::tempdir().unwrap(),
             pod: pod.unwrap(),
             objects,
-            host: Host {
-                name: "node".into(),
-                ip: None,
-                cpu_milli: 1_000,
-                memory_bytes: 1 << 30,
-            },
+            host: Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 30 },
             containers: vec![serde_json::from_value(container).unwrap()],
         })
     }
@@ -53,11 +44,7 @@ impl Fixture {
 
     fn set_up(&self) -> Result<Volumes, String> {
         Volumes::set_up(&Source {
-            fields: Fields {
-                pod: &self.pod,
-                pod_ips: &[],
-                host: &self.host,
-            },
+            fields: Fields { pod: &self.pod, pod_ips: &[], host: &self.host },
             containers: &self.containers,
             objects: &self.objects,
             pod_dir: &self.pod_dir(),
@@ -68,8 +55,7 @@ impl Fixture {
     fn mounts(&self, mounts: serde_json::Value) -> Result<Vec<Mount>, String> {
         let container = json!({"name": "c", "volumeMounts": mounts});
         let container = serde_json::from_value(container).unwrap();
-        self.set_up()?
-            .mounts(&container, |name| (name == "SUB").then_some("from-env"))
+        self.set_up()?.mounts(&container, |name| (name == "SUB").then_some("from-env"))
     }
 }
 
@@ -145,22 +131,10 @@ fn what_cannot_be_had_is_said() {
             json!({"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}),
             "no cluster here to issue tokens",
         ),
-        (
-            json!({"nfs": {"server": "s", "path": "/"}}),
-            "volumes of type nfs are not supported",
-        ),
-        (
-            json!({"hostPath": {"path": "/no/such/dir", "type": "Directory"}}),
-            "type check failed",
-        ),
-        (
-            json!({"persistentVolumeClaim": {"claimName": "../../etc"}}),
-            "is not a name",
-        ),
-        (
-            json!({"emptyDir": {"medium": "HugePages"}}),
-            "medium \"HugePages\" is not supported",
-        ),
+        (json!({"nfs": {"server": "s", "path": "/"}}), "volumes of type nfs are not supported"),
+        (json!({"hostPath": {"path": "/no/such/dir", "type": "Directory"}}), "type check failed"),
+        (json!({"persistentVolumeClaim": {"claimName": "../../etc"}}), "is not a name"),
+        (json!({"emptyDir": {"medium": "HugePages"}}), "medium \"HugePages\" is not supported"),
     ];
     for (mut volume, expected) in table {
         volume["name"] = json!("v");
@@ -168,10 +142,7 @@ fn what_cannot_be_had_is_said() {
             return;
         };
         let error = fixture.set_up().unwrap_err();
-        assert!(
-            error.starts_with("volume \"v\": ") && error.contains(expected),
-            "{error}"
-        );
+        assert!(error.starts_with("volume \"v\": ") && error.contains(expected), "{error}");
     }
 }
 
@@ -190,10 +161,7 @@ fn empty_dirs_and_claims_are_for_everybody() {
     assert_eq!((mode(&at("disk")), mode(&at("memory"))), (0o777, 0o777));
     assert!(is_tmpfs(&at("memory")) && !is_tmpfs(&at("disk")));
     fs::write(at("memory/small"), vec![0; 1 << 19]).unwrap();
-    assert!(
-        fs::write(at("memory/big"), vec![0; 2 << 20]).is_err(),
-        "sizeLimit is enforced"
-    );
+    assert!(fs::write(at("memory/big"), vec![0; 2 << 20]).is_err(), "sizeLimit is enforced");
     let claim = fixture.dir.path().join("state/volumes/ns/data");
     fs::write(claim.join("kept"), "x").unwrap();
     remove_tree(&fixture.pod_dir()).unwrap();
@@ -251,14 +219,8 @@ fn mounts_follow_the_manifest() {
 
     let bad = [
         (json!({"name": "no", "mountPath": "/x"}), "there is no volume \"no\""),
-        (
-            json!({"name": "disk", "mountPath": "/x", "subPath": "a/../../b"}),
-            "must not contain `..`",
-        ),
-        (
-            json!({"name": "disk", "mountPath": "/x", "subPath": "/abs"}),
-            "must be relative",
-        ),
+        (json!({"name": "disk", "mountPath": "/x", "subPath": "a/../../b"}), "must not contain `..`"),
+        (json!({"name": "disk", "mountPath": "/x", "subPath": "/abs"}), "must be relative"),
         (
             json!({"name": "disk", "mountPath": "/x", "subPathExpr": "$(NOPE)"}),
             "variable \"NOPE\" has no value",

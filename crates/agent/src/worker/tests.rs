@@ -1,0 +1,289 @@
+use super::*;
+use crate::fake::{FakeRuntime, Script};
+use crate::fields::Host;
+use crate::output::Format;
+use crate::run::RunOptions;
+use outrigger_lifecycle::{FeatureGates, PodInput, plan};
+use outrigger_manifest::{Companions, apply_defaults};
+use outrigger_runtime::{NetworkMode, RuntimeError};
+use serde_json::{Value, json};
+use std::path::Path;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// A pod in the hands of a worker, on a clock that jumps.
+struct Running {
+    worker: JoinHandle<PodResult>,
+    orders: watch::Sender<StopOrder>,
+    dir: tempfile::TempDir,
+}
+
+impl Running {
+    fn start(runtime: &Arc<FakeRuntime>, spec: Value) -> Running {
+        let mut pod: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec}))
+                .unwrap();
+        for c in
+            pod.spec.iter_mut().flat_map(|s| s.init_containers.iter_mut().flatten().chain(&mut s.containers))
+        {
+            c.image.get_or_insert_with(|| "image:1".into());
+        }
+        apply_defaults(&mut pod);
+        let input = PodInput { pod: pod.clone(), ..PodInput::default() };
+        let plan = plan(&input, &FeatureGates::default()).unwrap().plan;
+        let dir = tempfile::tempdir().unwrap();
+        let options = RunOptions {
+            state_dir: dir.path().canonicalize().unwrap(),
+            run_id: "run".into(),
+            events: Some(dir.path().join("events")),
+            status: Some(dir.path().join("status")),
+            grace_ms: None,
+            pull: None,
+            network: NetworkMode::Private,
+            publish: Vec::new(),
+        };
+        let host = Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 30 };
+        let sinks = Sinks {
+            output: Output::captured(Format::Plain, true).0,
+            logs: None,
+            events: Arc::new(EventsFile::create(options.events.as_deref()).unwrap()),
+            board: Board::new(options.status.as_deref(), 1),
+        };
+        let (orders, stop) = watch::channel(StopOrder::default());
+        let companions = Arc::new(Companions::default());
+        let context = PodContext::new(pod, &plan, companions, Arc::new(host), Arc::new(options), 0).unwrap();
+        let worker = Worker::new(runtime.clone(), Arc::new(context), plan, 0, stop, sinks);
+        Running { worker: tokio::spawn(worker.run()), orders, dir }
+    }
+
+    fn order(&self, times: u32, grace_ms: Option<u64>) {
+        self.orders.send_replace(StopOrder { times, grace_ms });
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&std::fs::read_to_string(self.dir.path().join("status")).unwrap()).unwrap()
+    }
+
+    fn events(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.dir.path().join("events")).unwrap();
+        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    }
+
+    /// Waits until the status says something, on the jumping clock.
+    async fn until(&self, what: impl Fn(&Value) -> bool) {
+        for _ in 0..20_000 {
+            if self.dir.path().join("status").exists() && what(&self.status()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("never came true: {:#}", self.status()["status"]);
+    }
+
+    async fn end(self) -> (PodResult, tempfile::TempDir) {
+        (self.worker.await.unwrap(), self.dir)
+    }
+}
+
+fn position(calls: &[String], call: &str) -> usize {
+    calls.iter().position(|c| c == call).unwrap_or_else(|| panic!("no {call:?} in {calls:?}"))
+}
+
+fn waiting(status: &Value, container: usize) -> Option<&str> {
+    status["status"]["containerStatuses"][container]["state"]["waiting"]["reason"].as_str()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_with_a_sidecar_runs_in_order_and_leaves_nothing() {
+    let runtime = FakeRuntime::new([
+        ("init", Script::job(100, 0)),
+        ("main", Script { message: "well done", ..Script::job(500, 0) }),
+    ]);
+    let running = Running::start(
+        &runtime,
+        json!({"restartPolicy": "Never",
+            "initContainers": [{"name": "init"}, {"name": "side", "restartPolicy": "Always",
+                "startupProbe": {"exec": {"command": ["true"]}}, "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}],
+            "containers": [{"name": "main"}]}),
+    );
+    running.until(|s| s["status"]["phase"] == "Succeeded").await;
+    let (status, events) = (running.status(), running.events());
+    let (result, dir) = running.end().await;
+    assert_eq!(result, PodResult { phase: Phase::Succeeded, failed: None });
+    let calls = runtime.calls();
+    let order = [
+        "sandbox p",
+        "start init#0",
+        "create side",
+        "start side#0",
+        "exec side",
+        "start main#0",
+        "term side",
+        "remove sandbox",
+    ];
+    assert!(order.windows(2).all(|w| position(&calls, w[0]) < position(&calls, w[1])), "{calls:?}");
+    assert_eq!(runtime.left(), 0, "every record is removed");
+    assert_eq!(std::fs::read_dir(dir.path().join("pods")).unwrap().count(), 0, "the pod's directory is gone");
+    let main = &status["status"]["containerStatuses"][0];
+    assert_eq!(main["state"]["terminated"]["message"], "well done");
+    assert!(main["containerID"].as_str().unwrap().starts_with("fake://run-0-2-0-main"), "{main}");
+    assert_eq!(status["status"]["podIP"], "10.0.0.7");
+    assert_eq!(status["spec"]["nodeName"], "node");
+    for event in &events {
+        assert_eq!(event["pod"], "p");
+        assert!(event["time"].as_str().unwrap().ends_with('Z') && event["event"].is_string(), "{event}");
+        assert!(event.get("container").is_none_or(Value::is_string), "{event}");
+    }
+    let output = events.iter().find(|e| e["event"] == "hook-output").unwrap();
+    assert_eq!((&output["hook"], &output["output"]), (&json!("preStop"), &json!("x")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_cannot_be_started_is_an_exit_with_128() {
+    let refusal: fn() -> RuntimeError = || RuntimeError::Start("no such file".into());
+    let runtime = FakeRuntime::new([("main", Script { refusals: vec![refusal], ..Script::default() })]);
+    let running =
+        Running::start(&runtime, json!({"restartPolicy": "Never", "containers": [{"name": "main"}]}));
+    running.until(|s| s["status"]["phase"] == "Failed").await;
+    let ended = &running.status()["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(
+        (&ended["exitCode"], &ended["reason"], &ended["message"]),
+        (&json!(128), &json!("StartError"), &json!("no such file"))
+    );
+    assert_eq!(running.end().await.0.failed.map(|(_, code)| code), Some(128));
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_shown_and_tried_again() {
+    let refusal: fn() -> RuntimeError = || RuntimeError::Create("no space".into());
+    let runtime = FakeRuntime::new([("main", Script { refusals: vec![refusal; 2], ..Script::job(10, 3) })]);
+    let running =
+        Running::start(&runtime, json!({"restartPolicy": "Never", "containers": [{"name": "main"}]}));
+    running.until(|s| waiting(s, 0) == Some("CreateContainerError")).await;
+    running.until(|s| s["status"]["phase"] == "Failed").await;
+    let calls = runtime.calls();
+    assert_eq!(calls.iter().filter(|c| *c == "create main").count(), 3, "{calls:?}");
+    assert_eq!(running.end().await.0.failed.map(|(_, code)| code), Some(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_reference_never_reaches_the_runtime() {
+    let runtime = FakeRuntime::new([]);
+    let from = json!({"configMapKeyRef": {"name": "no", "key": "k"}});
+    let running = Running::start(
+        &runtime,
+        json!({"containers": [{"name": "main", "env": [{"name": "V", "valueFrom": from}]}, {"name": "other"}]}),
+    );
+    running.until(|s| waiting(s, 0) == Some("CreateContainerConfigError")).await;
+    running.until(|s| s["status"]["containerStatuses"][1]["ready"] == true).await;
+    running.order(1, None);
+    let (result, _dir) = running.end().await;
+    assert_eq!(result.phase, Phase::Failed);
+    let calls = runtime.calls();
+    assert!(
+        !calls.contains(&"create main".to_owned()) && calls.contains(&"term other".to_owned()),
+        "{calls:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_is_not_there_is_shown() {
+    let runtime = FakeRuntime::new([]);
+    let running = Running::start(&runtime, json!({"containers": [{"name": "main", "image": "none"}]}));
+    running.until(|s| waiting(s, 0) == Some("ErrImageNeverPull")).await;
+    running.order(1, None);
+    running.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_hook_of_one_container_holds_no_other_up_g13() {
+    let runtime = FakeRuntime::new([
+        ("sick", Script { exec: (1, Duration::from_secs(60)), ..Script::default() }),
+        ("crash", Script::job(3_000, 1)),
+    ]);
+    let running = Running::start(
+        &runtime,
+        json!({"terminationGracePeriodSeconds": 120, "containers": [
+            {"name": "sick", "livenessProbe": {"tcpSocket": {"port": 1}, "periodSeconds": 1, "failureThreshold": 1},
+             "lifecycle": {"preStop": {"exec": {"command": ["slow"]}}}},
+            {"name": "crash"}]}),
+    );
+    // Its probe has failed and its hook runs; the other one comes back meanwhile.
+    let restarts = |s: &Value| s["status"]["containerStatuses"][1]["restartCount"].clone();
+    running.until(|s| restarts(s) == 1).await;
+    let calls = runtime.calls();
+    assert_eq!(calls.iter().filter(|c| *c == "exec sick").count(), 1);
+    let hook = position(&calls, "exec sick");
+    assert!(
+        hook < position(&calls, "start crash#1")
+            && position(&calls, "start crash#1") < position(&calls, "term sick"),
+        "{calls:?}"
+    );
+    running.order(1, Some(0));
+    running.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_a_start_that_hangs_g15() {
+    let runtime =
+        FakeRuntime::new([("main", Script { creation: Duration::from_secs(3_600), ..Script::default() })]);
+    let began = Instant::now();
+    let running = Running::start(
+        &runtime,
+        json!({"terminationGracePeriodSeconds": 5, "containers": [{"name": "main"}]}),
+    );
+    running.until(|_| runtime.calls().contains(&"create main".to_owned())).await;
+    running.order(1, None);
+    running.end().await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn later_orders_shorten_the_grace_g16() {
+    let deaf = || Script { stops_in: None, ..Script::default() };
+    for (times, grace, least, most) in [(1, None, 30.0, 30.5), (2, Some(1), 2.0, 2.5), (3, Some(0), 0.0, 0.5)]
+    {
+        let runtime = FakeRuntime::new([("main", deaf())]);
+        let running = Running::start(&runtime, json!({"containers": [{"name": "main"}]}));
+        running.until(|s| s["status"]["phase"] == "Running").await;
+        let began = Instant::now();
+        running.order(1, None);
+        running.until(|_| runtime.calls().contains(&"term main".to_owned())).await;
+        if times > 1 {
+            running.order(times, grace);
+        }
+        running.end().await;
+        let took = began.elapsed().as_secs_f64();
+        assert!((least..most).contains(&took), "order {times}: {took}");
+        assert!(runtime.calls().contains(&"kill main".to_owned()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_given_before_the_start_counts() {
+    let runtime = FakeRuntime::new([]);
+    let running = Running::start(&runtime, json!({"containers": [{"name": "main"}]}));
+    running.order(1, None);
+    assert_eq!(running.end().await.0.phase, Phase::Failed);
+    assert!(!runtime.calls().iter().any(|c| c.starts_with("start")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn missing_volumes_hold_the_pod_back_with_a_reason() {
+    let runtime = FakeRuntime::new([]);
+    let running = Running::start(
+        &runtime,
+        json!({"containers": [{"name": "main"}],
+            "volumes": [{"name": "v", "hostPath": {"path": "/no/such", "type": "Directory"}}]}),
+    );
+    let failed = |r: &Running| {
+        r.events().iter().any(|e| {
+            e["event"] == "sandbox-failed"
+                && e["message"].as_str().is_some_and(|m| m.contains("volume \"v\""))
+        })
+    };
+    running.until(|_| failed(&running)).await;
+    running.order(1, None);
+    let (_, dir) = running.end().await;
+    assert!(!Path::new(&dir.path().join("pods")).read_dir().unwrap().any(|_| true));
+}

@@ -1,0 +1,255 @@
+//! A runtime made of timers, for the agent's own tests: what is tested is the wiring, not containers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use outrigger_runtime::{
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError, ProgressSink, PullRequest,
+    Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
+};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// How a container behaves.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    /// Runs this long, then exits; `None`: until it is told to stop.
+    pub(crate) runs: Option<Duration>,
+    /// Exit codes, one per instance; the last one stays.
+    pub(crate) codes: Vec<i32>,
+    /// Time from the stop signal to the exit; `None`: it does not listen.
+    pub(crate) stops_in: Option<Duration>,
+    /// What making it says, instance by instance; later ones succeed.
+    pub(crate) refusals: Vec<fn() -> RuntimeError>,
+    /// Making it takes this long.
+    pub(crate) creation: Duration,
+    /// Code of commands in it, and how long they take.
+    pub(crate) exec: (i32, Duration),
+    /// What it writes as its termination message.
+    pub(crate) message: &'static str,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Script {
+            runs: None,
+            codes: vec![0],
+            stops_in: Some(Duration::ZERO),
+            refusals: Vec::new(),
+            creation: Duration::ZERO,
+            exec: (0, Duration::ZERO),
+            message: "",
+        }
+    }
+}
+
+impl Script {
+    /// Runs for some time, then exits.
+    pub(crate) fn job(ms: u64, code: i32) -> Self {
+        Script { runs: Some(Duration::from_millis(ms)), codes: vec![code], ..Script::default() }
+    }
+}
+
+struct Made {
+    name: String,
+    script: Script,
+    attempt: u32,
+    message_file: Option<std::path::PathBuf>,
+    exit: watch::Sender<Option<Exit>>,
+}
+
+/// The runtime.
+pub(crate) struct FakeRuntime {
+    scripts: BTreeMap<String, Script>,
+    made: Mutex<BTreeMap<ContainerId, Arc<Made>>>,
+    calls: Mutex<Vec<String>>,
+    wall: SystemTime,
+    began: Instant,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl FakeRuntime {
+    /// A runtime whose containers follow scripts by name; others run until stopped.
+    pub(crate) fn new(scripts: impl IntoIterator<Item = (&'static str, Script)>) -> Arc<Self> {
+        Arc::new(FakeRuntime {
+            scripts: scripts.into_iter().map(|(n, s)| (n.to_owned(), s)).collect(),
+            made: Mutex::default(),
+            calls: Mutex::default(),
+            wall: SystemTime::now(),
+            began: Instant::now(),
+        })
+    }
+
+    /// All calls so far, `verb container`.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        lock(&self.calls).clone()
+    }
+
+    /// Containers that were made and not removed.
+    pub(crate) fn left(&self) -> usize {
+        lock(&self.made).len()
+    }
+
+    /// A container to run commands in.
+    pub(crate) async fn make(&self, name: &str) -> ContainerId {
+        let id = ContainerId(name.to_owned());
+        let script = self.scripts.get(name).cloned().unwrap_or_default();
+        let made = Made {
+            name: name.to_owned(),
+            script,
+            attempt: 0,
+            message_file: None,
+            exit: watch::channel(None).0,
+        };
+        lock(&self.made).insert(id.clone(), Arc::new(made));
+        id
+    }
+
+    fn note(&self, verb: &str, name: &str) {
+        lock(&self.calls).push(format!("{verb} {name}"));
+    }
+
+    fn time(&self) -> SystemTime {
+        self.wall + self.began.elapsed()
+    }
+
+    fn find(&self, id: &ContainerId) -> Result<Arc<Made>, RuntimeError> {
+        lock(&self.made)
+            .get(id)
+            .cloned()
+            .ok_or(RuntimeError::NotFound { kind: "container", id: id.0.clone() })
+    }
+
+    fn end(&self, made: &Made, code: i32, signal: Option<i32>) {
+        let now = self.time();
+        made.exit.send_if_modified(|exit| {
+            if exit.is_some() {
+                return false;
+            }
+            if let Some(file) = &made.message_file {
+                std::fs::write(file, made.script.message).unwrap();
+            }
+            *exit = Some(Exit { code, signal, oom_killed: false, started_at: now, finished_at: now });
+            true
+        });
+    }
+}
+
+impl Runtime for FakeRuntime {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    async fn pull_image(&self, request: PullRequest, _: ProgressSink) -> Result<Image, ImageError> {
+        if request.reference == "none" {
+            return Err(ImageError::NeverPull { reference: request.reference });
+        }
+        Ok(Image {
+            id: format!("sha256:{}", request.reference),
+            reference: request.reference,
+            layers: Vec::new(),
+            entrypoint: Vec::new(),
+            cmd: Vec::new(),
+            env: Vec::new(),
+            working_dir: None,
+            user: None,
+            stop_signal: None,
+            was_present: true,
+        })
+    }
+
+    async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
+        self.note("sandbox", &spec.pod_name);
+        std::fs::create_dir_all(&spec.pod_dir).unwrap();
+        Ok(Sandbox { id: spec.id, ips: vec!["10.0.0.7".parse().unwrap()], netns: None })
+    }
+
+    async fn remove_sandbox(&self, _: &SandboxId) -> Result<(), RuntimeError> {
+        self.note("remove", "sandbox");
+        Ok(())
+    }
+
+    async fn create_container(
+        &self,
+        _: &SandboxId,
+        spec: ContainerSpec,
+    ) -> Result<ContainerId, RuntimeError> {
+        self.note("create", &spec.name);
+        let mut script = self.scripts.get(&spec.name).cloned().unwrap_or_default();
+        tokio::time::sleep(script.creation).await;
+        let nth = self.calls().iter().filter(|c| **c == format!("create {}", spec.name)).count() - 1;
+        if let Some(refusal) = script.refusals.get(nth) {
+            return Err(refusal());
+        }
+        let code = script.codes.get(spec.attempt as usize).or(script.codes.last()).copied();
+        script.codes = code.into_iter().collect();
+        let log = spec.mounts.iter().find(|m| m.target == std::path::Path::new("/dev/termination-log"));
+        let made = Made {
+            name: spec.name,
+            script,
+            attempt: spec.attempt,
+            message_file: log.map(|m| m.source.clone()),
+            exit: watch::channel(None).0,
+        };
+        lock(&self.made).insert(spec.id.clone(), Arc::new(made));
+        Ok(spec.id)
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<Started, RuntimeError> {
+        let made = self.find(id)?;
+        self.note("start", &format!("{}#{}", made.name, made.attempt));
+        Ok(Started { at: self.time(), pid: 1 })
+    }
+
+    async fn terminate(&self, id: &ContainerId, _: Duration) -> Result<(), RuntimeError> {
+        let made = self.find(id)?;
+        self.note("term", &made.name);
+        if let Some(wait) = made.script.stops_in {
+            tokio::time::sleep(wait).await;
+            self.end(&made, made.script.codes[0], None);
+        }
+        Ok(())
+    }
+
+    async fn kill(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        if let Ok(made) = self.find(id) {
+            self.note("kill", &made.name);
+            self.end(&made, 137, Some(9));
+        }
+        Ok(())
+    }
+
+    async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
+        let made = self.find(id)?;
+        let mut exit = made.exit.subscribe();
+        if let Some(runs) = made.script.runs {
+            tokio::select! {
+                () = tokio::time::sleep(runs) => self.end(&made, made.script.codes[0], None),
+                _ = exit.wait_for(Option::is_some) => {}
+            }
+        }
+        let exit = exit.wait_for(Option::is_some).await.map(|e| e.clone());
+        exit.ok().flatten().ok_or(RuntimeError::Other("gone".into()))
+    }
+
+    async fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecOutput, RuntimeError> {
+        let made = self.find(id)?;
+        let (code, time) = made.script.exec;
+        self.note("exec", &made.name);
+        let work = tokio::time::sleep(time);
+        let output = request.command.join(" ").into_bytes();
+        match tokio::time::timeout(request.timeout.unwrap_or(Duration::MAX), work).await {
+            Ok(()) => Ok(ExecOutput { code: Some(code), output }),
+            Err(_) => Ok(ExecOutput { code: None, output }),
+        }
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        lock(&self.made).remove(id);
+        Ok(())
+    }
+}
