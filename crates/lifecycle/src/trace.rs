@@ -474,6 +474,7 @@ impl Recorder {
         if !news {
             return;
         }
+        let counting = if after.last_ok == Some(false) { after.run } else { 0 };
         let threshold = plan.containers[i].probe(kind).map(|p| p.failure_threshold);
         push(
             out,
@@ -485,10 +486,8 @@ impl Recorder {
                 ("outcome", text::kebab(&outcome).into()),
                 ("reason", failed.then_some("Unhealthy").into()),
                 ("message", message.into()),
-                (
-                    "failures",
-                    failed.then_some(if after.last_ok == Some(false) { after.run } else { 0 }).into(),
-                ),
+                ("failures", failed.then_some(after.failures).into()),
+                ("counted", failed.then_some(counting).into()),
                 ("threshold", threshold.filter(|_| failed).into()),
                 ("verdict", turned.then(|| text::kebab(&after.verdict)).into()),
             ],

@@ -60,6 +60,8 @@ struct Model<'a> {
     script: &'a Script,
     stops: Stops,
     facts: Vec<Fact>,
+    /// When containers were up.
+    up: Vec<u64>,
 }
 
 /// How a container's part in the pod ended.
@@ -132,6 +134,7 @@ impl Model<'_> {
             self.fact(at, i, format!("start {attempt}"));
             let runs_at = at + life.starts_in;
             let ends_at = runs_at.saturating_add(life.runs);
+            self.up.push(runs_at);
             launched.get_or_insert(runs_at);
             if ends_at >= stop {
                 let (end, failed) = self.stop(i, attempt, &life, runs_at, ends_at, stop);
@@ -267,13 +270,21 @@ fn check(seed: u64) -> Result<bool, String> {
         c.start_fails = 0;
         c.pull = Tries { takes: c.pull.takes, fails: 0 };
     }
-    let mut model =
-        Model { plan: &plan, script: &script, stops: Stops::new(&plan, &script), facts: Vec::new() };
+    let mut model = Model {
+        plan: &plan,
+        script: &script,
+        stops: Stops::new(&plan, &script),
+        facts: Vec::new(),
+        up: Vec::new(),
+    };
     let (over, phase) = model.pod();
-    let (mut expected, stops) = (model.facts, model.stops);
+    let (mut expected, stops, up) = (model.facts, model.stops, model.up);
     // What happens in the very millisecond of a request may count as before or after it.
     let requests = [Some(stops.first), stops.second.map(|s| s.0)];
     let tie = |at: u64| requests.contains(&Some(at));
+    if up.iter().any(|&at| tie(at)) {
+        return Ok(false);
+    }
     if expected
         .iter()
         .any(|(at, _, what)| tie(*at) && (what.starts_with("start") || what.starts_with("exit")))

@@ -143,30 +143,24 @@ impl Saboteur {
                     out.actions.insert(0, Action::Start { container, attempt });
                 }
             }
-            Sabotage::SandboxWhileStopping => {
-                if obs.stop.is_some() && !self.injected {
-                    self.injected = true;
-                    out.actions.insert(0, Action::CreateSandbox { attempt: 9 });
-                }
+            Sabotage::SandboxWhileStopping if obs.stop.is_some() && !self.injected => {
+                self.injected = true;
+                out.actions.insert(0, Action::CreateSandbox { attempt: 9 });
             }
-            Sabotage::FinishEarly => {
-                if obs.stop.is_some() && !obs.over {
-                    out.actions.push(Action::Finish);
-                    let mut pretence = obs.clone();
-                    pretence.over = true;
-                    self.pretence = Some(pretence);
-                }
+            Sabotage::FinishEarly if obs.stop.is_some() && !obs.over => {
+                out.actions.push(Action::Finish);
+                let mut pretence = obs.clone();
+                pretence.over = true;
+                self.pretence = Some(pretence);
             }
             Sabotage::StartTwice => {
                 let start = |a: &&Action| matches!(a, Action::Start { .. });
                 let starts: Vec<Action> = out.actions.iter().filter(start).cloned().collect();
                 out.actions.extend(starts);
             }
-            Sabotage::StopForNothing => {
-                if obs.stop.is_none() && now.0 > 0 && !self.injected {
-                    self.injected = true;
-                    out.actions.push(Action::BeginStop { cause: StopCause::Completed, grace_ms: 1_000 });
-                }
+            Sabotage::StopForNothing if obs.stop.is_none() && now.0 > 0 && !self.injected => {
+                self.injected = true;
+                out.actions.push(Action::BeginStop { cause: StopCause::Completed, grace_ms: 1_000 });
             }
             _ => {}
         }

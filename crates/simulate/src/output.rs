@@ -1,0 +1,53 @@
+//! A trace as text and as JSON.
+
+use std::fmt::Write;
+
+use outrigger_lifecycle::Plan;
+use outrigger_lifecycle::trace::Entry;
+use serde_json::Value;
+
+/// The time of an entry of a simulation: seconds since the beginning, to the millisecond.
+pub fn time_text(entry: &Entry) -> String {
+    format!("{}.{:03}", entry.time.0 / 1_000, entry.time.0 % 1_000)
+}
+
+/// The trace as JSON objects, one an entry, times in seconds since the beginning.
+pub fn trace_json(plan: &Plan, entries: &[Entry]) -> Vec<Value> {
+    entries.iter().map(|e| e.to_json(plan, &plan.pod, &time_text(e))).collect()
+}
+
+/// The trace for people, one line an entry: time, container, event, details.
+pub fn trace_text(plan: &Plan, entries: &[Entry]) -> String {
+    let widest = plan.containers.iter().map(|c| c.name.len()).max().unwrap_or(1).min(24);
+    let mut out = String::new();
+    for entry in entries {
+        let name = entry.container.map_or("-", |c| plan.containers[c].name.as_str());
+        let line =
+            format!("{:>9}  {name:<widest$}  {:<16} {}", time_text(entry), entry.event, details(entry));
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    out
+}
+
+/// The details of an entry on one line: what a sentence says is not said again in fields.
+fn details(entry: &Entry) -> String {
+    if let Some(sentence) = entry.text("text") {
+        return sentence.to_string();
+    }
+    let mut parts = Vec::new();
+    for (key, value) in &entry.fields {
+        match (key.as_str(), value) {
+            ("after" | "opened_ms_ago" | "attempt", _) if entry.event == "starting" => {}
+            ("opened_last", gate) => {
+                let word = |field: &str| gate[field].as_str().unwrap_or_default();
+                parts.push(format!("after {} is {}", word("container"), word("need")));
+            }
+            ("reason", _) if entry.event != "exited" => {}
+            ("message", Value::String(text)) => parts.push(text.clone()),
+            (key, Value::String(text)) if text.contains(' ') => parts.push(format!("{key}={text:?}")),
+            (key, Value::String(text)) => parts.push(format!("{key}={text}")),
+            (key, value) => parts.push(format!("{key}={value}")),
+        }
+    }
+    parts.join(" ")
+}

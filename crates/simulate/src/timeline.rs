@@ -1,0 +1,441 @@
+//! A trace as a picture: one lane per container.
+//!
+//! Works on traces alone, from a simulation or from a file that `run --events` wrote.
+
+mod ascii;
+mod svg;
+
+use std::collections::BTreeMap;
+
+use outrigger_lifecycle::Plan;
+use outrigger_lifecycle::trace::Entry;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// Why a trace cannot be drawn.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum TimelineError {
+    /// An entry without something every entry has.
+    #[error("entry {number} of the trace has no {field:?}")]
+    Missing {
+        /// Counted from 1.
+        number: usize,
+        /// What is missing.
+        field: &'static str,
+    },
+    /// A time nobody can read.
+    #[error("entry {number} of the trace has the time {text:?}, expected seconds or a date and time in UTC")]
+    Time {
+        /// Counted from 1.
+        number: usize,
+        /// As written.
+        text: String,
+    },
+}
+
+/// How time becomes width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// Long pauses are drawn short, so that what happens fast can be seen.
+    Compressed,
+    /// A second is a second everywhere.
+    Linear,
+}
+
+/// What a stretch of a lane shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Pull,
+    Start,
+    /// Running, not ready.
+    Run,
+    Ready,
+    /// Told to stop.
+    Stop,
+    Backoff,
+    Hook,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Bar {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) kind: Kind,
+    pub(crate) title: String,
+}
+
+/// What a moment of a lane shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sign {
+    Term,
+    Kill,
+    Completed,
+    Failed,
+    Trouble,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Mark {
+    pub(crate) at: u64,
+    pub(crate) sign: Sign,
+    pub(crate) title: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Lane {
+    pub(crate) name: String,
+    pub(crate) role: Option<&'static str>,
+    pub(crate) bars: Vec<Bar>,
+    pub(crate) marks: Vec<Mark>,
+}
+
+/// A gate that opened and let a start through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Opening {
+    pub(crate) from: usize,
+    pub(crate) opened: u64,
+    pub(crate) to: usize,
+    pub(crate) started: u64,
+    pub(crate) need: String,
+}
+
+/// A trace, laid out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeline {
+    pub(crate) pod: String,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) openings: Vec<Opening>,
+    /// When a phase began.
+    pub(crate) phases: Vec<(u64, String)>,
+    /// When, and why, the pod began to stop.
+    pub(crate) stops: Vec<(u64, String)>,
+    /// Every moment something happened, sorted.
+    pub(crate) moments: Vec<u64>,
+}
+
+/// One entry, wherever it came from.
+struct Line<'a> {
+    at: u64,
+    container: Option<&'a str>,
+    event: &'a str,
+    fields: &'a Map<String, Value>,
+}
+
+impl Line<'_> {
+    fn text(&self, field: &str) -> Option<&str> {
+        self.fields.get(field).and_then(Value::as_str)
+    }
+
+    fn number(&self, field: &str) -> Option<u64> {
+        self.fields.get(field).and_then(Value::as_u64)
+    }
+}
+
+impl Timeline {
+    /// Lays a trace out, lanes in the order of the plan.
+    pub fn new(plan: &Plan, entries: &[Entry]) -> Timeline {
+        let mut builder = Builder::new(&plan.pod);
+        for c in &plan.containers {
+            let lane = builder.lane(&c.name);
+            builder.timeline.lanes[lane].role = Some(match c.role {
+                outrigger_lifecycle::Role::Init => "init",
+                outrigger_lifecycle::Role::Sidecar => "sidecar",
+                outrigger_lifecycle::Role::Main => "main",
+                outrigger_lifecycle::Role::Ephemeral => "ephemeral",
+            });
+        }
+        for entry in entries {
+            builder.line(&Line {
+                at: entry.time.0,
+                container: entry.container.map(|c| plan.containers[c].name.as_str()),
+                event: entry.event,
+                fields: &entry.fields,
+            });
+        }
+        builder.finish()
+    }
+
+    /// Lays out a trace that was written as JSON, one object an entry. Lanes stand in the order the containers appear.
+    /// Only the first pod of the trace is drawn.
+    pub fn from_json(entries: &[Value]) -> Result<Timeline, TimelineError> {
+        let pod = entries.first().and_then(|e| e["pod"].as_str()).unwrap_or_default();
+        let mut builder = Builder::new(pod);
+        let mut first = None;
+        for (i, entry) in entries.iter().enumerate() {
+            let missing = |field| TimelineError::Missing { number: i + 1, field };
+            if entry["pod"].as_str().unwrap_or_default() != pod {
+                continue;
+            }
+            let text = entry["time"].as_str().ok_or(missing("time"))?;
+            let at = milliseconds(text)
+                .ok_or_else(|| TimelineError::Time { number: i + 1, text: text.to_string() })?;
+            let fields = entry.as_object().ok_or(missing("event"))?;
+            let event = entry["event"].as_str().ok_or(missing("event"))?;
+            let zero = *first.get_or_insert(at);
+            builder.line(&Line {
+                at: at.saturating_sub(zero),
+                container: entry["container"].as_str(),
+                event,
+                fields,
+            });
+        }
+        Ok(builder.finish())
+    }
+
+    /// For a terminal, `width` columns wide, in plain ASCII.
+    pub fn ascii(&self, width: usize, scale: Scale) -> String {
+        ascii::draw(self, width, scale)
+    }
+
+    /// A picture that opens in a browser, light or dark as the browser likes it.
+    pub fn svg(&self, scale: Scale) -> String {
+        svg::draw(self, scale)
+    }
+
+    /// Where a moment lies, from 0 to 1, for every moment.
+    fn places(&self, scale: Scale) -> BTreeMap<u64, f64> {
+        let mut place = 0.0;
+        let mut places = BTreeMap::new();
+        let mut before = self.moments.first().copied().unwrap_or(0);
+        for &at in &self.moments {
+            let gap = (at - before) as f64;
+            place += match scale {
+                Scale::Linear => gap,
+                // 20 ms are seen as one step, a minute as eight.
+                Scale::Compressed => (1.0 + gap / 20.0).ln(),
+            };
+            places.insert(at, place);
+            before = at;
+        }
+        if place > 0.0 {
+            for at in places.values_mut() {
+                *at /= place;
+            }
+        }
+        places
+    }
+}
+
+/// `12.345`, or RFC 3339 in UTC, as milliseconds.
+fn milliseconds(text: &str) -> Option<u64> {
+    if let Some((date, time)) = text.split_once('T') {
+        let mut date = date.splitn(3, '-').map(|n| n.parse::<i64>().ok());
+        let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+        let mut time = time.strip_suffix('Z')?.splitn(3, ':');
+        let (hours, minutes) = (time.next()?.parse::<i64>().ok()?, time.next()?.parse::<i64>().ok()?);
+        let seconds: f64 = time.next()?.parse().ok()?;
+        // Days since 1970 in the Gregorian calendar, years counted from March so that leap days come last.
+        let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+        let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
+        let whole = ((days * 24 + hours) * 60 + minutes) * 60;
+        return u64::try_from(whole * 1_000 + (seconds * 1e3).round() as i64).ok();
+    }
+    let seconds: f64 = text.parse().ok()?;
+    (0.0..1e15).contains(&seconds).then(|| (seconds * 1e3).round() as u64)
+}
+
+/// Builds lanes from entries as they come.
+struct Builder {
+    timeline: Timeline,
+    open: Vec<Open>,
+}
+
+/// What is going on in a lane.
+#[derive(Debug, Clone, Default)]
+struct Open {
+    life: Option<(u64, Kind, String)>,
+    pull: Option<u64>,
+    hook: Option<(u64, String)>,
+}
+
+impl Builder {
+    fn new(pod: &str) -> Builder {
+        Builder {
+            timeline: Timeline {
+                pod: pod.to_string(),
+                lanes: Vec::new(),
+                openings: Vec::new(),
+                phases: Vec::new(),
+                stops: Vec::new(),
+                moments: Vec::new(),
+            },
+            open: Vec::new(),
+        }
+    }
+
+    fn lane(&mut self, name: &str) -> usize {
+        if let Some(i) = self.timeline.lanes.iter().position(|l| l.name == name) {
+            return i;
+        }
+        self.timeline.lanes.push(Lane { name: name.to_string(), ..Lane::default() });
+        self.open.push(Open::default());
+        self.open.len() - 1
+    }
+
+    fn line(&mut self, line: &Line<'_>) {
+        self.timeline.moments.push(line.at);
+        match (line.container, line.event) {
+            (Some(name), _) => {
+                let lane = self.lane(name);
+                self.container(lane, line);
+            }
+            (None, "phase") => {
+                if self.timeline.phases.is_empty() {
+                    let from = line.text("from").unwrap_or("Pending").to_string();
+                    self.timeline.phases.push((0, from));
+                }
+                self.timeline.phases.push((line.at, line.text("to").unwrap_or_default().to_string()));
+            }
+            (None, "stop-begun") => {
+                let cause = line.text("cause").unwrap_or("stop").to_string();
+                self.timeline.stops.push((line.at, cause));
+            }
+            (None, _) => {}
+        }
+    }
+
+    fn container(&mut self, lane: usize, line: &Line<'_>) {
+        let at = line.at;
+        match line.event {
+            "pulling" => self.open[lane].pull = Some(at),
+            "pulled" | "pull-failed" => {
+                if let Some(from) = self.open[lane].pull.take() {
+                    self.bar(lane, from, at, Kind::Pull, "image".into());
+                }
+                if line.event == "pull-failed" {
+                    self.mark(lane, at, Sign::Trouble, line.text("message").unwrap_or("pull failed"));
+                }
+            }
+            "starting" => {
+                let attempt = line.number("attempt").unwrap_or(0);
+                self.turn(lane, at, Some((Kind::Start, format!("instance {attempt}"))));
+                self.opening(lane, line);
+            }
+            "started" | "unready" => self.turn(lane, at, Some((Kind::Run, "runs".into()))),
+            "ready" => self.turn(lane, at, Some((Kind::Ready, "ready".into()))),
+            "start-failed" => {
+                self.turn(lane, at, None);
+                self.mark(lane, at, Sign::Trouble, line.text("message").unwrap_or("start failed"));
+            }
+            "lost" => self.mark(lane, at, Sign::Trouble, "the runtime lost track of it"),
+            "terminating" => {
+                self.turn(lane, at, Some((Kind::Stop, "stops".into())));
+                self.mark(lane, at, Sign::Term, "TERM");
+            }
+            "killing" => self.mark(lane, at, Sign::Kill, "KILL"),
+            "exited" => {
+                self.turn(lane, at, None);
+                let code = line.fields.get("code").and_then(Value::as_i64).unwrap_or(0);
+                let reason = line.text("reason").unwrap_or_default();
+                let sign = if code == 0 && reason != "OOMKilled" { Sign::Completed } else { Sign::Failed };
+                self.mark(lane, at, sign, &format!("exit {code} {reason}"));
+            }
+            "waiting" if line.text("for") == Some("back-off") => {
+                self.turn(lane, at, Some((Kind::Backoff, "back-off".into())));
+            }
+            "hook-started" => {
+                self.open[lane].hook = Some((at, line.text("hook").unwrap_or("hook").to_string()));
+            }
+            "hook-ended" | "hook-cancelled" => {
+                if let Some((from, title)) = self.open[lane].hook.take() {
+                    self.bar(lane, from, at, Kind::Hook, title);
+                }
+                if let Some(error) = line.text("error") {
+                    self.mark(lane, at, Sign::Trouble, error);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn opening(&mut self, lane: usize, line: &Line<'_>) {
+        let Some(gate) = line.fields.get("opened_last") else { return };
+        if let Some(name) = gate["container"].as_str() {
+            let from = self.lane(name);
+            self.timeline.openings.push(Opening {
+                from,
+                opened: line.at - line.number("opened_ms_ago").unwrap_or(0).min(line.at),
+                to: lane,
+                started: line.at,
+                need: gate["need"].as_str().unwrap_or_default().to_string(),
+            });
+        }
+    }
+
+    /// Ends what goes on in a lane and begins something else.
+    fn turn(&mut self, lane: usize, at: u64, next: Option<(Kind, String)>) {
+        // One that was told to stop may still become ready or not; what matters is that it stops.
+        let stops = matches!(self.open[lane].life, Some((_, Kind::Stop, _)));
+        if stops && matches!(next, Some((Kind::Run | Kind::Ready, _))) {
+            return;
+        }
+        let next = next.map(|(kind, title)| (at, kind, title));
+        if let Some((from, kind, title)) = std::mem::replace(&mut self.open[lane].life, next) {
+            self.bar(lane, from, at, kind, title);
+        }
+    }
+
+    fn bar(&mut self, lane: usize, from: u64, to: u64, kind: Kind, title: String) {
+        if from < to {
+            self.timeline.lanes[lane].bars.push(Bar { from, to, kind, title });
+        }
+    }
+
+    fn mark(&mut self, lane: usize, at: u64, sign: Sign, title: &str) {
+        self.timeline.lanes[lane].marks.push(Mark { at, sign, title: title.to_string() });
+    }
+
+    fn finish(mut self) -> Timeline {
+        let end = self.timeline.moments.iter().copied().max().unwrap_or(0);
+        for lane in 0..self.open.len() {
+            self.turn(lane, end, None);
+            if let Some(from) = self.open[lane].pull.take() {
+                self.bar(lane, from, end, Kind::Pull, "image".into());
+            }
+            if let Some((from, title)) = self.open[lane].hook.take() {
+                self.bar(lane, from, end, Kind::Hook, title);
+            }
+        }
+        let moments = &mut self.timeline.moments;
+        moments.push(0);
+        moments.sort_unstable();
+        moments.dedup();
+        self.timeline
+    }
+}
+
+/// A time for people: `350 ms`, `1.35 s`, `2m 5s`.
+pub(crate) fn clock(ms: u64) -> String {
+    match ms {
+        0 => "0".into(),
+        1..1_000 => format!("{ms}ms"),
+        1_000..60_000 => {
+            let text = format!("{}.{:03}", ms / 1_000, ms % 1_000);
+            format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => match (ms / 60_000, ms % 60_000 / 1_000) {
+            (m, 0) => format!("{m}m"),
+            (m, s) => format!("{m}m{s}s"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_both_ways() {
+        assert_eq!(milliseconds("1.250"), Some(1_250));
+        assert_eq!(milliseconds("1970-01-01T00:00:01.5Z"), Some(1_500));
+        assert_eq!(milliseconds("2000-03-01T00:00:00Z"), Some(951_868_800_000));
+        assert_eq!(milliseconds("2026-02-28T23:59:59.999Z"), Some(1_772_323_199_999));
+        assert_eq!(milliseconds("soon"), None);
+    }
+
+    #[test]
+    fn clocks_are_short() {
+        let texts = [0, 350, 1_350, 10_000, 125_000, 120_000].map(clock);
+        assert_eq!(texts, ["0", "350ms", "1.35s", "10s", "2m5s", "2m"]);
+    }
+}

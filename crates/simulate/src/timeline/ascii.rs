@@ -1,0 +1,119 @@
+//! Lanes in plain ASCII.
+
+use std::fmt::Write;
+
+use super::{Kind, Scale, Sign, Timeline, clock};
+
+/// The widest name column.
+const NAME_MAX: usize = 20;
+
+impl Kind {
+    fn letter(self) -> char {
+        match self {
+            Kind::Pull => 'p',
+            Kind::Start => 's',
+            Kind::Run => '-',
+            Kind::Ready => '=',
+            Kind::Stop => '~',
+            Kind::Backoff => '.',
+            Kind::Hook => 'h',
+        }
+    }
+
+    /// What is drawn over what.
+    fn layer(self) -> u8 {
+        match self {
+            Kind::Pull => 0,
+            Kind::Start | Kind::Run | Kind::Ready | Kind::Stop | Kind::Backoff => 1,
+            Kind::Hook => 2,
+        }
+    }
+}
+
+pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
+    let names = timeline.lanes.iter().map(|l| l.name.chars().count()).max().unwrap_or(0);
+    let left = names.clamp(5, NAME_MAX) + 1;
+    let cells = width.saturating_sub(left).max(20);
+    let places = timeline.places(scale);
+    let column = |at: u64| {
+        let place = places.range(..=at).next_back().map_or(0.0, |(_, p)| *p);
+        ((place * (cells - 1) as f64).round() as usize).min(cells - 1)
+    };
+    let mut out = String::new();
+    let _ = writeln!(out, "{:left$}{}", "", axis(timeline, cells, &column).trim_end());
+    if !timeline.phases.is_empty() {
+        let _ = writeln!(out, "{:<left$}{}", "phase", phases(timeline, cells, &column).trim_end());
+    }
+    for lane in &timeline.lanes {
+        let mut row = vec![' '; cells];
+        // An image is fetched while nothing else happens in the lane, hooks run while the container does.
+        for layer in 0..3 {
+            for bar in lane.bars.iter().filter(|b| b.kind.layer() == layer) {
+                row[column(bar.from)..=column(bar.to)].fill(bar.kind.letter());
+            }
+        }
+        let mut marked = vec![false; cells];
+        for mark in &lane.marks {
+            // Two things in one cell: the later one moves on, or the earlier one back.
+            let mut cell = column(mark.at);
+            if marked[cell] && cell + 1 < cells {
+                cell += 1;
+            } else if marked[cell] && cell > 0 {
+                (row[cell - 1], marked[cell - 1]) = (row[cell], true);
+            }
+            marked[cell] = true;
+            row[cell] = match mark.sign {
+                Sign::Term => 'T',
+                Sign::Kill => 'K',
+                Sign::Completed => 'o',
+                Sign::Failed => 'x',
+                Sign::Trouble => '!',
+            };
+        }
+        let name: String = lane.name.chars().take(NAME_MAX).collect();
+        let row: String = row.into_iter().collect();
+        let _ = writeln!(out, "{name:<left$}{}", row.trim_end());
+    }
+    let squeezed = if scale == Scale::Compressed { "; long pauses drawn short" } else { "" };
+    let _ = writeln!(out, "p pull  s start  - runs  = ready  h hook  ~ stops  . back-off");
+    let _ = writeln!(out, "T TERM  K KILL  o exit 0  x failed  ! trouble{squeezed}");
+    out
+}
+
+/// Times above the lanes, as many as fit.
+fn axis(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> String {
+    let mut axis = vec![' '; cells];
+    let mut free_from = 0;
+    let end = timeline.moments.last().copied().unwrap_or(0);
+    let last = clock(end);
+    let end_from = cells.saturating_sub(last.len());
+    for &at in &timeline.moments {
+        let text = clock(at);
+        let from = column(at);
+        if at != end && (from < free_from || from + text.len() >= end_from) {
+            continue;
+        }
+        let from = from.min(cells - text.len().min(cells));
+        for (place, c) in axis[from..].iter_mut().zip(text.chars()) {
+            *place = c;
+        }
+        free_from = from + text.len() + 2;
+    }
+    axis.into_iter().collect()
+}
+
+fn phases(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> String {
+    let mut row = vec![' '; cells];
+    for (i, (at, phase)) in timeline.phases.iter().enumerate() {
+        let from = column(*at).min(cells.saturating_sub(phase.len()));
+        let to = timeline.phases.get(i + 1).map_or(cells, |(at, _)| column(*at).max(from));
+        for (place, c) in row[from..]
+            .iter_mut()
+            .zip(phase.chars().chain(std::iter::repeat(' ')))
+            .take(to.max(from + phase.len()) - from)
+        {
+            *place = c;
+        }
+    }
+    row.into_iter().collect()
+}

@@ -1,0 +1,219 @@
+//! Lanes as a self-contained SVG.
+
+use std::fmt::Write;
+
+use super::{Kind, Lane, Scale, Sign, Timeline, clock};
+
+const WIDTH: f64 = 1_080.0;
+const LEFT: f64 = 170.0;
+const RIGHT: f64 = 30.0;
+const TOP: f64 = 92.0;
+const LANE: f64 = 40.0;
+const BAR: f64 = 18.0;
+
+/// Colours follow the reader's light or dark setting; shapes and titles carry the meaning for those who see none.
+/// Plain colours, no variables: not every viewer is a browser.
+const STYLE: &str = "
+  svg { font: 13px system-ui, 'DejaVu Sans', sans-serif }
+  .title { font-size: 17px; font-weight: 600 } .soft { font-size: 11px } .tick { stroke-dasharray: 2 3 }
+  .term, .kill { stroke-width: 3 } .ok, .bad { stroke-width: 2.5 } .bad, .gate { fill: none } .gate { stroke-width: 1.4 }
+  .halt { stroke-dasharray: 6 4; stroke-width: 1.5 } .backoff { fill-opacity: 0.2 }
+  .paper, .ok { fill: #ffffff } .ink { fill: #1f2933 } .soft, .head { fill: #7b8794 } .gate { stroke: #7b8794 }
+  .line, .tick { stroke: #e4e7eb } .pull { fill: #cbd2d9 } .start { fill: #f7c948 } .run { fill: #82cfff }
+  .ready { fill: #3ebd93 } .stop { fill: #f29b4b } .hook { fill: #8a5cf0 } .backoff, .trouble { fill: #cf1124 }
+  .term, .halt { stroke: #d9730d } .kill, .bad { stroke: #cf1124 } .ok { stroke: #199473 }
+  @media (prefers-color-scheme: dark) {
+    .paper, .ok { fill: #161b22 } .ink { fill: #f5f7fa } .soft, .head { fill: #9aa5b1 } .gate { stroke: #9aa5b1 }
+    .line, .tick { stroke: #323f4b } .pull { fill: #52606d } .start { fill: #cb9b16 } .run { fill: #2b7cb8 }
+    .ready { fill: #199473 } .stop { fill: #c2610c } .hook { fill: #a78bfa } .backoff, .trouble { fill: #ef4e4e }
+    .term, .halt { stroke: #f29b4b } .kill, .bad { stroke: #ef4e4e } .ok { stroke: #3ebd93 }
+  }";
+
+pub(super) fn draw(timeline: &Timeline, scale: Scale) -> String {
+    let places = timeline.places(scale);
+    let x = |at: u64| {
+        let place = places.range(..=at).next_back().map_or(0.0, |(_, p)| *p);
+        LEFT + place * (WIDTH - LEFT - RIGHT)
+    };
+    let height = TOP + timeline.lanes.len() as f64 * LANE + 62.0;
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"timeline of {}\">\n<style>{STYLE}\n</style>",
+        escape(&timeline.pod)
+    );
+    out.push_str("<defs><marker id=\"head\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\"><path class=\"head\" d=\"M0 0L8 4L0 8z\"/></marker></defs>\n");
+    let _ = writeln!(out, "<rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\" rx=\"8\"/>");
+    let end = clock(timeline.moments.last().copied().unwrap_or(0));
+    let _ = writeln!(
+        out,
+        "<text class=\"ink title\" x=\"20\" y=\"32\">{}</text><text class=\"soft\" x=\"20\" y=\"50\">{end} in all</text>",
+        escape(&timeline.pod)
+    );
+    axis(&mut out, timeline, &x, height);
+    phases(&mut out, timeline, &x);
+    for (at, cause) in &timeline.stops {
+        let (x, bottom) = (x(*at), TOP + timeline.lanes.len() as f64 * LANE);
+        let _ = writeln!(
+            out,
+            "<path class=\"halt\" d=\"M{x:.1} {TOP}V{bottom}\"><title>the pod stops: {}</title></path>",
+            escape(cause)
+        );
+    }
+    for (i, lane) in timeline.lanes.iter().enumerate() {
+        draw_lane(&mut out, lane, TOP + i as f64 * LANE, &x);
+    }
+    for opening in &timeline.openings {
+        let y = |lane: usize| TOP + lane as f64 * LANE + LANE / 2.0;
+        let (x1, y1, x2) = (x(opening.opened), y(opening.from), x(opening.started));
+        // Ends at the edge of the bar it let start, from above or below.
+        let y2 = y(opening.to) + if opening.to > opening.from { -BAR / 2.0 } else { BAR / 2.0 };
+        let bend = (y1 + y2) / 2.0;
+        let _ = writeln!(
+            out,
+            "<path class=\"gate\" marker-end=\"url(#head)\" d=\"M{x1:.1} {y1:.1}C{x1:.1} {bend:.1} {x2:.1} {bend:.1} {x2:.1} {y2:.1}\"><title>{} starts: {} is {}</title></path>",
+            escape(&timeline.lanes[opening.to].name),
+            escape(&timeline.lanes[opening.from].name),
+            escape(&opening.need)
+        );
+    }
+    legend(&mut out, height - 26.0, scale);
+    out.push_str("</svg>\n");
+    out
+}
+
+fn axis(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64, height: f64) {
+    let mut free_from = f64::MIN;
+    for &at in &timeline.moments {
+        let (place, text) = (x(at), clock(at));
+        if place < free_from {
+            continue;
+        }
+        let _ = writeln!(
+            out,
+            "<path class=\"tick\" d=\"M{place:.1} {:.1}V{:.1}\"/><text class=\"soft\" text-anchor=\"middle\" x=\"{place:.1}\" y=\"{:.1}\">{text}</text>",
+            TOP - 8.0,
+            height - 62.0,
+            TOP - 14.0
+        );
+        free_from = place + 14.0 + text.len() as f64 * 6.5;
+    }
+}
+
+fn phases(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64) {
+    let mut free_from = f64::MIN;
+    for (at, phase) in &timeline.phases {
+        let place = x(*at).max(free_from).min(WIDTH - RIGHT - phase.len() as f64 * 6.0);
+        let _ = writeln!(out, "<text class=\"ink\" x=\"{place:.1}\" y=\"58\">{}</text>", escape(phase));
+        free_from = place + phase.len() as f64 * 8.0 + 8.0;
+    }
+}
+
+fn draw_lane(out: &mut String, lane: &Lane, top: f64, x: &impl Fn(u64) -> f64) {
+    let middle = top + LANE / 2.0;
+    let _ = writeln!(
+        out,
+        "<path class=\"line\" d=\"M20 {0:.1}H{1}\"/><text class=\"ink\" x=\"20\" y=\"{2:.1}\">{3}</text><text class=\"soft\" x=\"20\" y=\"{4:.1}\">{5}</text>",
+        top + LANE,
+        WIDTH - 20.0,
+        middle,
+        escape(&short(&lane.name)),
+        middle + 14.0,
+        lane.role.unwrap_or_default()
+    );
+    // Hooks run while the container does: on top.
+    let (over, under): (Vec<_>, Vec<_>) = lane.bars.iter().partition(|b| b.kind == Kind::Hook);
+    for bar in under.into_iter().chain(over) {
+        let (class, thick) = match bar.kind {
+            Kind::Pull => ("pull", 6.0),
+            Kind::Start => ("start", BAR),
+            Kind::Run => ("run", BAR),
+            Kind::Ready => ("ready", BAR),
+            Kind::Stop => ("stop", BAR),
+            Kind::Backoff => ("backoff", BAR),
+            Kind::Hook => ("hook", 6.0),
+        };
+        let (from, to) = (x(bar.from), x(bar.to));
+        let _ = writeln!(
+            out,
+            "<rect class=\"{class}\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{thick}\" rx=\"2\"><title>{}: {} to {}</title></rect>",
+            middle - thick / 2.0,
+            (to - from).max(1.5),
+            escape(&bar.title),
+            clock(bar.from),
+            clock(bar.to)
+        );
+    }
+    for mark in &lane.marks {
+        let at = x(mark.at);
+        let title = format!("<title>{} at {}</title>", escape(&mark.title), clock(mark.at));
+        let shape = match mark.sign {
+            Sign::Term => {
+                format!("<path class=\"term\" d=\"M{at:.1} {:.1}v24\">{title}</path>", middle - 12.0)
+            }
+            Sign::Kill => {
+                format!("<path class=\"kill\" d=\"M{at:.1} {:.1}v28\">{title}</path>", middle - 14.0)
+            }
+            Sign::Completed => {
+                format!("<circle class=\"ok\" cx=\"{at:.1}\" cy=\"{middle:.1}\" r=\"5\">{title}</circle>")
+            }
+            Sign::Failed => format!(
+                "<path class=\"bad\" d=\"M{:.1} {:.1}l10 10m0 -10l-10 10\">{title}</path>",
+                at - 5.0,
+                middle - 5.0
+            ),
+            Sign::Trouble => {
+                format!("<path class=\"trouble\" d=\"M{at:.1} {:.1}l5 9h-10z\">{title}</path>", middle - 18.0)
+            }
+        };
+        let _ = writeln!(out, "{shape}");
+    }
+}
+
+fn legend(out: &mut String, y: f64, scale: Scale) {
+    let mut x = 20.0;
+    for (class, word) in [
+        ("pull", "image"),
+        ("start", "starts"),
+        ("run", "runs"),
+        ("ready", "ready"),
+        ("hook", "hook"),
+        ("stop", "told to stop"),
+        ("backoff", "back-off"),
+    ] {
+        let _ = writeln!(
+            out,
+            "<rect class=\"{class}\" x=\"{x:.0}\" y=\"{:.0}\" width=\"14\" height=\"10\" rx=\"2\"/><text class=\"soft\" x=\"{:.0}\" y=\"{y:.0}\">{word}</text>",
+            y - 9.0,
+            x + 19.0
+        );
+        x += 38.0 + word.len() as f64 * 6.2;
+    }
+    let squeezed = if scale == Scale::Compressed { "; long pauses are drawn short" } else { "" };
+    let _ = writeln!(
+        out,
+        "<text class=\"soft\" x=\"{x:.0}\" y=\"{y:.0}\">bars TERM and KILL, circle exit 0, cross failed, arrows gates{squeezed}</text>"
+    );
+}
+
+fn short(name: &str) -> String {
+    let mut chars = name.chars();
+    let head: String = chars.by_ref().take(20).collect();
+    if chars.next().is_some() { format!("{head}…") } else { head }
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            // XML has no way to write these.
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}
