@@ -201,7 +201,7 @@ fn json_log(pod: &str, container: &str, lines: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An entry for people: `pod/container  event  detail=value …: message`.
+/// An entry for people: `pod/container  event detail=value …: message`.
 fn sentence(object: &Value) -> String {
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     let mut out = text("pod").unwrap_or("").to_owned();
@@ -210,13 +210,20 @@ fn sentence(object: &Value) -> String {
         out.push_str(container);
     }
     out.push_str("  ");
-    out.push_str(text("event").unwrap_or(""));
-    let known = ["time", "pod", "container", "event", "message"];
+    // Some entries bring a whole sentence.
+    if let Some(said) = text("text") {
+        out.push_str(said);
+        return out;
+    }
+    let event = text("event").unwrap_or("");
+    out.push_str(event);
     for (key, value) in object.as_object().into_iter().flatten() {
         let shown = match value {
-            _ if known.contains(&key.as_str()) => continue,
+            _ if ["time", "pod", "container", "event", "message"].contains(&key.as_str()) => continue,
+            // The word Kubernetes has for it says more than the event only where something went wrong.
+            _ if key == "reason" && !(event.ends_with("failed") || event == "exited") => continue,
             Value::Null | Value::Array(_) | Value::Object(_) => continue,
-            Value::String(text) if text.contains(char::is_whitespace) => format!("{text:?}"),
+            Value::String(text) if text.contains(char::is_whitespace) => format!("{:?}", text.trim_end()),
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
@@ -266,7 +273,16 @@ mod tests {
         let entry = json!({"time": "t", "pod": "p", "container": "c", "event": "exited", "code": 1, "reason": "Error",
             "list": [1], "message": "went wrong\n"});
         assert_eq!(sentence(&entry), "p/c  exited code=1 reason=Error: went wrong");
-        assert_eq!(sentence(&json!({"pod": "p", "container": null, "event": "phase"})), "p  phase");
+        assert_eq!(
+            sentence(&json!({"pod": "p", "event": "started", "reason": "Started", "attempt": 0})),
+            "p  started attempt=0"
+        );
+        assert_eq!(
+            sentence(
+                &json!({"pod": "p", "container": "c", "event": "waiting", "for": "gate", "text": "waits for `x`"})
+            ),
+            "p/c  waits for `x`"
+        );
     }
 
     #[tokio::test]

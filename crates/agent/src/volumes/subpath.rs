@@ -4,13 +4,14 @@
 //! with the volume as its limit, and what was found is mounted by its descriptor: nobody can exchange it between the
 //! check and the use.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, open, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fchmod, mkdirat, open, openat, openat2};
 
 use super::mounts;
 
@@ -53,8 +54,9 @@ fn resolve(volume: &Path, sub_path: &Path) -> io::Result<OwnedFd> {
         current = match beneath(&root, &walked) {
             Err(rustix::io::Errno::NOENT) => {
                 match mkdirat(&current, name, mode) {
+                    Ok(()) => set_mode(&current, name, mode)?,
                     // A dangling link stands there; following it is what would lead out.
-                    Err(rustix::io::Errno::EXIST) | Ok(()) => {}
+                    Err(rustix::io::Errno::EXIST) => {}
                     Err(e) => return Err(e.into()),
                 }
                 beneath(&root, &walked)?
@@ -63,6 +65,13 @@ fn resolve(volume: &Path, sub_path: &Path) -> io::Result<OwnedFd> {
         };
     }
     Ok(current)
+}
+
+/// Gives a new directory the mode it was made with, whatever our own mask took away.
+fn set_mode(parent: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = openat(parent, name, flags, Mode::empty())?;
+    Ok(fchmod(made, mode)?)
 }
 
 fn beneath(root: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -87,6 +96,7 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("secret"), "s").unwrap();
         let volume = tempfile::tempdir().unwrap();
+        fs::set_permissions(volume.path(), std::os::unix::fs::PermissionsExt::from_mode(0o2777)).unwrap();
         let at = |name: &str| volume.path().join(name);
         fs::create_dir_all(at("real/deep")).unwrap();
         fs::write(at("real/file"), "f").unwrap();
@@ -115,6 +125,8 @@ mod tests {
             assert_eq!(got.is_ok(), ok, "{path}: {got:?}");
         }
         assert!(at("made/by/us").is_dir());
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!(mode(&at("made/by")), mode(volume.path()));
         assert!(!outside.path().join("not-there").exists());
     }
 }

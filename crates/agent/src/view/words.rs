@@ -1,0 +1,309 @@
+//! Trace entries as sentences. The container, or the pod, is the unnamed subject: "exited with code 0 after 10 ms".
+
+use outrigger_lifecycle::Span;
+use serde_json::Value;
+
+/// How much a sentence matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Weight {
+    /// Part of the usual course.
+    Routine,
+    /// Worth keeping on the screen even where a view shows the state of things.
+    News,
+    /// Something went wrong.
+    Trouble,
+}
+
+/// One entry, told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) weight: Weight,
+    pub(crate) text: String,
+}
+
+/// A length of time, to the millisecond while it is short.
+pub(crate) fn span(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        _ => Span(ms).to_string(),
+    }
+}
+
+/// A length of time that goes on: no finer than what an eye can follow.
+pub(crate) fn age(ms: u64) -> String {
+    match ms {
+        0..10_000 => Span(ms / 100 * 100).to_string(),
+        _ => Span(ms / 1_000 * 1_000).to_string(),
+    }
+}
+
+/// The name of a signal, as far as people know them.
+pub(crate) fn signal(number: i64) -> String {
+    let known = match number {
+        1 => "HUP",
+        2 => "INT",
+        3 => "QUIT",
+        4 => "ILL",
+        6 => "ABRT",
+        7 => "BUS",
+        8 => "FPE",
+        9 => "KILL",
+        11 => "SEGV",
+        13 => "PIPE",
+        14 => "ALRM",
+        15 => "TERM",
+        _ => return format!("signal {number}"),
+    };
+    known.to_owned()
+}
+
+/// Tells an entry, given as the JSON object of the events file. `None` for entries that say nothing a neighbour does
+/// not say better.
+pub(crate) fn tell(entry: &Value) -> Option<Told> {
+    let e = Entry(entry);
+    let routine = |text: String| Some(Told { weight: Weight::Routine, text });
+    let news = |text: String| Some(Told { weight: Weight::News, text });
+    let trouble = |text: String| Some(Told { weight: Weight::Trouble, text });
+    match e.text("event") {
+        "sandbox-creating" => match e.number("attempt") {
+            Some(n) if n > 0 => news(format!("makes its sandbox again (number {})", n + 1)),
+            _ => routine("makes its sandbox".to_owned()),
+        },
+        "sandbox-ready" => routine("has its sandbox".to_owned()),
+        "sandbox-failed" => trouble(format!("could not make its sandbox: {}{}", e.text("message"), e.next_try())),
+        "sandbox-lost" => trouble("has lost its sandbox".to_owned()),
+        "pulling" => routine("gets its image".to_owned()),
+        "pulled" => routine("has its image".to_owned()),
+        "pull-failed" => trouble(format!(
+            "could not get its image: {}: {}{}",
+            e.text("error"),
+            e.text("message"),
+            e.next_try()
+        )),
+        "image-changed" => news("has a new image".to_owned()),
+        // The pod says so once, for all.
+        "waiting" if e.text("for") == "sandbox" => None,
+        "waiting" => match e.text("for") {
+            "back-off" | "start-retry" | "image-retry" => news(e.text("text").to_owned()),
+            _ => routine(e.text("text").to_owned()),
+        },
+        "starting" => starting(e),
+        "started" => routine("runs".to_owned()),
+        "startup-passed" => routine("has started: its startup probe passed".to_owned()),
+        "ready" => routine("is ready".to_owned()),
+        "unready" => news("is no longer ready".to_owned()),
+        "probe" => probe(e),
+        "hook-started" => routine(match e.number("limit_ms") {
+            Some(limit) => format!("runs its {} hook, for {} at most", e.text("hook"), Span(limit)),
+            None => format!("runs its {} hook", e.text("hook")),
+        }),
+        "hook-ended" => match e.text("error") {
+            "" => routine(format!("{} hook is done", e.text("hook"))),
+            error => trouble(format!("{} hook failed: {error}", e.text("hook"))),
+        },
+        "hook-cancelled" => news(format!("{} hook was given up", e.text("hook"))),
+        "hook-output" => news(format!("{} hook said: {}", e.text("hook"), e.text("output").trim_end())),
+        "terminating" => {
+            routine(format!("is told to stop; KILL in {}", Span(e.number("kill_in_ms").unwrap_or(0))))
+        }
+        "killing" => match e.text("reason") {
+            "ExceededGracePeriod" => trouble("is killed: its grace is over".to_owned()),
+            _ => trouble("is killed".to_owned()),
+        },
+        // The pod says so once, for all; `terminating` says when it really happens.
+        "kill-begun" if e.text("cause") == "pod-stop" => None,
+        "kill-begun" => trouble(format!("is being stopped because {}", e.text("message"))),
+        "exited" => exited(e),
+        "start-failed" => {
+            trouble(format!("could not be started: {}: {}{}", e.text("error"), e.text("message"), e.next_try()))
+        }
+        "lost" => trouble("is lost: the runtime does not know whether it runs".to_owned()),
+        "stop-begun" => stop_begun(e),
+        "stop-shortened" => {
+            news(format!("has {} of grace left from here", Span(e.number("left_ms").unwrap_or(0))))
+        }
+        "rerun-begun" => news(match e.text("cause") {
+            "rule" => "ended in a way that restarts the whole pod".to_owned(),
+            _ => "restarts as a whole".to_owned(),
+        }),
+        "rerun" => news("begins again from the first container".to_owned()),
+        // Its end is told by `finished`.
+        "phase" if matches!(e.text("to"), "Succeeded" | "Failed") => None,
+        "phase" => routine(format!("is {}", e.text("to"))),
+        "finished" => match e.text("phase") {
+            "Succeeded" => routine("has succeeded".to_owned()),
+            "Failed" => trouble("has failed".to_owned()),
+            other => routine(format!("is over: {other}")),
+        },
+        other => routine(other.to_owned()),
+    }
+}
+
+fn starting(e: Entry<'_>) -> Option<Told> {
+    if let Some(restarts) = e.number("restarts") {
+        let text = format!("starts again (restart {restarts})");
+        return Some(Told { weight: Weight::News, text });
+    }
+    let opened = &e.0["opened_last"];
+    let text = match (opened["container"].as_str(), opened["need"].as_str()) {
+        (Some(name), Some("launched")) => format!("starts after `{name}`"),
+        (Some(name), Some("completed")) => format!("starts now that `{name}` has completed"),
+        (Some(name), Some(need)) => format!("starts now that `{name}` is {need}"),
+        _ => "starts".to_owned(),
+    };
+    Some(Told { weight: Weight::Routine, text })
+}
+
+fn probe(e: Entry<'_>) -> Option<Told> {
+    let kind = e.text("kind");
+    if e.text("outcome") == "success" {
+        // Startup and readiness are told by what follows from them.
+        let text = format!("{kind} probe passes");
+        return (kind == "liveness").then_some(Told { weight: Weight::Routine, text });
+    }
+    let (count, of) = (e.number("counted").or(e.number("failures")), e.number("threshold"));
+    let mut text = match (count, of) {
+        (Some(count), Some(of)) if count > 0 => format!("{kind} probe failed ({count} of {of})"),
+        _ => format!("{kind} probe failed"),
+    };
+    if !e.text("message").is_empty() {
+        text = format!("{text}: {}", e.text("message").trim_end());
+    }
+    let turned = e.text("verdict") == "failure";
+    let weight = if turned && kind != "readiness" { Weight::Trouble } else { Weight::Routine };
+    Some(Told { weight, text })
+}
+
+fn exited(e: Entry<'_>) -> Option<Told> {
+    let code = e.0["code"].as_i64().unwrap_or(0);
+    let after = e.number("ran_ms").map_or(String::new(), |ms| format!(" after {}", span(ms)));
+    let message = e.text("message").trim_end();
+    let said = if message.is_empty() { String::new() } else { format!(": {message}") };
+    let signal = e.0["signal"].as_i64().map(signal);
+    let text = match (e.text("reason"), signal) {
+        ("OOMKilled", _) => format!("was killed for want of memory (code {code}){after}{said}"),
+        ("StartError", _) => format!("could not be started (code {code}){said}"),
+        ("ContainerStatusUnknown", _) => format!("is gone without a trace (code {code}){after}{said}"),
+        (_, Some(signal)) => format!("was ended by {signal} (code {code}){after}{said}"),
+        _ => format!("exited with code {code}{after}{said}"),
+    };
+    // One that was told to go may say so in its code.
+    let expected = code == 0 || !e.text("killed_for").is_empty();
+    let weight = if expected && e.text("reason") != "OOMKilled" { Weight::News } else { Weight::Trouble };
+    Some(Told { weight, text })
+}
+
+fn stop_begun(e: Entry<'_>) -> Option<Told> {
+    let grace = Span(e.number("grace_ms").unwrap_or(0));
+    let why = e.text("message");
+    let weight = match e.text("cause") {
+        "completed" => Weight::Routine,
+        "deleted" => Weight::News,
+        _ => Weight::Trouble,
+    };
+    let text = match e.text("cause") {
+        "completed" | "deleted" => format!("{why} and stops what is left, within {grace}"),
+        _ => format!("stops within {grace}: {why}"),
+    };
+    Some(Told { weight, text })
+}
+
+/// An entry as it stands in an events file.
+#[derive(Clone, Copy)]
+struct Entry<'a>(&'a Value);
+
+impl<'a> Entry<'a> {
+    /// A detail; empty if it is not there.
+    fn text(self, key: &str) -> &'a str {
+        self.0[key].as_str().unwrap_or_default()
+    }
+
+    fn number(self, key: &str) -> Option<u64> {
+        self.0[key].as_u64()
+    }
+
+    fn next_try(self) -> String {
+        self.number("retry_in_ms").map_or(String::new(), |ms| format!("; next try in {}", Span(ms)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn entries_read_as_sentences() {
+        let table = [
+            (json!({"event": "exited", "code": 0, "reason": "Completed", "ran_ms": 10}), "exited with code 0 after 10 ms"),
+            (
+                json!({"event": "exited", "code": 1, "reason": "Error", "ran_ms": 61_000, "message": "no config\n"}),
+                "exited with code 1 after 1 min 1 s: no config",
+            ),
+            (
+                json!({"event": "exited", "code": 137, "signal": 9, "reason": "Error", "ran_ms": 1_500}),
+                "was ended by KILL (code 137) after 1.5 s",
+            ),
+            (
+                json!({"event": "exited", "code": 137, "signal": 9, "reason": "OOMKilled", "ran_ms": 5}),
+                "was killed for want of memory (code 137) after 5 ms",
+            ),
+            (json!({"event": "waiting", "for": "gate", "text": "waits for `a` to be ready: x"}), "waits for `a` to be ready: x"),
+            (
+                json!({"event": "starting", "attempt": 0, "opened_last": {"container": "a", "need": "ready"}}),
+                "starts now that `a` is ready",
+            ),
+            (json!({"event": "starting", "attempt": 2, "restarts": 2}), "starts again (restart 2)"),
+            (
+                json!({"event": "probe", "kind": "startup", "outcome": "failure", "failures": 2, "threshold": 3, "message": "exit code 1"}),
+                "startup probe failed (2 of 3): exit code 1",
+            ),
+            (
+                json!({"event": "pull-failed", "error": "ErrImagePull", "message": "not found", "retry_in_ms": 10_000}),
+                "could not get its image: ErrImagePull: not found; next try in 10 s",
+            ),
+            (
+                json!({"event": "stop-begun", "cause": "completed", "grace_ms": 30_000, "message": "has done its work"}),
+                "has done its work and stops what is left, within 30 s",
+            ),
+            (
+                json!({"event": "kill-begun", "cause": "liveness", "message": "its liveness probe failed"}),
+                "is being stopped because its liveness probe failed",
+            ),
+            (json!({"event": "hook-ended", "hook": "preStop", "error": "exit code 2"}), "preStop hook failed: exit code 2"),
+        ];
+        for (entry, expected) in table {
+            assert_eq!(tell(&entry).map(|t| t.text).as_deref(), Some(expected), "{entry}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_twice_is_told_once() {
+        for entry in [
+            json!({"event": "waiting", "for": "sandbox", "text": "waits for the pod's sandbox: being made"}),
+            json!({"event": "kill-begun", "cause": "pod-stop", "message": "the pod stops"}),
+            json!({"event": "phase", "from": "Running", "to": "Failed"}),
+            json!({"event": "probe", "kind": "readiness", "outcome": "success", "verdict": "success"}),
+        ] {
+            assert_eq!(tell(&entry), None, "{entry}");
+        }
+    }
+
+    #[test]
+    fn weights_follow_what_went_wrong() {
+        let weight = |entry: Value| tell(&entry).map(|t| t.weight);
+        assert_eq!(weight(json!({"event": "exited", "code": 0})), Some(Weight::News));
+        assert_eq!(weight(json!({"event": "exited", "code": 3})), Some(Weight::Trouble));
+        assert_eq!(weight(json!({"event": "exited", "code": 143, "killed_for": "pod-stop"})), Some(Weight::News));
+        assert_eq!(weight(json!({"event": "started"})), Some(Weight::Routine));
+        assert_eq!(weight(json!({"event": "stop-begun", "cause": "fatal"})), Some(Weight::Trouble));
+        assert_eq!(weight(json!({"event": "finished", "phase": "Failed"})), Some(Weight::Trouble));
+    }
+
+    #[test]
+    fn times_are_as_fine_as_they_are_short() {
+        assert_eq!((span(7), span(999), span(1_000)), ("7 ms".into(), "999 ms".into(), "1 s".into()));
+        assert_eq!((age(990), age(9_960), age(12_900)), ("0.9 s".into(), "9.9 s".into(), "12 s".into()));
+        assert_eq!(age(125_900), "2 min 5 s");
+    }
+}
