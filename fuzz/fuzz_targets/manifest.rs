@@ -2,6 +2,7 @@
 #![no_main]
 
 #[path = "../../crates/manifest/tests/exercise/mod.rs"]
+#[expect(dead_code, reason = "each target uses its half")]
 mod exercise;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| exercise::manifest(bytes));

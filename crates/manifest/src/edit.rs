@@ -337,13 +337,14 @@ impl Editor {
         let with = if emit::is_block(value) {
             let indent = column(text, entry.key_span.start) + if value.is_array() { 0 } else { 2 };
             // A comment behind the key or the old value stays behind the key.
-            let comment = text[end..line_end(text, end)].to_owned();
-            let lines = indented(&emit::block(value).join("\n"), indent, newline(text));
-            return Patch {
-                start: colon,
-                end: line_end(text, end),
-                with: format!("{}{}{lines}", comment.trim_end(), newline(text)),
+            let comment = text[end..line_end(text, end)].trim_end();
+            let (header, lines) = match emit::literal(value) {
+                Some((header, lines)) => (format!(" {header}"), lines),
+                None => (String::new(), emit::block(value)),
             };
+            let lines = indented(&lines.join("\n"), indent, newline(text));
+            let with = format!("{header}{comment}{}{lines}", newline(text));
+            return Patch { start: colon, end: line_end(text, end), with };
         } else {
             format!(" {}", emit::inline(value, Style::Block))
         };

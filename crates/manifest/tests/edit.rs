@@ -91,6 +91,17 @@ fn collections_take_lines_of_their_own() {
 }
 
 #[test]
+fn strings_of_several_lines_are_written_as_lines() {
+    set("a: 1 # c\nb: 2\n", "a", json!("x\ny\n"), "a: | # c\n  x\n  y\nb: 2\n");
+    set("a:\n  b: 1\n", "a.c", json!("x\n\ny"), "a:\n  b: 1\n  c: |-\n    x\n\n    y\n");
+    set("a: |\n  old\n  text\nb: 2\n", "a", json!("x\ny\n"), "a: |\n  x\n  y\nb: 2\n");
+    set("a:\n- 1\n- 2\n", "a.0", json!("x\ny\n"), "a:\n- |\n  x\n  y\n- 2\n");
+    set("a: {b: 1}\n", "a.b", json!("x\ny\n"), "a: {b: \"x\\ny\\n\"}\n");
+    set("{\"a\": 1}", "a", json!("x\ny\n"), "{\"a\": \"x\\ny\\n\"}");
+    set("a: 1 # c\r\n", "a", json!("x\ny\n"), "a: | # c\r\n  x\r\n  y\r\n");
+}
+
+#[test]
 fn missing_fields_are_added() {
     set("a: 1\n", "b", json!(2), "a: 1\nb: 2\n");
     set("a: 1", "b", json!(2), "a: 1\nb: 2");

@@ -43,8 +43,24 @@ pub(super) fn is_block(value: &Value) -> bool {
     match value {
         Value::Array(items) => !items.is_empty(),
         Value::Object(entries) => !entries.is_empty(),
-        _ => false,
+        other => literal(other).is_some(),
     }
+}
+
+/// The header and lines of a string of several lines as a block scalar, if it reads the same that way.
+pub(super) fn literal(value: &Value) -> Option<(&'static str, Vec<String>)> {
+    let text = value.as_str().filter(|text| text.contains('\n'))?;
+    let (header, body) = match text.strip_suffix('\n') {
+        Some(body) => ("|", body),
+        None => ("|-", text),
+    };
+    // The first line sets the indentation, and the end is cut to at most one line break.
+    let edges_ok =
+        !body.starts_with([' ', '\t', '\n']) && !body.ends_with(['\n', ' ', '\t']) && !body.is_empty();
+    let chars_ok = !body.contains(|c: char| c.is_control() && c != '\n' && c != '\t' || c == '\u{feff}');
+    let lines: Vec<String> = body.split('\n').map(str::to_owned).collect();
+    let blank_ok = lines.iter().all(|line| line.is_empty() || !line.trim().is_empty());
+    (edges_ok && chars_ok && blank_ok).then_some((header, lines))
 }
 
 /// The lines of a value in block style, without indentation in front of the first column.
@@ -54,26 +70,37 @@ pub(super) fn block(value: &Value) -> Vec<String> {
             entries.iter().flat_map(|(key, value)| entry(key, value)).collect()
         }
         Value::Array(items) if !items.is_empty() => items.iter().flat_map(item).collect(),
-        other => vec![inline(other, Style::Block)],
+        other => match literal(other) {
+            Some((header, lines)) => std::iter::once(header.to_owned()).chain(lines).collect(),
+            None => vec![inline(other, Style::Block)],
+        },
     }
 }
 
 /// The lines of `key: value`.
 pub(super) fn entry(key: &str, value: &Value) -> Vec<String> {
     let key = string(key, Style::Block);
+    if let Some((header, lines)) = literal(value) {
+        let lines = lines.into_iter().map(|line| indent(2, line));
+        return std::iter::once(format!("{key}: {header}")).chain(lines).collect();
+    }
     if !is_block(value) {
         return vec![format!("{key}: {}", inline(value, Style::Block))];
     }
     // Lists stand under their key without further indentation, as kubectl writes them.
-    let indent = if value.is_array() { "" } else { "  " };
-    let lines = block(value).into_iter().map(|line| format!("{indent}{line}"));
+    let columns = if value.is_array() { 0 } else { 2 };
+    let lines = block(value).into_iter().map(|line| indent(columns, line));
     std::iter::once(format!("{key}:")).chain(lines).collect()
 }
 
 /// The lines of `- value`.
 pub(super) fn item(value: &Value) -> Vec<String> {
     let lines = block(value).into_iter().enumerate();
-    lines.map(|(i, line)| if i == 0 { format!("- {line}") } else { format!("  {line}") }).collect()
+    lines.map(|(i, line)| if i == 0 { format!("- {line}") } else { indent(2, line) }).collect()
+}
+
+fn indent(columns: usize, line: String) -> String {
+    if line.is_empty() { line } else { format!("{}{line}", " ".repeat(columns)) }
 }
 
 /// A string, quoted if it must be.
@@ -130,8 +157,17 @@ mod tests {
         ] {
             assert_eq!(string(quoted, Style::Flow), format!("\"{quoted}\""));
         }
-        assert_eq!(string("a\nb", Style::Block), "\"a\\nb\"");
+        assert_eq!(inline(&json!("a\nb"), Style::Flow), "\"a\\nb\"");
         assert_eq!(string("a", Style::Json), "\"a\"");
+    }
+
+    #[test]
+    fn several_lines_are_written_as_lines() {
+        let value = json!({"a": "x\n  y\n\nz\n", "b": ["p\nq", "tail\n\n"], "c": " lead\nx\n"});
+        assert_eq!(
+            block(&value).join("\n"),
+            "a: |\n  x\n    y\n\n  z\nb:\n- |-\n  p\n  q\n- \"tail\\n\\n\"\nc: \" lead\\nx\\n\""
+        );
     }
 
     #[test]
