@@ -307,7 +307,12 @@ impl Driver {
             let _ = sys::kill(init.pid, libc::SIGKILL);
         }
         self.remains.hierarchies.kill(&self.remains.cgroup);
-        let over = match (state.exit, state.started) {
+        // The shim tells of a start before it writes it down, and of an exit after.
+        let started = match &*self.phase.borrow() {
+            Phase::Running(started) => Some(*started),
+            _ => state.started,
+        };
+        let over = match (state.exit, started) {
             (Some(exit), _) => Phase::Exited(Exit::from(&exit)),
             (None, Some(started)) => {
                 let finished_ns = sys::now_ns();

@@ -114,7 +114,10 @@ fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec) -> Result<(), Fault>
                 bring_loopback_up().creating(|| "cannot bring the pod's loopback up")?;
             }
             for (name, value) in &spec.sysctls {
-                write_sysctl(name, value)?;
+                check_sysctl(name, state)?;
+                let path = Path::new("/proc/sys").join(name.replace('.', "/"));
+                // /proc/sys shows the namespaces of whoever opens the file, which is this thread.
+                fs::write(&path, value).configuring(|| format!("cannot set sysctl {name} to {value:?}"))?;
             }
             for (path, name) in [(&state.net, "net"), (&state.ipc, "ipc"), (&state.uts, "uts")] {
                 let Some(path) = path else { continue };
@@ -128,19 +131,28 @@ fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec) -> Result<(), Fault>
     })
 }
 
-/// A setting of the calling thread's namespaces. /proc/sys shows those of whoever opens the file.
-fn write_sysctl(name: &str, value: &str) -> Result<(), Fault> {
-    let path = Path::new("/proc/sys").join(name.replace('.', "/"));
-    if name.is_empty() || name.contains("..") || name.contains('/') {
+/// Refuses settings that would change more than the pod.
+fn check_sysctl(name: &str, state: &SandboxState) -> Result<(), Fault> {
+    if name.contains("..") || name.contains('/') {
         return Err(Fault::config(format!("sysctl {name:?} is not a name like net.ipv4.ip_forward")));
     }
-    let namespaced = ["net.", "kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
-    if !namespaced.iter().any(|prefix| name.starts_with(prefix)) {
+    let ipc = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
+    let (own, field) = if name.starts_with("net.") {
+        (state.net.is_some(), "hostNetwork")
+    } else if ipc.iter().any(|prefix| name.starts_with(prefix)) {
+        (state.ipc.is_some(), "hostIPC")
+    } else {
         return Err(Fault::config(format!(
             "sysctl {name:?} is not namespaced: it would change the whole machine"
         )));
+    };
+    if own {
+        Ok(())
+    } else {
+        Err(Fault::config(format!(
+            "sysctl {name:?} is not allowed with {field}: it would change the whole machine"
+        )))
     }
-    fs::write(&path, value).configuring(|| format!("cannot set sysctl {name} to {value:?}"))
 }
 
 fn bring_loopback_up() -> io::Result<()> {

@@ -5,15 +5,36 @@
 mod support;
 
 mod exec;
+mod filesystem;
+mod identity;
 mod lifecycle;
+mod limits;
+mod machines;
+mod pods;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1);
-    if args.next().is_some_and(|first| first == "shim") {
-        return ExitCode::from(outrigger_runtime::embedded::shim_main(args) as u8);
+    let mut args = std::env::args_os().skip(1).peekable();
+    match args
+        .next_if(|arg| ["shim", "on-machine", "own-a-pod"].iter().any(|role| arg == role))
+        .as_ref()
+        .and_then(|arg| arg.to_str())
+    {
+        Some("shim") => return ExitCode::from(outrigger_runtime::embedded::shim_main(args) as u8),
+        Some("on-machine") => machines::enter(args.next().expect("a kind").to_str().expect("a name")),
+        Some("own-a-pod") => pods::own_a_pod(args.next().expect("a state directory").as_ref()),
+        _ => {}
     }
-    let trials = [lifecycle::trials(), exec::trials()].into_iter().flatten().collect();
-    libtest_mimic::run(&libtest_mimic::Arguments::from_args(), trials).exit_code()
+    let arguments = libtest_mimic::Arguments::from_iter(std::iter::once("containers".into()).chain(args));
+    let all = [
+        lifecycle::trials(),
+        exec::trials(),
+        identity::trials(),
+        filesystem::trials(),
+        limits::trials(),
+        pods::trials(),
+        machines::trials(),
+    ];
+    libtest_mimic::run(&arguments, all.into_iter().flatten().collect()).exit_code()
 }

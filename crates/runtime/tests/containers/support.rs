@@ -82,7 +82,8 @@ pub(crate) struct Pod {
     pub(crate) id: SandboxId,
     pub(crate) sandbox: outrigger_runtime::Sandbox,
     pub(crate) dir: PathBuf,
-    state: tempfile::TempDir,
+    state: PathBuf,
+    _temporary: Option<tempfile::TempDir>,
     containers: AtomicU32,
 }
 
@@ -125,12 +126,26 @@ impl Pod {
     pub(crate) async fn with(change: impl FnOnce(&mut SandboxSpec)) -> Self {
         let state =
             tempfile::Builder::new().prefix("outrigger-test-").tempdir().expect("temporary directory");
-        let runtime = runtime(state.path());
+        let mut pod = Self::in_state_dir(state.path(), change).await;
+        pod._temporary = Some(state);
+        pod
+    }
+
+    pub(crate) async fn in_state_dir(state: &Path, change: impl FnOnce(&mut SandboxSpec)) -> Self {
+        let runtime = runtime(state);
         let mut spec = sandbox_spec(&runtime);
         change(&mut spec);
         let (id, dir) = (spec.id.clone(), spec.pod_dir.clone());
         let sandbox = runtime.create_sandbox(spec).await.expect("sandbox");
-        Pod { runtime, id, sandbox, dir, state, containers: AtomicU32::new(0) }
+        Pod {
+            runtime,
+            id,
+            sandbox,
+            dir,
+            state: state.to_owned(),
+            containers: AtomicU32::new(0),
+            _temporary: None,
+        }
     }
 
     /// A container that runs a shell script.
@@ -138,7 +153,7 @@ impl Pod {
         let number = self.containers.fetch_add(1, Ordering::Relaxed);
         let id = ContainerId(format!("c{number}"));
         ContainerSpec {
-            log_path: self.state.path().join(format!("{id}.log")),
+            log_path: self.state.join(format!("{id}.log")),
             id,
             name: "main".to_owned(),
             attempt: 0,
@@ -173,7 +188,7 @@ impl Pod {
 
     /// A directory of the host for this test alone.
     pub(crate) fn scratch(&self, name: &str) -> PathBuf {
-        let path = self.state.path().join(name);
+        let path = self.state.join(name);
         fs::create_dir_all(&path).expect("scratch");
         path
     }
@@ -219,8 +234,28 @@ impl Pod {
     pub(crate) async fn finish(self) {
         self.runtime.remove_sandbox(&self.id).await.expect("remove");
         self.runtime.remove_sandbox(&self.id).await.expect("remove twice");
-        assert_nothing_left(self.state.path(), &self.id);
+        assert_nothing_left(&self.state, &self.id);
         assert!(!self.dir.exists(), "{} is left", self.dir.display());
+    }
+}
+
+impl Drop for Pod {
+    /// After a failure, takes the pod away the way the next run of the product would.
+    fn drop(&mut self) {
+        if self.dir.join("sandbox.json").exists() && std::thread::panicking() {
+            let state = self.state.clone();
+            let id = self.id.clone();
+            let mine = self.runtime.clone();
+            let cleaner = std::thread::spawn(move || {
+                let tokio =
+                    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("tokio");
+                tokio.block_on(async {
+                    let _ = mine.remove_sandbox(&id).await;
+                    runtime(&state).clean_orphans().await;
+                });
+            });
+            let _ = cleaner.join();
+        }
     }
 }
 

@@ -1,13 +1,26 @@
-//! System call filters.
+//! System call filters: the default one, and those given as OCI or Docker profiles.
+//!
+//! A [`policy::Policy`] is compiled to classic BPF here, without a library: the kernel wants one program that knows
+//! every architecture a process can make calls for, several actions, and no `no_new_privs` of its own accord.
+
+mod default;
+mod names;
+mod oci;
+mod policy;
 
 use super::container::caps::CapSet;
 use super::fault::Fault;
 use crate::{Identity, Seccomp};
 
 /// The filter for a container; `None` is unconfined.
-pub(crate) fn filter(identity: &Identity, _caps: CapSet) -> Result<Option<Vec<libc::sock_filter>>, Fault> {
-    if identity.privileged || identity.seccomp == Seccomp::Unconfined {
+pub(crate) fn filter(identity: &Identity, caps: CapSet) -> Result<Option<Vec<libc::sock_filter>>, Fault> {
+    if identity.privileged {
         return Ok(None);
     }
-    Ok(None)
+    let policy = match &identity.seccomp {
+        Seccomp::Unconfined => return Ok(None),
+        Seccomp::Default => default::policy(caps),
+        Seccomp::Localhost(path) => oci::read(path, caps)?,
+    };
+    Ok(Some(policy.compile()?))
 }

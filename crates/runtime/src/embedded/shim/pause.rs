@@ -66,6 +66,8 @@ fn hold(ns: &Path) -> io::Result<()> {
     sys::set_ids(65535, 65535, &[])?;
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0)?;
+    // From here on there is nothing to say, and whoever reads the agent's standard error may wait for its end.
+    rustix::stdio::dup2_stderr(rustix::stdio::stdin())?;
     loop {
         sys::wait_signal(&[libc::SIGCHLD]);
         while sys::reap(-1, false).is_some() {}

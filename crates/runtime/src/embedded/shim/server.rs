@@ -239,6 +239,9 @@ impl Shim {
                 self.listener = Some(listener);
                 self.container = Some(container);
                 self.clients[index].send(&Reply::Created);
+                // From here on everything is said over the socket, and whoever reads the agent's standard error may
+                // wait for its end. Standard input is /dev/null.
+                let _ = rustix::stdio::dup2_stderr(rustix::stdio::stdin());
             }
             Err(fault) => self.fail(fault),
         }
