@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::terminal::Color;
-use crate::{completions, convert, man, plan, run, validate};
+use crate::{completions, convert, man, plan, run, simulate, validate};
 
 /// Runs Kubernetes pods whose containers start, run and stop in the right order.
 #[derive(Debug, Parser)]
@@ -22,6 +22,7 @@ Examples:
   outrigger plan pod.yaml                    what starts and stops when, and why
   outrigger validate *.yaml                  everything that is wrong with manifests
   outrigger convert pod.yaml --to native     the same pod in another dialect
+  outrigger simulate job.yaml                its life on a virtual clock
 
 Exit codes: 0 fine, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
 
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Validate(validate::Args),
     /// Writes the same pods in another dialect.
     Convert(convert::Args),
+    /// Plays pods on a virtual clock and shows what happens.
+    Simulate(simulate::Args),
     /// Prints a completion script for a shell.
     Completions(completions::Args),
     /// Prints the manual page, or writes all of them.

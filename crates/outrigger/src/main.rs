@@ -9,6 +9,7 @@ mod man;
 mod outcome;
 mod plan;
 mod run;
+mod simulate;
 mod terminal;
 mod validate;
 
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::execute(args),
         Command::Validate(args) => validate::execute(args),
         Command::Convert(args) => convert::execute(args),
+        Command::Simulate(args) => simulate::execute(args),
         Command::Completions(args) => completions::execute(args),
         Command::Man(args) => man::execute(args),
     };

@@ -1,0 +1,195 @@
+//! `outrigger simulate`: a pod's life on a virtual clock.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use outrigger_lifecycle::{Plan, Severity, Time, explain, phase};
+use outrigger_manifest::{Diagnostic, ReadOptions, parse, render};
+use outrigger_simulate::timeline::{Scale, Timeline};
+use outrigger_simulate::{Ending, Options, Script, Span, StopScript, simulate, trace_json, trace_text};
+use serde_json::{Value, json};
+
+use crate::input::{self, ReadArgs};
+use crate::outcome::{Failure, Outcome};
+use crate::terminal::{self, HEADING, paint};
+
+/// The timeline is as wide as everything else we print.
+const WIDTH: usize = 100;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger simulate job.yaml
+  outrigger simulate web.yaml --stop-at 20s --grace-period 5
+  outrigger simulate job.yaml --script crash.yaml --seed 7
+  outrigger simulate job.yaml -o svg > life.svg
+
+A script says what the containers do, and what goes wrong around them; all of it is optional:
+  containers:
+    proxy: {ready_after: 3s, on_term: {ignore: true}}
+    work: {runs: 5s, exit: 1, instances: [{}, {exit: 0}]}
+  faults: {lose: 0.1, duplicate: 0.1, agent_restarts: [{at: 2s}]}
+
+Without one, init containers exit after 0.1 s, mains after 1 s unless they always restart, and everything else runs
+until it is told to stop. A pod that would run for ever is stopped after 30 s.
+
+The same manifest, script and seed give the same trace, byte for byte.
+
+Exit codes: 0 the pod came to an end, 1 it has errors or never ends, 2 the manifest or the script cannot be read.")]
+pub(crate) struct Args {
+    /// The manifest, YAML or JSON; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// What the containers do, as YAML or JSON.
+    #[arg(long, value_name = "FILE")]
+    script: Option<PathBuf>,
+    /// Where chance begins.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+    /// When the pod is told to stop, for example 20s.
+    #[arg(long, value_parser = span, value_name = "TIME")]
+    stop_at: Option<Span>,
+    /// The grace of that stop in seconds, instead of the pod's own.
+    #[arg(long, requires = "stop_at", value_name = "SECONDS")]
+    grace_period: Option<u64>,
+    /// Plays only this pod, or the first pod of the object of this name.
+    #[arg(long, value_name = "NAME")]
+    pod: Option<String>,
+    /// A second is as wide everywhere; otherwise long pauses are drawn short.
+    #[arg(long)]
+    linear: bool,
+    /// How to show what happened.
+    #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
+    output: Output,
+    #[command(flatten)]
+    read: ReadArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// The trace and a timeline, for people.
+    Text,
+    /// The trace, for programs.
+    Json,
+    /// The timeline as a picture.
+    Svg,
+}
+
+fn span(text: &str) -> Result<Span, String> {
+    let seconds = || text.parse::<u64>().ok().and_then(|s| Some(Span(s.checked_mul(1_000)?)));
+    seconds().or_else(|| Span::parse(text)).ok_or_else(|| format!("{text:?} is not a time such as 20s or 1m30s"))
+}
+
+pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+    let mut script = match &args.script {
+        Some(file) => read_script(file, &args.read)?,
+        None => Script::default(),
+    };
+    if let Some(at) = args.stop_at {
+        script.stops.push(StopScript { at, grace: args.grace_period.map(Span::seconds) });
+    }
+    let sources = args.read.sources(std::slice::from_ref(&args.file))?;
+    let manifest = match args.read.read(&sources) {
+        Ok(manifest) => manifest,
+        Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
+    };
+    let mut checked = input::check(&manifest, &args.read.features());
+    if let Some(name) = &args.pod {
+        checked.retain(|c| c.pod.name() == name || c.pod.origin.name == *name);
+        if checked.is_empty() {
+            return Err(Failure::Input(anyhow!("there is no pod `{name}` in {}", sources[0].name)));
+        }
+    }
+    let errors: Vec<Diagnostic> = checked
+        .iter()
+        .flat_map(|c| c.diagnostics.iter().filter(|d| d.severity == Severity::Error).cloned())
+        .collect();
+    if !errors.is_empty() {
+        terminal::eprint(&render(&errors, &sources, true));
+        return Ok(Outcome::Findings);
+    }
+    let plans: Vec<&Plan> = checked.iter().filter_map(|c| Some(&c.planned.as_ref()?.plan)).collect();
+    show(&args, &script, &plans)
+}
+
+fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failure> {
+    if args.output == Output::Svg && plans.len() > 1 {
+        let names: Vec<&str> = plans.iter().map(|p| p.pod.as_str()).collect();
+        return Err(Failure::Input(anyhow!(
+            "a picture shows one pod, there are {}: choose one with `--pod`",
+            names.join(", ")
+        )));
+    }
+    let scale = if args.linear { Scale::Linear } else { Scale::Compressed };
+    let mut outcome = Outcome::Fine;
+    let mut pods: Vec<Value> = Vec::new();
+    for plan in plans {
+        let played = simulate(plan, script, args.seed, &Options::default())
+            .map_err(|e| Failure::Input(anyhow::Error::from(e).context("the script does not fit the pod")))?;
+        if played.ending != Ending::Finished {
+            outcome = Outcome::Findings;
+        }
+        let name = phase(plan, &played.observation).name();
+        let ended = ended(played.ending);
+        let now = Time(played.duration_ms);
+        let waits: Vec<(&str, String)> = played
+            .waits
+            .iter()
+            .map(|&(c, wait)| {
+                (plan.containers[c].name.as_str(), explain(plan, &played.observation, c, wait, now))
+            })
+            .collect();
+        match args.output {
+            Output::Svg => terminal::print_plain(&Timeline::new(plan, &played.trace).svg(scale))?,
+            Output::Json => pods.push(json!({
+                "name": plan.pod,
+                "seed": args.seed,
+                "ending": ended.0,
+                "phase": name,
+                "durationMs": played.duration_ms,
+                "waits": waits.iter().map(|(c, why)| json!({"container": c, "text": why})).collect::<Vec<_>>(),
+                "trace": trace_json(plan, &played.trace),
+            })),
+            Output::Text => {
+                let mut out = format!("{}\n", paint(HEADING, &format!("Pod {}", plan.pod)));
+                out.push_str(&trace_text(plan, &played.trace));
+                out.push('\n');
+                out.push_str(&Timeline::new(plan, &played.trace).ascii(WIDTH, scale));
+                let took = outrigger_lifecycle::Span(played.duration_ms);
+                out.push_str(&format!("\n{name}: {} after {took}, seed {}\n", ended.1, args.seed));
+                for (container, why) in waits {
+                    out.push_str(&format!("  `{container}` {why}\n"));
+                }
+                terminal::print(&out)?;
+            }
+        }
+    }
+    if args.output == Output::Json {
+        terminal::print_plain(&format!("{:#}\n", json!({ "version": 1, "pods": pods })))?;
+    }
+    Ok(outcome)
+}
+
+/// How it ended, as a word and in words.
+fn ended(ending: Ending) -> (&'static str, &'static str) {
+    match ending {
+        Ending::Finished => ("finished", "it is over"),
+        Ending::AtRest => ("at-rest", "nothing is going to happen any more, and it is not over"),
+        Ending::OutOfTime => ("out-of-time", "it goes on and on"),
+        Ending::OutOfSteps => ("out-of-steps", "it never comes to rest"),
+    }
+}
+
+fn read_script(file: &Path, read: &ReadArgs) -> Result<Script, Failure> {
+    let sources = read.sources(&[file.to_owned()])?;
+    let documents = parse(0, &sources[0], &ReadOptions::default())
+        .map_err(|refused| Failure::Manifest(refused.0, sources.clone()))?;
+    let script = match documents.as_slice() {
+        [] => return Ok(Script::default()),
+        [one] if one.root.is_null() => return Ok(Script::default()),
+        [one] => serde_json::from_value(one.root.to_json()).map_err(anyhow::Error::from),
+        _ => Err(anyhow!("a script is one document")),
+    };
+    script.with_context(|| format!("{} is not a script", sources[0].name)).map_err(Failure::Input)
+}

@@ -1,0 +1,268 @@
+//! The command line from outside: what it prints, and how it exits.
+//!
+//! What a command prints is kept in `tests/cli/snapshots`; `UPDATE_EXPECT=1 cargo test -p outrigger --test cli` writes
+//! it anew.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const EXAMPLES: [&str; 5] = ["native-job", "kep-pod", "priority-deployment", "terminator-job", "depends-on"];
+const DIALECTS: [&str; 4] = ["native", "kep", "priority", "depends-on"];
+
+struct Run {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Run {
+    /// Everything, for a snapshot.
+    fn all(&self) -> String {
+        let mut all = format!("exit code: {}\n", self.code);
+        for (name, text) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            if !text.is_empty() {
+                all.push_str(&format!("----- {name}\n{text}"));
+            }
+        }
+        all
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn outrigger(args: &[&str], stdin: &str) -> Run {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_outrigger"))
+        .args(args)
+        .current_dir(root())
+        .env_remove("NO_COLOR")
+        .env_remove("CLICOLOR_FORCE")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    // A command that does not read its input may be gone already.
+    let _ = child.stdin.take().expect("piped").write_all(stdin.as_bytes());
+    let out = child.wait_with_output().expect("the binary ends");
+    Run {
+        code: out.status.code().expect("it was not killed"),
+        stdout: String::from_utf8(out.stdout).expect("text"),
+        stderr: String::from_utf8(out.stderr).expect("text"),
+    }
+}
+
+fn example(name: &str) -> String {
+    format!("examples/{name}.yaml")
+}
+
+fn bad(name: &str) -> String {
+    format!("crates/outrigger/tests/cli/bad/{name}.yaml")
+}
+
+fn snapshot(name: &str, actual: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/snapshots").join(name);
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::create_dir_all(path.parent().expect("it has one")).expect("writable");
+        std::fs::write(&path, actual).expect("writable");
+        return;
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        actual == expected,
+        "{} is not what is printed now (UPDATE_EXPECT=1 writes it anew)\n--- expected\n{expected}\n--- actual\n{actual}",
+        path.display()
+    );
+}
+
+#[test]
+fn plans_read_well() {
+    for name in EXAMPLES {
+        let run = outrigger(&["plan", &example(name)], "");
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        for line in run.stdout.lines() {
+            assert!(line.chars().count() <= 100, "{name}: wider than 100 columns: {line}");
+        }
+        snapshot(&format!("plan-{name}.txt"), &run.all());
+    }
+}
+
+#[test]
+fn plans_for_programs() {
+    for name in ["native-job", "depends-on"] {
+        let run = outrigger(&["plan", "-o", "json", &example(name)], "");
+        let _: serde_json::Value = serde_json::from_str(&run.stdout).expect("valid JSON");
+        snapshot(&format!("plan-{name}.json"), &run.stdout);
+    }
+}
+
+#[test]
+fn plans_for_markdown() {
+    for name in ["kep-pod", "depends-on"] {
+        snapshot(
+            &format!("plan-{name}.mmd"),
+            &outrigger(&["plan", "-o", "mermaid", &example(name)], "").stdout,
+        );
+    }
+}
+
+#[test]
+fn plans_as_pictures() {
+    let mut args = vec!["plan".to_owned(), "-o".to_owned(), "svg".to_owned()];
+    args.extend(EXAMPLES.map(example));
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let svg = outrigger(&args, "").stdout;
+    // One root, everything closed, nothing from elsewhere.
+    assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"), "{svg}");
+    for tag in ["g", "text", "title", "style", "defs", "marker"] {
+        let opened = svg.matches(&format!("<{tag}>")).count() + svg.matches(&format!("<{tag} ")).count();
+        assert_eq!(opened, svg.matches(&format!("</{tag}>")).count(), "<{tag}>");
+    }
+    assert_eq!(svg.matches("http").count(), 1, "only the name space has an address");
+    for word in
+        ["fetch-config", "sidecar · kep", ">completed<", ">ready<", ">started<", "prefers-color-scheme: dark"]
+    {
+        assert!(svg.contains(word), "{word}");
+    }
+    assert!(!svg.contains("NaN"));
+}
+
+#[test]
+fn colours_are_a_matter_of_taste() {
+    let plain = outrigger(&["plan", &example("kep-pod")], "").stdout;
+    let coloured = outrigger(&["plan", "--color", "always", &example("kep-pod")], "").stdout;
+    assert!(!plain.contains('\x1b'), "no terminal, no colours");
+    assert!(coloured.contains('\x1b'));
+    assert_eq!(outrigger(&["--color=never", "plan", &example("kep-pod")], "").stdout, plain);
+}
+
+#[test]
+fn standard_input_is_a_file_too() {
+    let text = std::fs::read_to_string(root().join(example("native-job"))).expect("readable");
+    let run = outrigger(&["plan", "-"], &text);
+    assert_eq!((run.code, run.stdout), (0, outrigger(&["plan", &example("native-job")], "").stdout));
+}
+
+#[test]
+fn what_is_wrong_is_shown() {
+    for name in ["cycle", "typo", "syntax", "conflict", "warning"] {
+        snapshot(&format!("validate-{name}.txt"), &outrigger(&["validate", &bad(name)], "").all());
+    }
+    let json = outrigger(&["validate", "-o", "json", &bad("cycle")], "");
+    snapshot("validate-cycle.json", &json.all());
+}
+
+#[test]
+fn exit_codes() {
+    let (good, cycle, warning, syntax) = (example("native-job"), bad("cycle"), bad("warning"), bad("syntax"));
+    let stuck = "crates/outrigger/tests/cli/stuck.yaml";
+    let kep = example("kep-pod");
+    let rows: [(&[&str], i32); 24] = [
+        (&["validate", &good], 0),
+        (&["validate", &warning], 0),
+        (&["validate", "--strict", &warning], 1),
+        (&["validate", &cycle], 1),
+        (&["validate", &syntax], 1),
+        (&["validate", "no-such-file.yaml"], 2),
+        (&["validate"], 2),
+        (&["validate", "-", "-"], 2),
+        (&["plan", &good], 0),
+        (&["plan", &cycle], 1),
+        (&["plan", &syntax], 2),
+        (&["plan", &good, "-o", "pdf"], 2),
+        (&["plan", &good, "--feature-gates", "NoSuchGate=true"], 2),
+        (&["plan", &kep, "--feature-gates", "SidecarLifecycleType=false"], 0),
+        (&["convert", &good, "--to", "kep"], 0),
+        (&["convert", &kep, "--to", "native"], 1),
+        (&["convert", &kep, "--to", "native", "--lossy"], 0),
+        (&["convert", &good, "--to", "terminator"], 2),
+        (&["convert", &cycle, "--to", "native"], 1),
+        (&["simulate", &good], 0),
+        (&["simulate", &kep, "--script", stuck], 1),
+        (&["simulate", &good, "--script", stuck, "--pod", "nobody"], 2),
+        (&["simulate", &good, "--grace-period", "3"], 2),
+        (&["frobnicate"], 2),
+    ];
+    for (args, code) in rows {
+        let run = outrigger(args, "");
+        assert_eq!(run.code, code, "{args:?}\n{}{}", run.stdout, run.stderr);
+    }
+}
+
+#[test]
+fn a_gate_that_is_off_makes_every_container_standard() {
+    let run = outrigger(&["plan", &example("kep-pod"), "--feature-gates=SidecarLifecycleType=false"], "");
+    assert!(!run.stdout.contains("sidecar"), "{}", run.stdout);
+    assert!(run.stderr.contains("the feature gate SidecarLifecycleType is off"), "{}", run.stderr);
+}
+
+#[test]
+fn conversions_keep_what_is_not_about_order() {
+    for name in EXAMPLES {
+        for dialect in DIALECTS {
+            let run = outrigger(&["convert", &example(name), "--to", dialect, "--lossy"], "");
+            assert_eq!(run.code, 0, "{name} to {dialect}: {}", run.stderr);
+            snapshot(&format!("convert-{name}-{dialect}.txt"), &run.all());
+            let again = outrigger(&["validate", "-"], &run.stdout);
+            assert_eq!(again.code, 0, "{name} to {dialect}: {}\n{}", again.stdout, run.stdout);
+        }
+    }
+}
+
+#[test]
+fn a_refused_conversion_writes_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("out.yaml");
+    let to = file.to_str().expect("text");
+    let run = outrigger(&["convert", &example("kep-pod"), "--to", "native", "-o", to], "");
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""));
+    assert!(!file.exists());
+    let run = outrigger(&["convert", &example("kep-pod"), "--to", "native", "--lossy", "-o", to], "");
+    assert_eq!((run.code, run.stdout.as_str()), (0, ""));
+    assert!(std::fs::read_to_string(&file).expect("written").contains("startupProbe"));
+}
+
+#[test]
+fn lives_are_played_the_same_every_time() {
+    let args = ["simulate", "examples/native-job.yaml", "--seed", "3"];
+    let first = outrigger(&args, "").all();
+    assert_eq!(outrigger(&args, "").all(), first);
+    let json = outrigger(&["simulate", "examples/native-job.yaml", "-o", "json"], "");
+    let value: serde_json::Value = serde_json::from_str(&json.stdout).expect("valid JSON");
+    assert_eq!(value["pods"][0]["phase"], "Succeeded");
+    assert_eq!(value["pods"][0]["ending"], "finished");
+    let svg = outrigger(&["simulate", "examples/native-job.yaml", "-o", "svg"], "").stdout;
+    assert!(svg.starts_with("<svg"), "{svg}");
+    let stop =
+        outrigger(&["simulate", "examples/depends-on.yaml", "--stop-at", "5s", "--grace-period", "7"], "");
+    assert!(stop.stdout.contains("grace_ms=7000"), "{}", stop.stdout);
+}
+
+#[test]
+fn a_stuck_pod_says_why() {
+    let run = outrigger(
+        &["simulate", "examples/kep-pod.yaml", "--script", "crates/outrigger/tests/cli/stuck.yaml"],
+        "",
+    );
+    assert!(run.stdout.contains("`app` waits for `proxy` to be ready"), "{}", run.stdout);
+}
+
+#[test]
+fn help_completions_and_manual() {
+    let help = outrigger(&["--help"], "");
+    for command in ["run", "plan", "validate", "convert", "simulate", "completions", "man"] {
+        assert!(help.stdout.contains(command), "{command}");
+        let own = outrigger(&[command, "--help"], "").stdout;
+        assert!(own.contains("Examples:"), "{command} --help has no examples");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(outrigger(&["completions", shell], "").stdout.contains("simulate"), "{shell}");
+    }
+    assert!(outrigger(&["man"], "").stdout.contains(".TH outrigger"));
+    let dir = tempfile::tempdir().expect("a directory");
+    outrigger(&["man", "--dir", dir.path().to_str().expect("text")], "");
+    assert!(dir.path().join("outrigger-convert.1").exists());
+    assert!(outrigger(&["--version"], "").stdout.starts_with("outrigger "));
+}
