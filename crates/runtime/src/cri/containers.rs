@@ -28,6 +28,8 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// What containerd calls the end of a container whose program could not be run.
 const START_ERROR: &str = "StartError";
+/// What it says when it did not get as far as a process.
+const NO_PROCESS: &str = "failed to create containerd task";
 
 /// A container of this process.
 pub(super) struct Slot {
@@ -143,6 +145,13 @@ impl Inner {
                 fault => RuntimeError::Other(format!("cannot start container {name}: {fault}")),
             })?;
             match status.state {
+                // containerd gives a start up whose caller goes away. Before there was a process, it can be tried
+                // again with a new container; after that the program may have run.
+                CONTAINER_EXITED if status.reason == START_ERROR && status.message.contains(NO_PROCESS) => {
+                    return Err(RuntimeError::Other(format!(
+                        "the start of container {name} was interrupted: {fault}"
+                    )));
+                }
                 CONTAINER_EXITED if status.reason == START_ERROR => {
                     return Err(RuntimeError::Start(status.message));
                 }
@@ -156,7 +165,7 @@ impl Inner {
     }
 
     pub(super) async fn status(&self, id: &str) -> Result<ContainerStatus, Fault> {
-        let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        let request = ContainerStatusRequest { container_id: id.to_owned() };
         Ok(self.client.ask(request).await?.status.unwrap_or_default())
     }
 

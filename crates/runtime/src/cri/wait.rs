@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::Inner;
 use super::client::Fault;
 use super::containers::{Slot, missing, time};
-use super::wire::{CONTAINER_EXITED, ContainerStatus};
+use super::wire::{CONTAINER_EXITED, CONTAINER_UNKNOWN, ContainerStatus, StopContainerRequest};
 use crate::{ContainerId, Exit, RuntimeError};
 
 /// How often something is asked for that must come at any moment.
@@ -43,6 +43,14 @@ impl Inner {
         loop {
             match self.status(&id).await {
                 Ok(status) if status.state == CONTAINER_EXITED => return Ok(exit(&status)),
+                // What it does nobody can say any more; the runtime makes an end of it when it is told to.
+                Ok(status) if status.state == CONTAINER_UNKNOWN => {
+                    let request = StopContainerRequest { container_id: id.clone(), timeout: 0 };
+                    if let Err(fault) = self.client.call(request, self.client.limits().work).await {
+                        tracing::warn!(container = %slot.name, "its state is unknown, and it cannot be stopped: {fault}");
+                    }
+                    hinted = Some(Instant::now());
+                }
                 Ok(_) => {}
                 Err(Fault::NotFound(_)) => return Err(missing(&slot.name)),
                 Err(fault) => {

@@ -481,21 +481,19 @@ pub(crate) struct Container {
 pub(crate) const CONTAINER_CREATED: i32 = 0;
 /// Over, or never came to run.
 pub(crate) const CONTAINER_EXITED: i32 = 2;
+/// The runtime lost track of it.
+pub(crate) const CONTAINER_UNKNOWN: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ContainerStatusRequest {
     #[prost(string, tag = "1")]
     pub(crate) container_id: String,
-    #[prost(bool, tag = "2")]
-    pub(crate) verbose: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ContainerStatusResponse {
     #[prost(message, optional, tag = "1")]
     pub(crate) status: Option<ContainerStatus>,
-    #[prost(btree_map = "string, string", tag = "2")]
-    pub(crate) info: BTreeMap<String, String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -513,9 +511,6 @@ pub(crate) struct ContainerStatus {
     pub(crate) reason: String,
     #[prost(string, tag = "11")]
     pub(crate) message: String,
-    /// Given by runtimes that honour the one that was asked for.
-    #[prost(int32, tag = "19")]
-    pub(crate) stop_signal: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]

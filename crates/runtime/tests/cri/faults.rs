@@ -1,0 +1,178 @@
+//! containerd goes away, hangs, or does what nobody asked for.
+
+use std::time::{Duration, Instant};
+
+use outrigger_runtime::cri::Limits;
+use outrigger_runtime::{Runtime, RuntimeError};
+use rustix::process::Signal;
+
+use crate::containerd::Containerd;
+use crate::proxy::Proxy;
+use crate::support::{Pod, connect, eventually, limits, log_text};
+use crate::trials;
+
+trials!(
+    a_restart_in_the_middle_of_a_pod_changes_nothing,
+    calls_made_while_it_is_down_wait_for_it,
+    what_is_removed_behind_our_back_is_told,
+    a_call_that_hangs_is_cut,
+    events_that_are_lost_do_no_harm,
+    a_start_without_an_answer_is_not_made_twice,
+);
+
+async fn a_restart_in_the_middle_of_a_pod_changes_nothing() {
+    let mut containerd = Containerd::start(None);
+    let pod = Pod::on(connect(containerd.endpoint(), limits()).await, |_| {}).await;
+    let short = pod.start(pod.script("sleep 1.5; exit 6")).await.expect("start");
+    let spec = pod.script("trap 'exit 8' TERM; echo up; while :; do sleep 0.05; done");
+    let log = spec.log_path.clone();
+    let long = pod.start(spec).await.expect("start");
+    pod.saw(&log, "up").await;
+    let wait = tokio::spawn({
+        let (runtime, id) = (pod.runtime.clone(), short.clone());
+        async move { runtime.wait(&id).await }
+    });
+    containerd.halt(Signal::KILL);
+    // The short one ends while nobody looks.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    tokio::task::block_in_place(|| containerd.go_on());
+    assert_eq!(wait.await.expect("a task").expect("exit").code, 6);
+    assert_eq!(pod.exec(&long, "echo alive").await.output, b"alive\n");
+    // Both that are there and new ones go on, hints included.
+    let begun = Instant::now();
+    pod.runtime.terminate(&long, Duration::from_secs(30)).await.expect("terminate");
+    assert_eq!(pod.wait(&long).await.code, 8);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!(pod.output(pod.script("echo new")).await, "new\n");
+    pod.finish().await;
+    containerd.finish();
+}
+
+async fn calls_made_while_it_is_down_wait_for_it() {
+    let mut containerd = Containerd::start(None);
+    let pod = Pod::on(connect(containerd.endpoint(), limits()).await, |_| {}).await;
+    containerd.halt(Signal::TERM);
+    let spec = pod.script("echo ran; exit 3");
+    let log = spec.log_path.clone();
+    let begin = async { pod.start(spec).await.expect("start") };
+    let come_back = async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        tokio::task::block_in_place(|| containerd.go_on());
+    };
+    let (id, ()) = tokio::join!(begin, come_back);
+    assert_eq!(pod.wait(&id).await.code, 3);
+    assert_eq!(log_text(&log), "ran\n", "once");
+    // A probe that cannot be made is no failure of the container.
+    let id = pod.start(pod.script("sleep 1000")).await.expect("start");
+    containerd.halt(Signal::TERM);
+    match pod.try_exec(&id, "true", Duration::from_secs(1)).await {
+        Err(RuntimeError::Other(text)) => assert!(text.contains("container runtime"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    tokio::task::block_in_place(|| containerd.go_on());
+    pod.finish().await;
+    containerd.finish();
+}
+
+async fn what_is_removed_behind_our_back_is_told() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 1000")).await.expect("start");
+    crate::support::remove_behind_our_back(&id).await;
+    match pod.runtime.wait(&id).await {
+        // Whether the kill or the removal is seen is chance.
+        Err(RuntimeError::NotFound { .. }) => {}
+        Ok(exit) if exit.code == 137 => {}
+        other => panic!("{other:?}"),
+    }
+    pod.runtime.terminate(&id, Duration::from_secs(1)).await.expect("terminate");
+    pod.runtime.kill(&id).await.expect("kill");
+    pod.runtime.remove_container(&id).await.expect("remove");
+    pod.finish().await;
+}
+
+/// Limits that pass while one watches.
+fn hasty() -> Limits {
+    Limits {
+        question: Duration::from_millis(500),
+        work: Duration::from_secs(1),
+        patience: Duration::from_secs(2),
+    }
+}
+
+async fn a_call_that_hangs_is_cut() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let proxy = Proxy::start(dir.path(), crate::support::socket());
+    let pod = Pod::on(connect(proxy.endpoint(), hasty()).await, |_| {}).await;
+    let id = pod.start(pod.script("sleep 3; exit 2")).await.expect("start");
+    proxy.stall(true);
+    let begun = Instant::now();
+    let error = pod.start(pod.script("true")).await.expect_err("nothing comes back");
+    assert!(error.to_string().contains("no answer"), "{error}");
+    let error = pod.runtime.kill(&id).await.expect_err("nothing comes back");
+    assert!(error.to_string().contains("no answer"), "{error}");
+    let done = pod.try_exec(&id, "true", Duration::from_secs(1)).await.expect("cut");
+    assert_eq!(done.code, None);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    // What hangs does not stop us from going on once it hangs no more.
+    proxy.stall(false);
+    let code = pod.wait(&id).await.code;
+    assert!([2, 137].contains(&code), "{code}");
+    pod.finish().await;
+}
+
+async fn events_that_are_lost_do_no_harm() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let proxy = Proxy::start(dir.path(), crate::support::socket());
+    let limits = Limits { question: Duration::from_millis(500), ..limits() };
+    let pod = Pod::on(connect(proxy.endpoint(), limits).await, |_| {}).await;
+    let id = pod.start(pod.script("sleep 1; exit 9")).await.expect("start");
+    // The connection is silent while it ends, and given up; the next one knows nothing of the event.
+    proxy.stall(true);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let wait = tokio::spawn({
+        let (runtime, id) = (pod.runtime.clone(), id.clone());
+        async move { runtime.wait(&id).await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    proxy.stall(false);
+    assert_eq!(wait.await.expect("a task").expect("exit").code, 9);
+    pod.finish().await;
+}
+
+async fn a_start_without_an_answer_is_not_made_twice() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let proxy = Proxy::start(dir.path(), crate::support::socket());
+    let pod = Pod::on(connect(proxy.endpoint(), limits()).await, |_| {}).await;
+    let mut interrupted = 0;
+    for cut_after in [0, 5, 20, 40, 60, 80, 120] {
+        let mut spec = pod.script("echo ran; sleep 0.1");
+        let log = spec.log_path.clone();
+        let begin = pod.start(spec.clone());
+        let hiccup = async {
+            tokio::time::sleep(Duration::from_millis(cut_after)).await;
+            proxy.cut();
+        };
+        let (mut begun, ()) = tokio::join!(begin, hiccup);
+        if let Err(RuntimeError::Other(text)) = &begun {
+            assert!(text.contains("interrupted"), "{text}");
+            interrupted += 1;
+            pod.runtime.remove_container(&spec.id).await.expect("remove");
+            spec.id.0 += "-again";
+            begun = pod.start(spec).await;
+        }
+        let id = match begun {
+            Ok(id) => id,
+            // It came as far as a process: then it must not be started again.
+            Err(RuntimeError::Start(text)) => {
+                assert!(text.contains("failed to start"), "{text}");
+                assert!(log_text(&log).lines().count() <= 1, "{}", log_text(&log));
+                continue;
+            }
+            Err(error) => panic!("after {cut_after} ms: {error}"),
+        };
+        assert_eq!(pod.wait(&id).await.code, 0, "after {cut_after} ms");
+        eventually("its log", || log_text(&log) == "ran\n").await;
+    }
+    assert!(interrupted < 7, "none came through");
+    pod.finish().await;
+}

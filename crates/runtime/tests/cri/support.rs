@@ -1,0 +1,277 @@
+//! A pod on containerd, and the proof that nothing of it is left.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use outrigger_runtime::cri::{CriConfig, CriRuntime, Limits};
+use outrigger_runtime::{
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Identity, Image, ImageError, NetworkMode,
+    PullPolicy, PullRequest, Resources, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec,
+};
+
+use crate::containerd::{Containerd, IMAGE};
+
+/// Nothing here takes longer, except where it hangs.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
+
+/// A test by its function's name.
+#[macro_export]
+macro_rules! trials {
+    ($($name:ident),* $(,)?) => {
+        /// The tests of this file.
+        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+            let prefix = module_path!().rsplit("::").next().unwrap_or_default();
+            vec![$($crate::support::trial(format!("{prefix}::{}", stringify!($name)), $name)),*]
+        }
+    };
+}
+
+/// Runs an async test on a runtime of its own.
+pub(crate) fn trial<F>(name: String, test: fn() -> F) -> Trial
+where
+    F: Future<Output = ()> + 'static,
+{
+    Trial::test(name, move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime
+            .block_on(async { tokio::time::timeout(DEADLINE * 2, test()).await })
+            .map_err(|_| Failed::from("still not over"))
+    })
+}
+
+/// The containerd of all tests that leave it alone.
+static SHARED: Mutex<Option<Containerd>> = Mutex::new(None);
+
+/// Its endpoint; it is started for the first test that asks.
+pub(crate) fn endpoint() -> String {
+    let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    shared.get_or_insert_with(|| Containerd::start(Some(subnet()))).endpoint()
+}
+
+/// The number of the network pods have, another for every process.
+pub(crate) fn subnet() -> u8 {
+    20 + u8::try_from(std::process::id() % 200).unwrap_or_default()
+}
+
+/// The socket of the same.
+pub(crate) fn socket() -> PathBuf {
+    PathBuf::from(endpoint().trim_start_matches("unix://"))
+}
+
+/// Runs `ctr` on the same.
+fn ctr(args: &[&str]) -> String {
+    let shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    shared.as_ref().expect("it runs").ctr(args)
+}
+
+/// The labels of the container or sandbox of a pod, as containerd has them.
+pub(crate) fn labels(kind: &str, pod: &str) -> BTreeMap<String, String> {
+    let filter = format!("labels.\"io.cri-containerd.kind\"=={kind}");
+    let ids = ctr(&["containers", "list", "--quiet", &filter]);
+    let of = |id: &str| -> BTreeMap<String, String> {
+        let info: serde_json::Value = serde_json::from_str(&ctr(&["containers", "info", id])).expect("JSON");
+        serde_json::from_value(info["Labels"].clone()).expect("labels")
+    };
+    let mut all = ids.lines().map(of);
+    let own = |labels: &BTreeMap<String, String>| {
+        labels.get("outrigger.dev/id").is_some_and(|id| id == pod || id.starts_with(&format!("{pod}-")))
+    };
+    all.find(own).expect("a container of the pod")
+}
+
+/// Kills and removes a container without telling its runtime.
+pub(crate) async fn remove_behind_our_back(id: &ContainerId) {
+    let other = connect(endpoint(), limits()).await;
+    other.kill(id).await.expect("kill");
+    other.remove_container(id).await.expect("remove");
+}
+
+/// Ends it. Fails when a test left something.
+pub(crate) fn finish() {
+    let shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    if let Some(containerd) = shared {
+        containerd.finish();
+    }
+}
+
+/// Limits small enough to wait for.
+pub(crate) fn limits() -> Limits {
+    Limits {
+        question: Duration::from_secs(5),
+        work: Duration::from_secs(20),
+        patience: Duration::from_secs(20),
+    }
+}
+
+pub(crate) async fn connect(endpoint: String, limits: Limits) -> Arc<CriRuntime> {
+    let config = CriConfig { endpoint: Some(endpoint), limits };
+    Arc::new(CriRuntime::connect(config).await.expect("these tests need root"))
+}
+
+/// One pod with a directory of its own.
+pub(crate) struct Pod {
+    pub(crate) runtime: Arc<CriRuntime>,
+    pub(crate) id: SandboxId,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) image: Image,
+    dir: tempfile::TempDir,
+    containers: AtomicU32,
+}
+
+/// What a pod without wishes asks for.
+pub(crate) fn sandbox_spec(dir: &Path) -> SandboxSpec {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    SandboxSpec {
+        pod_dir: dir.to_owned(),
+        id: SandboxId(format!("t{}-{number}", std::process::id())),
+        pod_name: format!("pod-{number}"),
+        pod_namespace: "default".to_owned(),
+        pod_uid: format!("uid-{number}"),
+        hostname: "test-pod".to_owned(),
+        network: NetworkMode::Host,
+        ports: Vec::new(),
+        host_pid: false,
+        host_ipc: false,
+        share_pid: false,
+        privileged: false,
+        sysctls: BTreeMap::new(),
+        resources: Resources::default(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+    }
+}
+
+/// Looks an image up that is there.
+pub(crate) async fn image(runtime: &CriRuntime, reference: &str) -> Result<Image, ImageError> {
+    let request =
+        PullRequest { reference: reference.to_owned(), policy: PullPolicy::Never, auth: Vec::new() };
+    runtime.pull_image(request, Arc::new(|_| {})).await
+}
+
+impl Pod {
+    pub(crate) async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub(crate) async fn with(change: impl FnOnce(&mut SandboxSpec)) -> Self {
+        Self::on(connect(endpoint(), limits()).await, change).await
+    }
+
+    pub(crate) async fn on(runtime: Arc<CriRuntime>, change: impl FnOnce(&mut SandboxSpec)) -> Self {
+        let dir = tempfile::Builder::new().prefix("outrigger-test-").tempdir().expect("temporary directory");
+        let mut spec = sandbox_spec(dir.path());
+        change(&mut spec);
+        let id = spec.id.clone();
+        let image = image(&runtime, IMAGE).await.expect("image");
+        let sandbox = runtime.create_sandbox(spec).await.expect("sandbox");
+        Pod { runtime, id, sandbox, image, dir, containers: AtomicU32::new(0) }
+    }
+
+    /// A container that runs a shell script.
+    pub(crate) fn script(&self, script: &str) -> ContainerSpec {
+        let number = self.containers.fetch_add(1, Ordering::Relaxed);
+        let id = ContainerId(format!("{}-c{number}", self.id));
+        ContainerSpec {
+            log_path: self.dir.path().join(format!("{number}.log")),
+            id,
+            name: format!("c{number}"),
+            attempt: 0,
+            image: self.image.clone(),
+            command: Some(vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()]),
+            args: None,
+            env: Vec::new(),
+            working_dir: None,
+            mounts: Vec::new(),
+            read_only_rootfs: false,
+            mask_paths: true,
+            identity: Identity::default(),
+            resources: Resources::default(),
+            stop_signal: None,
+            stdin: false,
+            tty: false,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+        }
+    }
+
+    /// A directory of the host for this test alone.
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::create_dir_all(&path).expect("scratch");
+        path
+    }
+
+    /// Creates and starts a container.
+    pub(crate) async fn start(&self, spec: ContainerSpec) -> Result<ContainerId, RuntimeError> {
+        let id = self.runtime.create_container(&self.id, spec).await?;
+        self.runtime.start_container(&id).await?;
+        Ok(id)
+    }
+
+    pub(crate) async fn wait(&self, id: &ContainerId) -> Exit {
+        tokio::time::timeout(DEADLINE, self.runtime.wait(id)).await.expect("an end").expect("exit")
+    }
+
+    /// Runs a container to its end: how it ended, and its log without time and stream.
+    pub(crate) async fn run(&self, spec: ContainerSpec) -> (Exit, String) {
+        let log = spec.log_path.clone();
+        let id = self.start(spec).await.expect("start");
+        let exit = self.wait(&id).await;
+        (exit, log_text(&log))
+    }
+
+    /// Runs a script to its successful end and returns what it said.
+    pub(crate) async fn output(&self, spec: ContainerSpec) -> String {
+        let (exit, log) = self.run(spec).await;
+        assert_eq!(exit.code, 0, "log: {log}");
+        log
+    }
+
+    pub(crate) async fn exec(&self, id: &ContainerId, script: &str) -> ExecOutput {
+        self.try_exec(id, script, DEADLINE).await.expect("exec")
+    }
+
+    pub(crate) async fn try_exec(
+        &self,
+        id: &ContainerId,
+        script: &str,
+        timeout: Duration,
+    ) -> Result<ExecOutput, RuntimeError> {
+        let command = vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()];
+        let request = ExecRequest { command, timeout: Some(timeout), output_limit: 10_000 };
+        self.runtime.exec(id, request).await
+    }
+
+    /// Waits until the container's log has a line.
+    pub(crate) async fn saw(&self, log: &Path, line: &str) {
+        eventually(line, || log_text(log).lines().any(|l| l == line)).await;
+    }
+
+    /// Removes the pod.
+    pub(crate) async fn finish(self) {
+        self.runtime.remove_sandbox(&self.id).await.expect("remove");
+        self.runtime.remove_sandbox(&self.id).await.expect("remove twice");
+    }
+}
+
+/// The messages of a log in CRI format.
+pub(crate) fn log_text(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
+}
+
+/// Waits until something is so.
+pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while !check() {
+        assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
