@@ -12,10 +12,12 @@ mod dialect;
 mod engine;
 mod explain;
 mod fold;
+mod job;
 mod observation;
 mod overview;
 mod plan;
 mod probe;
+mod replicas;
 mod resources;
 pub mod rules;
 mod source;
@@ -29,6 +31,11 @@ pub use decision::{Decision, Wait};
 pub use dialect::{ANNOTATION_PREFIX, Planned, plan};
 pub use engine::{Engine, STOP_MIN_MS, decide};
 pub use explain::{Span, explain, explain_stop};
+pub use job::{
+    ContainerExit, ExitCodes, FailureAction, FailureRule, Indexes, JobDecision, JobEnd, JobObservation,
+    JobOutcome, JobPlan, JobPod, POD_BACKOFF, PodOrder, SuccessRule, decide_job, job_status,
+    validate_job_fields,
+};
 pub use observation::{
     Backoff, Container, Exit, ExitReason, Hook, HookKind, Image, Kill, KillReason, Observation, Probe, Rerun,
     RerunCause, Sandbox, SandboxState, StartFailure, State, Stop, StopCause, Verdict,
@@ -38,6 +45,7 @@ pub use plan::{
     BackoffPlan, CONTAINERS_MAX, ContainerPlan, Counts, Dialect, Gate, HookPlan, Need, Plan, PreStopWhen,
     ProbeKind, ProbePlan, Restart, RestartPolicy, RestartRule, Role, RuleAction,
 };
+pub use replicas::{Replica, ReplicaDecision, ReplicaObservation, ReplicaPlan, decide_replicas};
 pub use resources::{
     Amount, Amounts, Format, Qos, QuantityError, ResourceTotals, effective, oom_score_adj, parse_quantity,
     qos,

@@ -11,6 +11,8 @@ mod options;
 mod priority;
 mod terminator;
 
+pub(crate) use options::duration_ms;
+
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use crate::plan::{CONTAINERS_MAX, Counts, Dialect, Gate, Need, Plan, Role, topological};

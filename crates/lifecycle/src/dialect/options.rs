@@ -169,7 +169,7 @@ fn unknown(draft: &mut Draft<'_>) {
 }
 
 /// `1500ms`, `5s`, `2m`, `1h`; a bare number is seconds.
-pub(super) fn duration_ms(text: &str) -> Option<u64> {
+pub(crate) fn duration_ms(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().ok()?;

@@ -5,13 +5,15 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::containers::{Face, face};
 use crate::observation::{Container, ExitReason, KillReason, Observation, State, StopCause};
 use crate::plan::{ContainerPlan, Counts, Plan, Role};
 use crate::rules;
 
 /// The phase of a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Phase {
     /// Something has not started yet.
     Pending,
@@ -39,7 +41,7 @@ impl Phase {
         matches!(self, Phase::Succeeded | Phase::Failed)
     }
 
-    pub(super) fn from_name(name: &str) -> Option<Phase> {
+    pub(crate) fn from_name(name: &str) -> Option<Phase> {
         [Phase::Pending, Phase::Running, Phase::Succeeded, Phase::Failed]
             .into_iter()
             .find(|p| p.name() == name)

@@ -1,0 +1,153 @@
+//! Sets of completion indexes, and the way Kubernetes writes them: `1,3-5,7`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A set of indexes, kept as sorted intervals that do not touch.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Indexes(Vec<(u32, u32)>);
+
+impl Indexes {
+    /// All from 0 on, `count` of them.
+    pub fn first(count: u32) -> Self {
+        Indexes(if count == 0 { Vec::new() } else { vec![(0, count - 1)] })
+    }
+
+    /// Reads `1,3-5,7`: in ascending order, each index below `limit`.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str, limit: u32) -> Result<Self, String> {
+        let number = |word: &str| match word.parse::<u32>() {
+            Ok(index) if index < limit => Ok(index),
+            Ok(index) => Err(format!("index {index} is not below `completions` ({limit})")),
+            Err(_) => Err(format!("{word:?} is not an index")),
+        };
+        let mut out = Indexes::default();
+        for part in text.split(',').filter(|_| !text.is_empty()) {
+            let (from, to) = match part.split_once('-') {
+                Some((from, to)) => (number(from)?, number(to)?),
+                None => (number(part)?, number(part)?),
+            };
+            if from > to {
+                return Err(format!("{part:?} runs backwards"));
+            }
+            match out.0.last_mut() {
+                Some((_, last)) if *last >= from => {
+                    return Err(format!("{part:?} is not in ascending order"));
+                }
+                Some((_, last)) if *last + 1 == from => *last = to,
+                _ => out.0.push((from, to)),
+            }
+        }
+        Ok(out)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        self.0.iter().map(|(from, to)| to - from + 1).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether an index is among them.
+    pub fn contains(&self, index: u32) -> bool {
+        let after = self.0.partition_point(|(from, _)| *from <= index);
+        after > 0 && index <= self.0[after - 1].1
+    }
+
+    /// How many of these are among `others` as well.
+    pub fn count_in(&self, others: &Indexes) -> u32 {
+        let mut count = 0;
+        let (mut a, mut b) = (self.0.iter().peekable(), others.0.iter().peekable());
+        while let (Some(&&(a_from, a_to)), Some(&&(b_from, b_to))) = (a.peek(), b.peek()) {
+            let (from, to) = (a_from.max(b_from), a_to.min(b_to));
+            if from <= to {
+                count += to - from + 1;
+            }
+            if a_to < b_to {
+                a.next();
+            } else {
+                b.next();
+            }
+        }
+        count
+    }
+}
+
+impl FromIterator<u32> for Indexes {
+    fn from_iter<I: IntoIterator<Item = u32>>(indexes: I) -> Self {
+        let mut all: Vec<u32> = indexes.into_iter().collect();
+        all.sort_unstable();
+        all.dedup();
+        let mut out = Indexes::default();
+        for index in all {
+            match out.0.last_mut() {
+                Some((_, last)) if *last + 1 == index => *last = index,
+                _ => out.0.push((index, index)),
+            }
+        }
+        out
+    }
+}
+
+impl fmt::Display for Indexes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (from, to)) in self.0.iter().enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            match to - from {
+                0 => write!(f, "{comma}{from}")?,
+                // The API documents intervals from three on; two neighbours are listed.
+                1 => write!(f, "{comma}{from},{to}")?,
+                _ => write!(f, "{comma}{from}-{to}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indexes_are_written_as_the_api_documents_them() {
+        let table: [(&[u32], &str); 6] = [
+            (&[], ""),
+            (&[1, 3, 4, 5, 7], "1,3-5,7"),
+            (&[0, 1], "0,1"),
+            (&[2, 1, 0, 0], "0-2"),
+            (&[0, 2, 3, 5, 6, 7], "0,2,3,5-7"),
+            (&[9], "9"),
+        ];
+        for (indexes, text) in table {
+            let set: Indexes = indexes.iter().copied().collect();
+            assert_eq!(set.to_string(), text);
+            assert_eq!(Indexes::parse(text, 10), Ok(set), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_set_is_refused() {
+        for text in ["10", "a", "1,", "3-1", "2,1", "1-3,2", "-1", "1--2", " 1"] {
+            assert!(Indexes::parse(text, 10).is_err(), "{text}");
+        }
+        assert_eq!(Indexes::parse("0-3,4", 10).unwrap().to_string(), "0-4");
+    }
+
+    #[test]
+    fn sets_are_searched_and_compared() {
+        let set = Indexes::parse("1,3-5,7", 10).unwrap();
+        let found: Vec<u32> = (0..10).filter(|i| set.contains(*i)).collect();
+        assert_eq!(found, [1, 3, 4, 5, 7]);
+        assert_eq!(set.len(), 5);
+        assert_eq!(set.count_in(&Indexes::parse("0-3,5,7-9", 10).unwrap()), 4);
+        assert_eq!(set.count_in(&Indexes::default()), 0);
+        assert_eq!(Indexes::first(3).to_string(), "0-2");
+        assert!(Indexes::first(0).is_empty());
+    }
+}

@@ -1,0 +1,21 @@
+//! Jobs: which pods to make and to end, and when the Job is over.
+//!
+//! The same shape as the engine of pods: a [`JobPlan`], a [`JobObservation`] and the time become a [`JobDecision`].
+//! Everything is read off the pods the Job has had, so a lost event changes nothing. The rules are those of the Job
+//! controller of Kubernetes 1.36.
+
+mod check;
+mod decide;
+mod indexes;
+mod observation;
+mod plan;
+mod policy;
+mod status;
+mod tally;
+
+pub use check::validate_job_fields;
+pub use decide::{JobDecision, PodOrder, decide_job};
+pub use indexes::Indexes;
+pub use observation::{ContainerExit, JobEnd, JobObservation, JobOutcome, JobPod};
+pub use plan::{ExitCodes, FailureAction, FailureRule, JobPlan, POD_BACKOFF, SuccessRule};
+pub use status::job_status;

@@ -1,0 +1,133 @@
+//! What is known of a Job now: the pods it has had, and what was decided about it for good.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
+use serde::{Deserialize, Serialize};
+
+use crate::status::Phase;
+use crate::time::Time;
+
+/// What is known of a Job now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobObservation {
+    /// When it was begun; its deadline counts from here.
+    pub since: Time,
+    /// All pods it has had, in the order they were made.
+    pub pods: Vec<JobPod>,
+    /// How it will end, once decided ([`crate::JobDecision::target`]): nothing that happens later changes it.
+    pub target: Option<JobEnd>,
+    /// Somebody wants the Job gone: nothing more is made.
+    pub deleted: bool,
+}
+
+/// One pod of a Job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobPod {
+    /// Its name.
+    pub name: String,
+    /// Its completion index.
+    pub index: Option<u32>,
+    /// Its phase.
+    pub phase: Phase,
+    /// When it was told to go, if that was before it had ended.
+    pub deleted_at: Option<Time>,
+    /// It is ready.
+    pub ready: bool,
+    /// How often its containers were restarted.
+    pub restarts: u32,
+    /// How its containers ended, mains first.
+    pub exits: Vec<ContainerExit>,
+    /// Type and status of its conditions.
+    pub conditions: Vec<(String, String)>,
+    /// When it was made.
+    pub created_at: Time,
+    /// When it ended.
+    pub finished_at: Option<Time>,
+}
+
+/// How a container of a pod ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerExit {
+    /// Its name.
+    pub container: String,
+    /// Its exit code.
+    pub code: i32,
+    /// It is a helper whose end says nothing about the pod's: only a rule that names it looks at it.
+    pub is_helper: bool,
+}
+
+/// Which way a Job ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobOutcome {
+    /// It is complete.
+    Complete,
+    /// It failed.
+    Failed,
+    /// It was not to be run.
+    Suspended,
+}
+
+/// How a Job ends, in Kubernetes' words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobEnd {
+    /// Which way.
+    pub outcome: JobOutcome,
+    /// When that was decided.
+    pub decided_at: Time,
+    /// The reason of the condition: `CompletionsReached`, `BackoffLimitExceeded` …
+    pub reason: String,
+    /// The message of the condition.
+    pub message: String,
+}
+
+impl JobObservation {
+    /// A Job that has no pods yet.
+    pub fn new(now: Time) -> Self {
+        JobObservation { since: now, pods: Vec::new(), target: None, deleted: false }
+    }
+}
+
+impl JobPod {
+    /// A pod that was just made.
+    pub fn new(name: impl Into<String>, index: Option<u32>, now: Time) -> Self {
+        JobPod {
+            name: name.into(),
+            index,
+            phase: Phase::Pending,
+            deleted_at: None,
+            ready: false,
+            restarts: 0,
+            exits: Vec::new(),
+            conditions: Vec::new(),
+            created_at: now,
+            finished_at: None,
+        }
+    }
+
+    /// Whether it has neither ended nor been told to go.
+    pub fn is_active(&self) -> bool {
+        !self.phase.is_terminal() && self.deleted_at.is_none()
+    }
+
+    /// Takes its status in. `is_helper` tells which containers are sidecars that do not count.
+    pub fn observe(&mut self, status: &PodStatus, is_helper: impl Fn(&str) -> bool) {
+        let phase = status.phase.as_deref().and_then(Phase::from_name);
+        self.phase = phase.unwrap_or(self.phase);
+        let conditions = status.conditions.iter().flatten();
+        self.conditions = conditions.map(|c| (c.type_.clone(), c.status.clone())).collect();
+        self.ready = self.conditions.iter().any(|(kind, status)| kind == "Ready" && status == "True");
+        // Kubernetes looks at the mains before it looks at the others.
+        let lists = [&status.container_statuses, &status.init_container_statuses];
+        let all = || lists.into_iter().flatten().flatten();
+        self.restarts = all().map(|c| u32::try_from(c.restart_count).unwrap_or(0)).sum();
+        self.exits = all().filter_map(|c| exit(c, &is_helper)).collect();
+    }
+}
+
+fn exit(status: &ContainerStatus, is_helper: impl Fn(&str) -> bool) -> Option<ContainerExit> {
+    let ended = status.state.as_ref()?.terminated.as_ref()?;
+    Some(ContainerExit {
+        container: status.name.clone(),
+        code: ended.exit_code,
+        is_helper: is_helper(&status.name),
+    })
+}
