@@ -25,8 +25,9 @@ mod run;
 mod security;
 mod tasks;
 mod text;
+mod view;
 mod volumes;
 mod worker;
 
-pub use output::{Format, Output};
+pub use output::{Colors, Format, Output};
 pub use run::{PlannedPod, RunError, RunOptions, RunResult, run};

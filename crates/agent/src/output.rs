@@ -4,16 +4,24 @@
 //! lines wait for room; trace entries never do.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
+use std::path::Path;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use outrigger_lifecycle::{Observation, Plan, Wait};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::clock::Clock;
 use crate::logs::parse_line;
+use crate::view::live::{self, Stage, Stdout};
+use crate::view::{Ledger, Line, Look, Paint, PodView, Told, Weight, scrub, summary, tell};
 
+/// Columns for names in front of lines; longer ones stick out.
+const LABEL_MAX: usize = 24;
 /// Log bytes that may wait to be written.
 const ROOM: usize = 1 << 20;
 
@@ -22,14 +30,33 @@ const ROOM: usize = 1 << 20;
 pub enum Format {
     /// Lines for people: what happened on standard error, the containers' output on standard output.
     Plain,
+    /// A view of all pods that follows what happens, below the containers' output. Needs a terminal.
+    Live,
     /// One JSON object a line, all on standard output.
     Json,
 }
 
-enum Chunk {
+/// Where colours are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Colors {
+    /// On standard output.
+    pub out: bool,
+    /// On standard error.
+    pub err: bool,
+}
+
+/// Something for the thread that writes.
+pub(crate) enum Chunk {
+    /// For standard output, and what it took of the room.
     Out(Vec<u8>, usize),
+    /// For standard error.
     Err(Vec<u8>),
-    Done(oneshot::Sender<()>),
+    /// The view is no longer what should be shown.
+    Changed,
+    /// The process was stopped and goes on: the terminal was somebody else's.
+    Continued,
+    /// The last words, for standard error.
+    Close(Vec<u8>, oneshot::Sender<()>),
 }
 
 /// Where a run's output goes. Cheap to clone.
@@ -39,37 +66,42 @@ pub struct Output {
     quiet: bool,
     /// Several pods: lines say whose they are.
     many: bool,
-    colors: bool,
+    colors: Colors,
     tx: mpsc::Sender<Chunk>,
     room: Arc<Semaphore>,
+    stage: Stage,
     /// Beginnings of lines, by pod and container.
     partial: Arc<Mutex<BTreeMap<(Arc<str>, Arc<str>), Vec<u8>>>>,
     zone: jiff::tz::TimeZone,
 }
 
 impl Output {
-    /// Output to standard output and standard error. `quiet` leaves only the containers' own.
-    pub fn new(format: Format, quiet: bool, many: bool) -> io::Result<Self> {
-        let colors = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    /// Output to standard output and standard error. `quiet` leaves the containers' own and what went wrong; `many`
+    /// has lines say of which pod they are.
+    pub fn new(format: Format, quiet: bool, many: bool, colors: Colors) -> io::Result<Self> {
+        if format == Format::Live {
+            let terminal = Stdout::open()?;
+            let look = Look { colors: colors.out, unicode: speaks_unicode() };
+            let watch =
+                move |rx, room: Arc<Semaphore>, stage: Stage| live::run(rx, &room, &stage, look, terminal);
+            return Output::with(format, quiet, many, colors, watch);
+        }
         let (mut out, mut err) = (io::stdout(), io::stderr());
-        Output::with(format, quiet, many, colors, move |chunk| match chunk {
+        Output::plain(format, quiet, many, colors, move |chunk| match chunk {
             Chunk::Out(bytes, _) => out.write_all(bytes).and_then(|()| out.flush()),
-            Chunk::Err(bytes) => err.write_all(bytes),
-            Chunk::Done(_) => Ok(()),
+            Chunk::Err(bytes) | Chunk::Close(bytes, _) => err.write_all(bytes),
+            Chunk::Changed | Chunk::Continued => Ok(()),
         })
     }
 
-    fn with(
+    fn plain(
         format: Format,
         quiet: bool,
         many: bool,
-        colors: bool,
+        colors: Colors,
         mut write: impl FnMut(&Chunk) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
-        let (tx, rx) = mpsc::channel::<Chunk>();
-        let room = Arc::new(Semaphore::new(ROOM));
-        let permits = room.clone();
-        let work = move || {
+        Output::with(format, quiet, many, colors, move |rx, room, _| {
             // Whoever reads our output may have seen enough; the pods go on all the same.
             let mut broken = false;
             for chunk in rx {
@@ -77,40 +109,168 @@ impl Output {
                     broken = write(&chunk).is_err();
                 }
                 match chunk {
-                    Chunk::Out(_, taken) => permits.add_permits(taken),
-                    Chunk::Err(_) => {}
-                    Chunk::Done(done) => drop(done.send(())),
+                    Chunk::Out(_, taken) => room.add_permits(taken),
+                    Chunk::Err(_) | Chunk::Changed | Chunk::Continued => {}
+                    Chunk::Close(_, done) => drop(done.send(())),
                 }
             }
-        };
-        std::thread::Builder::new().name("output".into()).stack_size(128 << 10).spawn(work)?;
-        Ok(Output {
-            format,
-            quiet,
-            many,
-            colors,
-            tx,
-            room,
-            partial: Arc::default(),
-            zone: jiff::tz::TimeZone::system(),
         })
     }
 
-    /// Shows one trace entry. `object` is the entry as JSON; `text` is made of it for people.
-    pub(crate) fn entry(&self, exact: Duration, object: &Value) {
-        if self.quiet {
+    fn with(
+        format: Format,
+        quiet: bool,
+        many: bool,
+        colors: Colors,
+        work: impl FnOnce(mpsc::Receiver<Chunk>, Arc<Semaphore>, Stage) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (tx, rx) = mpsc::channel::<Chunk>();
+        let room = Arc::new(Semaphore::new(ROOM));
+        let (permits, stage) = (room.clone(), Stage::default());
+        let watched = stage.clone();
+        std::thread::Builder::new()
+            .name("output".into())
+            .stack_size(256 << 10)
+            .spawn(move || work(rx, permits, watched))?;
+        let zone = jiff::tz::TimeZone::system();
+        Ok(Output { format, quiet, many, colors, tx, room, stage, partial: Arc::default(), zone })
+    }
+
+    /// Says which pods there are, in the order they are spoken of later, and follows the terminal's size.
+    pub(crate) fn begin<'a>(&self, pods: impl Iterator<Item = (&'a str, &'a Plan)>) -> io::Result<()> {
+        let pods: Vec<(&str, &Plan)> = pods.collect();
+        let mut scene = self.stage.scene();
+        scene.ledger = Ledger::new(pods.iter().copied());
+        let labels = pods.iter().flat_map(|(pod, plan)| {
+            let own = self.label(pod, None).len();
+            plan.containers.iter().map(|c| self.label(pod, Some(&c.name)).len()).chain([own])
+        });
+        scene.label = labels.max().unwrap_or(0).min(LABEL_MAX);
+        if self.format != Format::Live {
+            return Ok(());
+        }
+        let now = Clock::start().now().time;
+        let view = |(pod, plan): (&str, &Plan)| PodView::new(pod.into(), Arc::new(plan.clone()), now);
+        scene.pods = pods.into_iter().map(view).collect();
+        drop(scene);
+        self.watch_terminal()
+    }
+
+    fn watch_terminal(&self) -> io::Result<()> {
+        let mut resized = signal(SignalKind::window_change())?;
+        let mut continued = signal(SignalKind::from_raw(rustix::process::Signal::CONT.as_raw()))?;
+        let output = self.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = resized.recv() => output.send(Chunk::Changed),
+                    _ = continued.recv() => output.send(Chunk::Continued),
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Says what is known of a pod now.
+    pub(crate) fn observe(&self, pod: usize, obs: &Observation, waits: &[(usize, Wait)]) {
+        if self.format != Format::Live {
             return;
         }
-        match self.format {
+        if let Some(view) = self.stage.scene().pods.get_mut(pod) {
+            view.obs.clone_from(obs);
+            view.waits.clear();
+            view.waits.extend_from_slice(waits);
+        }
+        self.changed();
+    }
+
+    /// Says how far the image of a container is.
+    pub(crate) fn pull(&self, pod: usize, container: usize, done_bytes: u64, total_bytes: Option<u64>) {
+        let mut scene = self.stage.scene();
+        let pull = scene.pods.get_mut(pod).and_then(|view| view.pulls.get_mut(container));
+        if let Some(pull) = pull {
+            *pull = Some((done_bytes, total_bytes));
+            drop(scene);
+            self.changed();
+        }
+    }
+
+    /// Whether somebody follows what happens as it happens.
+    pub(crate) fn is_live(&self) -> bool {
+        self.format == Format::Live
+    }
+
+    fn changed(&self) {
+        if self.stage.must_tell() {
+            self.send(Chunk::Changed);
+        }
+    }
+
+    /// Has the summary mention a file: what it is, and where.
+    pub fn mention(&self, what: &str, path: &Path) {
+        self.stage.scene().written.push((what.to_owned(), path.display().to_string()));
+    }
+
+    /// Shows one trace entry of a pod, given as JSON.
+    pub(crate) fn entry(&self, pod: usize, exact: Duration, object: &Value) {
+        let ms = u64::try_from(exact.as_millis()).unwrap_or(u64::MAX);
+        self.stage.scene().ledger.enter(pod, ms, object);
+        let told = match self.format {
             Format::Json => {
-                let mut line = object.to_string().into_bytes();
-                line.push(b'\n');
-                self.send(Chunk::Out(line, 0));
+                if !self.quiet {
+                    let mut line = object.to_string().into_bytes();
+                    line.push(b'\n');
+                    self.send(Chunk::Out(line, 0));
+                }
+                return;
             }
-            Format::Plain => {
-                let line = format!("{} {}\n", self.clock(exact), sentence(object));
-                self.send(Chunk::Err(line.into_bytes()));
+            Format::Plain | Format::Live => tell(object),
+        };
+        let least = match self.format {
+            _ if self.quiet => Weight::Trouble,
+            Format::Live => Weight::News,
+            _ => Weight::Routine,
+        };
+        if let Some(told) = told.filter(|t| t.weight >= least) {
+            self.send(Chunk::Err(self.event_line(exact, object, &told).into_bytes()));
+        }
+    }
+
+    fn event_line(&self, exact: Duration, object: &Value, told: &Told) -> String {
+        let (pod, container) = (object["pod"].as_str().unwrap_or_default(), object["container"].as_str());
+        let (place, width) = {
+            let scene = self.stage.scene();
+            (container.map(|c| scene.ledger.place(c)), scene.label)
+        };
+        let mut line = Line::new();
+        let look = match self.format {
+            Format::Live => Look { colors: self.colors.out, unicode: speaks_unicode() },
+            _ => {
+                line.push(Paint::Dim, &format!("{} ", self.clock(exact)));
+                Look { colors: self.colors.err, unicode: true }
             }
+        };
+        let label = self.label(pod, container);
+        let fill = " ".repeat(width.saturating_sub(label.len()));
+        line.push(place.map_or(Paint::Bold, Paint::Name), &label);
+        line.push(Paint::Dim, &fill);
+        line.push(Paint::Dim, if self.format == Format::Live { " · " } else { "  " });
+        let paint = match told.weight {
+            Weight::Trouble => Paint::Bad,
+            _ if self.format == Format::Live => Paint::Dim,
+            _ => Paint::Plain,
+        };
+        line.push(paint, &told.text);
+        format!("{}\n", line.render(look))
+    }
+
+    /// Who is spoken of.
+    fn label(&self, pod: &str, container: Option<&str>) -> String {
+        match (container, self.many) {
+            (Some(container), false) => container.to_owned(),
+            (Some(container), true) => format!("{pod}/{container}"),
+            (None, false) => "pod".to_owned(),
+            (None, true) => pod.to_owned(),
         }
     }
 
@@ -132,7 +292,7 @@ impl Output {
     /// Shows whole lines of a log in CRI format, once there is room.
     pub(crate) async fn log(&self, pod: &Arc<str>, container: &Arc<str>, lines: Vec<u8>) {
         let bytes = match self.format {
-            Format::Plain => self.plain_log(pod, container, &lines),
+            Format::Plain | Format::Live => self.plain_log(pod, container, &lines),
             Format::Json => json_log(pod, container, &lines),
         };
         if bytes.is_empty() {
@@ -147,6 +307,16 @@ impl Output {
     }
 
     fn plain_log(&self, pod: &Arc<str>, container: &Arc<str>, lines: &[u8]) -> Vec<u8> {
+        let label = self.label(pod, Some(container));
+        let prefix = {
+            let scene = self.stage.scene();
+            let fill = match self.is_live() {
+                true => scene.label.saturating_sub(label.len()),
+                false => 0,
+            };
+            let bar = format!("{label}{} |", " ".repeat(fill));
+            Paint::Name(scene.ledger.place(container)).text(&bar, self.colors.out)
+        };
         let mut partial = self.partial.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = partial.entry((pod.clone(), container.clone())).or_default();
         let mut out = Vec::with_capacity(lines.len());
@@ -155,21 +325,15 @@ impl Output {
             if line.partial && begun.len() < ROOM / 8 {
                 continue;
             }
-            if self.colors {
-                let color = 31 + container.bytes().map(u32::from).sum::<u32>() % 6;
-                out.extend_from_slice(format!("\x1b[{color}m").as_bytes());
-            }
-            if self.many {
-                out.extend_from_slice(pod.as_bytes());
-                out.push(b'/');
-            }
-            out.extend_from_slice(container.as_bytes());
-            out.extend_from_slice(b" |");
-            if self.colors {
-                out.extend_from_slice(b"\x1b[0m");
-            }
+            out.extend_from_slice(prefix.as_bytes());
             out.push(b' ');
-            out.append(begun);
+            match self.is_live() {
+                true => {
+                    out.extend_from_slice(scrub(begun, self.colors.out).as_bytes());
+                    begun.clear();
+                }
+                false => out.append(begun),
+            }
             out.push(b'\n');
         }
         out
@@ -180,12 +344,36 @@ impl Output {
         let _ = self.tx.send(chunk);
     }
 
-    /// Waits until everything has been written.
+    /// Says what the run came to, and waits until everything has been written.
     pub async fn finish(&self) {
+        let summary = match self.format {
+            _ if self.quiet => String::new(),
+            Format::Json => String::new(),
+            Format::Plain => self.summary(usize::MAX, self.colors.err, true),
+            Format::Live => {
+                self.summary(live::size().columns.saturating_sub(1), self.colors.out, speaks_unicode())
+            }
+        };
         let (done, wait) = oneshot::channel();
-        self.send(Chunk::Done(done));
+        self.send(Chunk::Close(summary.into_bytes(), done));
         let _ = wait.await;
     }
+
+    fn summary(&self, width: usize, colors: bool, unicode: bool) -> String {
+        let scene = self.stage.scene();
+        let lines = summary(&scene.ledger, &scene.written, width);
+        lines.iter().map(|line| format!("{}\n", line.render(Look { colors, unicode }))).collect()
+    }
+}
+
+/// Whether the terminal shows more than ASCII, as far as its user says.
+fn speaks_unicode() -> bool {
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
+    // Without a word about it: every terminal of this century does, but for the kernel's own.
+    let locale = locale.map(|l| l.to_lowercase());
+    locale.is_none_or(|l| l.contains("utf-8") || l.contains("utf8"))
+        && set("TERM").as_deref() != Some("linux")
 }
 
 fn json_log(pod: &str, container: &str, lines: &[u8]) -> Vec<u8> {
@@ -197,41 +385,6 @@ fn json_log(pod: &str, container: &str, lines: &[u8]) -> Vec<u8> {
         });
         out.extend_from_slice(object.to_string().as_bytes());
         out.push(b'\n');
-    }
-    out
-}
-
-/// An entry for people: `pod/container  event detail=value …: message`.
-fn sentence(object: &Value) -> String {
-    let text = |key: &str| object.get(key).and_then(Value::as_str);
-    let mut out = text("pod").unwrap_or("").to_owned();
-    if let Some(container) = text("container") {
-        out.push('/');
-        out.push_str(container);
-    }
-    out.push_str("  ");
-    // Some entries bring a whole sentence.
-    if let Some(said) = text("text") {
-        out.push_str(said);
-        return out;
-    }
-    let event = text("event").unwrap_or("");
-    out.push_str(event);
-    for (key, value) in object.as_object().into_iter().flatten() {
-        let shown = match value {
-            _ if ["time", "pod", "container", "event", "message"].contains(&key.as_str()) => continue,
-            // The word Kubernetes has for it says more than the event only where something went wrong.
-            _ if key == "reason" && !(event.ends_with("failed") || event == "exited") => continue,
-            Value::Null | Value::Array(_) | Value::Object(_) => continue,
-            Value::String(text) if text.contains(char::is_whitespace) => format!("{:?}", text.trim_end()),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        out.push_str(&format!(" {key}={shown}"));
-    }
-    if let Some(message) = text("message").filter(|m| !m.is_empty()) {
-        out.push_str(": ");
-        out.push_str(message.trim_end());
     }
     out
 }
@@ -255,9 +408,10 @@ impl Output {
     pub(crate) fn captured(format: Format, quiet: bool) -> (Self, Shown) {
         let shown = Shown::default();
         let kept = shown.clone();
-        let output = Output::with(format, quiet, false, false, move |chunk| {
-            let (Chunk::Out(bytes, _) | Chunk::Err(bytes)) = chunk else { return Ok(()) };
-            kept.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        let output = Output::plain(format, quiet, false, Colors::default(), move |chunk| {
+            if let Chunk::Out(bytes, _) | Chunk::Err(bytes) | Chunk::Close(bytes, _) = chunk {
+                kept.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            }
             Ok(())
         });
         (output.expect("a thread"), shown)
@@ -268,27 +422,10 @@ impl Output {
 mod tests {
     use super::*;
 
-    #[test]
-    fn entries_read_as_sentences() {
-        let entry = json!({"time": "t", "pod": "p", "container": "c", "event": "exited", "code": 1, "reason": "Error",
-            "list": [1], "message": "went wrong\n"});
-        assert_eq!(sentence(&entry), "p/c  exited code=1 reason=Error: went wrong");
-        assert_eq!(
-            sentence(&json!({"pod": "p", "event": "started", "reason": "Started", "attempt": 0})),
-            "p  started attempt=0"
-        );
-        assert_eq!(
-            sentence(
-                &json!({"pod": "p", "container": "c", "event": "waiting", "for": "gate", "text": "waits for `x`"})
-            ),
-            "p/c  waits for `x`"
-        );
-    }
-
     #[tokio::test]
     async fn json_has_one_object_a_line() {
         let (output, shown) = Output::captured(Format::Json, false);
-        output.entry(Duration::ZERO, &json!({"event": "started"}));
+        output.entry(0, Duration::ZERO, &json!({"event": "started"}));
         let lines = b"2024-01-01T00:00:00Z stdout F a\n2024-01-01T00:00:01Z stderr F b\n".to_vec();
         output.log(&"p".into(), &"c".into(), lines).await;
         output.finish().await;
@@ -301,7 +438,7 @@ mod tests {
     #[tokio::test]
     async fn quiet_leaves_the_containers_output() {
         let (output, shown) = Output::captured(Format::Plain, true);
-        output.entry(Duration::ZERO, &json!({"event": "started"}));
+        output.entry(0, Duration::ZERO, &json!({"event": "started"}));
         output.log(&"p".into(), &"c".into(), b"2024-01-01T00:00:00Z stdout F a\n".to_vec()).await;
         output.finish().await;
         assert_eq!(shown.text(), "c | a\n");

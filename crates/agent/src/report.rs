@@ -102,9 +102,9 @@ impl<R: Runtime> Tasks<R> {
     }
 
     /// Makes an image available.
-    pub(crate) async fn pull(self, container: usize, output: Output) {
+    pub(crate) async fn pull(self, pod: usize, container: usize, output: Output) {
         let request = self.pod.pull_request(container);
-        match self.runtime.pull_image(request, progress(output)).await {
+        match self.runtime.pull_image(request, progress(output, pod, container)).await {
             Ok(image) => self.say(Report::Image { container, image: Box::new(image) }),
             Err(e) => self.happened(Event::ImageFailed {
                 container,
@@ -285,11 +285,14 @@ impl<R: Runtime> Tasks<R> {
     }
 }
 
-/// Shows how far a pull is, once a second.
-fn progress(output: Output) -> ProgressSink {
+/// Shows how far a pull is: as it goes where somebody watches, else once a second.
+fn progress(output: Output, pod: usize, container: usize) -> ProgressSink {
     let began = std::time::Instant::now();
     let shown = AtomicU64::new(0);
     Arc::new(move |progress| {
+        if output.is_live() {
+            return output.pull(pod, container, progress.done_bytes, progress.total_bytes);
+        }
         let second = began.elapsed().as_secs();
         if shown.swap(second, Ordering::Relaxed) < second {
             let mib = |bytes: u64| bytes >> 20;

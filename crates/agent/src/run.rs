@@ -103,6 +103,10 @@ pub async fn run<R: Runtime>(
         events: Arc::new(events),
         board: Board::new(options.status.as_deref(), pods.len()),
     };
+    output.begin(pods.iter().map(|pod| (pod.manifest.name(), &pod.plan)))?;
+    for (what, path) in [("events", &options.events), ("status", &options.status)] {
+        path.iter().for_each(|path| output.mention(what, path));
+    }
     let mut contexts = Vec::new();
     for (index, pod) in pods.into_iter().enumerate() {
         let name = pod.manifest.name().to_owned();

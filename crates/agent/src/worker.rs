@@ -94,8 +94,10 @@ pub(crate) struct Worker<R> {
     status: Option<PodStatus>,
     deleted: Option<Time>,
     entries: Vec<Entry>,
-    /// Work nothing waits for but the end: pulls, signals, removals.
+    /// Work nothing waits for but the end: signals, removals.
     background: JoinSet<()>,
+    /// Work that is given up at the end.
+    pulls: JoinSet<()>,
 }
 
 impl<R: Runtime> Worker<R> {
@@ -153,6 +155,7 @@ impl<R: Runtime> Worker<R> {
             deleted: None,
             entries: Vec::new(),
             background: JoinSet::new(),
+            pulls: JoinSet::new(),
         }
     }
 
@@ -170,6 +173,7 @@ impl<R: Runtime> Worker<R> {
             let (plan, obs) = (self.engine.plan(), self.engine.observation());
             self.recorder.on_step(plan, obs, &decision, stamp.time, &mut self.entries);
             self.write_entries(stamp);
+            self.sinks.output.observe(self.index, self.engine.observation(), &decision.waits);
             self.publish(&decision, stamp);
             if self.engine.observation().over {
                 break;
@@ -277,7 +281,7 @@ impl<R: Runtime> Worker<R> {
                 self.background.spawn(tasks.create_sandbox(again));
             }
             Action::Pull { container } => {
-                self.background.spawn(tasks.pull(container, self.sinks.output.clone()));
+                self.background.spawn(tasks.pull(self.index, container, self.sinks.output.clone()));
             }
             Action::Start { container, attempt } => self.start(container, attempt),
             Action::RunHook { container, attempt, hook, deadline } => {
@@ -402,7 +406,7 @@ impl<R: Runtime> Worker<R> {
                 lines.push_str(&object.to_string());
                 lines.push('\n');
             }
-            self.sinks.output.entry(exact, &object);
+            self.sinks.output.entry(self.index, exact, &object);
         }
         if !lines.is_empty() {
             self.sinks.events.append(&lines);
@@ -442,6 +446,7 @@ impl<R: Runtime> Worker<R> {
 
     /// Removes everything the pod had. Nothing of it runs any more.
     async fn clear_away(&mut self) {
+        self.pulls.shutdown().await;
         while self.background.join_next().await.is_some() {}
         if let Some(logs) = &self.sinks.logs {
             logs.forget(self.pod.dir.clone()).await;

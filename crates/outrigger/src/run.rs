@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
+use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,8 +13,9 @@ use clap::ValueEnum;
 use outrigger_agent::{Format, Output, PlannedPod, RunOptions};
 use outrigger_lifecycle::{FeatureGates, Severity, plan};
 use outrigger_manifest::{Companions, Manifest, SourceFile, render};
+use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
-use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy};
+use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy, Runtime, RuntimeError};
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{self, Failure};
@@ -41,6 +43,9 @@ pub(crate) struct Args {
     /// What runs the containers.
     #[arg(long, value_enum, default_value_t = RuntimeArg::Embedded)]
     runtime: RuntimeArg,
+    /// Where the container runtime listens, with --runtime cri; found in the usual places unless given.
+    #[arg(long, value_name = "unix:///PATH")]
+    cri_endpoint: Option<String>,
     /// Where images, pods and claims are kept.
     #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR", default_value = STATE_DIR)]
     state_dir: PathBuf,
@@ -65,7 +70,7 @@ pub(crate) struct Args {
     /// How to show what happens.
     #[arg(short, long, value_enum, default_value_t = OutputArg::Auto, value_name = "FORMAT")]
     output: OutputArg,
-    /// Show only the containers' own output.
+    /// Show only the containers' own output and what goes wrong.
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -76,6 +81,8 @@ pub(crate) struct Args {
 enum RuntimeArg {
     /// The runtime inside this binary.
     Embedded,
+    /// containerd, CRI-O or another that runs on this machine.
+    Cri,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -100,7 +107,7 @@ enum NetworkArg {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OutputArg {
-    /// Plain.
+    /// A live view on a terminal, else plain.
     Auto,
     /// Lines for people.
     Plain,
@@ -128,11 +135,7 @@ fn published(text: &str) -> Result<PublishedPort, String> {
             (ip, port)
         }
     };
-    Ok(PublishedPort {
-        host: SocketAddr::new(ip, number(host_port)?),
-        pod_port: number(pod_port)?,
-        udp,
-    })
+    Ok(PublishedPort { host: SocketAddr::new(ip, number(host_port)?), pod_port: number(pod_port)?, udp })
 }
 
 /// Runs pods; the exit code is theirs.
@@ -144,20 +147,18 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 fn execute(args: Args) -> Result<u8, Failure> {
+    show_warnings(args.quiet);
     let (pods, companions) = pods(&args)?;
     if !args.publish.is_empty() && pods.len() > 1 {
         let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", pods.len());
         return Err(Failure::Input(error));
     }
+    if args.cri_endpoint.is_some() && args.runtime != RuntimeArg::Cri {
+        return Err(Failure::Input(anyhow!("--cri-endpoint needs --runtime cri")));
+    }
     let state_dir = state_dir(&args.state_dir)?;
-    let RuntimeArg::Embedded = args.runtime;
-    let runtime = EmbeddedRuntime::new(EmbeddedConfig {
-        state_dir: state_dir.clone(),
-        shim_command: vec!["/proc/self/exe".into(), "shim".into()],
-    })
-    .map_err(|e| Failure::Own(e.into()))?;
     let options = RunOptions {
-        state_dir,
+        state_dir: state_dir.clone(),
         run_id: run_id(),
         events: args.events,
         status: args.status,
@@ -175,25 +176,70 @@ fn execute(args: Args) -> Result<u8, Failure> {
         publish: args.publish,
     };
     let format = match args.output {
+        OutputArg::Auto if !args.quiet && terminal::is_lively() => Format::Live,
         OutputArg::Auto | OutputArg::Plain => Format::Plain,
         OutputArg::Json => Format::Json,
     };
-    let output = Output::new(format, args.quiet, pods.len() > 1)?;
+    let output = Output::new(format, args.quiet, pods.len() > 1, terminal::colors())?;
     // One thread carries everything: pods wait, they do not compute.
-    let executor = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(64)
-        .build()?;
+    let executor =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
+    let own = |e: RuntimeError| Failure::Own(e.into());
     executor.block_on(async {
-        let runtime = Arc::new(runtime);
-        let cleaner = runtime.clone();
-        // What crashed runs left behind is nobody's; it must not hold this one up.
-        let orphans = tokio::spawn(async move { cleaner.clean_orphans().await });
-        let result = outrigger_agent::run(pods, companions, options, runtime, output).await;
-        // Half a clean-up would be left for the next run: better to end this one.
-        let _ = orphans.await;
-        result.map(|r| r.exit_code).map_err(|e| Failure::Own(e.into()))
+        match args.runtime {
+            RuntimeArg::Embedded => {
+                let shim_command = vec!["/proc/self/exe".into(), "shim".into()];
+                let runtime = EmbeddedRuntime::new(EmbeddedConfig { state_dir, shim_command }).map_err(own)?;
+                let runtime = Arc::new(runtime);
+                let cleaner = runtime.clone();
+                let orphans = async move { _ = cleaner.clean_orphans().await };
+                carry_out(pods, companions, options, runtime, output, orphans).await
+            }
+            RuntimeArg::Cri => {
+                let config = CriConfig { endpoint: args.cri_endpoint, ..CriConfig::default() };
+                let runtime = Arc::new(CriRuntime::connect(config).await.map_err(own)?);
+                let cleaner = runtime.clone();
+                let orphans = async move {
+                    if let Err(e) = cleaner.clean_orphans().await {
+                        tracing::warn!("{e}");
+                    }
+                };
+                carry_out(pods, companions, options, runtime, output, orphans).await
+            }
+        }
     })
+}
+
+/// Runs pods on a runtime, and clears away beside it what crashed runs left behind.
+async fn carry_out<R: Runtime>(
+    pods: Vec<PlannedPod>,
+    companions: Companions,
+    options: RunOptions,
+    runtime: Arc<R>,
+    output: Output,
+    orphans: impl Future<Output = ()> + Send + 'static,
+) -> Result<u8, Failure> {
+    // It is nobody's; it must not hold this run up.
+    let orphans = tokio::spawn(orphans);
+    let result = outrigger_agent::run(pods, companions, options, runtime, output).await;
+    // Half a clean-up would be left for the next run: better to end this one.
+    let _ = orphans.await;
+    result.map(|r| r.exit_code).map_err(|e| Failure::Own(e.into()))
+}
+
+/// What goes wrong without ending anything goes to standard error.
+fn show_warnings(quiet: bool) {
+    let level = match quiet {
+        true => tracing::Level::ERROR,
+        false => tracing::Level::WARN,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .without_time()
+        .init();
 }
 
 /// The pods to run, each with its plan; warnings are shown, errors refuse them all.
@@ -211,10 +257,8 @@ fn pods(args: &Args) -> Result<(Vec<PlannedPod>, Companions), Failure> {
             Ok(made) => planned.push(PlannedPod { manifest: pod, plan: made.plan }),
             // The first pod of its workload was fine; only the name differs.
             Err(findings) => {
-                let all = findings
-                    .iter()
-                    .map(|f| outrigger_manifest::Diagnostic::from_finding(f, &pod))
-                    .collect();
+                let all =
+                    findings.iter().map(|f| outrigger_manifest::Diagnostic::from_finding(f, &pod)).collect();
                 return Err(Failure::Manifest(all, sources));
             }
         }

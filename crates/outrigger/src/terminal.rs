@@ -1,9 +1,10 @@
 //! The terminal: colours, and writing that can fail.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
+use outrigger_agent::Colors;
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -26,6 +27,21 @@ impl Color {
         }
         .write_global();
     }
+}
+
+/// Where colours are wanted, all that was said about it considered.
+pub(crate) fn colors() -> Colors {
+    let wanted = |choice| choice != anstream::ColorChoice::Never;
+    Colors {
+        out: wanted(anstream::AutoStream::choice(&io::stdout())),
+        err: wanted(anstream::AutoStream::choice(&io::stderr())),
+    }
+}
+
+/// Whether somebody watches, on a terminal whose cursor can be moved.
+pub(crate) fn is_lively() -> bool {
+    let moves = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
+    moves && io::stdout().is_terminal() && io::stderr().is_terminal()
 }
 
 /// Headings.

@@ -254,7 +254,9 @@ mod tests {
     fn lines_are_cut_to_columns_not_bytes() {
         let line = Line::of(Paint::Bold, "größer").with(Paint::Plain, " 日本語 text");
         assert_eq!(line.width(), 6 + 1 + 6 + 5);
-        for (width, expected) in [(18, "größer 日本語 text"), (10, "größer 日…"), (9, "größer …"), (1, "…"), (0, "")] {
+        for (width, expected) in
+            [(18, "größer 日本語 text"), (10, "größer 日…"), (9, "größer …"), (1, "…"), (0, "")]
+        {
             let cut = line.clone().cut(width);
             assert!(cut.width() <= width, "{width}");
             assert_eq!(cut.render(PLAIN), expected, "{width}");

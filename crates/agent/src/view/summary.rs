@@ -170,7 +170,8 @@ fn facts(pod: &PodAccount, c: &Account) -> Vec<String> {
 /// `waited 483 ms: 392 ms for proxy, 91 ms for shipper`.
 fn waited(pod: &PodAccount, c: &Account) -> Option<String> {
     let total: u64 = c.waited_ms.values().sum();
-    let mut parts: Vec<(On, u64)> = c.waited_ms.iter().map(|(on, ms)| (*on, *ms)).filter(|(_, ms)| *ms > 0).collect();
+    let mut parts: Vec<(On, u64)> =
+        c.waited_ms.iter().map(|(on, ms)| (*on, *ms)).filter(|(_, ms)| *ms > 0).collect();
     parts.sort_by_key(|(_, ms)| std::cmp::Reverse(*ms));
     let whom = |on: On| match on {
         On::Container(i) => pod.containers[i].name.clone(),
@@ -183,7 +184,8 @@ fn waited(pod: &PodAccount, c: &Account) -> Option<String> {
         [] => None,
         [(on, ms)] => Some(format!("waited {} for {}", span(*ms), whom(*on))),
         _ => {
-            let named = parts.iter().take(NAMED_MAX).map(|(on, ms)| format!("{} for {}", span(*ms), whom(*on)));
+            let named =
+                parts.iter().take(NAMED_MAX).map(|(on, ms)| format!("{} for {}", span(*ms), whom(*on)));
             let mut text = format!("waited {}: {}", span(total), named.collect::<Vec<_>>().join(", "));
             if parts.len() > NAMED_MAX {
                 text.push_str(", …");

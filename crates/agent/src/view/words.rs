@@ -70,7 +70,9 @@ pub(crate) fn tell(entry: &Value) -> Option<Told> {
             _ => routine("makes its sandbox".to_owned()),
         },
         "sandbox-ready" => routine("has its sandbox".to_owned()),
-        "sandbox-failed" => trouble(format!("could not make its sandbox: {}{}", e.text("message"), e.next_try())),
+        "sandbox-failed" => {
+            trouble(format!("could not make its sandbox: {}{}", e.text("message"), e.next_try()))
+        }
         "sandbox-lost" => trouble("has lost its sandbox".to_owned()),
         "pulling" => routine("gets its image".to_owned()),
         "pulled" => routine("has its image".to_owned()),
@@ -114,9 +116,12 @@ pub(crate) fn tell(entry: &Value) -> Option<Told> {
         "kill-begun" if e.text("cause") == "pod-stop" => None,
         "kill-begun" => trouble(format!("is being stopped because {}", e.text("message"))),
         "exited" => exited(e),
-        "start-failed" => {
-            trouble(format!("could not be started: {}: {}{}", e.text("error"), e.text("message"), e.next_try()))
-        }
+        "start-failed" => trouble(format!(
+            "could not be started: {}: {}{}",
+            e.text("error"),
+            e.text("message"),
+            e.next_try()
+        )),
         "lost" => trouble("is lost: the runtime does not know whether it runs".to_owned()),
         "stop-begun" => stop_begun(e),
         "stop-shortened" => {
@@ -235,7 +240,10 @@ mod tests {
     #[test]
     fn entries_read_as_sentences() {
         let table = [
-            (json!({"event": "exited", "code": 0, "reason": "Completed", "ran_ms": 10}), "exited with code 0 after 10 ms"),
+            (
+                json!({"event": "exited", "code": 0, "reason": "Completed", "ran_ms": 10}),
+                "exited with code 0 after 10 ms",
+            ),
             (
                 json!({"event": "exited", "code": 1, "reason": "Error", "ran_ms": 61_000, "message": "no config\n"}),
                 "exited with code 1 after 1 min 1 s: no config",
@@ -248,7 +256,10 @@ mod tests {
                 json!({"event": "exited", "code": 137, "signal": 9, "reason": "OOMKilled", "ran_ms": 5}),
                 "was killed for want of memory (code 137) after 5 ms",
             ),
-            (json!({"event": "waiting", "for": "gate", "text": "waits for `a` to be ready: x"}), "waits for `a` to be ready: x"),
+            (
+                json!({"event": "waiting", "for": "gate", "text": "waits for `a` to be ready: x"}),
+                "waits for `a` to be ready: x",
+            ),
             (
                 json!({"event": "starting", "attempt": 0, "opened_last": {"container": "a", "need": "ready"}}),
                 "starts now that `a` is ready",
@@ -270,7 +281,10 @@ mod tests {
                 json!({"event": "kill-begun", "cause": "liveness", "message": "its liveness probe failed"}),
                 "is being stopped because its liveness probe failed",
             ),
-            (json!({"event": "hook-ended", "hook": "preStop", "error": "exit code 2"}), "preStop hook failed: exit code 2"),
+            (
+                json!({"event": "hook-ended", "hook": "preStop", "error": "exit code 2"}),
+                "preStop hook failed: exit code 2",
+            ),
         ];
         for (entry, expected) in table {
             assert_eq!(tell(&entry).map(|t| t.text).as_deref(), Some(expected), "{entry}");
@@ -294,7 +308,10 @@ mod tests {
         let weight = |entry: Value| tell(&entry).map(|t| t.weight);
         assert_eq!(weight(json!({"event": "exited", "code": 0})), Some(Weight::News));
         assert_eq!(weight(json!({"event": "exited", "code": 3})), Some(Weight::Trouble));
-        assert_eq!(weight(json!({"event": "exited", "code": 143, "killed_for": "pod-stop"})), Some(Weight::News));
+        assert_eq!(
+            weight(json!({"event": "exited", "code": 143, "killed_for": "pod-stop"})),
+            Some(Weight::News)
+        );
         assert_eq!(weight(json!({"event": "started"})), Some(Weight::Routine));
         assert_eq!(weight(json!({"event": "stop-begun", "cause": "fatal"})), Some(Weight::Trouble));
         assert_eq!(weight(json!({"event": "finished", "phase": "Failed"})), Some(Weight::Trouble));

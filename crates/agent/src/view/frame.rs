@@ -1,0 +1,244 @@
+//! The live view as a whole: what is shown of which pod in the room there is.
+
+use outrigger_lifecycle::{Phase, Time, explain_stop, phase};
+
+use super::PodView;
+use super::line::{Line, Paint};
+use super::row::{Columns, Rank, Row, grace_left};
+use super::words::age;
+
+/// A terminal's size in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
+}
+
+impl Size {
+    /// Of a terminal that does not say.
+    pub(crate) const DEFAULT: Size = Size { columns: 80, rows: 24 };
+
+    /// Lines the view may take: the cursor has a line of its own, and the logs above have a third or at least
+    /// something.
+    fn lines_max(self) -> usize {
+        self.rows.saturating_sub(1 + (self.rows / 3).min(8))
+    }
+
+    /// The last column is left free: terminals disagree about what happens after it.
+    fn width(self) -> usize {
+        self.columns.saturating_sub(1)
+    }
+}
+
+/// Lines that say why a container waits, where there is room.
+const DETAILS_MAX: usize = 3;
+
+/// The live view of all pods.
+pub(crate) fn frame(pods: &[PodView], now: Time, size: Size) -> Vec<Line> {
+    let (width, lines_max) = (size.width(), size.lines_max());
+    if width == 0 || lines_max == 0 || pods.is_empty() {
+        return Vec::new();
+    }
+    if let [pod] = pods {
+        return Block::new(pod, now, width).lines(lines_max);
+    }
+    many(pods, now, width, lines_max)
+}
+
+/// Every pod one line, as far as they fit, the others counted; then what room is left goes to whole pods.
+fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line> {
+    let blocks: Vec<Block<'_>> = pods.iter().map(|p| Block::new(p, now, width)).collect();
+    let total = totals(&blocks, now).cut(width);
+    let room = lines_max - 1;
+    let shown = match blocks.len() <= room {
+        true => blocks.len(),
+        // One line is for those that are left out.
+        false => room.saturating_sub(1),
+    };
+    let mut by_interest: Vec<usize> = (0..blocks.len()).collect();
+    by_interest.sort_by_key(|&i| (blocks[i].rank, i));
+    let (picked, left_out) = by_interest.split_at(shown);
+    let mut heights = vec![0; blocks.len()];
+    picked.iter().for_each(|&i| heights[i] = 1);
+    let mut spare = room - shown - usize::from(!left_out.is_empty()).min(room - shown);
+    for &i in picked {
+        let whole = blocks[i].height(DETAILS_MAX);
+        if blocks[i].rank != Rank::Done && whole > 1 && whole - 1 <= spare {
+            heights[i] = whole;
+            spare -= whole - 1;
+        }
+    }
+    let mut lines = Vec::with_capacity(lines_max);
+    for (block, height) in blocks.iter().zip(heights).filter(|(_, height)| *height > 0) {
+        lines.extend(block.lines(height));
+    }
+    if !left_out.is_empty() && room > 0 {
+        let text = format!("… and {}", counted(left_out.iter().map(|&i| blocks[i].word())));
+        lines.push(Line::of(Paint::Dim, &text).cut(width));
+    }
+    lines.push(total);
+    lines
+}
+
+/// `87 more running`, or `87 more: 80 running, 7 succeeded`.
+fn counted(words: impl Iterator<Item = &'static str>) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for word in words {
+        match counts.iter_mut().find(|(known, _)| *known == word) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((word, 1)),
+        }
+    }
+    let all: usize = counts.iter().map(|(_, count)| count).sum();
+    match counts.as_slice() {
+        [(word, count)] => format!("{count} more {word}"),
+        _ => {
+            let parts: Vec<String> = counts.iter().map(|(word, count)| format!("{count} {word}")).collect();
+            format!("{all} more: {}", parts.join(", "))
+        }
+    }
+}
+
+fn totals(blocks: &[Block<'_>], now: Time) -> Line {
+    let mut line = Line::of(Paint::Bold, &format!("{} pods", blocks.len()));
+    let table = [
+        ("pending", Paint::Dim),
+        ("running", Paint::Good),
+        ("stopping", Paint::Busy),
+        ("succeeded", Paint::Good),
+        ("failed", Paint::Bad),
+    ];
+    for (word, paint) in table {
+        let count = blocks.iter().filter(|b| b.word() == word).count();
+        if count > 0 {
+            line.push(Paint::Plain, " · ");
+            line.push(paint, &format!("{count} {word}"));
+        }
+    }
+    let began = blocks.iter().map(|b| b.view.obs.since).min().unwrap_or(now);
+    line.push(Paint::Dim, &format!(" · {}", age(now.since(began))));
+    line
+}
+
+/// A pod, looked at once.
+struct Block<'a> {
+    view: &'a PodView,
+    now: Time,
+    phase: Phase,
+    rank: Rank,
+    rows: Vec<Row>,
+    columns: Columns,
+}
+
+impl<'a> Block<'a> {
+    fn new(view: &'a PodView, now: Time, width: usize) -> Self {
+        let rows: Vec<Row> = (0..view.plan.containers.len()).map(|i| Row::new(view, i, now)).collect();
+        let columns = Row::columns(view, &rows, width);
+        let phase = phase(&view.plan, &view.obs);
+        let rank = match phase {
+            _ if view.obs.over => Rank::Done,
+            _ => rows.iter().map(|r| r.rank).filter(|r| *r != Rank::Done).min().unwrap_or(Rank::Steady),
+        };
+        Block { view, now, phase, rank, rows, columns }
+    }
+
+    fn word(&self) -> &'static str {
+        match self.phase {
+            _ if self.view.obs.stop.is_some() && !self.view.obs.over => "stopping",
+            Phase::Pending => "pending",
+            Phase::Running => "running",
+            Phase::Succeeded => "succeeded",
+            Phase::Failed => "failed",
+        }
+    }
+
+    fn paint(&self) -> Paint {
+        match self.word() {
+            "running" | "succeeded" => Paint::Good,
+            "stopping" => Paint::Busy,
+            "failed" => Paint::Bad,
+            _ => Paint::Dim,
+        }
+    }
+
+    fn header(&self) -> Line {
+        let mut line = Line::of(Paint::Bold, &self.view.name);
+        line.push(Paint::Plain, " ");
+        line.push(self.paint(), self.word());
+        line.push(Paint::Dim, &format!(" {}", age(self.now.since(self.view.obs.since))));
+        if let Some(left) = grace_left(self.view, self.now) {
+            line.push(Paint::Busy, &format!(" · {left}"));
+        }
+        if let Some(stop) = &self.view.obs.stop {
+            line.push(Paint::Dim, &format!(" · {}", explain_stop(&self.view.plan, stop.cause)));
+        }
+        line.cut(self.columns.width)
+    }
+
+    /// The pod in one line: with the most pressing of its containers.
+    fn one_line(&self) -> Line {
+        let mut line = Line::of(Paint::Bold, &self.view.name);
+        line.push(Paint::Plain, " ");
+        line.push(self.paint(), self.word());
+        let ready = self.rows.iter().filter(|r| r.rank == Rank::Steady).count();
+        let done = self.rows.iter().filter(|r| r.rank == Rank::Done).count();
+        if !self.view.obs.over {
+            let left = self.rows.len() - done;
+            line.push(Paint::Dim, &format!(" {ready} of {left} up"));
+        }
+        line.push(Paint::Dim, &format!(" {}", age(self.now.since(self.view.obs.since))));
+        let pressing =
+            self.rows.iter().enumerate().filter(|(_, r)| r.reason.is_some()).min_by_key(|(_, r)| r.rank);
+        if let Some((i, row)) = pressing
+            && let Some(reason) = &row.reason
+        {
+            line.push(Paint::Plain, "  ");
+            line.push(Paint::Name(i), &self.view.plan.containers[i].name);
+            line.push(Paint::Plain, &format!(" {reason}"));
+        }
+        line.cut(self.columns.width)
+    }
+
+    fn row(&self, i: usize, details: usize) -> Vec<Line> {
+        self.rows[i].lines(&self.view.plan.containers[i], i, self.columns, details)
+    }
+
+    fn height(&self, details: usize) -> usize {
+        1 + (0..self.rows.len()).map(|i| self.row(i, details).len()).sum::<usize>()
+    }
+
+    /// The pod in at most `max` lines, of which there is at least one.
+    fn lines(&self, max: usize) -> Vec<Line> {
+        if max <= 2 {
+            return vec![self.one_line()];
+        }
+        for details in [DETAILS_MAX, 1] {
+            if self.height(details) <= max {
+                let rows = (0..self.rows.len()).flat_map(|i| self.row(i, details));
+                return std::iter::once(self.header()).chain(rows).collect();
+            }
+        }
+        self.squeezed(max)
+    }
+
+    /// The containers that matter most; the others are counted.
+    fn squeezed(&self, max: usize) -> Vec<Line> {
+        let mut order: Vec<usize> = (0..self.rows.len()).collect();
+        order.sort_by_key(|&i| (self.rows[i].rank, i));
+        // The pod's line, and the one for those left out.
+        let mut room = max - 2;
+        let mut shown: Vec<Option<Vec<Line>>> = vec![None; self.rows.len()];
+        for i in order {
+            let mut lines = self.row(i, 1);
+            lines.truncate(room);
+            room -= lines.len();
+            shown[i] = Some(lines).filter(|l| !l.is_empty());
+        }
+        let left_out = (0..self.rows.len()).filter(|&i| shown[i].is_none()).map(|i| self.rows[i].rank.word());
+        let left_out = format!("  … and {}", counted(left_out));
+        let mut lines = vec![self.header()];
+        lines.extend(shown.into_iter().flatten().flatten());
+        lines.push(Line::of(Paint::Dim, &left_out).cut(self.columns.width));
+        lines
+    }
+}

@@ -1,0 +1,128 @@
+//! Draws the view below whatever scrolls by.
+//!
+//! Between any two writes the terminal is as its owner left it: no mode is changed, no colour is on, the cursor is
+//! visible and stands at the beginning of the line below the view. So there is nothing to restore, however the process
+//! ends, and whatever else is written appears below the view instead of inside it.
+
+use super::frame::Size;
+use super::line::{Line, Look};
+
+/// Terminals that know it show everything up to `END` at once; others ignore it.
+const BEGIN: &str = "\x1b[?2026h";
+const END: &str = "\x1b[?2026l";
+/// Clears to the end of the line.
+const CLEAR_LINE: &str = "\x1b[K";
+/// Clears to the end of the screen.
+const CLEAR_BELOW: &str = "\x1b[J";
+
+/// What stands on the terminal now.
+#[derive(Debug)]
+pub(crate) struct Painter {
+    look: Look,
+    shown: Vec<Line>,
+    size: Size,
+}
+
+impl Painter {
+    /// For a terminal nothing has been drawn on.
+    pub(crate) fn new(look: Look, size: Size) -> Self {
+        Painter { look, shown: Vec::new(), size }
+    }
+
+    /// What is shown is gone: somebody else used the terminal.
+    pub(crate) fn forget(&mut self) {
+        self.shown.clear();
+    }
+
+    /// What to write, in one go, so that `scrolled` stands above and `view` below it. Nothing, if nothing changed.
+    pub(crate) fn paint(&mut self, scrolled: &str, view: Vec<Line>, size: Size) -> String {
+        let resized = size != self.size;
+        if scrolled.is_empty() && view == self.shown && !resized {
+            return String::new();
+        }
+        let mut out = String::with_capacity(scrolled.len() + 128 * (view.len() + 1));
+        out.push_str(BEGIN);
+        out.push('\r');
+        match self.height(size) {
+            0 => {}
+            up => out.push_str(&format!("\x1b[{up}A")),
+        }
+        if resized || !scrolled.is_empty() {
+            out.push_str(CLEAR_BELOW);
+        }
+        out.push_str(scrolled);
+        for line in &view {
+            out.push_str(&line.render(self.look));
+            out.push_str(CLEAR_LINE);
+            out.push('\n');
+        }
+        // Lines that are no longer there, and what the keyboard echoed.
+        out.push_str(CLEAR_BELOW);
+        out.push_str(END);
+        (self.shown, self.size) = (view, size);
+        out
+    }
+
+    /// Rows what is shown takes: a terminal that has become narrower has broken lines that were whole.
+    fn height(&self, size: Size) -> usize {
+        let rows = |line: &Line| match size.columns {
+            0 => 1,
+            columns => line.width().max(1).div_ceil(columns),
+        };
+        let all: usize = self.shown.iter().map(rows).sum();
+        // What has left the screen at the top cannot be reached.
+        all.min(size.rows.saturating_sub(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::line::Paint;
+
+    const LOOK: Look = Look { colors: false, unicode: true };
+    const SIZE: Size = Size { columns: 20, rows: 10 };
+
+    fn lines(texts: &[&str]) -> Vec<Line> {
+        texts.iter().map(|text| Line::of(Paint::Bold, text)).collect()
+    }
+
+    #[test]
+    fn one_write_replaces_the_view() {
+        let mut painter = Painter::new(LOOK, SIZE);
+        assert_eq!(
+            painter.paint("", lines(&["a", "b"]), SIZE),
+            "\x1b[?2026h\ra\x1b[K\nb\x1b[K\n\x1b[J\x1b[?2026l"
+        );
+        assert_eq!(painter.paint("", lines(&["a", "b"]), SIZE), "", "nothing changed");
+        assert_eq!(
+            painter.paint("log\n", lines(&["c"]), SIZE),
+            "\x1b[?2026h\r\x1b[2A\x1b[Jlog\nc\x1b[K\n\x1b[J\x1b[?2026l"
+        );
+        assert_eq!(
+            painter.paint("end\n", Vec::new(), SIZE),
+            "\x1b[?2026h\r\x1b[1A\x1b[Jend\n\x1b[J\x1b[?2026l"
+        );
+    }
+
+    #[test]
+    fn a_narrower_terminal_has_broken_the_lines() {
+        let mut painter = Painter::new(LOOK, SIZE);
+        painter.paint("", lines(&["0123456789012345", "x"]), SIZE);
+        let narrow = Size { columns: 6, rows: 10 };
+        let out = painter.paint("", lines(&["x"]), narrow);
+        assert!(out.contains("\x1b[4A\x1b[J"), "{out:?}");
+        let mut painter = Painter::new(LOOK, SIZE);
+        painter.paint("", lines(&["0123456789012345"; 5]), SIZE);
+        let out = painter.paint("", lines(&["x"]), Size { columns: 2, rows: 5 });
+        assert!(out.contains("\x1b[4A"), "no further than the screen: {out:?}");
+    }
+
+    #[test]
+    fn after_a_pause_it_begins_below() {
+        let mut painter = Painter::new(LOOK, SIZE);
+        painter.paint("", lines(&["a"]), SIZE);
+        painter.forget();
+        assert!(!painter.paint("", lines(&["a"]), SIZE).contains('A'));
+    }
+}
