@@ -46,14 +46,23 @@ impl Plan {
         let c = &self.containers[container];
         let first_hook =
             |c: &ContainerPlan| c.pre_stop.is_some() && c.pre_stop_when == PreStopWhen::FirstAndOwnTurn;
+        // In the KEP the sidecars' hooks come before anybody's signal, and before the hooks of others.
+        let hooks_first = !first_hook(c) && self.containers.iter().any(first_hook);
         let turn_ms = match c.stop_stage {
-            // In the KEP the sidecars' hooks come before anybody's signal.
-            0 if !first_hook(c) && self.containers.iter().any(first_hook) => end(0),
+            0 if hooks_first => end(0),
             0 => 0,
             stage => end(stage - 1),
         };
-        // A hook may use up all that is left of the stage.
-        let signal_ms_max = if c.pre_stop.is_some() { end(c.stop_stage) } else { turn_ms };
-        StopWindow { signal_ms_max, kill_ms_max: end(c.stop_stage).max(signal_ms_max + STOP_MIN_MS) }
+        let end_ms = end(c.stop_stage);
+        let signal_ms_max = match &c.pre_stop {
+            None => turn_ms,
+            Some(hook) => {
+                let from = if c.pre_stop_when == PreStopWhen::AtOnce && !hooks_first { 0 } else { turn_ms };
+                // A hook that does not only sleep may use up all that is left of the stage.
+                let takes = hook.sleep_ms.into_iter().chain(hook.timeout_ms).min();
+                takes.map_or(end_ms, |ms| from.saturating_add(ms).clamp(turn_ms, end_ms.max(turn_ms)))
+            }
+        };
+        StopWindow { signal_ms_max, kill_ms_max: end_ms.max(signal_ms_max + STOP_MIN_MS) }
     }
 }

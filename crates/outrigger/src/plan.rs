@@ -3,6 +3,8 @@
 mod json;
 mod mermaid;
 mod svg;
+#[cfg(test)]
+mod tests;
 mod text;
 mod view;
 mod words;

@@ -76,7 +76,7 @@ fn heading(out: &mut String, l: &Layout<'_>) {
     let y = layout::HEAD - 10.0;
     for (i, _) in view.start.iter().enumerate() {
         let label = if i == 0 { "start 1".to_owned() } else { format!("{}", i + 1) };
-        text(out, l.start_x(i) + l.start_width / 2.0, y, "column", &label);
+        text(out, l.start_x(i) + l.start_width(i) / 2.0, y, "column", &label);
     }
     for (i, _) in view.stop.iter().enumerate() {
         let label = if i == 0 { "stop 1".to_owned() } else { format!("{}", i + 1) };
@@ -99,7 +99,7 @@ fn lanes(out: &mut String, l: &Layout<'_>, width: f64) {
 /// The life of a container.
 fn bar(out: &mut String, l: &Layout<'_>, container: usize) {
     let y = l.middle(container);
-    let from = l.start_x(l.start_column[container]) + l.start_width;
+    let from = l.up(container);
     let role = words::role(l.view.plan.containers[container].role);
     if let Some(column) = l.stop_column[container] {
         let w = l.stop_x(column) - from;
@@ -181,7 +181,8 @@ fn stop_arrows(out: &mut String, l: &Layout<'_>, container: usize) {
 
 fn start_box(out: &mut String, l: &Layout<'_>, container: usize) {
     let c = &l.view.plan.containers[container];
-    let (x, y) = (l.start_x(l.start_column[container]), l.middle(container));
+    let column = l.start_column[container];
+    let (x, y, width) = (l.start_x(column), l.middle(container), l.start_width(column));
     let role = words::role(c.role);
     let mut title = words::starts(l.view, container);
     if let Some(opens) = words::opens(l.view, container) {
@@ -189,12 +190,12 @@ fn start_box(out: &mut String, l: &Layout<'_>, container: usize) {
     }
     title.push_str(&format!("\n{}", words::runs(l.view, container)));
     out.push_str(&format!("<g><title>{}</title>", escape(&format!("{}: {title}", c.name))));
-    rect(out, x, y, l.start_width, &format!("box {role}"));
+    rect(out, x, y, width, &format!("box {role}"));
     let note = match (c.role, c.dialect) {
         (Role::Sidecar, Some(dialect)) => format!("{role} · {}", dialect.name()),
         _ => role.to_owned(),
     };
-    let middle = x + l.start_width / 2.0;
+    let middle = x + width / 2.0;
     text(out, middle, y - 2.0, "name", &layout::shorten(&c.name));
     text(out, middle, y + 13.0, "note", &note);
     out.push_str("</g>\n");

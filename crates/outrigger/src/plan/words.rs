@@ -162,13 +162,7 @@ pub(super) fn runs(view: &View<'_>, container: usize) -> String {
 }
 
 fn restarts(c: &ContainerPlan) -> String {
-    let mut text = match (c.restart.policy, c.role) {
-        (RestartPolicy::Never, _) => "never restarted".to_owned(),
-        (RestartPolicy::Always, Role::Init) | (RestartPolicy::OnFailure, _) => {
-            "restarted on failure".to_owned()
-        }
-        (RestartPolicy::Always, _) => "always restarted".to_owned(),
-    };
+    let mut parts: Vec<String> = Vec::new();
     for rule in &c.restart.rules {
         let codes: Vec<String> = rule.values.iter().map(i32::to_string).collect();
         let what = match rule.action {
@@ -176,9 +170,15 @@ fn restarts(c: &ContainerPlan) -> String {
             RuleAction::RestartAllContainers => "the whole pod restarted",
         };
         let which = if rule.is_in { "exit code" } else { "any exit code but" };
-        text.push_str(&format!(", {what} on {which} {}", codes.join(", ")));
+        parts.push(format!("{what} on {which} {}", codes.join(", ")));
     }
-    text
+    let policy = match (c.restart.policy, c.role) {
+        (RestartPolicy::Never, _) => "never restarted",
+        (RestartPolicy::Always, Role::Init) | (RestartPolicy::OnFailure, _) => "restarted on failure",
+        (RestartPolicy::Always, _) => "always restarted",
+    };
+    parts.push(if parts.is_empty() { policy.to_owned() } else { format!("otherwise {policy}") });
+    parts.join(", ")
 }
 
 /// When and how a container is stopped.

@@ -30,7 +30,7 @@ pub(super) struct Layout<'v> {
     pub(super) view: &'v View<'v>,
     pub(super) start_column: Vec<usize>,
     pub(super) stop_column: Vec<Option<usize>>,
-    pub(super) start_width: f64,
+    start_widths: Vec<f64>,
     pub(super) width: f64,
     pub(super) height: f64,
 }
@@ -39,12 +39,15 @@ impl<'v> Layout<'v> {
     pub(super) fn new(view: &'v View<'v>) -> Self {
         let n = view.plan.containers.len();
         let column = |stages: &[Vec<usize>], c: usize| stages.iter().position(|s| s.contains(&c));
-        let chars = view.plan.containers.iter().map(|c| shorten(&c.name).chars().count()).max().unwrap_or(0);
+        let width = |stage: &Vec<usize>| {
+            let chars = stage.iter().map(|&c| shorten(view.name(c)).chars().count()).max().unwrap_or(0);
+            (chars as f64 * 8.0 + 26.0).max(120.0)
+        };
         let mut layout = Layout {
             view,
             start_column: (0..n).map(|c| column(&view.start, c).unwrap_or(0)).collect(),
             stop_column: (0..n).map(|c| column(&view.stop, c)).collect(),
-            start_width: (chars as f64 * 8.0 + 26.0).max(120.0),
+            start_widths: view.start.iter().map(width).collect(),
             width: 0.0,
             height: HEAD + LANE * n as f64 + 52.0,
         };
@@ -53,11 +56,23 @@ impl<'v> Layout<'v> {
     }
 
     pub(super) fn start_x(&self, column: usize) -> f64 {
-        MARGIN + column as f64 * (self.start_width + START_GAP)
+        let before = self.start_widths.iter().take(column);
+        MARGIN + before.map(|width| width + START_GAP).sum::<f64>()
+    }
+
+    pub(super) fn start_width(&self, column: usize) -> f64 {
+        self.start_widths.get(column).copied().unwrap_or_default()
+    }
+
+    /// Where a container's lane leaves the box it starts in.
+    pub(super) fn up(&self, container: usize) -> f64 {
+        let column = self.start_column[container];
+        self.start_x(column) + self.start_width(column)
     }
 
     pub(super) fn runs_from(&self) -> f64 {
-        self.start_x(self.view.start.len().max(1) - 1) + self.start_width
+        let last = self.view.start.len().max(1) - 1;
+        self.start_x(last) + self.start_width(last)
     }
 
     pub(super) fn stop_x(&self, column: usize) -> f64 {
@@ -74,7 +89,7 @@ impl<'v> Layout<'v> {
         let column = self.start_column[container];
         let before =
             (0..container).filter(|&c| self.start_column[c] == column && self.is_waited_for(c)).count();
-        self.start_x(column) + self.start_width + 13.0 + (before % 3) as f64 * CHANNEL
+        self.up(container) + 13.0 + (before % 3) as f64 * CHANNEL
     }
 
     /// Whether an arrow leaves a container.
