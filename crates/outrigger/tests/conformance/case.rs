@@ -78,7 +78,8 @@ fn substitute(value: &Value, pod: &str, ports: &mut BTreeMap<String, u16>) -> Va
             let mut out = String::new();
             let mut rest = text.as_str();
             while let Some(at) = rest.find("@port") {
-                let digits = rest[at + 5..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - at - 5);
+                let digits =
+                    rest[at + 5..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - at - 5);
                 let token = &rest[at..at + 5 + digits];
                 let port = *ports.entry(token.to_owned()).or_insert_with(free_port);
                 if token == text {

@@ -9,11 +9,12 @@ mod events;
 mod rootfs;
 mod run;
 mod status;
+mod trials;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Arguments;
 
 /// Cases mostly wait, so more of them than cores run side by side.
 const CASES_AT_A_TIME: usize = 8;
@@ -21,44 +22,22 @@ const CASES_AT_A_TIME: usize = 8;
 fn main() {
     let mut args = Arguments::from_args();
     args.test_threads = Some(args.test_threads.unwrap_or(CASES_AT_A_TIME));
-    let work = tempfile::Builder::new().prefix("outrigger-conformance-").tempdir().expect("a temporary directory");
+    let work =
+        tempfile::Builder::new().prefix("outrigger-conformance-").tempdir().expect("a temporary directory");
     run::open_to_all(work.path());
     let rootfs = rootfs::make(&work.path().join("rootfs"));
     let bench = Arc::new(run::Bench {
         binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
         image: format!("rootfs:{}", rootfs.display()),
         work: work.path().to_owned(),
-        lib: top().join("lib.sh"),
+        lib: trials::top().join("lib.sh"),
         extra_flags: std::env::var("OUTRIGGER_CONFORMANCE_FLAGS")
             .map(|flags| flags.split_whitespace().map(str::to_owned).collect())
             .unwrap_or_default(),
     });
-    let mut trials = Vec::new();
-    for folder in ["cases", "dialects"] {
-        for path in yaml_files(&top().join(folder)) {
-            let name = format!("{folder}::{}", path.file_stem().expect("a name").to_string_lossy());
-            let bench = Arc::clone(&bench);
-            trials.push(Trial::test(name, move || {
-                let case = case::read(&path).map_err(Failed::from)?;
-                run::case(&bench, &case).map_err(Failed::from)
-            }));
-        }
-    }
-    assert!(!trials.is_empty(), "no cases found below {}", top().display());
+    let trials = trials::all(&bench);
     let conclusion = libtest_mimic::run(&args, trials);
     drop(bench);
     drop(work);
     conclusion.exit();
-}
-
-fn top() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance")
-}
-
-fn yaml_files(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let mut files: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
-    files.retain(|p| p.extension().is_some_and(|e| e == "yaml"));
-    files.sort();
-    files
 }

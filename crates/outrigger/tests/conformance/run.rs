@@ -150,7 +150,8 @@ impl<'c> Run<'c> {
                 return Err(format!("the pod ended before {after}"));
             }
         }
-        let seconds = |key: &str, default: f64| Duration::from_secs_f64(action[key].as_f64().unwrap_or(default));
+        let seconds =
+            |key: &str, default: f64| Duration::from_secs_f64(action[key].as_f64().unwrap_or(default));
         let due = (self.began + seconds("at", 0.0)).max(Instant::now() + seconds("plus", 0.0));
         while Instant::now() < due {
             self.look();
@@ -205,7 +206,11 @@ impl<'c> Run<'c> {
                 }
             }
             if Instant::now() >= end {
-                return if self.status.is_some() { Ok(()) } else { Err("hold: there is no pod status".into()) };
+                return if self.status.is_some() {
+                    Ok(())
+                } else {
+                    Err("hold: there is no pod status".into())
+                };
             }
             std::thread::park_timeout(POLL);
         }

@@ -31,8 +31,20 @@ pub(crate) fn compare(value: &Value, want: &Value) -> bool {
 /// What of the expectations does not hold. `phases` are all that were seen.
 pub(crate) fn check(expect: &Value, status: Option<&Value>, phases: &[String]) -> Vec<String> {
     let keys = [
-        "phase", "phases_never", "pod_reason", "exit", "restarts", "reason", "last_exit", "state", "waiting",
-        "message", "ready", "started", "conditions", "qos",
+        "phase",
+        "phases_never",
+        "pod_reason",
+        "exit",
+        "restarts",
+        "reason",
+        "last_exit",
+        "state",
+        "waiting",
+        "message",
+        "ready",
+        "started",
+        "conditions",
+        "qos",
     ];
     let Some(status) = status else {
         let asked = keys.iter().any(|k| expect.get(k).is_some());
@@ -60,13 +72,15 @@ pub(crate) fn check(expect: &Value, status: Option<&Value>, phases: &[String]) -
     {
         for (name, want) in each(expect, key) {
             let (kind, state) = state(of(name), which);
-            let value = if kind == "terminated" { state[field].clone() } else { json!(format!("not there: {kind}")) };
+            let value =
+                if kind == "terminated" { state[field].clone() } else { json!(format!("not there: {kind}")) };
             same(&format!("{key} of {name}"), &value, want);
         }
     }
     for (name, want) in each(expect, "waiting") {
         let (kind, state) = state(of(name), "state");
-        let value = if kind == "waiting" { state["reason"].clone() } else { json!(format!("not there: {kind}")) };
+        let value =
+            if kind == "waiting" { state["reason"].clone() } else { json!(format!("not there: {kind}")) };
         same(&format!("waiting reason of {name}"), &value, want);
     }
     for (name, want) in each(expect, "restarts") {

@@ -1,0 +1,39 @@
+//! A test for every case.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use libtest_mimic::{Failed, Trial};
+
+use crate::case;
+use crate::run::{self, Bench};
+
+/// All cases, to be run on a bench.
+pub(crate) fn all(bench: &Arc<Bench>) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for folder in ["cases", "dialects"] {
+        for path in yaml_files(&top().join(folder)) {
+            let name = format!("{folder}::{}", path.file_stem().expect("a name").to_string_lossy());
+            let bench = Arc::clone(bench);
+            trials.push(Trial::test(name, move || {
+                let case = case::read(&path).map_err(Failed::from)?;
+                run::case(&bench, &case).map_err(Failed::from)
+            }));
+        }
+    }
+    assert!(!trials.is_empty(), "no cases found below {}", top().display());
+    trials
+}
+
+/// Where the cases are.
+pub(crate) fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance")
+}
+
+fn yaml_files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
+    files.retain(|p| p.extension().is_some_and(|e| e == "yaml"));
+    files.sort();
+    files
+}
