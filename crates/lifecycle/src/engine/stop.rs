@@ -13,6 +13,7 @@ use crate::time::Time;
 /// Ends every container of the pod, in order.
 pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
     hold(plan, obs, out);
+    let first_hook_of = first_hook(plan, obs);
     for &i in &plan.stop_order {
         let c = &obs.containers[i];
         if !c.state.is_alive() {
@@ -29,7 +30,7 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
                 out.actions.push(Action::BeginKill { container: i, reason, deadline });
             }
             Some(kill) => {
-                let turn = Turn::of(plan, obs, i, &kill, out.held_by[i]);
+                let turn = Turn::of(plan, obs, i, &kill, out.held_by[i], first_hook_of);
                 end(plan, obs, i, &kill, turn, now, out);
             }
         }
@@ -103,7 +104,14 @@ impl Turn {
         Turn { held_by: None, free_at: kill.deadline, kill_at: kill.deadline, first_hook_of: None }
     }
 
-    fn of(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, held_by: Option<usize>) -> Turn {
+    fn of(
+        plan: &Plan,
+        obs: &Observation,
+        i: usize,
+        kill: &Kill,
+        held_by: Option<usize>,
+        first_hook_of: Option<usize>,
+    ) -> Turn {
         let stage = plan.containers[i].stop_stage;
         let (free_at, kill_at) = match &obs.stop {
             Some(stop) => {
@@ -111,7 +119,8 @@ impl Turn {
             }
             None => (kill.deadline, kill.deadline),
         };
-        Turn { held_by, free_at, kill_at, first_hook_of: first_hook(plan, obs, i) }
+        let first_hook_of = first_hook_of.filter(|_| !runs_first_hook(plan, i));
+        Turn { held_by, free_at, kill_at, first_hook_of }
     }
 }
 
@@ -130,11 +139,9 @@ fn turn_deadline(plan: &Plan, stop: &Stop, stage: usize) -> Time {
     kill_deadline(plan, stop, stage.saturating_sub(1))
 }
 
-/// In the KEP every sidecar's preStop runs before any main is stopped.
-fn first_hook(plan: &Plan, obs: &Observation, i: usize) -> Option<usize> {
-    if obs.stop.is_none() || runs_first_hook(plan, i) {
-        return None;
-    }
+/// In the KEP every sidecar's preStop runs before any main is stopped: one whose has not ended yet.
+fn first_hook(plan: &Plan, obs: &Observation) -> Option<usize> {
+    obs.stop.as_ref()?;
     (0..plan.containers.len()).find(|&other| {
         let c = &obs.containers[other];
         runs_first_hook(plan, other)
