@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
-use outrigger_lifecycle::{ContainerRef, FieldPath, List, PodInput, Segment, Severity};
+use outrigger_lifecycle::{ContainerRef, FieldPath, List, PodInput, Segment, Severity, validate_job_fields};
 use serde::de::DeserializeOwned;
 
 use crate::decode::{self, nearest};
@@ -38,6 +38,8 @@ pub struct ReadOptions {
     pub validate: Validate,
     /// The namespace of objects that name none; `default` unless set.
     pub namespace: Option<String>,
+    /// How many pods a Deployment, ReplicaSet, StatefulSet or DaemonSet has, whatever it says.
+    pub replicas: Option<u32>,
     /// How much a manifest may hold.
     pub limits: Limits,
 }
@@ -362,6 +364,9 @@ impl Reader<'_> {
             return;
         };
         let mut workload = wrap(Box::new(object));
+        if let Some(replicas) = self.options.replicas {
+            workload.set_replicas(replicas);
+        }
         let Some(owner) = self.settle_name(&mut workload, &node, out) else {
             return;
         };
@@ -370,13 +375,14 @@ impl Reader<'_> {
         }
         let before = out.len();
         check_template(&workload, &node, out);
+        check_job(&workload, &node, out);
         self.check_count(&workload, &node, place, out);
         if out[before..].iter().any(|d| d.severity == Severity::Error) {
             return;
         }
         let template_path = workload.template_path();
         let lifecycle_types = by_container(&template_path, lifecycle_types);
-        let expansion = workload.expand(&owner);
+        let expansion = workload.expand(&owner, self.count(&workload));
         for claim in expansion.claims {
             let key = (owner.namespace.clone(), claim.metadata.name.clone().unwrap_or_default());
             // A claim the user wrote out is the one meant.
@@ -432,7 +438,7 @@ impl Reader<'_> {
 
     fn check_count(&self, workload: &Workload, node: &Node, place: &Place, out: &mut Vec<Diagnostic>) {
         let limits = &self.options.limits;
-        let count = workload.pod_count();
+        let count = self.count(workload);
         let path = workload.count_path();
         let span = node.at(&path).map_or(node.head(), Node::head);
         let all = self.manifest.pods.len().saturating_add(count);
@@ -443,10 +449,13 @@ impl Reader<'_> {
         } else if count == 0 {
             out.push(Diagnostic::warning(span, format!("`{path}` leaves this {} no pods", workload.kind())));
         }
-        if workload.job_spec().and_then(|spec| spec.suspend) == Some(true) {
-            let message = "`suspend` is ignored: the Job is run";
-            let span = node.at(&FieldPath::spec("suspend")).map_or(node.head(), Node::head);
-            out.push(Diagnostic::warning(span, message));
+    }
+
+    /// How many pods of a workload run at once.
+    fn count(&self, workload: &Workload) -> usize {
+        match (workload, self.options.replicas) {
+            (Workload::DaemonSet(_), Some(replicas)) => usize::try_from(replicas).unwrap_or(usize::MAX),
+            _ => workload.pod_count(),
         }
     }
 
@@ -512,6 +521,40 @@ fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
             }
             out.push(diagnostic);
         }
+    }
+}
+
+/// What Kubernetes refuses about a Job, and what a run does not do about it.
+fn check_job(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
+    let Some(job) = workload.job() else { return };
+    // A CronJob has the Job inside of it.
+    let root = match workload {
+        Workload::CronJob(_) => FieldPath::spec("jobTemplate"),
+        _ => FieldPath::root(),
+    };
+    let place = |path: FieldPath| {
+        let whole = FieldPath(root.0.iter().cloned().chain(path.0).collect());
+        let walk = node.walk(&whole);
+        match walk.node.value {
+            Value::Scalar(_) => walk.node.head(),
+            _ => walk.key.unwrap_or_else(|| walk.node.head()),
+        }
+    };
+    for finding in validate_job_fields(&job) {
+        let mut diagnostic = Diagnostic::error(place(finding.path), finding.message);
+        diagnostic.severity = finding.severity;
+        diagnostic.hint = finding.hint;
+        out.push(diagnostic);
+    }
+    let Some(spec) = &job.spec else { return };
+    if spec.suspend == Some(true) {
+        let message = "the Job is suspended: no pods are run";
+        let hint = "write `suspend: false` to run it";
+        out.push(Diagnostic::warning(place(FieldPath::spec("suspend")), message).hint(hint));
+    }
+    if spec.ttl_seconds_after_finished.is_some() {
+        let message = "`ttlSecondsAfterFinished` is ignored: nothing of the Job is left when the run ends";
+        out.push(Diagnostic::warning(place(FieldPath::spec("ttlSecondsAfterFinished")), message));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet, StatefulSetSpec};
 use k8s_openapi::api::batch::v1::{CronJob, Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     EnvVar, EnvVarSource, ObjectFieldSelector, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod,
@@ -11,7 +11,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use outrigger_lifecycle::FieldPath;
 
+use crate::defaults::apply_defaults;
 use crate::names;
+use crate::pod::PodManifest;
 
 /// Where an Indexed Job's pod reads its index.
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
@@ -97,6 +99,23 @@ impl Workload {
         }
     }
 
+    /// Changes how many pods are wanted, where the object says so.
+    pub(crate) fn set_replicas(&mut self, replicas: u32) {
+        let replicas = Some(i32::try_from(replicas).unwrap_or(i32::MAX));
+        match self {
+            Workload::Deployment(object) => {
+                object.spec.iter_mut().for_each(|spec| spec.replicas = replicas);
+            }
+            Workload::ReplicaSet(object) => {
+                object.spec.iter_mut().for_each(|spec| spec.replicas = replicas);
+            }
+            Workload::StatefulSet(object) => {
+                object.spec.iter_mut().for_each(|spec| spec.replicas = replicas);
+            }
+            _ => {}
+        }
+    }
+
     /// The Job of a Job, or the one a CronJob would make.
     pub fn job_spec(&self) -> Option<&JobSpec> {
         match self {
@@ -162,39 +181,116 @@ impl Workload {
         }
     }
 
+    /// The Job of a Job, or the one a run by hand makes of a CronJob.
+    pub fn job(&self) -> Option<Job> {
+        match self {
+            Workload::Job(job) => {
+                let mut job = (**job).clone();
+                let (namespace, name) = (owner_of(&job.metadata), job.metadata.name.as_deref());
+                job.metadata.uid = Some(names::uid(&namespace.namespace, "Job", name.unwrap_or_default()));
+                Some(job)
+            }
+            Workload::CronJob(cron) => {
+                let template = &cron.spec.job_template;
+                let mut metadata = template.metadata.clone().unwrap_or_default();
+                let by_hand = ("cronjob.kubernetes.io/instantiate".to_owned(), "manual".to_owned());
+                metadata.annotations.get_or_insert_default().extend([by_hand]);
+                let owner = owner_of(&cron.metadata);
+                let job = owner.by_hand();
+                metadata.uid = Some(names::uid(&job.namespace, "Job", &job.name));
+                metadata.owner_references = Some(vec![owner.reference("batch/v1", "CronJob")]);
+                (metadata.name, metadata.namespace) = (Some(job.name), Some(job.namespace));
+                Some(Job { metadata, spec: template.spec.clone(), status: None })
+            }
+            _ => None,
+        }
+    }
+
+    /// One more pod of this workload. `like` is any of its pods, `nth` its index or place, and `attempt` says how many
+    /// there were before it there.
+    pub fn stamp(&self, like: &PodManifest, nth: usize, attempt: u32) -> PodManifest {
+        let mut made = like.clone();
+        let owner = owner_of(self.metadata());
+        if let Some(pod) = self.pod(&owner, nth, attempt).0 {
+            made.input.pod = pod;
+            apply_defaults(&mut made.input.pod);
+        }
+        made.origin.replica = nth;
+        made
+    }
+
     /// Stamps the pods out. The owner's name and namespace have been settled.
-    pub(crate) fn expand(&self, owner: &Owner) -> Expansion {
-        let count = self.pod_count();
+    pub(crate) fn expand(&self, owner: &Owner, count: usize) -> Expansion {
+        let mut expansion = Expansion::default();
+        for nth in 0..count {
+            let (pod, claims) = self.pod(owner, nth, 0);
+            expansion.pods.extend(pod);
+            expansion.claims.extend(claims);
+        }
+        expansion
+    }
+
+    fn pod(&self, owner: &Owner, nth: usize, attempt: u32) -> (Option<Pod>, Vec<PersistentVolumeClaim>) {
+        let alone = |pod| (pod, Vec::new());
         match self {
             Workload::Pod(pod) => {
                 let mut pod = (**pod).clone();
                 pod.metadata.name = Some(owner.name.clone());
-                settle(&mut pod.metadata, &owner.namespace);
-                Expansion { pods: vec![pod], claims: Vec::new() }
+                settle(&mut pod.metadata, &owner.namespace, attempt);
+                alone(Some(pod))
             }
-            Workload::Job(job) => job.spec.as_ref().map(|s| job_pods(s, owner, count)).unwrap_or_default(),
+            Workload::Job(_) => alone(self.job_spec().map(|spec| job_pod(spec, owner, nth, attempt))),
             Workload::CronJob(_) => {
-                // Kubernetes puts the minute of the run here; a run by hand has none.
-                let name = names::join(&owner.name, "-manual");
-                let owner = Owner { name, namespace: owner.namespace.clone() };
-                self.job_spec().map(|spec| job_pods(spec, &owner, count)).unwrap_or_default()
+                alone(self.job_spec().map(|spec| job_pod(spec, &owner.by_hand(), nth, attempt)))
             }
             Workload::Deployment(object) => {
                 let template = object.spec.as_ref().map(|spec| &spec.template);
-                deployment_pods(template, owner, count)
+                alone(template.map(|template| deployment_pod(template, owner, nth, attempt)))
             }
             Workload::ReplicaSet(object) => {
                 let template = object.spec.as_ref().and_then(|spec| spec.template.as_ref());
-                let stamp = Stamp { owner, kind: "ReplicaSet", api_version: "apps/v1" };
-                stamp.many(template, count, &BTreeMap::new())
+                let stamp = Stamp { owner, kind: "ReplicaSet", api_version: "apps/v1", attempt };
+                alone(template.map(|template| stamp.one(template, stamp.name(nth), &BTreeMap::new())))
             }
             Workload::DaemonSet(object) => {
                 let template = object.spec.as_ref().map(|spec| &spec.template);
                 let labels = label("controller-revision-hash", names::suffix(10, &["revision", &owner.name]));
-                Stamp { owner, kind: "DaemonSet", api_version: "apps/v1" }.many(template, count, &labels)
+                let stamp = Stamp { owner, kind: "DaemonSet", api_version: "apps/v1", attempt };
+                alone(template.map(|template| stamp.one(template, stamp.name(nth), &labels)))
             }
-            Workload::StatefulSet(object) => stateful_set_pods(object, owner, count),
+            Workload::StatefulSet(object) => match &object.spec {
+                Some(spec) => {
+                    let (pod, claims) = stateful_set_pod(spec, owner, nth, attempt);
+                    (Some(pod), claims)
+                }
+                None => alone(None),
+            },
         }
+    }
+}
+
+impl Owner {
+    /// The Job a run by hand makes of a CronJob; Kubernetes puts the minute of the run into the name.
+    fn by_hand(&self) -> Owner {
+        Owner { name: names::join(&self.name, "-manual"), namespace: self.namespace.clone() }
+    }
+
+    fn reference(&self, api_version: &str, kind: &str) -> OwnerReference {
+        OwnerReference {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            name: self.name.clone(),
+            uid: names::uid(&self.namespace, kind, &self.name),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }
+    }
+}
+
+fn owner_of(metadata: &ObjectMeta) -> Owner {
+    Owner {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
     }
 }
 
@@ -203,62 +299,50 @@ struct Stamp<'o> {
     owner: &'o Owner,
     kind: &'static str,
     api_version: &'static str,
+    /// Pods there were before in the same place.
+    attempt: u32,
 }
 
 impl Stamp<'_> {
-    /// `count` pods named after the owner with a suffix each.
-    fn many(
-        &self,
-        template: Option<&PodTemplateSpec>,
-        count: usize,
-        labels: &BTreeMap<String, String>,
-    ) -> Expansion {
-        let Some(template) = template else {
-            return Expansion::default();
-        };
-        let pods = (0..count).map(|index| self.one(template, self.name(index), labels)).collect();
-        Expansion { pods, claims: Vec::new() }
+    /// The owner's name and a suffix.
+    fn name(&self, nth: usize) -> String {
+        names::join(&self.owner.name, &format!("-{}", self.suffix(self.kind, nth)))
     }
 
-    fn name(&self, index: usize) -> String {
+    fn suffix(&self, kind: &str, nth: usize) -> String {
         let owner = self.owner;
-        let suffix = names::suffix(5, &[self.kind, &owner.namespace, &owner.name, &index.to_string()]);
-        names::join(&owner.name, &format!("-{suffix}"))
+        let (nth, attempt) = (nth.to_string(), self.attempt.to_string());
+        let parts = [kind, &owner.namespace, &owner.name, &nth, &attempt];
+        // The first pod of a place needs nothing to tell it from others.
+        names::suffix(5, &parts[..if self.attempt == 0 { 4 } else { 5 }])
     }
 
     fn one(&self, template: &PodTemplateSpec, name: String, labels: &BTreeMap<String, String>) -> Pod {
         let mut metadata = template.metadata.clone().unwrap_or_default();
         metadata.generate_name = Some(format!("{}-", self.owner.name));
         metadata.name = Some(name);
-        metadata.namespace = Some(self.owner.namespace.clone());
         if !labels.is_empty() {
             metadata.labels.get_or_insert_default().extend(labels.clone());
         }
-        metadata.owner_references = Some(vec![OwnerReference {
-            api_version: self.api_version.to_owned(),
-            kind: self.kind.to_owned(),
-            name: self.owner.name.clone(),
-            uid: names::uid(&self.owner.namespace, self.kind, &self.owner.name),
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-        }]);
-        settle(&mut metadata, &self.owner.namespace);
+        metadata.owner_references = Some(vec![self.owner.reference(self.api_version, self.kind)]);
+        settle(&mut metadata, &self.owner.namespace, self.attempt);
         Pod { metadata, spec: template.spec.clone(), status: None }
     }
 }
 
-/// Gives a pod its namespace and uid.
-fn settle(metadata: &mut ObjectMeta, namespace: &str) {
+/// Gives a pod its namespace and uid. Pods that have a name one after another are not the same pod.
+fn settle(metadata: &mut ObjectMeta, namespace: &str, attempt: u32) {
     metadata.namespace = Some(namespace.to_owned());
     let name = metadata.name.clone().unwrap_or_default();
-    metadata.uid.get_or_insert_with(|| names::uid(namespace, "Pod", &name));
+    let unique = if attempt == 0 { name } else { format!("{name}/{attempt}") };
+    metadata.uid.get_or_insert_with(|| names::uid(namespace, "Pod", &unique));
 }
 
 fn label(key: &str, value: String) -> BTreeMap<String, String> {
     BTreeMap::from([(key.to_owned(), value)])
 }
 
-fn job_pods(spec: &JobSpec, owner: &Owner, count: usize) -> Expansion {
+fn job_pod(spec: &JobSpec, owner: &Owner, nth: usize, attempt: u32) -> Pod {
     let uid = names::uid(&owner.namespace, "Job", &owner.name);
     let labels = BTreeMap::from([
         ("batch.kubernetes.io/job-name".to_owned(), owner.name.clone()),
@@ -266,23 +350,20 @@ fn job_pods(spec: &JobSpec, owner: &Owner, count: usize) -> Expansion {
         ("batch.kubernetes.io/controller-uid".to_owned(), uid.clone()),
         ("controller-uid".to_owned(), uid),
     ]);
-    let stamp = Stamp { owner, kind: "Job", api_version: "batch/v1" };
-    let mut expansion = stamp.many(Some(&spec.template), count, &labels);
-    if spec.completion_mode.as_deref() == Some("Indexed") {
-        for (index, pod) in expansion.pods.iter_mut().enumerate() {
-            indexed(pod, owner, index);
-        }
+    let stamp = Stamp { owner, kind: "Job", api_version: "batch/v1", attempt };
+    if spec.completion_mode.as_deref() != Some("Indexed") {
+        return stamp.one(&spec.template, stamp.name(nth), &labels);
     }
-    expansion
+    let name = names::join(&owner.name, &format!("-{nth}-{}", stamp.suffix("Indexed", nth)));
+    let mut pod = stamp.one(&spec.template, name, &labels);
+    indexed(&mut pod, owner, nth);
+    pod
 }
 
 /// An Indexed Job tells each pod its index: by name, host name, label, annotation and environment.
 fn indexed(pod: &mut Pod, owner: &Owner, index: usize) {
-    let suffix = names::suffix(5, &["Indexed", &owner.namespace, &owner.name, &index.to_string()]);
     let metadata = &mut pod.metadata;
-    metadata.name = Some(names::join(&owner.name, &format!("-{index}-{suffix}")));
-    metadata.uid = None;
-    settle(metadata, &owner.namespace);
+    metadata.generate_name = Some(format!("{}-{index}-", owner.name));
     metadata.labels.get_or_insert_default().insert(COMPLETION_INDEX.to_owned(), index.to_string());
     metadata.annotations.get_or_insert_default().insert(COMPLETION_INDEX.to_owned(), index.to_string());
     let Some(spec) = &mut pod.spec else { return };
@@ -304,59 +385,52 @@ fn indexed(pod: &mut Pod, owner: &Owner, index: usize) {
     }
 }
 
-fn deployment_pods(template: Option<&PodTemplateSpec>, owner: &Owner, count: usize) -> Expansion {
-    let Some(template) = template else {
-        return Expansion::default();
-    };
+fn deployment_pod(template: &PodTemplateSpec, owner: &Owner, nth: usize, attempt: u32) -> Pod {
     // The hash stands for this version of the template, as with a real ReplicaSet.
     let text = serde_json::to_string(template).unwrap_or_default();
     let hash = names::suffix(10, &["template", &text]);
     let owner =
         Owner { name: names::join(&owner.name, &format!("-{hash}")), namespace: owner.namespace.clone() };
-    let stamp = Stamp { owner: &owner, kind: "ReplicaSet", api_version: "apps/v1" };
-    stamp.many(Some(template), count, &label("pod-template-hash", hash))
+    let stamp = Stamp { owner: &owner, kind: "ReplicaSet", api_version: "apps/v1", attempt };
+    stamp.one(template, stamp.name(nth), &label("pod-template-hash", hash))
 }
 
-fn stateful_set_pods(object: &StatefulSet, owner: &Owner, count: usize) -> Expansion {
-    let Some(spec) = &object.spec else {
-        return Expansion::default();
-    };
-    let stamp = Stamp { owner, kind: "StatefulSet", api_version: "apps/v1" };
+fn stateful_set_pod(
+    spec: &StatefulSetSpec,
+    owner: &Owner,
+    nth: usize,
+    attempt: u32,
+) -> (Pod, Vec<PersistentVolumeClaim>) {
+    let stamp = Stamp { owner, kind: "StatefulSet", api_version: "apps/v1", attempt };
     let first = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0).max(0) as usize;
     let revision = names::join(&owner.name, &format!("-{}", names::suffix(10, &["revision", &owner.name])));
-    let mut expansion = Expansion::default();
-    for ordinal in first..first + count {
-        let name = format!("{}-{ordinal}", owner.name);
-        let labels = BTreeMap::from([
-            ("statefulset.kubernetes.io/pod-name".to_owned(), name.clone()),
-            ("apps.kubernetes.io/pod-index".to_owned(), ordinal.to_string()),
-            ("controller-revision-hash".to_owned(), revision.clone()),
-        ]);
-        let mut pod = stamp.one(&spec.template, name.clone(), &labels);
-        if let Some(pod_spec) = &mut pod.spec {
-            pod_spec.hostname = Some(name.clone());
-            pod_spec.subdomain = spec.service_name.clone();
-            for template in spec.volume_claim_templates.iter().flatten() {
-                let volume_name = template.metadata.name.clone().unwrap_or_default();
-                let mut claim = template.clone();
-                let claim_name = format!("{volume_name}-{name}");
-                claim.metadata.name = Some(claim_name.clone());
-                claim.metadata.namespace = Some(owner.namespace.clone());
-                expansion.claims.push(claim);
-                // A claim takes the place of a volume of the same name.
-                let volumes = pod_spec.volumes.get_or_insert_default();
-                volumes.retain(|volume| volume.name != volume_name);
-                volumes.push(Volume {
-                    name: volume_name,
-                    persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                        claim_name,
-                        read_only: None,
-                    }),
-                    ..Volume::default()
-                });
-            }
-        }
-        expansion.pods.push(pod);
+    let ordinal = first + nth;
+    let name = format!("{}-{ordinal}", owner.name);
+    let labels = BTreeMap::from([
+        ("statefulset.kubernetes.io/pod-name".to_owned(), name.clone()),
+        ("apps.kubernetes.io/pod-index".to_owned(), ordinal.to_string()),
+        ("controller-revision-hash".to_owned(), revision),
+    ]);
+    let mut pod = stamp.one(&spec.template, name.clone(), &labels);
+    let mut claims = Vec::new();
+    let Some(pod_spec) = &mut pod.spec else { return (pod, claims) };
+    pod_spec.hostname = Some(name.clone());
+    pod_spec.subdomain = spec.service_name.clone();
+    for template in spec.volume_claim_templates.iter().flatten() {
+        let volume_name = template.metadata.name.clone().unwrap_or_default();
+        let mut claim = template.clone();
+        let claim_name = format!("{volume_name}-{name}");
+        claim.metadata.name = Some(claim_name.clone());
+        claim.metadata.namespace = Some(owner.namespace.clone());
+        claims.push(claim);
+        // A claim takes the place of a volume of the same name.
+        let volumes = pod_spec.volumes.get_or_insert_default();
+        volumes.retain(|volume| volume.name != volume_name);
+        volumes.push(Volume {
+            name: volume_name,
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name, read_only: None }),
+            ..Volume::default()
+        });
     }
-    expansion
+    (pod, claims)
 }
