@@ -1,9 +1,9 @@
 //! The live view as a whole: what is shown of which pod in the room there is.
 
-use outrigger_lifecycle::{Phase, Time, explain_stop, phase};
+use outrigger_lifecycle::{Phase, Time, Wait, explain, explain_stop, phase};
 
 use super::PodView;
-use super::line::{Line, Paint};
+use super::line::{Line, Paint, columns, cut, wrap};
 use super::row::{Columns, Rank, Row, grace_left};
 use super::words::age;
 
@@ -30,8 +30,10 @@ impl Size {
     }
 }
 
-/// Lines that say why a container waits, where there is room.
-const DETAILS_MAX: usize = 3;
+/// Lines that say why something waits, where there is room.
+fn details_max(width: usize) -> usize {
+    if width < 40 { 6 } else { 3 }
+}
 
 /// The live view of all pods.
 pub(crate) fn frame(pods: &[PodView], now: Time, size: Size) -> Vec<Line> {
@@ -56,21 +58,26 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
         false => room.saturating_sub(1),
     };
     let mut by_interest: Vec<usize> = (0..blocks.len()).collect();
-    by_interest.sort_by_key(|&i| (blocks[i].rank, i));
+    by_interest.sort_by_key(|&i| (blocks[i].rank, !blocks[i].view.obs.over, i));
     let (picked, left_out) = by_interest.split_at(shown);
     let mut heights = vec![0; blocks.len()];
     picked.iter().for_each(|&i| heights[i] = 1);
     let mut spare = room - shown - usize::from(!left_out.is_empty()).min(room - shown);
     for &i in picked {
-        let whole = blocks[i].height(DETAILS_MAX);
-        if blocks[i].rank != Rank::Done && whole > 1 && whole - 1 <= spare {
+        let whole = blocks[i].height(details_max(width));
+        if !blocks[i].view.obs.over && whole > 1 && whole - 1 <= spare {
             heights[i] = whole;
             spare -= whole - 1;
         }
     }
     let mut lines = Vec::with_capacity(lines_max);
+    // Pods that take one line each stand in columns.
+    let names = picked.iter().map(|&i| columns(&blocks[i].view.name)).max().unwrap_or(0).min(width / 2);
     for (block, height) in blocks.iter().zip(heights).filter(|(_, height)| *height > 0) {
-        lines.extend(block.lines(height));
+        match height {
+            1 => lines.push(block.one_line(names)),
+            _ => lines.extend(block.lines(height)),
+        }
     }
     if !left_out.is_empty() && room > 0 {
         let text = format!("… and {}", counted(left_out.iter().map(|&i| blocks[i].word())));
@@ -128,6 +135,8 @@ struct Block<'a> {
     rank: Rank,
     rows: Vec<Row>,
     columns: Columns,
+    /// What the pod as a whole waits for.
+    waits: Option<String>,
 }
 
 impl<'a> Block<'a> {
@@ -136,10 +145,14 @@ impl<'a> Block<'a> {
         let columns = Row::columns(view, &rows, width);
         let phase = phase(&view.plan, &view.obs);
         let rank = match phase {
+            // Less pressing than what still can be helped, more than what is well.
+            Phase::Failed if view.obs.over => Rank::Steady,
             _ if view.obs.over => Rank::Done,
             _ => rows.iter().map(|r| r.rank).filter(|r| *r != Rank::Done).min().unwrap_or(Rank::Steady),
         };
-        Block { view, now, phase, rank, rows, columns }
+        let waits = view.waits.iter().find(|(_, wait)| *wait == Wait::Sandbox);
+        let waits = waits.map(|(of, wait)| explain(&view.plan, &view.obs, *of, *wait, now));
+        Block { view, now, phase, rank, rows, columns, waits }
     }
 
     fn word(&self) -> &'static str {
@@ -161,42 +174,62 @@ impl<'a> Block<'a> {
         }
     }
 
-    fn header(&self) -> Line {
-        let mut line = Line::of(Paint::Bold, &self.view.name);
+    /// The pod's own lines.
+    fn header(&self, details: usize) -> Vec<Line> {
+        let width = self.columns.width;
+        // Whatever the name, how the pod is must be seen.
+        let name = cut(&self.view.name, width.saturating_sub(self.word().len() + 1).max(4));
+        let mut line = Line::of(Paint::Bold, &name);
         line.push(Paint::Plain, " ");
         line.push(self.paint(), self.word());
-        line.push(Paint::Dim, &format!(" {}", age(self.now.since(self.view.obs.since))));
-        if let Some(left) = grace_left(self.view, self.now) {
+        if line.width() + 6 <= width {
+            line.push(Paint::Dim, &format!(" {}", age(self.now.since(self.view.obs.since))));
+        }
+        if let Some(left) = grace_left(self.view, self.now).filter(|_| width >= 40) {
             line.push(Paint::Busy, &format!(" · {left}"));
         }
-        if let Some(stop) = &self.view.obs.stop {
+        if let Some(stop) = self.view.obs.stop.filter(|_| width >= 40) {
             line.push(Paint::Dim, &format!(" · {}", explain_stop(&self.view.plan, stop.cause)));
         }
-        line.cut(self.columns.width)
+        let mut lines = vec![line.cut(width)];
+        for text in self.waits.iter().flat_map(|text| wrap(text, width.saturating_sub(2), details)) {
+            lines.push(Line::of(Paint::Plain, &format!("  {text}")).cut(width));
+        }
+        lines
     }
 
-    /// The pod in one line: with the most pressing of its containers.
-    fn one_line(&self) -> Line {
-        let mut line = Line::of(Paint::Bold, &self.view.name);
+    /// The pod in one line, its name in a column: with the most pressing of its containers.
+    fn one_line(&self, name: usize) -> Line {
+        let width = self.columns.width;
+        let mut line = Line::new();
+        line.push_cell(
+            Paint::Bold,
+            &self.view.name,
+            name.min(width.saturating_sub(self.word().len() + 1)).max(4),
+        );
         line.push(Paint::Plain, " ");
-        line.push(self.paint(), self.word());
+        line.push_cell(self.paint(), self.word(), 9);
         let ready = self.rows.iter().filter(|r| r.rank == Rank::Steady).count();
         let done = self.rows.iter().filter(|r| r.rank == Rank::Done).count();
-        if !self.view.obs.over {
-            let left = self.rows.len() - done;
-            line.push(Paint::Dim, &format!(" {ready} of {left} up"));
-        }
+        let up = match self.view.obs.over {
+            true => String::new(),
+            false => format!("{ready} of {} up", self.rows.len() - done),
+        };
+        line.push(Paint::Plain, " ");
+        line.push_cell(Paint::Dim, &up, 10);
         line.push(Paint::Dim, &format!(" {}", age(self.now.since(self.view.obs.since))));
         let pressing =
             self.rows.iter().enumerate().filter(|(_, r)| r.reason.is_some()).min_by_key(|(_, r)| r.rank);
-        if let Some((i, row)) = pressing
+        if let Some(reason) = &self.waits {
+            line.push(Paint::Plain, &format!("  {reason}"));
+        } else if let Some((i, row)) = pressing
             && let Some(reason) = &row.reason
         {
             line.push(Paint::Plain, "  ");
             line.push(Paint::Name(i), &self.view.plan.containers[i].name);
             line.push(Paint::Plain, &format!(" {reason}"));
         }
-        line.cut(self.columns.width)
+        line.cut(width)
     }
 
     fn row(&self, i: usize, details: usize) -> Vec<Line> {
@@ -204,18 +237,19 @@ impl<'a> Block<'a> {
     }
 
     fn height(&self, details: usize) -> usize {
-        1 + (0..self.rows.len()).map(|i| self.row(i, details).len()).sum::<usize>()
+        let rows = (0..self.rows.len()).map(|i| self.row(i, details).len());
+        self.header(details).len() + rows.sum::<usize>()
     }
 
     /// The pod in at most `max` lines, of which there is at least one.
     fn lines(&self, max: usize) -> Vec<Line> {
         if max <= 2 {
-            return vec![self.one_line()];
+            return vec![self.one_line(columns(&self.view.name))];
         }
-        for details in [DETAILS_MAX, 1] {
+        for details in (1..=details_max(self.columns.width)).rev() {
             if self.height(details) <= max {
                 let rows = (0..self.rows.len()).flat_map(|i| self.row(i, details));
-                return std::iter::once(self.header()).chain(rows).collect();
+                return self.header(details).into_iter().chain(rows).collect();
             }
         }
         self.squeezed(max)
@@ -225,18 +259,18 @@ impl<'a> Block<'a> {
     fn squeezed(&self, max: usize) -> Vec<Line> {
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
         order.sort_by_key(|&i| (self.rows[i].rank, i));
-        // The pod's line, and the one for those left out.
-        let mut room = max - 2;
+        // A line says who was left out.
+        let mut lines = self.header(usize::from(max > 3));
+        let mut room = max - 1 - lines.len();
         let mut shown: Vec<Option<Vec<Line>>> = vec![None; self.rows.len()];
         for i in order {
-            let mut lines = self.row(i, 1);
-            lines.truncate(room);
-            room -= lines.len();
-            shown[i] = Some(lines).filter(|l| !l.is_empty());
+            let mut row = self.row(i, 1);
+            row.truncate(room);
+            room -= row.len();
+            shown[i] = Some(row).filter(|r| !r.is_empty());
         }
         let left_out = (0..self.rows.len()).filter(|&i| shown[i].is_none()).map(|i| self.rows[i].rank.word());
         let left_out = format!("  … and {}", counted(left_out));
-        let mut lines = vec![self.header()];
         lines.extend(shown.into_iter().flatten().flatten());
         lines.push(Line::of(Paint::Dim, &left_out).cut(self.columns.width));
         lines

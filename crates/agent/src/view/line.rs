@@ -114,6 +114,14 @@ impl Line {
 
     /// The line in at most `width` columns; an ellipsis says that something was cut off.
     pub(crate) fn cut(mut self, width: usize) -> Self {
+        // Blanks at the end are no loss.
+        while let Some((_, text)) = self.spans.last_mut() {
+            text.truncate(text.trim_end_matches(' ').len());
+            match text.is_empty() {
+                true => self.spans.pop(),
+                false => break,
+            };
+        }
         if self.width() <= width {
             return self;
         }

@@ -1,12 +1,11 @@
 //! One container of the live view: its state in a word, how long, and why it waits.
 
-use outrigger_lifecycle::{ContainerPlan, Image, Role, Span, State, Wait, explain, rules};
+use outrigger_lifecycle::{ContainerPlan, Image, Role, Span, State, Time, Wait, explain, rules};
 
 use super::PodView;
 use super::line::{Line, Paint, wrap};
 use super::summary::role;
 use super::words::{age, signal, span};
-use outrigger_lifecycle::Time;
 
 /// What matters most is shown when there is no room for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,7 +68,8 @@ impl Row {
             Image::Pulling => view.pulls[i],
             _ => None,
         };
-        let reason = wait.filter(|w| bar.is_none() || !matches!(w, Wait::Image | Wait::Sandbox));
+        // The pod says once, for all, that there is no sandbox.
+        let reason = wait.filter(|w| *w != Wait::Sandbox && (*w != Wait::Image || bar.is_none()));
         let ran = c.exit.as_ref().and_then(|e| e.started_at.map(|at| e.finished_at.since(at)));
         Row {
             rank,
@@ -101,7 +101,7 @@ impl Row {
     pub(super) fn columns(view: &PodView, rows: &[Row], width: usize) -> Columns {
         use super::line::columns as of;
         let most = |text: &dyn Fn(&Row) -> usize| rows.iter().map(text).max().unwrap_or(0);
-        let name_max = if width < 40 { width / 2 } else { 28 };
+        let name_max = if width < 40 { width.saturating_sub(11).max(4) } else { 28 };
         Columns {
             name: view.plan.containers.iter().map(|c| of(&c.name)).max().unwrap_or(0).min(name_max),
             state: most(&|r| of(&r.state)),
@@ -114,7 +114,8 @@ impl Row {
 
     /// The line of the container, and those that say why it waits: no more than `details`.
     pub(super) fn lines(&self, p: &ContainerPlan, i: usize, at: Columns, details: usize) -> Vec<Line> {
-        let mut line = Line::of(self.paint, &format!("  {} ", self.mark));
+        let mut line = Line::of(Paint::Plain, if at.width < 40 { "" } else { "  " });
+        line.push(self.paint, &format!("{} ", self.mark));
         line.push_cell(Paint::Name(i), &p.name, at.name);
         line.push(Paint::Plain, " ");
         if at.width >= 60 {
