@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests use and the machine lacks: a static busybox for the containers' root file system, a registry
-# and skopeo for the image tests.
+# and skopeo for the image tests, containerd and runc for the tests of the CRI runtime (they start their own).
 set -euo pipefail
 packages=()
 need() { command -v "$1" >/dev/null || packages+=("$2"); }
@@ -8,6 +8,8 @@ need gcc gcc
 need docker-registry docker-registry
 need skopeo skopeo
 need openssl openssl
+need containerd containerd
+need runc runc
 if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then packages+=(busybox-static); fi
 if [ "${#packages[@]}" -gt 0 ]; then
   echo "installing ${packages[*]}"
