@@ -5,7 +5,7 @@
 //!                   /sandbox.json         SandboxState
 //!                   /ns/{net,ipc,uts,pid} pinned namespaces (bind mounts)
 //!                   /shm                  the pod's /dev/shm (tmpfs)
-//!                   /containers/ID/config.json, state.json, sock, rootfs, upper, work
+//!                   /containers/ID/state.json, sock, upper, work (rootfs: a copy, where overlayfs is refused)
 //! ```
 
 use std::fs;
@@ -18,6 +18,8 @@ use rustix::mount::UnmountFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::ContainerId;
+
 /// Directory of the pods below the state directory.
 pub(crate) fn pods_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("pods")
@@ -26,6 +28,12 @@ pub(crate) fn pods_dir(state_dir: &Path) -> PathBuf {
 /// Directory of one container.
 pub(crate) fn container_dir(pod_dir: &Path, id: &str) -> PathBuf {
     pod_dir.join("containers").join(id)
+}
+
+/// Containers that have a directory in a pod's.
+pub(crate) fn containers(pod_dir: &Path) -> Vec<ContainerId> {
+    let entries = fs::read_dir(pod_dir.join("containers")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).map(ContainerId).collect()
 }
 
 /// Replaces a small JSON file so that a reader sees the old or the new one, never half of one. Not synced to disk:

@@ -1,9 +1,9 @@
 //! The agent's end of the talk with one shim.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,6 +18,9 @@ use super::fault::Fault;
 use super::protocol::{ContainerState, ExitRecord, Reply, Request, StartedRecord, decode, encode};
 use super::{layout, socket, sys};
 use crate::{ExecOutput, ExecRequest, Exit, RuntimeError};
+
+/// Different warnings of shims that are passed on.
+const WARNINGS_MAX: usize = 100;
 
 /// How far a container is.
 #[derive(Debug, Clone)]
@@ -81,14 +84,25 @@ pub(crate) struct Remains {
 impl Link {
     /// Spawns a shim and has it create a container. What comes of it shows in the phase.
     pub(crate) fn spawn(command: Command, create: Request, stop_signal: i32, remains: Remains) -> Self {
+        let link = Self::new(Shim::New(command), stop_signal, remains);
+        link.send(create);
+        link
+    }
+
+    /// Finds the shim of a container that another process had created. One that is gone shows in the phase.
+    pub(crate) fn adopt(stop_signal: i32, remains: Remains) -> Self {
+        let shim = connect(&remains.dir).map_or(Shim::Gone, Shim::Running);
+        Self::new(shim, stop_signal, remains)
+    }
+
+    fn new(shim: Shim, stop_signal: i32, remains: Remains) -> Self {
         let (outgoing, queue) = mpsc::unbounded_channel();
         let (phase_tx, phase) = watch::channel(Phase::Creating);
         let (gone_tx, gone) = watch::channel(false);
         let shared = Arc::new(Shared::default());
         let driver = Driver { phase: phase_tx, shared: Arc::clone(&shared), remains };
-        let _ = outgoing.send(Outgoing { request: create, fd: None });
         tokio::spawn(async move {
-            driver.drive(command, queue).await;
+            driver.drive(shim, queue).await;
             gone_tx.send_replace(true);
         });
         Link { stop_signal, outgoing, phase, gone, shared }
@@ -224,6 +238,13 @@ impl Drop for Running<'_> {
     }
 }
 
+/// Where the shim comes from.
+enum Shim {
+    New(Command),
+    Running(UnixStream),
+    Gone,
+}
+
 /// The task behind a [`Link`].
 struct Driver {
     phase: watch::Sender<Phase>,
@@ -232,18 +253,22 @@ struct Driver {
 }
 
 impl Driver {
-    async fn drive(self, command: Command, queue: mpsc::UnboundedReceiver<Outgoing>) {
-        match spawn(command) {
-            Ok((stream, mut child)) => {
-                *lock(&self.shared.shim) = child.id();
-                self.talk(stream, queue).await;
-                let _ = child.wait().await;
-                *lock(&self.shared.shim) = None;
-            }
-            Err(error) => {
-                let fault = Fault::create(format!("cannot start a shim: {}", sys::errno_text(&error)));
-                self.phase.send_replace(Phase::Failed(fault));
-            }
+    async fn drive(self, shim: Shim, queue: mpsc::UnboundedReceiver<Outgoing>) {
+        match shim {
+            Shim::New(command) => match spawn(command) {
+                Ok((stream, mut child)) => {
+                    *lock(&self.shared.shim) = child.id();
+                    self.talk(stream, queue).await;
+                    let _ = child.wait().await;
+                    *lock(&self.shared.shim) = None;
+                }
+                Err(error) => {
+                    let fault = Fault::create(format!("cannot start a shim: {}", sys::errno_text(&error)));
+                    self.phase.send_replace(Phase::Failed(fault));
+                }
+            },
+            Shim::Running(stream) => self.talk(stream, queue).await,
+            Shim::Gone => {}
         }
         {
             let mut execs = lock(&self.shared.execs);
@@ -295,7 +320,7 @@ impl Driver {
                     let _ = waiting.send(result);
                 }
             }
-            Reply::Warning(text) => tracing::warn!(container = %self.remains.dir.display(), "{text}"),
+            Reply::Warning(text) => warn_once(text),
         }
     }
 
@@ -341,6 +366,14 @@ fn spawn(mut command: Command) -> io::Result<(UnixStream, Child)> {
     Ok((UnixStream::from_std(ours)?, child))
 }
 
+/// Connects to the socket in a container's directory.
+fn connect(dir: &Path) -> io::Result<UnixStream> {
+    let dir = layout::open_dir(dir)?;
+    let stream = std::os::unix::net::UnixStream::connect(layout::socket_path(&dir))?;
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
 async fn write_all(stream: Arc<UnixStream>, mut queue: mpsc::UnboundedReceiver<Outgoing>) {
     while let Some(Outgoing { request, mut fd }) = queue.recv().await {
         let Ok(frame) = encode(&request) else { continue };
@@ -355,6 +388,16 @@ async fn write_all(stream: Arc<UnixStream>, mut queue: mpsc::UnboundedReceiver<O
             rest = &rest[count..];
             fd = None;
         }
+    }
+}
+
+/// What a machine refuses one container it refuses all of them.
+fn warn_once(text: String) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut said = lock(&SAID);
+    if said.len() < WARNINGS_MAX && !said.contains(&text) {
+        tracing::warn!("{text}");
+        said.insert(text);
     }
 }
 

@@ -34,5 +34,7 @@ mod shim;
 mod socket;
 mod sys;
 
-pub use runtime::{EmbeddedConfig, EmbeddedRuntime};
+pub(crate) use container::signal::number as signal_number;
+pub(crate) use container::signal::number as signal_number;
+pub use runtime::{Adopted, EmbeddedConfig, EmbeddedRuntime};
 pub use shim::shim_main;

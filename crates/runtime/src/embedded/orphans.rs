@@ -83,11 +83,11 @@ pub(crate) fn clean(pods: &Path, hierarchies: &Hierarchies) -> Vec<SandboxId> {
 }
 
 fn clean_pod(id: &str, dir: &Path, hierarchies: &Hierarchies) -> io::Result<()> {
-    let states: Vec<ContainerState> = fs::read_dir(dir.join("containers"))
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| layout::read_json(&entry.path().join("state.json")))
+    let states: Vec<ContainerState> = layout::containers(dir)
+        .iter()
+        .filter_map(|container| {
+            layout::read_json(&layout::container_dir(dir, &container.0).join("state.json"))
+        })
         .collect();
     // Shims first: they would go on writing to the directory.
     kill_and_wait(states.iter().filter_map(|state| state.shim));

@@ -4,6 +4,7 @@
 //! [`Request::Exec`] carries one descriptor with its first byte. The order of the talk is in the `shim` module.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
-use crate::{ContainerSpec, Exit, Resources, SandboxId};
+use crate::{ContainerSpec, Exit, PublishedPort, Resources, SandboxId, Started};
 
 /// Longest frame either side accepts: an environment may be large, an attack larger.
 pub(crate) const FRAME_LIMIT: usize = 16 << 20;
@@ -69,6 +70,8 @@ pub(crate) enum Reply {
 pub(crate) struct ShimConfig {
     /// The container, as the agent asked for it.
     pub(crate) spec: ContainerSpec,
+    /// Number of the signal that asks the container to stop.
+    pub(crate) stop_signal: i32,
     /// The container's own directory.
     pub(crate) dir: PathBuf,
     /// The sandbox it belongs to.
@@ -99,6 +102,10 @@ pub(crate) struct SandboxState {
     pub(crate) shm: PathBuf,
     /// Limits of the pod as a whole.
     pub(crate) resources: Resources,
+    /// Addresses of the pod.
+    pub(crate) ips: Vec<IpAddr>,
+    /// Ports of the pod at the host.
+    pub(crate) ports: Vec<PublishedPort>,
     /// `namespace/name`, for messages.
     pub(crate) pod: String,
 }
@@ -125,6 +132,8 @@ impl ProcessRecord {
 /// A container's `state.json`, replaced by its shim at every step.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ContainerState {
+    /// Number of the signal that asks the container to stop.
+    pub(crate) stop_signal: i32,
     pub(crate) shim: Option<ProcessRecord>,
     pub(crate) init: Option<ProcessRecord>,
     pub(crate) started: Option<StartedRecord>,
@@ -160,8 +169,14 @@ impl From<&ExitRecord> for Exit {
     }
 }
 
+impl From<&StartedRecord> for Started {
+    fn from(record: &StartedRecord) -> Self {
+        Started { at: time(record.at_ns), pid: record.pid }
+    }
+}
+
 /// Nanoseconds since 1970 as the time of day.
-pub(crate) fn time(ns: u64) -> SystemTime {
+fn time(ns: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(ns)
 }
 

@@ -15,7 +15,7 @@ use super::images::ImageStore;
 use super::link::{Link, Phase, Remains};
 use super::network::{self, Forwarders};
 use super::program::ShimProgram;
-use super::protocol::{Request, SandboxState, ShimConfig, time};
+use super::protocol::{ContainerState, Request, SandboxState, ShimConfig};
 use super::{layout, orphans, sandbox};
 use crate::{
     ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError, ProgressSink, PullRequest,
@@ -29,6 +29,17 @@ pub struct EmbeddedConfig {
     pub state_dir: PathBuf,
     /// The program that becomes a shim and the arguments that make it one, for example `/proc/self/exe shim`.
     pub shim_command: Vec<String>,
+}
+
+/// A container of a sandbox that was taken over.
+#[derive(Debug, Clone)]
+pub struct Adopted {
+    /// Its id.
+    pub id: ContainerId,
+    /// When its program was started; `None`: it never was, and cannot be any more.
+    pub started: Option<Started>,
+    /// How it ended, if it has.
+    pub exit: Option<Exit>,
 }
 
 /// Runs containers by itself: no daemon, no other runtime.
@@ -139,19 +150,83 @@ impl EmbeddedRuntime {
         command
     }
 
-    async fn connect(&self, spec: &SandboxSpec, state: &SandboxState) -> Result<Sandbox, RuntimeError> {
-        let mut sandbox = Sandbox { id: spec.id.clone(), ips: Vec::new(), netns: state.net.clone() };
+    /// Gives a new sandbox its network, and opens its ports at the host.
+    async fn connect(&self, spec: &SandboxSpec, mut state: SandboxState) -> Result<Sandbox, RuntimeError> {
         if let Some(netns) = &state.net {
-            let attachment = network::attach(netns, spec).await?;
-            sandbox.ips = attachment.ips;
+            state.ips = network::attach(netns, spec).await?.ips;
+            sandbox::save(&state)?;
         }
-        if !spec.ports.is_empty() {
-            let ports = Forwarders::start(state.net.as_deref(), &sandbox.ips, &spec.ports).await?;
-            if let Some(pod) = lock(&self.sandboxes).get_mut(&spec.id) {
+        self.open_ports(&state).await?;
+        let sandbox = Sandbox { id: spec.id.clone(), ips: state.ips.clone(), netns: state.net.clone() };
+        if let Some(pod) = lock(&self.sandboxes).get_mut(&spec.id) {
+            pod.state = Some(state);
+        }
+        Ok(sandbox)
+    }
+
+    async fn open_ports(&self, state: &SandboxState) -> Result<(), RuntimeError> {
+        if !state.ports.is_empty() {
+            let ports = Forwarders::start(state.net.as_deref(), &state.ips, &state.ports).await?;
+            if let Some(pod) = lock(&self.sandboxes).get_mut(&state.id) {
                 pod.ports = Some(ports);
             }
         }
-        Ok(sandbox)
+        Ok(())
+    }
+
+    /// Takes over a sandbox, with its running and ended containers, from a process that died. From then on it is this
+    /// runtime's as if it had made it. Call it before [`EmbeddedRuntime::clean_orphans`], which removes what nobody has
+    /// taken over.
+    ///
+    /// # Errors
+    /// There is no such sandbox, its owner lives, or a published port is taken.
+    pub async fn adopt_sandbox(&self, id: &SandboxId) -> Result<(Sandbox, Vec<Adopted>), RuntimeError> {
+        check_id(&id.0)?;
+        let dir = self.pod_dir(id);
+        let not_found = || RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() };
+        let state: SandboxState = layout::read_json(&dir.join("sandbox.json")).ok_or_else(not_found)?;
+        self.claim_pod_dir(id, &dir)?;
+        self.open_ports(&state).await?;
+        let mut adopted = Vec::new();
+        for container in layout::containers(&dir) {
+            if let Some(found) = self.adopt_container(id, &dir, container).await {
+                adopted.push(found);
+            }
+        }
+        let sandbox = Sandbox { id: id.clone(), ips: state.ips.clone(), netns: state.net.clone() };
+        if let Some(pod) = lock(&self.sandboxes).get_mut(id) {
+            pod.state = Some(state);
+        }
+        Ok((sandbox, adopted))
+    }
+
+    async fn adopt_container(&self, sandbox: &SandboxId, pod_dir: &Path, id: ContainerId) -> Option<Adopted> {
+        let dir = layout::container_dir(pod_dir, &id.0);
+        let state: ContainerState = layout::read_json(&dir.join("state.json"))?;
+        let remains = self.remains(sandbox, &id, &dir);
+        let link = Arc::new(Link::adopt(state.stop_signal, remains));
+        let entry = Entry { link: Arc::clone(&link), sandbox: sandbox.clone(), dir };
+        lock(&self.containers).insert(id.clone(), entry);
+        let adopted = link.until(|phase| match phase {
+            Phase::Creating => None,
+            Phase::Running(started) => {
+                Some(Adopted { id: id.clone(), started: Some(started.into()), exit: None })
+            }
+            Phase::Exited(exit) => {
+                let started = Started { at: exit.started_at, pid: 0 };
+                Some(Adopted { id: id.clone(), started: Some(started), exit: Some(exit.clone()) })
+            }
+            Phase::Created | Phase::Failed(_) => Some(Adopted { id: id.clone(), started: None, exit: None }),
+        });
+        adopted.await.ok()
+    }
+
+    fn remains(&self, sandbox: &SandboxId, id: &ContainerId, dir: &Path) -> Remains {
+        Remains {
+            dir: dir.to_owned(),
+            cgroup: cgroup::container_path(&sandbox.0, &id.0),
+            hierarchies: self.hierarchies.clone(),
+        }
     }
 }
 
@@ -170,10 +245,7 @@ impl Runtime for EmbeddedRuntime {
         let (making, hierarchies) = (spec.clone(), self.hierarchies.clone());
         let pause = self.shim_command("pause");
         let state = blocking(move || sandbox::create(&making, &hierarchies, pause)).await?;
-        if let Some(pod) = lock(&self.sandboxes).get_mut(&spec.id) {
-            pod.state = Some(state.clone());
-        }
-        self.connect(&spec, &state).await
+        self.connect(&spec, state).await
     }
 
     async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
@@ -225,19 +297,20 @@ impl Runtime for EmbeddedRuntime {
             None => libc::SIGTERM,
         };
         let dir = layout::container_dir(&state.dir, &id.0);
-        let remains = Remains {
-            dir: dir.clone(),
-            cgroup: cgroup::container_path(&sandbox.0, &id.0),
-            hierarchies: self.hierarchies.clone(),
-        };
+        let remains = self.remains(sandbox, &id, &dir);
         let entry = {
             let mut containers = lock(&self.containers);
             if containers.contains_key(&id) {
                 return Err(RuntimeError::Create(format!("there already is a container {:?}", id.0)));
             }
             let cgroups = self.hierarchies.clone();
-            let create =
-                Request::Create(Box::new(ShimConfig { spec, dir: dir.clone(), sandbox: state, cgroups }));
+            let create = Request::Create(Box::new(ShimConfig {
+                spec,
+                stop_signal,
+                dir: dir.clone(),
+                sandbox: state,
+                cgroups,
+            }));
             let mut command = self.shim_command("container");
             command.arg(&id.0);
             let link = Link::spawn(command.into(), create, stop_signal, remains);
@@ -264,7 +337,7 @@ impl Runtime for EmbeddedRuntime {
         entry.link.send(Request::Start);
         let started = entry.link.until(|phase| match phase {
             Phase::Creating | Phase::Created => None,
-            Phase::Running(started) => Some(Ok(Started { at: time(started.at_ns), pid: started.pid })),
+            Phase::Running(started) => Some(Ok(started.into())),
             // It ran and is over already, before anybody looked.
             Phase::Exited(exit) => Some(Ok(Started { at: exit.started_at, pid: 0 })),
             Phase::Failed(fault) => Some(Err(fault.clone())),

@@ -41,6 +41,8 @@ pub(crate) fn create(
         hostname: spec.hostname.clone(),
         shm: PathBuf::from("/dev/shm"),
         resources: spec.resources.clone(),
+        ips: Vec::new(),
+        ports: spec.ports.clone(),
         pod: format!("{}/{}", spec.pod_namespace, spec.pod_name),
     };
     if !own_network {
@@ -59,9 +61,14 @@ pub(crate) fn create(
         state.pause =
             Some(start_pause(pause, &state, hierarchies).creating(|| "cannot share a pid namespace")?);
     }
-    layout::write_json(&state.dir.join("sandbox.json"), &state)
-        .creating(|| format!("cannot write in {}", state.dir.display()))?;
+    save(&state)?;
     Ok(state)
+}
+
+/// Writes `sandbox.json`.
+pub(crate) fn save(state: &SandboxState) -> Result<(), Fault> {
+    layout::write_json(&state.dir.join("sandbox.json"), state)
+        .creating(|| format!("cannot write in {}", state.dir.display()))
 }
 
 /// Has a process made that holds the pod's pid namespace.

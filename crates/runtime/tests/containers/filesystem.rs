@@ -13,6 +13,7 @@ crate::trials![
     layers_lie_over_each_other,
     many_layers_can_be_mounted,
     the_host_s_own_tree_can_be_the_image,
+    without_overlayfs_the_image_is_copied,
     the_root_can_be_read_only,
     volumes_are_writable_or_not,
     read_only_reaches_submounts,
@@ -85,6 +86,44 @@ async fn the_host_s_own_tree_can_be_the_image() {
     assert!(pod.output(spec).await.contains("/made-in-a-container\n"));
     assert!(!PathBuf::from("/made-in-a-container").exists());
     pod.finish().await;
+}
+
+async fn without_overlayfs_the_image_is_copied() {
+    // overlayfs does not take an overlay as its upper layer.
+    let base = tempfile::tempdir().unwrap();
+    let dir = |name: &str| {
+        let path = base.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let (low, up, work, state) = (dir("low"), dir("up"), dir("work"), dir("state"));
+    let options = format!("lowerdir={},upperdir={},workdir={}", low.display(), up.display(), work.display());
+    let options = std::ffi::CString::new(options).unwrap();
+    rustix::mount::mount(
+        "overlay",
+        &state,
+        "overlay",
+        rustix::mount::MountFlags::empty(),
+        options.as_c_str(),
+    )
+    .unwrap();
+    let pod = Pod::in_state_dir(&state, |_| {}).await;
+    let mut spec = pod.script(
+        "cat /etc/group /f; echo new > /etc/group; mount | grep -c ' / type overlay'; touch /x; id -u web",
+    );
+    let high = layer(&pod, "high", &[("f", "file\n")]);
+    let image = std::os::unix::fs::lchown(high.join("f"), Some(33), Some(34));
+    image.unwrap();
+    spec.image.layers.push(high);
+    let log = pod.output(spec).await;
+    assert_eq!(log, "root:x:0:\nweb:x:34:\nlog:x:70:web\nfile\n1\n33\n");
+    assert!(rootfs().join("etc/group").metadata().unwrap().len() > 10, "the image was written to");
+    let mut spec = pod.script("touch /x; echo $?");
+    spec.read_only_rootfs = true;
+    assert!(pod.output(spec).await.contains("1\n"));
+    // The pod's own mounts are below the overlay that is about to go.
+    pod.runtime.remove_sandbox(&pod.id).await.unwrap();
+    rustix::mount::unmount(&state, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
 async fn the_root_can_be_read_only() {

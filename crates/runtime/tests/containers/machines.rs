@@ -28,7 +28,12 @@ pub(crate) fn enter(kind: &str) {
 /// Runs tests whose name contains one of the filters on such a machine.
 async fn run_on(kind: &str, filters: &[&str]) {
     for filter in filters {
-        let run = Command::new("/proc/self/exe").args(["on-machine", kind, filter]).output().await.unwrap();
+        let run = Command::new("/proc/self/exe")
+            .args(["on-machine", kind, filter])
+            .kill_on_drop(true)
+            .output()
+            .await
+            .unwrap();
         let text = String::from_utf8_lossy(&run.stdout);
         assert!(run.status.success(), "{filter}: {text}{}", String::from_utf8_lossy(&run.stderr));
         assert!(!text.contains("running 0 tests"), "{filter}");

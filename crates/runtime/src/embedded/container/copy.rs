@@ -63,8 +63,15 @@ fn copy_entry(from: &Path, to: &Path, meta: &fs::Metadata, device: u64, root: &P
     let (uid, gid) = (Uid::from_raw(meta.uid()), Gid::from_raw(meta.gid()));
     rustix::fs::chownat(CWD, to, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     if !kind.is_symlink() {
-        // After the owner: chown takes the set-user-id bit away.
+        // After the owner: chown takes the set-user-id bit and the capabilities away.
         rustix::fs::chmod(to, Mode::from_raw_mode(meta.mode() & 0o7777))?;
+    }
+    if kind.is_file() {
+        let mut capabilities = [0_u8; 64];
+        let name = "security.capability";
+        if let Ok(length) = rustix::fs::lgetxattr(from, name, &mut capabilities) {
+            rustix::fs::lsetxattr(to, name, &capabilities[..length], rustix::fs::XattrFlags::empty())?;
+        }
     }
     Ok(())
 }

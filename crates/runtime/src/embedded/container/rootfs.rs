@@ -16,9 +16,9 @@ use crate::embedded::fault::{Context, Fault};
 /// Options longer than this do not reach the kernel through mount(2).
 const OPTIONS_MAX: usize = 4000;
 
-/// Mounts the container's root file system at `dir/rootfs`, in the caller's own mount namespace, and returns that path.
+/// Mounts the container's root file system in the caller's own mount namespace and returns where: over the container's
+/// directory, so that no other one has to be made and removed for it.
 pub(super) fn mount_rootfs(dir: &Path, layers: &[PathBuf]) -> Result<PathBuf, Fault> {
-    let target = dir.join("rootfs");
     if layers.is_empty() {
         return Err(Fault::create("the image has no layers: there is nothing to run"));
     }
@@ -28,15 +28,16 @@ pub(super) fn mount_rootfs(dir: &Path, layers: &[PathBuf]) -> Result<PathBuf, Fa
         }
     }
     let overlay = Overlay { upper: dir.join("upper"), work: dir.join("work"), layers };
-    for new in [&target, &overlay.upper, &overlay.work] {
+    for new in [&overlay.upper, &overlay.work] {
         fs::create_dir_all(new).creating(|| format!("cannot make {}", new.display()))?;
     }
-    if let Err(refused) = overlay.mount(&target) {
-        copy_layers(layers, &target).map_err(|error| {
-            Fault::create(format!("overlayfs is refused ({refused}), and copying the image failed: {error}"))
-        })?;
-        rustix::mount::mount_bind(&target, &target).creating(|| "cannot mount the root file system")?;
-    }
+    let Err(refused) = overlay.mount(dir) else { return Ok(dir.to_owned()) };
+    let target = dir.join("rootfs");
+    let copied = fs::create_dir_all(&target).and_then(|()| copy_layers(layers, &target));
+    copied.map_err(|error| {
+        Fault::create(format!("overlayfs is refused ({refused}), and copying the image failed: {error}"))
+    })?;
+    rustix::mount::mount_bind(&target, &target).creating(|| "cannot mount the root file system")?;
     Ok(target)
 }
 

@@ -46,8 +46,11 @@ impl Container {
     pub(super) fn create(config: &ShimConfig, warn: &mut dyn FnMut(String)) -> Result<Self, Fault> {
         let spec = &config.spec;
         let sandbox = &config.sandbox;
-        let mut state =
-            ContainerState { shim: ProcessRecord::of(std::process::id() as i32), ..Default::default() };
+        let mut state = ContainerState {
+            stop_signal: config.stop_signal,
+            shim: ProcessRecord::of(std::process::id() as i32),
+            ..Default::default()
+        };
         save(&config.dir, &state)?;
         let log = Log::open(&spec.log_path)?;
         let command = command_line(spec)?;
