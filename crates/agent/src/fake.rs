@@ -148,6 +148,9 @@ impl Runtime for FakeRuntime {
         if request.reference == "none" {
             return Err(ImageError::NeverPull { reference: request.reference });
         }
+        if request.reference == "slow" {
+            std::future::pending::<()>().await;
+        }
         Ok(Image {
             id: format!("sha256:{}", request.reference),
             reference: request.reference,

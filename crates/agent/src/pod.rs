@@ -148,7 +148,11 @@ impl PodContext {
     }
 
     /// Makes volumes and files in a sandbox that is there.
-    pub(crate) fn ground(&self, sandbox: Sandbox) -> Result<Ground, String> {
+    pub(crate) fn ground(&self, mut sandbox: Sandbox) -> Result<Ground, String> {
+        if self.network == NetworkMode::Host && sandbox.ips.is_empty() {
+            // In the host's network the host's address is the pod's.
+            sandbox.ips.extend(self.host.ip);
+        }
         let volumes = Volumes::set_up(&Source {
             fields: self.fields(&sandbox.ips),
             containers: &self.containers,

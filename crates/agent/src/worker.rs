@@ -281,7 +281,8 @@ impl<R: Runtime> Worker<R> {
                 self.background.spawn(tasks.create_sandbox(again));
             }
             Action::Pull { container } => {
-                self.background.spawn(tasks.pull(self.index, container, self.sinks.output.clone()));
+                while self.pulls.try_join_next().is_some() {}
+                self.pulls.spawn(tasks.pull(self.index, container, self.sinks.output.clone()));
             }
             Action::Start { container, attempt } => self.start(container, attempt),
             Action::RunHook { container, attempt, hook, deadline } => {

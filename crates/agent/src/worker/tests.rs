@@ -239,6 +239,17 @@ async fn a_stop_does_not_wait_for_a_start_that_hangs_g15() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_an_image_g15() {
+    let runtime = FakeRuntime::new([]);
+    let running = Running::start(&runtime, json!({"containers": [{"name": "main", "image": "slow"}]}));
+    running.until(|_| runtime.calls().contains(&"sandbox p".to_owned())).await;
+    let began = Instant::now();
+    running.order(1, None);
+    running.end().await;
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn later_orders_shorten_the_grace_g16() {
     let deaf = || Script { stops_in: None, ..Script::default() };
     for (times, grace, least, most) in [(1, None, 30.0, 30.5), (2, Some(1), 2.0, 2.5), (3, Some(0), 0.0, 0.5)]
