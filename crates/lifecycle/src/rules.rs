@@ -28,7 +28,8 @@ pub fn is_ready(plan: &ContainerPlan, c: &Container) -> bool {
 
 /// Whether an instance that ended this way is followed by another (R2.1, R2.10 to R2.12), the pod not being stopped.
 pub fn restarts_after(plan: &ContainerPlan, exit: &Exit) -> bool {
-    if plan.role == Role::Init && !exit.failed() {
+    // Ephemeral containers run once, whatever ended them (R1.10).
+    if plan.role == Role::Ephemeral || (plan.role == Role::Init && !exit.failed()) {
         return false;
     }
     match exit.killed_for {

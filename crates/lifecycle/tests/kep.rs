@@ -138,6 +138,18 @@ fn sidecar_pre_stop_hooks_run_first_and_again() {
 }
 
 #[test]
+fn at_completion_sidecars_stop_together_and_their_hooks_run_once() {
+    let mut hooked = sidecar("s1");
+    hooked["lifecycle"]["preStop"] = json!({"exec": {"command": ["true"]}});
+    let mut p =
+        Play::of(&pod(json!({"restartPolicy": "Never", "containers": [app(), hooked, sidecar("s2")]})));
+    p.quick_hooks = false;
+    p.log();
+    p.exit("app", 0);
+    assert_eq!(p.log()[1..], ["preStop s1", "term s2"], "nobody waits for a hook that serves no main");
+}
+
+#[test]
 fn readiness_gates_only_the_start() {
     let mut p = Play::of(&pod(json!({"containers": [app(), ready_sidecar("s1")]})));
     p.probed("s1", ProbeKind::Readiness, true);

@@ -117,7 +117,10 @@ fn probe(p: &Probe) -> ProbePlan {
         timeout_ms: u64::from(or(p.timeout_seconds, 1)) * 1_000,
         success_threshold: or(p.success_threshold, 1),
         failure_threshold: or(p.failure_threshold, 3),
-        grace_ms: p.termination_grace_period_seconds.and_then(|s| u64::try_from(s).ok()).map(|s| s.saturating_mul(1_000)),
+        grace_ms: p
+            .termination_grace_period_seconds
+            .and_then(|s| u64::try_from(s).ok())
+            .map(|s| s.saturating_mul(1_000)),
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
 }
 
 /// All images are fetched at once, long before their turn (G-10).
-fn pull(plan: &ContainerPlan, c: &Container, i: usize, now: Time, out: &mut Decision) {
+pub(super) fn pull(plan: &ContainerPlan, c: &Container, i: usize, now: Time, out: &mut Decision) {
     let needed = match c.state {
         State::Waiting | State::Unknown => true,
         State::Exited => c.exit.as_ref().is_some_and(|e| rules::restarts_after(plan, e)),

@@ -13,7 +13,7 @@ use crate::time::Time;
 /// Ends every container of the pod, in order.
 pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
     hold(plan, obs, out);
-    let first_hook_of = first_hook(plan, obs);
+    let first_hook_of = first_hook(plan, obs, &out.held_by);
     for &i in &plan.stop_order {
         let c = &obs.containers[i];
         if !c.state.is_alive() {
@@ -54,8 +54,10 @@ fn keep_up(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decisi
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     let Some(stop) = &obs.stop else { return };
     let died = c.exit.as_ref().is_some_and(|e| e.killed_for.is_none());
+    // With the mains gone nobody is served any more; sidecars that are down stay down (R4.1).
     if p.role != Role::Sidecar
         || !died
+        || stop.after_mains
         || out.held_by[i].is_none()
         || now >= turn_deadline(plan, stop, p.stop_stage)
         || c.pre_stop != Hook::Idle
@@ -64,6 +66,7 @@ fn keep_up(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decisi
     {
         return;
     }
+    run::pull(p, c, i, now, out);
     match run::hindrance(plan, obs, i, now) {
         None => out.actions.push(Action::Start { container: i, attempt: run::next_attempt(c) }),
         Some(wait) => {
@@ -139,14 +142,15 @@ fn turn_deadline(plan: &Plan, stop: &Stop, stage: usize) -> Time {
     kill_deadline(plan, stop, stage.saturating_sub(1))
 }
 
-/// In the KEP every sidecar's preStop runs before any main is stopped: one whose has not ended yet.
-fn first_hook(plan: &Plan, obs: &Observation) -> Option<usize> {
+/// In the KEP every sidecar's preStop runs before any main is stopped: one whose has not ended yet. A sidecar nobody
+/// holds has no mains left to run it before; its hook comes at its own turn only.
+fn first_hook(plan: &Plan, obs: &Observation, held_by: &[Option<usize>]) -> Option<usize> {
     obs.stop.as_ref()?;
     (0..plan.containers.len()).find(|&other| {
         let c = &obs.containers[other];
         runs_first_hook(plan, other)
             && matches!(c.state, State::Running { .. })
-            && !c.first_pre_stop.is_over()
+            && (c.first_pre_stop.is_running() || (c.first_pre_stop == Hook::Idle && held_by[other].is_some()))
     })
 }
 
