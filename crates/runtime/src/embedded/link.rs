@@ -22,6 +22,9 @@ use crate::{ExecOutput, ExecRequest, Exit, RuntimeError};
 /// Different warnings of shims that are passed on.
 const WARNINGS_MAX: usize = 100;
 
+/// Reads after a command's end: more than a pipe holds, and an end where its children never stop writing.
+const DRAIN_READS_MAX: usize = 32;
+
 /// How far a container is.
 #[derive(Debug, Clone)]
 pub(crate) enum Phase {
@@ -181,9 +184,13 @@ impl Link {
                 },
             }
         };
-        // What the command wrote before its end is here by now; what its children still write is not waited for.
-        while let Ok(count @ 1..) = output.try_read(&mut chunk) {
-            collected.take(&chunk[..count]);
+        // What the command wrote before its end is here by now; what its children still write is not waited for. Read
+        // past tokio, which would say that there is nothing as long as it has not noticed that there is.
+        for _ in 0..DRAIN_READS_MAX {
+            match rustix::io::read(&output, &mut chunk) {
+                Ok(count @ 1..) => collected.take(&chunk[..count]),
+                _ => break,
+            }
         }
         drop(running);
         Ok(ExecOutput { code, output: collected.bytes })

@@ -35,6 +35,5 @@ mod socket;
 mod sys;
 
 pub(crate) use container::signal::number as signal_number;
-pub(crate) use container::signal::number as signal_number;
 pub use runtime::{Adopted, EmbeddedConfig, EmbeddedRuntime};
 pub use shim::shim_main;
