@@ -12,17 +12,22 @@ pub(super) const NAMES: [&str; 3] = ["localhost/busybox:1", "localhost/web:1", "
 
 /// Writes an archive with the image pods are made of, and the one that holds their namespaces.
 pub(super) fn write_archive(path: &Path) {
-    let layer = layer();
-    let diff_id = format!("sha256:{}", hex(&layer));
-    let mut archive = tar::Builder::new(Vec::new());
-    add(&mut archive, "layer.tar", &layer);
-    let mut manifest = Vec::new();
     let configs = [
         json!({"Cmd": ["sh"]}),
         json!({"Cmd": ["sh"], "User": "web", "Env": ["PATH=/bin", "FROM=image"], "WorkingDir": "/home/web"}),
         json!({"Cmd": ["sleep", "2147483647"]}),
     ];
-    for (name, mut config) in NAMES.iter().zip(configs) {
+    write(path, NAMES.into_iter().zip(configs), 0);
+}
+
+/// Writes `images`, all made of busybox and a file of `ballast` bytes that cannot be compressed.
+pub(crate) fn write<'a>(path: &Path, images: impl Iterator<Item = (&'a str, Value)>, ballast: usize) {
+    let layer = layer(ballast);
+    let diff_id = format!("sha256:{}", hex(&layer));
+    let mut archive = tar::Builder::new(Vec::new());
+    add(&mut archive, "layer.tar", &layer);
+    let mut manifest = Vec::new();
+    for (name, mut config) in images {
         if config["Env"].is_null() {
             config["Env"] = json!(["PATH=/bin"]);
         }
@@ -47,7 +52,7 @@ fn add(archive: &mut tar::Builder<Vec<u8>>, name: &str, data: &[u8]) {
 }
 
 /// busybox under all its names, and a user.
-fn layer() -> Vec<u8> {
+fn layer(ballast: usize) -> Vec<u8> {
     let mut layer = tar::Builder::new(Vec::new());
     for (dir, mode) in [("bin", 0o755), ("etc", 0o755), ("tmp", 0o1777), ("home/web", 0o755)] {
         let mut header = tar::Header::new_ustar();
@@ -70,6 +75,8 @@ fn layer() -> Vec<u8> {
         header.set_size(0);
         layer.append_link(&mut header, format!("bin/{applet}"), "busybox").expect("a link");
     }
+    let noise = (0..ballast.div_ceil(32)).flat_map(|block| Sha256::digest(block.to_le_bytes()));
+    add(&mut layer, "ballast", &noise.take(ballast).collect::<Vec<u8>>());
     layer.into_inner().expect("a layer")
 }
 

@@ -1,7 +1,7 @@
 //! A containerd of a test's own: its root, state and socket are in a temporary directory, so that no other containerd
 //! of the machine is touched. Included by the tests that need one.
 
-mod image;
+pub(crate) mod image;
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -33,7 +33,13 @@ impl Containerd {
     /// Starts one and gives it the images. Pods with a network of their own get it from a bridge named after `subnet`,
     /// the third number of 10.244.x.0/24; without it there are none.
     pub(crate) fn start(subnet: Option<u8>) -> Self {
+        Self::start_in(subnet, |_| {})
+    }
+
+    /// The same, in a directory that something is done to before: what containerd keeps goes to `root` in it.
+    pub(crate) fn start_in(subnet: Option<u8>, prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::Builder::new().prefix("outrigger-cri-").tempdir().expect("a temporary directory");
+        prepare(dir.path());
         let mut containerd = Containerd { dir, child: None, subnet };
         containerd.write_config();
         containerd.go_on();
@@ -165,7 +171,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         assert!(left.is_empty(), "containers are left: {left:?}");
         eventually("all shims have ended", || self.shims().is_empty());
         self.halt(Signal::TERM);
-        let left = self.mounts();
+        let mut left = self.mounts();
+        left.retain(|point| *point != self.dir().join("root"));
         assert!(left.is_empty(), "mounts are left: {left:?}");
     }
 
@@ -184,12 +191,12 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
     }
 
     /// Mount points below the directory, the latest first.
-    fn mounts(&self) -> Vec<String> {
+    fn mounts(&self) -> Vec<PathBuf> {
         let prefix = format!("{}/", self.dir().display());
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
         let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-        let mut own: Vec<String> =
-            points.filter(|point| point.starts_with(&prefix)).map(str::to_owned).collect();
+        let mut own: Vec<PathBuf> =
+            points.filter(|point| point.starts_with(&prefix)).map(PathBuf::from).collect();
         own.reverse();
         own
     }
@@ -212,7 +219,7 @@ impl Drop for Containerd {
         }
         self.clear_traces();
         for point in self.mounts() {
-            let _ = rustix::mount::unmount(point.as_str(), rustix::mount::UnmountFlags::DETACH);
+            let _ = rustix::mount::unmount(&point, rustix::mount::UnmountFlags::DETACH);
         }
         if let Some(number) = self.subnet {
             let _ =

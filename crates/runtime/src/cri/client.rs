@@ -16,6 +16,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::client::Grpc;
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
@@ -165,11 +166,11 @@ impl Client {
         let mut pause = PAUSE_MIN;
         loop {
             let mut grpc = self.grpc();
-            let request = request.clone();
+            let request = of(request.clone());
             let answer = async {
                 grpc.ready().await.map_err(|error| Fault::Lost(deepest(&error)))?;
                 let path = PathAndQuery::from_static(Q::PATH);
-                let answer = grpc.unary(Request::new(request), path, ProstCodec::default()).await?;
+                let answer = grpc.unary(request, path, ProstCodec::default()).await?;
                 Ok(answer.into_inner())
             };
             let left = limit.saturating_sub(begun.elapsed());
@@ -213,7 +214,7 @@ impl Client {
         let mut grpc = self.grpc();
         grpc.ready().await.map_err(|error| Fault::Lost(deepest(&error)))?;
         let path = PathAndQuery::from_static(Q::PATH);
-        let answer = grpc.server_streaming(Request::new(request), path, ProstCodec::default()).await?;
+        let answer = grpc.server_streaming(of(request), path, ProstCodec::default()).await?;
         Ok(answer.into_inner())
     }
 
@@ -239,6 +240,17 @@ impl Client {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What it guards is replaced whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request with what goes beside it.
+fn of<Q: Rpc>(request: Q) -> Request<Q> {
+    let mut request = Request::new(request);
+    if Q::PATH.starts_with("/containerd.") {
+        // CRI's part of containerd keeps everything there.
+        let namespace = MetadataValue::from_static("k8s.io");
+        request.metadata_mut().insert("containerd-namespace", namespace);
+    }
+    request
 }
 
 /// Pauses that grow, until patience is at its end.

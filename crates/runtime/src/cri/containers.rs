@@ -11,12 +11,14 @@ use tokio::time::Instant;
 use super::Inner;
 use super::client::Fault;
 use super::config::{self, LABEL_ID};
+use super::info::Signals;
 use super::pods::Pod;
 use super::wire::{
     CONTAINER_CREATED, CONTAINER_EXITED, Container, ContainerConfig, ContainerFilter, ContainerStatus,
-    ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, ListContainersRequest,
+    ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, KillRequest, ListContainersRequest,
     RemoveContainerRequest, Rpc, StartContainerRequest, StopContainerRequest,
 };
+use crate::embedded::signal_number;
 use crate::{ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, RuntimeError, SandboxId, Started};
 
 /// As often a name that is taken is tried with another number.
@@ -42,6 +44,8 @@ pub(super) struct Slot {
     /// Stops under way.
     pub(super) stops: AtomicU32,
     pub(super) exit: OnceCell<Exit>,
+    /// The stop signal, where the runtime has to be told with every stop.
+    signal: Option<u32>,
 }
 
 impl Slot {
@@ -73,6 +77,7 @@ impl Inner {
             ear: Arc::default(),
             stops: AtomicU32::new(0),
             exit: OnceCell::new(),
+            signal: self.own_signal(&spec)?,
         });
         let id = self.make(&pod, config, &spec).await?;
         self.hints.listen(&id, slot.ear.clone());
@@ -186,13 +191,23 @@ impl Inner {
             slot.ear.notify_one();
         }
         let mut retry = self.client.retry();
+        let signal = slot.as_ref().and_then(|slot| slot.signal).filter(|_| grace.is_some());
         let result = loop {
             // Whole seconds, and never one too few: 0 is a kill.
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let timeout = left.map_or(0, |left| seconds(left).max(1));
             let limit = self.client.limits().work + left.unwrap_or_default();
-            let request = StopContainerRequest { container_id: id.clone(), timeout };
-            match self.client.call(request, limit).await {
+            let done = match signal {
+                Some(signal) => {
+                    let request = KillRequest { container_id: id.clone(), signal };
+                    self.client.call(request, self.client.limits().question).await
+                }
+                None => {
+                    let request = StopContainerRequest { container_id: id.clone(), timeout };
+                    self.client.call(request, limit).await
+                }
+            };
+            match done {
                 Ok(_) | Err(Fault::NotFound(_)) => break Ok(()),
                 Err(fault) if fault.is_unclear() && retry.pause().await => {}
                 Err(fault) => {
@@ -205,6 +220,25 @@ impl Inner {
             slot.ear.notify_one();
         }
         result
+    }
+
+    /// The stop signal of a container if its runtime does not keep one: that of the image would be sent.
+    fn own_signal(&self, spec: &ContainerSpec) -> Result<Option<u32>, RuntimeError> {
+        let Some(name) = spec.stop_signal.as_deref() else { return Ok(None) };
+        match self.signals {
+            Signals::Kept => Ok(None),
+            Signals::Sent => signal_number(name)
+                .and_then(|number| u32::try_from(number).ok())
+                .map(Some)
+                .ok_or_else(|| RuntimeError::Config(format!("stop signal {name:?} is not a signal's name"))),
+            Signals::Lacking => {
+                tracing::warn!(
+                    container = spec.name,
+                    "this runtime cannot send {name}: its image's stop signal is sent"
+                );
+                Ok(None)
+            }
+        }
     }
 
     /// Removes a container. Runs to its end whoever waits for it.

@@ -1,7 +1,7 @@
 //! What a runtime is, and what it lacks.
 
 use super::client::{Client, Fault};
-use super::wire::{StatusRequest, VersionRequest, VersionResponse};
+use super::wire::{StatusRequest, VersionRequest};
 use crate::RuntimeError;
 
 /// A runtime that answers.
@@ -35,7 +35,7 @@ impl CriInfo {
         })?;
         let status = client.call(StatusRequest {}, limit).await.ok().and_then(|answer| answer.status);
         let conditions = status.map(|status| status.conditions).unwrap_or_default();
-        let mut lacks = lacks(&version);
+        let mut lacks = Vec::new();
         for condition in conditions.iter().filter(|condition| !condition.status) {
             let what = match condition.kind.as_str() {
                 "NetworkReady" => "only pods with hostNetwork can run: no network is set up",
@@ -44,39 +44,59 @@ impl CriInfo {
             };
             lacks.push(format!("{what} ({})", condition.message));
         }
-        Ok(CriInfo {
+        let mut info = CriInfo {
             endpoint,
             name: version.runtime_name,
             version: version.runtime_version,
             api_version: version.runtime_api_version,
             lacks,
-        })
+        };
+        if info.signals() == Signals::Lacking {
+            let text = "lifecycle.stopSignal has no effect: containers get the signal of their image";
+            info.lacks.push(text.to_owned());
+        }
+        Ok(info)
     }
 
     pub(super) fn is_containerd(&self) -> bool {
         self.name == "containerd"
     }
+
+    /// How containers come by a stop signal of the pod's choice.
+    pub(super) fn signals(&self) -> Signals {
+        match keeps_signals(&self.name, &self.version) {
+            true => Signals::Kept,
+            false if self.is_containerd() => Signals::Sent,
+            false => Signals::Lacking,
+        }
+    }
 }
 
-/// What a version is known to lack.
-fn lacks(version: &VersionResponse) -> Vec<String> {
-    let mut lacks = Vec::new();
-    let number = |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok();
-    let parts: Vec<Option<u32>> =
-        version.runtime_version.trim_start_matches('v').split('.').map(number).collect();
-    let (major, minor) = match parts[..] {
-        [Some(major), Some(minor), ..] => (major, minor),
-        _ => return lacks,
-    };
-    let stop_signals_since = match version.runtime_name.as_str() {
+/// Who knows a container's stop signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Signals {
+    /// The runtime: it was told when the container was made.
+    Kept,
+    /// This process: it has containerd, beside CRI, send it.
+    Sent,
+    /// Nobody.
+    Lacking,
+}
+
+/// Whether a version knows of stop signals, which CRI has since Kubernetes 1.33. One that nobody has heard of does.
+fn keeps_signals(name: &str, version: &str) -> bool {
+    let since = match name {
         "containerd" => (2, 2),
         "cri-o" => (1, 33),
-        _ => return lacks,
+        _ => return true,
     };
-    if (major, minor) < stop_signals_since {
-        lacks.push("lifecycle.stopSignal has no effect: containers get the signal of their image".to_owned());
+    let number =
+        |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u32>().ok();
+    let mut parts = version.trim_start_matches('v').split('.').map(number);
+    match (parts.next().flatten(), parts.next().flatten()) {
+        (Some(major), Some(minor)) => (major, minor) >= since,
+        _ => true,
     }
-    lacks
 }
 
 #[cfg(test)]
@@ -84,23 +104,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_old_versions_lack_is_known() {
+    fn old_versions_do_not_keep_stop_signals() {
         let table = [
-            ("containerd", "1.6.20~ds1", true),
-            ("containerd", "v2.2.0", false),
-            ("containerd", "2.1.4", true),
-            ("cri-o", "1.32.1", true),
-            ("cri-o", "1.33.0-dev", false),
-            ("containerd", "custom", false),
-            ("other", "0.1", false),
+            ("containerd", "1.6.20~ds1", Signals::Sent),
+            ("containerd", "v2.2.0", Signals::Kept),
+            ("containerd", "2.1.4", Signals::Sent),
+            ("cri-o", "1.32.1", Signals::Lacking),
+            ("cri-o", "1.33.0-dev", Signals::Kept),
+            ("containerd", "custom", Signals::Kept),
+            ("other", "0.1", Signals::Kept),
         ];
         for (name, version, expected) in table {
-            let answer = VersionResponse {
-                runtime_name: name.to_owned(),
-                runtime_version: version.to_owned(),
-                runtime_api_version: "v1".to_owned(),
+            let info = CriInfo {
+                endpoint: String::new(),
+                name: name.to_owned(),
+                version: version.to_owned(),
+                api_version: "v1".to_owned(),
+                lacks: Vec::new(),
             };
-            assert_eq!(!lacks(&answer).is_empty(), expected, "{name} {version}");
+            assert_eq!(info.signals(), expected, "{name} {version}");
         }
     }
 }

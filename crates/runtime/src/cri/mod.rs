@@ -39,6 +39,7 @@ use self::client::Client;
 use self::containers::{Slot, missing};
 use self::hints::Hints;
 use self::images::Pulls;
+use self::info::Signals;
 use self::pods::Pod;
 use crate::{
     ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError, ProgressSink, PullRequest,
@@ -69,6 +70,7 @@ struct Inner {
     client: Arc<Client>,
     hints: Arc<Hints>,
     pulls: Pulls,
+    signals: Signals,
     pods: Mutex<HashMap<SandboxId, Arc<Pod>>>,
     slots: Mutex<HashMap<ContainerId, Arc<Slot>>>,
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
@@ -95,6 +97,7 @@ impl CriRuntime {
             client,
             hints,
             pulls: Pulls::default(),
+            signals: info.signals(),
             pods: Mutex::default(),
             slots: Mutex::default(),
             turns: Mutex::default(),

@@ -43,6 +43,7 @@ rpcs! {
     "runtime.v1.ImageService" / "ImageStatus": ImageStatusRequest -> ImageStatusResponse;
     "runtime.v1.ImageService" / "PullImage": PullImageRequest -> PullImageResponse;
     "containerd.services.events.v1.Events" / "Subscribe": SubscribeRequest -> Envelope;
+    "containerd.services.tasks.v1.Tasks" / "Kill": KillRequest -> Nothing;
 }
 
 /// An answer nothing of which is read.
@@ -629,4 +630,14 @@ pub(crate) struct TaskExit {
     /// That of the container for its first process, another for a command in it.
     #[prost(string, tag = "2")]
     pub(crate) id: String,
+}
+
+/// Asks containerd itself to send a container's first process a signal.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct KillRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) container_id: String,
+    /// The kernel's number.
+    #[prost(uint32, tag = "3")]
+    pub(crate) signal: u32,
 }

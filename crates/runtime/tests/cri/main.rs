@@ -6,6 +6,7 @@ mod faults;
 mod lifecycle;
 mod pods;
 mod proxy;
+mod pulls;
 mod support;
 
 use std::process::ExitCode;
@@ -14,7 +15,10 @@ fn main() -> ExitCode {
     let mut args = libtest_mimic::Arguments::from_args();
     // Two at a time on every machine: most of a test is waiting for containerd.
     args.test_threads = args.test_threads.or(Some(2));
-    let trials = [lifecycle::trials(), pods::trials(), faults::trials()].into_iter().flatten().collect();
+    let trials = [lifecycle::trials(), pods::trials(), faults::trials(), pulls::trials()]
+        .into_iter()
+        .flatten()
+        .collect();
     let conclusion = libtest_mimic::run(&args, trials);
     support::finish();
     conclusion.exit_code()

@@ -33,17 +33,12 @@ async fn what_runs_there_is_told() {
     let info = runtime.info();
     assert_eq!((info.name.as_str(), info.api_version.as_str()), ("containerd", "v1"));
     assert!(info.endpoint.starts_with("unix:///"), "{info:?}");
-    // Debian's is 1.6.
-    assert_eq!(
-        info.version.starts_with("1."),
-        info.lacks.iter().any(|l| l.contains("stopSignal")),
-        "{info:?}"
-    );
+    assert!(info.lacks.is_empty(), "{info:?}");
 }
 
 async fn identity_and_limits_arrive() {
     let pod = Pod::new().await;
-    let mut spec = pod.script("id -u; id -g; id -G; grep -E 'CapEff|NoNewPrivs' /proc/self/status; touch /x");
+    let mut spec = pod.script("id -u; id -g; id -G; grep -E 'CapEff|NoNewPrivs' /proc/self/status; touch /x 2>/dev/null");
     spec.identity.run_as_user = Some(1000);
     spec.identity.run_as_group = Some(2000);
     spec.identity.supplemental_groups = vec![3000];
