@@ -25,13 +25,15 @@ impl Observation {
                     self.sandbox.message = None;
                 }
             }
-            Event::SandboxFailed { message } => {
+            Event::SandboxFailed { message } if self.sandbox.state == SandboxState::Creating => {
                 let sandbox = &mut self.sandbox;
                 sandbox.state = SandboxState::Absent;
                 sandbox.failures += 1;
                 sandbox.retry_at = now + backoff::start_wait_ms(sandbox.failures);
                 sandbox.message = Some(message.clone());
             }
+            // Said again, or about a sandbox that is lost meanwhile.
+            Event::SandboxFailed { .. } => {}
             Event::SandboxLost => self.sandbox.state = SandboxState::Lost,
             Event::ImageReady { container } => {
                 if let Some(c) = self.containers.get_mut(*container) {
@@ -40,7 +42,9 @@ impl Observation {
                 }
             }
             Event::ImageFailed { container, reason, message } => {
-                if let Some(c) = self.containers.get_mut(*container) {
+                if let Some(c) = self.containers.get_mut(*container)
+                    && c.image == Image::Pulling
+                {
                     c.image_failures += 1;
                     c.image = Image::Failed {
                         reason: reason.clone(),

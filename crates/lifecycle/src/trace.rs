@@ -134,7 +134,7 @@ impl Recorder {
             Event::SandboxReady if obs.sandbox.state != self.sandbox => {
                 push(out, now, None, "sandbox-ready", [])
             }
-            Event::SandboxFailed { message } => push(
+            Event::SandboxFailed { message } if obs.sandbox.state != self.sandbox => push(
                 out,
                 now,
                 None,
@@ -172,7 +172,7 @@ impl Recorder {
                     hook_ended(*container, *attempt, *hook, error.as_deref(), now, out);
                 }
             }
-            Event::SandboxReady | Event::SandboxLost => {}
+            Event::SandboxReady | Event::SandboxFailed { .. } | Event::SandboxLost => {}
         }
         self.look(plan, obs, now, Some(out));
     }

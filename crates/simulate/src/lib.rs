@@ -4,6 +4,8 @@
 //! and stops when is the engine's to say, what containers do is the script's.
 #![forbid(unsafe_code)]
 
+pub mod analyze;
+pub mod events;
 pub mod invariants;
 mod output;
 pub mod random;

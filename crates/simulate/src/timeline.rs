@@ -3,6 +3,7 @@
 //! Works on traces alone, from a simulation or from a file that `run --events` wrote.
 
 mod ascii;
+mod page;
 mod svg;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,10 @@ use outrigger_lifecycle::Plan;
 use outrigger_lifecycle::trace::Entry;
 use serde_json::{Map, Value};
 use thiserror::Error;
+
+use crate::analyze::Analysis;
+
+pub use page::{html, svg};
 
 /// Why a trace cannot be drawn.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -72,6 +77,9 @@ pub(crate) enum Sign {
     Completed,
     Failed,
     Trouble,
+    /// A probe that told something new.
+    ProbePassed,
+    ProbeFailed,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -99,6 +107,22 @@ pub(crate) struct Opening {
     pub(crate) need: String,
 }
 
+/// A stretch of a lane that everything after it waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Critical {
+    pub(crate) lane: usize,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) title: String,
+}
+
+/// The grace of a stop, shared by all containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Grace {
+    pub(crate) from: u64,
+    pub(crate) grace_ms: u64,
+}
+
 /// A trace, laid out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
@@ -109,24 +133,26 @@ pub struct Timeline {
     pub(crate) phases: Vec<(u64, String)>,
     /// When, and why, the pod began to stop.
     pub(crate) stops: Vec<(u64, String)>,
+    pub(crate) graces: Vec<Grace>,
+    pub(crate) critical: Vec<Critical>,
     /// Every moment something happened, sorted.
     pub(crate) moments: Vec<u64>,
 }
 
 /// One entry, wherever it came from.
-struct Line<'a> {
-    at: u64,
-    container: Option<&'a str>,
-    event: &'a str,
-    fields: &'a Map<String, Value>,
+pub(crate) struct Line<'a> {
+    pub(crate) at: u64,
+    pub(crate) container: Option<&'a str>,
+    pub(crate) event: &'a str,
+    pub(crate) fields: &'a Map<String, Value>,
 }
 
 impl Line<'_> {
-    fn text(&self, field: &str) -> Option<&str> {
+    pub(crate) fn text(&self, field: &str) -> Option<&str> {
         self.fields.get(field).and_then(Value::as_str)
     }
 
-    fn number(&self, field: &str) -> Option<u64> {
+    pub(crate) fn number(&self, field: &str) -> Option<u64> {
         self.fields.get(field).and_then(Value::as_u64)
     }
 }
@@ -156,30 +182,33 @@ impl Timeline {
     }
 
     /// Lays out a trace that was written as JSON, one object an entry. Lanes stand in the order the containers appear.
-    /// Only the first pod of the trace is drawn.
+    /// Only the first pod of the trace is drawn; [`crate::events`] takes files of several apart.
     pub fn from_json(entries: &[Value]) -> Result<Timeline, TimelineError> {
         let pod = entries.first().and_then(|e| e["pod"].as_str()).unwrap_or_default();
         let mut builder = Builder::new(pod);
-        let mut first = None;
-        for (i, entry) in entries.iter().enumerate() {
-            let missing = |field| TimelineError::Missing { number: i + 1, field };
-            if entry["pod"].as_str().unwrap_or_default() != pod {
-                continue;
-            }
-            let text = entry["time"].as_str().ok_or(missing("time"))?;
-            let at = milliseconds(text)
-                .ok_or_else(|| TimelineError::Time { number: i + 1, text: text.to_string() })?;
-            let fields = entry.as_object().ok_or(missing("event"))?;
-            let event = entry["event"].as_str().ok_or(missing("event"))?;
-            let zero = *first.get_or_insert(at);
-            builder.line(&Line {
-                at: at.saturating_sub(zero),
-                container: entry["container"].as_str(),
-                event,
-                fields,
-            });
+        for line in lines(entries)? {
+            builder.line(&line);
         }
         Ok(builder.finish())
+    }
+
+    /// Marks what the start and the stop really waited for.
+    pub fn mark(&mut self, analysis: &Analysis) {
+        let links =
+            analysis.start.iter().flat_map(|s| &s.chain).chain(analysis.stop.iter().flat_map(|s| &s.chain));
+        for link in links {
+            let Some(lane) =
+                link.container.as_ref().and_then(|name| self.lanes.iter().position(|l| l.name == *name))
+            else {
+                continue;
+            };
+            self.critical.push(Critical {
+                lane,
+                from: link.from_ms,
+                to: link.to_ms,
+                title: link.text.clone(),
+            });
+        }
     }
 
     /// For a terminal, `width` columns wide, in plain ASCII.
@@ -214,6 +243,27 @@ impl Timeline {
         }
         places
     }
+}
+
+/// The entries of a trace's first pod, in milliseconds since the first of them.
+pub(crate) fn lines(entries: &[Value]) -> Result<Vec<Line<'_>>, TimelineError> {
+    let pod = entries.first().and_then(|e| e["pod"].as_str()).unwrap_or_default();
+    let mut out = Vec::with_capacity(entries.len());
+    let mut first = None;
+    for (i, entry) in entries.iter().enumerate() {
+        let missing = |field| TimelineError::Missing { number: i + 1, field };
+        if entry["pod"].as_str().unwrap_or_default() != pod {
+            continue;
+        }
+        let text = entry["time"].as_str().ok_or(missing("time"))?;
+        let at = milliseconds(text)
+            .ok_or_else(|| TimelineError::Time { number: i + 1, text: text.to_string() })?;
+        let fields = entry.as_object().ok_or(missing("event"))?;
+        let event = entry["event"].as_str().ok_or(missing("event"))?;
+        let zero = *first.get_or_insert(at);
+        out.push(Line { at: at.saturating_sub(zero), container: entry["container"].as_str(), event, fields });
+    }
+    Ok(out)
 }
 
 /// `12.345`, or RFC 3339 in UTC, as milliseconds.
@@ -257,6 +307,8 @@ impl Builder {
                 openings: Vec::new(),
                 phases: Vec::new(),
                 stops: Vec::new(),
+                graces: Vec::new(),
+                critical: Vec::new(),
                 moments: Vec::new(),
             },
             open: Vec::new(),
@@ -289,6 +341,9 @@ impl Builder {
             (None, "stop-begun") => {
                 let cause = line.text("cause").unwrap_or("stop").to_string();
                 self.timeline.stops.push((line.at, cause));
+                if let Some(grace_ms) = line.number("grace_ms") {
+                    self.timeline.graces.push(Grace { from: line.at, grace_ms });
+                }
             }
             (None, _) => {}
         }
@@ -332,6 +387,13 @@ impl Builder {
             }
             "waiting" if line.text("for") == Some("back-off") => {
                 self.turn(lane, at, Some((Kind::Backoff, "back-off".into())));
+            }
+            "probe" => {
+                let kind = line.text("kind").unwrap_or("probe");
+                let outcome = line.text("outcome").unwrap_or_default();
+                let sign = if outcome == "success" { Sign::ProbePassed } else { Sign::ProbeFailed };
+                let message = line.text("message").map(|m| format!(": {m}")).unwrap_or_default();
+                self.mark(lane, at, sign, &format!("{kind} probe {outcome}{message}"));
             }
             "hook-started" => {
                 self.open[lane].hook = Some((at, line.text("hook").unwrap_or("hook").to_string()));

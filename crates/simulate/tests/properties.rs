@@ -6,6 +6,8 @@
 mod common;
 
 use common::{env_number, life};
+use outrigger_simulate::random::{self, Trouble};
+use outrigger_simulate::{Options, Rng, simulate};
 
 /// Lives in the normal test run. `OUTRIGGER_SOAK=N` plays N instead.
 const LIVES: u64 = 20_000;
@@ -56,5 +58,23 @@ fn one_seed() {
 fn the_same_seed_gives_the_same_trace() {
     for seed in 1..200 {
         assert_eq!(life::tell(seed), life::tell(seed), "seed {seed}");
+    }
+}
+
+/// Events that come twice, the second time up to half a second late, change nothing and leave nothing in the trace.
+#[test]
+fn repeated_events_leave_no_trace() {
+    for seed in 1..2_000 {
+        let mut rng = Rng::new(seed);
+        let (_, plan) = random::pod(&mut rng);
+        let mut script = random::script(&mut rng, &plan, Trouble::None);
+        let options = Options { stop_endless_at: None, ..Options::default() };
+        let once = simulate(&plan, &script, seed, &options).expect("the script fits");
+        script.faults.duplicate = 1.0;
+        let twice = simulate(&plan, &script, seed, &options).expect("the script fits");
+        assert!(once.trace.len() > 5 && twice.counters.faults.duplicated > 0);
+        let differ = once.trace.iter().zip(&twice.trace).find(|(a, b)| a != b);
+        assert_eq!(differ, None, "seed {seed}");
+        assert_eq!(once.trace.len(), twice.trace.len(), "seed {seed}");
     }
 }

@@ -53,7 +53,9 @@ pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
             }
         }
         let mut marked = vec![false; cells];
-        for mark in &lane.marks {
+        // Probes are too many for the few cells there are.
+        let is_probe = |sign| matches!(sign, Sign::ProbePassed | Sign::ProbeFailed);
+        for mark in lane.marks.iter().filter(|m| !is_probe(m.sign)) {
             // Two things in one cell: the later one moves on, or the earlier one back.
             let mut cell = column(mark.at);
             if marked[cell] && cell + 1 < cells {
@@ -67,7 +69,7 @@ pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
                 Sign::Kill => 'K',
                 Sign::Completed => 'o',
                 Sign::Failed => 'x',
-                Sign::Trouble => '!',
+                Sign::Trouble | Sign::ProbePassed | Sign::ProbeFailed => '!',
             };
         }
         let name: String = lane.name.chars().take(NAME_MAX).collect();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Kind, Lane, Scale, Sign, Timeline, clock};
 
-const WIDTH: f64 = 1_080.0;
+pub(super) const WIDTH: f64 = 1_080.0;
 const LEFT: f64 = 170.0;
 const RIGHT: f64 = 30.0;
 const TOP: f64 = 92.0;
@@ -20,14 +20,21 @@ const STYLE: &str = "
   .halt { stroke-dasharray: 6 4; stroke-width: 1.5 } .backoff { fill-opacity: 0.2 }
   .paper, .ok { fill: #ffffff } .ink { fill: #1f2933 } .soft, .head { fill: #7b8794 } .gate { stroke: #7b8794 }
   .line, .tick { stroke: #e4e7eb } .pull { fill: #cbd2d9 } .start { fill: #f7c948 } .run { fill: #82cfff }
-  .ready { fill: #3ebd93 } .stop { fill: #f29b4b } .hook { fill: #8a5cf0 } .backoff, .trouble { fill: #cf1124 }
+  .ready { fill: #3ebd93 } .stop { fill: #f29b4b } .hook { fill: #8a5cf0 } .backoff, .trouble, .failed { fill: #cf1124 }
   .term, .halt { stroke: #d9730d } .kill, .bad { stroke: #cf1124 } .ok { stroke: #199473 }
+  .passed { fill: #199473 } .crit { fill: #d6249f } .grace { fill: #f29b4b; fill-opacity: 0.13 }
   @media (prefers-color-scheme: dark) {
     .paper, .ok { fill: #161b22 } .ink { fill: #f5f7fa } .soft, .head { fill: #9aa5b1 } .gate { stroke: #9aa5b1 }
     .line, .tick { stroke: #323f4b } .pull { fill: #52606d } .start { fill: #cb9b16 } .run { fill: #2b7cb8 }
-    .ready { fill: #199473 } .stop { fill: #c2610c } .hook { fill: #a78bfa } .backoff, .trouble { fill: #ef4e4e }
+    .ready { fill: #199473 } .stop { fill: #c2610c } .hook { fill: #a78bfa } .backoff, .trouble, .failed { fill: #ef4e4e }
     .term, .halt { stroke: #f29b4b } .kill, .bad { stroke: #ef4e4e } .ok { stroke: #3ebd93 }
+    .passed { fill: #3ebd93 } .crit { fill: #ff6ac1 }
   }";
+
+/// How tall the picture of a trace is.
+pub(super) fn height(timeline: &Timeline) -> f64 {
+    TOP + timeline.lanes.len() as f64 * LANE + 62.0
+}
 
 pub(super) fn draw(timeline: &Timeline, scale: Scale) -> String {
     let places = timeline.places(scale);
@@ -35,7 +42,7 @@ pub(super) fn draw(timeline: &Timeline, scale: Scale) -> String {
         let place = places.range(..=at).next_back().map_or(0.0, |(_, p)| *p);
         LEFT + place * (WIDTH - LEFT - RIGHT)
     };
-    let height = TOP + timeline.lanes.len() as f64 * LANE + 62.0;
+    let height = height(timeline);
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -52,6 +59,7 @@ pub(super) fn draw(timeline: &Timeline, scale: Scale) -> String {
     );
     axis(&mut out, timeline, &x, height);
     phases(&mut out, timeline, &x);
+    graces(&mut out, timeline, &x);
     for (at, cause) in &timeline.stops {
         let (x, bottom) = (x(*at), TOP + timeline.lanes.len() as f64 * LANE);
         let _ = writeln!(
@@ -62,6 +70,16 @@ pub(super) fn draw(timeline: &Timeline, scale: Scale) -> String {
     }
     for (i, lane) in timeline.lanes.iter().enumerate() {
         draw_lane(&mut out, lane, TOP + i as f64 * LANE, &x);
+    }
+    for stretch in &timeline.critical {
+        let (from, to) = (x(stretch.from), x(stretch.to));
+        let _ = writeln!(
+            out,
+            "<rect class=\"crit\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"4\" rx=\"2\"><title>critical: {}</title></rect>",
+            TOP + stretch.lane as f64 * LANE + LANE - 8.0,
+            (to - from).max(1.5),
+            escape(&stretch.title)
+        );
     }
     for opening in &timeline.openings {
         let y = |lane: usize| TOP + lane as f64 * LANE + LANE / 2.0;
@@ -97,6 +115,22 @@ fn axis(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64, height: 
             TOP - 14.0
         );
         free_from = place + 14.0 + text.len() as f64 * 6.5;
+    }
+}
+
+fn graces(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64) {
+    let end = timeline.moments.last().copied().unwrap_or(0);
+    for grace in &timeline.graces {
+        let to = end.min(grace.from + grace.grace_ms);
+        let _ = writeln!(
+            out,
+            "<rect class=\"grace\" x=\"{:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\"><title>grace: {} of {} used</title></rect>",
+            x(grace.from),
+            (x(to) - x(grace.from)).max(0.0),
+            timeline.lanes.len() as f64 * LANE,
+            clock(to - grace.from),
+            clock(grace.grace_ms)
+        );
     }
 }
 
@@ -162,6 +196,13 @@ fn draw_lane(out: &mut String, lane: &Lane, top: f64, x: &impl Fn(u64) -> f64) {
                 at - 5.0,
                 middle - 5.0
             ),
+            Sign::ProbePassed | Sign::ProbeFailed => {
+                let class = if mark.sign == Sign::ProbePassed { "passed" } else { "failed" };
+                format!(
+                    "<circle class=\"{class}\" cx=\"{at:.1}\" cy=\"{:.1}\" r=\"2.5\">{title}</circle>",
+                    middle - BAR / 2.0 - 4.0
+                )
+            }
             Sign::Trouble => {
                 format!("<path class=\"trouble\" d=\"M{at:.1} {:.1}l5 9h-10z\">{title}</path>", middle - 18.0)
             }
@@ -180,6 +221,8 @@ fn legend(out: &mut String, y: f64, scale: Scale) {
         ("hook", "hook"),
         ("stop", "told to stop"),
         ("backoff", "back-off"),
+        ("grace", "grace"),
+        ("crit", "critical"),
     ] {
         let _ = writeln!(
             out,
@@ -192,7 +235,7 @@ fn legend(out: &mut String, y: f64, scale: Scale) {
     let squeezed = if scale == Scale::Compressed { "; long pauses are drawn short" } else { "" };
     let _ = writeln!(
         out,
-        "<text class=\"soft\" x=\"{x:.0}\" y=\"{y:.0}\">bars TERM and KILL, circle exit 0, cross failed, arrows gates{squeezed}</text>"
+        "<text class=\"soft\" x=\"{x:.0}\" y=\"{y:.0}\">bars TERM, KILL; circle exit 0, cross failed, dots probes, arrows gates{squeezed}</text>"
     );
 }
 
@@ -202,7 +245,7 @@ fn short(name: &str) -> String {
     if chars.next().is_some() { format!("{head}…") } else { head }
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -1,0 +1,149 @@
+//! What would make a pod faster: only what the trace proves.
+
+use serde::Serialize;
+
+use super::{Link, LinkKind, Start, Stop, Trace};
+use crate::timeline::clock;
+
+/// Less is not worth a word.
+const WORTH_MS: u64 = 1_000;
+
+/// A field to change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Advice {
+    /// Whose; `None` for the pod's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// The field, as it is written in the manifest below the container (or the pod's spec).
+    pub field: &'static str,
+    /// What it cost, at most.
+    pub cost_ms: u64,
+    /// In words.
+    pub text: String,
+}
+
+pub(super) fn of(trace: &Trace<'_>, start: Option<&Start>, stop: Option<&Stop>) -> Vec<Advice> {
+    let mut out = Vec::new();
+    for link in start.iter().flat_map(|s| &s.chain) {
+        out.extend(link.container.as_deref().and_then(|name| on_start(trace, name, link)));
+    }
+    for link in stop.iter().flat_map(|s| &s.chain) {
+        out.extend(link.container.as_deref().and_then(|name| on_stop(trace, name, link)));
+    }
+    // What costs most comes first.
+    out.sort_by_key(|a| std::cmp::Reverse(a.cost_ms));
+    out
+}
+
+fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
+    let ms = link.ms();
+    let advice =
+        |field, cost_ms, text| Some(Advice { container: Some(name.to_owned()), field, cost_ms, text });
+    if ms < WORTH_MS {
+        return None;
+    }
+    let cost = clock(ms);
+    match link.kind {
+        LinkKind::StartupProbe => probe(trace, name, link, "startup"),
+        LinkKind::ReadinessProbe => probe(trace, name, link, "readiness"),
+        LinkKind::Pull => advice(
+            "image",
+            ms,
+            format!(
+                "`{name}`'s image took {cost} to pull while everything waited for it; pull it beforehand with imagePullPolicy: IfNotPresent, or use a smaller image"
+            ),
+        ),
+        LinkKind::PostStart => advice(
+            "lifecycle.postStart",
+            ms,
+            format!(
+                "`{name}`'s postStart hook took {cost}, and nothing that waits for `{name}` starts before it has ended"
+            ),
+        ),
+        LinkKind::BackOff => advice(
+            "command",
+            ms,
+            format!(
+                "`{name}` failed and was started again {cost} later; if it fails because something is not there yet, let it wait in itself or start after it (outrigger.dev/depends-on): back-off doubles with every failure"
+            ),
+        ),
+        LinkKind::Retry => advice("image", ms, format!("{}: it cost {cost}", link.text)),
+        _ => None,
+    }
+}
+
+/// What a probe's timing cost.
+fn probe(trace: &Trace<'_>, name: &str, link: &Link, kind: &str) -> Option<Advice> {
+    let probes: Vec<_> = trace
+        .of(name)
+        .filter(|l| {
+            l.event == "probe" && l.text("kind") == Some(kind) && (link.from_ms..=link.to_ms).contains(&l.at)
+        })
+        .collect();
+    let passed = probes.iter().rfind(|l| l.text("outcome") == Some("success"))?.at;
+    let failures: Vec<u64> =
+        probes.iter().filter(|l| l.text("outcome") != Some("success")).map(|l| l.at).collect();
+    let startup = kind == "startup";
+    let container = Some(name.to_owned());
+    let Some(&last) = failures.last() else {
+        // The first attempt passed: what was before it was no failing probe.
+        let delay = passed.saturating_sub(link.from_ms);
+        let field =
+            if startup { "startupProbe.initialDelaySeconds" } else { "readinessProbe.initialDelaySeconds" };
+        let text = format!(
+            "`{name}`'s {kind}Probe passed at its first attempt, {} after the container ran; if initialDelaySeconds held it back, leave it out and let periodSeconds: 1 find the moment",
+            clock(delay)
+        );
+        return (delay >= WORTH_MS).then_some(Advice { container, field, cost_ms: delay, text });
+    };
+    // Every failure of a startup probe is in the trace; of a readiness probe only those up to its verdict are.
+    let period = match failures.windows(2).map(|w| w[1] - w[0]).min() {
+        Some(period) => period,
+        None if startup => passed - last.min(passed),
+        None => return None,
+    };
+    let seconds = (period + 500) / 1_000;
+    if seconds < 2 {
+        return None;
+    }
+    let field = if startup { "startupProbe.periodSeconds" } else { "readinessProbe.periodSeconds" };
+    let cost_ms = period.min(passed - last.min(passed));
+    let text = format!(
+        "`{name}`'s {kind}Probe period of {seconds} s cost up to {}: it failed at {} and next asked at {}; with periodSeconds: 1 it would cost at most 1 s",
+        clock(cost_ms),
+        clock(passed - cost_ms),
+        clock(passed)
+    );
+    Some(Advice { container, field, cost_ms, text })
+}
+
+fn on_stop(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
+    let ms = link.ms();
+    let container = Some(name.to_owned());
+    if ms < WORTH_MS {
+        return None;
+    }
+    match link.kind {
+        LinkKind::Term => {
+            let killed =
+                trace.of(name).any(|l| l.event == "killing" && (link.from_ms..=link.to_ms).contains(&l.at));
+            killed.then(|| Advice {
+                container,
+                field: "lifecycle.stopSignal",
+                cost_ms: ms,
+                text: format!("`{name}` ignored TERM for {} until it was killed; let its program end on TERM (process 1 ignores it unless it has a handler), name the signal it does end on in lifecycle.stopSignal, or lower terminationGracePeriodSeconds", clock(ms)),
+            })
+        }
+        LinkKind::PreStop => Some(Advice {
+            container,
+            field: "lifecycle.preStop",
+            cost_ms: ms,
+            text: format!(
+                "`{name}`'s preStop hook used {} of the grace, and `{name}` gets TERM only after it",
+                clock(ms)
+            ),
+        }),
+        _ => None,
+    }
+}

@@ -1,0 +1,107 @@
+//! The critical chain of a stop: who used the grace.
+
+use super::{LinkKind, Stop, Trace, Walk};
+use crate::timeline::clock;
+
+/// More steps than any pod has containers; see [`super::start`].
+const STEPS_MAX: usize = 10_000;
+
+pub(super) fn of(trace: &Trace<'_>) -> Option<Stop> {
+    let begun = trace.stop_begun()?;
+    let since = |event: &'static str| {
+        trace.lines.iter().filter(move |l| l.event == event && l.at >= begun.at && l.container.is_some())
+    };
+    let mut killed: Vec<String> = Vec::new();
+    for name in since("killing").filter_map(|l| l.container) {
+        if !killed.iter().any(|k| k == name) {
+            killed.push(name.to_owned());
+        }
+    }
+    let over = since("exited").max_by_key(|l| l.at);
+    let chain = match over.and_then(|l| Some((l.container?, l.at))) {
+        Some((name, at)) => chain(trace, name, begun.at, at),
+        None => Vec::new(),
+    };
+    Some(Stop {
+        cause: begun.text("cause").unwrap_or("stop").to_owned(),
+        at_ms: begun.at,
+        grace_ms: begun.number("grace_ms"),
+        took_ms: over.map_or(0, |l| l.at - begun.at),
+        killed,
+        chain,
+    })
+}
+
+fn chain(trace: &Trace<'_>, name: &str, begun: u64, at: u64) -> Vec<super::Link> {
+    let mut walk = Walk::from(at);
+    let mut name = name.to_owned();
+    let mut seen = vec![name.clone()];
+    for _ in 0..STEPS_MAX {
+        exit(trace, &name, begun, &mut walk);
+        let Some(next) = turn(trace, &name, begun, &mut walk) else { break };
+        if seen.contains(&next) {
+            break;
+        }
+        seen.push(next.clone());
+        name = next;
+    }
+    walk.finish(begun, &name)
+}
+
+/// Explains the end of a container: TERM to exit, and the preStop hook before.
+fn exit(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) {
+    let at = walk.at;
+    let within = |event: &str| trace.of(name).rfind(|l| l.event == event && (begun..=at).contains(&l.at));
+    let kill = within("killing").map(|l| l.at);
+    match (within("terminating"), kill) {
+        (Some(term), Some(kill)) => {
+            let text = format!(
+                "`{name}` does not end on TERM and is killed after {}",
+                clock(kill - term.at.min(kill))
+            );
+            walk.back(Some(name), LinkKind::Term, term.at, text);
+        }
+        (Some(term), None) => {
+            walk.back(Some(name), LinkKind::Term, term.at, format!("`{name}` ends after TERM"));
+        }
+        (None, Some(kill)) => walk.back(Some(name), LinkKind::Term, kill, format!("`{name}` is killed")),
+        (None, None) => {}
+    }
+    hook(trace, name, "preStop", begun, walk);
+}
+
+/// Explains a preStop hook that ended where the walk stands.
+fn hook(trace: &Trace<'_>, name: &str, which: &str, begun: u64, walk: &mut Walk) {
+    let is = |l: &&crate::timeline::Line<'_>, events: &[&str]| {
+        events.contains(&l.event) && l.text("hook") == Some(which) && (begun..=walk.at).contains(&l.at)
+    };
+    let Some(from) = trace.of(name).rfind(|l| is(l, &["hook-started"])).map(|l| l.at) else { return };
+    let cancelled = trace.of(name).rfind(|l| is(l, &["hook-cancelled"])).is_some_and(|l| l.at >= from);
+    let until = trace.of(name).rfind(|l| is(l, &["hook-ended", "hook-cancelled"])).map_or(walk.at, |l| l.at);
+    walk.back(Some(name), LinkKind::Wait, until, format!("`{name}` has ended its {which} hook and waits"));
+    let text = match cancelled {
+        true => format!("`{name}`'s {which} hook is given up"),
+        false => format!("`{name}` runs its {which} hook"),
+    };
+    walk.back(Some(name), LinkKind::PreStop, from, text);
+}
+
+/// The container whose exit let this one be told to stop.
+fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<String> {
+    let at = walk.at;
+    let wait = trace.of(name).rfind(|l| {
+        l.event == "waiting"
+            && matches!(l.text("for"), Some("stop-turn" | "first-pre-stop"))
+            && l.at >= begun
+            && l.at < at
+    })?;
+    let on = wait.text("on")?;
+    if wait.text("for") == Some("first-pre-stop") {
+        hook(trace, on, "first preStop", begun, walk);
+        return None;
+    }
+    let exited = trace.last(on, &["exited"], at)?.at;
+    let text = format!("`{name}` may stop now and is not told yet");
+    walk.back(Some(name), LinkKind::Wait, exited.max(begun), text);
+    Some(on.to_owned())
+}

@@ -1,0 +1,111 @@
+//! Events files: what `run --events` writes and `simulate -o json` prints, taken apart pod by pod.
+
+use serde_json::Value;
+use thiserror::Error;
+
+/// The trace of one pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodEvents {
+    /// Its name.
+    pub pod: String,
+    /// Its entries, in order.
+    pub entries: Vec<Value>,
+}
+
+/// Why an events file cannot be used.
+#[derive(Debug, Error)]
+pub enum EventsError {
+    /// A line that is no JSON object.
+    #[error(
+        "line {line} is not an event, expected a JSON object a line as `outrigger run --events` writes: {why}"
+    )]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Nothing in it.
+    #[error("there are no events in it")]
+    Empty,
+}
+
+/// Takes an events file apart, pods in the order they appear. A last line that was cut off is left out: the file may
+/// still be written to.
+///
+/// # Errors
+/// A line is not an event, or there is none.
+pub fn read_events(text: &str) -> Result<Vec<PodEvents>, EventsError> {
+    let mut pods: Vec<PodEvents> = Vec::new();
+    let mut add = |entry: Value| {
+        // What happens to a workload is not part of any pod's life.
+        if entry["workload"].is_string() {
+            return;
+        }
+        let pod = entry["pod"].as_str().unwrap_or_default();
+        // Entries of one pod mostly come in a row.
+        match pods.iter_mut().rev().find(|p| p.pod == pod) {
+            Some(found) => found.entries.push(entry),
+            None => pods.push(PodEvents { pod: pod.to_owned(), entries: vec![entry] }),
+        }
+    };
+    if let Some(played) = simulated(text) {
+        played.into_iter().for_each(&mut add);
+    } else {
+        let lines = text.lines().count();
+        for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            match serde_json::from_str::<Value>(line) {
+                Ok(entry) if entry["event"].is_string() => add(entry),
+                Ok(_) => {
+                    return Err(EventsError::Line { line: i + 1, why: "it has no \"event\"".to_owned() });
+                }
+                Err(_) if i + 1 == lines && !text.ends_with('\n') => {}
+                Err(error) => return Err(EventsError::Line { line: i + 1, why: error.to_string() }),
+            }
+        }
+    }
+    if pods.is_empty() { Err(EventsError::Empty) } else { Ok(pods) }
+}
+
+/// The entries of what `simulate -o json` printed, if it is that.
+fn simulated(text: &str) -> Option<Vec<Value>> {
+    let mut all: Value = serde_json::from_str(text).ok()?;
+    let pods = all.get_mut("pods")?.as_array_mut()?;
+    let traces = pods.iter_mut().filter_map(|pod| match pod.get_mut("trace").map(Value::take) {
+        Some(Value::Array(entries)) => Some(entries),
+        _ => None,
+    });
+    Some(traces.flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_taken_apart_and_a_cut_line_is_left_out() {
+        let text = "{\"pod\":\"a\",\"event\":\"x\"}\n{\"pod\":\"b\",\"event\":\"x\"}\n\n{\"pod\":\"a\",\"event\":\"y\"}\n{\"pod\":";
+        let pods = read_events(text).unwrap();
+        let found: Vec<_> = pods.iter().map(|p| (p.pod.as_str(), p.entries.len())).collect();
+        assert_eq!(found, [("a", 2), ("b", 1)]);
+    }
+
+    #[test]
+    fn what_is_no_event_is_named() {
+        for (text, expected) in [
+            ("{\"event\":\"x\"}\nhello\n", "line 2 is not an event"),
+            ("{}\n", "line 1 is not an event"),
+            ("", "there are no events"),
+            ("{\"version\":1,\"pods\":[]}", "there are no events"),
+        ] {
+            let error = read_events(text).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn simulations_are_events_too() {
+        let text = "{\"version\":1,\"pods\":[{\"trace\":[{\"pod\":\"a\",\"event\":\"x\"}]}]}";
+        assert_eq!(read_events(text).unwrap()[0].pod, "a");
+    }
+}

@@ -1,0 +1,52 @@
+//! Several pods in one file.
+
+use std::fmt::Write;
+
+use super::svg::{WIDTH, draw, escape, height};
+use super::{Scale, Timeline};
+
+/// The page around the pictures; it follows the reader's light or dark setting as they do.
+const STYLE: &str = "
+  :root { color-scheme: light dark }
+  body { margin: 2rem auto; max-width: 1180px; padding: 0 1rem; font: 15px system-ui, 'DejaVu Sans', sans-serif;
+    background: #f5f7fa; color: #1f2933 }
+  figure { margin: 0 0 1.5rem } figure > svg { display: block; width: 100%; height: auto }
+  rect[class]:hover, circle:hover, path:hover { opacity: 0.75 }
+  @media (prefers-color-scheme: dark) { body { background: #0d1117; color: #f5f7fa } }";
+
+/// One picture of all pods, one below the other.
+pub fn svg(timelines: &[Timeline], scale: Scale) -> String {
+    if let [one] = timelines {
+        return one.svg(scale);
+    }
+    let total: f64 = timelines.iter().map(|t| height(t) + GAP).sum();
+    let mut out =
+        format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {total}\" role=\"img\">\n");
+    let mut y = 0.0;
+    for timeline in timelines {
+        let height = height(timeline);
+        let picture = draw(timeline, scale);
+        let rest = picture.strip_prefix("<svg ").unwrap_or(&picture);
+        let _ = write!(out, "<svg y=\"{y}\" width=\"{WIDTH}\" height=\"{height}\" {rest}");
+        y += height + GAP;
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+/// Between two pods.
+const GAP: f64 = 16.0;
+
+/// A page that needs nothing else: a picture for each pod, whose parts tell more when pointed at.
+pub fn html(timelines: &[Timeline], scale: Scale) -> String {
+    let names: Vec<&str> = timelines.iter().map(|t| t.pod.as_str()).collect();
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>timeline of {}</title>\n<style>{STYLE}\n</style>\n</head>\n<body>\n",
+        escape(&names.join(", "))
+    );
+    for timeline in timelines {
+        let _ = writeln!(out, "<figure>\n{}</figure>", draw(timeline, scale));
+    }
+    out.push_str("</body>\n</html>\n");
+    out
+}
