@@ -488,7 +488,9 @@ impl Editor {
         // The entry stands behind a dash: the next one moves up, unless comments stand in between.
         let next = own.get(at + 1).map(|entry| entry.key_span.start);
         match next {
-            Some(next) if text[line_end(text, end)..next].trim().is_empty() => {
+            Some(next)
+                if text.get(line_end(text, end)..next).is_some_and(|between| between.trim().is_empty()) =>
+            {
                 Patch { start, end: next, with: String::new() }
             }
             _ => Patch {

@@ -41,6 +41,13 @@ fn show(diagnostics: &[Diagnostic], sources: &[SourceFile]) {
     to_json(few, sources);
 }
 
+/// Edits a text at places that follow from the text itself, so that a seed is a plain manifest.
+pub(crate) fn edit_anywhere(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let choice = bytes.iter().fold(7_u64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    edit(text, choice);
+}
+
 /// Edits the text at places chosen by `choice`. Each edit is either refused and changes nothing, or the text then says
 /// what was asked for; the editor checks that itself, so here only the surroundings are checked.
 pub(crate) fn edit(text: &str, choice: u64) {
