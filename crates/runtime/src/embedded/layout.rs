@@ -3,8 +3,9 @@
 //! ```text
 //! STATE/pods/SANDBOX/lock                 locked by the owning process for its life
 //!                   /sandbox.json         SandboxState
-//!                   /ns/{net,ipc,uts,pid} pinned namespaces (bind mounts)
-//!                   /shm                  the pod's /dev/shm (tmpfs)
+//!                   /ns                   tmpfs with the pod's mounts
+//!                      /{net,ipc,uts,pid} pinned namespaces (bind mounts)
+//!                      /shm               the pod's /dev/shm (tmpfs)
 //!                   /containers/ID/state.json, sock, upper, work (rootfs: a copy, where overlayfs is refused)
 //! ```
 

@@ -24,7 +24,7 @@ pub mod images;
 mod layout;
 mod link;
 pub mod network;
-mod orphans;
+pub(crate) mod orphans;
 mod program;
 mod protocol;
 mod runtime;

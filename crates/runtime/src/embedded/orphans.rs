@@ -93,6 +93,18 @@ fn clean_pod(id: &str, dir: &Path, hierarchies: &Hierarchies) -> io::Result<()> 
     kill_and_wait(states.iter().filter_map(|state| state.shim));
     kill_and_wait(states.iter().filter_map(|state| state.init));
     sandbox::remove(id, dir, hierarchies).map_err(|fault| io::Error::other(fault.text))?;
+    remove_tree(dir)
+}
+
+/// Removes the directory of a pod none of whose containers is left, unless it has an owner.
+pub(crate) fn remove_dir(dir: &Path) -> io::Result<()> {
+    match dir.join("lock").exists() {
+        true => try_claim(dir)?.map_or(Ok(()), |_lock| remove_tree(dir)),
+        false => Ok(()),
+    }
+}
+
+fn remove_tree(dir: &Path) -> io::Result<()> {
     for mount in mounts_below(dir) {
         layout::unmount_all(&mount);
     }

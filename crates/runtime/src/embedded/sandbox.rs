@@ -25,8 +25,12 @@ pub(crate) fn create(
 ) -> Result<SandboxState, Fault> {
     let dir = &spec.pod_dir;
     let what = || format!("cannot make {}", dir.display());
-    fs::create_dir_all(dir.join("ns")).creating(what)?;
+    if dir.join("ns").exists() {
+        // What an attempt that failed half-way left.
+        remove(&spec.id.0, dir, hierarchies)?;
+    }
     fs::create_dir_all(dir.join("containers")).creating(what)?;
+    mount_pins(&dir.join("ns")).creating(what)?;
     let own_network = spec.network != NetworkMode::Host;
     let mut state = SandboxState {
         id: spec.id.clone(),
@@ -49,7 +53,7 @@ pub(crate) fn create(
         state.hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
     }
     if !spec.host_ipc {
-        state.shm = dir.join("shm");
+        state.shm = dir.join("ns/shm");
         mount_shm(&state.shm).creating(|| "cannot make the pod's /dev/shm")?;
     }
     pin_namespaces(&state, spec)?;
@@ -90,6 +94,14 @@ fn start_pause(
     child.wait()?;
     let pid = pid.parse().map_err(|_| io::Error::other("its first process did not start"))?;
     ProcessRecord::of(pid).ok_or_else(|| io::Error::other("its first process ended"))
+}
+
+/// Mounts the directory that all mounts of the sandbox are in, so that one call takes all of them away: each costs the
+/// kernel a grace period.
+fn mount_pins(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(mount("pod", path, "tmpfs", flags, c"mode=700,size=64k")?)
 }
 
 fn mount_shm(path: &Path) -> io::Result<()> {
@@ -192,12 +204,9 @@ pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<
     {
         sys::kill_and_wait(&[pause.pid], Duration::from_secs(2));
     }
-    for name in ["net", "ipc", "uts", "pid"] {
-        layout::unmount_all(&dir.join("ns").join(name));
-    }
-    layout::unmount_all(&dir.join("shm"));
+    layout::unmount_all(&dir.join("ns"));
     remove_cgroup(hierarchies, &path);
-    for name in ["ns", "containers", "shm"] {
+    for name in ["ns", "containers"] {
         let path = dir.join(name);
         layout::remove_tree(&path)
             .map_err(|error| Fault::other(format!("cannot remove {}: {error}", path.display())))?;
@@ -228,5 +237,6 @@ fn remove_cgroup(hierarchies: &Hierarchies, path: &str) {
             tracing::warn!(path, "a cgroup is still in use");
             return;
         }
+        std::thread::yield_now();
     }
 }

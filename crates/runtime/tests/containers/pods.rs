@@ -11,7 +11,9 @@ use outrigger_runtime::{
     ExecRequest, Mount, NetworkMode, Propagation, Runtime as _, RuntimeError, SandboxId,
 };
 
-use crate::support::{DEADLINE, Pod, assert_nothing_left, eventually, log_text, runtime, sandbox_spec};
+use crate::support::{
+    DEADLINE, Pod, ROOTFS_VARIABLE, assert_nothing_left, eventually, log_text, rootfs, runtime, sandbox_spec,
+};
 
 crate::trials![
     namespaces_are_shared_within_the_pod,
@@ -262,6 +264,7 @@ async fn owner(state_dir: &Path) -> (tokio::process::Child, SandboxId) {
     let owner = tokio::process::Command::new("/proc/self/exe")
         .arg("own-a-pod")
         .arg(state_dir)
+        .env(ROOTFS_VARIABLE, rootfs())
         .stdout(Stdio::null())
         .kill_on_drop(true)
         .spawn()

@@ -45,8 +45,15 @@ where
     })
 }
 
+/// Tells helper processes where the root file system is.
+pub(crate) const ROOTFS_VARIABLE: &str = "OUTRIGGER_TEST_ROOTFS";
+
 /// A root file system of one busybox.
 static ROOTFS: LazyLock<PathBuf> = LazyLock::new(|| {
+    // A helper process uses that of the test, which outlives it.
+    if let Some(given) = std::env::var_os(ROOTFS_VARIABLE) {
+        return given.into();
+    }
     // Kept for the whole run and named after it; removed by the next run that finds it stale.
     let base = std::env::temp_dir().join("outrigger-test-rootfs");
     fs::create_dir_all(&base).expect("temporary directory");

@@ -60,6 +60,9 @@ pub(super) fn apply_v1(controller: &str, dir: &Path, resources: &Resources) -> i
 
 /// Hands controllers down from the root to the children of `path`.
 pub(super) fn enable_v2(root: &Path, path: &str, controllers: &[&str]) -> io::Result<()> {
+    if controllers.is_empty() {
+        return Ok(());
+    }
     let wanted: Vec<String> = controllers.iter().map(|name| format!("+{name}")).collect();
     let wanted = wanted.join(" ");
     let mut dir = root.to_path_buf();

@@ -4,7 +4,7 @@
 //! container's root as `/` (`RESOLVE_IN_ROOT`), and mounts are attached to the descriptor that came out of it, never to
 //! a path that could be swapped in between.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -14,6 +14,9 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
+
+/// Longest part of a user or group table that is read.
+const TABLE_MAX: u64 = 4 << 20;
 
 /// Links followed while directories are created, before it is called a loop.
 const LINKS_MAX: u32 = 40;
@@ -37,10 +40,10 @@ impl Root {
         self.open(path, OFlags::PATH)
     }
 
-    /// Opens `path` for reading.
+    /// The beginning of a text file, longer than any such file is.
     pub(crate) fn read_to_string(&self, path: &str) -> io::Result<String> {
         let fd = self.open(Path::new(path), OFlags::RDONLY | OFlags::NONBLOCK)?;
-        io::read_to_string(std::fs::File::from(fd))
+        io::read_to_string(std::fs::File::from(fd).take(TABLE_MAX))
     }
 
     fn open(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
