@@ -411,6 +411,20 @@ impl<'p> Checker<'p> {
         }
     }
 
+    /// Whoever is to start and does not carries a reason.
+    fn check_reasons(&mut self, decision: &Decision, now: Time) {
+        if self.over || self.stop.is_some() || self.rerun.is_some() {
+            return;
+        }
+        for i in 0..self.books.len() {
+            let waits = !self.books[i].alive && self.gone_for_good(i).is_none();
+            if waits && decision.wait_of(i).is_none() {
+                let name = self.name(i);
+                self.broken(5, now, format!("`{name}` waits and nobody says why"));
+            }
+        }
+    }
+
     fn stop_requested(&mut self, grace_ms: u64, now: Time) {
         let new = StopBook { deadline: now + grace_ms, grace_ms };
         self.stop = Some(match self.stop {
@@ -555,7 +569,7 @@ impl Watch for Checker<'_> {
         if self.stop.is_none() && self.rerun.is_none() && self.all_done() {
             self.broken(3, now, "all that keeps the pod alive is finished, and it goes on".into());
         }
-        // Said once is enough.
+        self.check_reasons(decision, now);
         for i in 0..self.books.len() {
             if self.books[i].alive != obs.containers[i].state.is_alive() {
                 let name = self.name(i);
