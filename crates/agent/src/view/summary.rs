@@ -3,7 +3,7 @@
 use outrigger_lifecycle::{Role, Span};
 
 use super::ledger::{Account, Ended, Ledger, On, PodAccount};
-use super::line::{Line, Paint, columns, wrap};
+use super::line::{Line, Paint, columns, cut, wrap};
 use super::words::{signal, span};
 
 /// Pods that are told in full.
@@ -56,7 +56,7 @@ fn totals(pods: &[PodAccount]) -> String {
 }
 
 fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
-    lines.push(verdict(pod).cut(width));
+    verdict(pod, width, lines);
     let name_max = if width < 40 { 10 } else { 32 };
     let names = pod.containers.iter().map(|c| columns(&c.name)).max().unwrap_or(0).min(name_max);
     let ends: Vec<(Paint, String)> = pod.containers.iter().map(how_ended).collect();
@@ -98,25 +98,30 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
     }
 }
 
-/// The first line of a pod: how it ended, after how long, and why.
-fn verdict(pod: &PodAccount) -> Line {
-    let mut line = Line::of(Paint::Bold, &pod.name);
+/// How a pod ended, after how long, and why.
+fn verdict(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
     let (paint, word) = match pod.phase.as_deref() {
         Some("Succeeded") => (Paint::Good, "succeeded"),
         Some("Failed") => (Paint::Bad, "failed"),
         Some(_) | None => (Paint::Busy, "ended"),
     };
-    line.push(Paint::Plain, " ");
-    line.push(paint, word);
-    line.push(Paint::Plain, &format!(" after {}", span(pod.took_ms())));
+    let name = cut(&pod.name, width.saturating_sub(word.len() + 1).max(4));
+    let mut line = Line::of(Paint::Bold, &name).with(Paint::Plain, " ").with(paint, word);
     let stopped = pod.stop.as_ref().filter(|s| s.cause != "completed").map(|s| s.message.clone());
     let failed = pod.phase.as_deref() == Some("Failed");
     let culprit = pod.culprit().filter(|_| failed);
     let culprit = culprit.map(|c| format!("`{}` ended with {}", c.name, how_ended(c).1));
-    if let Some(why) = stopped.or(culprit) {
-        line.push(Paint::Plain, &format!(": {why}"));
-    }
-    line
+    let why = stopped.or(culprit).map_or(String::new(), |why| format!(": {why}"));
+    let rest = format!("after {}{why}", span(pod.took_ms()));
+    let below = match line.width() + 1 + columns(&rest) <= width {
+        true => {
+            line.push(Paint::Plain, &format!(" {rest}"));
+            Vec::new()
+        }
+        false => wrap(&rest, width.saturating_sub(2), 6),
+    };
+    lines.push(line.cut(width));
+    lines.extend(below.iter().map(|text| Line::of(Paint::Plain, &format!("  {text}"))));
 }
 
 fn how_ended(c: &Account) -> (Paint, String) {
