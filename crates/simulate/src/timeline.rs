@@ -221,8 +221,8 @@ impl Timeline {
         svg::draw(self, scale)
     }
 
-    /// Where a moment lies, from 0 to 1, for every moment.
-    fn places(&self, scale: Scale) -> BTreeMap<u64, f64> {
+    /// Where moments lie, from 0 to 1.
+    fn places(&self, scale: Scale) -> Places {
         let mut place = 0.0;
         let mut places = BTreeMap::new();
         let mut before = self.moments.first().copied().unwrap_or(0);
@@ -241,7 +241,23 @@ impl Timeline {
                 *at /= place;
             }
         }
-        places
+        Places(places)
+    }
+}
+
+/// Where every moment at which something happened lies.
+struct Places(BTreeMap<u64, f64>);
+
+impl Places {
+    /// Where a moment lies, also one between two at which something happened.
+    fn of(&self, at: u64) -> f64 {
+        let before = self.0.range(..=at).next_back();
+        let after = self.0.range(at..).next();
+        match (before, after) {
+            (Some((a, x)), Some((b, y))) if a < b => x + (y - x) * (at - a) as f64 / (b - a) as f64,
+            (Some((_, x)), _) | (None, Some((_, x))) => *x,
+            (None, None) => 0.0,
+        }
     }
 }
 

@@ -97,24 +97,27 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, kind: &str) -> Option<Advic
         );
         return (delay >= WORTH_MS).then_some(Advice { container, field, cost_ms: delay, text });
     };
-    // Every failure of a startup probe is in the trace; of a readiness probe only those up to its verdict are.
-    let period = match failures.windows(2).map(|w| w[1] - w[0]).min() {
-        Some(period) => period,
-        None if startup => passed - last.min(passed),
+    // Every failure of a startup probe is in the trace; of a readiness probe only those up to its verdict are. The first
+    // attempts may come closer together than the period, never further apart.
+    let gap = passed - last.min(passed);
+    let regular = failures.windows(2).map(|w| w[1] - w[0]).max();
+    let period = match regular {
+        Some(regular) if startup => regular.max(gap),
+        Some(regular) => regular,
+        None if startup => gap,
         None => return None,
     };
-    let seconds = (period + 500) / 1_000;
-    if seconds < 2 {
+    let (cost_ms, seconds) = (gap.min(period), (period + 500) / 1_000);
+    if seconds < 2 || cost_ms < WORTH_MS {
         return None;
     }
     let field = if startup { "startupProbe.periodSeconds" } else { "readinessProbe.periodSeconds" };
-    let cost_ms = period.min(passed - last.min(passed));
-    let text = format!(
-        "`{name}`'s {kind}Probe period of {seconds} s cost up to {}: it failed at {} and next asked at {}; with periodSeconds: 1 it would cost at most 1 s",
-        clock(cost_ms),
-        clock(passed - cost_ms),
-        clock(passed)
-    );
+    let cost = clock(cost_ms);
+    let what = match regular {
+        Some(_) => format!("`{name}`'s {kind}Probe period of {seconds} s cost up to {cost}"),
+        None => format!("`{name}`'s {kind}Probe asked again only {cost} after it had failed"),
+    };
+    let text = format!("{what}; with periodSeconds: 1 it would cost at most 1 s");
     Some(Advice { container, field, cost_ms, text })
 }
 

@@ -35,10 +35,7 @@ pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
     let left = names.clamp(5, NAME_MAX) + 1;
     let cells = width.saturating_sub(left).max(20);
     let places = timeline.places(scale);
-    let column = |at: u64| {
-        let place = places.range(..=at).next_back().map_or(0.0, |(_, p)| *p);
-        ((place * (cells - 1) as f64).round() as usize).min(cells - 1)
-    };
+    let column = |at: u64| ((places.of(at) * (cells - 1) as f64).round() as usize).min(cells - 1);
     let mut out = String::new();
     let _ = writeln!(out, "{:left$}{}", "", axis(timeline, cells, &column).trim_end());
     if !timeline.phases.is_empty() {

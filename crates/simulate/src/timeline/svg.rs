@@ -10,6 +10,8 @@ const RIGHT: f64 = 30.0;
 const TOP: f64 = 92.0;
 const LANE: f64 = 40.0;
 const BAR: f64 = 18.0;
+/// The second line of the legend.
+const NOTE: f64 = 18.0;
 
 /// Colours follow the reader's light or dark setting; shapes and titles carry the meaning for those who see none.
 /// Plain colours, no variables: not every viewer is a browser.
@@ -33,15 +35,12 @@ const STYLE: &str = "
 
 /// How tall the picture of a trace is.
 pub(super) fn height(timeline: &Timeline) -> f64 {
-    TOP + timeline.lanes.len() as f64 * LANE + 62.0
+    TOP + timeline.lanes.len() as f64 * LANE + 62.0 + NOTE
 }
 
 pub(super) fn draw(timeline: &Timeline, scale: Scale) -> String {
     let places = timeline.places(scale);
-    let x = |at: u64| {
-        let place = places.range(..=at).next_back().map_or(0.0, |(_, p)| *p);
-        LEFT + place * (WIDTH - LEFT - RIGHT)
-    };
+    let x = |at: u64| LEFT + places.of(at) * (WIDTH - LEFT - RIGHT);
     let height = height(timeline);
     let mut out = String::new();
     let _ = writeln!(
@@ -95,7 +94,7 @@ pub(super) fn draw(timeline: &Timeline, scale: Scale) -> String {
             escape(&opening.need)
         );
     }
-    legend(&mut out, height - 26.0, scale);
+    legend(&mut out, height - 26.0 - NOTE, scale);
     out.push_str("</svg>\n");
     out
 }
@@ -111,7 +110,7 @@ fn axis(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64, height: 
             out,
             "<path class=\"tick\" d=\"M{place:.1} {:.1}V{:.1}\"/><text class=\"soft\" text-anchor=\"middle\" x=\"{place:.1}\" y=\"{:.1}\">{text}</text>",
             TOP - 8.0,
-            height - 62.0,
+            height - 62.0 - NOTE,
             TOP - 14.0
         );
         free_from = place + 14.0 + text.len() as f64 * 6.5;
@@ -235,7 +234,8 @@ fn legend(out: &mut String, y: f64, scale: Scale) {
     let squeezed = if scale == Scale::Compressed { "; long pauses are drawn short" } else { "" };
     let _ = writeln!(
         out,
-        "<text class=\"soft\" x=\"{x:.0}\" y=\"{y:.0}\">bars TERM, KILL; circle exit 0, cross failed, dots probes, arrows gates{squeezed}</text>"
+        "<text class=\"soft\" x=\"20\" y=\"{:.0}\">bars are TERM and KILL, circles exit 0, crosses failures, dots probes, arrows gates{squeezed}</text>",
+        y + NOTE
     );
 }
 
