@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use serde::Serialize;
 
 /// With many pods, changes within this time share one replacement of the file.
 const GATHER: Duration = Duration::from_millis(10);
@@ -37,25 +38,30 @@ impl EventsFile {
     }
 }
 
-/// The status file: one Pod, or a List of all.
+/// The status file: one Pod, or a List of all there is.
 #[derive(Clone)]
-pub(crate) struct Board(Option<Arc<Mutex<Pods>>>);
+pub(crate) struct Board(Option<Arc<Mutex<Objects>>>);
 
-struct Pods {
+struct Objects {
     path: PathBuf,
-    /// As JSON.
+    /// There is one Pod and nothing else.
+    alone: bool,
+    /// As JSON: workloads, then pods in the order they were made.
+    workloads: Vec<String>,
     pods: Vec<String>,
     /// A replacement is under way.
     scheduled: bool,
 }
 
 impl Board {
-    /// A board for a number of pods.
-    pub(crate) fn new(path: Option<&Path>, pods: usize) -> Self {
+    /// A board for one Pod, `alone`, or for whatever comes.
+    pub(crate) fn new(path: Option<&Path>, alone: bool) -> Self {
         Board(path.map(|path| {
-            Arc::new(Mutex::new(Pods {
+            Arc::new(Mutex::new(Objects {
                 path: path.to_owned(),
-                pods: vec![String::new(); pods],
+                alone,
+                workloads: Vec::new(),
+                pods: Vec::new(),
                 scheduled: false,
             }))
         }))
@@ -68,16 +74,25 @@ impl Board {
 
     /// Puts a pod up as it is now.
     pub(crate) fn put(&self, index: usize, pod: &Pod) {
+        self.place(pod, |objects| slot(&mut objects.pods, index));
+    }
+
+    /// Puts a workload up as it is now.
+    pub(crate) fn put_object(&self, index: usize, workload: &impl Serialize) {
+        self.place(workload, |objects| slot(&mut objects.workloads, index));
+    }
+
+    fn place(&self, object: &impl Serialize, slot: impl Fn(&mut Objects) -> &mut String) {
         let Some(board) = &self.0 else { return };
-        let mut pods = lock(board);
-        pods.pods[index] = match serde_json::to_string(pod) {
+        let mut objects = lock(board);
+        *slot(&mut objects) = match serde_json::to_string(object) {
             Ok(text) => text,
             Err(e) => return tracing::warn!("cannot write a status: {e}"),
         };
-        if pods.pods.len() == 1 {
-            pods.replace();
-        } else if !pods.scheduled {
-            pods.scheduled = true;
+        if objects.alone {
+            objects.replace();
+        } else if !objects.scheduled {
+            objects.scheduled = true;
             let board = board.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(GATHER).await;
@@ -94,13 +109,22 @@ impl Board {
     }
 }
 
-impl Pods {
+fn slot(list: &mut Vec<String>, index: usize) -> &mut String {
+    if list.len() <= index {
+        list.resize(index + 1, String::new());
+    }
+    &mut list[index]
+}
+
+impl Objects {
     fn replace(&mut self) {
         self.scheduled = false;
         let text = match self.pods.as_slice() {
-            [one] => one.clone(),
-            all => {
-                let known: Vec<&str> = all.iter().map(String::as_str).filter(|p| !p.is_empty()).collect();
+            [one] if self.alone => one.clone(),
+            [] if self.alone => return,
+            pods => {
+                let all = self.workloads.iter().chain(pods);
+                let known: Vec<&str> = all.map(String::as_str).filter(|o| !o.is_empty()).collect();
                 format!(
                     r#"{{"apiVersion":"v1","kind":"List","metadata":{{}},"items":[{}]}}"#,
                     known.join(",")
@@ -140,9 +164,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status.json");
         let read = || -> Value { serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap() };
-        Board::new(Some(&path), 1).put(0, &pod("a"));
+        Board::new(Some(&path), true).put(0, &pod("a"));
         assert_eq!((&read()["kind"], &read()["metadata"]["name"]), (&json!("Pod"), &json!("a")));
-        let board = Board::new(Some(&path), 2);
+        let board = Board::new(Some(&path), false);
         board.put(1, &pod("b"));
         board.put(0, &pod("a"));
         board.finish();

@@ -6,6 +6,7 @@
 
 mod board;
 mod clock;
+mod crew;
 mod env;
 mod expand;
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod text;
 mod view;
 mod volumes;
 mod worker;
+mod workload;
 
-pub use output::{Colors, Format, Output};
-pub use run::{PlannedPod, RunError, RunOptions, RunResult, run};
+pub use output::{Colors, Format, Messages, Output};
+pub use run::{PlannedPod, RunError, RunOptions, RunResult, Work, run};

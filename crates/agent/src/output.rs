@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::clock::Clock;
 use crate::logs::parse_line;
 use crate::view::live::{self, Stage, Stdout};
-use crate::view::{Ledger, Line, Look, Paint, PodView, Told, Weight, scrub, summary, tell};
+use crate::view::{Line, Look, Paint, PodView, Told, Weight, scrub, summary, tell};
 
 /// Columns for names in front of lines; longer ones stick out.
 const LABEL_MAX: usize = 24;
@@ -59,6 +59,9 @@ pub(crate) enum Chunk {
     Close(Vec<u8>, oneshot::Sender<()>),
 }
 
+/// Beginnings of lines, by pod and container.
+type Partials = BTreeMap<(Arc<str>, Arc<str>), Vec<u8>>;
+
 /// Where a run's output goes. Cheap to clone.
 #[derive(Clone)]
 pub struct Output {
@@ -71,7 +74,7 @@ pub struct Output {
     room: Arc<Semaphore>,
     stage: Stage,
     /// Beginnings of lines, by pod and container.
-    partial: Arc<Mutex<BTreeMap<(Arc<str>, Arc<str>), Vec<u8>>>>,
+    partial: Arc<Mutex<Partials>>,
     zone: jiff::tz::TimeZone,
 }
 
@@ -136,24 +139,29 @@ impl Output {
         Ok(Output { format, quiet, many, colors, tx, room, stage, partial: Arc::default(), zone })
     }
 
-    /// Says which pods there are, in the order they are spoken of later, and follows the terminal's size.
-    pub(crate) fn begin<'a>(&self, pods: impl Iterator<Item = (&'a str, &'a Plan)>) -> io::Result<()> {
-        let pods: Vec<(&str, &Plan)> = pods.collect();
+    /// Begins to follow the terminal's size, where somebody watches.
+    pub(crate) fn begin(&self) -> io::Result<()> {
+        match self.format {
+            Format::Live => self.watch_terminal(),
+            Format::Plain | Format::Json => Ok(()),
+        }
+    }
+
+    /// Says that there is another pod; the order is the one they are spoken of in later.
+    pub(crate) fn join(&self, pod: &str, plan: &Plan) {
         let mut scene = self.stage.scene();
-        scene.ledger = Ledger::new(pods.iter().copied());
-        let labels = pods.iter().flat_map(|(pod, plan)| {
-            let own = self.label(pod, None).len();
-            plan.containers.iter().map(|c| self.label(pod, Some(&c.name)).len()).chain([own])
-        });
-        scene.label = labels.max().unwrap_or(0).min(LABEL_MAX);
+        scene.ledger.join(pod, plan);
+        let own = self.label(pod, None).len();
+        let labels = plan.containers.iter().map(|c| self.label(pod, Some(&c.name)).len());
+        let widest = labels.fold(own, usize::max).min(LABEL_MAX);
+        scene.label = scene.label.max(widest);
         if self.format != Format::Live {
-            return Ok(());
+            return;
         }
         let now = Clock::start().now().time;
-        let view = |(pod, plan): (&str, &Plan)| PodView::new(pod.into(), Arc::new(plan.clone()), now);
-        scene.pods = pods.into_iter().map(view).collect();
+        scene.pods.push(PodView::new(pod.into(), Arc::new(plan.clone()), now));
         drop(scene);
-        self.watch_terminal()
+        self.changed();
     }
 
     fn watch_terminal(&self) -> io::Result<()> {
@@ -226,6 +234,19 @@ impl Output {
             }
             Format::Plain | Format::Live => tell(object),
         };
+        self.show(exact, object, told);
+    }
+
+    /// Shows one trace entry of a workload, given as JSON and told.
+    pub(crate) fn workload_entry(&self, exact: Duration, object: &Value, told: Told) {
+        match self.format {
+            Format::Json if self.quiet => {}
+            Format::Json => self.send(Chunk::Out(format!("{object}\n").into_bytes(), 0)),
+            Format::Plain | Format::Live => self.show(exact, object, Some(told)),
+        }
+    }
+
+    fn show(&self, exact: Duration, object: &Value, told: Option<Told>) {
         let least = match self.format {
             _ if self.quiet => Weight::Trouble,
             Format::Live => Weight::News,
@@ -250,7 +271,10 @@ impl Output {
                 Look { colors: self.colors.err, unicode: true }
             }
         };
-        let label = self.label(pod, container);
+        let label = match object["workload"].as_str() {
+            Some(workload) => workload.to_owned(),
+            None => self.label(pod, container),
+        };
         let fill = " ".repeat(width.saturating_sub(label.len()));
         line.push(place.map_or(Paint::Bold, Paint::Name), &label);
         line.push(Paint::Dim, &fill);
@@ -279,6 +303,11 @@ impl Output {
         if !self.quiet {
             self.send(Chunk::Err(format!("{text}\n").into_bytes()));
         }
+    }
+
+    /// A writer for messages of the process itself, so that they do not get into the view's way.
+    pub fn writer(&self) -> Messages {
+        Messages(self.clone())
     }
 
     fn clock(&self, exact: Duration) -> String {
@@ -354,6 +383,7 @@ impl Output {
                 self.summary(live::size().columns.saturating_sub(1), self.colors.out, speaks_unicode())
             }
         };
+        self.stage.close();
         let (done, wait) = oneshot::channel();
         self.send(Chunk::Close(summary.into_bytes(), done));
         let _ = wait.await;
@@ -363,6 +393,24 @@ impl Output {
         let scene = self.stage.scene();
         let lines = summary(&scene.ledger, &scene.written, width);
         lines.iter().map(|line| format!("{}\n", line.render(Look { colors, unicode }))).collect()
+    }
+}
+
+/// Takes messages of the process itself, each written whole: above the view while there is one, else to standard
+/// error.
+pub struct Messages(Output);
+
+impl Write for Messages {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.is_live() && !self.0.stage.is_closed() {
+            true => self.0.send(Chunk::Err(bytes.to_owned())),
+            false => io::stderr().write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -80,9 +80,7 @@ impl PodContext {
             NetworkMode::Private => host_ports(&containers)?,
             _ => Vec::new(),
         };
-        if index == 0 {
-            ports.extend(options.publish.iter().cloned());
-        }
+        ports.extend(options.publish.iter().cloned());
         let qos = qos(spec);
         let oom = |i: usize| oom_score_adj(spec, plan, i, qos, host.memory_bytes);
         let oom_score_adj = (0..containers.len()).map(oom).collect();

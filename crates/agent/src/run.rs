@@ -3,19 +3,18 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use outrigger_lifecycle::{Phase, Plan};
-use outrigger_manifest::{Companions, PodManifest};
+use outrigger_lifecycle::{Phase, Plan, Time};
+use outrigger_manifest::{Companions, PodManifest, Workload};
 use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use crate::board::{Board, EventsFile};
-use crate::fields::Host;
+use crate::clock::Clock;
+use crate::crew::{Crew, Happened};
 use crate::logs::Logs;
 use crate::output::Output;
-use crate::pod::PodContext;
-use crate::worker::{PodResult, Sinks, StopOrder, Worker, remove_pod};
+use crate::worker::{PodResult, Sinks, StopOrder};
+use crate::workload::controllers;
 
 /// How a run is done.
 #[derive(Debug, Clone)]
@@ -34,7 +33,7 @@ pub struct RunOptions {
     pub pull: Option<PullPolicy>,
     /// The network of pods that do not ask for the host's.
     pub network: NetworkMode,
-    /// Ports of the first pod to be reached at the host, besides its `hostPort`s.
+    /// Ports of the pods to be reached at the host, besides their `hostPort`s; for runs of one pod at a time.
     pub publish: Vec<PublishedPort>,
 }
 
@@ -81,78 +80,101 @@ pub enum RunError {
 /// Exit code of a failure of Outrigger itself.
 const OWN_FAILURE: u8 = 125;
 
-/// Runs pods to their end. The first SIGINT or SIGTERM stops them gracefully, the second at once, the third kills.
+/// What is run.
+#[derive(Debug, Clone, Default)]
+pub struct Work {
+    /// Pods, in the order written. Those of one workload are alike: the first stands for all it will make.
+    pub pods: Vec<PlannedPod>,
+    /// What they come out of, as [`outrigger_manifest::Manifest::workloads`] has it.
+    pub workloads: Vec<Workload>,
+    /// What they may refer to.
+    pub companions: Companions,
+}
+
+/// Runs pods to their end, and workloads until they are complete, have failed or are stopped. The first SIGINT or
+/// SIGTERM stops everything gracefully, the second at once, the third kills.
 ///
 /// # Errors
-/// Nothing has been started when this fails.
+/// Nothing has been started when this fails, save [`RunError::Pod`] of a workload that has made pods before.
 pub async fn run<R: Runtime>(
-    pods: Vec<PlannedPod>,
-    companions: Companions,
+    work: Work,
     options: RunOptions,
     runtime: Arc<R>,
     output: Output,
 ) -> Result<RunResult, RunError> {
-    let options = Arc::new(options);
-    let companions = Arc::new(companions);
-    let host = Arc::new(Host::here());
+    let Work { pods, workloads, companions } = work;
     let events = EventsFile::create(options.events.as_deref())
         .map_err(|source| RunError::File { path: options.events.clone().unwrap_or_default(), source })?;
+    let alone = matches!(pods.as_slice(), [one] if one.manifest.origin.kind == "Pod");
     let sinks = Sinks {
         logs: Some(Logs::start(output.clone())?),
         output: output.clone(),
         events: Arc::new(events),
-        board: Board::new(options.status.as_deref(), pods.len()),
+        board: Board::new(options.status.as_deref(), alone),
+        news: None,
     };
-    output.begin(pods.iter().map(|pod| (pod.manifest.name(), &pod.plan)))?;
+    output.begin()?;
     for (what, path) in [("events", &options.events), ("status", &options.status)] {
         path.iter().for_each(|path| output.mention(what, path));
     }
-    let mut contexts = Vec::new();
-    for (index, pod) in pods.into_iter().enumerate() {
-        let name = pod.manifest.name().to_owned();
-        let context = PodContext::new(
-            pod.manifest.input.pod,
-            &pod.plan,
-            companions.clone(),
-            host.clone(),
-            options.clone(),
-            index,
-        )
-        .map_err(|detail| RunError::Pod { pod: name, detail })?;
-        contexts.push((Arc::new(context), pod.plan));
+    let mut signals = Signals::listen(options.grace_ms)?;
+    let mut crew = Crew::new(runtime, companions, options, sinks);
+    for pod in &pods {
+        let refused = |detail| RunError::Pod { pod: pod.manifest.name().to_owned(), detail };
+        crew.check(pod).map_err(refused)?;
     }
-    let (orders, stop) = watch::channel(StopOrder::default());
-    let mut signals = Signals::listen(orders, options.grace_ms)?;
-    let mut workers = JoinSet::new();
-    let mut running = Vec::new();
-    for (index, (context, plan)) in contexts.into_iter().enumerate() {
-        let worker = Worker::new(runtime.clone(), context.clone(), plan, index, stop.clone(), sinks.clone());
-        let task = workers.spawn(worker.run());
-        running.push((task.id(), context));
-    }
-    let mut results = Vec::new();
-    let mut broken = false;
-    loop {
+    let clock = Clock::start();
+    let mut controllers = controllers::<R>(pods, workloads, clock.now());
+    let results = loop {
+        let mut wake: Option<Time> = None;
+        for controller in &mut controllers {
+            if let Err(e) = controller.step(&mut crew, clock.now()) {
+                // The first pod like it could be run: this is nobody's fault but ours.
+                tracing::error!("cannot run a pod: {e}");
+                crew.broken = true;
+                controller.stop(None);
+            }
+            wake = wake.into_iter().chain(controller.wake()).min();
+        }
+        let results: Vec<PodResult> = controllers.iter().filter_map(|c| c.result()).collect();
+        if results.len() == controllers.len() {
+            break results;
+        }
+        let wake = async {
+            match wake {
+                Some(at) => tokio::time::sleep_until(clock.instant(at)).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            ended = workers.join_next_with_id() => match ended {
-                None => break,
-                Some(Ok((_, result))) => results.push(result),
-                Some(Err(e)) => {
-                    tracing::error!("a pod's worker failed: {e}");
-                    broken = true;
-                    // Nobody looks after its containers any more.
-                    if let Some((_, context)) = running.iter().find(|(id, _)| *id == e.id()) {
-                        remove_pod(&*runtime, context).await;
-                    }
+            happened = crew.next() => match happened {
+                Happened::News(news) => {
+                    controllers.iter_mut().for_each(|c| c.news(news.pod, &news.status, news.at));
+                }
+                Happened::Ended(pod, result) => {
+                    let now = clock.now().time;
+                    controllers.iter_mut().for_each(|c| c.ended(pod, result, now));
                 }
             },
-            name = signals.next() => output.note(&format!("{name}: stopping")),
+            (name, order) = signals.next() => {
+                output.note(&match order.times {
+                    1 => format!("{name}: stopping in order; the next stops at once"),
+                    2 => format!("{name}: stopping at once; the next kills"),
+                    _ => format!("{name}: killing"),
+                });
+                match order.times {
+                    1 => controllers.iter_mut().for_each(|c| c.stop(order.grace_ms)),
+                    // Whoever asks twice cares for no order.
+                    _ => crew.stop_all(order.grace_ms),
+                }
+            }
+            () = wake => {}
         }
-    }
-    sinks.board.finish();
+    };
+    crew.sinks.board.finish();
     output.finish().await;
     let exit_code = match signals.first {
-        _ if broken => OWN_FAILURE,
+        _ if crew.broken => OWN_FAILURE,
         Some(code) => code,
         None => exit_code(&results),
     };
@@ -173,47 +195,43 @@ fn exit_code(results: &[PodResult]) -> u8 {
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
-    orders: watch::Sender<StopOrder>,
     grace_ms: Option<u64>,
+    times: u32,
     /// The exit code the first signal asks for.
     first: Option<u8>,
 }
 
 impl Signals {
-    fn listen(orders: watch::Sender<StopOrder>, grace_ms: Option<u64>) -> std::io::Result<Self> {
+    fn listen(grace_ms: Option<u64>) -> std::io::Result<Self> {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
-            orders,
             grace_ms,
+            times: 0,
             first: None,
         })
     }
 
-    /// Waits for a signal and passes the order on; its name is returned.
-    async fn next(&mut self) -> &'static str {
+    /// Waits for a signal: its name, and what it orders.
+    async fn next(&mut self) -> (&'static str, StopOrder) {
         let (name, code) = tokio::select! {
             _ = self.interrupt.recv() => ("SIGINT", 130),
             _ = self.terminate.recv() => ("SIGTERM", 143),
         };
         self.first.get_or_insert(code);
-        let asked = self.grace_ms;
-        self.orders.send_modify(|order| {
-            order.times += 1;
-            order.grace_ms = match order.times {
-                1 => asked,
-                2 => Some(1),
-                _ => Some(0),
-            };
-        });
-        name
+        self.times += 1;
+        let grace_ms = match self.times {
+            1 => self.grace_ms,
+            2 => Some(1),
+            _ => Some(0),
+        };
+        (name, StopOrder { times: self.times, grace_ms })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outrigger_lifecycle::Time;
 
     #[test]
     fn the_first_failure_is_the_result() {

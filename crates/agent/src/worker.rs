@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::board::{Board, EventsFile};
 use crate::clock::{Clock, Stamp, rfc3339_nanos};
+use crate::crew::News;
 use crate::logs::Logs;
 use crate::output::Output;
 use crate::pod::{Ground, PodContext};
@@ -52,6 +53,8 @@ pub(crate) struct Sinks {
     pub(crate) logs: Option<Logs>,
     pub(crate) events: Arc<EventsFile>,
     pub(crate) board: Board,
+    /// Whoever made the pod wants to know how it is.
+    pub(crate) news: Option<mpsc::UnboundedSender<News>>,
 }
 
 /// One container as the worker sees it.
@@ -416,7 +419,7 @@ impl<R: Runtime> Worker<R> {
 
     /// Puts the pod's status up if it changed.
     fn publish(&mut self, decision: &Decision, stamp: Stamp) {
-        if !self.sinks.board.is_wanted() {
+        if !self.sinks.board.is_wanted() && self.sinks.news.is_none() {
             return;
         }
         let (plan, obs) = (self.engine.plan(), self.engine.observation());
@@ -427,6 +430,14 @@ impl<R: Runtime> Worker<R> {
             return;
         }
         self.deleted = stop.map(|s| s.deadline);
+        if let Some(news) = &self.sinks.news {
+            // The run is over when nobody listens.
+            let _ = news.send(News { pod: self.index, at: stamp.time, status: Box::new(status.clone()) });
+        }
+        if !self.sinks.board.is_wanted() {
+            self.status = Some(status);
+            return;
+        }
         let mut pod: Pod = self.pod.pod.clone();
         let meta = |time: Time| {
             let ms = i64::try_from(time.0).unwrap_or(i64::MAX);

@@ -75,6 +75,15 @@ impl ReadArgs {
 
     /// What sources say, or why they say nothing.
     pub(crate) fn read(&self, sources: &[SourceFile]) -> Result<Manifest, Diagnostics> {
+        self.read_replicas(sources, None)
+    }
+
+    /// What sources say if workloads have this many pods.
+    pub(crate) fn read_replicas(
+        &self,
+        sources: &[SourceFile],
+        replicas: Option<u32>,
+    ) -> Result<Manifest, Diagnostics> {
         let options = ReadOptions {
             validate: match self.validate {
                 ValidateArg::Strict => Validate::Strict,
@@ -82,6 +91,7 @@ impl ReadArgs {
                 ValidateArg::Ignore => Validate::Ignore,
             },
             namespace: Some(self.namespace.clone()),
+            replicas,
             ..ReadOptions::default()
         };
         read(sources, &options)

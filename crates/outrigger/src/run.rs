@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,9 +9,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use outrigger_agent::{Format, Output, PlannedPod, RunOptions};
+use outrigger_agent::{Format, Output, PlannedPod, RunOptions, Work};
 use outrigger_lifecycle::{FeatureGates, Severity, plan};
-use outrigger_manifest::{Companions, Manifest, SourceFile, render};
+use outrigger_manifest::{Manifest, SourceFile, Workload, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
 use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy, Runtime, RuntimeError};
@@ -34,8 +33,8 @@ Examples:
 
 The first Ctrl-C stops the pods gracefully and in order, the second at once, the third kills.
 
-Exit codes: 0 everything succeeded, the first failing main container's code when a pod failed, 2 wrong usage or a bad
-manifest, 125 a failure of outrigger itself, 130 or 143 after an interrupt.")]
+Exit codes: 0 everything succeeded, the first failing main container's code when a pod failed (of a Job: the last failed
+pod's), 2 wrong usage or a bad manifest, 125 a failure of outrigger itself, 130 or 143 after an interrupt.")]
 pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
@@ -67,6 +66,9 @@ pub(crate) struct Args {
     /// Reach a port of the pod at this machine; may be repeated.
     #[arg(long, value_parser = published, value_name = "[HOST:]PORT:PORT[/udp]")]
     publish: Vec<PublishedPort>,
+    /// How many pods a Deployment, ReplicaSet, StatefulSet or DaemonSet has, instead of what the manifest says.
+    #[arg(long, value_name = "N")]
+    replicas: Option<u32>,
     /// How to show what happens.
     #[arg(short, long, value_enum, default_value_t = OutputArg::Auto, value_name = "FORMAT")]
     output: OutputArg,
@@ -147,10 +149,9 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 fn execute(args: Args) -> Result<u8, Failure> {
-    show_warnings(args.quiet);
-    let (pods, companions) = pods(&args)?;
-    if !args.publish.is_empty() && pods.len() > 1 {
-        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", pods.len());
+    let work = work(&args)?;
+    if !args.publish.is_empty() && work.pods.len() > 1 {
+        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pods.len());
         return Err(Failure::Input(error));
     }
     if args.cri_endpoint.is_some() && args.runtime != RuntimeArg::Cri {
@@ -180,7 +181,8 @@ fn execute(args: Args) -> Result<u8, Failure> {
         OutputArg::Auto | OutputArg::Plain => Format::Plain,
         OutputArg::Json => Format::Json,
     };
-    let output = Output::new(format, args.quiet, pods.len() > 1, terminal::colors())?;
+    let output = Output::new(format, args.quiet, is_many(&work), terminal::colors())?;
+    show_warnings(args.quiet, &output);
     // One thread carries everything: pods wait, they do not compute.
     let executor =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
@@ -189,11 +191,12 @@ fn execute(args: Args) -> Result<u8, Failure> {
         match args.runtime {
             RuntimeArg::Embedded => {
                 let shim_command = vec!["/proc/self/exe".into(), "shim".into()];
-                let runtime = EmbeddedRuntime::new(EmbeddedConfig { state_dir, shim_command }).map_err(own)?;
+                let runtime =
+                    EmbeddedRuntime::new(EmbeddedConfig { state_dir, shim_command }).map_err(own)?;
                 let runtime = Arc::new(runtime);
                 let cleaner = runtime.clone();
                 let orphans = async move { _ = cleaner.clean_orphans().await };
-                carry_out(pods, companions, options, runtime, output, orphans).await
+                carry_out(work, options, runtime, output, orphans).await
             }
             RuntimeArg::Cri => {
                 let config = CriConfig { endpoint: args.cri_endpoint, ..CriConfig::default() };
@@ -204,7 +207,7 @@ fn execute(args: Args) -> Result<u8, Failure> {
                         tracing::warn!("{e}");
                     }
                 };
-                carry_out(pods, companions, options, runtime, output, orphans).await
+                carry_out(work, options, runtime, output, orphans).await
             }
         }
     })
@@ -212,8 +215,7 @@ fn execute(args: Args) -> Result<u8, Failure> {
 
 /// Runs pods on a runtime, and clears away beside it what crashed runs left behind.
 async fn carry_out<R: Runtime>(
-    pods: Vec<PlannedPod>,
-    companions: Companions,
+    work: Work,
     options: RunOptions,
     runtime: Arc<R>,
     output: Output,
@@ -221,34 +223,47 @@ async fn carry_out<R: Runtime>(
 ) -> Result<u8, Failure> {
     // It is nobody's; it must not hold this run up.
     let orphans = tokio::spawn(orphans);
-    let result = outrigger_agent::run(pods, companions, options, runtime, output).await;
+    let result = outrigger_agent::run(work, options, runtime, output).await;
     // Half a clean-up would be left for the next run: better to end this one.
     let _ = orphans.await;
     result.map(|r| r.exit_code).map_err(|e| Failure::Own(e.into()))
 }
 
-/// What goes wrong without ending anything goes to standard error.
-fn show_warnings(quiet: bool) {
+/// What goes wrong without ending anything goes to standard error, or above the view.
+fn show_warnings(quiet: bool, output: &Output) {
     let level = match quiet {
         true => tracing::Level::ERROR,
         false => tracing::Level::WARN,
     };
+    let output = output.clone();
     tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(move || output.writer())
+        .with_ansi(terminal::colors().err)
         .with_target(false)
         .without_time()
         .init();
 }
 
-/// The pods to run, each with its plan; warnings are shown, errors refuse them all.
-fn pods(args: &Args) -> Result<(Vec<PlannedPod>, Companions), Failure> {
+/// Whether more than one pod may have something to say: lines then name theirs.
+fn is_many(work: &Work) -> bool {
+    let goes_on = |w: &Workload| w.job_spec().is_some_and(|spec| spec.completions.is_some_and(|c| c > 1));
+    work.pods.len() > 1 || work.workloads.iter().any(goes_on)
+}
+
+/// What to run, each pod with its plan; warnings are shown, errors refuse it all.
+fn work(args: &Args) -> Result<Work, Failure> {
     let sources = args.read.sources(&args.files)?;
-    let manifest = match args.read.read(&sources) {
+    let manifest = match args.read.read_replicas(&sources, args.replicas) {
         Ok(manifest) => manifest,
         Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
     };
+    let counted = |w: &Workload| !matches!(w, Workload::Pod(_) | Workload::Job(_) | Workload::CronJob(_));
+    if args.replicas.is_some() && !manifest.workloads.iter().any(counted) {
+        let error =
+            anyhow!("--replicas needs a Deployment, ReplicaSet, StatefulSet or DaemonSet; there is none");
+        return Err(Failure::Input(error));
+    }
     let features = args.read.features();
     warn_or_refuse(&manifest, &features, &sources, args.quiet)?;
     let mut planned = Vec::with_capacity(manifest.pods.len());
@@ -263,7 +278,7 @@ fn pods(args: &Args) -> Result<(Vec<PlannedPod>, Companions), Failure> {
             }
         }
     }
-    Ok((planned, manifest.companions))
+    Ok(Work { pods: planned, workloads: manifest.workloads, companions: manifest.companions })
 }
 
 fn warn_or_refuse(

@@ -89,9 +89,16 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// An account of pods nothing has happened to.
+    #[cfg(test)]
     pub(crate) fn new<'a>(pods: impl IntoIterator<Item = (&'a str, &'a Plan)>) -> Self {
-        let pods = pods.into_iter().map(|(name, plan)| PodAccount::new(name, plan));
-        Ledger { pods: pods.collect() }
+        let mut ledger = Ledger::default();
+        pods.into_iter().for_each(|(name, plan)| ledger.join(name, plan));
+        ledger
+    }
+
+    /// Opens the account of another pod.
+    pub(crate) fn join(&mut self, name: &str, plan: &Plan) {
+        self.pods.push(PodAccount::new(name, plan));
     }
 
     /// Takes an entry of a pod in, given as the JSON object of the events file.

@@ -22,6 +22,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How often times are brought up to date while something is under way, and while nothing is.
 const TICK_MOVING: Duration = Duration::from_millis(250);
 const TICK_STEADY: Duration = Duration::from_secs(1);
+/// A wait that took so much longer was no wait: the process stood still.
+const LATE: Duration = Duration::from_millis(300);
 /// Scrolled text that is written without waiting for the next drawing's turn.
 const SCROLLED_MAX: usize = 64 << 10;
 
@@ -43,6 +45,7 @@ pub(crate) struct Stage {
     scene: Arc<Mutex<Scene>>,
     /// The view has been told that something changed and has not looked yet.
     told: Arc<AtomicBool>,
+    closed: Arc<AtomicBool>,
 }
 
 impl Stage {
@@ -55,6 +58,16 @@ impl Stage {
     /// Whether the view must be told of a change: false if it has been told and has not looked yet.
     pub(crate) fn must_tell(&self) -> bool {
         !self.told.swap(true, Ordering::AcqRel)
+    }
+
+    /// The run is over: the view makes room for the last words.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether the run is over.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 }
 
@@ -108,7 +121,6 @@ pub(crate) fn run(rx: Receiver<Chunk>, room: &Semaphore, stage: &Stage, look: Lo
         taken: 0,
         drawn: Instant::now(),
         broken: false,
-        closed: false,
     };
     let mut due: Option<Instant> = None;
     loop {
@@ -116,9 +128,18 @@ pub(crate) fn run(rx: Receiver<Chunk>, room: &Semaphore, stage: &Stage, look: Lo
             Some(at) => at.saturating_duration_since(Instant::now()),
             None => view.tick(),
         };
-        match rx.recv_timeout(wait) {
+        let began = Instant::now();
+        let next = rx.recv_timeout(wait);
+        // After so long the process may have been stopped and another have used the terminal: whoever says so is heard
+        // first.
+        if began.elapsed() > wait + LATE {
+            due = Some(Instant::now() + PAUSE);
+        }
+        match next {
             Ok(chunk) => view.take(chunk),
-            Err(RecvTimeoutError::Timeout) => due = Some(Instant::now()),
+            Err(RecvTimeoutError::Timeout) => {
+                due.get_or_insert(Instant::now());
+            }
             Err(RecvTimeoutError::Disconnected) => return view.draw(),
         }
         let at = *due.get_or_insert(view.drawn + PAUSE);
@@ -142,8 +163,6 @@ struct Live<'a, T> {
     drawn: Instant,
     /// The terminal is gone; the pods go on all the same.
     broken: bool,
-    /// The run is over: no view any more.
-    closed: bool,
 }
 
 impl<T: Terminal> Live<'_, T> {
@@ -164,7 +183,6 @@ impl<T: Terminal> Live<'_, T> {
             Chunk::Changed => {}
             Chunk::Continued => self.painter.forget(),
             Chunk::Close(bytes, done) => {
-                self.closed = true;
                 self.scrolled.push_str(&String::from_utf8_lossy(&bytes));
                 self.draw();
                 // Whoever waited may have gone.
@@ -175,7 +193,7 @@ impl<T: Terminal> Live<'_, T> {
 
     fn draw(&mut self) {
         let size = self.terminal.size();
-        let view = match self.closed {
+        let view = match self.stage.is_closed() {
             true => Vec::new(),
             false => {
                 let now = self.clock.now().time;
@@ -226,6 +244,7 @@ mod tests {
         let (done, mut closed) = oneshot::channel();
         tx.send(Chunk::Close(b"the end\n".to_vec(), done)).unwrap();
         drop(tx);
+        stage.close();
         let began = Instant::now();
         run(rx, &room, &stage, Look { colors: false, unicode: true }, screen.clone());
         let most = 3 + began.elapsed().as_millis() / PAUSE.as_millis();

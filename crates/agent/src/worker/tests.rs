@@ -47,7 +47,8 @@ impl Running {
             output: Output::captured(Format::Plain, true).0,
             logs: None,
             events: Arc::new(EventsFile::create(options.events.as_deref()).unwrap()),
-            board: Board::new(options.status.as_deref(), 1),
+            board: Board::new(options.status.as_deref(), true),
+            news: None,
         };
         let (orders, stop) = watch::channel(StopOrder::default());
         let companions = Arc::new(Companions::default());

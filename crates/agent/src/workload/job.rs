@@ -1,0 +1,237 @@
+//! A Job: pods are made until enough of them have succeeded, or too many have failed.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use k8s_openapi::api::core::v1::PodStatus;
+use outrigger_lifecycle::{
+    JobDecision, JobEnd, JobObservation, JobOutcome, JobPlan, JobPod, Phase, PodOrder, Time, decide_job,
+    job_status,
+};
+use outrigger_runtime::Runtime;
+
+use super::{Controller, Entry, Source};
+use crate::clock::Stamp;
+use crate::crew::Crew;
+use crate::worker::{PodResult, Sinks};
+
+/// Looks after a Job.
+pub(super) struct JobController {
+    source: Source,
+    /// `Job/name`.
+    title: String,
+    object: Job,
+    plan: JobPlan,
+    obs: JobObservation,
+    /// Where in the observation a pod is, by its number.
+    places: BTreeMap<usize, usize>,
+    numbers: Vec<usize>,
+    /// The last words of pods that are being cleared away.
+    last_words: BTreeMap<usize, (PodStatus, Time)>,
+    /// The main that failed last by itself.
+    failed: Option<(Time, i32)>,
+    decision: JobDecision,
+    status: Option<JobStatus>,
+    is_begun: bool,
+    told_backoff: Option<Time>,
+    /// The grace of a stop that was asked for.
+    stop: Option<Option<u64>>,
+}
+
+impl JobController {
+    /// `Err` gives the source back if it is no Job's.
+    pub(super) fn new(source: Source, stamp: Stamp) -> Result<Self, Source> {
+        let Some(object) = source.workload.job() else { return Err(source) };
+        let plan = JobPlan::from(&object);
+        Ok(JobController {
+            title: format!("Job/{}", plan.name),
+            obs: JobObservation::new(stamp.time),
+            source,
+            object,
+            plan,
+            places: BTreeMap::new(),
+            numbers: Vec::new(),
+            last_words: BTreeMap::new(),
+            failed: None,
+            decision: JobDecision::default(),
+            status: None,
+            is_begun: false,
+            told_backoff: None,
+            stop: None,
+        })
+    }
+
+    fn begin(&mut self, sinks: &Sinks, stamp: Stamp) {
+        self.obs.since = stamp.time;
+        if self.plan.suspend {
+            return;
+        }
+        let mode = if self.plan.indexed { "Indexed" } else { "NonIndexed" };
+        Entry::new(&self.title, "job-started")
+            .maybe("completions", self.plan.completions)
+            .with("parallelism", self.plan.parallelism)
+            .with("mode", mode)
+            .write(sinks, stamp.exact);
+    }
+
+    fn create<R: Runtime>(
+        &mut self,
+        order: PodOrder,
+        crew: &mut Crew<R>,
+        stamp: Stamp,
+    ) -> Result<(), String> {
+        let pod = match order.index {
+            Some(index) => self.source.pod(index, order.attempt),
+            // Without indexes every pod has a number of its own.
+            None => self.source.pod(order.attempt, 0),
+        };
+        let name = pod.manifest.name().to_owned();
+        Entry::new(&self.title, "pod-created")
+            .with("pod", name.as_str())
+            .maybe("index", order.index)
+            .with("attempt", order.attempt)
+            .write(&crew.sinks, stamp.exact);
+        let number = crew.hire(pod, true)?;
+        self.places.insert(number, self.obs.pods.len());
+        self.numbers.push(number);
+        self.obs.pods.push(JobPod::new(name, order.index, stamp.time));
+        Ok(())
+    }
+
+    fn delete<R: Runtime>(&mut self, place: usize, crew: &Crew<R>, stamp: Stamp) {
+        let pod = &mut self.obs.pods[place];
+        pod.deleted_at.get_or_insert(stamp.time);
+        Entry::new(&self.title, "pod-deleted").with("pod", pod.name.as_str()).write(&crew.sinks, stamp.exact);
+        crew.stop(self.numbers[place], self.stop.flatten());
+    }
+
+    /// Tells what was decided about the Job as a whole, once.
+    fn tell(&mut self, decision: &JobDecision, sinks: &Sinks, stamp: Stamp) {
+        if let Some(until) = decision.backoff_until.filter(|until| Some(*until) != self.told_backoff) {
+            self.told_backoff = Some(until);
+            Entry::new(&self.title, "job-back-off")
+                .with("wait_ms", until.since(stamp.time))
+                .write(sinks, stamp.exact);
+        }
+        let end = |event, end: &JobEnd| {
+            Entry::new(&self.title, event)
+                .with("reason", end.reason.as_str())
+                .with("message", end.message.as_str())
+        };
+        let announced = decision.target.as_ref().filter(|_| self.obs.target.is_none());
+        let over = decision.finished.as_ref().filter(|_| self.decision.finished.is_none());
+        // An end with nothing to wait for needs no announcement.
+        match announced.filter(|_| over.is_none()) {
+            Some(target) if target.outcome == JobOutcome::Failed => {
+                end("failure-target", target).write(sinks, stamp.exact);
+            }
+            Some(target) => end("success-criteria-met", target).write(sinks, stamp.exact),
+            None => {}
+        }
+        if let Some(over) = over {
+            let event = match over.outcome {
+                JobOutcome::Complete => "job-complete",
+                JobOutcome::Failed => "job-failed",
+                JobOutcome::Suspended => "job-suspended",
+            };
+            let count = |phase| self.obs.pods.iter().filter(|pod| pod.phase == phase).count();
+            end(event, over)
+                .with("succeeded", count(Phase::Succeeded))
+                .with("failed", count(Phase::Failed))
+                .with("took_ms", stamp.time.since(self.obs.since))
+                .write(sinks, stamp.exact);
+        }
+    }
+
+    /// Puts the Job's status up if it changed.
+    fn publish(&mut self, sinks: &Sinks, now: Time) {
+        if !sinks.board.is_wanted() {
+            return;
+        }
+        let status = job_status(&self.plan, &self.obs, &self.decision, self.status.as_ref(), now);
+        if self.status.as_ref() != Some(&status) {
+            self.object.status = Some(status.clone());
+            self.status = Some(status);
+            sinks.board.put_object(self.source.object, &self.object);
+        }
+    }
+}
+
+impl<R: Runtime> Controller<R> for JobController {
+    fn step(&mut self, crew: &mut Crew<R>, stamp: Stamp) -> Result<(), String> {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            self.begin(&crew.sinks, stamp);
+        }
+        let decision = decide_job(&self.plan, &self.obs, stamp.time);
+        self.tell(&decision, &crew.sinks, stamp);
+        self.obs.target.clone_from(&decision.target);
+        for &place in &decision.delete {
+            self.delete(place, crew, stamp);
+        }
+        for &order in &decision.create {
+            self.create(order, crew, stamp)?;
+        }
+        if let Some(grace_ms) = self.stop.filter(|_| !self.obs.deleted) {
+            self.obs.deleted = true;
+            for (place, pod) in
+                self.obs.pods.iter_mut().enumerate().filter(|(_, pod)| !pod.phase.is_terminal())
+            {
+                pod.deleted_at.get_or_insert(stamp.time);
+                crew.stop(self.numbers[place], grace_ms);
+            }
+        }
+        self.decision = decision;
+        self.publish(&crew.sinks, stamp.time);
+        Ok(())
+    }
+
+    fn wake(&self) -> Option<Time> {
+        self.decision.wake.filter(|_| !self.obs.deleted)
+    }
+
+    fn news(&mut self, pod: usize, status: &PodStatus, at: Time) {
+        let Some(&place) = self.places.get(&pod) else { return };
+        if status.phase.as_deref().is_some_and(|phase| phase == "Succeeded" || phase == "Failed") {
+            // It is over when nothing is left of it: only then may another take its ports.
+            self.last_words.insert(pod, (status.clone(), at));
+            return;
+        }
+        let (source, pod) = (&self.source, &mut self.obs.pods[place]);
+        pod.observe(status, |name| source.is_helper(name));
+        // A pod whose containers are restarted until the Job has enough of it has failed all the same.
+        let restarted = status.container_statuses.iter().flatten().filter(|c| !source.is_helper(&c.name));
+        let codes = restarted.filter_map(|c| Some(c.last_state.as_ref()?.terminated.as_ref()?.exit_code));
+        if let Some(code) = codes.filter(|code| *code != 0).last().filter(|_| pod.deleted_at.is_none()) {
+            self.failed = Some((at, code));
+        }
+    }
+
+    fn ended(&mut self, pod: usize, result: PodResult, now: Time) {
+        let Some(&place) = self.places.get(&pod) else { return };
+        let (source, words) = (&self.source, self.last_words.remove(&pod));
+        let pod = &mut self.obs.pods[place];
+        pod.finished_at = Some(words.as_ref().map_or(now, |(_, at)| *at));
+        if let Some((status, _)) = &words {
+            pod.observe(status, |name| source.is_helper(name));
+        }
+        pod.phase = result.phase;
+        if pod.deleted_at.is_none() && result.phase == Phase::Failed {
+            self.failed = result.failed.or(self.failed);
+        }
+    }
+
+    fn stop(&mut self, grace_ms: Option<u64>) {
+        self.stop = Some(grace_ms);
+    }
+
+    fn result(&self) -> Option<PodResult> {
+        let gone = self.obs.deleted && self.obs.pods.iter().all(|pod| pod.phase.is_terminal());
+        match &self.decision.finished {
+            Some(end) if end.outcome == JobOutcome::Failed => {
+                Some(PodResult { phase: Phase::Failed, failed: self.failed })
+            }
+            Some(_) => Some(PodResult { phase: Phase::Succeeded, failed: None }),
+            None => gone.then_some(PodResult { phase: Phase::Failed, failed: self.failed }),
+        }
+    }
+}

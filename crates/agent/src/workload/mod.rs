@@ -1,0 +1,132 @@
+//! Workloads of a run: who makes its pods, and when they are over.
+
+mod bare;
+mod job;
+mod replicas;
+mod words;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PodStatus;
+use outrigger_lifecycle::{Counts, Role, Time};
+use outrigger_manifest::Workload;
+use outrigger_runtime::Runtime;
+use serde_json::{Map, Value};
+
+use crate::clock::{Stamp, rfc3339_nanos};
+use crate::crew::Crew;
+use crate::run::PlannedPod;
+use crate::worker::{PodResult, Sinks};
+
+/// Looks after the pods of one workload. It holds no rule of its own: it asks the engine.
+pub(crate) trait Controller<R: Runtime> {
+    /// Decides, and does what was decided.
+    fn step(&mut self, crew: &mut Crew<R>, stamp: Stamp) -> Result<(), String>;
+    /// When to look again, if nothing happens.
+    fn wake(&self) -> Option<Time>;
+    /// A pod has news.
+    fn news(&mut self, pod: usize, status: &PodStatus, at: Time);
+    /// A pod is over. What it last told has been told before.
+    fn ended(&mut self, pod: usize, result: PodResult, now: Time);
+    /// Somebody wants it all gone.
+    fn stop(&mut self, grace_ms: Option<u64>);
+    /// What it came to, once nothing is left to do.
+    fn result(&self) -> Option<PodResult>;
+}
+
+/// The controllers of a manifest's pods, in the order they were written.
+pub(crate) fn controllers<R: Runtime>(
+    pods: Vec<PlannedPod>,
+    workloads: Vec<Workload>,
+    stamp: Stamp,
+) -> Vec<Box<dyn Controller<R>>> {
+    let mut by_workload: BTreeMap<usize, Vec<PlannedPod>> = BTreeMap::new();
+    for pod in pods {
+        by_workload.entry(pod.manifest.origin.workload).or_default().push(pod);
+    }
+    let mut out: Vec<Box<dyn Controller<R>>> = Vec::new();
+    for (object, (index, mut pods)) in by_workload.into_iter().enumerate() {
+        match workloads.get(index) {
+            None | Some(Workload::Pod(_)) => {
+                out.extend(
+                    pods.into_iter().map(|pod| Box::new(bare::Bare::new(pod)) as Box<dyn Controller<R>>),
+                );
+            }
+            Some(workload) => {
+                let count = u32::try_from(pods.len()).unwrap_or(u32::MAX);
+                let source = Source { workload: workload.clone(), like: pods.swap_remove(0), object };
+                match job::JobController::new(source, stamp) {
+                    Ok(job) => out.push(Box::new(job)),
+                    Err(source) => out.push(Box::new(replicas::Replicas::new(source, count))),
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Where the pods of a workload come from.
+struct Source {
+    workload: Workload,
+    /// Any of its pods, with the plan they share.
+    like: PlannedPod,
+    /// Its place among the objects of the status file.
+    object: usize,
+}
+
+impl Source {
+    /// One more pod.
+    fn pod(&self, nth: u32, attempt: u32) -> PlannedPod {
+        let nth = usize::try_from(nth).unwrap_or(usize::MAX);
+        let manifest = self.workload.stamp(&self.like.manifest, nth, attempt);
+        PlannedPod { manifest, plan: self.like.plan.clone() }
+    }
+
+    /// Whether a container is a sidecar whose end says nothing about the pod's.
+    fn is_helper(&self, container: &str) -> bool {
+        let mut containers = self.like.plan.containers.iter();
+        containers.any(|c| c.name == container && c.role == Role::Sidecar && c.counts != Counts::Yes)
+    }
+}
+
+/// One thing that happened to a workload.
+struct Entry<'a> {
+    /// `Job/name`.
+    workload: &'a str,
+    event: &'static str,
+    fields: Map<String, Value>,
+}
+
+impl<'a> Entry<'a> {
+    fn new(workload: &'a str, event: &'static str) -> Self {
+        Entry { workload, event, fields: Map::new() }
+    }
+
+    fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.fields.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// Adds a detail, if there is one.
+    fn maybe(self, key: &str, value: Option<impl Into<Value>>) -> Self {
+        match value {
+            Some(value) => self.with(key, value),
+            None => self,
+        }
+    }
+
+    /// Puts it on record.
+    fn write(self, sinks: &Sinks, exact: Duration) {
+        let mut object = Map::new();
+        object.insert("time".into(), rfc3339_nanos(exact).into());
+        object.insert("workload".into(), self.workload.into());
+        object.insert("event".into(), self.event.into());
+        object.extend(self.fields);
+        let object = Value::Object(object);
+        if sinks.events.is_wanted() {
+            sinks.events.append(&format!("{object}\n"));
+        }
+        sinks.output.workload_entry(exact, &object, words::tell(&object));
+    }
+}

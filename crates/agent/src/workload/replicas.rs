@@ -1,0 +1,251 @@
+//! A Deployment, ReplicaSet, StatefulSet or DaemonSet: its pods are kept running until somebody stops them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::{DaemonSetStatus, DeploymentStatus, ReplicaSetStatus, StatefulSetStatus};
+use k8s_openapi::api::core::v1::PodStatus;
+use outrigger_lifecycle::{
+    Phase, Replica, ReplicaDecision, ReplicaObservation, ReplicaPlan, Time, decide_replicas,
+};
+use outrigger_manifest::Workload;
+use outrigger_runtime::Runtime;
+
+use super::{Controller, Entry, Source};
+use crate::clock::Stamp;
+use crate::crew::Crew;
+use crate::worker::{PodResult, Sinks};
+
+/// Looks after pods that are to stay.
+pub(super) struct Replicas {
+    source: Source,
+    /// `Deployment/name`.
+    title: String,
+    plan: ReplicaPlan,
+    obs: ReplicaObservation,
+    /// Where in the observation a pod is, by its number.
+    places: BTreeMap<usize, usize>,
+    /// Number and name, by place in the observation.
+    pods: Vec<(usize, String)>,
+    ended: BTreeMap<usize, Time>,
+    decision: ReplicaDecision,
+    counts: Option<Counts>,
+    is_begun: bool,
+    told_wait: Option<(u32, u32)>,
+    stop: Option<Option<u64>>,
+}
+
+/// The numbers of a status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Counts {
+    wanted: i32,
+    there: i32,
+    ready: i32,
+    available: i32,
+}
+
+impl Replicas {
+    pub(super) fn new(source: Source, replicas: u32) -> Self {
+        let title = format!("{}/{}", source.workload.kind(), source.like.manifest.origin.name);
+        let (stateful, min_ready) = match &source.workload {
+            Workload::StatefulSet(object) => {
+                let spec = object.spec.as_ref();
+                let policy = spec.and_then(|s| s.pod_management_policy.as_deref());
+                (Some(policy != Some("Parallel")), spec.and_then(|s| s.min_ready_seconds))
+            }
+            Workload::Deployment(object) => (None, object.spec.as_ref().and_then(|s| s.min_ready_seconds)),
+            Workload::ReplicaSet(object) => (None, object.spec.as_ref().and_then(|s| s.min_ready_seconds)),
+            Workload::DaemonSet(object) => (None, object.spec.as_ref().and_then(|s| s.min_ready_seconds)),
+            _ => (None, None),
+        };
+        let min_ready_ms = u64::try_from(min_ready.unwrap_or(0)).unwrap_or(0).saturating_mul(1_000);
+        let plan = ReplicaPlan {
+            replicas,
+            ordered: stateful == Some(true),
+            named: stateful.is_some(),
+            min_ready_ms,
+        };
+        Replicas {
+            source,
+            title,
+            plan,
+            obs: ReplicaObservation::default(),
+            places: BTreeMap::new(),
+            pods: Vec::new(),
+            ended: BTreeMap::new(),
+            decision: ReplicaDecision::default(),
+            counts: None,
+            is_begun: false,
+            told_wait: None,
+            stop: None,
+        }
+    }
+
+    fn create<R: Runtime>(
+        &mut self,
+        (place, attempt): (u32, u32),
+        crew: &mut Crew<R>,
+        stamp: Stamp,
+    ) -> Result<(), String> {
+        let pod = self.source.pod(place, attempt);
+        let name = pod.manifest.name().to_owned();
+        Entry::new(&self.title, "pod-created")
+            .with("pod", name.as_str())
+            .with("index", place)
+            .with("attempt", attempt)
+            .write(&crew.sinks, stamp.exact);
+        let number = crew.hire(pod, true)?;
+        self.places.insert(number, self.obs.pods.len());
+        self.pods.push((number, name));
+        self.obs.pods.push(Replica::new(place));
+        Ok(())
+    }
+
+    fn delete<R: Runtime>(&mut self, at: usize, crew: &Crew<R>, stamp: Stamp) {
+        self.obs.pods[at].deleted = true;
+        let (number, name) = &self.pods[at];
+        Entry::new(&self.title, "pod-deleted").with("pod", name.as_str()).write(&crew.sinks, stamp.exact);
+        crew.stop(*number, self.stop.flatten());
+    }
+
+    fn publish(&mut self, sinks: &Sinks, now: Time) {
+        if !sinks.board.is_wanted() {
+            return;
+        }
+        let count = |test: &dyn Fn(&Replica) -> bool| {
+            i32::try_from(self.obs.pods.iter().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX)
+        };
+        let counts = Counts {
+            wanted: i32::try_from(self.plan.replicas).unwrap_or(i32::MAX),
+            there: count(&|pod| !pod.phase.is_terminal()),
+            ready: count(&|pod| pod.is_active() && pod.ready_since.is_some()),
+            available: count(&|pod| pod.available_at(&self.plan).is_some_and(|at| at <= now)),
+        };
+        if self.counts.replace(counts) == Some(counts) {
+            return;
+        }
+        let object = self.source.object;
+        match counts.in_status_of(&self.source.workload) {
+            Workload::Deployment(shown) => sinks.board.put_object(object, &shown),
+            Workload::ReplicaSet(shown) => sinks.board.put_object(object, &shown),
+            Workload::StatefulSet(shown) => sinks.board.put_object(object, &shown),
+            Workload::DaemonSet(shown) => sinks.board.put_object(object, &shown),
+            Workload::Pod(_) | Workload::Job(_) | Workload::CronJob(_) => {}
+        }
+    }
+}
+
+impl Counts {
+    /// The workload with these numbers as its status.
+    fn in_status_of(self, workload: &Workload) -> Workload {
+        let Counts { wanted, there, ready, available } = self;
+        let mut workload = workload.clone();
+        match &mut workload {
+            Workload::Deployment(object) => {
+                object.status = Some(DeploymentStatus {
+                    replicas: Some(there),
+                    updated_replicas: Some(there),
+                    ready_replicas: Some(ready),
+                    available_replicas: Some(available),
+                    unavailable_replicas: Some((wanted - available).max(0)).filter(|n| *n > 0),
+                    ..DeploymentStatus::default()
+                });
+            }
+            Workload::ReplicaSet(object) => {
+                object.status = Some(ReplicaSetStatus {
+                    replicas: there,
+                    fully_labeled_replicas: Some(there),
+                    ready_replicas: Some(ready),
+                    available_replicas: Some(available),
+                    ..ReplicaSetStatus::default()
+                });
+            }
+            Workload::StatefulSet(object) => {
+                object.status = Some(StatefulSetStatus {
+                    replicas: there,
+                    current_replicas: Some(there),
+                    updated_replicas: Some(there),
+                    ready_replicas: Some(ready),
+                    available_replicas: Some(available),
+                    ..StatefulSetStatus::default()
+                });
+            }
+            Workload::DaemonSet(object) => {
+                object.status = Some(DaemonSetStatus {
+                    desired_number_scheduled: wanted,
+                    current_number_scheduled: there,
+                    updated_number_scheduled: Some(there),
+                    number_ready: ready,
+                    number_available: Some(available),
+                    number_unavailable: Some((wanted - available).max(0)).filter(|n| *n > 0),
+                    ..DaemonSetStatus::default()
+                });
+            }
+            Workload::Pod(_) | Workload::Job(_) | Workload::CronJob(_) => {}
+        }
+        workload
+    }
+}
+
+impl<R: Runtime> Controller<R> for Replicas {
+    fn step(&mut self, crew: &mut Crew<R>, stamp: Stamp) -> Result<(), String> {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            Entry::new(&self.title, "workload-started")
+                .with("replicas", self.plan.replicas)
+                .write(&crew.sinks, stamp.exact);
+        }
+        let decision = decide_replicas(&self.plan, &self.obs, stamp.time);
+        for &at in &decision.delete {
+            self.delete(at, crew, stamp);
+        }
+        for &order in &decision.create {
+            self.create(order, crew, stamp)?;
+        }
+        if let Some((place, on)) = decision.waits.filter(|waits| Some(*waits) != self.told_wait) {
+            let name = |nth| self.source.pod(nth, 0).manifest.name().to_owned();
+            Entry::new(&self.title, "pod-waiting")
+                .with("pod", name(place))
+                .with("on", name(on))
+                .write(&crew.sinks, stamp.exact);
+        }
+        self.told_wait = decision.waits;
+        self.decision = decision;
+        self.publish(&crew.sinks, stamp.time);
+        Ok(())
+    }
+
+    fn wake(&self) -> Option<Time> {
+        self.decision.wake
+    }
+
+    fn news(&mut self, pod: usize, status: &PodStatus, at: Time) {
+        let Some(&place) = self.places.get(&pod) else { return };
+        let pod = &mut self.obs.pods[place];
+        let conditions = status.conditions.iter().flatten();
+        let ready = conditions.clone().any(|c| c.type_ == "Ready" && c.status == "True");
+        pod.ready_since = ready.then(|| pod.ready_since.unwrap_or(at));
+        match status.phase.as_deref() {
+            // It is over when nothing is left of it.
+            Some("Succeeded" | "Failed") => drop(self.ended.insert(place, at)),
+            Some("Running") => pod.phase = Phase::Running,
+            _ => {}
+        }
+    }
+
+    fn ended(&mut self, pod: usize, result: PodResult, now: Time) {
+        let Some(&place) = self.places.get(&pod) else { return };
+        let pod = &mut self.obs.pods[place];
+        pod.phase = result.phase;
+        pod.ready_since = None;
+        pod.finished_at = Some(self.ended.remove(&place).unwrap_or(now));
+    }
+
+    fn stop(&mut self, grace_ms: Option<u64>) {
+        self.stop = Some(grace_ms);
+        self.obs.stopping = true;
+    }
+
+    fn result(&self) -> Option<PodResult> {
+        // Whoever was told to stay until it is stopped has done so.
+        self.decision.finished.then_some(PodResult { phase: Phase::Succeeded, failed: None })
+    }
+}

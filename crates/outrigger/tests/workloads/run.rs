@@ -1,0 +1,185 @@
+//! One run of the binary, watched.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+const POLL: Duration = Duration::from_millis(20);
+/// Nothing here takes more than a few seconds on a machine with nothing else to do.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What all tests share.
+pub(crate) struct Bench {
+    pub(crate) binary: PathBuf,
+    pub(crate) image: String,
+    pub(crate) work: PathBuf,
+}
+
+/// A test: its own name is its directory's.
+pub(crate) type Test = fn(&Bench, &str);
+
+impl Bench {
+    /// A container that runs a script.
+    pub(crate) fn container(&self, name: &str, script: &str) -> Value {
+        json!({"name": name, "image": self.image, "command": ["/bin/sh", "-c", script]})
+    }
+
+    /// A Job of one container that runs a script.
+    pub(crate) fn job(&self, name: &str, spec: Value, script: &str) -> Value {
+        let pod = json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+            "containers": [self.container("main", script)]});
+        let mut job =
+            json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec});
+        job["spec"]["template"]["spec"] = pod;
+        job
+    }
+}
+
+/// One run.
+pub(crate) struct Run {
+    dir: PathBuf,
+    child: Child,
+    began: Instant,
+}
+
+impl Run {
+    pub(crate) fn start(bench: &Bench, name: &str, manifest: &Value, flags: &[&str]) -> Self {
+        let dir = bench.work.join(name);
+        fs::create_dir_all(&dir).expect("a directory");
+        let file = dir.join("manifest.json");
+        fs::write(&file, manifest.to_string()).expect("write the manifest");
+        let out = fs::File::create(dir.join("out")).expect("a file");
+        let err = fs::File::create(dir.join("err")).expect("a file");
+        let child = Command::new(&bench.binary)
+            .args(["run", "--output", "plain", "--network", "none", "--state-dir"])
+            .arg(bench.work.join("state"))
+            .arg("--events")
+            .arg(dir.join("events.jsonl"))
+            .arg("--status")
+            .arg(dir.join("status.json"))
+            .args(flags)
+            .arg(file)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .expect("start outrigger");
+        Run { dir, child, began: Instant::now() }
+    }
+
+    /// Waits for something to come true.
+    pub(crate) fn wait_for(&mut self, what: &str, mut test: impl FnMut(&Run) -> bool) {
+        while !test(self) {
+            let ended = matches!(self.child.try_wait(), Ok(Some(_)));
+            // It may have come true just before the end.
+            assert!(!ended || test(self), "it ended before {what}\n{}", self.account());
+            assert!(self.began.elapsed() < PATIENCE, "timeout waiting for {what}\n{}", self.account());
+            std::thread::park_timeout(POLL);
+        }
+    }
+
+    /// Waits for the end: the exit code.
+    pub(crate) fn end(&mut self) -> i32 {
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(self.began.elapsed() < PATIENCE, "it does not end\n{}", self.account());
+            std::thread::park_timeout(POLL);
+        }
+    }
+
+    pub(crate) fn took(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
+        kill_process(pid, signal).expect("send a signal");
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.dir.join(file)).unwrap_or_default()
+    }
+
+    /// What the containers wrote.
+    pub(crate) fn output(&self) -> String {
+        self.read("out")
+    }
+
+    /// What Outrigger said.
+    pub(crate) fn said(&self) -> String {
+        self.read("err")
+    }
+
+    /// All events so far.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        let text = self.read("events.jsonl");
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
+    }
+
+    /// Place of the first event that has all of these fields.
+    pub(crate) fn event(&self, fields: Value) -> Option<usize> {
+        let wanted = fields.as_object().expect("fields").clone();
+        self.events().iter().position(|e| wanted.iter().all(|(key, value)| e[key] == *value))
+    }
+
+    /// The same, of an event that must be there.
+    pub(crate) fn must(&self, fields: Value) -> usize {
+        self.event(fields.clone()).unwrap_or_else(|| panic!("there is no event {fields}\n{}", self.account()))
+    }
+
+    pub(crate) fn events_named(&self, event: &str) -> Vec<Value> {
+        self.events().into_iter().filter(|e| e["event"] == event).collect()
+    }
+
+    /// Objects of a kind in the status file, which is a List.
+    pub(crate) fn objects(&self, kind: &str) -> Vec<Value> {
+        let list: Value = serde_json::from_str(&self.read("status.json")).unwrap_or_default();
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        items.into_iter().filter(|item| item["kind"] == kind).collect()
+    }
+
+    /// The one Job of the run.
+    pub(crate) fn job(&self) -> Value {
+        let jobs = self.objects("Job");
+        assert_eq!(jobs.len(), 1, "one Job\n{}", self.account());
+        jobs[0].clone()
+    }
+
+    /// Type and reason of the Job's conditions.
+    pub(crate) fn conditions(&self) -> Vec<(String, String)> {
+        let job = self.job();
+        let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        conditions.iter().map(|c| (text(&c["type"]), text(&c["reason"]))).collect()
+    }
+
+    /// Everything there is to know, for a failed test.
+    pub(crate) fn account(&self) -> String {
+        let (out, err) = (self.output(), self.said());
+        format!("output:\n{out}\nsaid:\n{err}\nstatus:\n{}", self.read("status.json"))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // A test that failed leaves nothing running: asked nicely, then at once, then killed.
+        for _ in 0..3 {
+            if matches!(self.child.try_wait(), Ok(None)) {
+                self.signal(Signal::TERM);
+                let end = Instant::now() + Duration::from_secs(5);
+                while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
+                    std::thread::park_timeout(POLL);
+                }
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
