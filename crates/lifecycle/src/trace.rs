@@ -31,13 +31,14 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// As one JSON object: `time`, `pod`, `container`, `event`, then the details.
+    /// As one JSON object: `time`, `pod`, `container` if it is about one, `event`, then the details.
     pub fn to_json(&self, plan: &Plan, pod: &str, time_text: &str) -> Value {
         let mut object = Map::new();
         object.insert("time".into(), time_text.into());
         object.insert("pod".into(), pod.into());
-        let container = self.container.map(|c| plan.containers[c].name.as_str());
-        object.insert("container".into(), container.into());
+        if let Some(c) = self.container {
+            object.insert("container".into(), plan.containers[c].name.as_str().into());
+        }
         object.insert("event".into(), self.event.into());
         for (key, value) in &self.fields {
             object.insert(key.clone(), value.clone());
