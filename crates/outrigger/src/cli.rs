@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::terminal::Color;
-use crate::{completions, convert, man, plan, run, simulate, validate};
+use crate::{analyze, completions, convert, man, plan, run, simulate, timeline, validate};
 
 /// Runs Kubernetes pods whose containers start, run and stop in the right order.
 #[derive(Debug, Parser)]
@@ -23,6 +23,7 @@ Examples:
   outrigger validate *.yaml                  everything that is wrong with manifests
   outrigger convert pod.yaml --to native     the same pod in another dialect
   outrigger simulate job.yaml                its life on a virtual clock
+  outrigger analyze events.jsonl             what a run really waited for
 
 Exit codes: 0 fine, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
 
@@ -38,6 +39,10 @@ pub(crate) enum Command {
     Convert(convert::Args),
     /// Plays pods on a virtual clock and shows what happens.
     Simulate(simulate::Args),
+    /// Draws what happened: a lane per container.
+    Timeline(timeline::Args),
+    /// Says what the start and the stop of pods really waited for.
+    Analyze(analyze::Args),
     /// Prints a completion script for a shell.
     Completions(completions::Args),
     /// Prints the manual page, or writes all of them.

@@ -1,6 +1,7 @@
 //! Outrigger runs pods whose containers start, run and stop in the right order.
 #![forbid(unsafe_code)]
 
+mod analyze;
 mod cli;
 mod completions;
 mod convert;
@@ -11,6 +12,7 @@ mod plan;
 mod run;
 mod simulate;
 mod terminal;
+mod timeline;
 mod validate;
 
 use std::process::ExitCode;
@@ -34,6 +36,8 @@ fn main() -> ExitCode {
         Command::Validate(args) => validate::execute(args),
         Command::Convert(args) => convert::execute(args),
         Command::Simulate(args) => simulate::execute(args),
+        Command::Timeline(args) => timeline::execute(args),
+        Command::Analyze(args) => analyze::execute(args),
         Command::Completions(args) => completions::execute(args),
         Command::Man(args) => man::execute(args),
     };

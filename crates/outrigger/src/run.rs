@@ -18,7 +18,7 @@ use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy, Runtime, Runtime
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{self, Failure};
-use crate::terminal;
+use crate::{terminal, timeline};
 
 /// Where state is kept unless the user says otherwise.
 const STATE_DIR: &str = "/var/lib/outrigger";
@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Write events here as they happen, as JSON Lines; docs/trace.md describes them.
     #[arg(long, value_name = "PATH")]
     events: Option<PathBuf>,
+    /// Draw the run here when it is over, as a picture (.svg) or a page (.html).
+    #[arg(long, value_parser = timeline::Target::parse, value_name = "PATH")]
+    timeline: Option<timeline::Target>,
     /// Keep the Pod object, with its status as of now, here.
     #[arg(long, value_name = "PATH")]
     status: Option<PathBuf>,
@@ -141,10 +144,21 @@ fn published(text: &str) -> Result<PublishedPort, String> {
 }
 
 /// Runs pods; the exit code is theirs.
-pub(crate) fn main(args: Args) -> ExitCode {
-    match execute(args) {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => outcome::exit_code(Err(failure)),
+pub(crate) fn main(mut args: Args) -> ExitCode {
+    let recording = args.timeline.take().map(|target| timeline::Recording::new(target, &mut args.events));
+    let quiet = args.quiet;
+    let result = execute(args);
+    let drawn = recording.map_or(Ok(()), |recording| recording.draw(quiet)).map_err(Failure::Own);
+    // How the pods ended matters more than their picture.
+    match (result, drawn) {
+        (Ok(0), Err(failure)) => outcome::exit_code(Err(failure)),
+        (Ok(code), drawn) => {
+            if let Err(failure) = drawn {
+                let _shown = outcome::exit_code(Err(failure));
+            }
+            ExitCode::from(code)
+        }
+        (Err(failure), _) => outcome::exit_code(Err(failure)),
     }
 }
 

@@ -1,0 +1,170 @@
+//! `outrigger timeline`: what happened, as a picture.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use outrigger_simulate::analyze::analyze;
+use outrigger_simulate::events::{PodEvents, read_events};
+use outrigger_simulate::timeline::{self, Scale, Timeline};
+
+use crate::input;
+use crate::outcome::{Failure, Outcome};
+use crate::terminal::{self, HEADING, paint};
+
+/// The timeline is as wide as everything else we print.
+const WIDTH: usize = 100;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger run --events events.jsonl job.yaml; outrigger timeline events.jsonl
+  outrigger timeline events.jsonl -o html > timeline.html
+  outrigger simulate job.yaml -o json | outrigger timeline - -o svg > timeline.svg
+
+Marked as critical is what the start and the stop really waited for; `outrigger analyze` says it in words.
+
+Exit codes: 0 drawn, 2 the events cannot be read.")]
+pub(crate) struct Args {
+    /// What `run --events` wrote or `simulate -o json` printed; `-` is standard input.
+    #[arg(value_name = "EVENTS")]
+    events: PathBuf,
+    /// Draws only this pod.
+    #[arg(long, value_name = "NAME")]
+    pod: Option<String>,
+    /// A second is as wide everywhere; otherwise long pauses are drawn short.
+    #[arg(long)]
+    linear: bool,
+    /// As what to draw it.
+    #[arg(short, long, value_enum, default_value_t = Picture::Text, value_name = "FORMAT")]
+    output: Picture,
+}
+
+/// As what a timeline is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Picture {
+    /// For a terminal.
+    Text,
+    /// A picture.
+    Svg,
+    /// A page that shows details where it is pointed at.
+    Html,
+}
+
+pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+    let pods = pods(&args.events, args.pod.as_deref())?;
+    let scale = if args.linear { Scale::Linear } else { Scale::Compressed };
+    let drawn = draw(&pods, args.output, scale).map_err(Failure::Input)?;
+    match args.output {
+        Picture::Text => terminal::print(&drawn)?,
+        Picture::Svg | Picture::Html => terminal::print_plain(&drawn)?,
+    }
+    Ok(Outcome::Fine)
+}
+
+/// The events of all pods in a file, or of one.
+pub(crate) fn pods(file: &Path, pod: Option<&str>) -> Result<Vec<PodEvents>, Failure> {
+    let text = if input::is_stdin(file) {
+        std::io::read_to_string(std::io::stdin().lock())
+    } else {
+        std::fs::read_to_string(file)
+    };
+    let name = if input::is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() };
+    let text = text.with_context(|| format!("cannot read {name}")).map_err(Failure::Input)?;
+    let mut pods =
+        read_events(&text).with_context(|| format!("cannot use {name}")).map_err(Failure::Input)?;
+    if let Some(wanted) = pod {
+        let names: Vec<String> = pods.iter().map(|p| format!("`{}`", p.pod)).collect();
+        pods.retain(|p| p.pod == wanted);
+        if pods.is_empty() {
+            let all = names.join(", ");
+            return Err(Failure::Input(anyhow!("there is no pod `{wanted}` in {name}; there are {all}")));
+        }
+    }
+    Ok(pods)
+}
+
+/// Draws pods.
+fn draw(pods: &[PodEvents], picture: Picture, scale: Scale) -> anyhow::Result<String> {
+    let mut timelines = Vec::with_capacity(pods.len());
+    for pod in pods {
+        let mut timeline = Timeline::from_json(&pod.entries)?;
+        timeline.mark(&analyze(&pod.entries)?);
+        timelines.push(timeline);
+    }
+    Ok(match picture {
+        Picture::Svg => timeline::svg(&timelines, scale),
+        Picture::Html => timeline::html(&timelines, scale),
+        Picture::Text => {
+            let one = |(pod, timeline): (&PodEvents, &Timeline)| {
+                let heading = paint(HEADING, &format!("Pod {}", pod.pod));
+                format!("{heading}\n{}", timeline.ascii(WIDTH, scale))
+            };
+            pods.iter().zip(&timelines).map(one).collect::<Vec<_>>().join("\n")
+        }
+    })
+}
+
+/// The picture a run writes when it is over.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    path: PathBuf,
+    picture: Picture,
+}
+
+impl Target {
+    /// What the name of the file asks for.
+    pub(crate) fn parse(text: &str) -> Result<Target, String> {
+        let path = PathBuf::from(text);
+        let picture = match path.extension().and_then(|e| e.to_str()) {
+            Some("svg") => Picture::Svg,
+            Some("html" | "htm") => Picture::Html,
+            _ => return Err(format!("{text:?} ends neither in .svg nor in .html")),
+        };
+        Ok(Target { path, picture })
+    }
+}
+
+/// The events of a run that is drawn when it is over.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    target: Target,
+    events: PathBuf,
+    /// The user did not ask for the file.
+    passing: bool,
+}
+
+impl Recording {
+    /// Records to the file the user named, else to one beside the picture for as long as it takes.
+    pub(crate) fn new(target: Target, events: &mut Option<PathBuf>) -> Recording {
+        let passing = events.is_none();
+        let events = events.get_or_insert_with(|| {
+            let name = target.path.file_name().unwrap_or_default().to_string_lossy();
+            target.path.with_file_name(format!(".{name}.{}.events", std::process::id()))
+        });
+        Recording { events: events.clone(), target, passing }
+    }
+
+    /// Draws what happened, if anything did.
+    pub(crate) fn draw(&self, quiet: bool) -> anyhow::Result<()> {
+        let text = match std::fs::read_to_string(&self.events) {
+            // It was not even begun; whoever refused says why.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            text => text.with_context(|| format!("cannot read {}", self.events.display()))?,
+        };
+        if self.passing {
+            // One that stays is in nobody's way.
+            let _ = std::fs::remove_file(&self.events);
+        }
+        if text.is_empty() {
+            return Ok(());
+        }
+        let path = self.target.path.display();
+        let drawn = draw(&read_events(&text)?, self.target.picture, Scale::Compressed)?;
+        std::fs::write(&self.target.path, drawn).with_context(|| format!("cannot write {path}"))?;
+        if !quiet {
+            terminal::note(&format!("the timeline is in {path}"));
+        }
+        Ok(())
+    }
+}
