@@ -236,7 +236,7 @@ fn ended(view: &PodView, i: usize) -> Seen {
 /// `██████░░░░  62 %  12 of 20 MiB`, in `width` columns.
 pub(super) fn bar(done: u64, total: Option<u64>, width: usize) -> Line {
     let mib = |bytes: u64| match bytes {
-        0..10_485_760 => format!("{}.{}", bytes >> 20, (bytes & 0xf_ffff) * 10 >> 20),
+        0..10_485_760 => format!("{}.{}", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20),
         _ => (bytes >> 20).to_string(),
     };
     let Some(total) = total.filter(|t| *t > 0) else {

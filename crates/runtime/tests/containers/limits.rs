@@ -138,7 +138,7 @@ async fn everything_dies_with_the_container() {
             read_only: false,
             propagation: outrigger_runtime::Propagation::Private,
         }];
-        let root = format!("{}", pod.id.0);
+        let root = pod.id.0.to_string();
         let (exit, log) = pod.run(spec).await;
         assert_eq!(exit.code, 0, "{log}");
         eventually("the orphan is gone", || !processes_in(&root)).await;

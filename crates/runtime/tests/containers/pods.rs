@@ -284,7 +284,7 @@ async fn orphans_are_removed() {
     assert!(has_sleeper(&id));
 
     owner.kill().await.unwrap();
-    assert_eq!(runtime.clean_orphans().await, [id.clone()]);
+    assert_eq!(runtime.clean_orphans().await, std::slice::from_ref(&id));
     assert!(!has_sleeper(&id));
     assert_nothing_left(state.path(), &id);
     assert!(!runtime.pod_dir(&id).exists());

@@ -216,6 +216,7 @@ fn attach_private(
 
 /// The kernel notices in the background that both ends of a pair are on, and until it has, packets are lost without a
 /// word, which costs whoever sent them a second. It takes well under a millisecond on an idle machine.
+#[expect(clippy::disallowed_methods, reason = "a thread of its own, waiting microseconds for the kernel")]
 fn wait_until_operational(links: &mut Links, name: &str) -> io::Result<()> {
     let deadline = Instant::now() + OPERATIONAL_MAX;
     let mut pause = Duration::from_micros(50);
