@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::terminal::Color;
-use crate::{analyze, completions, convert, man, plan, run, simulate, timeline, validate};
+use crate::{analyze, completions, convert, doctor, man, plan, run, simulate, timeline, validate};
 
 /// Runs Kubernetes pods whose containers start, run and stop in the right order.
 #[derive(Debug, Parser)]
@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Timeline(timeline::Args),
     /// Says what the start and the stop of pods really waited for.
     Analyze(analyze::Args),
+    /// Says whether this machine can run pods, and what to do if not.
+    Doctor(doctor::Args),
     /// Prints a completion script for a shell.
     Completions(completions::Args),
     /// Prints the manual page, or writes all of them.

@@ -5,6 +5,7 @@ mod analyze;
 mod cli;
 mod completions;
 mod convert;
+mod doctor;
 mod input;
 mod man;
 mod outcome;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate::execute(args),
         Command::Timeline(args) => timeline::execute(args),
         Command::Analyze(args) => analyze::execute(args),
+        Command::Doctor(args) => doctor::execute(args),
         Command::Completions(args) => completions::execute(args),
         Command::Man(args) => man::execute(args),
     };

@@ -21,7 +21,7 @@ use crate::outcome::{self, Failure};
 use crate::{terminal, timeline};
 
 /// Where state is kept unless the user says otherwise.
-const STATE_DIR: &str = "/var/lib/outrigger";
+pub(crate) const STATE_DIR: &str = "/var/lib/outrigger";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -10,6 +10,9 @@ use std::process::{Command, Stdio};
 const EXAMPLES: [&str; 5] = ["native-job", "kep-pod", "priority-deployment", "terminator-job", "depends-on"];
 const DIALECTS: [&str; 4] = ["native", "kep", "priority", "depends-on"];
 
+/// What a run of a job with a sidecar that ignores TERM wrote, and a second pod beside it.
+const EVENTS: &str = "crates/outrigger/tests/cli/events.jsonl";
+
 struct Run {
     code: i32,
     stdout: String,
@@ -39,6 +42,7 @@ fn outrigger(args: &[&str], stdin: &str) -> Run {
         .current_dir(root())
         .env_remove("NO_COLOR")
         .env_remove("CLICOLOR_FORCE")
+        .env_remove("OUTRIGGER_STATE_DIR")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -159,7 +163,7 @@ fn exit_codes() {
     let (good, cycle, warning, syntax) = (example("native-job"), bad("cycle"), bad("warning"), bad("syntax"));
     let stuck = "crates/outrigger/tests/cli/stuck.yaml";
     let kep = example("kep-pod");
-    let rows: [(&[&str], i32); 24] = [
+    let rows: [(&[&str], i32); 29] = [
         (&["validate", &good], 0),
         (&["validate", &warning], 0),
         (&["validate", "--strict", &warning], 1),
@@ -183,6 +187,11 @@ fn exit_codes() {
         (&["simulate", &kep, "--script", stuck], 1),
         (&["simulate", &good, "--script", stuck, "--pod", "nobody"], 2),
         (&["simulate", &good, "--grace-period", "3"], 2),
+        (&["timeline", EVENTS], 0),
+        (&["timeline", EVENTS, "--pod", "nobody"], 2),
+        (&["timeline", &good], 2),
+        (&["analyze", "no-such-file.jsonl"], 2),
+        (&["run", "--timeline", "picture.png", &good], 2),
         (&["frobnicate"], 2),
     ];
     for (args, code) in rows {
@@ -250,9 +259,74 @@ fn a_stuck_pod_says_why() {
 }
 
 #[test]
+fn what_happened_is_drawn() {
+    snapshot("timeline.txt", &outrigger(&["timeline", EVENTS], "").all());
+    let svg = outrigger(&["timeline", EVENTS, "--pod", "web", "-o", "svg"], "");
+    snapshot("timeline-web.svg", &svg.stdout);
+    let both = outrigger(&["timeline", EVENTS, "-o", "svg"], "").stdout;
+    assert_eq!(both.matches("<svg ").count(), 3, "one around two");
+    let page = outrigger(&["timeline", EVENTS, "-o", "html"], "").stdout;
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"), "{page}");
+    assert_eq!(page.matches("<figure>").count(), 2);
+    for text in [&svg.stdout, &both, &page] {
+        assert!(!text.contains("NaN"));
+        assert_eq!(text.matches("http").count(), text.matches("http://www.w3.org/2000/svg").count());
+    }
+    for word in ["critical: `s2` does not end on TERM", "grace: 4s of 4s used", "prefers-color-scheme: dark"]
+    {
+        assert!(page.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn what_was_waited_for_is_told() {
+    snapshot("analyze.txt", &outrigger(&["analyze", EVENTS], "").all());
+    let json = outrigger(&["analyze", EVENTS, "--pod", "web", "-o", "json"], "");
+    let _: serde_json::Value = serde_json::from_str(&json.stdout).expect("valid JSON");
+    snapshot("analyze-web.json", &json.stdout);
+    let played = outrigger(&["simulate", "examples/depends-on.yaml", "-o", "json"], "").stdout;
+    let run = outrigger(&["analyze", "-"], &played);
+    assert!(run.stdout.contains("until `worker` was up"), "{}", run.stdout);
+}
+
+#[test]
+fn the_machine_is_examined() {
+    let run = outrigger(&["doctor", "-o", "json"], "");
+    let value: serde_json::Value = serde_json::from_str(&run.stdout).expect("valid JSON");
+    let findings = value["findings"].as_array().expect("a list");
+    let failed = findings.iter().any(|f| f["level"] == "fail");
+    assert_eq!((run.code == 0, value["fit"] == true), (!failed, !failed), "{}", run.stdout);
+    let text = outrigger(&["doctor"], "").stdout;
+    for check in
+        ["kernel", "privileges", "cgroups", "overlayfs", "namespaces", "seccomp", "network", "disk space"]
+    {
+        assert!(findings.iter().any(|f| f["check"] == check), "{check}");
+        assert!(text.contains(check), "{check}");
+    }
+}
+
+#[test]
+fn commands_that_look_back_explain_themselves() {
+    for command in ["timeline", "analyze", "doctor"] {
+        snapshot(&format!("help-{command}.txt"), &outrigger(&[command, "--help"], "").all());
+    }
+}
+
+#[test]
 fn help_completions_and_manual() {
     let help = outrigger(&["--help"], "");
-    for command in ["run", "plan", "validate", "convert", "simulate", "completions", "man"] {
+    for command in [
+        "run",
+        "plan",
+        "validate",
+        "convert",
+        "simulate",
+        "timeline",
+        "analyze",
+        "doctor",
+        "completions",
+        "man",
+    ] {
         assert!(help.stdout.contains(command), "{command}");
         let own = outrigger(&[command, "--help"], "").stdout;
         assert!(own.contains("Examples:"), "{command} --help has no examples");

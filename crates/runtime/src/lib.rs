@@ -4,6 +4,7 @@
 //! decides *when* anything starts or stops: that is the engine's, through the agent.
 
 pub mod cri;
+pub mod doctor;
 pub mod embedded;
 mod types;
 

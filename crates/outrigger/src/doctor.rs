@@ -1,0 +1,75 @@
+//! `outrigger doctor`: whether this machine can run pods.
+
+use std::path::PathBuf;
+
+use anstyle::{AnsiColor, Style};
+use clap::ValueEnum;
+use outrigger_runtime::doctor::{Finding, Level, examine};
+use serde_json::json;
+
+use crate::outcome::{Failure, Outcome};
+use crate::terminal::{self, DIM, paint};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger doctor
+  sudo outrigger doctor --state-dir /srv/outrigger
+  outrigger doctor -o json
+
+Everything is found out by trying, in namespaces that are gone afterwards.
+
+Exit codes: 0 pods run here, 1 something that `outrigger run` needs is missing.")]
+pub(crate) struct Args {
+    /// Where images, pods and claims would be kept.
+    #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR", default_value = crate::run::STATE_DIR)]
+    state_dir: PathBuf,
+    /// How to show what was found.
+    #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let findings = executor.block_on(examine(&args.state_dir));
+    let fit = findings.iter().all(|f| f.level != Level::Fail);
+    match args.output {
+        Output::Json => {
+            let value = json!({ "version": 1, "fit": fit, "findings": findings });
+            terminal::print_plain(&format!("{value:#}\n"))?;
+        }
+        Output::Text => terminal::print(&text(&findings, fit))?,
+    }
+    Ok(if fit { Outcome::Fine } else { Outcome::Findings })
+}
+
+fn text(findings: &[Finding], fit: bool) -> String {
+    let width = findings.iter().map(|f| f.check.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for f in findings {
+        let (style, word) = match f.level {
+            Level::Ok => (AnsiColor::Green.on_default(), "ok  "),
+            Level::Info => (Style::new(), "info"),
+            Level::Warn => (AnsiColor::Yellow.on_default().bold(), "warn"),
+            Level::Fail => (AnsiColor::Red.on_default().bold(), "FAIL"),
+        };
+        let means = paint(DIM, &format!("{:width$}  {}", "", f.means));
+        out.push_str(&format!("{}  {:<width$}  {}\n      {means}\n", paint(style, word), f.check, f.found));
+        if let Some(remedy) = f.remedy {
+            out.push_str(&format!("      {:width$}  what to do: {remedy}\n", ""));
+        }
+    }
+    out.push_str(match fit {
+        true => "\npods run here\n",
+        false => "\npods do not run here as it is\n",
+    });
+    out
+}

@@ -1,0 +1,415 @@
+//! Whether this machine can run pods, found out by trying.
+//!
+//! Everything that is made for a try is made in namespaces of a thread that ends with it, or is removed at once: the
+//! machine is left as it was.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
+use rustix::thread::UnshareFlags;
+use serde::Serialize;
+
+use crate::cri::{CriConfig, CriRuntime};
+
+/// The oldest kernel that has all the calls the embedded runtime makes (mount_setattr came last).
+const KERNEL_MIN: (u32, u32) = (5, 12);
+/// Less free space than this does not hold an image worth the name.
+const DISK_FAIL: u64 = 64 << 20;
+/// Less free space than this is soon used up.
+const DISK_WARN: u64 = 1 << 30;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Worth knowing; nothing depends on it.
+    Info,
+    /// Pods run, some of them not as they ask to.
+    Warn,
+    /// Pods do not run.
+    Fail,
+}
+
+/// What was found about one thing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The thing, a word or two.
+    pub check: &'static str,
+    /// How bad it is.
+    pub level: Level,
+    /// What was found.
+    pub found: String,
+    /// What that means for pods.
+    pub means: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<&'static str>,
+}
+
+fn finding(check: &'static str, level: Level, found: impl Into<String>, means: impl Into<String>) -> Finding {
+    Finding { check, level, found: found.into(), means: means.into(), remedy: None }
+}
+
+impl Finding {
+    fn remedy(mut self, remedy: &'static str) -> Finding {
+        self.remedy = Some(remedy);
+        self
+    }
+}
+
+/// Examines the machine. State would be kept in `state_dir`, which need not exist.
+pub async fn examine(state_dir: &Path) -> Vec<Finding> {
+    let place = existing(state_dir);
+    let mut all = vec![kernel(&rustix::system::uname().release().to_string_lossy()), root()];
+    all.push(cgroups(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()));
+    all.push(overlay(&place));
+    all.push(namespaces());
+    all.push(seccomp());
+    all.push(user_namespaces());
+    all.push(network());
+    all.push(forwarding());
+    all.push(cri().await);
+    all.push(disk(state_dir, &place));
+    all
+}
+
+/// The directory itself, or the nearest one above it that is there.
+fn existing(dir: &Path) -> PathBuf {
+    let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    absolute.ancestors().find(|d| d.is_dir()).unwrap_or(Path::new("/")).to_owned()
+}
+
+fn kernel(release: &str) -> Finding {
+    let mut parts = release.split(['.', '-']).map(|part| part.parse::<u32>().ok());
+    let found = format!("Linux {release}");
+    match (parts.next().flatten(), parts.next().flatten()) {
+        (Some(major), Some(minor)) if (major, minor) < KERNEL_MIN => {
+            let means = format!("too old, {}.{} is the first that will do", KERNEL_MIN.0, KERNEL_MIN.1);
+            finding("kernel", Level::Fail, found, means)
+                .remedy("update the kernel, or run pods on a container runtime with --runtime cri")
+        }
+        (Some(_), Some(_)) => finding("kernel", Level::Ok, found, "has all that is needed"),
+        _ => finding("kernel", Level::Warn, found, "its version cannot be read; it may lack something")
+            .remedy("try `outrigger run`; if system calls are missing, use --runtime cri"),
+    }
+}
+
+fn root() -> Finding {
+    match rustix::process::geteuid() {
+        uid if uid.is_root() => {
+            finding("privileges", Level::Ok, "root", "may make namespaces, mounts and cgroups")
+        }
+        uid => {
+            let found = format!("user {}", uid.as_raw());
+            finding("privileges", Level::Fail, found, "namespaces, mounts and cgroups take root")
+                .remedy("run it as root, for example with sudo")
+        }
+    }
+}
+
+fn cgroups(mountinfo: &str) -> Finding {
+    let (mut unified, mut v1) = (Vec::new(), Vec::new());
+    for line in mountinfo.lines() {
+        let Some((mount, source)) = line.split_once(" - ") else { continue };
+        let Some(point) = mount.split(' ').nth(4) else { continue };
+        match source.split(' ').next() {
+            Some("cgroup2") => unified.push(PathBuf::from(point)),
+            Some("cgroup") => v1.push(PathBuf::from(point)),
+            _ => {}
+        }
+    }
+    let found = match (unified.is_empty(), v1.is_empty()) {
+        (false, true) => "version 2",
+        (false, false) => "versions 1 and 2 side by side",
+        (true, false) => "version 1",
+        (true, true) => {
+            return finding("cgroups", Level::Warn, "none", "limits of containers do not apply")
+                .remedy("mount them: mount -t cgroup2 none /sys/fs/cgroup");
+        }
+    };
+    let refused: Vec<String> = unified
+        .iter()
+        .chain(&v1)
+        .filter_map(|dir| Some(format!("{} ({})", dir.display(), writable(dir).err()?)))
+        .collect();
+    if refused.is_empty() {
+        return finding("cgroups", Level::Ok, format!("{found}, writable"), "limits of containers apply");
+    }
+    let means = format!("limits of containers do not apply in {}", refused.join(", "));
+    finding("cgroups", Level::Warn, format!("{found}, not writable"), means)
+        .remedy("run as root, and in a container with /sys/fs/cgroup mounted writable")
+}
+
+/// Whether a cgroup can be made in a directory.
+fn writable(dir: &Path) -> io::Result<()> {
+    let own = dir.join(format!("outrigger-doctor-{}", std::process::id()));
+    fs::create_dir(&own)?;
+    fs::remove_dir(&own)
+}
+
+/// Tries something in namespaces of its own, which end with the thread.
+fn apart<T: Send>(kinds: UnshareFlags, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: namespaces only; no file descriptor table is taken from a thread that counts on it.
+            unsafe { rustix::thread::unshare_unsafe(kinds)? };
+            f()
+        });
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the try panicked")))
+    })
+}
+
+fn overlay(place: &Path) -> Finding {
+    let dir = place.join(format!(".outrigger-doctor-{}", std::process::id()));
+    let result = try_overlay(&dir);
+    let cleaned = fs::remove_dir_all(&dir);
+    match result.and(cleaned) {
+        Ok(()) => finding(
+            "overlayfs",
+            Level::Ok,
+            format!("works in {}", place.display()),
+            "containers share the files of their images",
+        ),
+        Err(error) => finding(
+            "overlayfs",
+            Level::Warn,
+            format!("refused in {}: {error}", place.display()),
+            "every container gets a copy of its image: slower, and more space is used",
+        )
+        .remedy("choose a --state-dir on a file system such as ext4 or xfs, not itself an overlay; load the module with modprobe overlay"),
+    }
+}
+
+fn try_overlay(dir: &Path) -> io::Result<()> {
+    for part in ["lower", "upper", "work", "root"] {
+        fs::create_dir_all(dir.join(part))?;
+    }
+    fs::write(dir.join("lower/file"), "below")?;
+    let options = format!(
+        "lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work",
+        dir.to_str().ok_or_else(|| io::Error::other("its path is not text"))?
+    );
+    let options = std::ffi::CString::new(options)?;
+    apart(UnshareFlags::NEWNS, || {
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        let target = dir.join("root");
+        mount("overlay", &target, "overlay", MountFlags::empty(), options.as_c_str())?;
+        let tried = fs::write(target.join("file"), "above");
+        unmount(&target, UnmountFlags::DETACH)?;
+        tried
+    })
+}
+
+fn namespaces() -> Finding {
+    let kinds = [
+        ("mount", UnshareFlags::NEWNS),
+        ("pid", UnshareFlags::NEWPID),
+        ("network", UnshareFlags::NEWNET),
+        ("ipc", UnshareFlags::NEWIPC),
+        ("uts", UnshareFlags::NEWUTS),
+        ("cgroup", UnshareFlags::NEWCGROUP),
+    ];
+    let refused: Vec<String> = kinds
+        .into_iter()
+        .filter_map(|(name, kind)| Some(format!("{name} ({})", apart(kind, || Ok(())).err()?)))
+        .collect();
+    if refused.is_empty() {
+        let names: Vec<&str> = kinds.iter().map(|(name, _)| *name).collect();
+        return finding("namespaces", Level::Ok, names.join(", "), "containers are kept apart");
+    }
+    let found = format!("refused: {}", refused.join(", "));
+    finding("namespaces", Level::Fail, found, "containers cannot be kept apart")
+        .remedy("run as root; inside a container it must be a privileged one (CAP_SYS_ADMIN)")
+}
+
+fn seccomp() -> Finding {
+    let actions = fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
+    if actions.split_whitespace().any(|action| action == "errno") {
+        return finding("seccomp", Level::Ok, "available", "system calls of containers can be filtered");
+    }
+    let means = "containers whose seccompProfile asks for a filter cannot start";
+    finding("seccomp", Level::Warn, "not available", means)
+        .remedy("use a kernel with CONFIG_SECCOMP_FILTER, or seccompProfile type: Unconfined")
+}
+
+fn user_namespaces() -> Finding {
+    let limit = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
+    let there = Path::new("/proc/self/ns/user").exists() && limit.trim().parse() != Ok(0_u64);
+    let found = if there { "available" } else { "not available" };
+    finding(
+        "user namespaces",
+        Level::Info,
+        found,
+        "not needed: containers run under the users of this machine",
+    )
+}
+
+fn network() -> Finding {
+    let tried = apart(UnshareFlags::NEWNET, || {
+        for kind in ["bridge", "veth"] {
+            add_link(kind).map_err(|e| io::Error::other(format!("no {kind} interface can be made: {e}")))?;
+        }
+        Ok(())
+    });
+    match tried {
+        Ok(()) => finding(
+            "network",
+            Level::Ok,
+            "bridge and veth interfaces can be made",
+            "pods get an address of their own",
+        ),
+        Err(error) => finding("network", Level::Fail, error.to_string(), "pods get no address of their own")
+            .remedy(
+                "load the modules with modprobe bridge veth, or run with --network host or --network none",
+            ),
+    }
+}
+
+/// Asks the kernel for an interface, which lives as long as the network namespace does.
+fn add_link(kind: &str) -> io::Result<()> {
+    const NEWLINK: u16 = 16;
+    /// A request that is to be answered, for something that is not there yet.
+    const FLAGS: u16 = 0x1 | 0x4 | 0x200 | 0x400;
+    const LINKINFO: u16 = 18;
+    const INFO_KIND: u16 = 1;
+    let attribute = |number: u16, value: &[u8]| {
+        let mut out = ((value.len() + 4) as u16).to_ne_bytes().to_vec();
+        out.extend(number.to_ne_bytes());
+        out.extend(value);
+        out.resize(out.len().next_multiple_of(4), 0);
+        out
+    };
+    // The header of a link says nothing here: the kernel chooses name and number.
+    let mut body = vec![0; 16];
+    body.extend(attribute(LINKINFO, &attribute(INFO_KIND, kind.as_bytes())));
+    let mut message = ((body.len() + 16) as u32).to_ne_bytes().to_vec();
+    message.extend([NEWLINK, FLAGS].map(u16::to_ne_bytes).concat());
+    message.extend([0; 8]);
+    message.extend(body);
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    send(&socket, &message, SendFlags::empty())?;
+    let mut answer = [0; 4096];
+    let (length, _) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
+    match answer[..length].get(16..20).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes) {
+        Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(-code)),
+        None => Err(io::Error::other("the kernel's answer is too short")),
+    }
+}
+
+fn forwarding() -> Finding {
+    let on = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() == "1");
+    if on {
+        return finding("ip forwarding", Level::Ok, "on", "pods can reach beyond this machine");
+    }
+    // A run switches it on for its bridge; whether it may shows without doing it.
+    match fs::OpenOptions::new().write(true).open("/proc/sys/net/ipv4/conf/default/forwarding") {
+        Ok(_) => {
+            finding("ip forwarding", Level::Ok, "off", "a run switches it on for the interfaces it needs")
+        }
+        Err(error) => finding(
+            "ip forwarding",
+            Level::Warn,
+            format!("off, and cannot be switched on: {error}"),
+            "pods reach this machine and each other, and nothing beyond",
+        )
+        .remedy("sysctl -w net.ipv4.ip_forward=1, or run with --network host"),
+    }
+}
+
+async fn cri() -> Finding {
+    match CriRuntime::connect(CriConfig::default()).await {
+        Ok(runtime) => {
+            let info = runtime.info();
+            let found = format!("{} {} at {}", info.name, info.version, info.endpoint);
+            match info.lacks.is_empty() {
+                true => {
+                    finding("container runtime", Level::Ok, found, "pods can run on it with --runtime cri")
+                }
+                false => finding("container runtime", Level::Info, found, info.lacks.join("; ")),
+            }
+        }
+        Err(error) => {
+            let means = format!("not needed: only --runtime cri would use one ({error})");
+            finding("container runtime", Level::Info, "none answers", means)
+        }
+    }
+}
+
+fn disk(state_dir: &Path, place: &Path) -> Finding {
+    let free = match rustix::fs::statvfs(place) {
+        Ok(found) => found.f_bavail.saturating_mul(found.f_frsize),
+        Err(error) => {
+            let found = format!("unknown for {}: {error}", place.display());
+            return finding("disk space", Level::Warn, found, "images and logs may not fit")
+                .remedy("choose another place with --state-dir");
+        }
+    };
+    let found = format!("{:.1} GiB free for {}", free as f64 / f64::from(1 << 30), state_dir.display());
+    let (level, means) = match free {
+        ..DISK_FAIL => (Level::Fail, "images do not fit"),
+        ..DISK_WARN => (Level::Warn, "a few images fill it up"),
+        _ => return finding("disk space", Level::Ok, found, "images and logs have room"),
+    };
+    finding("disk space", level, found, means).remedy("free some, or choose another place with --state-dir")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_old_or_not() {
+        let table = [
+            ("6.18.44-fc", Level::Ok),
+            ("5.12.0", Level::Ok),
+            ("5.11.22-generic", Level::Fail),
+            ("4.19", Level::Fail),
+            ("strange", Level::Warn),
+        ];
+        for (release, expected) in table {
+            assert_eq!(kernel(release).level, expected, "{release}");
+        }
+    }
+
+    #[test]
+    fn cgroups_that_are_not_there_are_told() {
+        assert_eq!(cgroups("").level, Level::Warn);
+        let missing = cgroups("1 1 0:1 / /no/such/dir rw - cgroup2 cgroup2 rw");
+        assert_eq!(missing.level, Level::Warn);
+        assert!(missing.means.contains("/no/such/dir"), "{}", missing.means);
+    }
+
+    #[test]
+    fn a_place_that_is_not_there_is_looked_for_above() {
+        assert_eq!(existing(Path::new("/proc/no/such")), Path::new("/proc"));
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_runs_pods_is_found_fit_and_left_as_it_was() {
+        if !rustix::process::geteuid().is_root() {
+            // The other tests that run containers do not run here either.
+            let found = root();
+            assert_eq!((found.level, found.remedy.is_some()), (Level::Fail, true));
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mounts =
+            || fs::read_to_string("/proc/self/mountinfo").unwrap().matches("outrigger-doctor").count();
+        let found = examine(&dir.path().join("state")).await;
+        for check in ["kernel", "privileges", "namespaces", "network"] {
+            let one = found.iter().find(|f| f.check == check).unwrap();
+            assert_eq!(one.level, Level::Ok, "{one:?}");
+        }
+        for one in found.iter().filter(|f| matches!(f.level, Level::Warn | Level::Fail)) {
+            assert!(one.remedy.is_some(), "{one:?}");
+        }
+        assert_eq!(mounts(), 0);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
