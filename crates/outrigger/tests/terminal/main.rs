@@ -1,0 +1,167 @@
+//! `outrigger run` as somebody at a terminal sees it: real pods on a real pseudo-terminal.
+
+mod pty;
+mod screen;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pty::Run;
+use rustix::process::Signal;
+use screen::Screen;
+
+const WIDE: (u16, u16) = (80, 24);
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
+}
+
+/// A pod that is never ready and leaves when told to.
+const NAPPING: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: sleepy}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 5
+  containers:
+    - name: nap
+      image: rootfs:/
+      command: [sh, -c, "trap 'exit 3' TERM; printf '\\033[?25l\\033[2Jnapping\\n'; while :; do sleep 0.1; done"]
+      readinessProbe: {exec: {command: [sh, -c, "echo not yet; false"]}, periodSeconds: 1}
+"#;
+
+struct Manifest(tempfile::NamedTempFile);
+
+impl Manifest {
+    fn napping() -> Self {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), NAPPING).expect("a manifest");
+        Manifest(file)
+    }
+
+    fn run(&self, size: (u16, u16), args: &[&str], env: &[(&str, &str)]) -> Run {
+        let mut run = Run::start(self.0.path(), size, args, env);
+        run.until("failed probe", |s| s.text().contains("probe"));
+        run
+    }
+}
+
+fn assert_clean(screen: &Screen, written: &str) {
+    let complaints = screen.complaints();
+    assert!(complaints.is_empty(), "{complaints:#?}\n{}\n{written:?}", screen.text());
+}
+
+#[test]
+fn a_run_ends_with_its_summary_on_a_clean_terminal() {
+    let run = Run::start(&example("job.yaml"), WIDE, &[], &[]);
+    let (status, screen, written) = run.end();
+    let text = screen.text();
+    assert_eq!(status.code(), Some(0), "{text}");
+    assert_clean(&screen, &written);
+    for expected in ["prepare | preparing\n", "shipper | done\n", "proxy   | proxy stops last\n"] {
+        assert_eq!(text.matches(expected).count(), 1, "{expected:?} once in\n{text}");
+    }
+    let last = screen.since("report-");
+    assert!(last[0].contains("succeeded after"), "{last:#?}");
+    let begins =
+        ["report-", "  prepare  init     code 0", "  shipper  sidecar  code 0", "  proxy    sidecar  code 0"];
+    for (line, begin) in last.iter().zip(begins) {
+        let line = if line.starts_with("     ") { continue } else { line };
+        assert!(line.starts_with(begin) || line.starts_with("  "), "{begin:?} expected\n{text}");
+    }
+    assert!(text.contains("  work     main     code 0  ran"), "{text}");
+    assert!(text.contains("the stop used"), "{text}");
+    assert_eq!(text.matches("report-").count(), 1, "the view itself is gone:\n{text}");
+    assert!(screen.drawings > 2, "{}", screen.drawings);
+    assert!(screen.colors > 0);
+}
+
+#[test]
+fn a_waiting_container_shows_why_and_interrupts_stop_it() {
+    let manifest = Manifest::napping();
+    let mut run = manifest.run(WIDE, &[], &[]);
+    run.until("reason", |s| s.text().contains("readiness probe has failed 2 times, last: exit"));
+    let shown = run.screen.since("sleepy ");
+    assert!(shown[0].starts_with("sleepy running"), "{shown:#?}");
+    assert!(shown[1].starts_with("  ◐ nap  main    not ready "), "{shown:#?}");
+    assert!(shown[2].starts_with("      runs but is not ready: readiness probe"), "{shown:#?}");
+    assert!(run.screen.text().contains("nap | napping\n"), "containers do not steer the terminal");
+    run.press(b"\x03");
+    let (status, screen, written) = run.end();
+    assert_eq!(status.code(), Some(130), "{}", screen.text());
+    assert_clean(&screen, &written);
+    assert!(screen.text().contains("SIGINT: stopping in order"), "{}", screen.text());
+    assert!(screen.text().contains("  nap  main     code 3  ran"), "{}", screen.text());
+}
+
+#[test]
+fn colours_are_off_where_they_are_not_wanted() {
+    let cases: [(&[&str], &[(&str, &str)]); 2] = [(&[], &[("NO_COLOR", "1")]), (&["--color", "never"], &[])];
+    for (args, env) in cases {
+        let (status, screen, written) = Run::start(&example("job.yaml"), WIDE, args, env).end();
+        assert_eq!(status.code(), Some(0), "{}", screen.text());
+        assert_eq!(screen.colors, 0, "{args:?} {env:?}: {written:?}");
+        assert!(screen.drawings > 2, "the view is there all the same");
+        assert_clean(&screen, &written);
+    }
+}
+
+#[test]
+fn the_view_follows_the_window() {
+    let manifest = Manifest::napping();
+    let mut run = manifest.run(WIDE, &["--color", "never"], &[]);
+    for size in [(20, 24), (160, 40), (20, 5), (7, 3), (1, 1), (80, 24)] {
+        run.resize(size);
+        let drawn = run.screen.drawings;
+        run.until("drawing", |s| s.drawings > drawn);
+    }
+    run.until("view as wide as the window", |s| {
+        s.since("sleepy ")
+            .get(2)
+            .is_some_and(|l| l.starts_with("      runs but is not ready: readiness probe"))
+    });
+    assert_eq!(run.screen.strange, [""; 0]);
+    run.press(b"\x03");
+    let (status, screen, written) = run.end();
+    assert_eq!(status.code(), Some(130), "{}", screen.text());
+    assert_clean(&screen, &written);
+}
+
+#[test]
+fn a_narrow_window_is_enough() {
+    let manifest = Manifest::napping();
+    let mut run = manifest.run((20, 12), &["--color", "never"], &[]);
+    run.until("state", |s| s.text().contains("◐ nap not ready\n"));
+    let shown = run.screen.since("sleepy running");
+    assert!(shown.iter().all(|l| l.chars().count() < 20), "{shown:#?}");
+    run.signal(Signal::TERM);
+    let (status, screen, written) = run.end();
+    assert_eq!(status.code(), Some(143), "{}", screen.text());
+    assert_clean(&screen, &written);
+}
+
+#[test]
+fn even_a_killed_run_leaves_the_terminal_clean() {
+    let manifest = Manifest::napping();
+    let mut run = manifest.run(WIDE, &[], &[]);
+    run.until("view", |s| !s.since("sleepy running").is_empty());
+    let state = run.take_state();
+    run.signal(Signal::KILL);
+    let (status, screen, written) = run.end();
+    assert_eq!(status.code(), None);
+    assert_clean(&screen, &written);
+    // The next run clears away what this one could not.
+    let mut next = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    next.args(["run", "--quiet", "--state-dir"]).arg(state.path()).arg(example("job.yaml"));
+    assert_eq!(next.output().expect("a run").status.code(), Some(0));
+}
+
+#[test]
+fn without_a_cursor_to_move_lines_are_plain() {
+    let (status, screen, written) =
+        Run::start(&example("job.yaml"), WIDE, &["--color", "never"], &[("TERM", "dumb")]).end();
+    assert_eq!(status.code(), Some(0), "{}", screen.text());
+    assert!(!written.contains('\x1b'), "{written:?}");
+    assert!(written.contains("work     exited with code 0 after"), "{written}");
+}

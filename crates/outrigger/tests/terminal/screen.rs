@@ -1,0 +1,173 @@
+//! A terminal as small as can be: it understands what the view is allowed to say, and nothing else.
+
+use unicode_width::UnicodeWidthChar;
+
+/// What a terminal shows, and the state it is in.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    columns: usize,
+    rows: usize,
+    /// What has scrolled away at the top, and what is visible.
+    lines: Vec<Vec<char>>,
+    /// Index of the first visible line.
+    top: usize,
+    cursor: (usize, usize),
+    /// The last character was written into the last column: the next one begins a new line.
+    wrap: bool,
+    pub(crate) colored: bool,
+    /// Output is held back for a drawing that has not ended.
+    pub(crate) held: bool,
+    /// Colours seen at any time.
+    pub(crate) colors: usize,
+    /// Whole drawings.
+    pub(crate) drawings: usize,
+    /// Sequences no view should need: hidden cursors, other screens, titles …
+    pub(crate) strange: Vec<String>,
+    rest: Vec<u8>,
+}
+
+impl Screen {
+    pub(crate) fn new(columns: usize, rows: usize) -> Self {
+        Screen {
+            columns,
+            rows,
+            lines: vec![Vec::new()],
+            top: 0,
+            cursor: (0, 0),
+            wrap: false,
+            colored: false,
+            held: false,
+            colors: 0,
+            drawings: 0,
+            strange: Vec::new(),
+            rest: Vec::new(),
+        }
+    }
+
+    /// A terminal that keeps long lines as they are when it becomes narrower.
+    pub(crate) fn resize(&mut self, columns: usize, rows: usize) {
+        (self.columns, self.rows) = (columns, rows);
+        self.top = (self.cursor.0 + 1).saturating_sub(rows).max(self.top);
+    }
+
+    /// The text of all lines, also of those that have scrolled away.
+    pub(crate) fn text(&self) -> String {
+        let line = |l: &Vec<char>| l.iter().filter(|c| **c != '\0').collect::<String>().trim_end().to_owned();
+        self.lines.iter().map(|l| line(l) + "\n").collect()
+    }
+
+    /// The lines at the bottom of the text, from the one that begins with `start`.
+    pub(crate) fn since(&self, start: &str) -> Vec<String> {
+        let text = self.text();
+        let lines: Vec<&str> = text.lines().collect();
+        let from = lines.iter().rposition(|l| l.starts_with(start)).unwrap_or(lines.len());
+        lines[from..].iter().map(|l| (*l).to_owned()).filter(|l| !l.is_empty()).collect()
+    }
+
+    /// What is wrong with the state a terminal is left in.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let mut all = self.strange.clone();
+        if self.colored {
+            all.push("colours are still on".into());
+        }
+        if self.held {
+            all.push("output is still held back".into());
+        }
+        if self.cursor.1 != 0 {
+            all.push(format!("the cursor stands in column {}", self.cursor.1));
+        }
+        let below: Vec<_> = self.lines[self.cursor.0..].iter().flatten().filter(|c| **c != ' ').collect();
+        if !below.is_empty() {
+            all.push(format!("{below:?} stands at or below the cursor"));
+        }
+        all
+    }
+
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        self.rest.extend_from_slice(bytes);
+        let bytes = std::mem::take(&mut self.rest);
+        let valid = match std::str::from_utf8(&bytes) {
+            Ok(_) => bytes.len(),
+            Err(e) => e.valid_up_to(),
+        };
+        let text = std::str::from_utf8(&bytes[..valid]).expect("checked").to_owned();
+        let mut rest = text.as_str();
+        while let Some(c) = rest.chars().next() {
+            match c {
+                '\x1b' => match self.sequence(rest) {
+                    Some(end) => rest = &rest[end..],
+                    None => break,
+                },
+                c => {
+                    self.put(c);
+                    rest = &rest[c.len_utf8()..];
+                }
+            }
+        }
+        self.rest = [rest.as_bytes(), &bytes[valid..]].concat();
+    }
+
+    fn put(&mut self, c: char) {
+        match c {
+            '\r' => (self.cursor.1, self.wrap) = (0, false),
+            '\n' => self.down(),
+            '\t' => self.cursor.1 = (self.cursor.1 / 8 + 1) * 8,
+            c if c.is_control() => self.strange.push(format!("{c:?}")),
+            c => {
+                if self.wrap {
+                    self.down();
+                    self.cursor.1 = 0;
+                }
+                let width = c.width().unwrap_or(0);
+                let (row, column) = self.cursor;
+                let line = &mut self.lines[row];
+                line.resize(line.len().max(column + width), ' ');
+                line[column] = c;
+                (1..width).for_each(|i| line[column + i] = '\0');
+                self.wrap = column + width >= self.columns;
+                self.cursor.1 = (column + width).min(self.columns - 1);
+            }
+        }
+    }
+
+    fn down(&mut self) {
+        self.wrap = false;
+        self.cursor.0 += 1;
+        if self.cursor.0 == self.lines.len() {
+            self.lines.push(Vec::new());
+        }
+        self.top = self.top.max((self.cursor.0 + 1).saturating_sub(self.rows));
+    }
+
+    /// Takes an escape sequence at the beginning of `text`; its length, or `None` if its end is not there yet.
+    fn sequence(&mut self, text: &str) -> Option<usize> {
+        let Some(body) = text.strip_prefix("\x1b[") else {
+            text.chars().nth(1)?;
+            self.strange.push(format!("{:?}", &text[..2]));
+            return Some(2);
+        };
+        let end = body.find(|c: char| ('@'..='~').contains(&c))?;
+        let (parameters, last) = (&body[..end], &body[end..=end]);
+        let number = parameters.parse::<usize>().unwrap_or(1).max(1);
+        self.wrap = false;
+        match (parameters, last) {
+            (_, "A") => self.cursor.0 = self.cursor.0.saturating_sub(number).max(self.top),
+            ("" | "0", "K") => self.lines[self.cursor.0].truncate(self.cursor.1),
+            ("" | "0", "J") => {
+                self.lines[self.cursor.0].truncate(self.cursor.1);
+                self.lines.truncate(self.cursor.0 + 1);
+            }
+            (_, "m") => {
+                self.colored = !matches!(parameters, "" | "0");
+                self.colors += 1;
+            }
+            ("?2026", "h") => self.held = true,
+            ("?2026", "l") => {
+                self.held = false;
+                self.drawings += 1;
+            }
+            _ => self.strange.push(format!("{:?}", &text[..end + 3])),
+        }
+        Some(end + 3)
+    }
+}
