@@ -507,6 +507,12 @@ fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
     let Some((selector, labels)) = workload.selector() else {
         return;
     };
+    let policy = template.node.get("spec").and_then(|spec| spec.get("restartPolicy"));
+    if let Some(policy) = policy.filter(|policy| policy.text().is_some_and(|text| text != "Always")) {
+        let message =
+            format!("a {} keeps its pods running: its restartPolicy can only be `Always`", workload.kind());
+        out.push(Diagnostic::error(policy.head(), message).hint("leave it out, or make it a Job"));
+    }
     for (key, value) in selector.match_labels.iter().flatten() {
         if labels.and_then(|labels| labels.get(key)) != Some(value) {
             let path = FieldPath::spec("selector").field("matchLabels").field(key.clone());

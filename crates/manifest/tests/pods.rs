@@ -194,7 +194,6 @@ const TEMPLATE: &str = "  template:
     metadata:
       labels: {app: a}
     spec:
-      restartPolicy: Never
       containers:
       - name: c
         image: busybox:1

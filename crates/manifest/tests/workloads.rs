@@ -1,0 +1,111 @@
+//! Workloads while they run: one more pod of each, and what is said about Jobs that are not run as they are written.
+
+use std::collections::BTreeSet;
+
+use outrigger_manifest::{Manifest, ReadOptions, Severity, SourceFile, Workload, read, render};
+
+fn read_with(text: &str, options: &ReadOptions) -> Result<Manifest, String> {
+    let sources = [SourceFile::new("w.yaml", text)];
+    read(&sources, options).map_err(|refused| render(&refused.0, &sources, false))
+}
+
+fn manifest(text: &str) -> Manifest {
+    read_with(text, &ReadOptions::default()).unwrap_or_else(|refused| panic!("{refused}"))
+}
+
+/// A workload of kind `kind` with the lines of `spec` in its spec.
+fn workload(kind: &str, spec: &str, policy: &str) -> String {
+    let (group, selector) = match kind {
+        "Job" => ("batch", ""),
+        _ => ("apps", "  selector: {matchLabels: {app: w}}\n"),
+    };
+    format!(
+        "apiVersion: {group}/v1\nkind: {kind}\nmetadata: {{name: w, namespace: ns}}\nspec:\n{selector}{spec}  template:\n    \
+         metadata: {{labels: {{app: w}}}}\n    spec: {{restartPolicy: {policy}, containers: [{{name: c, image: i}}]}}\n"
+    )
+}
+
+#[test]
+fn the_first_pods_are_those_that_were_read() {
+    for (kind, spec, policy) in [
+        ("Job", "  parallelism: 2\n", "Never"),
+        ("Job", "  parallelism: 2\n  completions: 2\n  completionMode: Indexed\n", "Never"),
+        ("Deployment", "  replicas: 2\n", "Always"),
+        ("ReplicaSet", "  replicas: 2\n", "Always"),
+        ("StatefulSet", "  replicas: 2\n  serviceName: w\n", "Always"),
+    ] {
+        let manifest = manifest(&workload(kind, spec, policy));
+        for (nth, pod) in manifest.pods.iter().enumerate() {
+            let again = manifest.workloads[0].stamp(&manifest.pods[0], nth, 0);
+            assert_eq!(again.input, pod.input, "{kind}");
+            assert_eq!(again.origin.replica, nth, "{kind}");
+        }
+    }
+}
+
+#[test]
+fn further_pods_are_pods_of_their_own() {
+    for (kind, spec, policy, named) in [
+        ("Job", "  completions: 2\n  completionMode: Indexed\n", "Never", false),
+        ("Deployment", "", "Always", false),
+        ("DaemonSet", "", "Always", false),
+        ("StatefulSet", "  serviceName: w\n", "Always", true),
+    ] {
+        let manifest = manifest(&workload(kind, spec, policy));
+        let pods: Vec<_> = (0..4).map(|n| manifest.workloads[0].stamp(&manifest.pods[0], 1, n)).collect();
+        let names: BTreeSet<&str> = pods.iter().map(|pod| pod.name()).collect();
+        assert_eq!(names.len(), if named { 1 } else { 4 }, "{kind}");
+        let uids: BTreeSet<_> = pods.iter().map(|pod| pod.input.pod.metadata.uid.clone()).collect();
+        assert_eq!(uids.len(), 4, "{kind}: not the same pod, even under the same name");
+        let specs: Vec<_> = pods.iter().map(|pod| &pod.input.pod.spec).collect();
+        assert!(specs.windows(2).all(|two| two[0] == two[1]), "{kind}");
+    }
+}
+
+#[test]
+fn a_job_can_be_owned() {
+    let manifest = manifest(&workload("Job", "", "Never"));
+    let job = manifest.workloads[0].job().unwrap();
+    let owner = &manifest.pods[0].input.pod.metadata.owner_references.as_ref().unwrap()[0];
+    assert_eq!((&owner.kind, Some(&owner.uid)), (&"Job".to_owned(), job.metadata.uid.as_ref()));
+}
+
+#[test]
+fn replicas_can_be_changed_where_there_are_some() {
+    let options = ReadOptions { replicas: Some(3), ..ReadOptions::default() };
+    for (kind, spec, policy, count) in [
+        ("Deployment", "  replicas: 1\n", "Always", 3),
+        ("ReplicaSet", "", "Always", 3),
+        ("StatefulSet", "  serviceName: w\n", "Always", 3),
+        ("DaemonSet", "", "Always", 3),
+        ("Job", "", "Never", 1),
+    ] {
+        let manifest = read_with(&workload(kind, spec, policy), &options).unwrap();
+        assert_eq!(manifest.pods.len(), count, "{kind}");
+        if let Workload::Deployment(object) = &manifest.workloads[0] {
+            assert_eq!(object.spec.as_ref().unwrap().replicas, Some(3));
+        }
+    }
+}
+
+#[test]
+fn what_a_run_does_not_do_is_said() {
+    let manifest = manifest(&workload("Job", "  suspend: true\n  ttlSecondsAfterFinished: 5\n", "Never"));
+    let said: Vec<&str> = manifest.warnings.iter().map(|w| w.message.as_str()).collect();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said[0].starts_with("the Job is suspended"), "{said:?}");
+    assert!(said[1].starts_with("`ttlSecondsAfterFinished` is ignored"), "{said:?}");
+    assert!(manifest.warnings.iter().all(|w| w.severity == Severity::Warning && w.span.is_some()));
+}
+
+#[test]
+fn what_cannot_be_is_refused_where_it_stands() {
+    for (text, message, line) in [
+        (workload("Job", "  backoffLimitPerIndex: 1\n", "Never"), "needs a Job with indexes", "5"),
+        (workload("Job", "  completionMode: Indexed\n", "Never"), "needs to know its completions", "5"),
+        (workload("Deployment", "", "Never"), "its restartPolicy can only be `Always`", "8"),
+    ] {
+        let refused = read_with(&text, &ReadOptions::default()).unwrap_err();
+        assert!(refused.contains(message) && refused.contains(&format!("w.yaml:{line}:")), "{refused}");
+    }
+}
