@@ -6,13 +6,14 @@
 //!                   /ns                   tmpfs with the pod's mounts
 //!                      /{net,ipc,uts,pid} pinned namespaces (bind mounts)
 //!                      /shm               the pod's /dev/shm (tmpfs)
-//!                   /containers/ID/state.json, sock, upper, work (rootfs: a copy, where overlayfs is refused)
+//!                   /containers/ID/state.json, sock, fs/{upper,work} (fs/rootfs: a copy, where overlayfs is refused)
 //! ```
 
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::UnmountFlags;
@@ -34,8 +35,25 @@ pub(crate) fn container_dir(pod_dir: &Path, id: &str) -> PathBuf {
 /// Containers that have a directory in a pod's.
 pub(crate) fn containers(pod_dir: &Path) -> Vec<ContainerId> {
     let entries = fs::read_dir(pod_dir.join("containers")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().into_string().ok()).map(ContainerId).collect()
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| !name.starts_with('.')).map(ContainerId).collect()
 }
+
+/// Moves a container's directory out of the way of another one with the same id, to be removed at leisure. Returns
+/// where it is now; not there is fine.
+pub(crate) fn discard_container(pod_dir: &Path, id: &str) -> io::Result<Option<PathBuf>> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let to = container_dir(pod_dir, &format!(".trash-{}-{number}", std::process::id()));
+    match fs::rename(container_dir(pod_dir, id), &to) {
+        Ok(()) => Ok(Some(to)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The part of a container's directory that is its root file system's own layer, once it is of no use any more.
+pub(crate) const WASTE: &str = ".waste";
 
 /// Replaces a small JSON file so that a reader sees the old or the new one, never half of one. Not synced to disk:
 /// after a power loss none of the processes it speaks of exists.
@@ -72,10 +90,17 @@ pub(crate) fn unmount_all(path: &Path) {
     }
 }
 
-/// Removes a directory tree. Not there is fine.
+/// Removes a directory tree. Not there is fine, and so is somebody else removing the same at the same time.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
+    let mut result = Ok(());
+    for _ in 0..16 {
+        result = fs::remove_dir_all(path);
+        match &result {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.exists() => return Ok(()),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {}
+            _ => break,
+        }
     }
+    result
 }

@@ -51,7 +51,7 @@ pub(crate) struct Link {
     pub(crate) stop_signal: i32,
     outgoing: mpsc::UnboundedSender<Outgoing>,
     phase: watch::Receiver<Phase>,
-    /// Turns `true` when the shim has ended and nothing of it is left.
+    /// Turns `true` when the shim has nothing left to do that anybody could notice.
     gone: watch::Receiver<bool>,
     shared: Arc<Shared>,
 }
@@ -137,7 +137,7 @@ impl Link {
         self.phase.borrow().is_over()
     }
 
-    /// Waits until nothing of the shim is left; kills it when it takes too long.
+    /// Waits until the shim is done; kills it when it takes too long.
     pub(crate) async fn gone(&self) {
         let mut gone = self.gone.clone();
         let patience = std::time::Duration::from_secs(10);
@@ -266,8 +266,9 @@ impl Driver {
                 Ok((stream, mut child)) => {
                     *lock(&self.shared.shim) = child.id();
                     self.talk(stream, queue).await;
-                    let _ = child.wait().await;
                     *lock(&self.shared.shim) = None;
+                    // It has closed the connection and removes its waste; only its number is still to be given back.
+                    tokio::spawn(async move { child.wait().await });
                 }
                 Err(error) => {
                     let fault = Fault::create(format!("cannot start a shim: {}", sys::errno_text(&error)));

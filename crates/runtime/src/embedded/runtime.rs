@@ -56,7 +56,7 @@ pub struct EmbeddedRuntime {
 struct Entry {
     link: Arc<Link>,
     sandbox: SandboxId,
-    dir: PathBuf,
+    pod_dir: PathBuf,
 }
 
 struct Pod {
@@ -205,7 +205,7 @@ impl EmbeddedRuntime {
         let state: ContainerState = layout::read_json(&dir.join("state.json"))?;
         let remains = self.remains(sandbox, &id, &dir);
         let link = Arc::new(Link::adopt(state.stop_signal, remains));
-        let entry = Entry { link: Arc::clone(&link), sandbox: sandbox.clone(), dir };
+        let entry = Entry { link: Arc::clone(&link), sandbox: sandbox.clone(), pod_dir: pod_dir.to_owned() };
         lock(&self.containers).insert(id.clone(), entry);
         let adopted = link.until(|phase| match phase {
             Phase::Creating => None,
@@ -296,7 +296,7 @@ impl Runtime for EmbeddedRuntime {
             })?,
             None => libc::SIGTERM,
         };
-        let dir = layout::container_dir(&state.dir, &id.0);
+        let (pod_dir, dir) = (state.dir.clone(), layout::container_dir(&state.dir, &id.0));
         let remains = self.remains(sandbox, &id, &dir);
         let entry = {
             let mut containers = lock(&self.containers);
@@ -314,7 +314,7 @@ impl Runtime for EmbeddedRuntime {
             let mut command = self.shim_command("container");
             command.arg(&id.0);
             let link = Link::spawn(command.into(), create, stop_signal, remains);
-            let entry = Entry { link: Arc::new(link), sandbox: sandbox.clone(), dir };
+            let entry = Entry { link: Arc::new(link), sandbox: sandbox.clone(), pod_dir };
             containers.insert(id.clone(), entry.clone());
             entry
         };
@@ -376,9 +376,14 @@ impl Runtime for EmbeddedRuntime {
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let Ok(entry) = self.entry(id) else { return Ok(()) };
         self.end_container(&entry).await;
-        let path = cgroup::container_path(&entry.sandbox.0, &id.0);
-        let hierarchies = self.hierarchies.clone();
-        blocking(move || sandbox::remove_container(&path, &entry.dir, &hierarchies)).await?;
+        let (container, hierarchies) = (id.0.clone(), self.hierarchies.clone());
+        let discarded = blocking(move || {
+            sandbox::discard_container(&entry.sandbox.0, &container, &entry.pod_dir, &hierarchies)
+        });
+        if let Some(waste) = discarded.await? {
+            // Whatever is left of it when the sandbox goes goes with it.
+            tokio::task::spawn_blocking(move || layout::remove_tree(&waste));
+        }
         lock(&self.containers).remove(id);
         Ok(())
     }

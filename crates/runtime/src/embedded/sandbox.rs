@@ -217,14 +217,20 @@ pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<
     Ok(())
 }
 
-/// Removes what an ended container left. Blocks. Idempotent.
-pub(crate) fn remove_container(cgroup: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<(), Fault> {
-    if hierarchies.exists(cgroup) {
-        hierarchies.kill(cgroup);
-        remove_cgroup(hierarchies, cgroup);
+/// Makes a container's id free again: removes its cgroup and moves its directory out of the way. Returns where that is
+/// now, for the caller to remove at leisure. Blocks. Idempotent.
+pub(crate) fn discard_container(
+    sandbox: &str,
+    id: &str,
+    pod_dir: &Path,
+    hierarchies: &Hierarchies,
+) -> Result<Option<PathBuf>, Fault> {
+    let path = cgroup::container_path(sandbox, id);
+    if hierarchies.exists(&path) {
+        remove_cgroup(hierarchies, &path);
     }
-    layout::remove_tree(dir)
-        .map_err(|error| Fault::other(format!("cannot remove {}: {error}", dir.display())))
+    layout::discard_container(pod_dir, id)
+        .map_err(|error| Fault::other(format!("cannot remove container {id:?}: {}", sys::errno_text(&error))))
 }
 
 /// Removes a cgroup with the processes in it.

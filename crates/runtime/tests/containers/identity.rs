@@ -28,7 +28,8 @@ const WHO: &str = "echo $(id -u) $(id -g) $(id -G) $HOME";
 
 async fn users_and_groups() {
     let pod = Pod::new().await;
-    let cases: [(fn(&mut ContainerSpec), &str); 6] = [
+    type Change = fn(&mut ContainerSpec);
+    let cases: [(Change, &str); 6] = [
         (|_| {}, "0 0 0 /root\n"),
         (|spec| spec.image.user = Some("web".to_owned()), "33 34 34 70 /home/web\n"),
         (|spec| spec.image.user = Some("33:0".to_owned()), "33 0 0 70 /home/web\n"),

@@ -7,7 +7,7 @@ pub(crate) mod init;
 mod mounts;
 pub(crate) mod process;
 mod root;
-mod rootfs;
+pub(crate) mod rootfs;
 pub(crate) mod signal;
 mod terminal;
 pub(crate) mod user;

@@ -13,6 +13,9 @@ use rustix::mount::{
 use super::copy::copy_layers;
 use crate::embedded::fault::{Context, Fault};
 
+/// Where a container's own layer is in its directory.
+pub(crate) const FS: &str = "fs";
+
 /// Options longer than this do not reach the kernel through mount(2).
 const OPTIONS_MAX: usize = 4000;
 
@@ -27,12 +30,13 @@ pub(super) fn mount_rootfs(dir: &Path, layers: &[PathBuf]) -> Result<PathBuf, Fa
             return Err(Fault::create(format!("layer {} of the image is not a directory", layer.display())));
         }
     }
-    let overlay = Overlay { upper: dir.join("upper"), work: dir.join("work"), layers };
+    let own = dir.join(FS);
+    let overlay = Overlay { upper: own.join("upper"), work: own.join("work"), layers };
     for new in [&overlay.upper, &overlay.work] {
         fs::create_dir_all(new).creating(|| format!("cannot make {}", new.display()))?;
     }
     let Err(refused) = overlay.mount(dir) else { return Ok(dir.to_owned()) };
-    let target = dir.join("rootfs");
+    let target = own.join("rootfs");
     let copied = fs::create_dir_all(&target).and_then(|()| copy_layers(layers, &target));
     copied.map_err(|error| {
         Fault::create(format!("overlayfs is refused ({refused}), and copying the image failed: {error}"))

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -10,6 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::clients::Client;
 use super::create::Container;
 use super::exec::Exec;
+use crate::embedded::container::rootfs::FS;
 use crate::embedded::fault::Fault;
 use crate::embedded::protocol::{ExitRecord, Reply, Request, ShimConfig, StartedRecord};
 use crate::embedded::{layout, sys};
@@ -22,6 +24,8 @@ struct Shim {
     listener: Option<OwnedFd>,
     clients: Vec<Client>,
     next_token: u64,
+    /// The container's directory, once there is one.
+    dir: Option<PathBuf>,
     container: Option<Container>,
     execs: Vec<Exec>,
     /// Nothing is left to do.
@@ -35,6 +39,7 @@ pub(super) fn run(control: OwnedFd) -> io::Result<()> {
         listener: None,
         clients: vec![Client::new(0, control)?],
         next_token: 1,
+        dir: None,
         container: None,
         execs: Vec::new(),
         done: false,
@@ -162,8 +167,15 @@ impl Shim {
         }
         while sys::reap(-1, false).is_some() {}
         if let Some(container) = &self.container {
-            let _ = std::fs::remove_file(container.dir.join("sock"));
             container.remove_cgroup();
+        }
+        if let Some(dir) = self.dir.take() {
+            let waste = dir.join(layout::WASTE);
+            let _ = std::fs::remove_file(dir.join("sock"));
+            let _ = std::fs::rename(dir.join(FS), &waste);
+            // Nobody has to wait for the rest: removing directories takes some file systems milliseconds each.
+            self.clients.clear();
+            let _ = layout::remove_tree(&waste);
         }
         self.done = true;
     }
@@ -229,6 +241,7 @@ impl Shim {
             return self.clients[index]
                 .send(&Reply::Failed(Fault::other("the container was created before")));
         }
+        self.dir = Some(config.dir.clone());
         let client = &mut self.clients[index];
         let created = listen(config).and_then(|listener| {
             let container = Container::create(config, &mut |warning| client.send(&Reply::Warning(warning)))?;
