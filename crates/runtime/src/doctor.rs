@@ -353,7 +353,7 @@ fn disk(state_dir: &Path, place: &Path) -> Finding {
     let found = format!("{:.1} GiB free for {}", free as f64 / f64::from(1 << 30), state_dir.display());
     let (level, means) = match free {
         ..DISK_FAIL => (Level::Fail, "images do not fit"),
-        ..DISK_WARN => (Level::Warn, "a few images fill it up"),
+        DISK_FAIL..DISK_WARN => (Level::Warn, "a few images fill it up"),
         _ => return finding("disk space", Level::Ok, found, "images and logs have room"),
     };
     finding("disk space", level, found, means).remedy("free some, or choose another place with --state-dir")
