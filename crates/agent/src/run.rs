@@ -92,7 +92,7 @@ pub struct Work {
 }
 
 /// Runs pods to their end, and workloads until they are complete, have failed or are stopped. The first SIGINT or
-/// SIGTERM stops everything gracefully, the second at once, the third kills.
+/// SIGTERM, or the end of the terminal, stops everything gracefully, the second at once, the third kills.
 ///
 /// # Errors
 /// Nothing has been started when this fails, save [`RunError::Pod`] of a workload that has made pods before.
@@ -191,10 +191,12 @@ fn exit_code(results: &[PodResult]) -> u8 {
     }
 }
 
-/// SIGINT and SIGTERM, turned into orders.
+/// SIGINT, SIGTERM and a terminal that is gone, turned into orders.
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    /// `None` where nobody wants to hear of it: under nohup, and after the first, for it comes from all sides at once.
+    hangup: Option<tokio::signal::unix::Signal>,
     grace_ms: Option<u64>,
     times: u32,
     /// The exit code the first signal asks for.
@@ -206,6 +208,10 @@ impl Signals {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hangup: match ignores_hangups() {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            },
             grace_ms,
             times: 0,
             first: None,
@@ -217,6 +223,7 @@ impl Signals {
         let (name, code) = tokio::select! {
             _ = self.interrupt.recv() => ("SIGINT", 130),
             _ = self.terminate.recv() => ("SIGTERM", 143),
+            () = hung_up(&mut self.hangup) => ("SIGHUP", 129),
         };
         self.first.get_or_insert(code);
         self.times += 1;
@@ -227,6 +234,24 @@ impl Signals {
         };
         (name, StopOrder { times: self.times, grace_ms })
     }
+}
+
+/// Waits for the first hang-up.
+async fn hung_up(hangup: &mut Option<tokio::signal::unix::Signal>) {
+    match hangup {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+    *hangup = None;
+}
+
+/// Whether the process was started to outlive its terminal.
+fn ignores_hangups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The mask counts from the lowest bit, signals from 1; SIGHUP is 1.
+    ignored.is_some_and(|mask| mask & 1 != 0)
 }
 
 #[cfg(test)]

@@ -31,7 +31,8 @@ Examples:
   cat pod.yaml | outrigger run -
   outrigger run --publish 8080:80 web.yaml   port 80 of the pod at port 8080 of this machine
 
-The first Ctrl-C stops the pods gracefully and in order, the second at once, the third kills.
+The first Ctrl-C stops the pods gracefully and in order, the second at once, the third kills. So does a terminal that is
+closed, unless nohup says otherwise.
 
 Exit codes: 0 everything succeeded, the first failing main container's code when a pod failed (of a Job: the last failed
 pod's), 2 wrong usage or a bad manifest, 125 a failure of outrigger itself, 130 or 143 after an interrupt.")]

@@ -142,6 +142,17 @@ fn a_narrow_window_is_enough() {
 }
 
 #[test]
+fn a_closed_window_stops_the_pods() {
+    let manifest = Manifest::napping();
+    let run = manifest.run(WIDE, &[], &[]);
+    run.signal(Signal::HUP);
+    let (status, screen, written) = run.end();
+    assert_eq!(status.code(), Some(129), "{}", screen.text());
+    assert_clean(&screen, &written);
+    assert!(screen.text().contains("  nap  main     code 3  ran"), "{}", screen.text());
+}
+
+#[test]
 fn even_a_killed_run_leaves_the_terminal_clean() {
     let manifest = Manifest::napping();
     let mut run = manifest.run(WIDE, &[], &[]);
