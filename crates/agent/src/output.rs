@@ -18,10 +18,12 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::clock::Clock;
 use crate::logs::parse_line;
 use crate::view::live::{self, Stage, Stdout};
-use crate::view::{Line, Look, Paint, PodView, Told, Weight, scrub, summary, tell};
+use crate::view::{Line, Look, Paint, PodView, Told, Weight, scrub, summary, tell, wrap};
 
 /// Columns for names in front of lines; longer ones stick out.
 const LABEL_MAX: usize = 24;
+/// Lines an event may take above the view; the events file has it whole.
+const EVENT_LINES_MAX: usize = 8;
 /// Log bytes that may wait to be written.
 const ROOM: usize = 1 << 20;
 
@@ -284,8 +286,19 @@ impl Output {
             _ if self.format == Format::Live => Paint::Dim,
             _ => Paint::Plain,
         };
-        line.push(paint, &told.text);
-        format!("{}\n", line.render(look))
+        if self.format != Format::Live {
+            line.push(paint, &told.text);
+            return format!("{}\n", line.render(look));
+        }
+        let indent = line.width();
+        let room = live::size().columns.saturating_sub(indent + 1).max(16);
+        let mut lines = String::new();
+        for text in wrap(&told.text, room, EVENT_LINES_MAX) {
+            line.push(paint, &text);
+            lines.push_str(&format!("{}\n", line.render(look)));
+            line = Line::of(Paint::Plain, &" ".repeat(indent));
+        }
+        lines
     }
 
     /// Who is spoken of.
@@ -490,5 +503,17 @@ mod tests {
         output.log(&"p".into(), &"c".into(), b"2024-01-01T00:00:00Z stdout F a\n".to_vec()).await;
         output.finish().await;
         assert_eq!(shown.text(), "c | a\n");
+    }
+
+    #[tokio::test]
+    async fn quiet_leaves_what_goes_wrong() {
+        let (output, shown) = Output::captured(Format::Plain, true);
+        for code in [0, 3] {
+            let entry = json!({"pod": "p", "container": "c", "event": "exited", "code": code, "ran_ms": 7});
+            output.entry(0, Duration::ZERO, &entry);
+        }
+        output.finish().await;
+        assert!(shown.text().ends_with(" c  exited with code 3 after 7 ms\n"), "{}", shown.text());
+        assert_eq!(shown.text().lines().count(), 1);
     }
 }

@@ -114,9 +114,6 @@ pub async fn run<R: Runtime>(
         news: None,
     };
     output.begin()?;
-    for (what, path) in [("events", &options.events), ("status", &options.status)] {
-        path.iter().for_each(|path| output.mention(what, path));
-    }
     let mut signals = Signals::listen(options.grace_ms)?;
     let mut crew = Crew::new(runtime, companions, options, sinks);
     for pod in &pods {

@@ -146,9 +146,10 @@ fn published(text: &str) -> Result<PublishedPort, String> {
 
 /// Runs pods; the exit code is theirs.
 pub(crate) fn main(mut args: Args) -> ExitCode {
+    let keeps_events = args.events.is_some();
     let recording = args.timeline.take().map(|target| timeline::Recording::new(target, &mut args.events));
     let quiet = args.quiet;
-    let result = execute(args);
+    let result = execute(args, keeps_events);
     let drawn = recording.map_or(Ok(()), |recording| recording.draw(quiet)).map_err(Failure::Own);
     // How the pods ended matters more than their picture.
     match (result, drawn) {
@@ -163,7 +164,7 @@ pub(crate) fn main(mut args: Args) -> ExitCode {
     }
 }
 
-fn execute(args: Args) -> Result<u8, Failure> {
+fn execute(args: Args, keeps_events: bool) -> Result<u8, Failure> {
     let work = work(&args)?;
     if !args.publish.is_empty() && work.pods.len() > 1 {
         let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pods.len());
@@ -197,6 +198,10 @@ fn execute(args: Args) -> Result<u8, Failure> {
         OutputArg::Json => Format::Json,
     };
     let output = Output::new(format, args.quiet, is_many(&work), terminal::colors())?;
+    let events = options.events.as_ref().filter(|_| keeps_events);
+    for (what, path) in [("events", events), ("status", options.status.as_ref())] {
+        path.into_iter().for_each(|path| output.mention(what, path));
+    }
     show_warnings(args.quiet, &output);
     // One thread carries everything: pods wait, they do not compute.
     let executor =

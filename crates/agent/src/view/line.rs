@@ -242,14 +242,21 @@ pub(crate) fn wrap(text: &str, width: usize, lines: usize) -> Vec<String> {
         // One more than fits: the blank a line is broken at needs no room.
         let room = prefix(rest, width);
         let reach = rest[room..].chars().next().map_or(room, |c| room + c.len_utf8());
-        let end = match rest[..reach].rfind(' ') {
-            Some(at) if at > 0 => at,
-            _ => room.max(rest.chars().next().map_or(1, char::len_utf8)),
+        let blanks = || rest[..reach].match_indices(' ').map(|(at, _)| at).filter(|at| *at > 0);
+        let end = match blanks().rfind(|at| !parts_number(rest, *at)).or_else(|| blanks().next_back()) {
+            Some(at) => at,
+            None => room.max(rest.chars().next().map_or(1, char::len_utf8)),
         };
         out.push(rest[..end].trim_end().to_owned());
         rest = rest[end..].trim_start();
     }
     out
+}
+
+/// Whether a blank stands between a number and its unit.
+fn parts_number(text: &str, blank: usize) -> bool {
+    let (before, after) = (text[..blank].chars().next_back(), text[blank + 1..].chars().next());
+    before.is_some_and(|c| c.is_ascii_digit()) && after.is_some_and(|c| c.is_ascii_lowercase())
 }
 
 #[cfg(test)]
@@ -283,6 +290,8 @@ mod tests {
         assert_eq!(wrap(text, 80, 3), [text]);
         assert_eq!(wrap(text, 17, 3), ["waits for `proxy`", "to be ready"]);
         assert_eq!(wrap(text, 16, 2), ["waits for", "`proxy` to be r…"]);
+        assert_eq!(wrap("waited 6.1 s", 10, 3), ["waited", "6.1 s"], "numbers keep their unit");
+        assert_eq!(wrap("10 s", 3, 3), ["10", "s"]);
         assert_eq!(wrap("abcdefgh", 3, 9), ["abc", "def", "gh"]);
         assert_eq!(wrap("日本", 1, 9).len(), 2, "makes progress even where nothing fits");
         assert!(wrap("", 3, 3).is_empty() && wrap("a", 0, 3).is_empty());

@@ -21,7 +21,7 @@ use outrigger_lifecycle::{Observation, Plan, Time, Wait};
 
 pub(crate) use frame::Size;
 pub(crate) use ledger::Ledger;
-pub(crate) use line::{Line, Look, Paint};
+pub(crate) use line::{Line, Look, Paint, wrap};
 pub(crate) use scrub::scrub;
 pub(crate) use summary::summary;
 pub(crate) use words::{Told, Weight, tell};

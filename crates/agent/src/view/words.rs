@@ -86,7 +86,7 @@ pub(crate) fn tell(entry: &Value) -> Option<Told> {
         // The pod says so once, for all.
         "waiting" if e.text("for") == "sandbox" => None,
         "waiting" => match e.text("for") {
-            "back-off" | "start-retry" | "image-retry" => news(e.text("text").to_owned()),
+            "back-off" => news(e.text("text").to_owned()),
             _ => routine(e.text("text").to_owned()),
         },
         "starting" => starting(e),
