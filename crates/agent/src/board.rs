@@ -1,5 +1,6 @@
 //! The files a run keeps for others: the events as they happen, and the status of all pods as of now.
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -8,6 +9,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
+
+/// Pods that are over and still shown; of more, the oldest are left out.
+const OVER_MAX: usize = 500;
 
 /// With many pods, changes within this time share one replacement of the file.
 const GATHER: Duration = Duration::from_millis(10);
@@ -49,6 +53,8 @@ struct Objects {
     /// As JSON: workloads, then pods in the order they were made.
     workloads: Vec<String>,
     pods: Vec<String>,
+    /// Pods that are over, the oldest first.
+    over: VecDeque<usize>,
     /// A replacement is under way.
     scheduled: bool,
 }
@@ -62,6 +68,7 @@ impl Board {
                 alone,
                 workloads: Vec::new(),
                 pods: Vec::new(),
+                over: VecDeque::new(),
                 scheduled: false,
             }))
         }))
@@ -98,6 +105,19 @@ impl Board {
                 tokio::time::sleep(GATHER).await;
                 lock(&board).replace();
             });
+        }
+    }
+
+    /// A pod will not change any more.
+    pub(crate) fn is_over(&self, index: usize) {
+        let Some(board) = &self.0 else { return };
+        let mut objects = lock(board);
+        objects.over.push_back(index);
+        if objects.over.len() > OVER_MAX
+            && let Some(oldest) = objects.over.pop_front()
+            && let Some(pod) = objects.pods.get_mut(oldest)
+        {
+            *pod = String::new();
         }
     }
 

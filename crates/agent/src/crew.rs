@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PodStatus;
-use outrigger_lifecycle::{Phase, Time};
+use outrigger_lifecycle::Phase;
 use outrigger_manifest::Companions;
 use outrigger_runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -19,10 +19,10 @@ use crate::worker::{PodResult, Sinks, StopOrder, Worker, remove_pod};
 pub(crate) struct News {
     /// Whose.
     pub(crate) pod: usize,
-    /// When.
-    pub(crate) at: Time,
     /// What.
     pub(crate) status: Box<PodStatus>,
+    /// It was told to go.
+    pub(crate) deleted: bool,
 }
 
 /// The workers of a run.
@@ -121,6 +121,7 @@ impl<R: Runtime> Crew<R> {
                 Some(ended) = self.workers.join_next_with_id() => match ended {
                     Ok((id, result)) => {
                         if let Some(member) = self.members.remove(&id) {
+                            self.sinks.board.is_over(member.number);
                             return Happened::Ended(member.number, result);
                         }
                     }

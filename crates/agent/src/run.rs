@@ -95,7 +95,7 @@ pub struct Work {
 /// SIGTERM, or the end of the terminal, stops everything gracefully, the second at once, the third kills.
 ///
 /// # Errors
-/// Nothing has been started when this fails, save [`RunError::Pod`] of a workload that has made pods before.
+/// Nothing has been started when this fails.
 pub async fn run<R: Runtime>(
     work: Work,
     options: RunOptions,
@@ -146,7 +146,8 @@ pub async fn run<R: Runtime>(
         tokio::select! {
             happened = crew.next() => match happened {
                 Happened::News(news) => {
-                    controllers.iter_mut().for_each(|c| c.news(news.pod, &news.status, news.at));
+                    let now = clock.now().time;
+                    controllers.iter_mut().for_each(|c| c.news(&news, now));
                 }
                 Happened::Ended(pod, result) => {
                     let now = clock.now().time;

@@ -432,7 +432,8 @@ impl<R: Runtime> Worker<R> {
         self.deleted = stop.map(|s| s.deadline);
         if let Some(news) = &self.sinks.news {
             // The run is over when nobody listens.
-            let _ = news.send(News { pod: self.index, at: stamp.time, status: Box::new(status.clone()) });
+            let (status, deleted) = (Box::new(status.clone()), stop.is_some());
+            let _ = news.send(News { pod: self.index, status, deleted });
         }
         if !self.sinks.board.is_wanted() {
             self.status = Some(status);

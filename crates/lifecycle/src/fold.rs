@@ -43,7 +43,7 @@ impl Observation {
             }
             Event::ImageFailed { container, reason, message } => {
                 if let Some(c) = self.containers.get_mut(*container)
-                    && c.image == Image::Pulling
+                    && matches!(c.image, Image::Pulling | Image::Unknown)
                 {
                     c.image_failures += 1;
                     c.image = Image::Failed {
@@ -186,6 +186,8 @@ impl Observation {
             for probe in &mut c.probes {
                 probe.in_flight = None;
             }
+            // A first start whose hook ran has been tried; nobody will hear how the hook ended.
+            c.was_launched |= c.post_start.is_running();
             for hook in [&mut c.post_start, &mut c.pre_stop, &mut c.first_pre_stop] {
                 if hook.is_running() {
                     *hook = Hook::Done;

@@ -106,7 +106,8 @@ pub fn gate_open(plan: &Plan, obs: &Observation, gate: &Gate) -> bool {
     match gate.need {
         Need::Completed => c.was_completed,
         Need::Started if gate.every_start => is_started(p, c),
-        Need::Started => c.was_started || final_exit(p, c).is_some_and(|e| !e.failed()),
+        // Also as of now: nothing need happen to a container whose hook ended unheard (see `Observation::recover`).
+        Need::Started => c.was_started || is_started(p, c) || final_exit(p, c).is_some_and(|e| !e.failed()),
         Need::Ready if gate.every_start => is_ready(p, c),
         // One that has done its work and will not come back was not meant to be waited for (LP-28, D10).
         Need::Ready => is_ready(p, c) || final_exit(p, c).is_some_and(|e| !e.failed()),

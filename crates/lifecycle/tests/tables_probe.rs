@@ -4,7 +4,8 @@
 mod stage;
 
 use outrigger_lifecycle::{
-    Action, Decision, Engine, Event, HookKind, Image, KillReason, ProbeKind, ProbeOutcome, State, Time, Verdict, rules,
+    Action, Decision, Engine, Event, HookKind, Image, KillReason, ProbeKind, ProbeOutcome, State, Time,
+    Verdict, rules,
 };
 use serde_json::{Value, json};
 use stage::{Stage, exit, planned, probe};
@@ -52,7 +53,9 @@ fn table_12_11_grace_of_a_single_kill() {
             let mut out = Decision::default();
             engine.step(stage::NOW, &mut out);
             let begun = out.actions.iter().find_map(|a| match *a {
-                Action::BeginKill { container: 0, reason, deadline } => Some((reason, deadline.since(stage::NOW) / 1_000)),
+                Action::BeginKill { container: 0, reason, deadline } => {
+                    Some((reason, deadline.since(stage::NOW) / 1_000))
+                }
                 _ => None,
             });
             assert_eq!(begun, Some((reason, seconds)), "row {row}, sidecar {sidecar}");
@@ -91,11 +94,8 @@ impl Prober {
 
     /// Before the container runs.
     fn waiting(spec: Value) -> Prober {
-        let mut prober = Prober {
-            engine: Engine::new(planned(spec), Time(0)),
-            out: Decision::default(),
-            now: Time(0),
-        };
+        let mut prober =
+            Prober { engine: Engine::new(planned(spec), Time(0)), out: Decision::default(), now: Time(0) };
         prober.look();
         for container in 0..prober.engine.plan().containers.len() {
             prober.engine.handle(&Event::ImageReady { container }, Time(0));
@@ -187,7 +187,9 @@ fn table_12_12_rows_1_to_9_when_probes_run() {
         assert_eq!(delayed.is_started(), kind != ProbeKind::Startup, "row 9, {field}");
         assert_eq!(delayed.pass(1), [kind], "row 8, {field}");
         // Rows 2, 6: over for good.
-        let mut over = Prober::new(json!({"restartPolicy": "Never", "containers": [{"name": "c", field: every(1, json!({}))}]}));
+        let mut over = Prober::new(
+            json!({"restartPolicy": "Never", "containers": [{"name": "c", field: every(1, json!({}))}]}),
+        );
         over.tell(&Event::Exited { container: 0, attempt: 0, exit: exit(0) });
         assert_eq!(over.pass(60_000), [], "rows 2 and 6, {field}");
     }
@@ -218,9 +220,13 @@ fn table_12_12_rows_10_to_15_what_counts() {
     assert_eq!(verdicts, "S", "row 12");
     assert_eq!(p.pass(60_000), [], "row 12: on hold");
     let (verdicts, p) = play("startupProbe", ProbeKind::Startup, json!({"failureThreshold": 3}), "FFFF");
-    assert_eq!(verdicts, "???F", "row 13, the first attempt being an extra one before the author's pace (G-06)");
+    assert_eq!(
+        verdicts, "???F",
+        "row 13, the first attempt being an extra one before the author's pace (G-06)"
+    );
     assert_eq!(p.is_killed(), Some(KillReason::Startup), "row 13");
-    let (verdicts, mut p) = play("livenessProbe", ProbeKind::Liveness, json!({"failureThreshold": 3}), "SFFF");
+    let (verdicts, mut p) =
+        play("livenessProbe", ProbeKind::Liveness, json!({"failureThreshold": 3}), "SFFF");
     assert_eq!(verdicts, "SSSF", "row 15");
     assert_eq!(p.is_killed(), Some(KillReason::Liveness), "row 15");
 
@@ -266,7 +272,9 @@ fn table_12_12_rows_16_to_23_probes_follow_restarts() {
     }
     // Row 16: a sidecar comes back under every policy.
     let sidecar = json!({"name": "c", "restartPolicy": "Always", "startupProbe": every(1, json!({}))});
-    let mut p = Prober::new(json!({"restartPolicy": "Never", "initContainers": [sidecar], "containers": [{"name": "m"}]}));
+    let mut p = Prober::new(
+        json!({"restartPolicy": "Never", "initContainers": [sidecar], "containers": [{"name": "m"}]}),
+    );
     p.tell(&Event::Exited { container: 0, attempt: 0, exit: exit(1) });
     assert_eq!(p.tell(&Event::Started { container: 0, attempt: 1 }), [ProbeKind::Startup], "row 16");
 }
@@ -322,7 +330,11 @@ fn table_12_14_back_off() {
     p.tell(&Event::Started { container: 0, attempt: 1 });
     p.tell(&Event::Exited { container: 0, attempt: 1, exit: ended(p.now) });
     assert!(matches!(state(&p), State::Exited), "row 3: in back-off");
-    assert_eq!(p.out.wake, Some(p.now + 10_000), "row 3: until finish + 10 s (R1.60), to the millisecond (G-08)");
+    assert_eq!(
+        p.out.wake,
+        Some(p.now + 10_000),
+        "row 3: until finish + 10 s (R1.60), to the millisecond (G-08)"
+    );
     p.pass(9_999);
     assert!(matches!(state(&p), State::Exited), "row 3");
     p.pass(1);
@@ -351,7 +363,11 @@ fn table_12_15_sequences() {
     let mut stage = Stage::new(planned(spec.clone()));
     stage.exited("init", 0).running(&["f1"]).exited("f2", 42);
     let done = stage.look();
-    assert_eq!((done.to_string().as_str(), done.stopped.as_slice()), ("kill-pod, I:[0]", &["f1".to_owned()][..]), "row 2");
+    assert_eq!(
+        (done.to_string().as_str(), done.stopped.as_slice()),
+        ("kill-pod, I:[0]", &["f1".to_owned()][..]),
+        "row 2"
+    );
 
     // Row 3: a sandbox that fails because the pod was deleted meanwhile is no error: the pod is simply over.
     let mut engine = Engine::new(planned(spec), Time(0));

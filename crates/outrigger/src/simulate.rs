@@ -78,7 +78,9 @@ enum Output {
 
 fn span(text: &str) -> Result<Span, String> {
     let seconds = || text.parse::<u64>().ok().and_then(|s| Some(Span(s.checked_mul(1_000)?)));
-    seconds().or_else(|| Span::parse(text)).ok_or_else(|| format!("{text:?} is not a time such as 20s or 1m30s"))
+    seconds()
+        .or_else(|| Span::parse(text))
+        .ok_or_else(|| format!("{text:?} is not a time such as 20s or 1m30s"))
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     });
     let conclusion = libtest_mimic::run(&args, trials::all(&bench));
     if let Some(containerd) = containerd {
-        containerd.finish();
+        containerd.finish(false);
     }
     conclusion.exit_code()
 }

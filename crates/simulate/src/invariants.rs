@@ -7,7 +7,7 @@ use std::fmt;
 
 use outrigger_lifecycle::{
     Action, Decision, Event, HookKind, KillReason, Need, Observation, Plan, ProbeKind, ProbeOutcome,
-    RerunCause, RestartPolicy, Role, STOP_MIN_MS, StopCause, Time,
+    RerunCause, RestartPolicy, Role, STOP_MIN_MS, StopCause, Time, Wait,
 };
 
 use crate::simulator::Watch;
@@ -235,7 +235,10 @@ impl<'p> Checker<'p> {
                 let share = (reserve * stage).checked_div(stages).unwrap_or(reserve);
                 Some(stop.deadline - (reserve - share))
             }
-            (None, Some((deadline, _))) => Some(deadline),
+            // One that was being ended for its own sake has its own grace.
+            (None, Some((deadline, _))) => {
+                Some(self.books[i].kill.map_or(deadline, |k| k.deadline.min(deadline)))
+            }
             (None, None) => None,
         }
     }
@@ -411,16 +414,27 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// Whoever is to start and does not carries a reason.
+    /// Whoever is to start and does not carries a reason, and the reason is true.
     fn check_reasons(&mut self, decision: &Decision, now: Time) {
         if self.over || self.stop.is_some() || self.rerun.is_some() {
             return;
         }
         for i in 0..self.books.len() {
             let waits = !self.books[i].alive && self.gone_for_good(i).is_none();
-            if waits && decision.wait_of(i).is_none() {
-                let name = self.name(i);
-                self.broken(5, now, format!("`{name}` waits and nobody says why"));
+            match decision.wait_of(i) {
+                None if waits => {
+                    let name = self.name(i);
+                    self.broken(5, now, format!("`{name}` waits and nobody says why"));
+                }
+                Some(Wait::Gate { on, need }) => {
+                    let mut gates =
+                        self.plan.containers[i].gates.iter().filter(|g| g.on == on && g.need == need);
+                    if gates.all(|g| self.open(on, need, g.every_start)) {
+                        let (name, on) = (self.name(i), self.name(on));
+                        self.broken(1, now, format!("`{name}` waits for `{on}` to be {need:?}, which it is"));
+                    }
+                }
+                _ => {}
             }
         }
     }
@@ -582,8 +596,9 @@ impl Watch for Checker<'_> {
         for i in 0..self.books.len() {
             // Nobody knows how a hook ended that ran while the agent was away; it is not run twice (G-45).
             if self.books[i].hook == HookBook::Runs {
-                self.books[i].hook = HookBook::Succeeded;
+                (self.books[i].hook, self.books[i].ever_tried) = (HookBook::Succeeded, true);
             }
+            self.books[i].ever_started |= self.started(i);
         }
     }
 

@@ -47,6 +47,8 @@ enum Sabotage {
     StartTwice,
     /// The end of containers goes unnoticed.
     ForgetExits,
+    /// Nobody says why anybody waits.
+    NoReasons,
     /// Nothing is written down before a crash.
     ForgetAll,
     /// `Never` means `Always`.
@@ -133,6 +135,7 @@ impl Saboteur {
                 out.actions.retain(|a| !matches!(a, Action::Kill { .. } | Action::Terminate { .. }));
             }
             Sabotage::NeverWake => out.wake = None,
+            Sabotage::NoReasons => out.waits.clear(),
             Sabotage::RestartWhileStopping => {
                 if let Some(container) = first
                     && obs.stop.is_some()
@@ -225,6 +228,7 @@ fn every_broken_rule_is_seen() {
         (Sabotage::FinishEarly, 5),
         (Sabotage::StartTwice, 5),
         (Sabotage::ForgetExits, 5),
+        (Sabotage::NoReasons, 5),
         (Sabotage::ForgetAll, 5),
         (Sabotage::AlwaysRestart, 6),
         (Sabotage::NeverRestart, 6),

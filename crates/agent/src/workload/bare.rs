@@ -1,12 +1,11 @@
 //! A Pod of its own: it is run once.
 
-use k8s_openapi::api::core::v1::PodStatus;
-use outrigger_lifecycle::Time;
+use outrigger_lifecycle::{Phase, Time};
 use outrigger_runtime::Runtime;
 
 use super::Controller;
 use crate::clock::Stamp;
-use crate::crew::Crew;
+use crate::crew::{Crew, News};
 use crate::run::PlannedPod;
 use crate::worker::PodResult;
 
@@ -27,7 +26,10 @@ impl Bare {
 impl<R: Runtime> Controller<R> for Bare {
     fn step(&mut self, crew: &mut Crew<R>, _: Stamp) -> Result<(), String> {
         if let Some(pod) = self.pod.take() {
-            self.number = Some(crew.hire(pod, false)?);
+            let hired = crew.hire(pod, false);
+            // Nobody will say how it ended.
+            self.result = hired.is_err().then_some(PodResult { phase: Phase::Failed, failed: None });
+            self.number = Some(hired?);
         }
         if let (Some(number), Some(grace_ms)) = (self.number, self.stop.take()) {
             crew.stop(number, grace_ms);
@@ -39,7 +41,7 @@ impl<R: Runtime> Controller<R> for Bare {
         None
     }
 
-    fn news(&mut self, _: usize, _: &PodStatus, _: Time) {}
+    fn news(&mut self, _: &News, _: Time) {}
 
     fn ended(&mut self, pod: usize, result: PodResult, _: Time) {
         if self.number == Some(pod) {

@@ -12,7 +12,7 @@ use outrigger_runtime::Runtime;
 
 use super::{Controller, Entry, Source};
 use crate::clock::Stamp;
-use crate::crew::Crew;
+use crate::crew::{Crew, News};
 use crate::worker::{PodResult, Sinks};
 
 /// Looks after a Job.
@@ -39,11 +39,10 @@ pub(super) struct JobController {
 }
 
 impl JobController {
-    /// `Err` gives the source back if it is no Job's.
-    pub(super) fn new(source: Source, stamp: Stamp) -> Result<Self, Source> {
-        let Some(object) = source.workload.job() else { return Err(source) };
+    /// `object` is the Job of the source's workload.
+    pub(super) fn new(source: Source, object: Job, stamp: Stamp) -> Self {
         let plan = JobPlan::from(&object);
-        Ok(JobController {
+        JobController {
             title: format!("Job/{}", plan.name),
             obs: JobObservation::new(stamp.time),
             source,
@@ -58,7 +57,7 @@ impl JobController {
             is_begun: false,
             told_backoff: None,
             stop: None,
-        })
+        }
     }
 
     fn begin(&mut self, sinks: &Sinks, stamp: Stamp) {
@@ -162,6 +161,13 @@ impl<R: Runtime> Controller<R> for JobController {
         if !std::mem::replace(&mut self.is_begun, true) {
             self.begin(&crew.sinks, stamp);
         }
+        if self.stop.is_some() && !std::mem::replace(&mut self.obs.deleted, true) {
+            Entry::new(&self.title, "job-stopped").write(&crew.sinks, stamp.exact);
+            let left = |place: &usize| !self.obs.pods[*place].phase.is_terminal();
+            for place in (0..self.obs.pods.len()).filter(left).collect::<Vec<_>>() {
+                self.delete(place, crew, stamp);
+            }
+        }
         let decision = decide_job(&self.plan, &self.obs, stamp.time);
         self.tell(&decision, &crew.sinks, stamp);
         self.obs.target.clone_from(&decision.target);
@@ -170,15 +176,6 @@ impl<R: Runtime> Controller<R> for JobController {
         }
         for &order in &decision.create {
             self.create(order, crew, stamp)?;
-        }
-        if let Some(grace_ms) = self.stop.filter(|_| !self.obs.deleted) {
-            self.obs.deleted = true;
-            for (place, pod) in
-                self.obs.pods.iter_mut().enumerate().filter(|(_, pod)| !pod.phase.is_terminal())
-            {
-                pod.deleted_at.get_or_insert(stamp.time);
-                crew.stop(self.numbers[place], grace_ms);
-            }
         }
         self.decision = decision;
         self.publish(&crew.sinks, stamp.time);
@@ -189,20 +186,23 @@ impl<R: Runtime> Controller<R> for JobController {
         self.decision.wake.filter(|_| !self.obs.deleted)
     }
 
-    fn news(&mut self, pod: usize, status: &PodStatus, at: Time) {
-        let Some(&place) = self.places.get(&pod) else { return };
+    fn news(&mut self, news: &News, now: Time) {
+        let Some(&place) = self.places.get(&news.pod) else { return };
+        let (source, pod, status) = (&self.source, &mut self.obs.pods[place], &*news.status);
+        if news.deleted {
+            pod.deleted_at.get_or_insert(now);
+        }
         if status.phase.as_deref().is_some_and(|phase| phase == "Succeeded" || phase == "Failed") {
             // It is over when nothing is left of it: only then may another take its ports.
-            self.last_words.insert(pod, (status.clone(), at));
+            self.last_words.insert(news.pod, (status.clone(), now));
             return;
         }
-        let (source, pod) = (&self.source, &mut self.obs.pods[place]);
         pod.observe(status, |name| source.is_helper(name));
         // A pod whose containers are restarted until the Job has enough of it has failed all the same.
-        let restarted = status.container_statuses.iter().flatten().filter(|c| !source.is_helper(&c.name));
-        let codes = restarted.filter_map(|c| Some(c.last_state.as_ref()?.terminated.as_ref()?.exit_code));
-        if let Some(code) = codes.filter(|code| *code != 0).last().filter(|_| pod.deleted_at.is_none()) {
-            self.failed = Some((at, code));
+        let mains = status.container_statuses.iter().flatten().filter(|c| !source.is_helper(&c.name));
+        let mut codes = mains.filter_map(|c| Some(c.last_state.as_ref()?.terminated.as_ref()?.exit_code));
+        if let Some(code) = codes.rfind(|code| *code != 0).filter(|_| pod.deleted_at.is_none()) {
+            self.failed = Some((now, code));
         }
     }
 

@@ -5,17 +5,19 @@ mod job;
 mod replicas;
 mod words;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PodStatus;
 use outrigger_lifecycle::{Counts, Role, Time};
 use outrigger_manifest::Workload;
 use outrigger_runtime::Runtime;
 use serde_json::{Map, Value};
 
 use crate::clock::{Stamp, rfc3339_nanos};
-use crate::crew::Crew;
+use crate::crew::{Crew, News};
 use crate::run::PlannedPod;
 use crate::worker::{PodResult, Sinks};
 
@@ -25,8 +27,8 @@ pub(crate) trait Controller<R: Runtime> {
     fn step(&mut self, crew: &mut Crew<R>, stamp: Stamp) -> Result<(), String>;
     /// When to look again, if nothing happens.
     fn wake(&self) -> Option<Time>;
-    /// A pod has news.
-    fn news(&mut self, pod: usize, status: &PodStatus, at: Time);
+    /// A pod has news. The time is the run's own: pods have clocks of theirs.
+    fn news(&mut self, news: &News, now: Time);
     /// A pod is over. What it last told has been told before.
     fn ended(&mut self, pod: usize, result: PodResult, now: Time);
     /// Somebody wants it all gone.
@@ -56,9 +58,9 @@ pub(crate) fn controllers<R: Runtime>(
             Some(workload) => {
                 let count = u32::try_from(pods.len()).unwrap_or(u32::MAX);
                 let source = Source { workload: workload.clone(), like: pods.swap_remove(0), object };
-                match job::JobController::new(source, stamp) {
-                    Ok(job) => out.push(Box::new(job)),
-                    Err(source) => out.push(Box::new(replicas::Replicas::new(source, count))),
+                match source.workload.job() {
+                    Some(job) => out.push(Box::new(job::JobController::new(source, job, stamp))),
+                    None => out.push(Box::new(replicas::Replicas::new(source, count))),
                 }
             }
         }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{DaemonSetStatus, DeploymentStatus, ReplicaSetStatus, StatefulSetStatus};
-use k8s_openapi::api::core::v1::PodStatus;
 use outrigger_lifecycle::{
     Phase, Replica, ReplicaDecision, ReplicaObservation, ReplicaPlan, Time, decide_replicas,
 };
@@ -12,7 +11,7 @@ use outrigger_runtime::Runtime;
 
 use super::{Controller, Entry, Source};
 use crate::clock::Stamp;
-use crate::crew::Crew;
+use crate::crew::{Crew, News};
 use crate::worker::{PodResult, Sinks};
 
 /// Looks after pods that are to stay.
@@ -217,15 +216,16 @@ impl<R: Runtime> Controller<R> for Replicas {
         self.decision.wake
     }
 
-    fn news(&mut self, pod: usize, status: &PodStatus, at: Time) {
-        let Some(&place) = self.places.get(&pod) else { return };
-        let pod = &mut self.obs.pods[place];
+    fn news(&mut self, news: &News, now: Time) {
+        let Some(&place) = self.places.get(&news.pod) else { return };
+        let (pod, status) = (&mut self.obs.pods[place], &news.status);
+        pod.deleted |= news.deleted;
         let conditions = status.conditions.iter().flatten();
-        let ready = conditions.clone().any(|c| c.type_ == "Ready" && c.status == "True");
-        pod.ready_since = ready.then(|| pod.ready_since.unwrap_or(at));
+        let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        pod.ready_since = ready.then(|| pod.ready_since.unwrap_or(now));
         match status.phase.as_deref() {
             // It is over when nothing is left of it.
-            Some("Succeeded" | "Failed") => drop(self.ended.insert(place, at)),
+            Some("Succeeded" | "Failed") => drop(self.ended.insert(place, now)),
             Some("Running") => pod.phase = Phase::Running,
             _ => {}
         }

@@ -38,6 +38,7 @@ pub(super) fn tell(entry: &Value) -> Told {
             let wait = Span(number("wait_ms").unwrap_or(0));
             (Weight::News, format!("waits {wait} before the next pod: back-off after a failure"))
         }
+        "job-stopped" => (Weight::Routine, "is stopped and makes no more pods".to_owned()),
         "job-suspended" => (Weight::News, format!("is not run: {}", text("message"))),
         "success-criteria-met" => {
             (Weight::News, format!("has succeeded and ends its pods: {}", text("message")))

@@ -93,10 +93,6 @@ impl Run {
         }
     }
 
-    pub(crate) fn took(&self) -> Duration {
-        self.began.elapsed()
-    }
-
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
         kill_process(pid, signal).expect("send a signal");

@@ -18,6 +18,8 @@ pub(super) const LABEL_ID: &str = "outrigger.dev/id";
 pub(super) const LABEL_MANAGED: (&str, &str) = ("outrigger.dev/managed", "true");
 /// The process a sandbox belongs to.
 pub(super) const LABEL_OWNER: &str = "outrigger.dev/owner";
+/// The pod's directory on the host, an annotation.
+pub(super) const POD_DIR: &str = "outrigger.dev/pod-dir";
 
 /// The period CPU limits are enforced over, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
@@ -59,6 +61,7 @@ pub(super) fn sandbox(spec: &SandboxSpec, owner: &str) -> Result<PodSandboxConfi
     labels.insert(LABEL_OWNER.to_owned(), owner.to_owned());
     let mut annotations = spec.annotations.clone();
     annotations.insert("kubernetes.io/config.source".to_owned(), "file".to_owned());
+    annotations.insert(POD_DIR.to_owned(), text(&spec.pod_dir)?);
     let host_network = spec.network == NetworkMode::Host;
     Ok(PodSandboxConfig {
         metadata: Some(PodSandboxMetadata {

@@ -5,17 +5,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::Inner;
 use super::client::Fault;
 use super::config::{self, LABEL_ID};
+use super::hints::Ear;
 use super::info::Signals;
+use super::native;
 use super::pods::Pod;
 use super::wire::{
-    CONTAINER_CREATED, CONTAINER_EXITED, Container, ContainerConfig, ContainerFilter, ContainerStatus,
-    ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, KillRequest, ListContainersRequest,
+    CONTAINER_CREATED, CONTAINER_EXITED, CONTAINER_UNKNOWN, Container, ContainerConfig, ContainerFilter,
+    ContainerStatus, ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, ListContainersRequest,
     RemoveContainerRequest, Rpc, StartContainerRequest, StopContainerRequest,
 };
 use crate::embedded::signal_number;
@@ -33,17 +35,31 @@ const START_ERROR: &str = "StartError";
 /// What it says when it did not get as far as a process.
 const NO_PROCESS: &str = "failed to create containerd task";
 
+/// What a start came to.
+enum Outcome {
+    /// The program was run.
+    Ran,
+    /// It can still be started.
+    NotYet,
+    /// It was not run and cannot be any more; another container can.
+    Never,
+    /// It cannot be run, or nobody can say whether it was.
+    Refused(String),
+}
+
 /// A container of this process.
 pub(super) struct Slot {
     pub(super) name: ContainerId,
     sandbox: SandboxId,
     /// The runtime's name for it, once it is made.
     pub(super) id: OnceLock<String>,
-    /// Something may have happened to it.
-    pub(super) ear: Arc<Notify>,
+    /// Hears when something may have happened to it.
+    pub(super) ear: Arc<Ear>,
     /// Stops under way.
     pub(super) stops: AtomicU32,
     pub(super) exit: OnceCell<Exit>,
+    /// When its start was answered.
+    pub(super) started: OnceLock<SystemTime>,
     /// The stop signal, where the runtime has to be told with every stop.
     signal: Option<u32>,
 }
@@ -77,6 +93,7 @@ impl Inner {
             ear: Arc::default(),
             stops: AtomicU32::new(0),
             exit: OnceCell::new(),
+            started: OnceLock::new(),
             signal: self.own_signal(&spec)?,
         });
         let id = self.make(&pod, config, &spec).await?;
@@ -116,8 +133,12 @@ impl Inner {
                 continue;
             }
             if fault.is_unclear() && retry.pause().await {
-                if let Some(made) = self.containers_of(&spec.id).await.map_err(failed)?.pop() {
-                    return Ok(made.id);
+                for made in self.containers_of(&spec.id).await.map_err(failed)? {
+                    if made.state == CONTAINER_CREATED {
+                        return Ok(made.id);
+                    }
+                    // Half made.
+                    self.settle(RemoveContainerRequest { container_id: made.id }).await.map_err(failed)?;
                 }
                 continue;
             }
@@ -131,41 +152,63 @@ impl Inner {
         let slot = self.slot(&name)?;
         let id = slot.id()?;
         let mut retry = self.client.retry();
-        let mut asked = false;
+        let mut is_first = true;
         loop {
             let request = StartContainerRequest { container_id: id.clone() };
             let fault = match self.client.call(request, self.client.limits().work).await {
-                Ok(_) => return Ok(Started { at: SystemTime::now(), pid: 0 }),
+                Ok(_) => break,
                 Err(Fault::NotFound(_)) => return Err(missing(&name)),
                 Err(fault) => fault,
             };
-            // After a call that was not answered, the state says whether it was carried out: a refusal then may only
-            // mean that it was.
-            if !fault.is_unclear() && !asked {
-                return Err(RuntimeError::Start(fault.to_string()));
-            }
-            asked = true;
+            // What the call came to is in the container's state: it may not have been answered, and one that is made
+            // again is refused if the first was carried out.
+            let is_clear = is_first && !fault.is_unclear();
+            is_first = false;
             let status = self.status(&id).await.map_err(|fault| match fault {
                 Fault::NotFound(_) => missing(&name),
                 fault => RuntimeError::Other(format!("cannot start container {name}: {fault}")),
             })?;
-            match status.state {
-                // containerd gives a start up whose caller goes away. Before there was a process, it can be tried
-                // again with a new container; after that the program may have run.
-                CONTAINER_EXITED if status.reason == START_ERROR && status.message.contains(NO_PROCESS) => {
-                    return Err(RuntimeError::Other(format!(
-                        "the start of container {name} was interrupted: {fault}"
-                    )));
+            match self.outcome(&id, &status).await {
+                Outcome::Ran => break,
+                Outcome::Refused(_) if is_clear => return Err(RuntimeError::Start(fault.to_string())),
+                Outcome::Refused(text) => return Err(RuntimeError::Start(text)),
+                Outcome::Never => {
+                    let text = format!("the start of container {name} was interrupted: {fault}");
+                    return Err(RuntimeError::Other(text));
                 }
-                CONTAINER_EXITED if status.reason == START_ERROR => {
-                    return Err(RuntimeError::Start(status.message));
+                Outcome::NotYet if is_clear => return Err(RuntimeError::Start(fault.to_string())),
+                Outcome::NotYet if retry.pause().await => {}
+                Outcome::NotYet => {
+                    return Err(RuntimeError::Other(format!("cannot start container {name}: {fault}")));
                 }
-                CONTAINER_CREATED => {}
-                _ => return Ok(Started { at: time(status.started_at), pid: 0 }),
             }
-            if !retry.pause().await {
-                return Err(RuntimeError::Other(format!("cannot start container {name}: {fault}")));
+        }
+        let at = *slot.started.get_or_init(SystemTime::now);
+        Ok(Started { at, pid: 0 })
+    }
+
+    /// What a start came to that nobody answered for.
+    async fn outcome(&self, id: &str, status: &ContainerStatus) -> Outcome {
+        match status.state {
+            CONTAINER_CREATED => Outcome::NotYet,
+            // containerd gives a start up whose caller goes away. Before there was a process, it can be tried again
+            // with a new container; after that the program may have run.
+            CONTAINER_EXITED if status.reason == START_ERROR && status.message.contains(NO_PROCESS) => {
+                match native::was_started(&self.client, id).await {
+                    Ok(true) => Outcome::Refused(status.message.clone()),
+                    _ => Outcome::Never,
+                }
             }
+            CONTAINER_EXITED if status.reason == START_ERROR => Outcome::Refused(status.message.clone()),
+            CONTAINER_UNKNOWN => match self.is_containerd {
+                true => match native::was_started(&self.client, id).await {
+                    Ok(true) => Outcome::Ran,
+                    Ok(false) => Outcome::Never,
+                    Err(fault) => Outcome::Refused(fault.to_string()),
+                },
+                false => Outcome::Refused("the runtime lost track of it".to_owned()),
+            },
+            _ => Outcome::Ran,
         }
     }
 
@@ -188,7 +231,7 @@ impl Inner {
         let slot = self.slot(&name).ok();
         if let Some(slot) = &slot {
             slot.stops.fetch_add(1, Ordering::Relaxed);
-            slot.ear.notify_one();
+            slot.ear.wake.notify_one();
         }
         let mut retry = self.client.retry();
         let signal = slot.as_ref().and_then(|slot| slot.signal).filter(|_| grace.is_some());
@@ -198,17 +241,14 @@ impl Inner {
             let timeout = left.map_or(0, |left| seconds(left).max(1));
             let limit = self.client.limits().work + left.unwrap_or_default();
             let done = match signal {
-                Some(signal) => {
-                    let request = KillRequest { container_id: id.clone(), signal };
-                    self.client.call(request, self.client.limits().question).await
-                }
+                Some(signal) => native::signal(&self.client, &id, signal).await,
                 None => {
                     let request = StopContainerRequest { container_id: id.clone(), timeout };
-                    self.client.call(request, limit).await
+                    self.client.call(request, limit).await.map(|_| ())
                 }
             };
             match done {
-                Ok(_) | Err(Fault::NotFound(_)) => break Ok(()),
+                Ok(()) | Err(Fault::NotFound(_)) => break Ok(()),
                 Err(fault) if fault.is_unclear() && retry.pause().await => {}
                 Err(fault) => {
                     break Err(RuntimeError::Other(format!("cannot stop container {name}: {fault}")));
@@ -217,7 +257,7 @@ impl Inner {
         };
         if let Some(slot) = &slot {
             slot.stops.fetch_sub(1, Ordering::Relaxed);
-            slot.ear.notify_one();
+            slot.ear.wake.notify_one();
         }
         result
     }
@@ -264,7 +304,7 @@ impl Inner {
                 self.hints.forget(id);
             }
             // Whoever waits for it learns that there is nothing left to wait for.
-            slot.ear.notify_one();
+            slot.ear.wake.notify_one();
             false
         });
     }
@@ -341,7 +381,8 @@ fn seconds(duration: Duration) -> i64 {
     i64::try_from(whole).unwrap_or(i64::MAX)
 }
 
-/// A time of the wire; the beginning of time where the runtime knows none.
-pub(super) fn time(nanoseconds: i64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0))
+/// A time of the wire, where the runtime knows one.
+pub(super) fn time(nanoseconds: i64) -> Option<SystemTime> {
+    let nanoseconds = u64::try_from(nanoseconds).ok().filter(|nanoseconds| *nanoseconds > 0)?;
+    Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds))
 }

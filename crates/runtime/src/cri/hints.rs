@@ -3,29 +3,40 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use prost::Message as _;
 use tokio::sync::Notify;
 
 use super::client::{Client, Fault};
+use super::native;
 use super::wire::{EVENT_STOPPED, GetEventsRequest, Rpc, SubscribeRequest, TaskExit};
 
 /// Pause before a broken stream is asked for again.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// Where a container's hints go.
+#[derive(Default)]
+pub(super) struct Ear {
+    /// Something may have happened.
+    pub(super) wake: Notify,
+    /// Code and time of its end, where an event told them: a containerd that is killed before it has written them down
+    /// does not know them any more when it comes back.
+    pub(super) ended: OnceLock<(i32, SystemTime)>,
+}
+
 /// Who is woken by which container, named by the runtime's id.
 #[derive(Default)]
 pub(super) struct Hints {
-    ears: Mutex<HashMap<String, Arc<Notify>>>,
+    ears: Mutex<HashMap<String, Arc<Ear>>>,
     /// A stream is (as far as anybody knows) open.
     alive: AtomicBool,
 }
 
 impl Hints {
     /// From now on `ear` hears of `id`.
-    pub(super) fn listen(&self, id: &str, ear: Arc<Notify>) {
+    pub(super) fn listen(&self, id: &str, ear: Arc<Ear>) {
         self.ears().insert(id.to_owned(), ear);
     }
 
@@ -39,20 +50,23 @@ impl Hints {
         self.alive.load(Ordering::Relaxed)
     }
 
-    fn tell(&self, id: &str) {
+    fn tell(&self, id: &str, ended: Option<(i32, SystemTime)>) {
         if let Some(ear) = self.ears().get(id) {
-            ear.notify_one();
+            if let Some(ended) = ended {
+                ear.ended.get_or_init(|| ended);
+            }
+            ear.wake.notify_one();
         }
     }
 
     /// Something may have been missed.
     fn tell_all(&self) {
         for ear in self.ears().values() {
-            ear.notify_one();
+            ear.wake.notify_one();
         }
     }
 
-    fn ears(&self) -> MutexGuard<'_, HashMap<String, Arc<Notify>>> {
+    fn ears(&self) -> MutexGuard<'_, HashMap<String, Arc<Ear>>> {
         self.ears.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,13 +84,14 @@ pub(super) async fn follow(client: Arc<Client>, hints: Arc<Hints>, is_containerd
                     let filters = vec![r#"topic=="/tasks/exit""#.to_owned()];
                     listen(&client, SubscribeRequest { filters }, |envelope| {
                         let exit = TaskExit::decode(envelope.event?.value.as_slice()).ok()?;
-                        (exit.id == exit.container_id).then(|| hints.tell(&exit.container_id))
+                        let ended = native::ended(exit.exit_status, exit.exited_at);
+                        (exit.id == exit.container_id).then(|| hints.tell(&exit.container_id, Some(ended)))
                     })
                     .await
                 }
                 false => {
                     listen(&client, GetEventsRequest {}, |event| {
-                        (event.kind == EVENT_STOPPED).then(|| hints.tell(&event.container_id))
+                        (event.kind == EVENT_STOPPED).then(|| hints.tell(&event.container_id, None))
                     })
                     .await
                 }

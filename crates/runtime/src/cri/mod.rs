@@ -6,6 +6,7 @@
 //! * `config` puts sandboxes and containers into CRI's words, `pods` and `containers` make and remove them, `images`
 //!   has images pulled.
 //! * `hints` listens to the runtime's events, `wait` turns them into exits.
+//! * `native` is the little that containerd is asked beside CRI.
 //!
 //! # Nothing twice, nothing left
 //!
@@ -22,6 +23,7 @@ mod endpoint;
 mod hints;
 mod images;
 mod info;
+mod native;
 mod owner;
 mod pods;
 mod wait;
@@ -71,6 +73,7 @@ struct Inner {
     hints: Arc<Hints>,
     pulls: Pulls,
     signals: Signals,
+    is_containerd: bool,
     pods: Mutex<HashMap<SandboxId, Arc<Pod>>>,
     slots: Mutex<HashMap<ContainerId, Arc<Slot>>>,
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
@@ -98,6 +101,7 @@ impl CriRuntime {
             hints,
             pulls: Pulls::default(),
             signals: info.signals(),
+            is_containerd: info.is_containerd(),
             pods: Mutex::default(),
             slots: Mutex::default(),
             turns: Mutex::default(),

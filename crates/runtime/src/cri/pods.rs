@@ -1,18 +1,20 @@
 //! Sandboxes.
 
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::client::Fault;
-use super::config::{self, LABEL_ID, LABEL_MANAGED, LABEL_OWNER};
+use super::config::{self, LABEL_ID, LABEL_MANAGED, LABEL_OWNER, POD_DIR};
 use super::wire::{
     ListPodSandboxRequest, PodSandbox, PodSandboxConfig, PodSandboxFilter, PodSandboxStatusRequest,
     RemovePodSandboxRequest, RunPodSandboxRequest, SANDBOX_READY, StopPodSandboxRequest,
 };
 use super::{Inner, owner};
+use crate::embedded::orphans;
 use crate::{NetworkMode, RuntimeError, Sandbox, SandboxId, SandboxSpec};
 
 /// As often a name that is taken is tried with another number.
@@ -24,6 +26,9 @@ pub(super) struct Pod {
     pub(super) config: PodSandboxConfig,
     /// The runtime's name for it.
     pub(super) id: String,
+    dir: PathBuf,
+    /// Held for as long as this process lives: the directory is nobody else's to clear away.
+    _claim: OwnedFd,
 }
 
 impl Inner {
@@ -31,8 +36,10 @@ impl Inner {
     pub(super) async fn create_sandbox(self: Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         let _turn = self.turn(&spec.id.0).await;
         let mut config = config::sandbox(&spec, owner::label())?;
+        let dir = spec.pod_dir.clone();
+        let claim = orphans::claim(&dir)?;
         let id = self.run_sandbox(&spec, &mut config).await?;
-        let pod = Arc::new(Pod { config, id: id.clone() });
+        let pod = Arc::new(Pod { config, id: id.clone(), dir, _claim: claim });
         self.pods().insert(spec.id.clone(), pod);
         let mut sandbox = Sandbox { id: spec.id, ips: Vec::new(), netns: None };
         if spec.network != NetworkMode::Host {
@@ -97,7 +104,10 @@ impl Inner {
             self.remove_by_id(&sandbox.id).await.map_err(failed)?;
         }
         self.forget_containers_of(&id);
-        self.pods().remove(&id);
+        let pod = self.pods().remove(&id);
+        if let Some(pod) = pod {
+            orphans::release(&pod.dir);
+        }
         Ok(())
     }
 
@@ -126,6 +136,12 @@ impl Inner {
             let is_orphan = sandbox.labels.get(LABEL_OWNER).is_some_and(|label| owner::is_dead(label));
             if is_orphan {
                 self.remove_by_id(&sandbox.id).await.map_err(failed)?;
+                if let Some(dir) = sandbox.annotations.get(POD_DIR).map(PathBuf::from) {
+                    let gone = tokio::task::spawn_blocking(move || orphans::remove_dir(&dir)).await;
+                    if let Ok(Err(error)) = gone {
+                        tracing::warn!(sandbox = sandbox.id, %error, "an orphaned pod's directory is left behind");
+                    }
+                }
                 removed.extend(sandbox.labels.get(LABEL_ID).map(|id| SandboxId(id.clone())));
             }
         }

@@ -5,13 +5,14 @@
 //! and less often the longer the container runs.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
 use super::Inner;
 use super::client::Fault;
 use super::containers::{Slot, missing, time};
+use super::native;
 use super::wire::{CONTAINER_EXITED, CONTAINER_UNKNOWN, ContainerStatus, StopContainerRequest};
 use crate::{ContainerId, Exit, RuntimeError};
 
@@ -23,6 +24,9 @@ const SOON_FOR: Duration = Duration::from_secs(5);
 
 /// The safety net under the hints.
 const SELDOM: Duration = Duration::from_secs(2);
+
+/// The reason containerd gives for an end it has not seen.
+const UNKNOWN: &str = "Unknown";
 
 /// Without hints: a twentieth of the time waited so far, within these.
 const OFTEN: Duration = Duration::from_millis(20);
@@ -42,12 +46,10 @@ impl Inner {
         let mut soon = SOON_MIN;
         loop {
             match self.status(&id).await {
-                Ok(status) if status.state == CONTAINER_EXITED => return Ok(exit(&status)),
-                // What it does nobody can say any more; the runtime makes an end of it when it is told to.
+                Ok(status) if status.state == CONTAINER_EXITED => return Ok(exit(slot, &status)),
                 Ok(status) if status.state == CONTAINER_UNKNOWN => {
-                    let request = StopContainerRequest { container_id: id.clone(), timeout: 0 };
-                    if let Err(fault) = self.client.call(request, self.client.limits().work).await {
-                        tracing::warn!(container = %slot.name, "its state is unknown, and it cannot be stopped: {fault}");
+                    if let Some(exit) = self.watch_unknown(slot, &id, &status).await {
+                        return Ok(exit);
                     }
                     hinted = Some(Instant::now());
                 }
@@ -68,12 +70,34 @@ impl Inner {
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = slot.ear.notified() => {
+                () = slot.ear.wake.notified() => {
                     hinted = Some(Instant::now());
                     soon = SOON_MIN;
                 }
             }
         }
+    }
+}
+
+impl Inner {
+    /// Waits for a container CRI has lost track of: containerd's own part knows it all the same. What nobody knows is
+    /// stopped, upon which the runtime makes an end of it.
+    async fn watch_unknown(&self, slot: &Slot, id: &str, status: &ContainerStatus) -> Option<Exit> {
+        if self.is_containerd {
+            match native::exit(&self.client, id).await {
+                Ok((code, finished_at)) => {
+                    let started_at = started_at(slot, status, finished_at);
+                    return Some(Exit { code, signal: None, oom_killed: false, started_at, finished_at });
+                }
+                Err(fault) if fault.is_unclear() => return None,
+                Err(_) => {}
+            }
+        }
+        let request = StopContainerRequest { container_id: id.to_owned(), timeout: 0 };
+        if let Err(fault) = self.client.call(request, self.client.limits().work).await {
+            tracing::warn!(container = %slot.name, "the runtime lost track of it and cannot stop it: {fault}");
+        }
+        None
     }
 }
 
@@ -86,15 +110,28 @@ fn pace(waited: Duration, has_hints: bool, stopping: bool) -> Duration {
     }
 }
 
-fn exit(status: &ContainerStatus) -> Exit {
+fn exit(slot: &Slot, status: &ContainerStatus) -> Exit {
+    let (mut code, mut finished_at) =
+        (status.exit_code, time(status.finished_at).unwrap_or_else(SystemTime::now));
+    // The runtime knows that it is over, but not how. We may have heard it.
+    if status.reason == UNKNOWN
+        && let Some(ended) = slot.ear.ended.get()
+    {
+        (code, finished_at) = *ended;
+    }
     Exit {
-        code: status.exit_code,
+        code,
         // CRI does not tell a signal from a program that exits with such a code.
         signal: None,
         oom_killed: status.reason == "OOMKilled",
-        started_at: time(status.started_at),
-        finished_at: time(status.finished_at),
+        started_at: started_at(slot, status, finished_at),
+        finished_at,
     }
+}
+
+fn started_at(slot: &Slot, status: &ContainerStatus, finished_at: SystemTime) -> SystemTime {
+    let noted = || slot.started.get().copied().filter(|at| *at < finished_at);
+    time(status.started_at).or_else(noted).unwrap_or(finished_at)
 }
 
 #[cfg(test)]

@@ -44,6 +44,8 @@ rpcs! {
     "runtime.v1.ImageService" / "PullImage": PullImageRequest -> PullImageResponse;
     "containerd.services.events.v1.Events" / "Subscribe": SubscribeRequest -> Envelope;
     "containerd.services.tasks.v1.Tasks" / "Kill": KillRequest -> Nothing;
+    "containerd.services.tasks.v1.Tasks" / "Get": GetRequest -> GetResponse;
+    "containerd.services.tasks.v1.Tasks" / "Wait": WaitRequest -> WaitResponse;
 }
 
 /// An answer nothing of which is read.
@@ -279,6 +281,8 @@ pub(crate) struct PodSandbox {
     pub(crate) state: i32,
     #[prost(btree_map = "string, string", tag = "5")]
     pub(crate) labels: BTreeMap<String, String>,
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub(crate) annotations: BTreeMap<String, String>,
 }
 
 // Containers.
@@ -476,6 +480,8 @@ pub(crate) struct ListContainersResponse {
 pub(crate) struct Container {
     #[prost(string, tag = "1")]
     pub(crate) id: String,
+    #[prost(int32, tag = "6")]
+    pub(crate) state: i32,
 }
 
 /// Made, not started.
@@ -630,6 +636,10 @@ pub(crate) struct TaskExit {
     /// That of the container for its first process, another for a command in it.
     #[prost(string, tag = "2")]
     pub(crate) id: String,
+    #[prost(uint32, tag = "4")]
+    pub(crate) exit_status: u32,
+    #[prost(message, optional, tag = "5")]
+    pub(crate) exited_at: Option<Timestamp>,
 }
 
 /// Asks containerd itself to send a container's first process a signal.
@@ -640,4 +650,47 @@ pub(crate) struct KillRequest {
     /// The kernel's number.
     #[prost(uint32, tag = "3")]
     pub(crate) signal: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GetRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) container_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GetResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) process: Option<Process>,
+}
+
+/// Made, not started.
+pub(crate) const PROCESS_CREATED: i32 = 1;
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Process {
+    #[prost(int32, tag = "4")]
+    pub(crate) status: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WaitRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) container_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WaitResponse {
+    #[prost(uint32, tag = "1")]
+    pub(crate) exit_status: u32,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) exited_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct Timestamp {
+    #[prost(int64, tag = "1")]
+    pub(crate) seconds: i64,
+    #[prost(int32, tag = "2")]
+    pub(crate) nanos: i32,
 }

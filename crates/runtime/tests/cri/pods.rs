@@ -38,7 +38,8 @@ async fn what_runs_there_is_told() {
 
 async fn identity_and_limits_arrive() {
     let pod = Pod::new().await;
-    let mut spec = pod.script("id -u; id -g; id -G; grep -E 'CapEff|NoNewPrivs' /proc/self/status; touch /x 2>/dev/null");
+    let mut spec = pod
+        .script("id -u; id -g; id -G; grep -E 'CapEff|NoNewPrivs' /proc/self/status; touch /x 2>/dev/null");
     spec.identity.run_as_user = Some(1000);
     spec.identity.run_as_group = Some(2000);
     spec.identity.supplemental_groups = vec![3000];

@@ -157,5 +157,5 @@ async fn a_full_disk_is_told() {
     let secrets = [registry.secret("secret")];
     let error = pull(&runtime, &reference, PullPolicy::IfNotPresent, &secrets).await.expect_err("too large");
     assert!(error.to_string().contains("no space left on device; free some space"), "{error}");
-    containerd.finish();
+    containerd.finish(false);
 }

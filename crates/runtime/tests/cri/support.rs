@@ -96,7 +96,7 @@ pub(crate) async fn remove_behind_our_back(id: &ContainerId) {
 pub(crate) fn finish() {
     let shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     if let Some(containerd) = shared {
-        containerd.finish();
+        containerd.finish(false);
     }
 }
 

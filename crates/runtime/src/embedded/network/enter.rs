@@ -40,11 +40,7 @@ pub fn socket_in<T: Send>(netns: Option<&Path>, f: impl FnOnce() -> io::Result<T
                 f()
             })?
             .join()
-            .unwrap_or_else(|_| {
-                Err(io::Error::other(
-                    "the thread inside the network namespace panicked",
-                ))
-            })
+            .unwrap_or_else(|_| Err(io::Error::other("the thread inside the network namespace panicked")))
     })
 }
 
@@ -58,21 +54,12 @@ pub(super) async fn socket_in_async<T: Send + 'static>(
     };
     let path = path.to_owned();
     let (answer, result) = oneshot::channel();
-    thread::Builder::new()
-        .name("netns".to_owned())
-        .stack_size(STACK_BYTES)
-        .spawn(move || {
-            let made = open(&path)
-                .and_then(|namespace| enter(&namespace, &path))
-                .and_then(|()| f());
-            // Nobody waits any more when the caller was dropped; the socket closes with the value.
-            drop(answer.send(made));
-        })?;
-    result.await.unwrap_or_else(|_| {
-        Err(io::Error::other(
-            "the thread inside the network namespace panicked",
-        ))
-    })
+    thread::Builder::new().name("netns".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+        let made = open(&path).and_then(|namespace| enter(&namespace, &path)).and_then(|()| f());
+        // Nobody waits any more when the caller was dropped; the socket closes with the value.
+        drop(answer.send(made));
+    })?;
+    result.await.unwrap_or_else(|_| Err(io::Error::other("the thread inside the network namespace panicked")))
 }
 
 /// Connects to `addr` as seen from inside the given network namespace (`None` is the host's).
@@ -82,9 +69,7 @@ pub(super) async fn socket_in_async<T: Send + 'static>(
 pub async fn connect_tcp(netns: Option<&Path>, addr: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     let connect = async {
         let fd = socket_in_async(netns, move || nonblocking_socket(addr, SocketType::STREAM)).await?;
-        TcpSocket::from_std_stream(StdTcpStream::from(fd))
-            .connect(addr)
-            .await
+        TcpSocket::from_std_stream(StdTcpStream::from(fd)).connect(addr).await
     };
     match tokio::time::timeout(timeout, connect).await {
         Ok(connected) => connected,
@@ -104,34 +89,19 @@ pub(super) async fn connect_udp(netns: Option<&Path>, addr: SocketAddr) -> io::R
 }
 
 fn nonblocking_socket(addr: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
-    let family = if addr.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
-    Ok(socket_with(
-        family,
-        kind,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?)
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    Ok(socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
 }
 
 fn open(path: &Path) -> io::Result<File> {
     File::open(path).map_err(|e| {
-        io::Error::new(
-            e.kind(),
-            format!("cannot open network namespace {}: {e}", path.display()),
-        )
+        io::Error::new(e.kind(), format!("cannot open network namespace {}: {e}", path.display()))
     })
 }
 
 fn enter(namespace: &File, path: &Path) -> io::Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|e| {
         let e = io::Error::from(e);
-        io::Error::new(
-            e.kind(),
-            format!("cannot enter network namespace {}: {e}", path.display()),
-        )
+        io::Error::new(e.kind(), format!("cannot enter network namespace {}: {e}", path.display()))
     })
 }

@@ -129,10 +129,7 @@ async fn forward_tcp(listener: TcpListener, target: Arc<Target>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
-        let slot = Arc::clone(&slots)
-            .acquire_owned()
-            .await
-            .expect("the semaphore is never closed");
+        let slot = Arc::clone(&slots).acquire_owned().await.expect("the semaphore is never closed");
         // Finished connections are forgotten as new ones come.
         while connections.try_join_next().is_some() {}
         let mut client = match listener.accept().await {
@@ -188,10 +185,7 @@ async fn forward_udp(socket: Arc<UdpSocket>, target: Arc<Target>) {
                     let (queue, datagrams) = mpsc::channel(QUEUE_MAX);
                     known.insert(peer, queue.clone());
                     let (socket, target) = (Arc::clone(&socket), Arc::clone(&target));
-                    let forget = Forget {
-                        peers: Arc::clone(&peers),
-                        peer,
-                    };
+                    let forget = Forget { peers: Arc::clone(&peers), peer };
                     tasks.spawn(async move {
                         let forget = forget;
                         if let Err(e) = serve_peer(&socket, forget.peer, &target, datagrams).await {
@@ -215,10 +209,7 @@ struct Forget {
 
 impl Drop for Forget {
     fn drop(&mut self) {
-        self.peers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&self.peer);
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.peer);
     }
 }
 

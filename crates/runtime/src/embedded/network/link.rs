@@ -103,8 +103,7 @@ impl Links {
 
     /// Switches an interface on; one that is on stays on.
     pub(super) fn up(&mut self, index: u32) -> io::Result<()> {
-        self.0
-            .request(Message::new(SETLINK, REQUEST | ACK, &link_header(index, IFF_UP)))
+        self.0.request(Message::new(SETLINK, REQUEST | ACK, &link_header(index, IFF_UP)))
     }
 
     /// Loopback is the first interface of every namespace.
@@ -114,9 +113,7 @@ impl Links {
 
     pub(super) fn set_alias(&mut self, name: &str, alias: &str) -> io::Result<()> {
         let mut message = Message::new(SETLINK, REQUEST | ACK, &link_header(0, 0));
-        message
-            .text(IFLA_IFNAME, name)
-            .bytes(IFLA_IFALIAS, alias.as_bytes());
+        message.text(IFLA_IFNAME, name).bytes(IFLA_IFALIAS, alias.as_bytes());
         self.0.request(message)
     }
 
@@ -125,12 +122,9 @@ impl Links {
         let mut message = Message::new(NEWLINK, REQUEST | ACK | CREATE | EXCL, &link_header(0, IFF_UP));
         // A bridge without an address of its own takes the lowest one of its ports, and every pod that comes or goes
         // could change what the others have in their neighbour tables.
-        message
-            .text(IFLA_IFNAME, name)
-            .bytes(IFLA_ADDRESS, &mac)
-            .nested(IFLA_LINKINFO, |m| {
-                m.text(IFLA_INFO_KIND, "bridge");
-            });
+        message.text(IFLA_IFNAME, name).bytes(IFLA_ADDRESS, &mac).nested(IFLA_LINKINFO, |m| {
+            m.text(IFLA_INFO_KIND, "bridge");
+        });
         unless_exists(self.0.request(message))
     }
 
@@ -146,28 +140,22 @@ impl Links {
         peer_ns: BorrowedFd<'_>,
     ) -> io::Result<bool> {
         let mut message = Message::new(NEWLINK, REQUEST | ACK | CREATE | EXCL, &link_header(0, IFF_UP));
-        message
-            .text(IFLA_IFNAME, name)
-            .u32(IFLA_MASTER, bridge)
-            .nested(IFLA_LINKINFO, |m| {
-                m.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |m| {
-                    m.nested(VETH_INFO_PEER, |m| {
-                        m.raw(&link_header(0, 0))
-                            .text(IFLA_IFNAME, peer_name)
-                            .bytes(IFLA_ADDRESS, &peer_mac)
-                            .u32(IFLA_NET_NS_FD, peer_ns.as_raw_fd().cast_unsigned());
-                    });
+        message.text(IFLA_IFNAME, name).u32(IFLA_MASTER, bridge).nested(IFLA_LINKINFO, |m| {
+            m.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |m| {
+                m.nested(VETH_INFO_PEER, |m| {
+                    m.raw(&link_header(0, 0))
+                        .text(IFLA_IFNAME, peer_name)
+                        .bytes(IFLA_ADDRESS, &peer_mac)
+                        .u32(IFLA_NET_NS_FD, peer_ns.as_raw_fd().cast_unsigned());
                 });
             });
+        });
         unless_exists(self.0.request(message))
     }
 
     /// Removes an interface (and, of a pair, the other end). One that is gone is fine.
     pub(super) fn delete(&mut self, index: u32) -> io::Result<()> {
-        match self
-            .0
-            .request(Message::new(DELLINK, REQUEST | ACK, &link_header(index, 0)))
-        {
+        match self.0.request(Message::new(DELLINK, REQUEST | ACK, &link_header(index, 0))) {
             Err(e) if is(&e, Errno::NODEV) => Ok(()),
             result => result,
         }
@@ -178,9 +166,7 @@ impl Links {
         let mut fixed = [INET, prefix, 0, 0, 0, 0, 0, 0];
         fixed[4..].copy_from_slice(&index.to_ne_bytes());
         let mut message = Message::new(NEWADDR, REQUEST | ACK | CREATE | EXCL, &fixed);
-        message
-            .bytes(IFA_LOCAL, &address.octets())
-            .bytes(IFA_ADDRESS, &address.octets());
+        message.bytes(IFA_LOCAL, &address.octets()).bytes(IFA_ADDRESS, &address.octets());
         unless_exists(self.0.request(message))
     }
 
@@ -188,11 +174,7 @@ impl Links {
     pub(super) fn addresses(&mut self, index: u32) -> io::Result<Vec<(Ipv4Addr, Subnet)>> {
         let message = Message::new(GETADDR, REQUEST | DUMP, &[INET, 0, 0, 0, 0, 0, 0, 0]);
         let found = self.0.ask(message, NEWADDR)?;
-        Ok(found
-            .iter()
-            .filter(|b| read_u32(b, 4) == Some(index))
-            .filter_map(|b| parse_address(b))
-            .collect())
+        Ok(found.iter().filter(|b| read_u32(b, 4) == Some(index)).filter_map(|b| parse_address(b)).collect())
     }
 
     /// Sends everything without a better route to `gateway`.
@@ -237,12 +219,8 @@ fn link_header(index: u32, flags: u32) -> [u8; LINK_BYTES] {
 }
 
 fn parse_link(bytes: &[u8]) -> Option<Link> {
-    let mut link = Link {
-        index: read_u32(bytes, 4)?,
-        name: String::new(),
-        alias: String::new(),
-        operational: false,
-    };
+    let mut link =
+        Link { index: read_u32(bytes, 4)?, name: String::new(), alias: String::new(), operational: false };
     for (kind, value) in attributes(bytes.get(LINK_BYTES..)?) {
         match kind {
             IFLA_IFNAME => link.name = read_text(value),
@@ -264,10 +242,7 @@ fn parse_address(bytes: &[u8]) -> Option<(Ipv4Addr, Subnet)> {
 
 fn parse_route(bytes: &[u8]) -> Option<Route> {
     let prefix = *bytes.get(1)?;
-    let mut route = Route {
-        to: Subnet::new(Ipv4Addr::UNSPECIFIED, prefix),
-        interface: None,
-    };
+    let mut route = Route { to: Subnet::new(Ipv4Addr::UNSPECIFIED, prefix), interface: None };
     for (kind, value) in attributes(bytes.get(ROUTE_BYTES..)?) {
         match kind {
             RTA_DST => route.to = Subnet::new(parse_ip(value)?, prefix),

@@ -76,14 +76,9 @@ impl Attachment {
 /// There is no network namespace at `netns`, or it cannot be entered.
 pub async fn attach(netns: &Path, spec: &SandboxSpec) -> Result<Attachment, RuntimeError> {
     let (netns, id, mode) = (netns.to_owned(), spec.id.clone(), spec.network);
-    blocking(move || attach_now(&netns, &id, mode))
-        .await
-        .map_err(|e| {
-            RuntimeError::Create(format!(
-                "cannot set up the network of sandbox {:?}: {e}",
-                spec.id.0
-            ))
-        })
+    blocking(move || attach_now(&netns, &id, mode)).await.map_err(|e| {
+        RuntimeError::Create(format!("cannot set up the network of sandbox {:?}: {e}", spec.id.0))
+    })
 }
 
 /// Removes the sandbox' interface and frees its address. Idempotent, and needs nothing but the id, so that it also
@@ -125,9 +120,7 @@ pub async fn attached() -> Result<Vec<SandboxId>, RuntimeError> {
 }
 
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(f)
-        .await
-        .unwrap_or_else(|e| Err(io::Error::other(e)))
+    tokio::task::spawn_blocking(f).await.unwrap_or_else(|e| Err(io::Error::other(e)))
 }
 
 fn alias(id: &SandboxId) -> String {
@@ -135,28 +128,16 @@ fn alias(id: &SandboxId) -> String {
 }
 
 fn attach_now(netns: &Path, id: &SandboxId, mode: NetworkMode) -> io::Result<Attachment> {
-    let mut attachment = Attachment {
-        ips: Vec::new(),
-        host_interface: None,
-        subnet: None,
-        warnings: Vec::new(),
-    };
+    let mut attachment =
+        Attachment { ips: Vec::new(), host_interface: None, subnet: None, warnings: Vec::new() };
     if mode == NetworkMode::Host {
         // A host that cannot be asked for its address still runs pods.
-        attachment.ips = host_address()
-            .ok()
-            .flatten()
-            .map(IpAddr::V4)
-            .into_iter()
-            .collect();
+        attachment.ips = host_address().ok().flatten().map(IpAddr::V4).into_iter().collect();
         return Ok(attachment);
     }
     let mut pod = Links::open(Some(netns))?;
     if let Err(e) = pod.loopback_up() {
-        attachment.warn(
-            id,
-            format!("the pod's loopback interface cannot be switched on: {e}"),
-        );
+        attachment.warn(id, format!("the pod's loopback interface cannot be switched on: {e}"));
     }
     if mode == NetworkMode::None {
         return Ok(attachment);
@@ -174,10 +155,7 @@ fn attach_now(netns: &Path, id: &SandboxId, mode: NetworkMode) -> io::Result<Att
                 attachment.warnings.push(warning);
             }
         }
-        Err(e) => attachment.warn(
-            id,
-            format!("the pod has no address of its own, loopback only: {e}"),
-        ),
+        Err(e) => attachment.warn(id, format!("the pod has no address of its own, loopback only: {e}")),
     }
     Ok(attachment)
 }
@@ -196,9 +174,8 @@ fn attach_private(
     let address = add_interface(host, netns, bridge, subnet, id)?;
     let mut connect = || -> io::Result<()> {
         host.set_alias(&interface_name(address), &alias(id))?;
-        let interface = pod
-            .find(POD_INTERFACE)?
-            .ok_or_else(|| io::Error::other("the new interface is gone"))?;
+        let interface =
+            pod.find(POD_INTERFACE)?.ok_or_else(|| io::Error::other("the new interface is gone"))?;
         pod.add_address(interface.index, address, subnet.prefix())?;
         pod.up(interface.index)?;
         pod.add_default_route(interface.index, gateway)
@@ -237,9 +214,7 @@ fn bridge(host: &mut Links) -> io::Result<(u32, Ipv4Addr, Subnet)> {
             // Made by another run in the meantime is just as well.
             host.add_bridge(BRIDGE, subnet::mac_of(gateway))
                 .map_err(|e| named("cannot create the bridge outrigger0", e))?;
-            host.find(BRIDGE)?
-                .ok_or_else(|| io::Error::other("the bridge outrigger0 is gone again"))?
-                .index
+            host.find(BRIDGE)?.ok_or_else(|| io::Error::other("the bridge outrigger0 is gone again"))?.index
         }
     };
     let mut addresses = host.addresses(index)?;
@@ -249,21 +224,15 @@ fn bridge(host: &mut Links) -> io::Result<(u32, Ipv4Addr, Subnet)> {
             .map_err(|e| named("cannot give the bridge outrigger0 an address", e))?;
         addresses = host.addresses(index)?;
     }
-    host.up(index)
-        .map_err(|e| named("cannot switch the bridge outrigger0 on", e))?;
-    let (gateway, subnet) = addresses
-        .first()
-        .copied()
-        .ok_or_else(|| io::Error::other("the bridge outrigger0 has no address"))?;
+    host.up(index).map_err(|e| named("cannot switch the bridge outrigger0 on", e))?;
+    let (gateway, subnet) =
+        addresses.first().copied().ok_or_else(|| io::Error::other("the bridge outrigger0 has no address"))?;
     Ok((index, gateway, subnet))
 }
 
 fn free_subnet(host: &mut Links, bridge: Option<u32>) -> io::Result<Subnet> {
     let routes = host.routes()?;
-    let others = routes
-        .iter()
-        .filter(|r| r.interface.is_none() || r.interface != bridge)
-        .map(|r| r.to);
+    let others = routes.iter().filter(|r| r.interface.is_none() || r.interface != bridge).map(|r| r.to);
     subnet::choose(others).ok_or_else(|| {
         io::Error::other(
             "every network that pods could use collides with a route of this host; \
@@ -284,13 +253,7 @@ fn add_interface(
     for address in subnet.pod_addresses(&id.0) {
         let mac = subnet::mac_of(address);
         let added = host
-            .add_veth(
-                &interface_name(address),
-                bridge,
-                POD_INTERFACE,
-                mac,
-                namespace.as_fd(),
-            )
+            .add_veth(&interface_name(address), bridge, POD_INTERFACE, mac, namespace.as_fd())
             .map_err(|e| io::Error::new(e.kind(), format!("cannot create a pair of interfaces: {e}")))?;
         if added {
             return Ok(address);
@@ -306,11 +269,7 @@ fn interface_name(address: Ipv4Addr) -> String {
 /// The address of the interface with the default route.
 fn host_address() -> io::Result<Option<Ipv4Addr>> {
     let mut host = Links::open(None)?;
-    let Some(index) = host
-        .routes()?
-        .into_iter()
-        .filter(|r| r.to.prefix() == 0)
-        .find_map(|r| r.interface)
+    let Some(index) = host.routes()?.into_iter().filter(|r| r.to.prefix() == 0).find_map(|r| r.interface)
     else {
         return Ok(None);
     };

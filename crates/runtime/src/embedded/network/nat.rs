@@ -60,12 +60,8 @@ pub(super) fn let_out(links: &mut Links, subnet: Subnet) -> Result<(), String> {
 /// the machine is connected to does not become reachable through it.
 fn allow_forwarding(links: &mut Links) -> io::Result<()> {
     let mut names = vec![BRIDGE.to_owned()];
-    let outward: BTreeSet<u32> = links
-        .routes()?
-        .into_iter()
-        .filter(|r| r.to.prefix() == 0)
-        .filter_map(|r| r.interface)
-        .collect();
+    let outward: BTreeSet<u32> =
+        links.routes()?.into_iter().filter(|r| r.to.prefix() == 0).filter_map(|r| r.interface).collect();
     for index in outward {
         names.extend(links.by_index(index)?.map(|link| link.name));
     }
@@ -134,18 +130,14 @@ fn add_chain(
     let mut new_table = Message::new(NEWTABLE, REQUEST | ACK | CREATE, &header(INET, 0));
     new_table.text(TABLE_NAME, TABLE);
     let mut new_chain = Message::new(NEWCHAIN, REQUEST | ACK | CREATE | EXCL, &header(INET, 0));
-    new_chain
-        .text(CHAIN_TABLE, TABLE)
-        .text(CHAIN_NAME, chain)
-        .text(CHAIN_KIND, kind)
-        .nested(CHAIN_HOOK, |m| {
+    new_chain.text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, chain).text(CHAIN_KIND, kind).nested(
+        CHAIN_HOOK,
+        |m| {
             m.be32(HOOK_NUMBER, hook).be32(HOOK_PRIORITY, priority);
-        });
+        },
+    );
     let mut new_rule = Message::new(NEWRULE, REQUEST | ACK | CREATE | APPEND, &header(INET, 0));
-    new_rule
-        .text(RULE_TABLE, TABLE)
-        .text(RULE_CHAIN, chain)
-        .nested(RULE_EXPRESSIONS, rule);
+    new_rule.text(RULE_TABLE, TABLE).text(RULE_CHAIN, chain).nested(RULE_EXPRESSIONS, rule);
     let batch = vec![
         Message::new(BATCH_BEGIN, REQUEST, &header(0, NFTABLES)),
         new_table,
@@ -243,11 +235,8 @@ fn and(m: &mut Message, mask: &[u8; 4]) {
     const MASK: u16 = 4;
     const XOR: u16 = 5;
     expression(m, "bitwise", |m| {
-        m.be32(SOURCE_REGISTER, REGISTER)
-            .be32(DESTINATION_REGISTER, REGISTER)
-            .be32(LENGTH, 4);
-        m.nested(MASK, |m| value(m, mask))
-            .nested(XOR, |m| value(m, &[0; 4]));
+        m.be32(SOURCE_REGISTER, REGISTER).be32(DESTINATION_REGISTER, REGISTER).be32(LENGTH, 4);
+        m.nested(MASK, |m| value(m, mask)).nested(XOR, |m| value(m, &[0; 4]));
     });
 }
 
@@ -261,9 +250,7 @@ fn compare(m: &mut Message, is: Is, wanted: &[u8]) {
         Is::Not => 1,
     };
     expression(m, "cmp", |m| {
-        m.be32(SOURCE_REGISTER, REGISTER)
-            .be32(OPERATION, operation)
-            .nested(DATA, |m| value(m, wanted));
+        m.be32(SOURCE_REGISTER, REGISTER).be32(OPERATION, operation).nested(DATA, |m| value(m, wanted));
     });
 }
 
@@ -283,11 +270,7 @@ fn expression(m: &mut Message, name: &str, data: impl FnOnce(&mut Message)) {
 
 fn iptables_masquerade(subnet: Subnet) -> io::Result<()> {
     let subnet = subnet.to_string();
-    iptables_insert(
-        &["-t", "nat"],
-        "POSTROUTING",
-        &["-s", &subnet, "!", "-o", BRIDGE, "-j", "MASQUERADE"],
-    )
+    iptables_insert(&["-t", "nat"], "POSTROUTING", &["-s", &subnet, "!", "-o", BRIDGE, "-j", "MASQUERADE"])
 }
 
 /// Other container engines make the machine drop whatever is forwarded for anybody but themselves, and no table of our
@@ -298,16 +281,7 @@ fn pass_a_closed_forward_chain() -> io::Result<()> {
         return Ok(());
     }
     iptables_insert(&[], "FORWARD", &["-i", BRIDGE, "-j", "ACCEPT"])?;
-    let answers = [
-        "-o",
-        BRIDGE,
-        "-m",
-        "conntrack",
-        "--ctstate",
-        "RELATED,ESTABLISHED",
-        "-j",
-        "ACCEPT",
-    ];
+    let answers = ["-o", BRIDGE, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"];
     iptables_insert(&[], "FORWARD", &answers)
 }
 
@@ -321,16 +295,10 @@ fn iptables_insert(table: &[&str], chain: &str, rule: &[&str]) -> io::Result<()>
     if output.status.success() {
         return Ok(());
     }
-    Err(io::Error::other(
-        String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-    ))
+    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
 fn iptables(arguments: &[&str]) -> io::Result<Output> {
     // Waits for others that are changing the rules.
-    Command::new("iptables")
-        .arg("-w")
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
+    Command::new("iptables").arg("-w").args(arguments).stdin(Stdio::null()).output()
 }

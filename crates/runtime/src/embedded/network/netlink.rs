@@ -107,12 +107,7 @@ pub(super) struct Netlink {
 impl Netlink {
     /// Opens a socket in the calling thread's network namespace. No protocol (number 0) means routing.
     pub(super) fn open(protocol: Option<Protocol>) -> io::Result<Netlink> {
-        let fd = socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            protocol,
-        )?;
+        let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         bind(&fd, &SocketAddrNetlink::new(0, 0))?;
         set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
         Ok(Netlink { fd, sequence: 0 })

@@ -37,10 +37,7 @@ impl Subnet {
     /// The network of that many leading bits that `address` is in.
     pub fn new(address: Ipv4Addr, prefix: u8) -> Subnet {
         let prefix = prefix.min(32);
-        Subnet {
-            base: address & mask(prefix),
-            prefix,
-        }
+        Subnet { base: address & mask(prefix), prefix }
     }
 
     /// Its first address.
@@ -93,11 +90,7 @@ pub(super) fn choose(routes: impl Iterator<Item = Subnet> + Clone) -> Option<Sub
     CANDIDATES
         .iter()
         .map(|(base, prefix)| Subnet::new(*base, *prefix))
-        .find(|candidate| {
-            !routes
-                .clone()
-                .any(|route| route.prefix > 0 && route.overlaps(*candidate))
-        })
+        .find(|candidate| !routes.clone().any(|route| route.prefix > 0 && route.overlaps(*candidate)))
 }
 
 /// A hardware address that follows from the IPv4 address, so that an address which moves to another pod takes the
@@ -113,9 +106,7 @@ fn mask(prefix: u8) -> Ipv4Addr {
 
 /// FNV-1a: the same on every machine and in every version, unlike the standard library's hasher.
 fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, b| {
-        (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, b| (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]
@@ -136,14 +127,8 @@ mod tests {
             (&["10.89.3.7/32"], Some("10.199.0.0/16")),
             (&["10.0.0.0/8"], Some("172.29.0.0/16")),
             (&["10.0.0.0/8", "172.16.0.0/12"], Some("192.168.213.0/24")),
-            (
-                &["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"],
-                Some("198.18.0.0/16"),
-            ),
-            (
-                &["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "128.0.0.0/1"],
-                None,
-            ),
+            (&["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"], Some("198.18.0.0/16")),
+            (&["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "128.0.0.0/1"], None),
         ];
         for (routes, expected) in table {
             let chosen = choose(routes.iter().map(|r| subnet(r)));

@@ -27,17 +27,10 @@ fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce(Host) -> F + Send + 'stat
         separate(UnshareFlags::NEWNET | UnshareFlags::NEWNS);
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .expect("private mounts");
-        Links::open(None)
-            .and_then(|mut l| l.loopback_up())
-            .expect("loopback of the host");
+        Links::open(None).and_then(|mut l| l.loopback_up()).expect("loopback of the host");
         // One thread, and what it starts: all of them are inside the namespaces made above.
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("runtime");
-        let host = Host {
-            dir: tempfile::tempdir().expect("directory"),
-        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        let host = Host { dir: tempfile::tempdir().expect("directory") };
         runtime
             .block_on(async { tokio::time::timeout(Duration::from_secs(60), test(host)).await })
             .expect("in time");
@@ -122,9 +115,7 @@ fn serve(netns: Option<&Path>, at: SocketAddr, word: &'static str) -> SocketAddr
     tokio::spawn(async move {
         while let Ok((mut stream, peer)) = listener.accept().await {
             tokio::spawn(async move {
-                stream
-                    .write_all(format!("{word} {} ", peer.ip()).as_bytes())
-                    .await?;
+                stream.write_all(format!("{word} {} ", peer.ip()).as_bytes()).await?;
                 let (mut reading, mut writing) = stream.split();
                 tokio::io::copy(&mut reading, &mut writing).await
             });
@@ -146,11 +137,7 @@ async fn ask(netns: Option<&Path>, address: SocketAddr) -> io::Result<String> {
 }
 
 fn publish(pod_port: u16, udp: bool) -> PublishedPort {
-    PublishedPort {
-        host: SocketAddr::new(LOCALHOST, 0),
-        pod_port,
-        udp,
-    }
+    PublishedPort { host: SocketAddr::new(LOCALHOST, 0), pod_port, udp }
 }
 
 async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
@@ -175,29 +162,13 @@ fn pods_and_host_reach_each_other() {
         let in_a = serve(Some(&a), SocketAddr::new(ip_a, 0), "a");
         let began = Instant::now();
         let gateway = subnet.gateway();
-        assert_eq!(
-            ask(None, in_a).await.expect("host to pod"),
-            format!("a {gateway} hello")
-        );
-        assert_eq!(
-            ask(Some(&b), in_a).await.expect("pod to pod"),
-            format!("a {ip_b} hello")
-        );
-        assert_eq!(
-            ask(Some(&a), in_a).await.expect("pod to itself"),
-            format!("a {ip_a} hello")
-        );
+        assert_eq!(ask(None, in_a).await.expect("host to pod"), format!("a {gateway} hello"));
+        assert_eq!(ask(Some(&b), in_a).await.expect("pod to pod"), format!("a {ip_b} hello"));
+        assert_eq!(ask(Some(&a), in_a).await.expect("pod to itself"), format!("a {ip_a} hello"));
         let at_host = serve(None, SocketAddr::new(gateway.into(), 0), "host");
-        assert_eq!(
-            ask(Some(&a), at_host).await.expect("pod to host"),
-            format!("host {ip_a} hello")
-        );
+        assert_eq!(ask(Some(&a), at_host).await.expect("pod to host"), format!("host {ip_a} hello"));
         // A packet lost while the interfaces come up would be repeated after a second.
-        assert!(
-            began.elapsed() < Duration::from_millis(800),
-            "{:?}",
-            began.elapsed()
-        );
+        assert!(began.elapsed() < Duration::from_millis(800), "{:?}", began.elapsed());
     });
 }
 
@@ -205,9 +176,7 @@ fn pods_and_host_reach_each_other() {
 fn attaching_again_replaces_what_was_there() {
     on_a_host(async |host| {
         let (netns, first) = host.pod("a", NetworkMode::Private).await;
-        let second = attach(&netns, &spec("a", NetworkMode::Private))
-            .await
-            .expect("attach");
+        let second = attach(&netns, &spec("a", NetworkMode::Private)).await.expect("attach");
         assert_eq!(second, first);
         assert_eq!(attached().await.expect("list"), [SandboxId("a".to_owned())]);
         let text = serde_json::to_string(&second).expect("json");
@@ -222,18 +191,12 @@ fn loopback_inside_is_not_the_hosts() {
             let (netns, attachment) = host.pod(&format!("{mode:?}"), mode).await;
             assert_eq!(attachment.ips.is_empty(), mode == NetworkMode::None);
             let inside = serve(Some(&netns), SocketAddr::new(LOCALHOST, 0), "pod");
-            assert_eq!(
-                ask(Some(&netns), inside).await.expect("inside"),
-                "pod 127.0.0.1 hello"
-            );
+            assert_eq!(ask(Some(&netns), inside).await.expect("inside"), "pod 127.0.0.1 hello");
             let refused = ask(None, inside).await.expect_err("nobody listens at the host");
             assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
             serve(None, inside, "host");
             assert_eq!(ask(None, inside).await.expect("host"), "host 127.0.0.1 hello");
-            assert_eq!(
-                ask(Some(&netns), inside).await.expect("inside"),
-                "pod 127.0.0.1 hello"
-            );
+            assert_eq!(ask(Some(&netns), inside).await.expect("inside"), "pod 127.0.0.1 hello");
         }
     });
 }
@@ -262,17 +225,10 @@ fn without_a_network_there_is_loopback_only() {
 fn the_hosts_network_is_left_alone() {
     on_a_host(async |_host| {
         let nowhere = Path::new("/nonexistent/netns");
-        let attachment = attach(nowhere, &spec("a", NetworkMode::Host))
-            .await
-            .expect("attach");
+        let attachment = attach(nowhere, &spec("a", NetworkMode::Host)).await.expect("attach");
         assert_eq!(attachment.host_interface, None);
-        assert_eq!(
-            Links::open(None).and_then(|mut l| l.find(BRIDGE)).expect("list"),
-            None
-        );
-        let error = attach(nowhere, &spec("a", NetworkMode::Private))
-            .await
-            .expect_err("no namespace");
+        assert_eq!(Links::open(None).and_then(|mut l| l.find(BRIDGE)).expect("list"), None);
+        let error = attach(nowhere, &spec("a", NetworkMode::Private)).await.expect_err("no namespace");
         assert!(error.to_string().contains("/nonexistent/netns"), "{error}");
     });
 }
@@ -284,15 +240,10 @@ fn a_missing_privilege_costs_the_address_not_the_pod() {
         let mut sets = rustix::thread::capabilities(None).expect("capabilities");
         sets.effective.remove(rustix::thread::CapabilitySet::NET_ADMIN);
         rustix::thread::set_capabilities(None, sets).expect("fewer capabilities");
-        let attachment = attach(&netns, &spec("a", NetworkMode::Private))
-            .await
-            .expect("attach");
+        let attachment = attach(&netns, &spec("a", NetworkMode::Private)).await.expect("attach");
         assert_eq!(attachment.ips, Vec::<IpAddr>::new());
         let warnings = attachment.warnings.join("\n");
-        assert!(
-            warnings.contains("cannot create the bridge outrigger0"),
-            "{warnings}"
-        );
+        assert!(warnings.contains("cannot create the bridge outrigger0"), "{warnings}");
     });
 }
 
@@ -310,15 +261,11 @@ fn detaching_removes_the_interface_and_frees_the_address() {
         assert_eq!(attached().await.expect("list"), [b_id]);
         detach(&a).await.expect("once more");
         // The same id starts looking at the same place, so it finds what was freed.
-        let again = attach(&host.netns("again"), &spec("a", NetworkMode::Private))
-            .await
-            .expect("attach");
+        let again = attach(&host.netns("again"), &spec("a", NetworkMode::Private)).await.expect("attach");
         assert_eq!(again.ips, first.ips);
         let inside = serve(Some(&b), SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), "b");
         assert_eq!(
-            ask(Some(&b), SocketAddr::new(LOCALHOST, inside.port()))
-                .await
-                .expect("b"),
+            ask(Some(&b), SocketAddr::new(LOCALHOST, inside.port())).await.expect("b"),
             "b 127.0.0.1 hello"
         );
     });
@@ -351,41 +298,27 @@ fn what_a_crash_leaves_is_reclaimed() {
             attached().await.expect("list") == std::slice::from_ref(&kept)
         })
         .await;
-        let again = attach(&host.netns("again"), &spec("vanished", NetworkMode::Private))
-            .await
-            .expect("attach");
+        let again =
+            attach(&host.netns("again"), &spec("vanished", NetworkMode::Private)).await.expect("attach");
         assert_eq!(again.ips, first.ips);
         // The namespace of a dead run is still there: found by its id, removed by its id.
         detach(&kept).await.expect("detach");
-        assert_eq!(
-            attached().await.expect("list"),
-            [SandboxId("vanished".to_owned())]
-        );
+        assert_eq!(attached().await.expect("list"), [SandboxId("vanished".to_owned())]);
     });
 }
 
 /// A host with a way out, to a namespace that stands for the world.
 fn world(host: &Host) -> PathBuf {
-    let (netns, here, there) = (
-        host.netns("world"),
-        Ipv4Addr::new(192, 0, 2, 1),
-        Ipv4Addr::new(192, 0, 2, 2),
-    );
-    let (mut links, mut outside) = (
-        Links::open(None).expect("links"),
-        Links::open(Some(&netns)).expect("links"),
-    );
+    let (netns, here, there) =
+        (host.netns("world"), Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2));
+    let (mut links, mut outside) =
+        (Links::open(None).expect("links"), Links::open(Some(&netns)).expect("links"));
     outside.loopback_up().expect("loopback");
     let namespace = File::open(&netns).expect("namespace");
-    assert!(
-        links
-            .add_veth("up0", 0, "eth0", [2, 0, 0, 0, 0, 1], namespace.as_fd())
-            .expect("uplink")
-    );
-    for (links, name, address, other) in [
-        (&mut links, "up0", here, there),
-        (&mut outside, "eth0", there, here),
-    ] {
+    assert!(links.add_veth("up0", 0, "eth0", [2, 0, 0, 0, 0, 1], namespace.as_fd()).expect("uplink"));
+    for (links, name, address, other) in
+        [(&mut links, "up0", here, there), (&mut outside, "eth0", there, here)]
+    {
         let index = links.find(name).expect("list").expect("interface").index;
         assert!(links.add_address(index, address, 24).expect("address"));
         links.up(index).expect("up");
@@ -403,18 +336,12 @@ fn pods_reach_the_world_under_the_hosts_address_and_not_the_other_way() {
         assert_eq!(attachment.warnings, Vec::<String>::new());
         let outside = serve(Some(&world), "192.0.2.2:0".parse().expect("address"), "world");
         for pod in [&a, &b] {
-            assert_eq!(
-                ask(Some(pod), outside).await.expect("out"),
-                "world 192.0.2.1 hello"
-            );
+            assert_eq!(ask(Some(pod), outside).await.expect("out"), "world 192.0.2.1 hello");
         }
         let inside = serve(Some(&a), SocketAddr::new(attachment.ips[0], 0), "a");
         assert!(ask(None, inside).await.is_ok());
         let from_outside = connect_tcp(Some(&world), inside, Duration::from_millis(300)).await;
-        assert_eq!(
-            from_outside.expect_err("kept out").kind(),
-            io::ErrorKind::TimedOut
-        );
+        assert_eq!(from_outside.expect_err("kept out").kind(), io::ErrorKind::TimedOut);
         let host_pod = attach(&a, &spec("h", NetworkMode::Host)).await.expect("attach");
         assert_eq!(host_pod.ips, [IpAddr::from([192, 0, 2, 1])]);
     });
@@ -424,25 +351,17 @@ fn pods_reach_the_world_under_the_hosts_address_and_not_the_other_way() {
 fn a_firewall_that_drops_what_is_forwarded_is_passed() {
     on_a_host(async |host| {
         let world = world(&host);
-        let closed = std::process::Command::new("iptables")
-            .args(["-w", "-P", "FORWARD", "DROP"])
-            .status();
+        let closed = std::process::Command::new("iptables").args(["-w", "-P", "FORWARD", "DROP"]).status();
         if !closed.is_ok_and(|status| status.success()) {
             eprintln!("skipped: no iptables here, so nobody can have closed the chain with it");
             return;
         }
         let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
         let outside = serve(Some(&world), "192.0.2.2:0".parse().expect("address"), "world");
-        assert_eq!(
-            ask(Some(&pod), outside).await.expect("out"),
-            "world 192.0.2.1 hello"
-        );
+        assert_eq!(ask(Some(&pod), outside).await.expect("out"), "world 192.0.2.1 hello");
         let inside = serve(Some(&pod), SocketAddr::new(attachment.ips[0], 0), "a");
         let from_outside = connect_tcp(Some(&world), inside, Duration::from_millis(300)).await;
-        assert_eq!(
-            from_outside.expect_err("kept out").kind(),
-            io::ErrorKind::TimedOut
-        );
+        assert_eq!(from_outside.expect_err("kept out").kind(), io::ErrorKind::TimedOut);
     });
 }
 
@@ -452,9 +371,7 @@ fn networks_in_use_are_avoided() {
         let netns = world(&host);
         let mut links = Links::open(None).expect("links");
         let uplink = links.find("up0").expect("list").expect("interface").index;
-        links
-            .add_address(uplink, Ipv4Addr::new(10, 89, 7, 1), 24)
-            .expect("address");
+        links.add_address(uplink, Ipv4Addr::new(10, 89, 7, 1), 24).expect("address");
         let (_, attachment) = host.pod("a", NetworkMode::Private).await;
         assert_eq!(attachment.subnet.expect("subnet").to_string(), "10.199.0.0/16");
         drop(netns);
@@ -469,39 +386,23 @@ fn published_tcp_ports_reach_the_pod() {
             let inside = serve(Some(&netns), SocketAddr::new(LOCALHOST, 0), "loopback");
             let mut ports = vec![publish(inside.port(), false), publish(9, false)];
             if let Some(ip) = attachment.ips.first() {
-                ports.push(publish(
-                    serve(Some(&netns), SocketAddr::new(*ip, 0), "address").port(),
-                    false,
-                ));
+                ports.push(publish(serve(Some(&netns), SocketAddr::new(*ip, 0), "address").port(), false));
             }
-            let forwarders = Forwarders::start(Some(&netns), &attachment.ips, &ports)
-                .await
-                .expect("start");
+            let forwarders = Forwarders::start(Some(&netns), &attachment.ips, &ports).await.expect("start");
             let at = forwarders.addresses().to_vec();
-            assert_eq!(
-                ask(None, at[0]).await.expect("loopback"),
-                "loopback 127.0.0.1 hello"
-            );
+            assert_eq!(ask(None, at[0]).await.expect("loopback"), "loopback 127.0.0.1 hello");
             if let Some(ip) = attachment.ips.first() {
-                assert_eq!(
-                    ask(None, at[2]).await.expect("address"),
-                    format!("address {ip} hello")
-                );
+                assert_eq!(ask(None, at[2]).await.expect("address"), format!("address {ip} hello"));
             }
             // A port nobody listens on behaves like one: no orderly empty answer.
-            assert_eq!(
-                ask(None, at[1]).await.expect_err("reset").kind(),
-                io::ErrorKind::ConnectionReset
-            );
+            assert_eq!(ask(None, at[1]).await.expect_err("reset").kind(), io::ErrorKind::ConnectionReset);
 
             let mut open = connect_tcp(None, at[0], SOON).await.expect("connect");
             open.read_u8().await.expect("through");
             drop(forwarders);
             let mut rest = Vec::new();
             // Closed, in order or not; it must not hang.
-            let _ = tokio::time::timeout(SOON, open.read_to_end(&mut rest))
-                .await
-                .expect("closed");
+            let _ = tokio::time::timeout(SOON, open.read_to_end(&mut rest)).await.expect("closed");
             until("the port closes", async || ask(None, at[0]).await.is_err()).await;
         }
     });
@@ -510,11 +411,9 @@ fn published_tcp_ports_reach_the_pod() {
 #[test]
 fn published_udp_ports_reach_the_pod() {
     on_a_host(async |host| {
-        for (mode, on_loopback) in [
-            (NetworkMode::Private, false),
-            (NetworkMode::Private, true),
-            (NetworkMode::None, true),
-        ] {
+        for (mode, on_loopback) in
+            [(NetworkMode::Private, false), (NetworkMode::Private, true), (NetworkMode::None, true)]
+        {
             let (netns, attachment) = host.pod(&format!("{mode:?}-{on_loopback}"), mode).await;
             let ip = if on_loopback { LOCALHOST } else { attachment.ips[0] };
             let server = socket_in(Some(&netns), || {
@@ -531,9 +430,7 @@ fn published_udp_ports_reach_the_pod() {
                     server.send_to(&buffer[..len], peer).await.expect("answer");
                 }
             });
-            let forwarders = Forwarders::start(Some(&netns), &attachment.ips, &ports)
-                .await
-                .expect("start");
+            let forwarders = Forwarders::start(Some(&netns), &attachment.ips, &ports).await.expect("start");
             let mut clients = Vec::new();
             for word in ["one", "two"] {
                 let client = UdpSocket::bind((LOCALHOST, 0)).await.expect("client");
@@ -561,34 +458,14 @@ fn a_port_that_is_taken_is_named() {
     on_a_host(async |host| {
         let (netns, attachment) = host.pod("a", NetworkMode::None).await;
         let taken = serve(None, SocketAddr::new(LOCALHOST, 0), "other");
-        let free = PublishedPort {
-            host: SocketAddr::new(LOCALHOST, 0),
-            pod_port: 80,
-            udp: false,
-        };
-        let ports = [
-            free,
-            PublishedPort {
-                host: taken,
-                pod_port: 80,
-                udp: false,
-            },
-        ];
-        let error = Forwarders::start(Some(&netns), &attachment.ips, &ports)
-            .await
-            .expect_err("taken");
+        let free = PublishedPort { host: SocketAddr::new(LOCALHOST, 0), pod_port: 80, udp: false };
+        let ports = [free, PublishedPort { host: taken, pod_port: 80, udp: false }];
+        let error = Forwarders::start(Some(&netns), &attachment.ips, &ports).await.expect_err("taken");
         let expected = format!("host port {} is already in use: ", taken.port());
         assert!(error.to_string().starts_with(&expected), "{error}");
-        assert_eq!(
-            ask(None, taken).await.expect("the other"),
-            "other 127.0.0.1 hello"
-        );
+        assert_eq!(ask(None, taken).await.expect("the other"), "other 127.0.0.1 hello");
         // In the host's network there is nothing to open when the numbers agree.
-        let same = [PublishedPort {
-            host: taken,
-            pod_port: taken.port(),
-            udp: false,
-        }];
+        let same = [PublishedPort { host: taken, pod_port: taken.port(), udp: false }];
         let forwarders = Forwarders::start(None, &[], &same).await.expect("start");
         assert!(forwarders.addresses().is_empty());
     });
@@ -616,19 +493,10 @@ fn sockets_inside_come_fast() {
 fn a_silent_address_times_out() {
     on_a_host(async |host| {
         let (netns, attachment) = host.pod("a", NetworkMode::Private).await;
-        let nobody = attachment
-            .subnet
-            .expect("subnet")
-            .pod_addresses("nobody")
-            .next()
-            .expect("address");
-        let error = connect_tcp(
-            Some(&netns),
-            SocketAddr::new(nobody.into(), 80),
-            Duration::from_millis(50),
-        )
-        .await
-        .expect_err("silence");
+        let nobody = attachment.subnet.expect("subnet").pod_addresses("nobody").next().expect("address");
+        let error = connect_tcp(Some(&netns), SocketAddr::new(nobody.into(), 80), Duration::from_millis(50))
+            .await
+            .expect_err("silence");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(error.to_string().contains("took longer than 50ms"), "{error}");
     });

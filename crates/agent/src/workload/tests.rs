@@ -1,0 +1,179 @@
+//! Controllers and workers together, on a runtime of timers and a clock that jumps.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_lifecycle::{FeatureGates, Phase, plan};
+use outrigger_manifest::{ReadOptions, SourceFile, read};
+use outrigger_runtime::NetworkMode;
+use serde_json::Value;
+
+use super::*;
+use crate::board::{Board, EventsFile};
+use crate::clock::Clock;
+use crate::crew::Happened;
+use crate::fake::{FakeRuntime, Script};
+use crate::output::{Format, Output};
+use crate::run::RunOptions;
+
+struct Bench {
+    dir: tempfile::TempDir,
+    clock: Clock,
+    crew: Crew<FakeRuntime>,
+    controllers: Vec<Box<dyn Controller<FakeRuntime>>>,
+}
+
+impl Bench {
+    fn new(runtime: Arc<FakeRuntime>, manifest: &str) -> Self {
+        let manifest = read(&[SourceFile::new("w.yaml", manifest)], &ReadOptions::default()).unwrap();
+        let planned = manifest.pods.into_iter().map(|manifest| {
+            let plan = plan(&manifest.input, &FeatureGates::default()).unwrap().plan;
+            PlannedPod { manifest, plan }
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let options = RunOptions {
+            state_dir: dir.path().canonicalize().unwrap(),
+            run_id: "run".into(),
+            events: Some(dir.path().join("events")),
+            status: Some(dir.path().join("status")),
+            grace_ms: None,
+            pull: None,
+            network: NetworkMode::None,
+            publish: Vec::new(),
+        };
+        let sinks = Sinks {
+            output: Output::captured(Format::Plain, true).0,
+            logs: None,
+            events: Arc::new(EventsFile::create(options.events.as_deref()).unwrap()),
+            board: Board::new(options.status.as_deref(), false),
+            news: None,
+        };
+        let clock = Clock::start();
+        let controllers = controllers(planned.collect(), manifest.workloads, clock.now());
+        Bench { dir, clock, crew: Crew::new(runtime, manifest.companions, options, sinks), controllers }
+    }
+
+    /// Lets the run go on until something holds; false if it was over before.
+    async fn until(&mut self, mut test: impl FnMut(&Bench) -> bool) -> bool {
+        for _ in 0..10_000 {
+            let stamp = self.clock.now();
+            for controller in &mut self.controllers {
+                controller.step(&mut self.crew, stamp).unwrap();
+            }
+            if test(self) {
+                return true;
+            }
+            if self.controllers.iter().all(|c| c.result().is_some()) {
+                return false;
+            }
+            let wake = self.controllers.iter().filter_map(|c| c.wake()).min();
+            let wake = wake.map(|at| self.clock.instant(at));
+            tokio::select! {
+                happened = self.crew.next() => match happened {
+                    Happened::News(news) => {
+                        let now = self.clock.now().time;
+                        self.controllers.iter_mut().for_each(|c| c.news(&news, now));
+                    }
+                    Happened::Ended(pod, result) => {
+                        let now = self.clock.now().time;
+                        self.controllers.iter_mut().for_each(|c| c.ended(pod, result, now));
+                    }
+                },
+                () = async { tokio::time::sleep_until(wake.unwrap()).await }, if wake.is_some() => {}
+            }
+        }
+        panic!("it does not end");
+    }
+
+    fn events(&self, event: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.dir.path().join("events")).unwrap();
+        let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        all.filter(|e| e["event"] == event).collect()
+    }
+
+    fn ready(&self) -> usize {
+        self.events("ready").len()
+    }
+}
+
+const JOB: &str = "\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: j}
+spec:
+  backoffLimit: 2
+  template:
+    spec: {restartPolicy: Never, containers: [{name: main, image: i}]}
+";
+
+fn set(kind: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: w}}\nspec:\n  replicas: 2\n  serviceName: w\n  \
+         selector: {{matchLabels: {{app: w}}}}\n  template:\n    metadata: {{labels: {{app: w}}}}\n    \
+         spec: {{containers: [{{name: main, image: i}}]}}\n"
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_job_waits_as_long_as_kubernetes_does() {
+    let runtime = FakeRuntime::new([("main", Script::job(100, 3))]);
+    let mut bench = Bench::new(runtime.clone(), JOB);
+    let began = bench.clock.now().time;
+    assert!(!bench.until(|_| false).await);
+    let result = bench.controllers[0].result().unwrap();
+    assert_eq!((result.phase, result.failed.map(|(_, code)| code)), (Phase::Failed, Some(3)));
+    let took = bench.clock.now().time.since(began);
+    assert!((30_000..32_000).contains(&took), "10 s and 20 s between three pods, not {took} ms");
+    let waits: Vec<u64> = bench.events("job-back-off").iter().filter_map(|e| e["wait_ms"].as_u64()).collect();
+    assert_eq!(waits.len(), 2);
+    assert_eq!((bench.events("pod-created").len(), runtime.left()), (3, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_somebody_stops_counts_as_failed_and_is_replaced() {
+    let runtime = FakeRuntime::new([("main", Script::default())]);
+    let mut bench = Bench::new(runtime, JOB);
+    assert!(bench.until(|b| b.ready() == 1).await);
+    bench.crew.stop(0, None);
+    assert!(bench.until(|b| b.events("pod-created").len() == 2).await, "after its back-off");
+    assert_eq!(bench.events("job-back-off").len(), 1);
+    bench.controllers[0].stop(None);
+    assert!(!bench.until(|_| false).await);
+    assert_eq!(bench.events("pod-deleted").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_replaces_a_pod_that_was_stopped() {
+    for (kind, same_name) in [("StatefulSet", true), ("ReplicaSet", false)] {
+        let runtime = FakeRuntime::new([("main", Script::default())]);
+        let text = match kind {
+            "StatefulSet" => set(kind),
+            _ => set(kind).replace("  serviceName: w\n", ""),
+        };
+        let mut bench = Bench::new(runtime.clone(), &text);
+        assert!(bench.until(|b| b.ready() == 2).await);
+        let began = bench.clock.now().time;
+        bench.crew.stop(0, None);
+        assert!(bench.until(|b| b.ready() == 3).await);
+        assert!(bench.clock.now().time.since(began) < 1_000, "{kind}: at once");
+        let made = bench.events("pod-created");
+        assert_eq!(made[0]["pod"] == made[2]["pod"], same_name, "{kind}: {made:?}");
+        bench.controllers[0].stop(None);
+        assert!(!bench.until(|_| false).await);
+        assert_eq!((bench.events("pod-created").len(), runtime.left()), (3, 0), "{kind}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ordered_set_that_is_told_twice_cares_for_no_order() {
+    let deaf = Script { stops_in: None, ..Script::default() };
+    let mut bench = Bench::new(FakeRuntime::new([("main", deaf)]), &set("StatefulSet"));
+    assert!(bench.until(|b| b.ready() == 2).await);
+    let began = bench.clock.now().time;
+    bench.controllers[0].stop(None);
+    assert!(bench.until(|b| b.events("pod-deleted").len() == 1).await);
+    bench.crew.stop_all(Some(1));
+    assert!(!bench.until(|_| false).await);
+    let took = Duration::from_millis(bench.clock.now().time.since(began));
+    assert!(took < Duration::from_secs(10), "{took:?}, with 30 s of grace each");
+}

@@ -1,0 +1,41 @@
+//! What containerd is asked beside CRI, where CRI has no word for it.
+
+use std::time::{Duration, SystemTime};
+
+use super::client::{Client, Fault};
+use super::wire::{GetRequest, KillRequest, PROCESS_CREATED, Timestamp, WaitRequest};
+
+/// Containers may run for years; they are looked at now and then all the same.
+const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// Sends a container's first process a signal.
+pub(super) async fn signal(client: &Client, id: &str, signal: u32) -> Result<(), Fault> {
+    let request = KillRequest { container_id: id.to_owned(), signal };
+    client.call(request, client.limits().question).await.map(|_| ())
+}
+
+/// Whether a container's program was started at any time. CRI loses track of containers whose start or end a restart of
+/// containerd came in between; their shims know.
+pub(super) async fn was_started(client: &Client, id: &str) -> Result<bool, Fault> {
+    match client.ask(GetRequest { container_id: id.to_owned() }).await {
+        Ok(answer) => Ok(answer.process.is_some_and(|process| process.status != PROCESS_CREATED)),
+        Err(Fault::NotFound(_)) => Ok(false),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Code and time of the end of a container CRI has lost track of. [`Fault::NotFound`]: there is nothing to end.
+pub(super) async fn exit(client: &Client, id: &str) -> Result<(i32, SystemTime), Fault> {
+    let request = WaitRequest { container_id: id.to_owned() };
+    let answer = client.call_once(request, WAIT_MAX).await?;
+    Ok(ended(answer.exit_status, answer.exited_at))
+}
+
+/// Code and time of an end, as containerd tells them.
+pub(super) fn ended(status: u32, at: Option<Timestamp>) -> (i32, SystemTime) {
+    let at = at.and_then(|at| {
+        let (seconds, nanos) = (u64::try_from(at.seconds).ok()?, u32::try_from(at.nanos).ok()?);
+        SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanos))
+    });
+    (i32::try_from(status).unwrap_or(255), at.unwrap_or_else(SystemTime::now))
+}
