@@ -43,7 +43,7 @@ impl Observation {
             }
             Event::ImageFailed { container, reason, message } => {
                 if let Some(c) = self.containers.get_mut(*container)
-                    && matches!(c.image, Image::Pulling | Image::Unknown)
+                    && !matches!(c.image, Image::Failed { .. })
                 {
                     c.image_failures += 1;
                     c.image = Image::Failed {
