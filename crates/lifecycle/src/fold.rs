@@ -83,9 +83,10 @@ impl Observation {
                 }
             }
             Event::Exited { container, attempt, exit } => {
-                if let Some(c) = self.current(*container, *attempt)
-                    && c.state.is_alive()
-                {
+                if self.current(*container, *attempt).is_some_and(|c| c.state.is_alive()) {
+                    // What it was while the observer was away is remembered before it is gone (R2.34).
+                    self.latch(plan, *container);
+                    let c = &mut self.containers[*container];
                     c.exited(exit.clone());
                     if plan.containers[*container].pull_always {
                         c.image = Image::Unknown;
@@ -93,10 +94,9 @@ impl Observation {
                 }
             }
             Event::Lost { container, attempt } => {
-                if let Some(c) = self.current(*container, *attempt)
-                    && c.state.is_alive()
-                {
-                    c.state = State::Unknown;
+                if self.current(*container, *attempt).is_some_and(|c| c.state.is_alive()) {
+                    self.latch(plan, *container);
+                    self.containers[*container].state = State::Unknown;
                 }
             }
             Event::Probed { container, attempt, kind, outcome, message } => {
