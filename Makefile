@@ -1,9 +1,9 @@
 # The targets people and CI use. `make help` lists them.
 
-.PHONY: help deps deny lint test bench soak fuzz
+.PHONY: help deps deny lint test test-cri bench soak fuzz
 
 help: ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
 
 deps: ## the Debian packages that building and testing need (root)
 	@scripts/deps.sh
@@ -17,6 +17,9 @@ deny: ## licences and advisories of all dependencies (needs cargo-deny)
 
 test: deps lint ## everything CI checks: lints, unit, property and end-to-end tests in real containers (root)
 	@scripts/test.sh
+
+test-cri: deps ## the tests of the CRI runtime and every pod case, on a containerd of their own (root)
+	cargo test --locked -p outrigger-runtime -p outrigger --features outrigger-runtime/cri-tests,outrigger/cri-tests --test cri --test conformance_cri --test cri_faults
 
 bench: ## the engine's benchmarks; docs/benchmarks.md says how to read them
 	cargo bench -p outrigger-lifecycle -p outrigger-simulate

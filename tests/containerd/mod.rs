@@ -165,15 +165,24 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         fs::read_to_string(self.dir().join("log")).unwrap_or_default()
     }
 
-    /// Ends it; nothing of any pod may be left. A containerd that was killed forgets shims it was about to start: of
-    /// those only the processes they hold count.
+    /// Ends it; nothing of any pod may be left. A containerd that was killed forgets shims it was about to start, with
+    /// the process in them that waits to become a container: those do not count.
     pub(crate) fn finish(mut self, was_killed: bool) {
         let left = self.containers();
         assert!(left.is_empty(), "containers are left: {left:?}");
-        eventually("all shims have ended", || {
-            let mut shims = self.shims().into_iter();
-            shims.all(|shim| was_killed && descendants(shim).is_empty())
-        });
+        let held = || -> Vec<String> {
+            let shims = self.shims();
+            let held: Vec<String> =
+                shims.iter().flat_map(|shim| descendants(*shim)).map(command_line).collect();
+            let counts = |line: &&String| !was_killed || line.trim() != "runc init";
+            let own = shims.iter().filter(|_| !was_killed).map(|shim| command_line(*shim));
+            held.iter().filter(counts).cloned().chain(own).collect()
+        };
+        let end = Instant::now() + DEADLINE;
+        while !held().is_empty() {
+            assert!(Instant::now() < end, "processes are left: {:#?}\n{}", held(), self.log());
+            std::thread::park_timeout(POLL);
+        }
         self.halt(Signal::TERM);
         let mut left = self.mounts();
         left.retain(|point| *point != self.dir().join("root"));
@@ -263,6 +272,11 @@ fn bridge(number: u8) -> String {
 
 fn pid(number: u32) -> Pid {
     Pid::from_raw(i32::try_from(number).expect("a pid")).expect("not zero")
+}
+
+fn command_line(of: Pid) -> String {
+    let line = fs::read(format!("/proc/{}/cmdline", of.as_raw_nonzero())).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ")
 }
 
 fn descendants(of: Pid) -> Vec<Pid> {

@@ -170,13 +170,15 @@ impl Inner {
             })?;
             match self.outcome(&id, &status).await {
                 Outcome::Ran => break,
-                Outcome::Refused(_) if is_clear => return Err(RuntimeError::Start(fault.to_string())),
+                // A clear answer is a refusal, not an interruption: the program cannot be run.
+                _ if is_clear && status.state != CONTAINER_UNKNOWN => {
+                    return Err(RuntimeError::Start(fault.to_string()));
+                }
                 Outcome::Refused(text) => return Err(RuntimeError::Start(text)),
                 Outcome::Never => {
                     let text = format!("the start of container {name} was interrupted: {fault}");
                     return Err(RuntimeError::Other(text));
                 }
-                Outcome::NotYet if is_clear => return Err(RuntimeError::Start(fault.to_string())),
                 Outcome::NotYet if retry.pause().await => {}
                 Outcome::NotYet => {
                     return Err(RuntimeError::Other(format!("cannot start container {name}: {fault}")));
