@@ -310,7 +310,7 @@ impl World {
                 self.arrange(now + 1, What::ProbeDone { container, attempt, kind, epoch });
             }
             Action::Terminate { container, attempt, .. } => self.terminate(scenario, container, attempt, now),
-            Action::Kill { container, attempt } => self.kill(scenario, container, attempt, now),
+            Action::Kill { container, attempt } => self.kill(container, attempt, now),
             Action::BeginKill { .. }
             | Action::BeginStop { .. }
             | Action::BeginRerun { .. }
@@ -329,21 +329,22 @@ impl World {
                     self.later(scenario, now, after, What::Exit { container, attempt, cause: Cause::Term });
                 }
             }
-            _ => self.tell_gone(scenario, container, attempt, now),
+            _ => self.tell_gone(container, attempt, now),
         }
     }
 
-    fn kill(&mut self, scenario: &Scenario, container: usize, attempt: u32, now: Time) {
+    fn kill(&mut self, container: usize, attempt: u32, now: Time) {
         let truth = &self.truths[container];
         if truth.attempt == attempt && matches!(truth.life, Life::Starting { .. } | Life::Running { .. }) {
             self.arrange(now + 1, What::Exit { container, attempt, cause: Cause::Kill });
         } else {
-            self.tell_gone(scenario, container, attempt, now);
+            self.tell_gone(container, attempt, now);
         }
     }
 
-    /// Answers a signal for what is not there.
-    fn tell_gone(&mut self, scenario: &Scenario, container: usize, attempt: u32, now: Time) {
+    /// Answers a signal for what is not there. The answer belongs to the call: it is neither lost nor late, so it cannot
+    /// be taken for news of a later try under the same number.
+    fn tell_gone(&mut self, container: usize, attempt: u32, now: Time) {
         let truth = &self.truths[container];
         let ended = match truth.life {
             Life::Ended(ended) if truth.attempt == attempt => ended,
@@ -355,7 +356,8 @@ impl World {
                 finished_at: now,
             },
         };
-        self.tell(scenario, Note::Exited(container, attempt, ended), now);
+        let note = Note::Exited(container, attempt, ended);
+        self.arrange(now, What::Tell { note, epoch: self.epoch });
     }
 
     // What happens.
