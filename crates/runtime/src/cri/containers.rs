@@ -13,7 +13,7 @@ use super::client::Fault;
 use super::config::{self, LABEL_ID};
 use super::hints::Ear;
 use super::info::Signals;
-use super::native;
+use super::native::{self, Trace};
 use super::pods::Pod;
 use super::wire::{
     CONTAINER_CREATED, CONTAINER_EXITED, CONTAINER_UNKNOWN, Container, ContainerConfig, ContainerFilter,
@@ -34,6 +34,9 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
 const START_ERROR: &str = "StartError";
 /// What it says when it did not get as far as a process.
 const NO_PROCESS: &str = "failed to create containerd task";
+
+/// What happened to a program that a containerd on its way out started and killed again.
+const UNDONE: &str = "the container runtime was stopped while it started the container, and killed it";
 
 /// What a start came to.
 enum Outcome {
@@ -196,16 +199,17 @@ impl Inner {
             // containerd gives a start up whose caller goes away. Before there was a process, it can be tried again
             // with a new container; after that the program may have run.
             CONTAINER_EXITED if status.reason == START_ERROR && status.message.contains(NO_PROCESS) => {
-                match native::was_started(&self.client, id).await {
-                    Ok(true) => Outcome::Refused(status.message.clone()),
+                match native::trace(&self.client, id).await {
+                    Ok(Trace::Started | Trace::Undone) => Outcome::Refused(status.message.clone()),
                     _ => Outcome::Never,
                 }
             }
             CONTAINER_EXITED if status.reason == START_ERROR => Outcome::Refused(status.message.clone()),
             CONTAINER_UNKNOWN => match self.is_containerd {
-                true => match native::was_started(&self.client, id).await {
-                    Ok(true) => Outcome::Ran,
-                    Ok(false) => Outcome::Never,
+                true => match native::trace(&self.client, id).await {
+                    Ok(Trace::Started) => Outcome::Ran,
+                    Ok(Trace::Undone) => Outcome::Refused(UNDONE.to_owned()),
+                    Ok(Trace::None) => Outcome::Never,
                     Err(fault) => Outcome::Refused(fault.to_string()),
                 },
                 false => Outcome::Refused("the runtime lost track of it".to_owned()),

@@ -3,10 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use super::client::{Client, Fault};
-use super::wire::{GetRequest, KillRequest, PROCESS_CREATED, Timestamp, WaitRequest};
+use super::wire::{GetRequest, KillRequest, PROCESS_CREATED, PROCESS_STOPPED, Timestamp, WaitRequest};
 
 /// Containers may run for years; they are looked at now and then all the same.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// The exit code of what SIGKILL ended.
+const KILLED: u32 = 137;
 
 /// Sends a container's first process a signal.
 pub(super) async fn signal(client: &Client, id: &str, signal: u32) -> Result<(), Fault> {
@@ -14,14 +17,30 @@ pub(super) async fn signal(client: &Client, id: &str, signal: u32) -> Result<(),
     client.call(request, client.limits().question).await.map(|_| ())
 }
 
-/// Whether a container's program was started at any time. CRI loses track of containers whose start or end a restart of
-/// containerd came in between; their shims know.
-pub(super) async fn was_started(client: &Client, id: &str) -> Result<bool, Fault> {
-    match client.ask(GetRequest { container_id: id.to_owned() }).await {
-        Ok(answer) => Ok(answer.process.is_some_and(|process| process.status != PROCESS_CREATED)),
-        Err(Fault::NotFound(_)) => Ok(false),
-        Err(fault) => Err(fault),
-    }
+/// What became of a program whose start nobody answered for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trace {
+    /// It was not started.
+    None,
+    /// It was started.
+    Started,
+    /// It was started and killed: containerd undoes a start during which it is told to stop.
+    Undone,
+}
+
+/// Looks for a container's first process. CRI loses track of containers whose start or end a restart of containerd came
+/// in between; their shims know.
+pub(super) async fn trace(client: &Client, id: &str) -> Result<Trace, Fault> {
+    let process = match client.ask(GetRequest { container_id: id.to_owned() }).await {
+        Ok(answer) => answer.process.unwrap_or_default(),
+        Err(Fault::NotFound(_)) => return Ok(Trace::None),
+        Err(fault) => return Err(fault),
+    };
+    Ok(match process.status {
+        0 | PROCESS_CREATED => Trace::None,
+        PROCESS_STOPPED if process.exit_status == KILLED => Trace::Undone,
+        _ => Trace::Started,
+    })
 }
 
 /// Code and time of the end of a container CRI has lost track of. [`Fault::NotFound`]: there is nothing to end.

@@ -666,11 +666,15 @@ pub(crate) struct GetResponse {
 
 /// Made, not started.
 pub(crate) const PROCESS_CREATED: i32 = 1;
+/// Over.
+pub(crate) const PROCESS_STOPPED: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Process {
     #[prost(int32, tag = "4")]
     pub(crate) status: i32,
+    #[prost(uint32, tag = "9")]
+    pub(crate) exit_status: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
