@@ -87,6 +87,7 @@ impl<R: Runtime> Crew<R> {
         let number = self.hired;
         self.hired += 1;
         self.sinks.output.join(context.name(), &pod.plan);
+        self.sinks.roster.join(number, context.clone(), &pod.plan);
         let (stop, orders) = watch::channel(StopOrder::default());
         let mut sinks = self.sinks.clone();
         sinks.news = told.then(|| self.news.0.clone());
@@ -122,6 +123,7 @@ impl<R: Runtime> Crew<R> {
                     Ok((id, result)) => {
                         if let Some(member) = self.members.remove(&id) {
                             self.sinks.board.is_over(member.number);
+                            self.sinks.roster.leave(member.number);
                             return Happened::Ended(member.number, result);
                         }
                     }
@@ -131,6 +133,7 @@ impl<R: Runtime> Crew<R> {
                         if let Some(member) = self.members.remove(&e.id()) {
                             // Nobody looks after its containers any more.
                             remove_pod(&*self.runtime, &member.context).await;
+                            self.sinks.roster.leave(member.number);
                             let result = PodResult { phase: Phase::Failed, failed: None };
                             return Happened::Ended(member.number, result);
                         }

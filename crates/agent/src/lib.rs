@@ -6,6 +6,7 @@
 
 mod board;
 mod clock;
+pub mod control;
 mod crew;
 mod env;
 mod expand;

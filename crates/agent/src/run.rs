@@ -7,9 +7,11 @@ use outrigger_lifecycle::{Phase, Plan, Time};
 use outrigger_manifest::{Companions, PodManifest, Workload};
 use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
 use crate::board::{Board, EventsFile};
 use crate::clock::Clock;
+use crate::control::{Listening, Order, Roster, RunFacts, listen};
 use crate::crew::{Crew, Happened};
 use crate::logs::Logs;
 use crate::output::Output;
@@ -35,6 +37,8 @@ pub struct RunOptions {
     pub network: NetworkMode,
     /// Ports of the pods to be reached at the host, besides their `hostPort`s; for runs of one pod at a time.
     pub publish: Vec<PublishedPort>,
+    /// What the manifests are called, for whoever asks what runs here.
+    pub files: Vec<String>,
 }
 
 /// A pod with its plan.
@@ -106,7 +110,9 @@ pub async fn run<R: Runtime>(
     let events = EventsFile::create(options.events.as_deref())
         .map_err(|source| RunError::File { path: options.events.clone().unwrap_or_default(), source })?;
     let alone = matches!(pods.as_slice(), [one] if one.manifest.origin.kind == "Pod");
+    let roster = Roster::default();
     let sinks = Sinks {
+        roster: roster.clone(),
         logs: Some(Logs::start(output.clone())?),
         output: output.clone(),
         events: Arc::new(events),
@@ -115,11 +121,13 @@ pub async fn run<R: Runtime>(
     };
     output.begin()?;
     let mut signals = Signals::listen(options.grace_ms)?;
+    let facts = RunFacts { id: options.run_id.clone(), files: options.files.clone() };
     let mut crew = Crew::new(runtime, companions, options, sinks);
     for pod in &pods {
         let refused = |detail| RunError::Pod { pod: pod.manifest.name().to_owned(), detail };
         crew.check(pod).map_err(refused)?;
     }
+    let mut desk = Desk::open(roster, facts);
     let clock = Clock::start();
     let mut controllers = controllers::<R>(pods, workloads, clock.now());
     let results = loop {
@@ -166,9 +174,11 @@ pub async fn run<R: Runtime>(
                     _ => crew.stop_all(order.grace_ms),
                 }
             }
+            order = desk.next() => crew.stop(order.pod, order.grace_ms),
             () = wake => {}
         }
     };
+    desk.close().await;
     crew.sinks.board.finish();
     output.finish().await;
     let exit_code = match signals.first {
@@ -186,6 +196,39 @@ fn exit_code(results: &[PodResult]) -> u8 {
     match codes.min_by_key(|(at, _)| *at) {
         Some((_, code)) => u8::try_from(code).ok().filter(|c| *c > 0).unwrap_or(1),
         None => u8::from(failed.count() > 0),
+    }
+}
+
+/// Where other commands reach the run, if they can.
+struct Desk(Option<(Listening, mpsc::Receiver<Order>)>);
+
+impl Desk {
+    /// Opens it. Pods run all the same where that is impossible.
+    fn open(roster: Roster, facts: RunFacts) -> Self {
+        let opened = listen(roster, facts);
+        Desk(
+            opened
+                .inspect_err(|e| tracing::warn!("`outrigger ps` and the like cannot reach this run: {e}"))
+                .ok(),
+        )
+    }
+
+    /// Waits for an order.
+    async fn next(&mut self) -> Order {
+        let order = match &mut self.0 {
+            Some((_, orders)) => orders.recv().await,
+            None => None,
+        };
+        match order {
+            Some(order) => order,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn close(self) {
+        if let Some((listening, _)) = self.0 {
+            listening.close().await;
+        }
     }
 }
 

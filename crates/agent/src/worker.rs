@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::board::{Board, EventsFile};
 use crate::clock::{Clock, Stamp, rfc3339_nanos};
+use crate::control::Roster;
 use crate::crew::News;
 use crate::logs::Logs;
 use crate::output::Output;
@@ -53,6 +54,7 @@ pub(crate) struct Sinks {
     pub(crate) logs: Option<Logs>,
     pub(crate) events: Arc<EventsFile>,
     pub(crate) board: Board,
+    pub(crate) roster: Roster,
     /// Whoever made the pod wants to know how it is.
     pub(crate) news: Option<mpsc::UnboundedSender<News>>,
 }
@@ -177,6 +179,7 @@ impl<R: Runtime> Worker<R> {
             self.recorder.on_step(plan, obs, &decision, stamp.time, &mut self.entries);
             self.write_entries(stamp);
             self.sinks.output.observe(self.index, self.engine.observation(), &decision.waits);
+            self.sinks.roster.observe(self.index, self.engine.observation(), &decision.waits);
             self.publish(&decision, stamp);
             if self.engine.observation().over {
                 break;

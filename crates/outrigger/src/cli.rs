@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::terminal::Color;
-use crate::{analyze, completions, convert, doctor, man, plan, run, simulate, timeline, validate};
+use crate::{analyze, completions, convert, doctor, man, plan, ps, run, simulate, stop, timeline, validate};
 
 /// Runs Kubernetes pods whose containers start, run and stop in the right order.
 #[derive(Debug, Parser)]
@@ -19,6 +19,7 @@ pub(crate) struct Cli {
 const AFTER: &str = "\
 Examples:
   outrigger run job.yaml                     runs it here and exits with its result
+  outrigger ps                               what runs, and why what waits does
   outrigger plan pod.yaml                    what starts and stops when, and why
   outrigger validate *.yaml                  everything that is wrong with manifests
   outrigger convert pod.yaml --to native     the same pod in another dialect
@@ -31,6 +32,10 @@ Exit codes: 0 fine, 1 findings, 2 wrong usage or bad input, 125 a failure of out
 pub(crate) enum Command {
     /// Runs pods on this machine, in order, and exits with their result.
     Run(run::Args),
+    /// Shows the pods of all runs that go on, and why containers wait.
+    Ps(ps::Args),
+    /// Stops a pod of a run, in order.
+    Stop(stop::Args),
     /// Shows what starts and stops when, and why.
     Plan(plan::Args),
     /// Says what is wrong with manifests.

@@ -10,8 +10,12 @@ mod input;
 mod man;
 mod outcome;
 mod plan;
+mod ps;
 mod run;
+mod runs;
 mod simulate;
+mod stop;
+mod table;
 mod terminal;
 mod timeline;
 mod validate;
@@ -33,6 +37,8 @@ fn main() -> ExitCode {
     cli.color.apply();
     let result = match cli.command {
         Command::Run(args) => return run::main(args),
+        Command::Ps(args) => ps::execute(args),
+        Command::Stop(args) => stop::execute(args),
         Command::Plan(args) => plan::execute(args),
         Command::Validate(args) => validate::execute(args),
         Command::Convert(args) => convert::execute(args),

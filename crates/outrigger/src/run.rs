@@ -191,6 +191,7 @@ fn execute(args: Args, keeps_events: bool) -> Result<u8, Failure> {
             NetworkArg::None => NetworkMode::None,
         },
         publish: args.publish,
+        files: args.files.iter().map(|file| file.display().to_string()).collect(),
     };
     let format = match args.output {
         OutputArg::Auto if !args.quiet && terminal::is_lively() => Format::Live,

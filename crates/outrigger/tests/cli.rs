@@ -307,7 +307,7 @@ fn the_machine_is_examined() {
 
 #[test]
 fn commands_that_look_back_explain_themselves() {
-    for command in ["timeline", "analyze", "doctor"] {
+    for command in ["timeline", "analyze", "doctor", "ps", "stop"] {
         snapshot(&format!("help-{command}.txt"), &outrigger(&[command, "--help"], "").all());
     }
 }
@@ -317,6 +317,8 @@ fn help_completions_and_manual() {
     let help = outrigger(&["--help"], "");
     for command in [
         "run",
+        "ps",
+        "stop",
         "plan",
         "validate",
         "convert",

@@ -39,8 +39,10 @@ pub(super) struct Row {
     pub(super) rank: Rank,
     mark: &'static str,
     paint: Paint,
-    state: String,
+    pub(super) state: String,
     restarts: u32,
+    /// How long it has been in its state; of one that has ended, how long it ran.
+    pub(super) ms: Option<u64>,
     age: String,
     /// The engine's reason, if it waits.
     pub(super) reason: Option<String>,
@@ -71,16 +73,18 @@ impl Row {
         // The pod says once, for all, that there is no sandbox.
         let reason = wait.filter(|w| *w != Wait::Sandbox && (*w != Wait::Image || bar.is_none()));
         let ran = c.exit.as_ref().and_then(|e| e.started_at.map(|at| e.finished_at.since(at)));
+        let ms = if c.state == State::Exited { ran } else { Some(since) };
         Row {
             rank,
             mark,
             paint,
             state,
             restarts: c.restarts,
-            age: match (c.state, ran) {
-                (State::Exited, Some(ran)) => span(ran),
-                (State::Exited, None) => String::new(),
-                _ => age(since),
+            ms,
+            age: match ms {
+                Some(ran) if c.state == State::Exited => span(ran),
+                Some(since) => age(since),
+                None => String::new(),
             },
             reason: reason
                 .filter(|_| !obs.over && !quiet_wait(p, wait))

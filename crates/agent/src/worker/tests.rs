@@ -41,6 +41,7 @@ impl Running {
             pull: None,
             network: NetworkMode::Private,
             publish: Vec::new(),
+            files: Vec::new(),
         };
         let host = Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 30 };
         let sinks = Sinks {
@@ -48,6 +49,7 @@ impl Running {
             logs: None,
             events: Arc::new(EventsFile::create(options.events.as_deref()).unwrap()),
             board: Board::new(options.status.as_deref(), true),
+            roster: Roster::default(),
             news: None,
         };
         let (orders, stop) = watch::channel(StopOrder::default());

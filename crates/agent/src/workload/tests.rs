@@ -40,12 +40,14 @@ impl Bench {
             pull: None,
             network: NetworkMode::None,
             publish: Vec::new(),
+            files: Vec::new(),
         };
         let sinks = Sinks {
             output: Output::captured(Format::Plain, true).0,
             logs: None,
             events: Arc::new(EventsFile::create(options.events.as_deref()).unwrap()),
             board: Board::new(options.status.as_deref(), false),
+            roster: Default::default(),
             news: None,
         };
         let clock = Clock::start();

@@ -4,6 +4,7 @@ mod jobs;
 mod replicas;
 #[path = "../conformance/rootfs.rs"]
 mod rootfs;
+#[allow(dead_code)]
 mod run;
 
 use std::path::PathBuf;

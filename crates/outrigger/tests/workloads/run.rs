@@ -23,6 +23,11 @@ pub(crate) struct Bench {
 pub(crate) type Test = fn(&Bench, &str);
 
 impl Bench {
+    /// Where runs are found by other commands.
+    pub(crate) fn sockets(&self) -> PathBuf {
+        self.work.join("sockets")
+    }
+
     /// A container that runs a script.
     pub(crate) fn container(&self, name: &str, script: &str) -> Value {
         json!({"name": name, "image": self.image, "command": ["/bin/sh", "-c", script]})
@@ -62,6 +67,7 @@ impl Run {
             .arg("--status")
             .arg(dir.join("status.json"))
             .args(flags)
+            .env("OUTRIGGER_RUNTIME_DIR", bench.sockets())
             .arg(file)
             .stdin(Stdio::null())
             .stdout(out)
@@ -91,6 +97,10 @@ impl Run {
             assert!(self.began.elapsed() < PATIENCE, "it does not end\n{}", self.account());
             std::thread::park_timeout(POLL);
         }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -1,0 +1,179 @@
+//! The run's end: it listens, checks who asks, and answers.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::place::{Bound, Place};
+use super::roster::Roster;
+use super::wire::{Answer, Frame, Frames, Hello, REQUEST_MAX, Request, RunState, VERSION};
+use crate::tasks::Task;
+
+/// Connections at a time; more are told so.
+const CLIENTS_MAX: usize = 64;
+/// A client has this long to say what it wants, and to take an answer that is ready.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// After the last pod's end, clients have this long to take what was meant for them.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Changes within this time are told as one.
+const GATHER: Duration = Duration::from_millis(50);
+
+/// Something for the run to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// The pod that is to go.
+    pub(crate) pod: usize,
+    /// Its grace; `None` is its own.
+    pub(crate) grace_ms: Option<u64>,
+}
+
+/// What does not change about a run.
+#[derive(Debug, Clone)]
+pub(crate) struct RunFacts {
+    /// Its short name.
+    pub(crate) id: String,
+    /// What it was given to run.
+    pub(crate) files: Vec<String>,
+}
+
+struct Server {
+    roster: Roster,
+    orders: mpsc::Sender<Order>,
+    facts: RunFacts,
+}
+
+/// A run that listens, until this is dropped.
+pub(crate) struct Listening {
+    _bound: Bound,
+    _task: Task,
+    closing: oneshot::Sender<()>,
+    closed: oneshot::Receiver<()>,
+}
+
+impl Listening {
+    /// Takes no more requests, and gives those that were taken a moment to be answered.
+    pub(crate) async fn close(self) {
+        drop(self.closing);
+        let _ = timeout(FAREWELL, self.closed).await;
+    }
+}
+
+/// Listens for this user's requests; orders go to the receiver.
+pub(crate) fn listen(roster: Roster, facts: RunFacts) -> io::Result<(Listening, mpsc::Receiver<Order>)> {
+    let place = Place::make()?;
+    place.clean();
+    let (listener, bound) = place.bind(&facts.id)?;
+    let listener = UnixListener::from_std(listener)?;
+    let (orders, given) = mpsc::channel(16);
+    let server = Arc::new(Server { roster, orders, facts });
+    let (closing, close) = oneshot::channel();
+    let (done, closed) = oneshot::channel();
+    let task = Task::spawn(async move {
+        serve(server, listener, close).await;
+        let _ = done.send(());
+    });
+    Ok((Listening { _bound: bound, _task: task, closing, closed }, given))
+}
+
+/// Serves until it is told to close, then until nobody is left.
+async fn serve(server: Arc<Server>, listener: UnixListener, mut close: oneshot::Receiver<()>) {
+    let room = Arc::new(Semaphore::new(CLIENTS_MAX));
+    let mut clients = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let (server, permit) = (server.clone(), room.clone().try_acquire_owned());
+                    clients.spawn(async move {
+                        // A client that is gone or hangs is nobody's trouble but its own.
+                        let _ = server.serve(stream, permit.is_ok()).await;
+                    });
+                }
+                // Out of descriptors, most likely: others may be given back.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            },
+            Some(_) = clients.join_next() => {}
+            _ = &mut close => break,
+        }
+    }
+    drop(listener);
+    while clients.join_next().await.is_some() {}
+}
+
+impl Server {
+    async fn serve(&self, stream: UnixStream, has_room: bool) -> io::Result<()> {
+        // The directory keeps others out already, unless somebody has opened it.
+        let (peer, own) = (stream.peer_cred()?.uid(), rustix::process::geteuid().as_raw());
+        let (read, write) = stream.into_split();
+        let mut client = Client { frames: Frames::new(read, REQUEST_MAX), write };
+        if peer != own && peer != 0 {
+            let text = format!("this run belongs to user {own}, not to user {peer}");
+            return client.answer(&Answer::Refused(text)).await;
+        }
+        if !has_room {
+            let text = format!("the run talks to {CLIENTS_MAX} others already; end one of them");
+            return client.answer(&Answer::Refused(text)).await;
+        }
+        let hello = timeout(PATIENCE, client.frames.next()).await??;
+        let Some(hello) = hello else { return Ok(()) };
+        let hello: Hello = hello.parse()?;
+        if hello.version != VERSION {
+            let text = format!(
+                "the run speaks version {VERSION} of the protocol, not {}: use the outrigger it was started with \
+                 ({})",
+                hello.version,
+                env!("CARGO_PKG_VERSION")
+            );
+            return client.answer(&Answer::Refused(text)).await;
+        }
+        match serde_json::from_value(hello.request) {
+            Ok(request) => self.carry_out(request, client).await,
+            Err(e) => client.answer(&Answer::Refused(format!("the request is not understood: {e}"))).await,
+        }
+    }
+
+    async fn carry_out(&self, request: Request, mut client: Client) -> io::Result<()> {
+        match request {
+            Request::List => {
+                let RunFacts { id, files } = self.facts.clone();
+                let run = RunState { pid: std::process::id(), id, files, pods: self.roster.pods() };
+                client.answer(&Answer::Run(run)).await
+            }
+            Request::Stop { pod, grace_ms } => self.stop(pod, grace_ms, client).await,
+        }
+    }
+
+    async fn stop(&self, pod: usize, grace_ms: Option<u64>, mut client: Client) -> io::Result<()> {
+        let mut changes = self.roster.changes();
+        let _ = self.orders.send(Order { pod, grace_ms }).await;
+        // Forgotten is as gone as can be.
+        while let Some(now) = self.roster.pod(pod).filter(|pod| !pod.over) {
+            client.answer(&Answer::Pod(now)).await?;
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { break },
+                // It says nothing more; this is its end.
+                _ = client.frames.next() => return Ok(()),
+            }
+            tokio::time::sleep(GATHER).await;
+        }
+        client.answer(&Answer::Done).await
+    }
+}
+
+/// Whoever asked.
+struct Client {
+    frames: Frames<OwnedReadHalf>,
+    write: OwnedWriteHalf,
+}
+
+impl Client {
+    async fn answer(&mut self, answer: &Answer) -> io::Result<()> {
+        timeout(PATIENCE, Frame::message(answer)?.write(&mut self.write)).await?
+    }
+}

@@ -1,0 +1,247 @@
+//! What a run and those who ask it say to each other.
+//!
+//! Both directions carry frames: a byte that says what it is, four bytes of length (little-endian), and the content.
+//! The first frame is the client's [`Hello`]; what follows depends on its request.
+
+use std::io;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Raised whenever a frame or message changes its meaning.
+pub(crate) const VERSION: u32 = 1;
+
+/// Longest frame a run accepts from others: a command line fits, an attack does not.
+pub(crate) const REQUEST_MAX: usize = 1 << 20;
+/// Longest frame a client accepts from a run: thousands of pods.
+pub(crate) const ANSWER_MAX: usize = 64 << 20;
+
+/// The first message of a client.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// [`VERSION`]. Anything else in the message is understood only by those of the same version.
+    pub(crate) version: u32,
+    /// What it wants.
+    pub(crate) request: serde_json::Value,
+}
+
+/// What a client wants. Pods go by their numbers, which [`Request::List`] tells.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// To know who is there. Answered by [`Answer::Run`].
+    List,
+    /// That a pod goes, in order. Answered by [`Answer::Pod`] whenever something about the pod has changed, and by
+    /// [`Answer::Done`] when nothing is left of it.
+    Stop {
+        /// Its number.
+        pod: usize,
+        /// The grace; `None` is the pod's own.
+        grace_ms: Option<u64>,
+    },
+}
+
+/// What a run says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// The run and its pods.
+    Run(RunState),
+    /// A pod as it is now.
+    Pod(PodState),
+    /// It is done.
+    Done,
+    /// It cannot be done: why, and the way out.
+    Refused(String),
+}
+
+/// A run, for people and programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunState {
+    /// The process.
+    pub pid: u32,
+    /// Its short name.
+    pub id: String,
+    /// What it was given to run.
+    pub files: Vec<String>,
+    /// Its pods: those that are there, and the last that were.
+    pub pods: Vec<PodState>,
+}
+
+/// A pod, for people and programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodState {
+    /// Its number in the run.
+    pub number: usize,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// What makes another when it goes, `Kind/name`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// Pending, Running, Succeeded or Failed.
+    pub phase: String,
+    /// It has been told to go, or goes by itself.
+    pub stopping: bool,
+    /// Nothing of it is left.
+    pub over: bool,
+    /// Containers that are ready, of those that stay.
+    pub ready: usize,
+    /// Containers that stay: mains and sidecars.
+    pub total: usize,
+    /// Restarts of all containers.
+    pub restarts: u32,
+    /// Milliseconds since it was accepted.
+    pub age_ms: u64,
+    /// Why all of it waits or ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// In the order of the plan.
+    pub containers: Vec<ContainerState>,
+}
+
+/// A container, for people and programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerState {
+    /// Its name.
+    pub name: String,
+    /// `init`, `sidecar`, `main` or `debug`.
+    pub role: String,
+    /// Its state in a word or two, as the live view has it.
+    pub state: String,
+    /// It is up and its probes pass; of an init container: it has completed.
+    pub ready: bool,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// Milliseconds it has been in its state; of one that has ended, milliseconds it ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
+    /// What it waits for, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// What a frame holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A message in JSON.
+    Message,
+}
+
+impl Kind {
+    const ALL: [Kind; 1] = [Kind::Message];
+}
+
+/// One frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) kind: Kind,
+    pub(crate) content: Vec<u8>,
+}
+
+impl Frame {
+    pub(crate) fn message(message: &impl Serialize) -> io::Result<Self> {
+        Ok(Frame { kind: Kind::Message, content: serde_json::to_vec(message)? })
+    }
+
+    /// The message it holds.
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> io::Result<T> {
+        match self.kind {
+            Kind::Message => Ok(serde_json::from_slice(&self.content)?),
+        }
+    }
+
+    pub(crate) async fn write(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        let length =
+            u32::try_from(self.content.len()).map_err(|_| io::Error::other("the frame is too long"))?;
+        let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0);
+        let mut bytes = Vec::with_capacity(5 + self.content.len());
+        bytes.push(u8::try_from(kind).unwrap_or(0));
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(&self.content);
+        to.write_all(&bytes).await
+    }
+}
+
+/// Takes frames off a stream. A call that is dropped half-way loses nothing.
+pub(crate) struct Frames<R> {
+    from: R,
+    received: Vec<u8>,
+    limit: usize,
+}
+
+impl<R: AsyncRead + Unpin> Frames<R> {
+    pub(crate) fn new(from: R, limit: usize) -> Self {
+        Frames { from, received: Vec::new(), limit }
+    }
+
+    /// The next frame; `None` is the end.
+    pub(crate) async fn next(&mut self) -> io::Result<Option<Frame>> {
+        loop {
+            if let Some(frame) = self.take()? {
+                return Ok(Some(frame));
+            }
+            if self.from.read_buf(&mut self.received).await? == 0 {
+                return match self.received.is_empty() {
+                    true => Ok(None),
+                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                };
+            }
+        }
+    }
+
+    fn take(&mut self) -> io::Result<Option<Frame>> {
+        let Some((header, rest)) = self.received.split_first_chunk::<5>() else { return Ok(None) };
+        let [kind, length @ ..] = *header;
+        let length = u32::from_le_bytes(length) as usize;
+        let kind = Kind::ALL.get(usize::from(kind));
+        let (Some(kind), true) = (kind, length <= self.limit) else {
+            return Err(io::Error::other("the other end does not speak the protocol of this outrigger"));
+        };
+        if rest.len() < length {
+            return Ok(None);
+        }
+        let frame = Frame { kind: *kind, content: rest[..length].to_vec() };
+        self.received.drain(..5 + length);
+        Ok(Some(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn frames_arrive_whole_however_they_are_cut() {
+        let mut bytes = Vec::new();
+        let sent = [Frame::message(&"one").unwrap(), Frame::message(&"").unwrap()];
+        for frame in &sent {
+            frame.write(&mut bytes).await.unwrap();
+        }
+        let mut pieces = tokio_test_reader(bytes.clone());
+        let mut frames = Frames::new(&mut pieces, REQUEST_MAX);
+        for frame in sent {
+            assert_eq!(frames.next().await.unwrap(), Some(frame));
+        }
+        assert_eq!(frames.next().await.unwrap(), None);
+        let mut half = Frames::new(&bytes[..7], REQUEST_MAX);
+        assert_eq!(half.next().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    /// Gives a byte at a time.
+    fn tokio_test_reader(bytes: Vec<u8>) -> impl AsyncRead + Unpin {
+        let (mut tx, rx) = tokio::io::duplex(1);
+        tokio::spawn(async move { tx.write_all(&bytes).await });
+        rx
+    }
+
+    #[tokio::test]
+    async fn nonsense_and_giants_are_refused() {
+        for bytes in [&[9, 0, 0, 0, 0][..], &[0, 255, 255, 255, 255]] {
+            let error = Frames::new(bytes, REQUEST_MAX).next().await.unwrap_err();
+            assert!(error.to_string().contains("does not speak the protocol"), "{error}");
+        }
+    }
+}

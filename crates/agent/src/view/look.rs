@@ -1,0 +1,47 @@
+//! A pod in words and numbers, for those who ask from outside.
+
+use outrigger_lifecycle::{Role, Time, Wait, explain, explain_stop, phase, rules};
+
+use super::PodView;
+use super::row::Row;
+use super::summary::role;
+use crate::control::{ContainerState, PodState};
+
+/// Looks at a pod. What the view does not know is left empty.
+pub(crate) fn look(view: &PodView, now: Time) -> PodState {
+    let (plan, obs) = (&view.plan, &view.obs);
+    let stays = |i: &usize| matches!(plan.containers[*i].role, Role::Main | Role::Sidecar);
+    let ready = |i: &usize| rules::is_ready(&plan.containers[*i], &obs.containers[*i]);
+    let all = 0..plan.containers.len();
+    let sandbox = view.waits.iter().find(|(_, wait)| *wait == Wait::Sandbox);
+    let stop = obs.stop.map(|stop| explain_stop(plan, stop.cause));
+    PodState {
+        number: 0,
+        namespace: String::new(),
+        name: view.name.to_string(),
+        workload: None,
+        phase: phase(plan, obs).to_string(),
+        stopping: obs.stop.is_some() && !obs.over,
+        over: false,
+        ready: all.clone().filter(stays).filter(ready).count(),
+        total: all.clone().filter(stays).count(),
+        restarts: obs.containers.iter().map(|c| c.restarts).sum(),
+        age_ms: now.since(obs.since),
+        reason: stop.or_else(|| sandbox.map(|(of, wait)| explain(plan, obs, *of, *wait, now))),
+        containers: all.map(|i| container(view, i, now)).collect(),
+    }
+}
+
+fn container(view: &PodView, i: usize, now: Time) -> ContainerState {
+    let (p, c) = (&view.plan.containers[i], &view.obs.containers[i]);
+    let row = Row::new(view, i, now);
+    ContainerState {
+        name: p.name.to_string(),
+        role: role(p.role).to_owned(),
+        ready: rules::is_ready(p, c),
+        restarts: c.restarts,
+        age_ms: row.ms,
+        state: row.state,
+        reason: row.reason,
+    }
+}

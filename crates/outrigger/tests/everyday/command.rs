@@ -1,0 +1,57 @@
+//! A command in another terminal.
+
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::run::{Bench, Run};
+
+/// What a command said, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// A command that finds the runs of the tests.
+pub(crate) fn outrigger(bench: &Bench, args: &[&str]) -> Command {
+    let mut command = Command::new(&bench.binary);
+    command.args(args).env("OUTRIGGER_RUNTIME_DIR", bench.sockets()).env_remove("NO_COLOR");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) fn say(bench: &Bench, args: &[&str]) -> Said {
+    let output = outrigger(bench, args).output().expect("outrigger runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// The same, of a command that must succeed: its standard output.
+pub(crate) fn must(bench: &Bench, args: &[&str]) -> String {
+    let said = say(bench, args);
+    assert_eq!(said.code, 0, "{args:?}: {said:?}");
+    said.out
+}
+
+/// A pod, of which `outrigger ps -o json POD` says what it is.
+pub(crate) fn pod(bench: &Bench, name: &str) -> Option<Value> {
+    let said = say(bench, &["ps", "-o", "json", name]);
+    let runs: Value = serde_json::from_str(&said.out).ok()?;
+    Some(runs[0]["pods"][0].clone()).filter(|_| said.code == 0)
+}
+
+/// Starts a run of one pod and waits until `outrigger ps` says that something holds of it.
+pub(crate) fn start(bench: &Bench, name: &str, spec: Value, what: impl Fn(&Value) -> bool) -> Run {
+    let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+    let mut run = Run::start(bench, name, &manifest, &[]);
+    run.wait_for("pod as wanted", |_| pod(bench, name).is_some_and(|pod| what(&pod)));
+    run
+}
+
+/// Everything that stays is ready.
+pub(crate) fn is_up(pod: &Value) -> bool {
+    pod["ready"] == pod["total"]
+}
