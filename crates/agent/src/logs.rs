@@ -49,6 +49,55 @@ pub(crate) fn parse_line(line: &[u8]) -> Option<Line<'_>> {
     })
 }
 
+/// Says when files in some directories grow.
+pub(crate) struct Watcher(AsyncFd<OwnedFd>);
+
+impl Watcher {
+    pub(crate) fn new() -> io::Result<Self> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        // SAFETY: the descriptor is owned by the AsyncFd from here on, and nothing takes it out: it stays open and the
+        // same for as long as it is registered.
+        Ok(Watcher(unsafe { AsyncFd::register(inotify)? }))
+    }
+
+    /// Watches a directory: its number. One that is watched already keeps its own.
+    pub(crate) fn watch(&self, dir: &Path) -> io::Result<i32> {
+        let flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::ONLYDIR;
+        Ok(inotify::add_watch(self.0.get_ref(), dir, flags)?)
+    }
+
+    fn forget(&self, watch: i32) {
+        // One whose directory is gone is forgotten already.
+        let _ = inotify::remove_watch(self.0.get_ref(), watch);
+    }
+
+    /// Waits for files that have grown: watch and name, each once.
+    pub(crate) async fn grown(&self) -> io::Result<Vec<(i32, OsString)>> {
+        let mut ready = self.0.readable().await?;
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(self.0.get_ref(), &mut buffer);
+        let mut grown = Vec::new();
+        loop {
+            match reader.next() {
+                Ok(event) => {
+                    let name = event.file_name().map(|n| OsString::from_vec(n.to_bytes().to_vec()));
+                    if let Some(name) = name
+                        && !grown.contains(&(event.wd(), name.clone()))
+                    {
+                        grown.push((event.wd(), name));
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN) => {
+                    ready.clear_ready();
+                    return Ok(grown);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
 enum Command {
     Follow { dir: PathBuf, pod: Arc<str>, container: Arc<str> },
     Forget { below: PathBuf, done: oneshot::Sender<()> },
@@ -61,12 +110,8 @@ pub(crate) struct Logs(mpsc::UnboundedSender<Command>);
 impl Logs {
     /// Starts a follower that shows what it sees at `output`.
     pub(crate) fn start(output: Output) -> io::Result<Self> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let (commands, rx) = mpsc::unbounded_channel();
-        // SAFETY: the descriptor is owned by the AsyncFd from here on, and nothing takes it out: it stays open and the
-        // same for as long as it is registered.
-        let inotify = unsafe { AsyncFd::register(inotify)? };
-        let follower = Follower { inotify, output, watches: BTreeMap::new() };
+        let follower = Follower { watcher: Watcher::new()?, output, watches: BTreeMap::new() };
         tokio::spawn(follower.run(rx));
         Ok(Logs(commands))
     }
@@ -87,7 +132,7 @@ impl Logs {
 }
 
 struct Follower {
-    inotify: AsyncFd<OwnedFd>,
+    watcher: Watcher,
     output: Output,
     watches: BTreeMap<i32, Watched>,
 }
@@ -101,7 +146,7 @@ struct Watched {
 
 /// How far a file has been shown.
 #[derive(Default)]
-struct Tail {
+pub(crate) struct Tail {
     offset: u64,
     /// The beginning of a line whose end is not there yet.
     rest: Vec<u8>,
@@ -119,7 +164,7 @@ impl Follower {
                     }
                     None => return,
                 },
-                grown = grown(&self.inotify) => match grown {
+                grown = self.watcher.grown() => match grown {
                     Ok(grown) => {
                         for (watch, name) in grown {
                             self.show(watch, name).await;
@@ -135,8 +180,7 @@ impl Follower {
     }
 
     async fn follow(&mut self, dir: PathBuf, pod: Arc<str>, container: Arc<str>) {
-        let flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::ONLYDIR;
-        match inotify::add_watch(self.inotify.get_ref(), &dir, flags) {
+        match self.watcher.watch(&dir) {
             Ok(watch) => {
                 let watched = Watched { dir, pod, container, files: BTreeMap::new() };
                 self.watches.entry(watch).or_insert(watched);
@@ -152,7 +196,7 @@ impl Follower {
         for watch in gone {
             self.show_all(watch).await;
             self.watches.remove(&watch);
-            let _ = inotify::remove_watch(self.inotify.get_ref(), watch);
+            self.watcher.forget(watch);
         }
     }
 
@@ -190,8 +234,17 @@ impl Follower {
 }
 
 impl Tail {
+    /// A file that is of interest from here on.
+    pub(crate) fn from(offset: u64) -> Self {
+        Tail { offset, rest: Vec::new() }
+    }
+
     fn read_on(&mut self, path: &Path) -> io::Result<usize> {
-        let mut file = File::open(path)?;
+        self.read_from(&File::open(path)?)
+    }
+
+    /// Reads on: how many bytes there were.
+    pub(crate) fn read_from(&mut self, mut file: &File) -> io::Result<usize> {
         file.seek(SeekFrom::Start(self.offset))?;
         let before = self.rest.len();
         let read = file.take(CHUNK as u64).read_to_end(&mut self.rest)?;
@@ -201,7 +254,7 @@ impl Tail {
     }
 
     /// Complete lines; what is left of an unfinished one is kept.
-    fn lines(&mut self) -> Vec<u8> {
+    pub(crate) fn lines(&mut self) -> Vec<u8> {
         match self.rest.iter().rposition(|b| *b == b'\n') {
             Some(end) => {
                 let rest = self.rest.split_off(end + 1);
@@ -209,32 +262,6 @@ impl Tail {
             }
             None if self.rest.len() > LINE_MAX => std::mem::take(&mut self.rest),
             None => Vec::new(),
-        }
-    }
-}
-
-/// The files that have grown: watch and name, each once.
-async fn grown(inotify: &AsyncFd<OwnedFd>) -> io::Result<Vec<(i32, OsString)>> {
-    let mut ready = inotify.readable().await?;
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut reader = inotify::Reader::new(inotify.get_ref(), &mut buffer);
-    let mut grown = Vec::new();
-    loop {
-        match reader.next() {
-            Ok(event) => {
-                let name = event.file_name().map(|n| OsString::from_vec(n.to_bytes().to_vec()));
-                if let Some(name) = name
-                    && !grown.contains(&(event.wd(), name.clone()))
-                {
-                    grown.push((event.wd(), name));
-                }
-            }
-            Err(rustix::io::Errno::AGAIN) => {
-                ready.clear_ready();
-                return Ok(grown);
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
         }
     }
 }

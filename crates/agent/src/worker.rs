@@ -467,6 +467,7 @@ impl<R: Runtime> Worker<R> {
         if let Some(logs) = &self.sinks.logs {
             logs.forget(self.pod.dir.clone()).await;
         }
+        self.sinks.roster.seal(self.index);
         remove_pod(&*self.tasks.runtime, &self.pod).await;
     }
 }

@@ -3,7 +3,9 @@
 use clap::{Parser, Subcommand};
 
 use crate::terminal::Color;
-use crate::{analyze, completions, convert, doctor, man, plan, ps, run, simulate, stop, timeline, validate};
+use crate::{
+    analyze, completions, convert, doctor, logs, man, plan, ps, run, simulate, stop, timeline, validate,
+};
 
 /// Runs Kubernetes pods whose containers start, run and stop in the right order.
 #[derive(Debug, Parser)]
@@ -34,6 +36,8 @@ pub(crate) enum Command {
     Run(run::Args),
     /// Shows the pods of all runs that go on, and why containers wait.
     Ps(ps::Args),
+    /// Prints what a container of a run wrote.
+    Logs(logs::Args),
     /// Stops a pod of a run, in order.
     Stop(stop::Args),
     /// Shows what starts and stops when, and why.

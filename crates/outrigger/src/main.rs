@@ -7,6 +7,7 @@ mod completions;
 mod convert;
 mod doctor;
 mod input;
+mod logs;
 mod man;
 mod outcome;
 mod plan;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => return run::main(args),
         Command::Ps(args) => ps::execute(args),
+        Command::Logs(args) => logs::execute(args),
         Command::Stop(args) => stop::execute(args),
         Command::Plan(args) => plan::execute(args),
         Command::Validate(args) => validate::execute(args),

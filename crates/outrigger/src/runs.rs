@@ -24,6 +24,14 @@ pub(crate) struct PodArgs {
     run: Option<u32>,
 }
 
+/// Which container is meant.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ContainerArgs {
+    /// The container; the only main one unless given.
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) container: Option<String>,
+}
+
 impl PodArgs {
     /// The pod that is meant.
     pub(crate) fn which(&self) -> Which {

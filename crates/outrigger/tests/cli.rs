@@ -307,7 +307,7 @@ fn the_machine_is_examined() {
 
 #[test]
 fn commands_that_look_back_explain_themselves() {
-    for command in ["timeline", "analyze", "doctor", "ps", "stop"] {
+    for command in ["timeline", "analyze", "doctor", "ps", "logs", "stop"] {
         snapshot(&format!("help-{command}.txt"), &outrigger(&[command, "--help"], "").all());
     }
 }
@@ -318,6 +318,7 @@ fn help_completions_and_manual() {
     for command in [
         "run",
         "ps",
+        "logs",
         "stop",
         "plan",
         "validate",

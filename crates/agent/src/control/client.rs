@@ -114,7 +114,7 @@ impl Connection {
             }
             Err(e) => return Err(e.into()),
         };
-        match frame.parse()? {
+        match frame.answer()? {
             Answer::Refused(text) => Err(AskError::Refused(text)),
             answer => Ok(answer),
         }

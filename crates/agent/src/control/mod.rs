@@ -1,10 +1,12 @@
-//! What other commands ask a run while it goes on: who is there, and that a pod goes.
+//! What other commands ask a run while it goes on: who is there, what it wrote, that it goes.
 //!
 //! A run listens on a socket of its own, in a directory that only its user can enter. One connection carries one
 //! request. Whoever asks is served from the [`Roster`], which workers write to and never wait for: a client that hangs
 //! or lies holds up nothing but its own connection.
 
 mod client;
+mod lines;
+mod logs;
 mod pick;
 mod place;
 mod roster;
@@ -12,8 +14,9 @@ mod server;
 mod wire;
 
 pub use client::{AskError, Connection, Found, Run, runs};
+pub use lines::Lines;
 pub use pick::Which;
-pub use wire::{Answer, ContainerState, PodState, Request, RunState};
+pub use wire::{Answer, ContainerState, LogsRequest, PodState, Request, RunState};
 
 pub(crate) use roster::Roster;
 pub(crate) use server::{Listening, Order, RunFacts, listen};

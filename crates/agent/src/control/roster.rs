@@ -1,11 +1,13 @@
 //! The pods of a run as others may see them: workers write, whoever asks reads, and nobody waits for anybody.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outrigger_lifecycle::{Observation, Plan, Wait};
+use outrigger_lifecycle::{Observation, Plan, Wait, rules};
 use tokio::sync::watch;
 
+use super::logs::{self, Sealed};
 use super::wire::PodState;
 use crate::clock::Clock;
 use crate::pod::PodContext;
@@ -29,6 +31,10 @@ struct Entry {
     view: PodView,
     /// Nothing of it is left.
     over: bool,
+    /// Readers of its logs.
+    visitors: usize,
+    /// Its logs, for them, when their directory goes.
+    sealed: Option<Arc<Sealed>>,
 }
 
 impl Default for Roster {
@@ -42,7 +48,8 @@ impl Roster {
     pub(crate) fn join(&self, number: usize, context: Arc<PodContext>, plan: &Plan) {
         let now = Clock::start().now().time;
         let view = PodView::new(context.name().into(), Arc::new(plan.clone()), now);
-        self.change(|pods| drop(pods.insert(number, Entry { context, view, over: false })));
+        let entry = Entry { context, view, over: false, visitors: 0, sealed: None };
+        self.change(|pods| drop(pods.insert(number, entry)));
     }
 
     /// What is known of a pod now.
@@ -52,6 +59,23 @@ impl Roster {
             entry.view.waits.clear();
             entry.view.waits.extend_from_slice(waits);
         });
+    }
+
+    /// A pod's directory is about to go: whoever reads its logs may finish all the same.
+    pub(crate) fn seal(&self, number: usize) {
+        self.change_one(number, |entry| {
+            if entry.visitors > 0 {
+                entry.sealed = Some(Arc::new(logs::seal(&entry.context)));
+            }
+        });
+    }
+
+    /// Begins to read a pod's logs, if it has any.
+    pub(super) fn visit(&self, number: usize) -> Option<Visit> {
+        let mut pods = self.lock();
+        let entry = pods.get_mut(&number).filter(|entry| !entry.over)?;
+        entry.visitors += 1;
+        Some(Visit { roster: self.clone(), number, context: entry.context.clone() })
     }
 
     /// Nothing is left of a pod.
@@ -98,6 +122,67 @@ impl Roster {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Entry>> {
         // Views are only ever replaced: a panic leaves an older one at worst.
         self.0.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A reader of a pod's logs.
+pub(super) struct Visit {
+    roster: Roster,
+    number: usize,
+    pub(super) context: Arc<PodContext>,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if let Some(entry) = self.roster.lock().get_mut(&self.number) {
+            entry.visitors -= 1;
+            if entry.visitors == 0 {
+                entry.sealed = None;
+            }
+        }
+    }
+}
+
+impl Visit {
+    pub(super) fn name(&self, container: usize) -> &str {
+        &self.context.containers[container].name
+    }
+
+    /// The instances of a container that have a log, the first one first.
+    pub(super) fn attempts(&self, container: usize) -> Vec<u32> {
+        match self.sealed() {
+            Some(sealed) => sealed.keys().filter(|(of, _)| *of == container).map(|(_, n)| *n).collect(),
+            None => logs::attempts(&self.context.log_dir(container)),
+        }
+    }
+
+    /// An instance's log.
+    pub(super) fn log(&self, container: usize, attempt: u32) -> Option<File> {
+        let there = File::open(self.context.traces(container, attempt).log);
+        there.ok().or_else(|| self.sealed()?.get(&(container, attempt))?.try_clone().ok())
+    }
+
+    /// Whether a container will never write anything again.
+    pub(super) fn is_final(&self, container: usize) -> bool {
+        let pods = self.roster.lock();
+        // Forgotten is as over as can be.
+        let Some(entry) = pods.get(&self.number) else { return true };
+        let (plan, obs) = (&entry.view.plan, &entry.view.obs);
+        let c = &obs.containers[container];
+        let is_going = obs.stop.is_some() && !c.state.is_alive();
+        obs.over || is_going || rules::final_exit(&plan.containers[container], c).is_some()
+    }
+
+    /// Why there is no log of a container.
+    pub(super) fn not_started(&self, container: usize) -> String {
+        let pod = self.roster.pod(self.number);
+        let reason = pod.and_then(|mut pod| pod.containers.swap_remove(container).reason);
+        let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+        format!("container {:?} has not started{reason}", self.name(container))
+    }
+
+    fn sealed(&self) -> Option<Arc<Sealed>> {
+        self.roster.lock().get(&self.number)?.sealed.clone()
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::logs;
 use super::place::{Bound, Place};
 use super::roster::Roster;
 use super::wire::{Answer, Frame, Frames, Hello, REQUEST_MAX, Request, RunState, VERSION};
@@ -146,6 +147,7 @@ impl Server {
                 client.answer(&Answer::Run(run)).await
             }
             Request::Stop { pod, grace_ms } => self.stop(pod, grace_ms, client).await,
+            Request::Logs(request) => logs::send(&self.roster, request, &mut client).await,
         }
     }
 
@@ -167,13 +169,19 @@ impl Server {
 }
 
 /// Whoever asked.
-struct Client {
-    frames: Frames<OwnedReadHalf>,
+pub(super) struct Client {
+    pub(super) frames: Frames<OwnedReadHalf>,
     write: OwnedWriteHalf,
 }
 
 impl Client {
-    async fn answer(&mut self, answer: &Answer) -> io::Result<()> {
-        timeout(PATIENCE, Frame::message(answer)?.write(&mut self.write)).await?
+    /// Says something that is taken at once, or never.
+    pub(super) async fn answer(&mut self, answer: &Answer) -> io::Result<()> {
+        timeout(PATIENCE, self.send(&Frame::message(answer)?)).await?
+    }
+
+    /// Says something; whoever reads it may take its time.
+    pub(super) async fn send(&mut self, frame: &Frame) -> io::Result<()> {
+        frame.write(&mut self.write).await
     }
 }

@@ -40,6 +40,25 @@ pub enum Request {
         /// The grace; `None` is the pod's own.
         grace_ms: Option<u64>,
     },
+    /// What containers wrote. Answered by log frames and [`Answer::Note`], and by [`Answer::Done`] after the last.
+    Logs(LogsRequest),
+}
+
+/// Which logs, and how much of them.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct LogsRequest {
+    /// The pod's number.
+    pub pod: usize,
+    /// Places of the containers in the pod.
+    pub containers: Vec<usize>,
+    /// Go on as they grow, whatever is started again, until nothing more will come.
+    pub follow: bool,
+    /// Those of the instance before the last.
+    pub previous: bool,
+    /// Only the last lines of each.
+    pub tail: Option<usize>,
+    /// Only what was written from then on, in milliseconds since 1970.
+    pub since_ms: Option<i64>,
 }
 
 /// What a run says.
@@ -50,6 +69,11 @@ pub enum Answer {
     Run(RunState),
     /// A pod as it is now.
     Pod(PodState),
+    /// Something to know while the answer is on its way.
+    Note(String),
+    /// Lines a container wrote, in CRI format: its place in the pod, and the lines. Not a message but a frame of its own.
+    #[serde(skip)]
+    Log(usize, Vec<u8>),
     /// It is done.
     Done,
     /// It cannot be done: why, and the way out.
@@ -128,10 +152,12 @@ pub struct ContainerState {
 pub(crate) enum Kind {
     /// A message in JSON.
     Message,
+    /// Two bytes for the place of a container, little-endian, and lines of its log.
+    Log,
 }
 
 impl Kind {
-    const ALL: [Kind; 1] = [Kind::Message];
+    const ALL: [Kind; 2] = [Kind::Message, Kind::Log];
 }
 
 /// One frame.
@@ -146,10 +172,28 @@ impl Frame {
         Ok(Frame { kind: Kind::Message, content: serde_json::to_vec(message)? })
     }
 
+    pub(crate) fn log(container: usize, lines: &[u8]) -> Self {
+        // A plan has no more than 256 containers.
+        let place = u16::try_from(container).unwrap_or(u16::MAX).to_le_bytes();
+        Frame { kind: Kind::Log, content: [&place, lines].concat() }
+    }
+
     /// The message it holds.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> io::Result<T> {
         match self.kind {
             Kind::Message => Ok(serde_json::from_slice(&self.content)?),
+            Kind::Log => Err(io::Error::other("expected a message, got a log")),
+        }
+    }
+
+    /// The answer it holds.
+    pub(crate) fn answer(mut self) -> io::Result<Answer> {
+        match (self.kind, self.content.first_chunk()) {
+            (Kind::Log, Some(place)) => {
+                let place = usize::from(u16::from_le_bytes(*place));
+                Ok(Answer::Log(place, self.content.split_off(2)))
+            }
+            _ => self.parse(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Commands that talk to a run in another terminal, with real containers.
 
 mod command;
+mod logs;
 mod ps;
 #[path = "../conformance/rootfs.rs"]
 mod rootfs;
@@ -29,7 +30,7 @@ fn main() {
         image: format!("rootfs:{}", rootfs.display()),
         work: work.path().to_owned(),
     });
-    let all: [&[(&str, run::Test)]; 3] = [&ps::ALL, &stop::ALL, &socket::ALL];
+    let all: [&[(&str, run::Test)]; 4] = [&ps::ALL, &logs::ALL, &stop::ALL, &socket::ALL];
     let trials = all.into_iter().flatten().map(|(name, test)| {
         let bench = Arc::clone(&bench);
         Trial::test(*name, move || {

@@ -1,0 +1,66 @@
+//! Lines of logs, as people read them.
+
+use std::collections::BTreeMap;
+
+use crate::logs::parse_line;
+
+/// The beginning of a line is kept no longer than this.
+const LINE_MAX: usize = 128 << 10;
+
+/// Makes lines for people out of lines in CRI format. Parts of a line are put together, whoever writes in between.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// Names in front of lines, by the place of the container.
+    names: BTreeMap<usize, String>,
+    timestamps: bool,
+    begun: BTreeMap<usize, Vec<u8>>,
+}
+
+impl Lines {
+    /// `names` go in front of their containers' lines; `timestamps` in front of all.
+    pub fn new(names: BTreeMap<usize, String>, timestamps: bool) -> Self {
+        Lines { names, timestamps, begun: BTreeMap::new() }
+    }
+
+    /// Lines of one container, given in CRI format.
+    pub fn format(&mut self, container: usize, lines: &[u8]) -> Vec<u8> {
+        let begun = self.begun.entry(container).or_default();
+        let mut out = Vec::with_capacity(lines.len());
+        for line in lines.split_inclusive(|b| *b == b'\n').filter_map(parse_line) {
+            if begun.is_empty() {
+                if let Some(name) = self.names.get(&container) {
+                    begun.extend_from_slice(format!("{name} | ").as_bytes());
+                }
+                if self.timestamps {
+                    begun.extend_from_slice(format!("{} ", line.time).as_bytes());
+                }
+            }
+            begun.extend_from_slice(line.text);
+            // Where nothing stands in front of lines, parts need not wait for each other.
+            let is_plain = self.names.is_empty() && !self.timestamps;
+            let is_whole = !line.partial || (!is_plain && begun.len() > LINE_MAX);
+            if is_whole {
+                begun.push(b'\n');
+            }
+            if is_whole || is_plain {
+                out.append(begun);
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_put_together_and_named() {
+        let mut lines = Lines::new([(1, "b".to_owned())].into(), true);
+        assert_eq!(lines.format(1, b"T1 stdout P on\n"), b"");
+        assert_eq!(lines.format(0, b"T2 stderr F other\n"), b"T2 other\n");
+        let mut plain = Lines::default();
+        assert_eq!(plain.format(0, b"T1 stdout P on\nT2 stdout F e\n"), b"one\n");
+        assert_eq!(lines.format(1, b"T3 stdout F e\nT4 stdout F \n"), b"b | T1 one\nb | T4 \n");
+    }
+}

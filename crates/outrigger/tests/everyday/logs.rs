@@ -1,0 +1,143 @@
+//! `outrigger logs`.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::Child;
+
+use serde_json::{Value, json};
+
+use crate::command::{is_up, must, outrigger, pod, say, start};
+use crate::run::{Bench, Test};
+
+pub(crate) const ALL: [(&str, Test); 5] = [
+    ("logs_are_followed_through_restarts_to_the_end", follow),
+    ("logs_are_what_was_asked_for", pieces),
+    ("logs_of_a_container_that_waits_say_why", waiting),
+    ("a_reader_that_hangs_does_not_hold_the_pod", held),
+    ("long_lines_arrive_whole", long),
+];
+
+fn follow(bench: &Bench, name: &str) {
+    let name = &name.replace('_', "-");
+    // Two lives: the first fails, the second waits until it is told to go.
+    let script = "if [ -e /state/again ]; then trap 'echo bye; exit 0' TERM; echo second; \
+        while :; do sleep 0.1; done; fi; \
+        echo first; while [ ! -e /state/go ]; do sleep 0.1; done; echo last of first; touch /state/again; exit 1";
+    let (state, volumes) = shared(bench, name);
+    let mut app = bench.container("app", script);
+    app["volumeMounts"] = json!([{"name": "state", "mountPath": "/state"}]);
+    let spec = json!({"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": 5, "volumes": volumes,
+        "containers": [app]});
+    let mut run = start(bench, name, spec, is_up);
+    let (mut child, mut lines) = following(bench, name);
+    assert_eq!(lines(), Some("first".to_owned()));
+    std::fs::write(state.join("go"), "").expect("a file");
+    assert_eq!(lines(), Some("last of first".to_owned()));
+    assert_eq!(lines(), Some("second".to_owned()));
+    assert_eq!(must(bench, &["logs", name]), "second\n");
+    assert_eq!(must(bench, &["logs", "-p", name]), "first\nlast of first\n");
+    must(bench, &["stop", name]);
+    assert_eq!(lines(), Some("bye".to_owned()));
+    assert_eq!(lines(), None, "the end");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(run.end(), 0, "{}", run.account());
+}
+
+/// A directory that pods and tests share, and the volumes of a pod that has it.
+fn shared(bench: &Bench, name: &str) -> (PathBuf, Value) {
+    let state = bench.work.join(format!("{name}-state"));
+    std::fs::create_dir_all(&state).expect("a directory");
+    let volumes = json!([{"name": "state", "hostPath": {"path": state}}]);
+    (state, volumes)
+}
+
+/// A `logs -f`, and its lines.
+fn following(bench: &Bench, pod: &str) -> (Child, impl FnMut() -> Option<String> + use<>) {
+    let mut child = outrigger(bench, &["logs", "-f", pod]).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    (child, move || lines.next().map(|line| line.expect("text")))
+}
+
+fn pieces(bench: &Bench, name: &str) {
+    let name = &name.replace('_', "-");
+    let setup = bench.container("setup", "echo prepared");
+    let app = bench.container("app", "for i in 1 2 3 4 5; do echo line $i; done; echo err >&2; sleep 600");
+    let spec = json!({"terminationGracePeriodSeconds": 1, "initContainers": [setup],
+        "containers": [app, bench.container("other", "echo hello; sleep 600")]});
+    let mut run = start(bench, name, spec, is_up);
+    run.wait_for("all output", |run| run.output().contains("app | err") && run.output().contains("hello"));
+    let logs = |args: &[&str]| must(bench, &[&["logs", name, "-c", "app"], args].concat());
+    assert_eq!(logs(&["--tail", "2"]), "line 5\nerr\n");
+    assert_eq!(logs(&["--tail", "0"]), "");
+    assert_eq!(logs(&["--since", "1h"]).lines().count(), 6);
+    assert_eq!(logs(&["--since", "0s"]), "");
+    let stamped = logs(&["--tail", "1", "--timestamps", "--prefix"]);
+    let (stamp, rest) = stamped.strip_prefix("app | ").expect("a name").split_once(' ').expect("a time");
+    assert!(stamp.ends_with('Z') && stamp.len() == 30 && rest == "err\n", "{stamped}");
+    assert_eq!(must(bench, &["logs", name, "-c", "setup", "-f"]), "prepared\n", "it is over for good");
+    let all = must(bench, &["logs", name, "--all-containers", "--tail", "1"]);
+    assert_eq!(all, "setup | prepared\napp | err\nother | hello\n");
+    for (args, expected) in [
+        (&["logs", name][..], "has 2 main containers; choose one with -c: setup, app, other"),
+        (&["logs", name, "-c", "ap"], "has no container \"ap\"; there is setup, app, other"),
+        (&["logs", name, "-c", "app", "-p"], "container \"app\" has had no instance before"),
+        (&["logs", name, "--since", "soon"], "expected a length of time"),
+    ] {
+        let said = say(bench, args);
+        assert_eq!(said.code, 2, "{args:?}: {said:?}");
+        assert!(said.err.contains(expected), "{args:?}: {said:?}");
+    }
+}
+
+fn waiting(bench: &Bench, name: &str) {
+    let name = &name.replace('_', "-");
+    let (state, volumes) = shared(bench, name);
+    let mut setup = bench.container("setup", "echo prepared; while [ ! -e /state/go ]; do sleep 0.1; done");
+    setup["volumeMounts"] = json!([{"name": "state", "mountPath": "/state"}]);
+    let spec = json!({"terminationGracePeriodSeconds": 1, "restartPolicy": "Never", "volumes": volumes,
+        "initContainers": [setup],
+        "containers": [bench.container("app", "echo at last")]});
+    let running = |pod: &Value| pod["containers"][0]["state"] == "running";
+    let mut run = start(bench, name, spec, running);
+    let why = "container \"app\" has not started: waits for `setup` to complete";
+    let said = say(bench, &["logs", name]);
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.err.contains(why), "{said:?}");
+    let mut child = outrigger(bench, &["logs", "-f", name]).spawn().expect("it starts");
+    let mut err = BufReader::new(child.stderr.take().expect("piped"));
+    let mut note = String::new();
+    err.read_line(&mut note).expect("text");
+    assert!(note.contains(why), "{note}");
+    std::fs::write(state.join("go"), "").expect("a file");
+    let mut text = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut text).expect("text");
+    assert_eq!((text.as_str(), child.wait().expect("it ends").code()), ("at last\n", Some(0)));
+    assert_eq!(run.end(), 0, "{}", run.account());
+}
+
+fn held(bench: &Bench, name: &str) {
+    let name = &name.replace('_', "-");
+    let script = "trap 'exit 0' TERM; while :; do seq 1 20000; sleep 0.1; done";
+    let spec = json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 30,
+        "containers": [bench.container("app", script)]});
+    let mut run = start(bench, name, spec, is_up);
+    // It is never read.
+    let mut child = outrigger(bench, &["logs", "-f", name]).spawn().expect("it starts");
+    run.wait_for("more than anybody keeps", |run| run.output().len() > 2 << 20);
+    must(bench, &["stop", name]);
+    assert_eq!(run.end(), 0, "{}", run.account());
+    assert_eq!(pod(bench, name), None);
+    child.kill().expect("it is there");
+    child.wait().expect("it ends");
+}
+
+fn long(bench: &Bench, name: &str) {
+    let name = &name.replace('_', "-");
+    let script = "head -c 300000 /dev/zero | tr '\\0' x; echo; echo end; sleep 600";
+    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [bench.container("app", script)]});
+    let mut run = start(bench, name, spec, is_up);
+    run.wait_for("end", |run| run.output().contains("app | end"));
+    let text = must(bench, &["logs", name]);
+    assert_eq!((text.len(), text.lines().count()), (300_005, 2));
+    assert_eq!(must(bench, &["logs", name, "--tail", "2"]).len(), 300_005);
+}
