@@ -86,11 +86,14 @@ impl<R: Runtime> Crew<R> {
         let context = Arc::new(self.context(&pod)?);
         let number = self.hired;
         self.hired += 1;
-        self.sinks.output.join(context.name(), &pod.plan);
+        let origin = &pod.manifest.origin;
+        let workload = (origin.kind != "Pod").then(|| format!("{}/{}", origin.kind, origin.name));
+        self.sinks.output.join(context.name(), workload, &pod.plan);
         self.sinks.roster.join(number, context.clone(), &pod.plan);
         let (stop, orders) = watch::channel(StopOrder::default());
         let mut sinks = self.sinks.clone();
         sinks.news = told.then(|| self.news.0.clone());
+        sinks.lessons = sinks.lessons.of(&pod.manifest.origin);
         let worker = Worker::new(self.runtime.clone(), context.clone(), pod.plan, number, orders, sinks);
         let task = self.workers.spawn(worker.run());
         self.members.insert(task.id(), Member { number, context, stop });

@@ -14,6 +14,7 @@ mod expand;
 mod fake;
 mod fields;
 mod hooks;
+mod lesson;
 mod logs;
 mod message;
 mod net;

@@ -149,8 +149,8 @@ impl Output {
         }
     }
 
-    /// Says that there is another pod; the order is the one they are spoken of in later.
-    pub(crate) fn join(&self, pod: &str, plan: &Plan) {
+    /// Says that there is another pod, and which workload it is of; the order is the one they are spoken of in later.
+    pub(crate) fn join(&self, pod: &str, workload: Option<String>, plan: &Plan) {
         let mut scene = self.stage.scene();
         scene.ledger.join(pod, plan);
         let own = self.label(pod, None).len();
@@ -161,7 +161,9 @@ impl Output {
             return;
         }
         let now = Clock::start().now().time;
-        scene.pods.push(PodView::new(pod.into(), Arc::new(plan.clone()), now));
+        let mut view = PodView::new(pod.into(), Arc::new(plan.clone()), now);
+        view.workload = workload.map(Into::into);
+        scene.pods.push(view);
         drop(scene);
         self.changed();
     }
@@ -286,17 +288,21 @@ impl Output {
             _ if self.format == Format::Live => Paint::Dim,
             _ => Paint::Plain,
         };
-        if self.format != Format::Live {
-            line.push(paint, &told.text);
-            return format!("{}\n", line.render(look));
-        }
         let indent = line.width();
-        let room = live::size().columns.saturating_sub(indent + 1).max(16);
+        let told_lines = |text: &str| match self.format {
+            Format::Live => {
+                let room = live::size().columns.saturating_sub(indent + 1).max(16);
+                wrap(text, room, EVENT_LINES_MAX)
+            }
+            _ => vec![text.to_owned()],
+        };
         let mut lines = String::new();
-        for text in wrap(&told.text, room, EVENT_LINES_MAX) {
-            line.push(paint, &text);
-            lines.push_str(&format!("{}\n", line.render(look)));
-            line = Line::of(Paint::Plain, &" ".repeat(indent));
+        for (text, paint) in [(Some(&told.text), paint), (told.lesson.as_ref(), Paint::Bold)] {
+            for text in text.iter().flat_map(|text| told_lines(text)) {
+                line.push(paint, &text);
+                lines.push_str(&format!("{}\n", line.render(look)));
+                line = Line::of(Paint::Plain, &" ".repeat(indent));
+            }
         }
         lines
     }

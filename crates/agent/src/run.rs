@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use outrigger_lifecycle::{Phase, Plan, Time};
-use outrigger_manifest::{Companions, PodManifest, Workload};
+use outrigger_manifest::{Companions, PodManifest, SourceFile, Workload};
 use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -13,6 +13,7 @@ use crate::board::{Board, EventsFile};
 use crate::clock::Clock;
 use crate::control::{Listening, Order, Roster, RunFacts, listen};
 use crate::crew::{Crew, Happened};
+use crate::lesson::Lessons;
 use crate::logs::Logs;
 use crate::output::Output;
 use crate::worker::{PodResult, Sinks, StopOrder};
@@ -93,6 +94,8 @@ pub struct Work {
     pub workloads: Vec<Workload>,
     /// What they may refer to.
     pub companions: Companions,
+    /// The text they were read from, so that failures can name their line.
+    pub sources: Vec<SourceFile>,
 }
 
 /// Runs pods to their end, and workloads until they are complete, have failed or are stopped. The first SIGINT or
@@ -106,7 +109,7 @@ pub async fn run<R: Runtime>(
     runtime: Arc<R>,
     output: Output,
 ) -> Result<RunResult, RunError> {
-    let Work { pods, workloads, companions } = work;
+    let Work { pods, workloads, companions, sources } = work;
     let events = EventsFile::create(options.events.as_deref())
         .map_err(|source| RunError::File { path: options.events.clone().unwrap_or_default(), source })?;
     let alone = matches!(pods.as_slice(), [one] if one.manifest.origin.kind == "Pod");
@@ -118,6 +121,7 @@ pub async fn run<R: Runtime>(
         events: Arc::new(events),
         board: Board::new(options.status.as_deref(), alone),
         news: None,
+        lessons: Lessons::new(sources),
     };
     output.begin()?;
     let mut signals = Signals::listen(options.grace_ms)?;

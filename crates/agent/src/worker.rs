@@ -22,6 +22,7 @@ use crate::board::{Board, EventsFile};
 use crate::clock::{Clock, Stamp, rfc3339_nanos};
 use crate::control::Roster;
 use crate::crew::News;
+use crate::lesson::Lessons;
 use crate::logs::Logs;
 use crate::output::Output;
 use crate::pod::{Ground, PodContext};
@@ -57,6 +58,7 @@ pub(crate) struct Sinks {
     pub(crate) roster: Roster,
     /// Whoever made the pod wants to know how it is.
     pub(crate) news: Option<mpsc::UnboundedSender<News>>,
+    pub(crate) lessons: Lessons,
 }
 
 /// One container as the worker sees it.
@@ -409,6 +411,7 @@ impl<R: Runtime> Worker<R> {
             {
                 object.shift_remove("container");
             }
+            self.sinks.lessons.teach(&self.pod, self.engine.plan(), &entry, &mut object);
             if self.sinks.events.is_wanted() {
                 lines.push_str(&object.to_string());
                 lines.push('\n');

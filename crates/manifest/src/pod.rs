@@ -76,23 +76,9 @@ impl PodManifest {
         None
     }
 
-    /// The place to show for a message about a path of the pod: a scalar itself; of anything bigger, or anything that
-    /// is missing, the key or first line that stands for it.
+    /// The place to show for a message about a path of the pod; see [`Origin::point`].
     pub fn point(&self, path: &FieldPath) -> Span {
-        let Some(walk) = self.walk(path) else {
-            return self.origin.object.head();
-        };
-        match (&walk.node.value, walk.key) {
-            (Value::Scalar(_), _) if walk.steps == path.0.len() && !walk.node.span.is_empty() => {
-                walk.node.head()
-            }
-            (_, Some(key)) => key,
-            // A list entry of many lines is best known by its name.
-            _ => match walk.node.entry("name") {
-                Some(name) if walk.node.alias.is_none() => name.value.head(),
-                _ => walk.node.head(),
-            },
-        }
+        self.origin.point(path)
     }
 
     /// The path from the document's root to a place in the pod, as the editor needs it.
@@ -108,21 +94,46 @@ impl PodManifest {
     }
 
     fn walk(&self, path: &FieldPath) -> Option<Walk<'_>> {
-        let template = self.origin.object.at(&self.origin.template_path);
+        self.origin.walk(path)
+    }
+}
+
+impl Origin {
+    /// The place to show for a message about a path of the pod: a scalar itself; of anything bigger, or anything that
+    /// is missing, the key or first line that stands for it.
+    pub fn point(&self, path: &FieldPath) -> Span {
+        let Some(walk) = self.walk(path) else {
+            return self.object.head();
+        };
+        match (&walk.node.value, walk.key) {
+            (Value::Scalar(_), _) if walk.steps == path.0.len() && !walk.node.span.is_empty() => {
+                walk.node.head()
+            }
+            (_, Some(key)) => key,
+            // A list entry of many lines is best known by its name.
+            _ => match walk.node.entry("name") {
+                Some(name) if walk.node.alias.is_none() => name.value.head(),
+                _ => walk.node.head(),
+            },
+        }
+    }
+
+    fn walk(&self, path: &FieldPath) -> Option<Walk<'_>> {
+        let template = self.object.at(&self.template_path);
         // A pod of a Job has the Job's name and namespace: point there, the template has none.
         let of_owner = matches!(
             path.0.as_slice(),
             [Segment::Field(meta), Segment::Field(name)] if meta == "metadata" && (name == "name" || name == "namespace")
         );
         match template {
-            Some(template) if of_owner && template.at(path).is_none() => Some(self.origin.object.walk(path)),
+            Some(template) if of_owner && template.at(path).is_none() => Some(self.object.walk(path)),
             Some(template) => {
                 let walk = template.walk(path);
                 if walk.steps > 0 || path.0.is_empty() {
                     return Some(walk);
                 }
                 // Not even `spec` is there: the template's own key is the nearest thing.
-                let whole = self.origin.object.walk(&self.origin.template_path);
+                let whole = self.object.walk(&self.template_path);
                 Some(Walk { node: whole.node, key: whole.key, steps: 0 })
             }
             None => None,

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_agent::{Format, Output, PlannedPod, RunOptions, Work};
-use outrigger_lifecycle::{FeatureGates, Severity, plan};
-use outrigger_manifest::{Manifest, SourceFile, Workload, render};
+use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Severity, plan};
+use outrigger_manifest::{Diagnostic, Manifest, SourceFile, Span, Workload, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
+use outrigger_runtime::doctor;
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
 use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy, Runtime, RuntimeError};
 
@@ -35,7 +36,8 @@ The first Ctrl-C stops the pods gracefully and in order, the second at once, the
 closed, unless nohup says otherwise.
 
 Exit codes: 0 everything succeeded, the first failing main container's code when a pod failed (of a Job: the last failed
-pod's), 2 wrong usage or a bad manifest, 125 a failure of outrigger itself, 130 or 143 after an interrupt.")]
+pod's), 2 wrong usage or a bad manifest, 125 a failure of outrigger itself, 130 after SIGINT (Ctrl-C), 143 after SIGTERM, 129
+after SIGHUP (the terminal was closed).")]
 pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
@@ -148,9 +150,9 @@ fn published(text: &str) -> Result<PublishedPort, String> {
 pub(crate) fn main(mut args: Args) -> ExitCode {
     let keeps_events = args.events.is_some();
     let recording = args.timeline.take().map(|target| timeline::Recording::new(target, &mut args.events));
-    let quiet = args.quiet;
-    let result = execute(args, keeps_events);
-    let drawn = recording.map_or(Ok(()), |recording| recording.draw(quiet)).map_err(Failure::Own);
+    let picture = recording.as_ref().map(|recording| recording.path().to_owned());
+    let result = execute(args, keeps_events, picture);
+    let drawn = recording.map_or(Ok(()), |recording| recording.draw()).map_err(Failure::Own);
     // How the pods ended matters more than their picture.
     match (result, drawn) {
         (Ok(0), Err(failure)) => outcome::exit_code(Err(failure)),
@@ -164,7 +166,7 @@ pub(crate) fn main(mut args: Args) -> ExitCode {
     }
 }
 
-fn execute(args: Args, keeps_events: bool) -> Result<u8, Failure> {
+fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u8, Failure> {
     let work = work(&args)?;
     if !args.publish.is_empty() && work.pods.len() > 1 {
         let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pods.len());
@@ -172,6 +174,13 @@ fn execute(args: Args, keeps_events: bool) -> Result<u8, Failure> {
     }
     if args.cri_endpoint.is_some() && args.runtime != RuntimeArg::Cri {
         return Err(Failure::Input(anyhow!("--cri-endpoint needs --runtime cri")));
+    }
+    if args.runtime == RuntimeArg::Embedded {
+        // Before anything else: nobody should look for another state directory when it takes root.
+        EmbeddedRuntime::may_run().map_err(|e| Failure::Own(e.into()))?;
+        if !args.quiet {
+            terminal::eprint(&render(&idle_limits(&work), &work.sources, true));
+        }
     }
     let state_dir = state_dir(&args.state_dir)?;
     let options = RunOptions {
@@ -200,7 +209,8 @@ fn execute(args: Args, keeps_events: bool) -> Result<u8, Failure> {
     };
     let output = Output::new(format, args.quiet, is_many(&work), terminal::colors())?;
     let events = options.events.as_ref().filter(|_| keeps_events);
-    for (what, path) in [("events", events), ("status", options.status.as_ref())] {
+    let files = [("timeline", picture.as_ref()), ("events", events), ("status", options.status.as_ref())];
+    for (what, path) in files {
         path.into_iter().for_each(|path| output.mention(what, path));
     }
     show_warnings(args.quiet, &output);
@@ -299,7 +309,7 @@ fn work(args: &Args) -> Result<Work, Failure> {
             }
         }
     }
-    Ok(Work { pods: planned, workloads: manifest.workloads, companions: manifest.companions })
+    Ok(Work { pods: planned, workloads: manifest.workloads, companions: manifest.companions, sources })
 }
 
 fn warn_or_refuse(
@@ -317,6 +327,39 @@ fn warn_or_refuse(
         terminal::eprint(&render(&diagnostics, sources, true));
     }
     Ok(())
+}
+
+/// Warns of limits that this machine does not let anybody set.
+fn idle_limits(work: &Work) -> Vec<Diagnostic> {
+    let mut limited = Vec::new();
+    for pod in work.pods.iter().filter(|p| p.manifest.origin.replica == 0) {
+        let Some(spec) = &pod.manifest.input.pod.spec else { continue };
+        let inits = spec.init_containers.iter().flatten().enumerate().map(|(i, c)| (List::Init, i, c));
+        let mains = spec.containers.iter().enumerate().map(|(i, c)| (List::Main, i, c));
+        for (list, index, c) in inits.chain(mains) {
+            let limits = c.resources.as_ref().and_then(|r| r.limits.as_ref());
+            if limits.is_some_and(|l| l.contains_key("cpu") || l.contains_key("memory")) {
+                let path = ContainerRef { list, index }.path().field("resources").field("limits");
+                limited.push((c.name.clone(), pod.manifest.point(&path)));
+            }
+        }
+    }
+    if limited.is_empty() {
+        return Vec::new();
+    }
+    let cgroups = doctor::cgroups_here();
+    if cgroups.level == doctor::Level::Ok {
+        return Vec::new();
+    }
+    let warning = |(name, span): (String, Span)| {
+        let text = format!("the limits of `{name}` do not apply on this machine (cgroups {})", cgroups.found);
+        let warning = Diagnostic::warning(span, text);
+        match cgroups.remedy {
+            Some(remedy) => warning.hint(remedy),
+            None => warning,
+        }
+    };
+    limited.into_iter().map(warning).collect()
 }
 
 /// The state directory, made if missing, without symbolic links.

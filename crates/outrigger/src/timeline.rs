@@ -145,8 +145,13 @@ impl Recording {
         Recording { events: events.clone(), target, passing }
     }
 
-    /// Draws what happened, if anything did.
-    pub(crate) fn draw(&self, quiet: bool) -> anyhow::Result<()> {
+    /// Where the picture will be.
+    pub(crate) fn path(&self) -> &Path {
+        &self.target.path
+    }
+
+    /// Draws what happened, if anything did. The run's summary has said where.
+    pub(crate) fn draw(&self) -> anyhow::Result<()> {
         let text = match std::fs::read_to_string(&self.events) {
             // It was not even begun; whoever refused says why.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -161,10 +166,6 @@ impl Recording {
         }
         let path = self.target.path.display();
         let drawn = draw(&read_events(&text)?, self.target.picture, Scale::Compressed)?;
-        std::fs::write(&self.target.path, drawn).with_context(|| format!("cannot write {path}"))?;
-        if !quiet {
-            terminal::note(&format!("the timeline is in {path}"));
-        }
-        Ok(())
+        std::fs::write(&self.target.path, drawn).with_context(|| format!("cannot write {path}"))
     }
 }

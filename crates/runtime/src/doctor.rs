@@ -3,6 +3,7 @@
 //! Everything that is made for a try is made in namespaces of a thread that ends with it, or is removed at once: the
 //! machine is left as it was.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use rustix::thread::UnshareFlags;
 use serde::Serialize;
 
 use crate::cri::{CriConfig, CriRuntime};
+use crate::embedded::errno_text;
 
 /// The oldest kernel that has all the calls the embedded runtime makes (mount_setattr came last).
 const KERNEL_MIN: (u32, u32) = (5, 12);
@@ -20,6 +22,9 @@ const KERNEL_MIN: (u32, u32) = (5, 12);
 const DISK_FAIL: u64 = 64 << 20;
 /// Less free space than this is soon used up.
 const DISK_WARN: u64 = 1 << 30;
+
+/// What to do where nothing is wrong with the machine.
+const AS_ROOT: &str = "run it as root, for example with sudo";
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -66,7 +71,7 @@ impl Finding {
 pub async fn examine(state_dir: &Path) -> Vec<Finding> {
     let place = existing(state_dir);
     let mut all = vec![kernel(&rustix::system::uname().release().to_string_lossy()), root()];
-    all.push(cgroups(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()));
+    all.push(cgroups_here());
     all.push(overlay(&place));
     all.push(namespaces());
     all.push(seccomp());
@@ -100,16 +105,30 @@ fn kernel(release: &str) -> Finding {
 }
 
 fn root() -> Finding {
+    let powers = rustix::thread::capabilities(None);
+    let may = powers.is_ok_and(|p| p.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN));
     match rustix::process::geteuid() {
-        uid if uid.is_root() => {
+        uid if uid.is_root() && may => {
             finding("privileges", Level::Ok, "root", "may make namespaces, mounts and cgroups")
         }
+        uid if uid.is_root() => finding(
+            "privileges",
+            Level::Fail,
+            "root without CAP_SYS_ADMIN",
+            "namespaces, mounts and cgroups take that capability",
+        )
+        .remedy("inside a container, make that a privileged one"),
         uid => {
             let found = format!("user {}", uid.as_raw());
             finding("privileges", Level::Fail, found, "namespaces, mounts and cgroups take root")
-                .remedy("run it as root, for example with sudo")
+                .remedy(AS_ROOT)
         }
     }
+}
+
+/// Whether limits of containers apply on this machine.
+pub fn cgroups_here() -> Finding {
+    cgroups(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
 fn cgroups(mountinfo: &str) -> Finding {
@@ -132,15 +151,19 @@ fn cgroups(mountinfo: &str) -> Finding {
                 .remedy("mount them: mount -t cgroup2 none /sys/fs/cgroup");
         }
     };
-    let refused: Vec<String> = unified
-        .iter()
-        .chain(&v1)
-        .filter_map(|dir| Some(format!("{} ({})", dir.display(), writable(dir).err()?)))
-        .collect();
+    // By what the kernel says: most often that is the same for all of them.
+    let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for dir in unified.iter().chain(&v1) {
+        if let Err(error) = writable(dir) {
+            refused.entry(errno_text(&error)).or_default().push(dir.display().to_string());
+        }
+    }
     if refused.is_empty() {
         return finding("cgroups", Level::Ok, format!("{found}, writable"), "limits of containers apply");
     }
-    let means = format!("limits of containers do not apply in {}", refused.join(", "));
+    let refused: Vec<String> =
+        refused.iter().map(|(why, dirs)| format!("{why} in {}", dirs.join(", "))).collect();
+    let means = format!("limits of containers do not apply: {}", refused.join("; "));
     finding("cgroups", Level::Warn, format!("{found}, not writable"), means)
         .remedy("run as root, and in a container with /sys/fs/cgroup mounted writable")
 }
@@ -178,10 +201,13 @@ fn overlay(place: &Path) -> Finding {
         Err(error) => finding(
             "overlayfs",
             Level::Warn,
-            format!("refused in {}: {error}", place.display()),
+            format!("refused in {}: {}", place.display(), errno_text(&error)),
             "every container gets a copy of its image: slower, and more space is used",
         )
-        .remedy("choose a --state-dir on a file system such as ext4 or xfs, not itself an overlay; load the module with modprobe overlay"),
+        .remedy(match error.kind() {
+            io::ErrorKind::PermissionDenied => AS_ROOT,
+            _ => "choose a --state-dir on a file system such as ext4, xfs or tmpfs, not itself an overlay; load the module with modprobe overlay",
+        }),
     }
 }
 
@@ -216,7 +242,7 @@ fn namespaces() -> Finding {
     ];
     let refused: Vec<String> = kinds
         .into_iter()
-        .filter_map(|(name, kind)| Some(format!("{name} ({})", apart(kind, || Ok(())).err()?)))
+        .filter_map(|(name, kind)| Some(format!("{name} ({})", errno_text(&apart(kind, || Ok(())).err()?))))
         .collect();
     if refused.is_empty() {
         let names: Vec<&str> = kinds.iter().map(|(name, _)| *name).collect();
@@ -263,10 +289,13 @@ fn network() -> Finding {
             "bridge and veth interfaces can be made",
             "pods get an address of their own",
         ),
-        Err(error) => finding("network", Level::Fail, error.to_string(), "pods get no address of their own")
-            .remedy(
-                "load the modules with modprobe bridge veth, or run with --network host or --network none",
-            ),
+        Err(error) => finding("network", Level::Fail, errno_text(&error), "pods get no address of their own")
+            .remedy(match error.kind() {
+                io::ErrorKind::PermissionDenied => AS_ROOT,
+                _ => {
+                    "load the modules with modprobe bridge veth, or run with --network host or --network none"
+                }
+            }),
     }
 }
 
@@ -315,10 +344,13 @@ fn forwarding() -> Finding {
         Err(error) => finding(
             "ip forwarding",
             Level::Warn,
-            format!("off, and cannot be switched on: {error}"),
+            format!("off, and cannot be switched on: {}", errno_text(&error)),
             "pods reach this machine and each other, and nothing beyond",
         )
-        .remedy("sysctl -w net.ipv4.ip_forward=1, or run with --network host"),
+        .remedy(match error.kind() {
+            io::ErrorKind::PermissionDenied => AS_ROOT,
+            _ => "sysctl -w net.ipv4.ip_forward=1, or run with --network host",
+        }),
     }
 }
 

@@ -14,8 +14,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use outrigger_runtime::Sandbox;
-use outrigger_runtime::embedded::network::connect_tcp;
+use outrigger_runtime::embedded::network::{Listener, connect_tcp, listening};
 use tokio::net::TcpStream;
+
+/// Open ports of a pod that are named.
+const PORTS_NAMED_MAX: usize = 6;
 
 /// Where a pod listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +57,14 @@ impl Reach {
                 Err(e) => last = e,
             }
         }
+        // Where the pod does listen is what people need to know then.
+        if last.kind() == io::ErrorKind::ConnectionRefused
+            && host.is_none_or(str::is_empty)
+            && let Some(netns) = &self.netns
+            && let Ok(open) = listening(Some(netns)).await
+        {
+            last = io::Error::new(last.kind(), instead(port, &open));
+        }
         Err(last)
     }
 }
@@ -73,10 +84,29 @@ pub(crate) fn port(container: &Container, written: &IntOrString) -> Result<u16, 
     u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| format!("{number} is not a port"))
 }
 
+/// Where a pod listens that does not on the port it was asked at.
+fn instead(port: u16, open: &[Listener]) -> String {
+    let mut ports: Vec<u16> = open.iter().map(|l| l.address.port()).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    if let Some(hidden) = open.iter().find(|l| l.address.port() == port) {
+        return format!("the pod listens on {} only, not on its own address", hidden.address);
+    }
+    let named: Vec<String> = ports.iter().take(PORTS_NAMED_MAX).map(ToString::to_string).collect();
+    match (named.join(", "), ports.len() > PORTS_NAMED_MAX) {
+        (none, _) if none.is_empty() => "nothing in the pod listens on any port".to_owned(),
+        (named, false) => format!("the pod listens on {named}"),
+        (named, true) => format!("the pod listens on {named}, …"),
+    }
+}
+
 /// An error of the network in a few words.
 pub(crate) fn brief(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".into(),
+        io::ErrorKind::ConnectionRefused => match error.get_ref() {
+            Some(detail) => format!("connection refused, {detail}"),
+            None => "connection refused".into(),
+        },
         io::ErrorKind::ConnectionReset => "connection reset".into(),
         io::ErrorKind::TimedOut => "no connection in time".into(),
         io::ErrorKind::HostUnreachable => "host unreachable".into(),
@@ -110,6 +140,28 @@ mod tests {
         ];
         for (written, expected) in table {
             assert_eq!(port(&container, &written).ok(), expected, "{written:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_where_the_pod_listens() {
+        let open = |all: &[&str]| -> Vec<Listener> {
+            all.iter().map(|a| Listener { address: a.parse().unwrap(), inode: 1 }).collect()
+        };
+        let table: [(&[&str], &str); 4] = [
+            (&[], "nothing in the pod listens on any port"),
+            (&["0.0.0.0:9090", "[::]:8080", "0.0.0.0:8080"], "the pod listens on 8080, 9090"),
+            (
+                &["127.0.0.1:80", "0.0.0.0:8080"],
+                "the pod listens on 127.0.0.1:80 only, not on its own address",
+            ),
+            (
+                &["[::]:1", "[::]:2", "[::]:3", "[::]:4", "[::]:5", "[::]:6", "[::]:7"],
+                "the pod listens on 1, 2, 3, 4, 5, 6, …",
+            ),
+        ];
+        for (all, expected) in table {
+            assert_eq!(instead(80, &open(all)), expected, "{all:?}");
         }
     }
 

@@ -30,6 +30,9 @@ impl Size {
     }
 }
 
+/// With fewer lines than this, workloads are not named: pods matter more.
+const HEADED_MIN: usize = 6;
+
 /// Lines that say why something waits, where there is room.
 fn details_max(width: usize) -> usize {
     if width < 40 { 6 } else { 3 }
@@ -42,16 +45,32 @@ pub(crate) fn frame(pods: &[PodView], now: Time, size: Size) -> Vec<Line> {
         return Vec::new();
     }
     if let [pod] = pods {
-        return Block::new(pod, now, width).lines(lines_max);
+        let block = Block::new(pod, now, width);
+        let heading = pod.workload.as_ref().filter(|_| lines_max >= HEADED_MIN);
+        let mut lines: Vec<Line> =
+            heading.map(|name| Line::of(Paint::Bold, name).cut(width)).into_iter().collect();
+        lines.extend(block.lines(lines_max - lines.len()));
+        return lines;
     }
     many(pods, now, width, lines_max)
 }
 
-/// Every pod one line, as far as they fit, the others counted; then what room is left goes to whole pods.
+/// Every pod one line, as far as they fit, the others counted; then what room is left goes to whole pods. Pods of one
+/// workload stand together below its name, where there is room for that.
 fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line> {
     let blocks: Vec<Block<'_>> = pods.iter().map(|p| Block::new(p, now, width)).collect();
     let total = totals(&blocks, now).cut(width);
-    let room = lines_max - 1;
+    let mut groups: Vec<Option<&str>> = Vec::new();
+    for block in &blocks {
+        if !groups.contains(&block.view.workload.as_deref()) {
+            groups.push(block.view.workload.as_deref());
+        }
+    }
+    // Pods without one first: below another's name they would be taken for its own.
+    groups.sort_by_key(|group| group.is_some());
+    let named = groups.iter().flatten().count();
+    let headed = named > 0 && lines_max >= HEADED_MIN + 3 * named;
+    let room = lines_max - 1 - if headed { named } else { 0 };
     let shown = match blocks.len() <= room {
         true => blocks.len(),
         // One line is for those that are left out.
@@ -73,10 +92,17 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
     let mut lines = Vec::with_capacity(lines_max);
     // Pods that take one line each stand in columns.
     let names = picked.iter().map(|&i| columns(&blocks[i].view.name)).max().unwrap_or(0).min(width / 2);
-    for (block, height) in blocks.iter().zip(heights).filter(|(_, height)| *height > 0) {
-        match height {
-            1 => lines.push(block.one_line(names)),
-            _ => lines.extend(block.lines(height)),
+    for group in groups {
+        let of_group = |b: &&Block<'_>| b.view.workload.as_deref() == group;
+        if let Some(name) = group.filter(|_| headed) {
+            let words = tally(blocks.iter().filter(of_group).map(Block::word));
+            lines.push(Line::of(Paint::Bold, name).with(Paint::Dim, &format!("  {words}")).cut(width));
+        }
+        for (block, height) in blocks.iter().zip(&heights).filter(|(b, height)| of_group(b) && **height > 0) {
+            match height {
+                1 => lines.push(block.one_line(names)),
+                _ => lines.extend(block.lines(*height)),
+            }
         }
     }
     if !left_out.is_empty() && room > 0 {
@@ -89,6 +115,16 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
 
 /// `87 more running`, or `87 more: 80 running, 7 succeeded`.
 fn counted(words: impl Iterator<Item = &'static str>) -> String {
+    let words: Vec<&str> = words.collect();
+    let tally = tally(words.iter().copied());
+    match words.iter().all(|word| *word == words[0]) {
+        true if !words.is_empty() => format!("{} more {}", words.len(), words[0]),
+        _ => format!("{} more: {tally}", words.len()),
+    }
+}
+
+/// `80 running, 7 succeeded`.
+fn tally<'a>(words: impl Iterator<Item = &'a str>) -> String {
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for word in words {
         match counts.iter_mut().find(|(known, _)| *known == word) {
@@ -96,14 +132,8 @@ fn counted(words: impl Iterator<Item = &'static str>) -> String {
             None => counts.push((word, 1)),
         }
     }
-    let all: usize = counts.iter().map(|(_, count)| count).sum();
-    match counts.as_slice() {
-        [(word, count)] => format!("{count} more {word}"),
-        _ => {
-            let parts: Vec<String> = counts.iter().map(|(word, count)| format!("{count} {word}")).collect();
-            format!("{all} more: {}", parts.join(", "))
-        }
-    }
+    let parts: Vec<String> = counts.iter().map(|(word, count)| format!("{count} {word}")).collect();
+    parts.join(", ")
 }
 
 fn totals(blocks: &[Block<'_>], now: Time) -> Line {

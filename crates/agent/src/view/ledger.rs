@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use outrigger_lifecycle::{Plan, Role};
 use serde_json::Value;
 
+use super::words::lesson;
+
 /// Whom or what a container waits for, as far as it costs time before a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum On {
@@ -57,6 +59,8 @@ pub(crate) struct Account {
     pub(crate) grace_ms: Option<u64>,
     /// It had to be killed.
     pub(crate) was_killed: bool,
+    /// Why it was ended before the pod was, to follow "because".
+    pub(crate) ended_because: Option<String>,
 }
 
 /// The stop of a pod.
@@ -77,6 +81,8 @@ pub(crate) struct PodAccount {
     pub(crate) stop: Option<StopAccount>,
     /// Once it is over.
     pub(crate) phase: Option<String>,
+    /// What was to be learned from its failures.
+    pub(crate) lessons: Vec<String>,
     began: Option<u64>,
     last: u64,
 }
@@ -129,12 +135,14 @@ impl PodAccount {
             turn: None,
             grace_ms: None,
             was_killed: false,
+            ended_because: None,
         };
         PodAccount {
             name: name.to_owned(),
             containers: plan.containers.iter().map(account).collect(),
             stop: None,
             phase: None,
+            lessons: Vec::new(),
             began: None,
             last: 0,
         }
@@ -158,6 +166,7 @@ impl PodAccount {
 
     fn enter(&mut self, at: u64, entry: &Value) {
         self.pass(at);
+        self.lessons.extend(lesson(entry));
         let text = |key: &str| entry[key].as_str().unwrap_or_default();
         match entry["container"].as_str() {
             Some(name) => {
@@ -241,6 +250,9 @@ impl PodAccount {
                 c.restarts = entry["restarts"].as_u64().unwrap_or(c.restarts);
             }
             "started" => c.was_started = true,
+            "kill-begun" if entry["cause"] != "pod-stop" => {
+                c.ended_because = entry["message"].as_str().map(str::to_owned);
+            }
             "hook-started" if entry["hook"] != "postStart" && stopping => {
                 c.turn.get_or_insert(at);
             }

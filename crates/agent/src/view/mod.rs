@@ -32,6 +32,8 @@ pub(crate) use words::{Told, Weight, tell};
 #[derive(Debug, Clone)]
 pub(crate) struct PodView {
     pub(crate) name: Arc<str>,
+    /// What it came out of, `Job/report`; `None` for a pod that was written as one.
+    pub(crate) workload: Option<Arc<str>>,
     pub(crate) plan: Arc<Plan>,
     pub(crate) obs: Observation,
     /// Why containers wait.
@@ -47,6 +49,7 @@ impl PodView {
             obs: Observation::new(&plan, now),
             waits: Vec::new(),
             pulls: vec![None; plan.containers.len()],
+            workload: None,
             name,
             plan,
         }

@@ -10,6 +10,8 @@ use super::words::{signal, span};
 const PODS_MAX: usize = 8;
 /// Whom time was lost on: so many are named.
 const NAMED_MAX: usize = 3;
+/// What failures taught: so many are told again.
+const LESSONS_MAX: usize = 4;
 
 /// The summary of a run in lines of at most `width` columns, and where else it was written down.
 pub(crate) fn summary(ledger: &Ledger, written: &[(String, String)], width: usize) -> Vec<Line> {
@@ -90,11 +92,16 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
             lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Plain, &text).cut(width));
         }
     }
+    let indent = if width < 40 { 0 } else { 2 };
     if let Some(text) = grace(pod) {
-        let indent = if width < 40 { 0 } else { 2 };
         for text in wrap(&text, width.saturating_sub(indent), 6) {
             lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Plain, &text));
         }
+    }
+    // The lines they were told on may have scrolled away.
+    let told = pod.lessons.iter().take(LESSONS_MAX);
+    for text in told.flat_map(|text| wrap(text, width.saturating_sub(indent), 6)) {
+        lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Bold, &text));
     }
 }
 
@@ -111,7 +118,10 @@ fn verdict(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
     let failed = pod.phase.as_deref() == Some("Failed");
     let culprit = pod.culprit().filter(|_| failed);
     let culprit = culprit.map(|c| format!("`{}` ended with {}", c.name, how_ended(c).1));
-    let why = stopped.or(culprit).map_or(String::new(), |why| format!(": {why}"));
+    let ended = pod.containers.iter().filter(|c| failed && c.role == Role::Main);
+    let mut ended = ended.filter_map(|c| Some((&c.name, c.ended_because.as_ref()?)));
+    let ended = || ended.next().map(|(name, why)| format!("`{name}` was stopped because {why}"));
+    let why = stopped.or(culprit).or_else(ended).map_or(String::new(), |why| format!(": {why}"));
     let rest = format!("after {}{why}", span(pod.took_ms()));
     let below = match line.width() + 1 + columns(&rest) <= width {
         true => {

@@ -157,7 +157,8 @@ impl Play {
     }
 
     fn summary(&self) -> String {
-        let written = [("events".to_owned(), "/tmp/events.jsonl".to_owned())];
+        let written = [("timeline", "/tmp/run.svg"), ("events", "/tmp/events.jsonl")]
+            .map(|(what, path)| (what.to_owned(), path.to_owned()));
         let mut text = String::new();
         for columns in [20, 80, 160] {
             text.push_str(&format!("{}\n", ruler(columns)));
@@ -326,6 +327,57 @@ fn many_pods_are_counted() {
     for rows in 0..30 {
         assert!(frame(&pods, now, Size { columns: 30, rows }).len() < rows.max(1), "{rows}");
     }
+}
+
+#[test]
+fn workloads_stand_above_their_pods() {
+    let mut pods = Vec::new();
+    let mut now = Time(0);
+    for (name, workload) in [
+        ("report-x7k2p", Some("Job/report")),
+        ("web-0", Some("StatefulSet/web")),
+        ("report-ab3de", Some("Job/report")),
+        ("alone", None),
+    ] {
+        let mut play = if name == "web-0" { Play::new(job()) } else { Play::job_runs() };
+        if name == "report-x7k2p" {
+            for container in ["work", "proxy", "shipper"] {
+                play.exited(container, 0, None);
+            }
+        }
+        play.pass(1_000_000 + 5_000 - play.now.0);
+        (play.view.name, play.view.workload) = (name.into(), workload.map(Into::into));
+        now = play.now;
+        pods.push(play.view);
+    }
+    let mut text = frames(&pods, now, 40);
+    text.push_str("little room\n");
+    text.push_str(&frames(&pods, now, 14));
+    text.push_str("one pod\n");
+    text.push_str(&frames(&pods[1..2], now, 24));
+    insta::assert_snapshot!(text);
+    for rows in 0..40 {
+        for pods in [&pods[..], &pods[..1]] {
+            assert!(frame(pods, now, Size { columns: 50, rows }).len() < rows.max(1), "{rows}");
+        }
+    }
+}
+
+#[test]
+fn the_summary_repeats_what_was_to_be_learned() {
+    let mut play = Play::new(job());
+    play.pass(2_000);
+    let failed = json!({"container": "proxy", "event": "pull-failed", "error": "ErrImagePull", "message": "not found",
+        "manifest": "job.yaml:12", "hint": "check the spelling of the name and that the tag exists"});
+    play.ledger.enter(0, play.now.0, &failed);
+    let told = tell(&failed).expect("it is told");
+    assert_eq!(told.weight, Weight::Trouble);
+    assert_eq!(
+        told.lesson.as_deref(),
+        Some("job.yaml:12: check the spelling of the name and that the tag exists")
+    );
+    play.tell(Event::StopRequested { grace_ms: None });
+    insta::assert_snapshot!(play.summary());
 }
 
 #[test]

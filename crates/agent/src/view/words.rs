@@ -19,6 +19,14 @@ pub(crate) enum Weight {
 pub(crate) struct Told {
     pub(crate) weight: Weight,
     pub(crate) text: String,
+    /// What is to be learned from it.
+    pub(crate) lesson: Option<String>,
+}
+
+impl Told {
+    pub(crate) fn new(weight: Weight, text: String) -> Told {
+        Told { weight, text, lesson: None }
+    }
 }
 
 /// A length of time, to the millisecond while it is short.
@@ -60,10 +68,30 @@ pub(crate) fn signal(number: i64) -> String {
 /// Tells an entry, given as the JSON object of the events file. `None` for entries that say nothing a neighbour does
 /// not say better.
 pub(crate) fn tell(entry: &Value) -> Option<Told> {
+    let mut told = tell_event(entry)?;
+    if let Some(lesson) = lesson(entry) {
+        told.weight = Weight::Trouble;
+        told.lesson = Some(lesson);
+    }
+    Some(told)
+}
+
+/// What an entry teaches: where the manifest asks for what went wrong, and what to do. `job.yaml:12: check the name`.
+pub(crate) fn lesson(entry: &Value) -> Option<String> {
     let e = Entry(entry);
-    let routine = |text: String| Some(Told { weight: Weight::Routine, text });
-    let news = |text: String| Some(Told { weight: Weight::News, text });
-    let trouble = |text: String| Some(Told { weight: Weight::Trouble, text });
+    match (e.text("manifest"), e.text("hint")) {
+        ("", "") => None,
+        ("", hint) => Some(hint.to_owned()),
+        (place, "") => Some(format!("see {place}")),
+        (place, hint) => Some(format!("{place}: {hint}")),
+    }
+}
+
+fn tell_event(entry: &Value) -> Option<Told> {
+    let e = Entry(entry);
+    let routine = |text: String| Some(Told::new(Weight::Routine, text));
+    let news = |text: String| Some(Told::new(Weight::News, text));
+    let trouble = |text: String| Some(Told::new(Weight::Trouble, text));
     match e.text("event") {
         "sandbox-creating" => match e.number("attempt") {
             Some(n) if n > 0 => news(format!("makes its sandbox again (number {})", n + 1)),
@@ -85,6 +113,8 @@ pub(crate) fn tell(entry: &Value) -> Option<Told> {
         "image-changed" => news("has a new image".to_owned()),
         // The pod says so once, for all.
         "waiting" if e.text("for") == "sandbox" => None,
+        // The failure itself has just said why, and when the next try is.
+        "waiting" if matches!(e.text("for"), "image-retry" | "start-retry") => None,
         "waiting" => match e.text("for") {
             "back-off" => news(e.text("text").to_owned()),
             _ => routine(e.text("text").to_owned()),
@@ -147,7 +177,7 @@ pub(crate) fn tell(entry: &Value) -> Option<Told> {
 fn starting(e: Entry<'_>) -> Option<Told> {
     if let Some(restarts) = e.number("restarts") {
         let text = format!("starts again (restart {restarts})");
-        return Some(Told { weight: Weight::News, text });
+        return Some(Told::new(Weight::News, text));
     }
     let opened = &e.0["opened_last"];
     let text = match (opened["container"].as_str(), opened["need"].as_str()) {
@@ -156,7 +186,7 @@ fn starting(e: Entry<'_>) -> Option<Told> {
         (Some(name), Some(need)) => format!("starts now that `{name}` is {need}"),
         _ => "starts".to_owned(),
     };
-    Some(Told { weight: Weight::Routine, text })
+    Some(Told::new(Weight::Routine, text))
 }
 
 fn probe(e: Entry<'_>) -> Option<Told> {
@@ -164,7 +194,7 @@ fn probe(e: Entry<'_>) -> Option<Told> {
     if e.text("outcome") == "success" {
         // Startup and readiness are told by what follows from them.
         let text = format!("{kind} probe passes");
-        return (kind == "liveness").then_some(Told { weight: Weight::Routine, text });
+        return (kind == "liveness").then_some(Told::new(Weight::Routine, text));
     }
     let (count, of) = (e.number("counted").or(e.number("failures")), e.number("threshold"));
     let mut text = match (count, of) {
@@ -176,7 +206,7 @@ fn probe(e: Entry<'_>) -> Option<Told> {
     }
     let turned = e.text("verdict") == "failure";
     let weight = if turned && kind != "readiness" { Weight::Trouble } else { Weight::Routine };
-    Some(Told { weight, text })
+    Some(Told::new(weight, text))
 }
 
 fn exited(e: Entry<'_>) -> Option<Told> {
@@ -195,7 +225,7 @@ fn exited(e: Entry<'_>) -> Option<Told> {
     // One that was told to go may say so in its code.
     let expected = code == 0 || !e.text("killed_for").is_empty();
     let weight = if expected && e.text("reason") != "OOMKilled" { Weight::News } else { Weight::Trouble };
-    Some(Told { weight, text })
+    Some(Told::new(weight, text))
 }
 
 fn stop_begun(e: Entry<'_>) -> Option<Told> {
@@ -210,7 +240,7 @@ fn stop_begun(e: Entry<'_>) -> Option<Told> {
         "completed" | "deleted" => format!("{why} and stops what is left, within {grace}"),
         _ => format!("stops within {grace}: {why}"),
     };
-    Some(Told { weight, text })
+    Some(Told::new(weight, text))
 }
 
 /// An entry as it stands in an events file.

@@ -51,6 +51,7 @@ impl Running {
             board: Board::new(options.status.as_deref(), true),
             roster: Roster::default(),
             news: None,
+            lessons: Default::default(),
         };
         let (orders, stop) = watch::channel(StopOrder::default());
         let companions = Arc::new(Companions::default());

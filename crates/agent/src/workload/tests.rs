@@ -49,6 +49,7 @@ impl Bench {
             board: Board::new(options.status.as_deref(), false),
             roster: Default::default(),
             news: None,
+            lessons: Default::default(),
         };
         let clock = Clock::start();
         let controllers = controllers(planned.collect(), manifest.workloads, clock.now());

@@ -51,5 +51,5 @@ pub(super) fn tell(entry: &Value) -> Told {
         "job-failed" => (Weight::Trouble, format!("has failed: {}: {}", text("reason"), text("message"))),
         other => (Weight::Routine, other.to_owned()),
     };
-    Told { weight, text: sentence }
+    Told::new(weight, sentence)
 }

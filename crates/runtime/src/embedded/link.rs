@@ -400,7 +400,7 @@ async fn write_all(stream: Arc<UnixStream>, mut queue: mpsc::UnboundedReceiver<O
 }
 
 /// What a machine refuses one container it refuses all of them.
-fn warn_once(text: String) {
+pub(super) fn warn_once(text: String) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut said = lock(&SAID);
     if said.len() < WARNINGS_MAX && !said.contains(&text) {

@@ -37,3 +37,4 @@ mod sys;
 pub(crate) use container::signal::number as signal_number;
 pub use runtime::{Adopted, EmbeddedConfig, EmbeddedRuntime};
 pub use shim::shim_main;
+pub(crate) use sys::errno_text;

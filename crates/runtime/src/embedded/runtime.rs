@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::thread::CapabilitySet;
+
 use super::cgroup::{self, Hierarchies};
 use super::container::signal;
 use super::fault::Fault;
@@ -75,12 +77,7 @@ impl EmbeddedRuntime {
     /// # Errors
     /// Not running as root, no shim command, or no access to the state directory.
     pub fn new(config: EmbeddedConfig) -> Result<Self, RuntimeError> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(RuntimeError::Config(
-                "the embedded runtime needs root: run outrigger as root (sudo), or use --runtime cri"
-                    .to_owned(),
-            ));
-        }
+        EmbeddedRuntime::may_run()?;
         let Some(program) = config.shim_command.first() else {
             return Err(RuntimeError::Config("the shim command is empty".to_owned()));
         };
@@ -96,6 +93,35 @@ impl EmbeddedRuntime {
             containers: Mutex::default(),
             sandboxes: Mutex::default(),
         })
+    }
+
+    /// Whether this process may make containers at all. Asked before anything else, so that nobody is sent after what
+    /// would not help.
+    ///
+    /// # Errors
+    /// It is not root, or root without the powers.
+    pub fn may_run() -> Result<(), RuntimeError> {
+        let uid = rustix::process::geteuid();
+        let refused = |what: String| {
+            Err(RuntimeError::Config(format!(
+                "{what}; or have a container runtime of this machine run the pods with --runtime cri \
+                 (`outrigger doctor` says what this machine can do)"
+            )))
+        };
+        if !uid.is_root() {
+            return refused(format!(
+                "running containers takes root, and this is user {}: run it with sudo",
+                uid.as_raw()
+            ));
+        }
+        let powers = rustix::thread::capabilities(None);
+        match powers.is_ok_and(|p| p.effective.contains(CapabilitySet::SYS_ADMIN)) {
+            true => Ok(()),
+            false => refused(
+                "this is root without CAP_SYS_ADMIN, which namespaces and mounts take: inside a container, make that a privileged one"
+                    .to_owned(),
+            ),
+        }
     }
 
     /// Directory of a pod: what [`SandboxSpec::pod_dir`] must be for [`EmbeddedRuntime::clean_orphans`] to find it.

@@ -13,7 +13,7 @@ use rustix::mount::{MountFlags, mount, mount_bind};
 use super::cgroup::{self, Hierarchies};
 use super::fault::{Context, Fault};
 use super::protocol::{ProcessRecord, SandboxState};
-use super::{layout, sys};
+use super::{layout, link, sys};
 use crate::{NetworkMode, SandboxSpec};
 
 /// Makes the namespaces, /dev/shm and cgroup of a sandbox. Blocks; runs on a thread of its own.
@@ -58,7 +58,7 @@ pub(crate) fn create(
     }
     pin_namespaces(&state, spec)?;
     for warning in cgroup::prepare_sandbox(hierarchies, &spec.id.0, &spec.resources) {
-        tracing::warn!(pod = %state.pod, "{warning}");
+        link::warn_once(warning);
     }
     if spec.share_pid && !spec.host_pid {
         state.pid = Some(dir.join("ns/pid"));

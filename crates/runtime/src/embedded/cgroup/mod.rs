@@ -176,7 +176,7 @@ impl Prepared {
                     }
                     prepared.unified = Some(dir);
                 }
-                Err(error) => prepared.warn(&format!("no cgroup in {}", root.display()), &error),
+                Err(error) => prepared.warnings.push(no_cgroup(root, &error)),
             }
         }
 
@@ -297,7 +297,7 @@ pub(crate) fn prepare_sandbox(
     if let Some(root) = &hierarchies.unified {
         let dir = root.join(&path);
         if let Err(error) = fs::create_dir_all(&dir) {
-            warnings.push(format!("no cgroup in {}: {}", root.display(), sys::errno_text(&error)));
+            warnings.push(no_cgroup(root, &error));
         } else if limits::needs_v2(resources) {
             let wanted: Vec<&str> = limits::CONTROLLERS_V2
                 .into_iter()
@@ -322,6 +322,11 @@ pub(crate) fn prepare_sandbox(
         }
     }
     warnings
+}
+
+fn no_cgroup(root: &Path, error: &io::Error) -> String {
+    let (root, error) = (root.display(), sys::errno_text(error));
+    format!("containers get no cgroup of their own in {root}: {error}; `outrigger doctor` says what to do")
 }
 
 fn processes(dir: &Path) -> Vec<i32> {
@@ -354,7 +359,8 @@ fn remove_tree(dir: &Path) -> bool {
     }
     match fs::remove_dir(dir) {
         Ok(()) => true,
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
+        // Where nothing can be written the kernel says so before it looks whether there is anything to remove.
+        Err(error) => error.kind() == io::ErrorKind::NotFound || !dir.exists(),
     }
 }
 

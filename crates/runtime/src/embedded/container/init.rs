@@ -30,6 +30,8 @@ pub(crate) const START: u8 = b's';
 pub(crate) enum FromInit {
     /// Everything is in place. Comes with the outer end of the terminal when there is one.
     Ready(User),
+    /// It is done otherwise than asked; more follows.
+    Warning(String),
     /// It could not be done.
     Failed(Fault),
 }
@@ -63,6 +65,13 @@ impl Init<'_> {
         sys::exit_now(128)
     }
 
+    /// Has the shim tell something; whether it does changes nothing.
+    fn warn(&self, text: String) {
+        if let Ok(message) = serde_json::to_vec(&FromInit::Warning(text)) {
+            let _ = socket::send(self.shim.as_fd(), &message, None);
+        }
+    }
+
     fn build_and_exec(&self) -> Result<std::convert::Infallible, Fault> {
         let config = self.config;
         let spec = &config.spec;
@@ -79,7 +88,7 @@ impl Init<'_> {
         let volumes = mounts::open_volumes(&spec.mounts)?;
         let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", slave).creating(|| "cannot separate the mounts from the host's")?;
-        let path = rootfs::mount_rootfs(&config.dir, &spec.image.layers)?;
+        let path = rootfs::mount_rootfs(&config.dir, &spec.image.layers, |text| self.warn(text))?;
         let root = Root::new(layout::open_dir(&path).creating(|| format!("cannot open {}", path.display()))?);
         let user = user::resolve(spec, &root, &config.sandbox.pod)?;
         mounts::mount_kernel_filesystems(&root, privileged)?;

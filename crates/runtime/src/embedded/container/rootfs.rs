@@ -12,6 +12,7 @@ use rustix::mount::{
 
 use super::copy::copy_layers;
 use crate::embedded::fault::{Context, Fault};
+use crate::embedded::sys::errno_text;
 
 /// Where a container's own layer is in its directory.
 pub(crate) const FS: &str = "fs";
@@ -20,8 +21,12 @@ pub(crate) const FS: &str = "fs";
 const OPTIONS_MAX: usize = 4000;
 
 /// Mounts the container's root file system in the caller's own mount namespace and returns where: over the container's
-/// directory, so that no other one has to be made and removed for it.
-pub(super) fn mount_rootfs(dir: &Path, layers: &[PathBuf]) -> Result<PathBuf, Fault> {
+/// directory, so that no other one has to be made and removed for it. `warn` is told before something slow begins.
+pub(super) fn mount_rootfs(
+    dir: &Path,
+    layers: &[PathBuf],
+    warn: impl FnOnce(String),
+) -> Result<PathBuf, Fault> {
     if layers.is_empty() {
         return Err(Fault::create("the image has no layers: there is nothing to run"));
     }
@@ -37,6 +42,14 @@ pub(super) fn mount_rootfs(dir: &Path, layers: &[PathBuf]) -> Result<PathBuf, Fa
     }
     let Err(refused) = overlay.mount(dir) else { return Ok(dir.to_owned()) };
     let target = own.join("rootfs");
+    // The container's own name is left out: what is refused here is refused to all, and told once.
+    let place = dir.ancestors().nth(4).unwrap_or(dir);
+    warn(format!(
+        "overlayfs is refused in {} ({}): every container gets a copy of its whole image, which takes time and space; \
+         choose a --state-dir on ext4, xfs or tmpfs, and see `outrigger doctor`",
+        place.display(),
+        errno_text(&refused)
+    ));
     let copied = fs::create_dir_all(&target).and_then(|()| copy_layers(layers, &target));
     copied.map_err(|error| {
         Fault::create(format!("overlayfs is refused ({refused}), and copying the image failed: {error}"))

@@ -92,8 +92,7 @@ fn refused(port: &PublishedPort, error: &io::Error) -> RuntimeError {
     let ip = port.host.ip();
     RuntimeError::Create(match error.kind() {
         io::ErrorKind::AddrInUse => format!(
-            "host port {number} is already in use: {protocol} {ip} cannot be opened for pod port {}; \
-             stop what listens there or publish another port",
+            "host port {number} is already in use: {protocol} {ip} cannot be opened for pod port {}",
             port.pod_port
         ),
         io::ErrorKind::PermissionDenied => {

@@ -13,6 +13,7 @@
 mod enter;
 mod forward;
 mod link;
+mod listen;
 mod nat;
 mod netlink;
 mod subnet;
@@ -21,6 +22,7 @@ mod tests;
 
 pub use enter::{connect_tcp, socket_in};
 pub use forward::Forwarders;
+pub use listen::{Listener, listening, listening_here};
 pub use subnet::Subnet;
 
 use std::fs::File;

@@ -151,13 +151,16 @@ impl Container {
         }
         self.tell(IN_CGROUPS);
         let mut fds = Vec::new();
-        self.user = match self.listen(&mut fds)? {
-            Some(FromInit::Ready(user)) => user,
-            Some(FromInit::Failed(fault)) => return Err(fault),
-            None => {
-                return Err(Fault::create(
-                    "the container's first process ended while the container was made",
-                ));
+        self.user = loop {
+            match self.listen(&mut fds)? {
+                Some(FromInit::Ready(user)) => break user,
+                Some(FromInit::Warning(text)) => warn(text),
+                Some(FromInit::Failed(fault)) => return Err(fault),
+                None => {
+                    return Err(Fault::create(
+                        "the container's first process ended while the container was made",
+                    ));
+                }
             }
         };
         let what = || "cannot read the container's output";
@@ -188,7 +191,9 @@ impl Container {
                 Ok(())
             }
             Some(FromInit::Failed(fault)) => Err(fault),
-            Some(FromInit::Ready(_)) => Err(Fault::other("the container's first process said Ready twice")),
+            Some(FromInit::Ready(_) | FromInit::Warning(_)) => {
+                Err(Fault::other("the container's first process went on after it was ready"))
+            }
         }
     }
 

@@ -1,0 +1,128 @@
+//! What a failure teaches: where the manifest asks for what went wrong, and what to do about it.
+//!
+//! The pod and a trace entry go in, a place and a sentence come out; both become fields of the entry, so that the
+//! terminal, the events file and the closing summary say the same.
+
+mod image;
+mod port;
+mod probe;
+mod program;
+mod references;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outrigger_lifecycle::trace::Entry;
+use outrigger_lifecycle::{FieldPath, Plan};
+use outrigger_manifest::{Origin, SourceFile};
+use serde_json::Value;
+
+use crate::pod::PodContext;
+
+/// What is to be learned from one failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lesson {
+    /// The place in the pod; `None` if no line of the manifest is behind it.
+    path: Option<FieldPath>,
+    /// What to do. Empty where the message says it all and only the place is missing.
+    hint: String,
+}
+
+impl Lesson {
+    fn at(path: FieldPath, hint: impl Into<String>) -> Lesson {
+        Lesson { path: Some(path), hint: hint.into() }
+    }
+
+    fn nowhere(hint: impl Into<String>) -> Lesson {
+        Lesson { path: None, hint: hint.into() }
+    }
+}
+
+/// The lessons of a run: each is taught once, however many pods and restarts meet the failure.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lessons {
+    sources: Arc<[SourceFile]>,
+    taught: Arc<Mutex<BTreeSet<(String, String)>>>,
+    /// Where the pod was written.
+    origin: Option<Arc<Origin>>,
+}
+
+impl Lessons {
+    pub(crate) fn new(sources: Vec<SourceFile>) -> Lessons {
+        Lessons { sources: sources.into(), ..Lessons::default() }
+    }
+
+    /// The lessons of one pod.
+    pub(crate) fn of(&self, origin: &Origin) -> Lessons {
+        Lessons { origin: Some(Arc::new(origin.clone())), ..self.clone() }
+    }
+
+    /// Adds to an entry what it teaches, if it does and nobody has been taught it yet: `manifest`, the file and line, and
+    /// `hint`.
+    pub(crate) fn teach(&self, pod: &PodContext, plan: &Plan, entry: &Entry, object: &mut Value) {
+        let Some(lesson) = lesson(pod, plan, entry) else { return };
+        let place = lesson.path.as_ref().and_then(|path| self.place(path)).unwrap_or_default();
+        let mut taught = self.taught.lock().unwrap_or_else(PoisonError::into_inner);
+        if (place.is_empty() && lesson.hint.is_empty())
+            || !taught.insert((place.clone(), lesson.hint.clone()))
+        {
+            return;
+        }
+        for (key, value) in [("manifest", place), ("hint", lesson.hint)] {
+            if !value.is_empty() {
+                object[key] = value.into();
+            }
+        }
+    }
+
+    /// `FILE:LINE` of a place in the pod.
+    fn place(&self, path: &FieldPath) -> Option<String> {
+        let span = self.origin.as_ref()?.point(path);
+        let source = self.sources.get(span.file)?;
+        Some(format!("{}:{}", source.name, source.position(span.start).line))
+    }
+}
+
+fn lesson(pod: &PodContext, plan: &Plan, entry: &Entry) -> Option<Lesson> {
+    let Some(index) = entry.container else {
+        return match entry.event {
+            "sandbox-failed" => sandbox(pod, plan, entry.text("message")?),
+            _ => None,
+        };
+    };
+    let (container, path) = (&pod.containers[index], plan.containers[index].place.path());
+    match entry.event {
+        "pull-failed" => Some(image::lesson(pod, container, path, entry.text("message")?)),
+        "start-failed" => Some(
+            references::environment(pod, container, &path).unwrap_or_else(|| Lesson::at(path, String::new())),
+        ),
+        "exited" => program::lesson(container, path, entry),
+        "probe" if entry.text("verdict") == Some("failure") => {
+            probe::lesson(plan, index, container, path, entry)
+        }
+        "hook-ended" if entry.text("error").is_some() => {
+            let hook = if entry.text("hook") == Some("postStart") { "postStart" } else { "preStop" };
+            let means = match hook {
+                "postStart" => {
+                    "a container whose postStart hook fails is killed; let the hook end with success"
+                }
+                _ => "the container is stopped all the same",
+            };
+            Some(Lesson::at(path.field("lifecycle").field(hook), means))
+        }
+        _ => None,
+    }
+}
+
+/// What keeps a whole pod from being made.
+fn sandbox(pod: &PodContext, plan: &Plan, message: &str) -> Option<Lesson> {
+    if message.starts_with("host port ") {
+        return Some(port::lesson(pod, plan, message));
+    }
+    references::volumes(pod).or_else(|| {
+        Some(Lesson::nowhere("`outrigger doctor` says what this machine lacks and what to do about it"))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! A probe that does not pass.
+
+use k8s_openapi::api::core::v1::{Container, Probe};
+use outrigger_lifecycle::trace::Entry;
+use outrigger_lifecycle::{ContainerPlan, FieldPath, Need, Plan, ProbeKind, Span};
+
+use super::Lesson;
+
+pub(super) fn lesson(
+    plan: &Plan,
+    index: usize,
+    container: &Container,
+    path: FieldPath,
+    entry: &Entry,
+) -> Option<Lesson> {
+    let (kind, field, probe) = match entry.text("kind")? {
+        "startup" => (ProbeKind::Startup, "startupProbe", container.startup_probe.as_ref()?),
+        "liveness" => (ProbeKind::Liveness, "livenessProbe", container.liveness_probe.as_ref()?),
+        _ => (ProbeKind::Readiness, "readinessProbe", container.readiness_probe.as_ref()?),
+    };
+    let (handler, hint) = handler(probe, entry.text("message").unwrap_or_default());
+    let mut hint = hint.to_owned();
+    if kind == ProbeKind::Startup
+        && let Some(times) = plan.containers[index].probe(kind)
+    {
+        let had = times.period_ms.saturating_mul(times.failure_threshold.into());
+        hint.push_str(&format!("; if it only needs longer than {}, raise failureThreshold", Span(had)));
+    }
+    let waiting = waiting_for(plan, index, kind);
+    if !waiting.is_empty() {
+        hint.push_str(&format!(". Until it passes {waiting}"));
+    }
+    Some(Lesson::at(path.field(field).field(handler), hint))
+}
+
+/// What kind of probe it is, and what to look at.
+fn handler(probe: &Probe, message: &str) -> (&'static str, &'static str) {
+    let silent = message.contains("refused");
+    match probe {
+        Probe { exec: Some(_), .. } if message.contains("not done within") => {
+            ("exec", "the command took too long: raise timeoutSeconds or make it faster")
+        }
+        Probe { exec: Some(_), .. } => {
+            ("exec", "the command must end with code 0 once the container is well")
+        }
+        Probe { http_get: Some(_), .. } if message.contains(" answered ") => (
+            "httpGet",
+            "the program answers, but not with success: check the path, and what the program says",
+        ),
+        Probe { http_get: Some(_), .. } if silent => ("httpGet", LISTEN),
+        Probe { tcp_socket: Some(_), .. } if silent => ("tcpSocket", LISTEN),
+        Probe { grpc: Some(_), .. } if silent => ("grpc", LISTEN),
+        Probe { http_get: Some(_), .. } => ("httpGet", "check port, scheme and timeoutSeconds"),
+        Probe { tcp_socket: Some(_), .. } => ("tcpSocket", "check port and timeoutSeconds"),
+        _ => ("grpc", "check port and service, and that the program serves grpc.health.v1.Health"),
+    }
+}
+
+const LISTEN: &str =
+    "write the port the program listens on, and let it listen on all addresses (0.0.0.0), not on 127.0.0.1";
+
+/// Who waits for the probe; empty if nobody does.
+fn waiting_for(plan: &Plan, index: usize, kind: ProbeKind) -> String {
+    let needs = |need: Need| match kind {
+        ProbeKind::Startup => matches!(need, Need::Started | Need::Ready),
+        ProbeKind::Readiness => need == Need::Ready,
+        ProbeKind::Liveness => false,
+    };
+    let waits = |c: &&ContainerPlan| c.gates.iter().any(|g| g.on == index && needs(g.need));
+    let names: Vec<String> = plan.containers.iter().filter(waits).map(|c| format!("`{}`", c.name)).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => format!("{one} does not start"),
+        [head @ .., last] => format!("{} and {last} do not start", head.join(", ")),
+    }
+}

@@ -1,0 +1,57 @@
+//! A program that cannot be run, or ended in a way that tells why.
+
+use k8s_openapi::api::core::v1::Container;
+use outrigger_lifecycle::FieldPath;
+use outrigger_lifecycle::trace::Entry;
+
+use super::Lesson;
+
+pub(super) fn lesson(container: &Container, path: FieldPath, entry: &Entry) -> Option<Lesson> {
+    let killed = entry.text("killed_for").is_some();
+    match (entry.text("reason"), entry.number("code")) {
+        (Some("StartError"), _) => Some(not_started(container, path)),
+        (Some("OOMKilled"), _) => Some(Lesson::at(
+            path.field("resources").field("limits").field("memory"),
+            "it used more memory than its limit: raise the limit, or have the program use less",
+        )),
+        (_, Some(127)) if !killed => Some(Lesson::at(
+            command_path(container, path),
+            "code 127 is a shell's word for a program it did not find: check the spelling, and that the image has it",
+        )),
+        (_, Some(126)) if !killed => Some(Lesson::at(
+            command_path(container, path),
+            "code 126 is a shell's word for a file it may not execute: check its mode (chmod +x)",
+        )),
+        _ => None,
+    }
+}
+
+fn not_started(container: &Container, path: FieldPath) -> Lesson {
+    let program = container.command.as_ref().and_then(|c| c.first());
+    let hint = match program {
+        Some(program) if program.contains(' ') => {
+            let words: Vec<&str> = program.split_whitespace().collect();
+            format!(
+                "{program:?} is taken for the name of one program; write each word as an entry of its own ([{}]), or a shell's line: [sh, -c, {program:?}]",
+                words.join(", ")
+            )
+        }
+        Some(program) => format!(
+            "check that the image has {program:?}, that it is executable and in PATH; built-ins and pipes need a shell: [sh, -c, …]"
+        ),
+        None => {
+            "the image's own entrypoint cannot be run; write a `command`, or use another image".to_owned()
+        }
+    };
+    Lesson::at(command_path(container, path), hint)
+}
+
+/// What decides the program: the command, else the arguments, else the image.
+fn command_path(container: &Container, path: FieldPath) -> FieldPath {
+    let written = |words: &Option<Vec<String>>| words.as_ref().is_some_and(|w| !w.is_empty());
+    match () {
+        () if written(&container.command) => path.field("command").index(0),
+        () if written(&container.args) => path.field("args").index(0),
+        () => path.field("image"),
+    }
+}

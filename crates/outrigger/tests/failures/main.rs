@@ -1,0 +1,463 @@
+//! Failures that teach: what the real binary says, with real containers, when something every user meets goes wrong. Each
+//! says what happened, which line of the manifest asked for it, and what to do.
+
+mod registry;
+#[path = "../conformance/rootfs.rs"]
+mod rootfs;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use registry::{Registry, free_port};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Nothing here takes more than a few seconds on a machine with nothing else to do.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+struct Bench {
+    dir: tempfile::TempDir,
+    image: String,
+}
+
+/// How a case is run.
+#[derive(Clone, Copy)]
+enum Ends {
+    /// By itself, with this exit code.
+    With(i32),
+    /// It would try for ever: stopped once all has been said.
+    WhenStopped,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let dir = tempfile::Builder::new().prefix("outrigger-failures-").tempdir().expect("a directory");
+        // Who is nobody must be able to read the manifest.
+        fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("its own");
+        let image = format!("rootfs:{}", rootfs::make(&dir.path().join("rootfs")).display());
+        Bench { dir, image }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a manifest, the image filled in, and says how it is run.
+    fn case(&self, name: &str, manifest: &str) -> Case<'_> {
+        let file = format!("{name}.yaml");
+        fs::write(self.path(&file), manifest.replace("IMAGE", &self.image)).expect("a manifest");
+        Case { bench: self, file, flags: Vec::new(), before: Vec::new() }
+    }
+}
+
+/// One failure.
+struct Case<'a> {
+    bench: &'a Bench,
+    file: String,
+    flags: Vec<String>,
+    /// A command that runs the rest of the line in other circumstances.
+    before: Vec<String>,
+}
+
+impl Case<'_> {
+    fn flags(mut self, flags: &[&str]) -> Self {
+        self.flags = flags.iter().map(|f| (*f).to_owned()).collect();
+        self
+    }
+
+    fn under(mut self, before: &[&str]) -> Self {
+        self.before = before.iter().map(|b| (*b).to_owned()).collect();
+        self
+    }
+
+    /// Runs it in its own directory, so that places read as a user would see them, and checks that all of this is said.
+    fn says(&self, ends: Ends, expected: &[&str]) -> String {
+        let err = self.bench.path(&format!("{}.err", self.file));
+        let mut line = self.before.clone();
+        line.push(env!("CARGO_BIN_EXE_outrigger").to_owned());
+        line.extend(["run", "-o", "plain"].map(str::to_owned));
+        if !self.flags.iter().any(|f| f == "--state-dir") {
+            line.extend(["--state-dir".to_owned(), self.bench.path("state").display().to_string()]);
+        }
+        line.extend(self.flags.iter().cloned());
+        line.push(self.file.clone());
+        let child = Command::new(&line[0])
+            .args(&line[1..])
+            .current_dir(self.bench.dir.path())
+            .env("HOME", self.bench.dir.path())
+            .env_remove("OUTRIGGER_STATE_DIR")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&err).expect("a file"))
+            .spawn()
+            .expect("the binary runs");
+        let mut run = Running { child, began: Instant::now(), err };
+        if matches!(ends, Ends::WhenStopped) {
+            run.until(|said| expected.iter().all(|e| said.contains(e)));
+            run.stop();
+        }
+        let code = run.end();
+        let said = run.said();
+        for part in expected {
+            assert!(said.contains(part), "{}: {part:?} in\n{said}", self.file);
+        }
+        if let Ends::With(expected) = ends {
+            assert_eq!(code, Some(expected), "{}\n{said}", self.file);
+        }
+        said
+    }
+}
+
+struct Running {
+    child: Child,
+    began: Instant,
+    err: PathBuf,
+}
+
+impl Running {
+    fn said(&self) -> String {
+        fs::read_to_string(&self.err).unwrap_or_default()
+    }
+
+    fn until(&mut self, test: impl Fn(&str) -> bool) {
+        while !test(&self.said()) {
+            let ended = matches!(self.child.try_wait(), Ok(Some(_)));
+            assert!(!ended || test(&self.said()), "it ended without saying it:\n{}", self.said());
+            assert!(self.began.elapsed() < PATIENCE, "it does not say it:\n{}", self.said());
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+
+    fn stop(&self) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
+        let _ = kill_process(pid, Signal::TERM);
+    }
+
+    fn end(&mut self) -> Option<i32> {
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return status.code();
+            }
+            assert!(self.began.elapsed() < PATIENCE, "it does not end:\n{}", self.said());
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A test that failed leaves nothing running: asked nicely, then at once, then killed.
+        for _ in 0..3 {
+            if matches!(self.child.try_wait(), Ok(None)) {
+                self.stop();
+                let end = Instant::now() + Duration::from_secs(5);
+                while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < end {
+                    std::thread::park_timeout(Duration::from_millis(20));
+                }
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A pod of one container, from its image on.
+fn pod(container: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  restartPolicy: Never\n  terminationGracePeriodSeconds: 0\n  containers:\n  - name: app\n{container}"
+    )
+}
+
+#[test]
+fn an_image_that_is_not_there() {
+    let bench = Bench::new();
+    let registry = Registry::start(&bench.path("registry"), false);
+    let manifest = pod(&format!("    image: 127.0.0.1:{}/shop/web:1.2\n", registry.port));
+    bench.case("missing", &manifest).flags(&["--network", "none"]).says(
+        Ends::WhenStopped,
+        &[
+            "app  could not get its image: ErrImagePull: ",
+            "not found: ",
+            "shop/web has no 1.2",
+            "; next try in 10 s\n",
+            " missing.yaml:9: check the spelling of the name and that the tag exists\n",
+        ],
+    );
+    bench
+        .case("unreachable", &pod(&format!("    image: 127.0.0.1:{}/web\n", free_port())))
+        .flags(&["--network", "none"])
+        .says(
+            Ends::WhenStopped,
+            &[
+                "connection refused by 127.0.0.1:",
+                " unreachable.yaml:9: check that 127.0.0.1:",
+                "is a registry this machine can reach",
+            ],
+        );
+    bench.case("tree", &pod("    image: rootfs:/no/such/tree\n")).flags(&["--network", "none"]).says(
+        Ends::WhenStopped,
+        &[
+            "directory /no/such/tree does not exist on this machine",
+            " tree.yaml:9: write a path that is there",
+        ],
+    );
+}
+
+#[test]
+fn an_image_without_credentials() {
+    let bench = Bench::new();
+    let registry = Registry::start(&bench.path("registry"), true);
+    let manifest = pod(&format!("    image: 127.0.0.1:{}/private:1\n", registry.port));
+    let host = format!("`docker login 127.0.0.1:{}`", registry.port);
+    bench.case("private", &manifest).flags(&["--network", "none"]).says(
+        Ends::WhenStopped,
+        &[
+            "unauthorized: ",
+            "no credentials found",
+            " private.yaml:9: check the name, it may not exist; if it is private, log in with ",
+            &host,
+            "or name a Secret in imagePullSecrets",
+        ],
+    );
+}
+
+#[test]
+fn a_command_that_cannot_be_run() {
+    let bench = Bench::new();
+    let none = ["--network", "none"];
+    let said = bench.case("typo", &pod("    image: IMAGE\n    command: [slep, \"1\"]\n")).flags(&none).says(
+        Ends::With(128),
+        &[
+            "app  could not be started (code 128): exec \"slep\": executable file not found in $PATH\n",
+            " typo.yaml:10: check that the image has \"slep\", that it is executable and in PATH",
+            "web failed after ",
+            "`app` ended with code 128 (not started)",
+        ],
+    );
+    // Said when it happens, and again at the end, where people look.
+    assert_eq!(said.matches("typo.yaml:10: ").count(), 2, "{said}");
+    bench.case("line", &pod("    image: IMAGE\n    command: [\"sleep 1\"]\n")).flags(&none).says(
+        Ends::With(128),
+        &[" line.yaml:10: \"sleep 1\" is taken for the name of one program; write each word as an entry of its own ([sleep, 1])"],
+    );
+    bench.case("shell", &pod("    image: IMAGE\n    command: [sh, -c, no-such-tool]\n")).flags(&none).says(
+        Ends::With(127),
+        &[
+            "app  exited with code 127",
+            " shell.yaml:10: code 127 is a shell's word for a program it did not find",
+        ],
+    );
+}
+
+#[test]
+fn a_key_a_config_map_does_not_have() {
+    let bench = Bench::new();
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {colour: blue}\n---\n";
+    let env = "    image: IMAGE\n    command: [\"true\"]\n    env:\n    - name: COLOR\n      valueFrom:\n        configMapKeyRef:\n          name: settings\n          key: color\n";
+    bench.case("key", &format!("{map}{}", pod(env))).flags(&["--network", "none"]).says(
+        Ends::WhenStopped,
+        &[
+            "app  could not be started: CreateContainerConfigError: couldn't find key color in ConfigMap default/settings",
+            " key.yaml:21: ConfigMap \"settings\" has \"colour\"; write one of its keys, add \"color\" to it, or write `optional: true`\n",
+        ],
+    );
+    bench.case("map", &pod(env)).flags(&["--network", "none"]).says(
+        Ends::WhenStopped,
+        &[
+            "configmap \"settings\" not found",
+            " map.yaml:15: add ConfigMap \"settings\" to the manifest, give its file as well",
+        ],
+    );
+}
+
+#[test]
+fn a_port_that_is_taken() {
+    let bench = Bench::new();
+    let taken = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    let own = format!("(process {}) listens there: stop it", std::process::id());
+    let sleeper = "    image: IMAGE\n    command: [sleep, \"1\"]\n";
+    let host_port = format!(
+        "{sleeper}    ports:\n    - containerPort: 80\n      hostIP: 127.0.0.1\n      hostPort: {port}\n"
+    );
+    let in_use = format!("could not make its sandbox: host port {port} is already in use");
+    bench
+        .case("port", &pod(&host_port))
+        .says(Ends::WhenStopped, &[&in_use, " port.yaml:14: ", &own, ", or write another hostPort\n"]);
+    let publish = format!("127.0.0.1:{port}:80");
+    bench
+        .case("publish", &pod(sleeper))
+        .flags(&["--publish", &publish])
+        .says(Ends::WhenStopped, &[&in_use, &own, ", or give --publish another port of this machine\n"]);
+}
+
+#[test]
+fn a_probe_that_can_never_pass() {
+    let bench = Bench::new();
+    let server = |listen: &str, port: u16| {
+        format!(
+            "    image: IMAGE\n    command: [httpd, -f, -p, \"{listen}\"]\n    startupProbe:\n      httpGet:\n        path: /\n        port: {port}\n      periodSeconds: 1\n      failureThreshold: 2\n"
+        )
+    };
+    bench.case("probe", &pod(&server("8080", 8081))).says(
+        Ends::With(137),
+        &[
+            "startup probe failed (2 of 2): GET :8081/: connection refused, the pod listens on 8080\n",
+            " probe.yaml:12: write the port the program listens on",
+            "if it only needs longer than 2 s, raise failureThreshold",
+            "`app` was stopped because its startup probe failed",
+        ],
+    );
+    bench.case("loopback", &pod(&server("127.0.0.1:8080", 8080))).says(
+        Ends::With(137),
+        &[
+            "connection refused, the pod listens on 127.0.0.1:8080 only, not on its own address\n",
+            "let it listen on all addresses (0.0.0.0)",
+        ],
+    );
+}
+
+#[test]
+fn a_sidecar_that_never_becomes_ready() {
+    let bench = Bench::new();
+    let native = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  restartPolicy: Never\n  terminationGracePeriodSeconds: 0\n  initContainers:\n  - name: proxy\n    image: IMAGE\n    restartPolicy: Always\n    command: [sleep, \"1000\"]\n    startupProbe:\n      tcpSocket:\n        port: 15001\n      periodSeconds: 1\n      failureThreshold: 2\n  containers:\n  - name: app\n    image: IMAGE\n    command: [\"true\"]\n";
+    bench.case("native", native).says(
+        Ends::WhenStopped,
+        &[
+            "app    waits for `proxy` to be started: ",
+            "startup probe failed (2 of 2): port 15001: connection refused, nothing in the pod listens on any port\n",
+            " native.yaml:13: write the port the program listens on",
+            "Until it passes `app` does not start\n",
+            "proxy  starts again (restart 1)\n",
+        ],
+    );
+    let graph = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  annotations:\n    outrigger.dev/depends-on: |\n      proxy: sidecar\n      app: proxy ready\nspec:\n  restartPolicy: Never\n  terminationGracePeriodSeconds: 0\n  containers:\n  - name: app\n    image: IMAGE\n    command: [\"true\"]\n  - name: proxy\n    image: IMAGE\n    command: [sleep, \"1000\"]\n    readinessProbe:\n      exec:\n        command: [sh, -c, \"echo no route; exit 1\"]\n      periodSeconds: 1\n      failureThreshold: 2\n";
+    bench.case("graph", graph).flags(&["--network", "none"]).says(
+        Ends::WhenStopped,
+        &[
+            "app    waits for `proxy` to be ready: ",
+            "readiness probe failed (2 of 2): exit code 1: no route\n",
+            " graph.yaml:20: the command must end with code 0 once the container is well. Until it passes `app` does not start\n",
+        ],
+    );
+}
+
+#[test]
+fn whoever_is_not_root() {
+    let bench = Bench::new();
+    let case = bench.case("pod", &pod("    image: IMAGE\n"));
+    case.under(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]).says(
+        Ends::With(125),
+        &[
+            "error: running containers takes root, and this is user 65534: run it with sudo",
+            "--runtime cri",
+            "`outrigger doctor`",
+        ],
+    );
+    let case = bench.case("pod", &pod("    image: IMAGE\n"));
+    case.under(&["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"])
+        .says(Ends::With(125), &["error: this is root without CAP_SYS_ADMIN", "make that a privileged one"]);
+    let doctor =
+        doctor(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], &bench.path("state"));
+    assert_eq!(doctor.0, Some(1), "{}", doctor.1);
+    for expected in [
+        "FAIL  privileges         user 65534\n",
+        "what to do: run it as root, for example with sudo\n",
+        "pods do not run here as it is\n",
+    ] {
+        assert!(doctor.1.contains(expected), "{expected:?} in\n{}", doctor.1);
+    }
+}
+
+/// Runs a shell line in a mount namespace of its own, then the rest of the arguments.
+fn apart(line: &str) -> Vec<String> {
+    ["unshare", "--mount", "sh", "-ec", &format!("{line}; exec \"$@\""), "sh"].map(str::to_owned).to_vec()
+}
+
+fn doctor(before: &[&str], state: &Path) -> (Option<i32>, String) {
+    let line: Vec<&str> =
+        before.iter().copied().chain([env!("CARGO_BIN_EXE_outrigger"), "doctor", "--state-dir"]).collect();
+    let out = Command::new(line[0]).args(&line[1..]).arg(state).output().expect("the binary runs");
+    (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+#[test]
+fn a_machine_without_writable_cgroups() {
+    let bench = Bench::new();
+    // As in a container that was given /sys/fs/cgroup to read only.
+    let read_only = apart(
+        "findmnt -rn -t cgroup,cgroup2 -o TARGET | while read -r m; do mount -o remount,bind,ro \"$m\"; done",
+    );
+    let read_only: Vec<&str> = read_only.iter().map(String::as_str).collect();
+    let limited = pod(
+        "    image: IMAGE\n    command: [\"true\"]\n    resources:\n      limits:\n        memory: 64Mi\n",
+    );
+    let began = Instant::now();
+    let said = bench.case("limits", &limited).under(&read_only).flags(&["--network", "none"]).says(
+        Ends::With(0),
+        &[
+            "warning: the limits of `app` do not apply on this machine (cgroups version",
+            "--> limits.yaml:12:7\n",
+            "= help: run as root, and in a container with /sys/fs/cgroup mounted writable\n",
+            "memory limits do not apply: read-only file system\n",
+            "web succeeded after ",
+        ],
+    );
+    assert!(
+        !said.contains("still in use"),
+        "there was nothing to remove after {:?}:\n{said}",
+        began.elapsed()
+    );
+    let doctor = doctor(&read_only, &bench.path("state"));
+    for expected in [
+        "warn  cgroups ",
+        ", not writable\n",
+        "limits of containers do not apply: read-only file system in /sys/fs/cgroup",
+        "what to do: run as root, and in a container with /sys/fs/cgroup mounted writable\n",
+    ] {
+        assert!(doctor.1.contains(expected), "{expected:?} in\n{}", doctor.1);
+    }
+}
+
+#[test]
+fn a_place_overlayfs_refuses() {
+    let bench = Bench::new();
+    // As in a container whose own root is an overlay: the kernel does not take one as the upper layer of another.
+    let dir = bench.path("disk");
+    fs::create_dir(&dir).expect("a directory");
+    let line = format!(
+        "cd {0}; mount -t tmpfs none .; cd {0}; mkdir lower upper work merged; mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged; cd {1}",
+        dir.display(),
+        bench.dir.path().display()
+    );
+    let overlaid = apart(&line);
+    let overlaid: Vec<&str> = overlaid.iter().map(String::as_str).collect();
+    let state = dir.join("merged/state");
+    let refused = format!(
+        "overlayfs is refused in {} (invalid argument): every container gets a copy of its whole image",
+        state.display()
+    );
+    bench
+        .case("copied", &pod("    image: IMAGE\n    command: [sh, -c, \"touch /new && test -e /bin/sh\"]\n"))
+        .under(&overlaid)
+        .flags(&["--network", "none", "--state-dir", state.to_str().expect("text")])
+        .says(
+            Ends::With(0),
+            &[
+                &refused,
+                "choose a --state-dir on ext4, xfs or tmpfs, and see `outrigger doctor`\n",
+                "web succeeded after ",
+            ],
+        );
+    let doctor = doctor(&overlaid, &state);
+    for expected in [
+        "warn  overlayfs          refused in ",
+        "every container gets a copy of its image",
+        "what to do: choose a --state-dir",
+    ] {
+        assert!(doctor.1.contains(expected), "{expected:?} in\n{}", doctor.1);
+    }
+}
