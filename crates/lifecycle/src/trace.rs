@@ -476,7 +476,8 @@ impl Recorder {
             return;
         }
         let counting = if after.last_ok == Some(false) { after.run } else { 0 };
-        let threshold = plan.containers[i].probe(kind).map(|p| p.failure_threshold);
+        let probe = plan.containers[i].probe(kind);
+        let threshold = probe.map(|p| p.failure_threshold);
         push(
             out,
             now,
@@ -490,6 +491,7 @@ impl Recorder {
                 ("failures", failed.then_some(after.failures).into()),
                 ("counted", failed.then_some(counting).into()),
                 ("threshold", threshold.filter(|_| failed).into()),
+                ("period_ms", probe.map(|p| p.period_ms).into()),
                 ("verdict", turned.then(|| text::kebab(&after.verdict)).into()),
             ],
         );

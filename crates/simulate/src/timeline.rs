@@ -13,7 +13,7 @@ use outrigger_lifecycle::trace::Entry;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use crate::analyze::Analysis;
+use crate::analyze::{Analysis, LinkKind};
 
 pub use page::{html, svg};
 
@@ -110,7 +110,8 @@ pub(crate) struct Opening {
 /// A stretch of a lane that everything after it waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Critical {
-    pub(crate) lane: usize,
+    /// `None` for the pod's sandbox.
+    pub(crate) lane: Option<usize>,
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) title: String,
@@ -128,6 +129,8 @@ pub(crate) struct Grace {
 pub struct Timeline {
     pub(crate) pod: String,
     pub(crate) lanes: Vec<Lane>,
+    /// When its sandbox was made.
+    pub(crate) sandbox: Vec<Bar>,
     pub(crate) openings: Vec<Opening>,
     /// When a phase began.
     pub(crate) phases: Vec<(u64, String)>,
@@ -197,10 +200,12 @@ impl Timeline {
         let links =
             analysis.start.iter().flat_map(|s| &s.chain).chain(analysis.stop.iter().flat_map(|s| &s.chain));
         for link in links {
-            let Some(lane) =
-                link.container.as_ref().and_then(|name| self.lanes.iter().position(|l| l.name == *name))
-            else {
-                continue;
+            let lane = |name: &String| self.lanes.iter().position(|l| l.name == *name);
+            let lane = match &link.container {
+                Some(name) if lane(name).is_none() => continue,
+                Some(name) => lane(name),
+                None if link.kind == LinkKind::Sandbox => None,
+                None => continue,
             };
             self.critical.push(Critical {
                 lane,
@@ -218,7 +223,7 @@ impl Timeline {
 
     /// A picture that opens in a browser, light or dark as the browser likes it.
     pub fn svg(&self, scale: Scale) -> String {
-        svg::draw(self, scale)
+        svg::draw(self, scale, true)
     }
 
     /// Where moments lie, from 0 to 1.
@@ -304,6 +309,8 @@ fn milliseconds(text: &str) -> Option<u64> {
 struct Builder {
     timeline: Timeline,
     open: Vec<Open>,
+    /// Since when the sandbox is being made.
+    sandbox: Option<u64>,
 }
 
 /// What is going on in a lane.
@@ -320,6 +327,7 @@ impl Builder {
             timeline: Timeline {
                 pod: pod.to_string(),
                 lanes: Vec::new(),
+                sandbox: Vec::new(),
                 openings: Vec::new(),
                 phases: Vec::new(),
                 stops: Vec::new(),
@@ -328,6 +336,7 @@ impl Builder {
                 moments: Vec::new(),
             },
             open: Vec::new(),
+            sandbox: None,
         }
     }
 
@@ -353,6 +362,16 @@ impl Builder {
                     self.timeline.phases.push((0, from));
                 }
                 self.timeline.phases.push((line.at, line.text("to").unwrap_or_default().to_string()));
+            }
+            (None, "sandbox-creating") => self.sandbox = Some(line.at),
+            (None, "sandbox-ready" | "sandbox-failed") => {
+                if let Some(from) = self.sandbox.take().filter(|from| *from < line.at) {
+                    let title = match line.text("message") {
+                        Some(message) => format!("sandbox, refused ({message})"),
+                        None => "sandbox".to_owned(),
+                    };
+                    self.timeline.sandbox.push(Bar { from, to: line.at, kind: Kind::Pull, title });
+                }
             }
             (None, "stop-begun") => {
                 let cause = line.text("cause").unwrap_or("stop").to_string();

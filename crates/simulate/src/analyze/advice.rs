@@ -1,5 +1,6 @@
 //! What would make a pod faster: only what the trace proves.
 
+use outrigger_lifecycle::Span;
 use serde::Serialize;
 
 use super::{Link, LinkKind, Start, Stop, Trace};
@@ -97,27 +98,18 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, kind: &str) -> Option<Advic
         );
         return (delay >= WORTH_MS).then_some(Advice { container, field, cost_ms: delay, text });
     };
-    // Every failure of a startup probe is in the trace; of a readiness probe only those up to its verdict are. The first
-    // attempts may come closer together than the period, never further apart.
-    let gap = passed - last.min(passed);
-    let regular = failures.windows(2).map(|w| w[1] - w[0]).max();
-    let period = match regular {
-        Some(regular) if startup => regular.max(gap),
-        Some(regular) => regular,
-        None if startup => gap,
-        None => return None,
-    };
-    let (cost_ms, seconds) = (gap.min(period), (period + 500) / 1_000);
+    // It became well at some moment between the last failure and the success. Not every failure of a readiness probe is
+    // in the trace: it cannot have cost more than a period.
+    let period = probes.iter().find_map(|l| l.number("period_ms"))?;
+    let (cost_ms, seconds) = ((passed - last.min(passed)).min(period), period / 1_000);
     if seconds < 2 || cost_ms < WORTH_MS {
         return None;
     }
     let field = if startup { "startupProbe.periodSeconds" } else { "readinessProbe.periodSeconds" };
-    let cost = clock(cost_ms);
-    let what = match regular {
-        Some(_) => format!("`{name}`'s {kind}Probe period of {seconds} s cost up to {cost}"),
-        None => format!("`{name}`'s {kind}Probe asked again only {cost} after it had failed"),
-    };
-    let text = format!("{what}; with periodSeconds: 1 it would cost at most 1 s");
+    let cost = Span(cost_ms);
+    let text = format!(
+        "{name}'s {kind}Probe period of {seconds} s cost {cost}; with 1 s it would cost at most 1 s (periodSeconds: 1)"
+    );
     Some(Advice { container, field, cost_ms, text })
 }
 

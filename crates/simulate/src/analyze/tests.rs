@@ -51,9 +51,10 @@ fn sidecar_and_main() -> Vec<Row> {
         (0.5, "s2", "starting", json!({"attempt": 0})),
         (0.6, "s2", "started", json!({})),
         (0.6, "s2", "waiting", json!({"for": "startup-probe"})),
-        (0.6, "s2", "probe", json!({"kind": "startup", "outcome": "failure"})),
+        (0.6, "s2", "probe", json!({"kind": "startup", "outcome": "failure", "period_ms": 10_000})),
         (0.9, "app", "pulled", json!({})),
-        (10.6, "s2", "probe", json!({"kind": "startup", "outcome": "success"})),
+        (1.9, "s2", "probe", json!({"kind": "startup", "outcome": "failure", "period_ms": 10_000})),
+        (10.6, "s2", "probe", json!({"kind": "startup", "outcome": "success", "period_ms": 10_000})),
         (10.6, "s2", "startup-passed", json!({})),
         (10.6, "s2", "ready", json!({})),
         (10.6, "app", "starting", gate("s2", "Started")),
@@ -81,7 +82,7 @@ fn a_start_is_walked_back_through_gates_and_probes() {
     assert_eq!(found.advice[0].field, "startupProbe.periodSeconds");
     assert_eq!(
         found.advice[0].text,
-        "`s2`'s startupProbe asked again only 10s after it had failed; with periodSeconds: 1 it would cost at most 1 s"
+        "s2's startupProbe period of 10 s cost 8.7 s; with 1 s it would cost at most 1 s (periodSeconds: 1)"
     );
     assert_eq!(found.stop, None);
 }
@@ -109,22 +110,24 @@ fn a_pull_that_ends_after_the_gate_opened_is_what_counts() {
 
 #[test]
 fn a_slow_probe_is_blamed_only_when_the_trace_proves_it() {
-    let table: [(&str, &[f64], f64, Option<(&str, u64)>); 6] = [
-        // kind, failures, success, (field, cost)
-        ("startup", &[1.0, 2.0, 3.0], 4.0, None),
-        ("startup", &[1.0, 6.0], 11.0, Some(("startupProbe.periodSeconds", 5_000))),
-        ("startup", &[], 8.0, Some(("startupProbe.initialDelaySeconds", 7_900))),
-        ("readiness", &[0.2], 12.0, None),
-        ("readiness", &[0.2, 10.2], 20.2, Some(("readinessProbe.periodSeconds", 10_000))),
-        ("readiness", &[], 0.3, None),
+    let table: [(&str, u64, &[f64], f64, Option<(&str, u64)>); 7] = [
+        // kind, period, failures, success, (field, cost)
+        ("startup", 1, &[1.0, 2.0, 3.0], 4.0, None),
+        ("startup", 5, &[1.0, 6.0], 11.0, Some(("startupProbe.periodSeconds", 5_000))),
+        ("startup", 10, &[0.2, 0.3, 0.5, 0.9], 1.3, None),
+        ("startup", 10, &[], 8.0, Some(("startupProbe.initialDelaySeconds", 7_900))),
+        // Failures after the verdict are not in the trace.
+        ("readiness", 10, &[0.2], 32.0, Some(("readinessProbe.periodSeconds", 10_000))),
+        ("readiness", 10, &[0.2, 10.2], 20.2, Some(("readinessProbe.periodSeconds", 10_000))),
+        ("readiness", 10, &[], 0.3, None),
     ];
-    for (kind, failures, success, expected) in table {
+    for (kind, period, failures, success, expected) in table {
         let mut rows = vec![
             (0.0, "a", "starting", json!({"attempt": 0})),
             (0.1, "a", "started", json!({})),
             (0.1, "a", "waiting", json!({"for": format!("{kind}-probe")})),
         ];
-        let failed = json!({"kind": kind, "outcome": "failure"});
+        let failed = json!({"kind": kind, "outcome": "failure", "period_ms": period * 1_000});
         rows.extend(failures.iter().map(|&at| (at, "a", "probe", failed.clone())));
         rows.push((success, "a", "probe", json!({"kind": kind, "outcome": "success"})));
         if kind == "startup" {

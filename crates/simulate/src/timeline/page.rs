@@ -19,13 +19,15 @@ pub fn svg(timelines: &[Timeline], scale: Scale) -> String {
     if let [one] = timelines {
         return one.svg(scale);
     }
-    let total: f64 = timelines.iter().map(|t| height(t) + GAP).sum();
+    // One legend is enough for all.
+    let legend = |i: usize| i + 1 == timelines.len();
+    let total: f64 = timelines.iter().enumerate().map(|(i, t)| height(t, legend(i)) + GAP).sum();
     let mut out =
         format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {total}\" role=\"img\">\n");
     let mut y = 0.0;
-    for timeline in timelines {
-        let height = height(timeline);
-        let picture = draw(timeline, scale);
+    for (i, timeline) in timelines.iter().enumerate() {
+        let height = height(timeline, legend(i));
+        let picture = draw(timeline, scale, legend(i));
         let rest = picture.strip_prefix("<svg ").unwrap_or(&picture);
         let _ = write!(out, "<svg y=\"{y}\" width=\"{WIDTH}\" height=\"{height}\" {rest}");
         y += height + GAP;
@@ -44,8 +46,9 @@ pub fn html(timelines: &[Timeline], scale: Scale) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>timeline of {}</title>\n<style>{STYLE}\n</style>\n</head>\n<body>\n",
         escape(&names.join(", "))
     );
-    for timeline in timelines {
-        let _ = writeln!(out, "<figure>\n{}</figure>", draw(timeline, scale));
+    for (i, timeline) in timelines.iter().enumerate() {
+        let last = i + 1 == timelines.len();
+        let _ = writeln!(out, "<figure>\n{}</figure>", draw(timeline, scale, last));
     }
     out.push_str("</body>\n</html>\n");
     out

@@ -5,18 +5,22 @@ use std::fmt::Write;
 use super::{Kind, Lane, Scale, Sign, Timeline, clock};
 
 pub(super) const WIDTH: f64 = 1_080.0;
-const LEFT: f64 = 170.0;
+const LEFT: f64 = 190.0;
 const RIGHT: f64 = 30.0;
 const TOP: f64 = 92.0;
 const LANE: f64 = 40.0;
 const BAR: f64 = 18.0;
+/// What the legend takes below the lanes.
+const LEGEND: f64 = 80.0;
+/// Below the lanes where there is no legend.
+const MARGIN: f64 = 18.0;
 /// The second line of the legend.
 const NOTE: f64 = 18.0;
 
 /// Colours follow the reader's light or dark setting; shapes and titles carry the meaning for those who see none.
 /// Plain colours, no variables: not every viewer is a browser.
 const STYLE: &str = "
-  svg { font: 13px system-ui, 'DejaVu Sans', sans-serif }
+  svg { font: 13px system-ui, 'DejaVu Sans', sans-serif } svg:root { background: #ffffff }
   .title { font-size: 17px; font-weight: 600 } .soft { font-size: 11px } .tick { stroke-dasharray: 2 3 }
   .term, .kill { stroke-width: 3 } .ok, .bad { stroke-width: 2.5 } .bad, .gate { fill: none } .gate { stroke-width: 1.4 }
   .halt { stroke-dasharray: 6 4; stroke-width: 1.5 } .backoff { fill-opacity: 0.2 }
@@ -26,6 +30,7 @@ const STYLE: &str = "
   .term, .halt { stroke: #d9730d } .kill, .bad { stroke: #cf1124 } .ok { stroke: #199473 }
   .passed { fill: #199473 } .crit { fill: #d6249f } .grace { fill: #f29b4b; fill-opacity: 0.13 }
   @media (prefers-color-scheme: dark) {
+    svg:root { background: #161b22 }
     .paper, .ok { fill: #161b22 } .ink { fill: #f5f7fa } .soft, .head { fill: #9aa5b1 } .gate { stroke: #9aa5b1 }
     .line, .tick { stroke: #323f4b } .pull { fill: #52606d } .start { fill: #cb9b16 } .run { fill: #2b7cb8 }
     .ready { fill: #199473 } .stop { fill: #c2610c } .hook { fill: #a78bfa } .backoff, .trouble, .failed { fill: #ef4e4e }
@@ -34,14 +39,19 @@ const STYLE: &str = "
   }";
 
 /// How tall the picture of a trace is.
-pub(super) fn height(timeline: &Timeline) -> f64 {
-    TOP + timeline.lanes.len() as f64 * LANE + 62.0 + NOTE
+pub(super) fn height(timeline: &Timeline, legend: bool) -> f64 {
+    bottom(timeline) + if legend { LEGEND } else { MARGIN }
 }
 
-pub(super) fn draw(timeline: &Timeline, scale: Scale) -> String {
+/// Where the lanes end.
+fn bottom(timeline: &Timeline) -> f64 {
+    TOP + timeline.lanes.len() as f64 * LANE
+}
+
+pub(super) fn draw(timeline: &Timeline, scale: Scale, with_legend: bool) -> String {
     let places = timeline.places(scale);
     let x = |at: u64| LEFT + places.of(at) * (WIDTH - LEFT - RIGHT);
-    let height = height(timeline);
+    let (height, bottom) = (height(timeline, with_legend), bottom(timeline));
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -56,11 +66,12 @@ pub(super) fn draw(timeline: &Timeline, scale: Scale) -> String {
         "<text class=\"ink title\" x=\"20\" y=\"32\">{}</text><text class=\"soft\" x=\"20\" y=\"50\">{end} in all</text>",
         escape(&timeline.pod)
     );
-    axis(&mut out, timeline, &x, height);
+    axis(&mut out, timeline, &x, bottom);
     phases(&mut out, timeline, &x);
     graces(&mut out, timeline, &x);
+    sandbox(&mut out, timeline, &x);
     for (at, cause) in &timeline.stops {
-        let (x, bottom) = (x(*at), TOP + timeline.lanes.len() as f64 * LANE);
+        let x = x(*at);
         let _ = writeln!(
             out,
             "<path class=\"halt\" d=\"M{x:.1} {TOP}V{bottom}\"><title>the pod stops: {}</title></path>",
@@ -72,10 +83,13 @@ pub(super) fn draw(timeline: &Timeline, scale: Scale) -> String {
     }
     for stretch in &timeline.critical {
         let (from, to) = (x(stretch.from), x(stretch.to));
+        let y = match stretch.lane {
+            Some(lane) => TOP + lane as f64 * LANE + LANE - 8.0,
+            None => TOP - 2.0,
+        };
         let _ = writeln!(
             out,
-            "<rect class=\"crit\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"4\" rx=\"2\"><title>critical: {}</title></rect>",
-            TOP + stretch.lane as f64 * LANE + LANE - 8.0,
+            "<rect class=\"crit\" x=\"{from:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"4\" rx=\"2\"><title>critical: {}</title></rect>",
             (to - from).max(1.5),
             escape(&stretch.title)
         );
@@ -94,26 +108,48 @@ pub(super) fn draw(timeline: &Timeline, scale: Scale) -> String {
             escape(&opening.need)
         );
     }
-    legend(&mut out, height - 26.0 - NOTE, scale);
+    if with_legend {
+        legend(&mut out, height - 26.0 - NOTE, scale);
+    }
     out.push_str("</svg>\n");
     out
 }
 
-fn axis(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64, height: f64) {
+/// The pod's sandbox is nobody's lane, and everything waits for it.
+fn sandbox(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64) {
+    for bar in &timeline.sandbox {
+        let (from, to) = (x(bar.from), x(bar.to));
+        let _ = writeln!(
+            out,
+            "<rect class=\"pull\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"5\" rx=\"2\"><title>{}: {} to {}</title></rect>",
+            TOP - 8.0,
+            (to - from).max(1.5),
+            escape(&bar.title),
+            clock(bar.from),
+            clock(bar.to)
+        );
+    }
+}
+
+fn axis(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64, bottom: f64) {
+    let width = |at: u64| 14.0 + clock(at).len() as f64 * 6.5;
+    // The end is always told, and what is too near to it is not.
+    let last = timeline.moments.last().copied().unwrap_or(0);
+    let before_last = x(last) - width(last);
     let mut free_from = f64::MIN;
     for &at in &timeline.moments {
         let (place, text) = (x(at), clock(at));
-        if place < free_from {
+        if place < free_from || (at != last && place > before_last) {
             continue;
         }
         let _ = writeln!(
             out,
             "<path class=\"tick\" d=\"M{place:.1} {:.1}V{:.1}\"/><text class=\"soft\" text-anchor=\"middle\" x=\"{place:.1}\" y=\"{:.1}\">{text}</text>",
             TOP - 8.0,
-            height - 62.0 - NOTE,
+            bottom,
             TOP - 14.0
         );
-        free_from = place + 14.0 + text.len() as f64 * 6.5;
+        free_from = place + width(at);
     }
 }
 
@@ -144,16 +180,18 @@ fn phases(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64) {
 
 fn draw_lane(out: &mut String, lane: &Lane, top: f64, x: &impl Fn(u64) -> f64) {
     let middle = top + LANE / 2.0;
+    let name = escape(&lane.name);
+    let y = if lane.role.is_some() { middle } else { middle + 4.5 };
     let _ = writeln!(
         out,
-        "<path class=\"line\" d=\"M20 {0:.1}H{1}\"/><text class=\"ink\" x=\"20\" y=\"{2:.1}\">{3}</text><text class=\"soft\" x=\"20\" y=\"{4:.1}\">{5}</text>",
+        "<path class=\"line\" d=\"M20 {:.1}H{}\"/><text class=\"ink\" x=\"20\" y=\"{y:.1}\">{}<title>{name}</title></text>",
         top + LANE,
         WIDTH - 20.0,
-        middle,
         escape(&short(&lane.name)),
-        middle + 14.0,
-        lane.role.unwrap_or_default()
     );
+    if let Some(role) = lane.role {
+        let _ = writeln!(out, "<text class=\"soft\" x=\"20\" y=\"{:.1}\">{role}</text>", middle + 14.0);
+    }
     // Hooks run while the container does: on top.
     let (over, under): (Vec<_>, Vec<_>) = lane.bars.iter().partition(|b| b.kind == Kind::Hook);
     for bar in under.into_iter().chain(over) {
@@ -213,7 +251,7 @@ fn draw_lane(out: &mut String, lane: &Lane, top: f64, x: &impl Fn(u64) -> f64) {
 fn legend(out: &mut String, y: f64, scale: Scale) {
     let mut x = 20.0;
     for (class, word) in [
-        ("pull", "image"),
+        ("pull", "image, sandbox"),
         ("start", "starts"),
         ("run", "runs"),
         ("ready", "ready"),
@@ -239,10 +277,27 @@ fn legend(out: &mut String, y: f64, scale: Scale) {
     );
 }
 
+/// As much of a name as fits in front of the lanes. Widths are those of DejaVu Sans, the widest of the fonts in use.
 fn short(name: &str) -> String {
-    let mut chars = name.chars();
-    let head: String = chars.by_ref().take(20).collect();
-    if chars.next().is_some() { format!("{head}…") } else { head }
+    const ROOM: f64 = LEFT - 20.0 - 10.0;
+    let width = |c: char| match c {
+        'i' | 'j' | 'l' | '.' => 4.0,
+        'f' | 't' | 'r' | '-' => 5.5,
+        'm' | 'w' | 'M' | 'W' => 13.0,
+        c if c.is_ascii() => 8.5,
+        _ => 13.5,
+    };
+    let whole: f64 = name.chars().map(width).sum();
+    if whole <= ROOM {
+        return name.to_owned();
+    }
+    let mut used = width('…');
+    let fits = |c: &char| {
+        used += width(*c);
+        used <= ROOM
+    };
+    let head: String = name.chars().take_while(fits).collect();
+    format!("{head}…")
 }
 
 pub(super) fn escape(text: &str) -> String {
