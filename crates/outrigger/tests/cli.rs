@@ -59,7 +59,7 @@ fn outrigger(args: &[&str], stdin: &str) -> Run {
 }
 
 fn example(name: &str) -> String {
-    format!("examples/{name}.yaml")
+    format!("crates/outrigger/tests/cli/pods/{name}.yaml")
 }
 
 fn bad(name: &str) -> String {
@@ -235,24 +235,39 @@ fn a_refused_conversion_writes_nothing() {
 
 #[test]
 fn lives_are_played_the_same_every_time() {
-    let args = ["simulate", "examples/native-job.yaml", "--seed", "3"];
+    let args = ["simulate", "crates/outrigger/tests/cli/pods/native-job.yaml", "--seed", "3"];
     let first = outrigger(&args, "").all();
     assert_eq!(outrigger(&args, "").all(), first);
-    let json = outrigger(&["simulate", "examples/native-job.yaml", "-o", "json"], "");
+    let json = outrigger(&["simulate", "crates/outrigger/tests/cli/pods/native-job.yaml", "-o", "json"], "");
     let value: serde_json::Value = serde_json::from_str(&json.stdout).expect("valid JSON");
     assert_eq!(value["pods"][0]["phase"], "Succeeded");
     assert_eq!(value["pods"][0]["ending"], "finished");
-    let svg = outrigger(&["simulate", "examples/native-job.yaml", "-o", "svg"], "").stdout;
+    let svg =
+        outrigger(&["simulate", "crates/outrigger/tests/cli/pods/native-job.yaml", "-o", "svg"], "").stdout;
     assert!(svg.starts_with("<svg"), "{svg}");
-    let stop =
-        outrigger(&["simulate", "examples/depends-on.yaml", "--stop-at", "5s", "--grace-period", "7"], "");
+    let stop = outrigger(
+        &[
+            "simulate",
+            "crates/outrigger/tests/cli/pods/depends-on.yaml",
+            "--stop-at",
+            "5s",
+            "--grace-period",
+            "7",
+        ],
+        "",
+    );
     assert!(stop.stdout.contains("grace_ms=7000"), "{}", stop.stdout);
 }
 
 #[test]
 fn a_stuck_pod_says_why() {
     let run = outrigger(
-        &["simulate", "examples/kep-pod.yaml", "--script", "crates/outrigger/tests/cli/stuck.yaml"],
+        &[
+            "simulate",
+            "crates/outrigger/tests/cli/pods/kep-pod.yaml",
+            "--script",
+            "crates/outrigger/tests/cli/stuck.yaml",
+        ],
         "",
     );
     assert!(run.stdout.contains("`app` waits for `proxy` to be ready"), "{}", run.stdout);
@@ -284,7 +299,8 @@ fn what_was_waited_for_is_told() {
     let json = outrigger(&["analyze", EVENTS, "--pod", "web", "-o", "json"], "");
     let _: serde_json::Value = serde_json::from_str(&json.stdout).expect("valid JSON");
     snapshot("analyze-web.json", &json.stdout);
-    let played = outrigger(&["simulate", "examples/depends-on.yaml", "-o", "json"], "").stdout;
+    let played =
+        outrigger(&["simulate", "crates/outrigger/tests/cli/pods/depends-on.yaml", "-o", "json"], "").stdout;
     let run = outrigger(&["analyze", "-"], &played);
     assert!(run.stdout.contains("until `worker` was up"), "{}", run.stdout);
 }

@@ -60,7 +60,9 @@ fn a_run_ends_with_its_summary_on_a_clean_terminal() {
     let text = screen.text();
     assert_eq!(status.code(), Some(0), "{text}");
     assert_clean(&screen, &written);
-    for expected in ["prepare | preparing\n", "shipper | done\n", "proxy   | proxy stops last\n"] {
+    for expected in
+        ["prepare | preparing\n", "shipper | done\n", "proxy   | the work is done, so the proxy may go\n"]
+    {
         assert_eq!(text.matches(expected).count(), 1, "{expected:?} once in\n{text}");
     }
     let last = screen.since("report-");

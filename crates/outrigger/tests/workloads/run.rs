@@ -1,7 +1,7 @@
 //! One run of the binary, watched.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -57,10 +57,18 @@ impl Run {
         fs::create_dir_all(&dir).expect("a directory");
         let file = dir.join("manifest.json");
         fs::write(&file, manifest.to_string()).expect("write the manifest");
+        let flags: Vec<&str> = ["--network", "none"].iter().chain(flags).copied().collect();
+        Run::of_file(bench, name, &file, &flags)
+    }
+
+    /// The same of a manifest that is there.
+    pub(crate) fn of_file(bench: &Bench, name: &str, file: &Path, flags: &[&str]) -> Self {
+        let dir = bench.work.join(name);
+        fs::create_dir_all(&dir).expect("a directory");
         let out = fs::File::create(dir.join("out")).expect("a file");
         let err = fs::File::create(dir.join("err")).expect("a file");
         let child = Command::new(&bench.binary)
-            .args(["run", "--output", "plain", "--network", "none", "--state-dir"])
+            .args(["run", "--output", "plain", "--state-dir"])
             .arg(bench.work.join("state"))
             .arg("--events")
             .arg(dir.join("events.jsonl"))
