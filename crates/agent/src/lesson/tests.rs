@@ -75,6 +75,7 @@ impl Taught {
         let options = RunOptions {
             state_dir: "/nowhere".into(),
             run_id: "run".into(),
+            files: Vec::new(),
             events: None,
             status: None,
             grace_ms: None,
