@@ -25,7 +25,7 @@ bench: ## the engine's benchmarks; docs/benchmarks.md says how to read them
 	cargo bench -p outrigger-lifecycle -p outrigger-simulate
 
 soak: ## millions of simulated pods with faults (SOAK=2000000)
-	OUTRIGGER_SOAK=$(or $(SOAK),2000000) cargo test --release -p outrigger-simulate --test properties -- --nocapture
+	OUTRIGGER_SOAK=$(or $(SOAK),2000000) cargo test --release -p outrigger-simulate --test lives properties -- --nocapture
 
 fuzz: ## fuzz the manifest reader for SECONDS (needs cargo-fuzz)
 	cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run manifest seeds/manifest -- -max_total_time=$(or $(SECONDS),300)

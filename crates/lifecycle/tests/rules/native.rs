@@ -1,8 +1,6 @@
 //! Native sidecars and plain pods: start, restart, stop, completion.
 
-mod common;
-
-use common::{Play, pod};
+use crate::common::{Play, pod};
 use outrigger_lifecycle::{HookKind, KillReason, Need, ProbeKind, State, Wait};
 use serde_json::{Value, json};
 

@@ -57,8 +57,8 @@ pub fn check(seed: u64) -> Result<Summary, String> {
         )],
     };
     Err(format!(
-        "seed {seed}: {}\nreplay: OUTRIGGER_SEED={seed} cargo test -p outrigger-simulate --test properties one_seed -- --nocapture\n\
-         keep:   echo {seed} >> crates/simulate/tests/regressions.txt",
+        "seed {seed}: {}\nreplay: OUTRIGGER_SEED={seed} cargo test -p outrigger-simulate --test lives one_seed -- --nocapture\n\
+         keep:   echo {seed} >> crates/simulate/tests/lives/regressions.txt",
         problems.join("\n    ")
     ))
 }

@@ -3,9 +3,7 @@
 //! A failing seed is printed with the command that replays it; seeds that once failed stand in `regressions.txt` and
 //! are replayed by every run.
 
-mod common;
-
-use common::{env_number, life};
+use crate::common::{env_number, life};
 use outrigger_simulate::random::{self, Trouble};
 use outrigger_simulate::{Options, Rng, simulate};
 
@@ -43,7 +41,7 @@ fn seeds_that_once_failed_do_not_fail_again() {
     }
 }
 
-/// `OUTRIGGER_SEED=N cargo test -p outrigger-simulate --test properties one_seed -- --nocapture`
+/// `OUTRIGGER_SEED=N cargo test -p outrigger-simulate --test lives one_seed -- --nocapture`
 #[test]
 fn one_seed() {
     if let Some(seed) = env_number("OUTRIGGER_SEED") {

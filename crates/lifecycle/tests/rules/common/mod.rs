@@ -1,5 +1,5 @@
 //! A pod played by hand: the engine is real, the containers do what the test says.
-#![allow(dead_code, unreachable_pub)] // every test file uses its own part of this
+#![allow(unreachable_pub, reason = "a test program has no outside")]
 
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{

@@ -3,11 +3,9 @@
 //! Table 12.7 and rows 16 to 18 of 12.2 are about resizing containers in place, which Outrigger does not do: a change
 //! of resources takes effect when the container is next started.
 
-mod stage;
-
+use crate::stage::{Stage, add_ephemeral, differs, planned, play, probe, same};
 use outrigger_lifecycle::{Plan, ProbeKind, Verdict};
 use serde_json::{Value, json};
-use stage::{Stage, add_ephemeral, differs, planned, play, probe, same};
 
 fn mains() -> Value {
     json!([

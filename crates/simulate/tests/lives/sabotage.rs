@@ -1,8 +1,6 @@
 //! The promises bite: every rule is broken on purpose once, and the breach is seen.
 
-mod common;
-
-use common::life::Case;
+use crate::common::life::Case;
 use outrigger_lifecycle::{
     Action, Decision, Engine, Event, Need, Observation, Plan, RestartPolicy, Role, State, StopCause, Time,
 };

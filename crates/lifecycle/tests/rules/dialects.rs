@@ -1,8 +1,6 @@
 //! Launch priority, sidecar terminator and depends-on, alone and together.
 
-mod common;
-
-use common::{Play, annotated, planned, pod, refused};
+use crate::common::{Play, annotated, planned, pod, refused};
 use outrigger_lifecycle::{Dialect, FeatureGates, Need, ProbeKind, Role, Wait, plan};
 use serde_json::{Value, json};
 

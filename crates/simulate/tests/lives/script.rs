@@ -22,7 +22,7 @@ fn planned(policy: &str) -> Plan {
 /// The example of docs/simulate.md is a script, and fits a pod.
 #[test]
 fn the_documented_script_reads() {
-    let document = include_str!("../../../docs/simulate.md");
+    let document = include_str!("../../../../docs/simulate.md");
     let yaml =
         document.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
     let source = SourceFile { name: "docs/simulate.md".into(), text: yaml.into() };

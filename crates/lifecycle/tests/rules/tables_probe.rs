@@ -1,14 +1,12 @@
 //! Grace of a single kill (12.11), the probe worker (12.12), the back-off check (12.14) and sequences (12.15) of
 //! docs/spec/kubelet-lifecycle.md, row by row.
 
-mod stage;
-
+use crate::stage::{Stage, exit, planned, probe};
 use outrigger_lifecycle::{
     Action, Decision, Engine, Event, HookKind, Image, KillReason, ProbeKind, ProbeOutcome, State, Time,
     Verdict, rules,
 };
 use serde_json::{Value, json};
-use stage::{Stage, exit, planned, probe};
 
 #[test]
 fn table_12_11_grace_of_a_single_kill() {
@@ -51,10 +49,10 @@ fn table_12_11_grace_of_a_single_kill() {
             stage.obs.containers[0].image = Image::Present;
             let mut engine = Engine::resume(stage.plan, stage.obs);
             let mut out = Decision::default();
-            engine.step(stage::NOW, &mut out);
+            engine.step(crate::stage::NOW, &mut out);
             let begun = out.actions.iter().find_map(|a| match *a {
                 Action::BeginKill { container: 0, reason, deadline } => {
-                    Some((reason, deadline.since(stage::NOW) / 1_000))
+                    Some((reason, deadline.since(crate::stage::NOW) / 1_000))
                 }
                 _ => None,
             });
@@ -70,9 +68,9 @@ fn table_12_11_pre_stop_runs_within_a_grace_and_not_without() {
         let mut stage = Stage::new(planned(json!({"containers": [c]})));
         stage.running(&["c"]);
         let mut engine = Engine::resume(stage.plan, stage.obs);
-        engine.handle(&Event::StopRequested { grace_ms: Some(grace) }, stage::NOW);
+        engine.handle(&Event::StopRequested { grace_ms: Some(grace) }, crate::stage::NOW);
         let mut out = Decision::default();
-        engine.step(stage::NOW, &mut out);
+        engine.step(crate::stage::NOW, &mut out);
         let ran = out.actions.iter().any(|a| matches!(a, Action::RunHook { hook: HookKind::PreStop, .. }));
         assert_eq!(ran, hook, "grace {grace}");
     }

@@ -4,7 +4,7 @@
 //! The kubelet kills and starts in one sync; here a start follows when the kill is known to have worked. The stage
 //! therefore plays a perfect runtime: images are there, sandboxes are made, signals work at once, mains start at once
 //! (R1.5: all in one sync), init entries do not (R1.4: at most one new entry a sync).
-#![allow(dead_code, unreachable_pub, reason = "every test crate uses its own part of this")]
+#![allow(unreachable_pub, reason = "a test program has no outside")]
 
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{

@@ -5,9 +5,7 @@
 //! (R1.60 to R1.63), failed init containers (1.4), completion (R4.5, R4.6), TERM, grace and KILL (R3.13 to R3.17), and
 //! the phase at the end. Random pods must do the same things at the same millisecond.
 
-mod common;
-
-use common::env_number;
+use crate::common::env_number;
 use outrigger_lifecycle::{Plan, RestartPolicy, Role};
 use outrigger_simulate::random::{self, Trouble};
 use outrigger_simulate::{ContainerScript, Options, Rng, Script, Span, Tries, simulate};

@@ -1,8 +1,6 @@
 //! The KEP's rules, among them the seven end-to-end rows of its test plan.
 
-mod common;
-
-use common::{Play, annotated, input, pod, refused};
+use crate::common::{Play, annotated, input, pod, refused};
 use outrigger_lifecycle::{FeatureGates, ProbeKind, Severity, phase, plan};
 use serde_json::{Value, json};
 

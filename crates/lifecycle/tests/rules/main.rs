@@ -1,0 +1,11 @@
+//! The engine held against its rules, one file a subject. One program: each would carry the decoders of a whole pod.
+
+mod common;
+mod conformance_validates;
+mod dialects;
+mod job;
+mod kep;
+mod native;
+mod stage;
+mod tables_probe;
+mod tables_start;

@@ -1,0 +1,9 @@
+//! Simulated lives, one file a subject. One program: each would carry the decoders of a whole pod.
+
+mod common;
+mod plain;
+mod properties;
+mod sabotage;
+mod script;
+mod tables_stop;
+mod timeline;
