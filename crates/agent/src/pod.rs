@@ -216,6 +216,25 @@ impl PodContext {
         ContainerId(id(&[&pod, &place, &self.containers[container].name]))
     }
 
+    /// Whether a container may be made while others are still to run before it: nothing they see or do may make a
+    /// difference to it, and it none to them. `follows_files` is to be asked first.
+    pub(crate) fn can_be_made_ahead(&self, spec: &ContainerSpec) -> bool {
+        let pod = self.spec();
+        let is_seen = pod.host_pid == Some(true) || pod.share_process_namespace == Some(true);
+        !is_seen && leaves_volumes_alone(spec)
+    }
+
+    /// Whether describing a container already looks at files that those before it may still write.
+    pub(crate) fn follows_files(&self, container: usize) -> bool {
+        let volumes = self.spec().volumes.as_deref().unwrap_or(&[]);
+        let is_host_path = |name: &str| volumes.iter().any(|v| v.name == name && v.host_path.is_some());
+        self.containers[container]
+            .volume_mounts
+            .iter()
+            .flatten()
+            .any(|m| m.sub_path.is_some() || m.sub_path_expr.is_some() || is_host_path(&m.name))
+    }
+
     /// One instance of a container. The error is a `CreateContainerConfigError`'s message.
     pub(crate) fn container_spec(
         &self,
@@ -313,6 +332,15 @@ fn container_at(spec: &PodSpec, list: List, index: usize) -> Option<Container> {
             serde_json::from_value(object).ok()
         }
     }
+}
+
+/// Whether making a container leaves nothing in its volumes: no directory to mount on, no working directory.
+fn leaves_volumes_alone(spec: &ContainerSpec) -> bool {
+    let in_a_volume =
+        |path: &Path| spec.mounts.iter().any(|m| path != m.target && path.starts_with(&m.target));
+    let working_dir = spec.working_dir.as_ref().or(spec.image.working_dir.as_ref());
+    !spec.mounts.iter().any(|m| in_a_volume(&m.target))
+        && !working_dir.is_some_and(|dir| in_a_volume(Path::new(dir)))
 }
 
 /// Ports of containers that ask to be reached at the host.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outrigger_lifecycle::{Event, Exit, ExitReason, HookKind, ProbeKind};
 use outrigger_runtime::{ContainerId, Image, ProgressSink, Runtime, RuntimeError, SandboxId};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
 use crate::hooks::{self, Ended};
@@ -114,8 +114,32 @@ impl<R: Runtime> Tasks<R> {
         }
     }
 
-    /// The whole life of an instance: created, started, ended.
-    pub(crate) async fn live(self, instance: Instance, image: Image, ground: Arc<Ground>) {
+    /// Makes an instance ahead of its time, if that changes nothing for anybody else. Says whether it is there; what
+    /// went wrong will go wrong again, and be told, when its time has come.
+    pub(crate) async fn make_ahead(self, instance: Instance, image: Image, ground: Arc<Ground>) -> bool {
+        let (container, attempt, id) = (instance.container, instance.attempt, &instance.id);
+        if self.pod.follows_files(container) {
+            return false;
+        }
+        let spec = match self.pod.container_spec(container, attempt, id.clone(), image, &ground) {
+            Ok(spec) if self.pod.can_be_made_ahead(&spec) => spec,
+            _ => return false,
+        };
+        let made = self.runtime.create_container(&ground.sandbox.id, spec).await;
+        if made.is_err() {
+            self.remove(id).await;
+        }
+        made.is_ok()
+    }
+
+    /// The whole life of an instance: created, unless that was done `ahead`, started, ended.
+    pub(crate) async fn live(
+        self,
+        instance: Instance,
+        image: Image,
+        ground: Arc<Ground>,
+        ahead: Option<oneshot::Receiver<bool>>,
+    ) {
         let (container, attempt) = (instance.container, instance.attempt);
         let id = &instance.id;
         let refused = |reason: &str, message: String| Event::StartFailed {
@@ -124,15 +148,24 @@ impl<R: Runtime> Tasks<R> {
             reason: reason.into(),
             message: message.into(),
         };
-        let spec = match self.pod.container_spec(container, attempt, id.clone(), image, &ground) {
-            Ok(spec) => spec,
-            Err(message) => return self.happened(refused("CreateContainerConfigError", message)),
+        let is_made = match ahead {
+            Some(ahead) => ahead.await.unwrap_or(false),
+            None => false,
         };
-        let created = match self.runtime.create_container(&ground.sandbox.id, spec).await {
-            Ok(_) => self.runtime.start_container(id).await,
+        let created = if is_made {
+            Ok(())
+        } else {
+            let spec = match self.pod.container_spec(container, attempt, id.clone(), image, &ground) {
+                Ok(spec) => spec,
+                Err(message) => return self.happened(refused("CreateContainerConfigError", message)),
+            };
+            self.runtime.create_container(&ground.sandbox.id, spec).await.map(drop)
+        };
+        let started = match created {
+            Ok(()) => self.runtime.start_container(id).await,
             Err(e) => Err(e),
         };
-        if let Err(e) = created {
+        if let Err(e) = started {
             self.remove(id).await;
             return self.happened(match e {
                 RuntimeError::Start(message) => Event::Exited {

@@ -14,8 +14,8 @@ use outrigger_lifecycle::{
     Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, Observation, Phase, Plan, ProbeKind,
     Role, StatusFacts, StopCause, Time, phase, pod_status,
 };
-use outrigger_runtime::{Image, Runtime};
-use tokio::sync::{mpsc, watch};
+use outrigger_runtime::{ContainerId, Image, Runtime};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::board::{Board, EventsFile};
@@ -70,6 +70,15 @@ struct Slot {
     tries: u32,
     /// Its logs are being followed.
     followed: bool,
+    /// Its first instance, while that is made, or waits made, before its time.
+    ahead: Option<Ahead>,
+}
+
+/// An instance made before its time, and the ground it stands on.
+struct Ahead {
+    id: ContainerId,
+    ground: Arc<Ground>,
+    is_made: oneshot::Receiver<bool>,
 }
 
 /// The instance that is there, and the tasks that serve it: they end with it.
@@ -103,7 +112,7 @@ pub(crate) struct Worker<R> {
     entries: Vec<Entry>,
     /// Work nothing waits for but the end: signals, removals.
     background: JoinSet<()>,
-    /// Work that is given up at the end.
+    /// Work that is given up at the end: pulls, containers made ahead.
     pulls: JoinSet<()>,
 }
 
@@ -183,6 +192,7 @@ impl<R: Runtime> Worker<R> {
             self.sinks.output.observe(self.index, self.engine.observation(), &decision.waits);
             self.sinks.roster.observe(self.index, self.engine.observation(), &decision.waits);
             self.publish(&decision, stamp);
+            self.make_ahead();
             if self.engine.observation().over {
                 break;
             }
@@ -343,10 +353,44 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    fn start(&mut self, container: usize, attempt: u32) {
+    /// Makes the next container while its gates are closed: when they open it has only to be started. One at a time;
+    /// the engine alone decides when it starts.
+    fn make_ahead(&mut self) {
+        let obs = self.engine.observation();
+        if obs.stop.is_some() || obs.over || self.slots.iter().any(|slot| slot.ahead.is_some()) {
+            return;
+        }
+        let Some(container) = self.slots.iter().position(|slot| slot.tries == 0) else { return };
+        let (Some(ground), Some(image)) = (self.ground.clone(), self.slots[container].image.clone()) else {
+            return;
+        };
+        let id = self.next_id(container);
+        let instance = Instance { container, attempt: 0, id: id.clone() };
+        let making = self.tasks.clone().make_ahead(instance, image, ground.clone());
+        let (made, is_made) = oneshot::channel();
+        self.pulls.spawn(async move {
+            // Nobody waits for it when the pod ends first.
+            let _ = made.send(making.await);
+        });
+        self.slots[container].ahead = Some(Ahead { id, ground, is_made });
+    }
+
+    fn next_id(&mut self, container: usize) -> ContainerId {
         let slot = &mut self.slots[container];
-        let id = self.pod.container_id(container, slot.tries);
         slot.tries += 1;
+        self.pod.container_id(container, slot.tries - 1)
+    }
+
+    fn start(&mut self, container: usize, attempt: u32) {
+        let ahead = self.slots[container].ahead.take();
+        let ground = self.ground.as_ref();
+        let ahead =
+            ahead.filter(|ahead| attempt == 0 && ground.is_some_and(|g| Arc::ptr_eq(g, &ahead.ground)));
+        let (id, ahead) = match ahead {
+            Some(ahead) => (ahead.id, Some(ahead.is_made)),
+            None => (self.next_id(container), None),
+        };
+        let slot = &mut self.slots[container];
         let instance = Instance { container, attempt, id: id.clone() };
         let facts = &mut self.facts.containers[container];
         let shown = format!("{}://{id}", self.tasks.runtime.name());
@@ -369,7 +413,7 @@ impl<R: Runtime> Worker<R> {
             }
         }
         slot.current = Some(Current {
-            life: Some(Task::spawn(self.tasks.clone().live(instance.clone(), image, ground))),
+            life: Some(Task::spawn(self.tasks.clone().live(instance.clone(), image, ground, ahead))),
             instance,
             is_running: false,
             probes: BTreeMap::new(),

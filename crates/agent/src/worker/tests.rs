@@ -143,6 +143,108 @@ async fn a_job_with_a_sidecar_runs_in_order_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_next_container_is_made_while_its_gate_is_closed() {
+    let runtime = FakeRuntime::new([("init", Script::job(5_000, 0)), ("main", Script::job(10, 0))]);
+    let running = Running::start(
+        &runtime,
+        json!({"restartPolicy": "Never", "initContainers": [{"name": "init"}], "containers": [{"name": "main"}]}),
+    );
+    let init = |s: &Value| s["status"]["initContainerStatuses"][0]["state"]["running"].is_object();
+    running.until(|s| init(s) && runtime.calls().contains(&"create main".to_owned())).await;
+    assert!(!runtime.calls().contains(&"start main#0".to_owned()), "its gate is closed");
+    running.until(|s| s["status"]["phase"] == "Succeeded").await;
+    running.end().await;
+    let calls = runtime.calls();
+    assert_eq!(calls.iter().filter(|c| *c == "create main").count(), 1, "{calls:?}");
+    assert_eq!(runtime.left(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_made_ahead_goes_with_a_pod_that_ends_first() {
+    let runtime = FakeRuntime::new([("init", Script::job(5_000, 1))]);
+    let running = Running::start(
+        &runtime,
+        json!({"restartPolicy": "Never", "initContainers": [{"name": "init"}], "containers": [{"name": "main"}]}),
+    );
+    running.until(|_| runtime.calls().contains(&"create main".to_owned())).await;
+    assert_eq!(running.end().await.0.phase, Phase::Failed);
+    let calls = runtime.calls();
+    assert!(!calls.contains(&"start main#0".to_owned()), "{calls:?}");
+    assert_eq!(calls.last().map(String::as_str), Some("remove sandbox"), "with everything in it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_cannot_be_made_ahead_is_made_at_its_time() {
+    let refusal: fn() -> RuntimeError = || RuntimeError::Create("no space".into());
+    let runtime = FakeRuntime::new([
+        ("init", Script::job(5_000, 0)),
+        ("main", Script { refusals: vec![refusal], ..Script::job(10, 0) }),
+    ]);
+    let running = Running::start(
+        &runtime,
+        json!({"restartPolicy": "Never", "initContainers": [{"name": "init"}], "containers": [{"name": "main"}]}),
+    );
+    running.until(|s| s["status"]["phase"] == "Succeeded").await;
+    assert!(!running.events().iter().any(|e| e["event"] == "start-failed"), "nothing went wrong at its time");
+    running.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_would_notice_is_not_done_ahead() {
+    let v = |mount: Value| json!([{"name": "v", "mountPath": "/v"}, mount]);
+    let table = [
+        (
+            "a plain volume",
+            true,
+            json!({"volumeMounts": v(json!({"name": "w", "mountPath": "/w"}))}),
+            json!({}),
+        ),
+        (
+            "a path in a volume",
+            false,
+            json!({"volumeMounts": v(json!({"name": "w", "mountPath": "/w", "subPath": "made-by-init"}))}),
+            json!({}),
+        ),
+        (
+            "a mount in a volume",
+            false,
+            json!({"volumeMounts": v(json!({"name": "w", "mountPath": "/v/made"}))}),
+            json!({}),
+        ),
+        (
+            "a directory of the host",
+            false,
+            json!({"volumeMounts": v(json!({"name": "h", "mountPath": "/h"}))}),
+            json!({}),
+        ),
+        (
+            "a working directory in a volume",
+            false,
+            json!({"workingDir": "/v/made", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}),
+            json!({}),
+        ),
+        ("shared processes", false, json!({}), json!({"shareProcessNamespace": true})),
+    ];
+    for (what, ahead, container, pod) in table {
+        let runtime = FakeRuntime::new([("init", Script::job(5_000, 0)), ("main", Script::job(10, 0))]);
+        let mut spec = json!({"restartPolicy": "Never", "initContainers": [{"name": "init"}],
+            "containers": [{"name": "main"}],
+            "volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}},
+                {"name": "h", "hostPath": {"path": "/"}}]});
+        spec["containers"][0].as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
+        spec.as_object_mut().unwrap().extend(pod.as_object().unwrap().clone());
+        let running = Running::start(&runtime, spec);
+        let init = |s: &Value| s["status"]["initContainerStatuses"][0]["state"].clone();
+        running.until(|s| init(s)["running"].is_object()).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(init(&running.status())["running"].is_object());
+        assert_eq!(runtime.calls().contains(&"create main".to_owned()), ahead, "{what}");
+        running.until(|s| s["status"]["phase"] == "Succeeded").await;
+        running.end().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_program_that_cannot_be_started_is_an_exit_with_128() {
     let refusal: fn() -> RuntimeError = || RuntimeError::Start("no such file".into());
     let runtime = FakeRuntime::new([("main", Script { refusals: vec![refusal], ..Script::default() })]);
