@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests use and the machine lacks: a static busybox for the containers' root file system, a registry
-# and skopeo for the image tests, containerd and runc for the tests of the CRI runtime (they start their own).
+# and skopeo for the image tests, containerd and runc for the tests of the CRI runtime (they start their own), chromium
+# (some 110 MB to fetch) and a font for the pictures; OUTRIGGER_NO_BROWSER=1 leaves the last two out, and the pictures unchecked.
 set -euo pipefail
 packages=()
 need() { command -v "$1" >/dev/null || packages+=("$2"); }
@@ -10,6 +11,10 @@ need skopeo skopeo
 need openssl openssl
 need containerd containerd
 need runc runc
+if [ -z "${OUTRIGGER_NO_BROWSER:-}" ]; then
+  need chromium chromium
+  [ -n "$(find /usr/share/fonts -name 'DejaVuSans.ttf' -print -quit 2>/dev/null)" ] || packages+=(fonts-dejavu-core)
+fi
 if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then packages+=(busybox-static); fi
 if [ "${#packages[@]}" -gt 0 ]; then
   echo "installing ${packages[*]}"

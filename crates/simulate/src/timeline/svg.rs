@@ -132,14 +132,15 @@ fn sandbox(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64) {
 }
 
 fn axis(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64, bottom: f64) {
-    let width = |at: u64| 14.0 + clock(at).len() as f64 * 6.5;
+    // Labels stand in the middle above their tick, with something between them.
+    let half = |at: u64| 5.0 + clock(at).len() as f64 * 3.3;
     // The end is always told, and what is too near to it is not.
     let last = timeline.moments.last().copied().unwrap_or(0);
-    let before_last = x(last) - width(last);
     let mut free_from = f64::MIN;
     for &at in &timeline.moments {
         let (place, text) = (x(at), clock(at));
-        if place < free_from || (at != last && place > before_last) {
+        let too_late = at != last && place + half(at) > x(last) - half(last);
+        if place - half(at) < free_from || too_late {
             continue;
         }
         let _ = writeln!(
@@ -149,7 +150,7 @@ fn axis(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64, bottom: 
             bottom,
             TOP - 14.0
         );
-        free_from = place + width(at);
+        free_from = place + half(at);
     }
 }
 
