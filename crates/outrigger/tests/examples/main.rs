@@ -219,9 +219,22 @@ fn a_graph() {
 
 #[test]
 fn a_proxy_that_outlives_the_app() {
+    takes_its_leave(|run| run.signal(Signal::TERM));
+}
+
+/// docs/ordering.md: a system that shuts down signals the run and the shims of its containers alike.
+#[test]
+fn a_proxy_that_outlives_the_app_when_the_session_is_ended() {
+    takes_its_leave(|run| {
+        run.signal_children(Signal::TERM);
+        run.signal(Signal::TERM);
+    });
+}
+
+fn takes_its_leave(end: impl Fn(&Run)) {
     let mut example = Example::start("mesh", &[]);
     example.run.wait_for("the first request", |run| run.output().contains("app | ok: sign on\n"));
-    example.run.signal(Signal::TERM);
+    end(&example.run);
     assert_eq!(example.run.end(), 143, "{}", example.run.account());
     example.in_order(&[
         ("proxy", "startup-passed"),

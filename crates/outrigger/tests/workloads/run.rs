@@ -116,6 +116,20 @@ impl Run {
         kill_process(pid, signal).expect("send a signal");
     }
 
+    /// Signals the processes the run has started itself.
+    pub(crate) fn signal_children(&self, signal: Signal) {
+        let pid = self.child.id();
+        // Of whichever thread.
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+        let lists = threads.map(|t| fs::read_to_string(t.path().join("children")).unwrap_or_default());
+        let all: String = lists.collect();
+        let children: Vec<i32> = all.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+        assert!(!children.is_empty(), "it has none\n{}", self.account());
+        for child in children.into_iter().filter_map(Pid::from_raw) {
+            kill_process(child, signal).expect("send a signal");
+        }
+    }
+
     fn read(&self, file: &str) -> String {
         fs::read_to_string(self.dir.join(file)).unwrap_or_default()
     }

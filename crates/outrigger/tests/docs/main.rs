@@ -1,0 +1,210 @@
+//! Commands shown in the README and in docs/ do what is shown: every ```` ```console ```` block is run.
+//!
+//! A line that begins with `$ ` or `# ` is a command, what follows is what it prints. Without anything following only its
+//! success is checked; `? 1` in place of the output is another exit code. In what is printed `...` alone on a line stands for
+//! any lines, `[..]` for anything on one; clocks, lengths of time and made-up parts of names are like any others.
+
+mod page;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use page::{Step, matches, steps};
+
+/// Nothing shown takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Commands that are not for a test, and why.
+const NOT_RUN: [(&str, &str); 2] = [
+    ("make test", "is what runs this"),
+    ("cargo install --path crates/outrigger", "installs the binary under test"),
+];
+
+/// What runs in another terminal while a page's commands are run.
+const BESIDE: [(&str, &str); 1] = [("everyday.md", WEB)];
+
+const WEB: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  terminationGracePeriodSeconds: 5
+  initContainers:
+  - {name: proxy, image: "rootfs:/", restartPolicy: Always, command: [sh, -c, "trap exit TERM; echo proxy is up; while :; do sleep 1 & wait $!; done"]}
+  containers:
+  - {name: app, image: "rootfs:/", command: [sh, -c, "trap exit TERM; echo serving; while :; do sleep 1 & wait $!; done"]}
+"#;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A directory that looks like the project's, and the examples' own.
+struct Shell {
+    dir: tempfile::TempDir,
+    beside: Vec<Child>,
+}
+
+impl Shell {
+    fn new() -> Shell {
+        let dir = tempfile::Builder::new().prefix("or-docs-").tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("examples")).expect("a directory");
+        for file in fs::read_dir(root().join("examples")).expect("the examples") {
+            let file = file.expect("a file");
+            for to in [dir.path().join("examples"), dir.path().to_owned()] {
+                fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
+            }
+        }
+        Shell { dir, beside: Vec::new() }
+    }
+
+    fn command(&self, line: &str) -> Command {
+        // The way to the binary from its sources.
+        let line = line.replace("cargo run --release -- ", "outrigger ");
+        let binary = Path::new(env!("CARGO_BIN_EXE_outrigger")).parent().expect("a directory");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("exec 2>&1; {line}")])
+            .current_dir(self.dir.path())
+            .env("PATH", format!("{}:{path}", binary.display()))
+            .env("OUTRIGGER_STATE_DIR", self.dir.path().join("state"))
+            .env("OUTRIGGER_RUNTIME_DIR", self.dir.path().join("run"))
+            .env("NO_COLOR", "1")
+            .env_remove("CLICOLOR_FORCE")
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end: exit code and output.
+    fn run(&self, line: &str) -> (i32, String) {
+        let out = self.dir.path().join("out");
+        let file = fs::File::create(&out).expect("a file");
+        let mut child = self.command(line).stdout(file).spawn().expect("a shell");
+        let began = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("a child") {
+                let text = fs::read(&out).expect("its output");
+                return (status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned());
+            }
+            if began.elapsed() > PATIENCE {
+                let _ = child.kill();
+                panic!("`{line}` does not end:\n{}", fs::read_to_string(&out).unwrap_or_default());
+            }
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs a command for as long as the page takes.
+    fn begin(&mut self, line: &str) {
+        self.beside
+            .push(self.command(&format!("exec {line}")).stdout(Stdio::null()).spawn().expect("a shell"));
+    }
+
+    /// Waits until a command says something.
+    fn until(&self, line: &str, text: &str) {
+        let began = Instant::now();
+        while !self.run(line).1.contains(text) {
+            assert!(began.elapsed() < PATIENCE, "`{line}` never says {text:?}:\n{}", self.run(line).1);
+            std::thread::park_timeout(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        for child in &mut self.beside {
+            let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+            if let (Some(pid), Ok(None)) = (pid, child.try_wait()) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Runs all commands of a page.
+fn page(path: &Path) -> usize {
+    let text = fs::read_to_string(path).expect("a page");
+    let steps = steps(&text);
+    if steps.is_empty() {
+        return 0;
+    }
+    let name = path.file_name().and_then(|n| n.to_str()).expect("a name");
+    let mut shell = Shell::new();
+    if let Some((_, manifest)) = BESIDE.iter().find(|(page, _)| *page == name) {
+        fs::write(shell.dir.path().join("beside.yaml"), manifest).expect("a manifest");
+        shell.begin("outrigger run -q beside.yaml");
+        shell.until("outrigger ps", "Running");
+    }
+    for step in &steps {
+        let Step { line, command, .. } = step;
+        if NOT_RUN.iter().any(|(not_run, _)| command.starts_with(not_run)) {
+            continue;
+        }
+        // It follows until there is nothing left to follow.
+        if command.contains(" -f ") {
+            shell.begin(command.split(" #").next().unwrap_or(command));
+            continue;
+        }
+        let (code, printed) = shell.run(command);
+        assert_eq!(code, step.code, "{name}:{line}: `{command}`\n{printed}");
+        if let Some(expected) = &step.output
+            && let Err(at) = matches(expected, &printed)
+        {
+            panic!("{name}:{line}: `{command}` prints something else from {at:?} on:\n{printed}");
+        }
+    }
+    steps.len()
+}
+
+#[test]
+fn the_readme() {
+    assert!(page(&root().join("README.md")) > 5);
+}
+
+#[test]
+fn the_pages() {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(root().join("docs")).expect("docs").map(|f| f.expect("a file").path()).collect();
+    files.retain(|f| f.extension().is_some_and(|e| e == "md"));
+    files.sort();
+    let shown: usize = files.iter().map(|file| page(file)).sum();
+    assert!(shown > 15, "{shown} commands");
+}
+
+/// What the agent and the engine write into the trace, taken from their source.
+#[test]
+fn every_entry_of_the_trace_is_described() {
+    let page = fs::read_to_string(root().join("docs/trace.md")).expect("the page");
+    let quoted = |text: &str, before: &str| -> Vec<String> {
+        let parts = text.split(before).skip(1);
+        parts
+            .filter_map(|rest| Some(rest.trim_start().strip_prefix('"')?.split('"').next()?.to_owned()))
+            .collect()
+    };
+    let mut names = Vec::new();
+    for (file, marks) in [
+        (
+            "crates/lifecycle/src/trace.rs",
+            &["None,", "Some(container),", "Some(i),", "event:", " container,"][..],
+        ),
+        ("crates/agent/src/worker.rs", &["event:"]),
+        ("crates/agent/src/output.rs", &["\"event\":"]),
+    ] {
+        let text = fs::read_to_string(root().join(file)).expect(file);
+        let text = text.split("#[cfg(test)]").next().expect("code");
+        names.extend(marks.iter().flat_map(|mark| quoted(text, mark)));
+    }
+    for expected in
+        ["sandbox-ready", "starting", "probe", "waiting", "hook-output", "log", "finished", "rerun-begun"]
+    {
+        assert!(names.iter().any(|n| n == expected), "{expected} was not found in the source: {names:?}");
+    }
+    for name in names {
+        assert!(page.contains(&format!("`{name}`")), "docs/trace.md does not speak of `{name}`");
+    }
+}
