@@ -1,6 +1,6 @@
 # The targets people and CI use. `make help` lists them.
 
-.PHONY: help deps deny lint test test-cri bench soak fuzz
+.PHONY: help deps deny lint test test-cri test-v2 bench soak fuzz
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -20,6 +20,11 @@ test: deps lint ## everything CI checks: lints, unit, property and end-to-end te
 
 test-cri: deps ## the tests of the CRI runtime and every pod case, on a containerd of their own (root)
 	cargo test --locked -p outrigger-runtime -p outrigger --features outrigger-runtime/cri-tests,outrigger/cri-tests --test cri --test conformance_cri --test cri_faults
+
+test-v2: deps ## the embedded runtime on a machine with cgroup v2 only, emulated by qemu (root; minutes)
+	cargo build --locked -p outrigger
+	cargo test --locked -p outrigger-runtime --test containers --no-run
+	scripts/vm-cgroup2.sh target/debug/outrigger "$$(ls -t target/debug/deps/containers-* | grep -v '\.d$$' | head -1)"
 
 bench: ## the engine's benchmarks; docs/benchmarks.md says how to read them
 	cargo bench -p outrigger-lifecycle -p outrigger-simulate

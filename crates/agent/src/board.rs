@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use outrigger_runtime::lines;
 use serde::Serialize;
 
 /// Pods that are over and still shown; of more, the oldest are left out.
@@ -18,13 +19,22 @@ const GATHER: Duration = Duration::from_millis(10);
 
 /// The events file: JSON Lines, each complete when it is there.
 #[derive(Debug)]
-pub(crate) struct EventsFile(Option<Mutex<File>>);
+pub(crate) struct EventsFile(Option<Mutex<Lines>>);
+
+#[derive(Debug)]
+struct Lines {
+    file: File,
+    /// What is still to be written.
+    pending: Vec<u8>,
+    /// Writing has failed; that was said.
+    losing: bool,
+}
 
 impl EventsFile {
     /// Opens the file anew.
     pub(crate) fn create(path: Option<&Path>) -> io::Result<Self> {
         let file = path.map(File::create).transpose()?;
-        Ok(EventsFile(file.map(Mutex::new)))
+        Ok(EventsFile(file.map(|file| Mutex::new(Lines { file, pending: Vec::new(), losing: false }))))
     }
 
     /// Whether anybody wants events.
@@ -34,10 +44,22 @@ impl EventsFile {
 
     /// Appends lines with a single write.
     pub(crate) fn append(&self, lines: &str) {
-        if let Some(file) = &self.0
-            && let Err(e) = lock(file).write_all(lines.as_bytes())
-        {
-            tracing::warn!("cannot write events: {e}");
+        if let Some(file) = &self.0 {
+            lock(file).append(lines.as_bytes());
+        }
+    }
+}
+
+impl Lines {
+    fn append(&mut self, lines: &[u8]) {
+        self.pending.extend_from_slice(lines);
+        match lines::append(&mut self.file, &mut self.pending) {
+            Ok(()) => self.losing = false,
+            Err(e) => {
+                if !std::mem::replace(&mut self.losing, true) {
+                    tracing::warn!("events are lost: {e}");
+                }
+            }
         }
     }
 }
@@ -161,8 +183,11 @@ impl Objects {
 fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
-    fs::write(&temporary, text)?;
-    fs::rename(&temporary, path)
+    let replaced = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    replaced
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

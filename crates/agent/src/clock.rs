@@ -1,4 +1,5 @@
-//! The time of one pod: the wall clock when the pod was accepted, carried on by the monotonic clock.
+//! The time of a run: the wall clock when it began, carried on by the monotonic clock. One for all its pods and whoever
+//! makes them, so that their times can be compared.
 //!
 //! The engine is promised a time that never goes backwards; the wall clock makes no such promise.
 
@@ -7,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use outrigger_lifecycle::Time;
 use tokio::time::Instant;
 
-/// Where a pod's time comes from.
+/// Where the time comes from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     wall: Duration,

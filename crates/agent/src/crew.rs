@@ -10,6 +10,7 @@ use outrigger_runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
 
+use crate::clock::Clock;
 use crate::fields::Host;
 use crate::pod::PodContext;
 use crate::run::{PlannedPod, RunOptions};
@@ -31,6 +32,7 @@ pub(crate) struct Crew<R> {
     companions: Arc<Companions>,
     host: Arc<Host>,
     options: Arc<RunOptions>,
+    clock: Clock,
     pub(crate) sinks: Sinks,
     workers: JoinSet<PodResult>,
     members: BTreeMap<Id, Member>,
@@ -56,12 +58,19 @@ pub(crate) enum Happened {
 }
 
 impl<R: Runtime> Crew<R> {
-    pub(crate) fn new(runtime: Arc<R>, companions: Companions, options: RunOptions, sinks: Sinks) -> Self {
+    pub(crate) fn new(
+        runtime: Arc<R>,
+        companions: Companions,
+        options: RunOptions,
+        clock: Clock,
+        sinks: Sinks,
+    ) -> Self {
         Crew {
             runtime,
             companions: Arc::new(companions),
             host: Arc::new(Host::here()),
             options: Arc::new(options),
+            clock,
             sinks,
             workers: JoinSet::new(),
             members: BTreeMap::new(),
@@ -78,7 +87,8 @@ impl<R: Runtime> Crew<R> {
 
     /// Whether a pod can be run at all.
     pub(crate) fn check(&self, pod: &PlannedPod) -> Result<(), String> {
-        self.context(pod).map(|_| ())
+        let spec = self.context(pod)?.sandbox_spec()?;
+        self.runtime.check_sandbox(&spec).map_err(|e| e.to_string())
     }
 
     /// Runs a pod; its number is returned. `told` has its news told.
@@ -94,7 +104,8 @@ impl<R: Runtime> Crew<R> {
         let mut sinks = self.sinks.clone();
         sinks.news = told.then(|| self.news.0.clone());
         sinks.lessons = sinks.lessons.of(&pod.manifest.origin);
-        let worker = Worker::new(self.runtime.clone(), context.clone(), pod.plan, number, orders, sinks);
+        let worker =
+            Worker::new(self.runtime.clone(), context.clone(), pod.plan, number, self.clock, orders, sinks);
         let task = self.workers.spawn(worker.run());
         self.members.insert(task.id(), Member { number, context, stop });
         Ok(number)

@@ -133,7 +133,14 @@ impl FakeRuntime {
             if let Some(file) = &made.message_file {
                 std::fs::write(file, made.script.message).unwrap();
             }
-            *exit = Some(Exit { code, signal, oom_killed: false, started_at: now, finished_at: now });
+            *exit = Some(Exit {
+                code,
+                signal,
+                oom_killed: false,
+                started_at: now,
+                finished_at: now,
+                detail: None,
+            });
             true
         });
     }

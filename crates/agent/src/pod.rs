@@ -46,7 +46,7 @@ pub(crate) struct PodContext {
 pub(crate) struct Ground {
     pub(crate) sandbox: Sandbox,
     pub(crate) reach: Reach,
-    volumes: Volumes,
+    pub(crate) volumes: Volumes,
     files: PodFiles,
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use outrigger_lifecycle::{Event, Exit, ExitReason, HookKind, ProbeKind};
+use outrigger_lifecycle::{Event, Exit, ExitReason, HookKind, ProbeKind, VolumeLimit};
 use outrigger_runtime::{ContainerId, Image, ProgressSink, Runtime, RuntimeError, SandboxId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -17,6 +17,12 @@ use crate::prober;
 
 /// How long after a failure a runtime is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often volumes with a limit are measured.
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
+
+/// Measuring takes at most one part in this many of the time.
+const MEASURE_SHARE: u32 = 20;
 
 /// Something a task has to say.
 pub(crate) enum Report {
@@ -99,6 +105,32 @@ impl<R: Runtime> Tasks<R> {
         let pod = self.pod.clone();
         // Walks trees for fsGroup and may wait for a slow disk.
         tokio::task::spawn_blocking(move || pod.ground(sandbox)).await.map_err(|e| e.to_string())?
+    }
+
+    /// Waits for the sandbox to end by itself.
+    pub(crate) async fn watch_sandbox(self) {
+        self.runtime.sandbox_lost(&self.pod.sandbox_id).await;
+        self.happened(Event::SandboxLost);
+    }
+
+    /// Measures the volumes that have a limit, again and again, and reports what changed. No file system tells when a
+    /// directory grows beyond a size, save by quotas that few machines have.
+    pub(crate) async fn measure(self, limits: Vec<VolumeLimit>, ground: Arc<Ground>) {
+        let mut before = vec![0; limits.len()];
+        loop {
+            let began = tokio::time::Instant::now();
+            for (volume, limit) in limits.iter().enumerate() {
+                let (ground, name) = (ground.clone(), limit.volume.clone());
+                let measured = tokio::task::spawn_blocking(move || ground.volumes.bytes(&name)).await;
+                if let Ok(Ok(bytes)) = measured
+                    && std::mem::replace(&mut before[volume], bytes) != bytes
+                {
+                    self.happened(Event::VolumeMeasured { volume, bytes });
+                }
+            }
+            // Trees that take long to walk are walked less often.
+            tokio::time::sleep(MEASURE_EVERY.max(began.elapsed() * MEASURE_SHARE)).await;
+        }
     }
 
     /// Makes an image available.
@@ -202,7 +234,7 @@ impl<R: Runtime> Tasks<R> {
                         reason,
                         started_at: Some(self.clock.noted(exit.started_at, now)),
                         finished_at: self.clock.noted(exit.finished_at, now),
-                        message: message.map(Into::into),
+                        message: message.or(exit.detail).map(Into::into),
                         killed_for: None,
                     };
                 }

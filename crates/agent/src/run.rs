@@ -126,13 +126,13 @@ pub async fn run<R: Runtime>(
     output.begin()?;
     let mut signals = Signals::listen(options.grace_ms)?;
     let facts = RunFacts { id: options.run_id.clone(), files: options.files.clone() };
-    let mut crew = Crew::new(runtime, companions, options, sinks);
+    let clock = Clock::start();
+    let mut crew = Crew::new(runtime, companions, options, clock, sinks);
     for pod in &pods {
         let refused = |detail| RunError::Pod { pod: pod.manifest.name().to_owned(), detail };
         crew.check(pod).map_err(refused)?;
     }
     let mut desk = Desk::open(roster, facts);
-    let clock = Clock::start();
     let mut controllers = controllers::<R>(pods, workloads, clock.now());
     let results = loop {
         let mut wake: Option<Time> = None;

@@ -104,6 +104,8 @@ pub(crate) struct Worker<R> {
     sinks: Sinks,
     slots: Vec<Slot>,
     ground: Option<Arc<Ground>>,
+    /// What looks after the sandbox and its volumes.
+    watchers: Vec<Task>,
     /// A sandbox was asked for before.
     sandbox_tried: bool,
     facts: StatusFacts,
@@ -123,11 +125,11 @@ impl<R: Runtime> Worker<R> {
         pod: Arc<PodContext>,
         plan: Plan,
         index: usize,
+        clock: Clock,
         stop: watch::Receiver<StopOrder>,
         sinks: Sinks,
     ) -> Self {
         let (tx, reports) = mpsc::unbounded_channel();
-        let clock = Clock::start();
         let recorder = Recorder::new(&plan);
         let slots = plan.containers.iter().map(|_| Slot::default()).collect();
         let facts = StatusFacts {
@@ -165,6 +167,7 @@ impl<R: Runtime> Worker<R> {
             sinks,
             slots,
             ground: None,
+            watchers: Vec::new(),
             sandbox_tried: false,
             facts,
             status: None,
@@ -238,7 +241,9 @@ impl<R: Runtime> Worker<R> {
             Report::Event(event) => event,
             Report::Ground(ground) => {
                 self.facts.pod_ips = ground.sandbox.ips.iter().map(ToString::to_string).collect();
-                self.ground = Some(Arc::from(ground));
+                let ground: Arc<Ground> = Arc::from(ground);
+                self.watchers = self.watch(&ground);
+                self.ground = Some(ground);
                 Event::SandboxReady
             }
             Report::Image { container, image } => {
@@ -263,6 +268,16 @@ impl<R: Runtime> Worker<R> {
             _ => {}
         }
         self.handle(event);
+    }
+
+    /// Starts what looks after a new sandbox and its volumes.
+    fn watch(&self, ground: &Arc<Ground>) -> Vec<Task> {
+        let mut watchers = vec![Task::spawn(self.tasks.clone().watch_sandbox())];
+        let limits = &self.engine.plan().volume_limits;
+        if !limits.is_empty() {
+            watchers.push(Task::spawn(self.tasks.clone().measure(limits.clone(), ground.clone())));
+        }
+        watchers
     }
 
     fn handle(&mut self, event: Event) {
@@ -509,6 +524,7 @@ impl<R: Runtime> Worker<R> {
 
     /// Removes everything the pod had. Nothing of it runs any more.
     async fn clear_away(&mut self) {
+        self.watchers.clear();
         self.pulls.shutdown().await;
         while self.background.join_next().await.is_some() {}
         if let Some(logs) = &self.sinks.logs {

@@ -98,6 +98,13 @@ pub enum Event {
         /// `None` on success, else what happened.
         error: Option<Arc<str>>,
     },
+    /// A volume was measured.
+    VolumeMeasured {
+        /// Which, of [`crate::Plan::volume_limits`].
+        volume: usize,
+        /// What it holds.
+        bytes: u64,
+    },
     /// The pod is to be stopped. A later one may only shorten the grace.
     StopRequested {
         /// Grace; `None` is the plan's.

@@ -41,6 +41,10 @@ pub fn explain_stop(plan: &Plan, cause: StopCause) -> String {
             name(on)
         ),
         StopCause::SandboxLost => "lost its sandbox and must not run anything twice".to_owned(),
+        StopCause::VolumeFull { volume } => {
+            let limit = &plan.volume_limits[volume];
+            format!("volume `{}` holds more than its limit of {}", limit.volume, limit.written)
+        }
     }
 }
 

@@ -122,6 +122,11 @@ impl Observation {
                     self.latch(plan, *container);
                 }
             }
+            Event::VolumeMeasured { volume, bytes } => {
+                if let Some(held) = self.volume_bytes.get_mut(*volume) {
+                    *held = *bytes;
+                }
+            }
             Event::StopRequested { grace_ms } => {
                 self.begin_stop(plan, StopCause::Deleted, grace_ms.unwrap_or(plan.grace_ms), now);
             }

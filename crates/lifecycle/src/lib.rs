@@ -43,7 +43,7 @@ pub use observation::{
 pub use overview::StopWindow;
 pub use plan::{
     BackoffPlan, CONTAINERS_MAX, ContainerPlan, Counts, Dialect, Gate, HookPlan, Need, Plan, PreStopWhen,
-    ProbeKind, ProbePlan, Restart, RestartPolicy, RestartRule, Role, RuleAction,
+    ProbeKind, ProbePlan, Restart, RestartPolicy, RestartRule, Role, RuleAction, VolumeLimit,
 };
 pub use replicas::{Replica, ReplicaDecision, ReplicaObservation, ReplicaPlan, decide_replicas};
 pub use resources::{

@@ -25,6 +25,9 @@ pub struct Observation {
     pub rerun: Option<Rerun>,
     /// Back-off between in-place restarts of the whole pod (G-43).
     pub rerun_backoff: Backoff,
+    /// What each volume of [`Plan::volume_limits`] held when it was last measured, same order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volume_bytes: Vec<u64>,
     /// Nothing runs and nothing will: the result stands.
     pub over: bool,
 }
@@ -382,6 +385,11 @@ pub enum StopCause {
     },
     /// The sandbox was lost and must not be made again.
     SandboxLost,
+    /// A volume holds more than it may (R5.21).
+    VolumeFull {
+        /// Which, of [`Plan::volume_limits`].
+        volume: usize,
+    },
 }
 
 /// A pod being stopped.
@@ -441,6 +449,7 @@ impl Observation {
             stop: None,
             rerun: None,
             rerun_backoff: Backoff::default(),
+            volume_bytes: vec![0; plan.volume_limits.len()],
             over: false,
         }
     }

@@ -268,6 +268,17 @@ impl ContainerPlan {
     }
 }
 
+/// A volume on disk that may hold only so much: `emptyDir.sizeLimit`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeLimit {
+    /// The volume's name.
+    pub volume: String,
+    /// The most it may hold.
+    pub bytes: u64,
+    /// The same, as the author wrote it.
+    pub written: String,
+}
+
 /// The dialect-free truth about a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -283,6 +294,9 @@ pub struct Plan {
     pub sidecar_grace_ms: u64,
     /// `activeDeadlineSeconds`.
     pub active_deadline_ms: Option<u64>,
+    /// Volumes whose size is limited and has to be measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volume_limits: Vec<VolumeLimit>,
     /// Indices such that everything a container stops after comes before it.
     pub stop_order: Vec<usize>,
     /// The highest [`ContainerPlan::stop_stage`].

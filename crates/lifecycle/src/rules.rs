@@ -100,6 +100,11 @@ pub fn all_keepers(
     any
 }
 
+/// A volume that holds more than it may.
+pub fn full_volume(plan: &Plan, obs: &Observation) -> Option<usize> {
+    plan.volume_limits.iter().zip(&obs.volume_bytes).position(|(limit, held)| *held > limit.bytes)
+}
+
 /// Whether a gate lets through, now.
 pub fn gate_open(plan: &Plan, obs: &Observation, gate: &Gate) -> bool {
     let (p, c) = (&plan.containers[gate.on], &obs.containers[gate.on]);

@@ -173,7 +173,10 @@ impl Recorder {
                     hook_ended(*container, *attempt, *hook, error.as_deref(), now, out);
                 }
             }
-            Event::SandboxReady | Event::SandboxFailed { .. } | Event::SandboxLost => {}
+            Event::SandboxReady
+            | Event::SandboxFailed { .. }
+            | Event::SandboxLost
+            | Event::VolumeMeasured { .. } => {}
         }
         self.look(plan, obs, now, Some(out));
     }

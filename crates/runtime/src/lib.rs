@@ -6,6 +6,7 @@
 pub mod cri;
 pub mod doctor;
 pub mod embedded;
+pub mod lines;
 mod types;
 
 pub use types::*;
@@ -29,12 +30,26 @@ pub trait Runtime: Send + Sync + 'static {
         progress: ProgressSink,
     ) -> impl Future<Output = Result<Image, ImageError>> + Send;
 
+    /// Refuses what could not be made now and, most likely, not later either: a host port that is taken. For saying so
+    /// before anything is started.
+    fn check_sandbox(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        let _ = spec;
+        Ok(())
+    }
+
     /// Makes the pod's namespaces, network, hostname and the files every container shares.
     fn create_sandbox(&self, spec: SandboxSpec)
     -> impl Future<Output = Result<Sandbox, RuntimeError>> + Send;
 
     /// Ends whatever still runs in the sandbox (KILL), and removes it with everything it held. Idempotent.
     fn remove_sandbox(&self, id: &SandboxId) -> impl Future<Output = Result<(), RuntimeError>> + Send;
+
+    /// Resolves when a sandbox that was made has ended by itself, and what its containers share with it. Never for a
+    /// runtime whose sandboxes cannot.
+    fn sandbox_lost(&self, id: &SandboxId) -> impl Future<Output = ()> + Send {
+        let _ = id;
+        std::future::pending()
+    }
 
     /// Prepares a container: rootfs, mounts, cgroup, process waiting to be started. Nothing of the user's runs yet.
     fn create_container(

@@ -341,6 +341,8 @@ pub struct Exit {
     pub started_at: SystemTime,
     /// When it ended.
     pub finished_at: SystemTime,
+    /// What the code does not tell, for people: that it was nothing the program did.
+    pub detail: Option<String>,
 }
 
 /// A command to run in a container.

@@ -338,6 +338,8 @@ impl<'p> Checker<'p> {
                 !self.books[container].ever_ran && self.gone_for_good(on).is_some()
             }
             StopCause::SandboxLost => !self.sandbox_ready && self.plan.restart_policy == RestartPolicy::Never,
+            // No script fills a volume.
+            StopCause::VolumeFull { .. } => false,
             StopCause::Deleted => true,
         };
         if !real {
@@ -560,7 +562,10 @@ impl Watch for Checker<'_> {
                 }
                 self.books[container].ever_started |= self.started(container);
             }
-            Event::HookEnded { .. } | Event::SandboxFailed { .. } | Event::ImageChanged { .. } => {}
+            Event::HookEnded { .. }
+            | Event::SandboxFailed { .. }
+            | Event::ImageChanged { .. }
+            | Event::VolumeMeasured { .. } => {}
         }
     }
 

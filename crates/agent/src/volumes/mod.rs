@@ -8,6 +8,7 @@ mod host_path;
 mod mounts;
 mod ownership;
 mod subpath;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,6 +63,12 @@ impl Volumes {
             by_name.insert(volume.name.clone(), made);
         }
         Ok(Volumes { by_name, subpath_dir: source.pod_dir.join("subpaths") })
+    }
+
+    /// What a volume takes of the disk. Walks it.
+    pub(crate) fn bytes(&self, volume: &str) -> io::Result<u64> {
+        let volume = self.by_name.get(volume).ok_or(io::ErrorKind::NotFound)?;
+        usage::of(&volume.path)
     }
 
     /// The mounts of a container, in the order of the manifest. `variable` resolves `subPathExpr`.
@@ -155,12 +162,8 @@ impl Source<'_> {
         if let Some(empty) = &volume.empty_dir {
             let medium = empty.medium.as_deref().unwrap_or("");
             match medium {
-                "" => {
-                    shared_directory(&path)?;
-                    if empty.size_limit.is_some() {
-                        tracing::debug!(volume = %volume.name, "sizeLimit on disk is not enforced");
-                    }
-                }
+                // A limit on disk is watched over: see [`Volumes::bytes`].
+                "" => shared_directory(&path)?,
                 "Memory" => {
                     let size = empty.size_limit.as_ref().map(quantity::value).transpose()?;
                     in_memory(&path, size, 0o777)?;

@@ -128,8 +128,8 @@ fn what_cannot_be_had_is_said() {
             "must not contain `..`",
         ),
         (
-            json!({"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}),
-            "no cluster here to issue tokens",
+            json!({"projected": {"sources": [{"clusterTrustBundle": {"path": "bundle"}}]}}),
+            "a projected source of this kind needs a cluster",
         ),
         (json!({"nfs": {"server": "s", "path": "/"}}), "volumes of type nfs are not supported"),
         (json!({"hostPath": {"path": "/no/such/dir", "type": "Directory"}}), "type check failed"),

@@ -56,7 +56,7 @@ impl Running {
         let (orders, stop) = watch::channel(StopOrder::default());
         let companions = Arc::new(Companions::default());
         let context = PodContext::new(pod, &plan, companions, Arc::new(host), Arc::new(options), 0).unwrap();
-        let worker = Worker::new(runtime.clone(), Arc::new(context), plan, 0, stop, sinks);
+        let worker = Worker::new(runtime.clone(), Arc::new(context), plan, 0, Clock::start(), stop, sinks);
         Running { worker: tokio::spawn(worker.run()), orders, dir }
     }
 

@@ -53,7 +53,12 @@ impl Bench {
         };
         let clock = Clock::start();
         let controllers = controllers(planned.collect(), manifest.workloads, clock.now());
-        Bench { dir, clock, crew: Crew::new(runtime, manifest.companions, options, sinks), controllers }
+        Bench {
+            dir,
+            clock,
+            crew: Crew::new(runtime, manifest.companions, options, clock, sinks),
+            controllers,
+        }
     }
 
     /// Lets the run go on until something holds; false if it was over before.

@@ -1,13 +1,14 @@
 //! What holds of every pod, dialect or not: roles by list, restart policies, probes, hooks, list order. Native
 //! sidecars are part of it, as they are of Kubernetes.
 
-use k8s_openapi::api::core::v1::{Container, LifecycleHandler, PodSpec, Probe};
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, PodSpec, Probe, Volume};
 
 use super::{Draft, depends_on};
 use crate::plan::{
     BackoffPlan, ContainerPlan, Counts, Dialect, HookPlan, Need, Plan, PreStopWhen, ProbePlan, Restart,
-    RestartPolicy, RestartRule, Role, RuleAction,
+    RestartPolicy, RestartRule, Role, RuleAction, VolumeLimit,
 };
+use crate::resources::parse_quantity;
 use crate::source::{ContainerRef, FeatureGates, List, PodInput};
 
 /// The containers, without any order between them.
@@ -36,10 +37,19 @@ pub(super) fn plan(input: &PodInput, spec: &PodSpec, features: &FeatureGates) ->
             .active_deadline_seconds
             .and_then(|s| u64::try_from(s).ok())
             .map(|s| s.saturating_mul(1_000)),
+        volume_limits: spec.volumes.iter().flatten().filter_map(volume_limit).collect(),
         stop_order: Vec::new(),
         stop_stages: 0,
         dialects,
     }
+}
+
+/// The limit of an emptyDir on disk. One in memory is limited by the kernel; a limit of zero is none.
+fn volume_limit(volume: &Volume) -> Option<VolumeLimit> {
+    let dir = volume.empty_dir.as_ref().filter(|dir| dir.medium.as_deref().unwrap_or("").is_empty())?;
+    let written = dir.size_limit.as_ref()?.0.clone();
+    let bytes = u64::try_from(parse_quantity(&written).ok()?.value()).ok().filter(|bytes| *bytes > 0)?;
+    Some(VolumeLimit { volume: volume.name.clone(), bytes, written })
 }
 
 fn container(

@@ -16,6 +16,9 @@ use crate::time::Time;
 /// A stop signal is never followed by KILL sooner than this, unless the grace is zero (R3.16).
 pub const STOP_MIN_MS: u64 = 2_000;
 
+/// The most grace a pod has that is stopped for the sake of the machine (R3.3).
+const EVICTION_GRACE_MS: u64 = 1_000;
+
 /// Internal transitions one step may make before it must come to rest. Each is made at most once per container and
 /// reason, so a step that needs more is a bug in the rules.
 const STEP_ROUNDS_MAX: usize = 16;
@@ -79,6 +82,12 @@ fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
             return true;
         }
         out.wake_at(obs.since + limit);
+    }
+    if let Some(volume) = rules::full_volume(plan, obs).filter(|_| !finished) {
+        // Whoever fills the disk gets little time to go on (R3.3).
+        let grace_ms = plan.grace_ms.min(EVICTION_GRACE_MS);
+        out.actions.push(Action::BeginStop { cause: StopCause::VolumeFull { volume }, grace_ms });
+        return true;
     }
     if obs.rerun.is_some() {
         return false;

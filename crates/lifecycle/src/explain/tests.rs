@@ -266,6 +266,7 @@ fn waits_for_its_own_probes() {
 fn what_ends_a_pod() {
     let mut spec = spec("Always", &["i", "a"]);
     spec["activeDeadlineSeconds"] = json!(90);
+    spec["volumes"] = json!([{"name": "data", "emptyDir": {"sizeLimit": "1Mi"}}]);
     let plan = plan(spec);
     for (cause, expect) in [
         (StopCause::Deleted, "was asked to stop"),
@@ -278,6 +279,7 @@ fn what_ends_a_pod() {
             "container `a` waits for `i`, which has ended for good without becoming what is waited for",
         ),
         (StopCause::SandboxLost, "lost its sandbox and must not run anything twice"),
+        (StopCause::VolumeFull { volume: 0 }, "volume `data` holds more than its limit of 1Mi"),
     ] {
         assert_eq!(explain_stop(&plan, cause), expect);
     }

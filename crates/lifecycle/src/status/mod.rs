@@ -106,6 +106,15 @@ fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
         }
         StopCause::GateNeverOpens { .. } => ("GateNeverOpens", explain_stop(plan, cause)),
         StopCause::SandboxLost => ("SandboxLost", explain_stop(plan, cause)),
+        // The kubelet's words, to the letter.
+        StopCause::VolumeFull { volume } => {
+            let limit = &plan.volume_limits[volume];
+            let text = format!(
+                "Usage of EmptyDir volume {:?} exceeds the limit {:?}. ",
+                limit.volume, limit.written
+            );
+            ("Evicted", text)
+        }
         StopCause::Fatal { .. } => ("FatalContainerEnded", explain_stop(plan, cause)),
         StopCause::Deleted | StopCause::Completed | StopCause::InitFailed { .. } => return None,
     };

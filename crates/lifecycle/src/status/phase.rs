@@ -72,7 +72,8 @@ pub(super) fn verdict(plan: &Plan, obs: &Observation) -> Option<Phase> {
             StopCause::InitFailed { .. }
             | StopCause::DeadlineExceeded
             | StopCause::GateNeverOpens { .. }
-            | StopCause::SandboxLost => return Some(Phase::Failed),
+            | StopCause::SandboxLost
+            | StopCause::VolumeFull { .. } => return Some(Phase::Failed),
             StopCause::Deleted | StopCause::Completed | StopCause::Fatal { .. } => {}
         }
     }

@@ -1,44 +1,44 @@
 //! Fields that are accepted and have no effect on one machine without a cluster.
 
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::{PodSpec, Toleration};
 
 use super::{Site, resources};
 use crate::source::{FieldPath, Finding};
 
 const SCHEDULING: &str = "there is one machine and no scheduler";
 
+const NO_TOKENS: &str = "there is no API server to issue a token for";
+
+/// Tolerations the API server gives to every pod.
+const TOLERATED_BY_ALL: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
 pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) {
     let filled = |value: &Option<String>, default: &str| {
         value.as_deref().is_some_and(|v| !v.is_empty() && v != default)
     };
+    let own = |t: &Toleration| !t.key.as_deref().is_some_and(|key| TOLERATED_BY_ALL.contains(&key));
     let fields = [
         ("affinity", spec.affinity.is_some(), SCHEDULING),
         ("nodeSelector", some(&spec.node_selector), SCHEDULING),
-        ("preemptionPolicy", spec.preemption_policy.is_some(), SCHEDULING),
+        ("preemptionPolicy", filled(&spec.preemption_policy, "PreemptLowerPriority"), SCHEDULING),
         ("priority", spec.priority.is_some_and(|p| p != 0), SCHEDULING),
         ("priorityClassName", filled(&spec.priority_class_name, ""), SCHEDULING),
         ("schedulerName", filled(&spec.scheduler_name, "default-scheduler"), SCHEDULING),
         ("schedulingGates", some(&spec.scheduling_gates), SCHEDULING),
         ("schedulingGroup", spec.scheduling_group.is_some(), SCHEDULING),
-        ("tolerations", some(&spec.tolerations), SCHEDULING),
+        ("tolerations", spec.tolerations.iter().flatten().any(own), SCHEDULING),
         ("topologySpreadConstraints", some(&spec.topology_spread_constraints), SCHEDULING),
         ("overhead", some(&spec.overhead), SCHEDULING),
-        (
-            "automountServiceAccountToken",
-            spec.automount_service_account_token == Some(true),
-            "there is no API server to issue a token for",
-        ),
-        (
-            "serviceAccountName",
-            filled(&spec.service_account_name, "default"),
-            "there is no API server to issue a token for; only its name is passed on",
-        ),
+        ("automountServiceAccountToken", spec.automount_service_account_token == Some(true), NO_TOKENS),
+        ("serviceAccountName", filled(&spec.service_account_name, "default"), NO_TOKENS),
         ("runtimeClassName", filled(&spec.runtime_class_name, ""), "there is one runtime"),
         ("hostUsers", spec.host_users == Some(false), "user namespaces are not set up"),
         ("resourceClaims", some(&spec.resource_claims), "there are no device drivers to ask"),
     ];
+    // What was said to a cluster has been heard there: a pod that was taken from one carries its node's name.
+    let is_from_cluster = filled(&spec.node_name, "");
     for (field, given, why) in fields {
-        if given {
+        if given && !(is_from_cluster && [SCHEDULING, NO_TOKENS].contains(&why)) {
             out.push(Finding::warning(
                 "ignored",
                 FieldPath::spec(field),
@@ -60,15 +60,20 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
         resources::requirements(out, FieldPath::spec("resources"), pod);
     }
     for site in sites {
-        container(out, site);
+        container(out, site, is_from_cluster);
     }
 }
 
-fn container(out: &mut Vec<Finding>, site: &Site<'_>) {
+fn container(out: &mut Vec<Finding>, site: &Site<'_>, is_from_cluster: bool) {
     let c = &site.container;
     let security = c.security_context.as_ref();
     let fields = [
-        ("resizePolicy", some(&c.resize_policy), "containers are not resized while they run"),
+        // The API server writes one for every container with resources.
+        (
+            "resizePolicy",
+            some(&c.resize_policy) && !is_from_cluster,
+            "containers are not resized while they run",
+        ),
         ("volumeDevices", some(&c.volume_devices), "there are no block volumes"),
     ];
     for (field, given, why) in fields {

@@ -193,12 +193,12 @@ fn projection(out: &mut Vec<Finding>, path: FieldPath, source: &VolumeProjection
     let unsupported = [
         ("clusterTrustBundle", source.cluster_trust_bundle.is_some()),
         ("podCertificate", source.pod_certificate.is_some()),
-        ("serviceAccountToken", source.service_account_token.is_some()),
     ];
     let all: Vec<(&'static str, bool)> = [
         ("configMap", source.config_map.is_some()),
         ("secret", source.secret.is_some()),
         ("downwardAPI", source.downward_api.is_some()),
+        ("serviceAccountToken", source.service_account_token.is_some()),
     ]
     .into_iter()
     .chain(unsupported)
@@ -209,6 +209,15 @@ fn projection(out: &mut Vec<Finding>, path: FieldPath, source: &VolumeProjection
         out.push(
             Finding::error("volume", path.clone().field(kind), message)
                 .hint(format!("remove it; supported are {PROJECTIONS}")),
+        );
+    }
+    if let Some(token) = &source.service_account_token {
+        // Every pod taken from a cluster has one.
+        let message =
+            format!("there will be no {}: no cluster is here to issue a token", words::quote(&token.path));
+        out.push(
+            Finding::warning("ignored", path.clone().field("serviceAccountToken"), message)
+                .hint("the rest of the volume is provided; for a token of your own use a Secret"),
         );
     }
     if let Some(map) = &source.config_map {

@@ -492,6 +492,49 @@ fn a_lost_sandbox_begins_again_or_fails_g32_r2_53() {
 }
 
 #[test]
+fn a_volume_over_its_limit_ends_the_pod_r3_3_r5_21() {
+    let spec = json!({
+        "terminationGracePeriodSeconds": 30, "containers": [main()],
+        "volumes": [
+            {"name": "free", "emptyDir": {}},
+            {"name": "none", "emptyDir": {"sizeLimit": "0"}},
+            {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+            {"name": "data", "emptyDir": {"sizeLimit": "1Mi"}},
+        ],
+    });
+    let mut p = Play::of(&pod(spec));
+    let limits = &p.engine.plan().volume_limits;
+    assert_eq!(limits.len(), 1, "what is in memory is limited by the kernel: {limits:?}");
+    assert_eq!((limits[0].volume.as_str(), limits[0].bytes), ("data", 1 << 20));
+    p.log();
+    let measured = |bytes| outrigger_lifecycle::Event::VolumeMeasured { volume: 0, bytes };
+    p.engine.handle(&measured(1 << 20), p.now);
+    p.engine.handle(&outrigger_lifecycle::Event::VolumeMeasured { volume: 7, bytes: u64::MAX }, p.now);
+    p.settle();
+    assert!(p.log().is_empty(), "up to the limit is fine");
+    p.engine.handle(&measured((1 << 20) + 1), p.now);
+    p.settle();
+    assert_eq!(p.log(), ["stop VolumeFull { volume: 0 }", "term main"]);
+    assert_eq!(p.engine.observation().stop.map(|s| s.grace_ms), Some(1_000));
+    // What is removed again does not save it.
+    p.engine.handle(&measured(0), p.now);
+    p.exit("main", 0);
+    assert!(p.over());
+    let (plan, obs) = (p.engine.plan(), p.engine.observation());
+    let facts = outrigger_lifecycle::StatusFacts {
+        containers: vec![outrigger_lifecycle::ContainerFacts::default()],
+        ..Default::default()
+    };
+    let status = outrigger_lifecycle::pod_status(plan, obs, &[], &facts, None);
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    assert_eq!(status.reason.as_deref(), Some("Evicted"));
+    assert_eq!(
+        status.message.as_deref(),
+        Some("Usage of EmptyDir volume \"data\" exceeds the limit \"1Mi\". ")
+    );
+}
+
+#[test]
 fn an_observation_survives_its_observer_g44_g45() {
     let mut p = Play::of(&pod(json!({
         "terminationGracePeriodSeconds": 30, "containers": [hooked(main(), "preStop")],

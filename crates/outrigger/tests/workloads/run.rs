@@ -57,8 +57,8 @@ impl Run {
         fs::create_dir_all(&dir).expect("a directory");
         let file = dir.join("manifest.json");
         fs::write(&file, manifest.to_string()).expect("write the manifest");
-        let flags: Vec<&str> = ["--network", "none"].iter().chain(flags).copied().collect();
-        Run::of_file(bench, name, &file, &flags)
+        let network: &[&str] = if flags.contains(&"--network") { &[] } else { &["--network", "none"] };
+        Run::of_file(bench, name, &file, &[network, flags].concat())
     }
 
     /// The same of a manifest that is there.
@@ -67,9 +67,13 @@ impl Run {
         fs::create_dir_all(&dir).expect("a directory");
         let out = fs::File::create(dir.join("out")).expect("a file");
         let err = fs::File::create(dir.join("err")).expect("a file");
+        let state = match flags.contains(&"--state-dir") {
+            true => Vec::new(),
+            false => vec!["--state-dir".into(), bench.work.join("state")],
+        };
         let child = Command::new(&bench.binary)
-            .args(["run", "--output", "plain", "--state-dir"])
-            .arg(bench.work.join("state"))
+            .args(["run", "--output", "plain"])
+            .args(state)
             .arg("--events")
             .arg(dir.join("events.jsonl"))
             .arg("--status")
@@ -166,10 +170,14 @@ impl Run {
         self.events().into_iter().filter(|e| e["event"] == event).collect()
     }
 
+    /// The status file as of now.
+    pub(crate) fn status(&self) -> Value {
+        serde_json::from_str(&self.read("status.json")).unwrap_or_default()
+    }
+
     /// Objects of a kind in the status file, which is a List.
     pub(crate) fn objects(&self, kind: &str) -> Vec<Value> {
-        let list: Value = serde_json::from_str(&self.read("status.json")).unwrap_or_default();
-        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let items = self.status()["items"].as_array().cloned().unwrap_or_default();
         items.into_iter().filter(|item| item["kind"] == kind).collect()
     }
 

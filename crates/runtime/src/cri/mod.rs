@@ -43,6 +43,7 @@ use self::hints::Hints;
 use self::images::Pulls;
 use self::info::Signals;
 use self::pods::Pod;
+use crate::embedded::orphans::Claims;
 use crate::{
     ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError, ProgressSink, PullRequest,
     Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
@@ -75,6 +76,7 @@ struct Inner {
     signals: Signals,
     is_containerd: bool,
     pods: Mutex<HashMap<SandboxId, Arc<Pod>>>,
+    claims: Claims,
     slots: Mutex<HashMap<ContainerId, Arc<Slot>>>,
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
 }
@@ -103,6 +105,7 @@ impl CriRuntime {
             signals: info.signals(),
             is_containerd: info.is_containerd(),
             pods: Mutex::default(),
+            claims: Claims::default(),
             slots: Mutex::default(),
             turns: Mutex::default(),
         });

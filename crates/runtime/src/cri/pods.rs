@@ -1,7 +1,6 @@
 //! Sandboxes.
 
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,8 +26,6 @@ pub(super) struct Pod {
     /// The runtime's name for it.
     pub(super) id: String,
     dir: PathBuf,
-    /// Held for as long as this process lives: the directory is nobody else's to clear away.
-    _claim: OwnedFd,
 }
 
 impl Inner {
@@ -37,9 +34,9 @@ impl Inner {
         let _turn = self.turn(&spec.id.0).await;
         let mut config = config::sandbox(&spec, owner::label())?;
         let dir = spec.pod_dir.clone();
-        let claim = orphans::claim(&dir)?;
+        self.claims.claim(&dir)?;
         let id = self.run_sandbox(&spec, &mut config).await?;
-        let pod = Arc::new(Pod { config, id: id.clone(), dir, _claim: claim });
+        let pod = Arc::new(Pod { config, id: id.clone(), dir });
         self.pods().insert(spec.id.clone(), pod);
         let mut sandbox = Sandbox { id: spec.id, ips: Vec::new(), netns: None };
         if spec.network != NetworkMode::Host {
@@ -106,7 +103,7 @@ impl Inner {
         self.forget_containers_of(&id);
         let pod = self.pods().remove(&id);
         if let Some(pod) = pod {
-            orphans::release(&pod.dir);
+            self.claims.release(&pod.dir);
         }
         Ok(())
     }

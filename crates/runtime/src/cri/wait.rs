@@ -87,7 +87,14 @@ impl Inner {
             match native::exit(&self.client, id).await {
                 Ok((code, finished_at)) => {
                     let started_at = started_at(slot, status, finished_at);
-                    return Some(Exit { code, signal: None, oom_killed: false, started_at, finished_at });
+                    return Some(Exit {
+                        code,
+                        signal: None,
+                        oom_killed: false,
+                        started_at,
+                        finished_at,
+                        detail: None,
+                    });
                 }
                 Err(fault) if fault.is_unclear() => return None,
                 Err(_) => {}
@@ -123,6 +130,7 @@ fn exit(slot: &Slot, status: &ContainerStatus) -> Exit {
         code,
         // CRI does not tell a signal from a program that exits with such a code.
         signal: None,
+        detail: None,
         oom_killed: status.reason == "OOMKilled",
         started_at: started_at(slot, status, finished_at),
         finished_at,

@@ -357,7 +357,8 @@ impl Driver {
                     started_ns: started.at_ns,
                     finished_ns,
                 };
-                Phase::Exited(Exit::from(&exit))
+                let detail = "the container's shim was killed, and the container with it";
+                Phase::Exited(Exit { detail: Some(detail.to_owned()), ..Exit::from(&exit) })
             }
             (None, None) => Phase::Failed(Fault::create("the container's shim ended unexpectedly")),
         };

@@ -2,13 +2,18 @@
 //!
 //! A pod's directory holds a `lock` file that its owner keeps locked for as long as it lives. The kernel gives the lock
 //! back however the owner ends, and shims do not inherit it: a pod whose lock is free has no owner.
+//!
+//! Between making a directory and locking it nobody may take it for an orphan. So whoever makes one holds the parent's
+//! lock together with others who do, and whoever looks for orphans holds it alone for the look at each.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -19,46 +24,111 @@ use super::protocol::{ContainerState, ProcessRecord};
 use super::{layout, sandbox, sys};
 use crate::{RuntimeError, SandboxId};
 
-/// Makes a pod's directory and locks it. The lock lasts as long as what is returned.
-pub(crate) fn claim(dir: &Path) -> Result<OwnedFd, RuntimeError> {
-    match try_claim(dir) {
-        Ok(Some(lock)) => Ok(lock),
-        Ok(None) => {
-            Err(RuntimeError::Create(format!("{} belongs to another running outrigger", dir.display())))
+/// The pod directories of one runtime, each locked until it is gone.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(Mutex<HashMap<PathBuf, OwnedFd>>);
+
+impl Claims {
+    /// Makes a pod's directory and locks it, unless it is this runtime's already.
+    pub(crate) fn claim(&self, dir: &Path) -> Result<(), RuntimeError> {
+        let mut held = self.held();
+        if held.contains_key(dir) {
+            return Ok(());
         }
-        Err(error) => {
-            Err(RuntimeError::Create(format!("cannot claim {}: {}", dir.display(), sys::errno_text(&error))))
+        match try_claim(dir) {
+            Ok(Some(lock)) => {
+                held.insert(dir.to_owned(), lock);
+                Ok(())
+            }
+            Ok(None) => {
+                Err(RuntimeError::Create(format!("{} belongs to another running outrigger", dir.display())))
+            }
+            Err(error) => Err(RuntimeError::Create(format!(
+                "cannot claim {}: {}",
+                dir.display(),
+                sys::errno_text(&error)
+            ))),
         }
+    }
+
+    /// Gives a pod's directory up. It is removed, unless there is something in it that is not the runtime's: then it
+    /// stays locked until whoever put it there has removed the directory, for if this process dies before that,
+    /// somebody else has to do it.
+    pub(crate) fn release(&self, dir: &Path) {
+        let mut held = self.held();
+        let only_lock =
+            fs::read_dir(dir).is_ok_and(|entries| entries.flatten().all(|entry| entry.file_name() == "lock"));
+        if only_lock {
+            let _ = fs::remove_file(dir.join("lock"));
+            let _ = fs::remove_dir(dir);
+            held.remove(dir);
+        }
+    }
+
+    /// The locks of directories that are still there.
+    fn held(&self) -> MutexGuard<'_, HashMap<PathBuf, OwnedFd>> {
+        // No panic leaves a map half-changed.
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|dir, _| dir.join("lock").exists());
+        held
     }
 }
 
-/// Locks a pod's directory; `None` when somebody else has.
+/// Makes a pod's directory and locks it; `None` when somebody else has.
 fn try_claim(dir: &Path) -> io::Result<Option<OwnedFd>> {
-    let path = dir.join("lock");
+    let parent = dir.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(parent)?;
+    let _makers = lock_parent(parent, FlockOperation::LockShared)?;
     // Each turn starts over because a cleaner has just removed what was locked.
     for _ in 0..16 {
         fs::create_dir_all(dir)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let lock = match rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)) {
-            Err(Errno::NOENT) => continue,
-            result => result?,
-        };
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Ok(None),
-            result => result?,
-        }
-        let held = rustix::fs::fstat(&lock)?;
-        if fs::metadata(&path).is_ok_and(|now| now.ino() == held.st_ino && now.dev() == held.st_dev) {
-            return Ok(Some(lock));
+        match try_lock(dir, OFlags::CREATE) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => return result,
         }
     }
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
-/// Gives a pod's directory up: removes it unless somebody else's files are in it. The lock must still be held.
-pub(crate) fn release(dir: &Path) {
-    let _ = fs::remove_file(dir.join("lock"));
-    let _ = fs::remove_dir(dir);
+/// Locks a directory's lock file; `None` when somebody else has. Not found if it is gone by then.
+fn try_lock(dir: &Path, flags: OFlags) -> io::Result<Option<OwnedFd>> {
+    let path = dir.join("lock");
+    let lock = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::from_raw_mode(0o600))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        result => result?,
+    }
+    let held = rustix::fs::fstat(&lock)?;
+    let now = fs::metadata(&path)?;
+    match now.ino() == held.st_ino && now.dev() == held.st_dev {
+        true => Ok(Some(lock)),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Locks the directory all pods' directories are in, for as long as what is returned lives.
+fn lock_parent(parent: &Path, how: FlockOperation) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = rustix::fs::open(parent, flags, Mode::empty())?;
+    loop {
+        match flock(&parent, how) {
+            Err(Errno::INTR) => {}
+            result => return Ok(result.map(|()| parent)?),
+        }
+    }
+}
+
+/// Locks a pod's directory if it has no owner.
+fn lock_orphan(dir: &Path) -> io::Result<Option<OwnedFd>> {
+    let _alone = lock_parent(dir.parent().unwrap_or(Path::new("/")), FlockOperation::LockExclusive)?;
+    match try_lock(dir, OFlags::empty()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Its maker died before it could lock it: then it is empty. Anything else is not ours.
+            let _ = fs::remove_dir(dir);
+            Ok(None)
+        }
+        result => result,
+    }
 }
 
 /// Ends and removes every pod below `pods` that has no owner.
@@ -67,11 +137,7 @@ pub(crate) fn clean(pods: &Path, hierarchies: &Hierarchies) -> Vec<SandboxId> {
     let mut removed = Vec::new();
     for entry in entries.flatten() {
         let dir = entry.path();
-        // Without a lock it is somebody's directory about to be claimed, or nothing of ours.
-        if !dir.join("lock").exists() {
-            continue;
-        }
-        let Ok(Some(lock)) = try_claim(&dir) else { continue };
+        let Ok(Some(lock)) = lock_orphan(&dir) else { continue };
         let id = entry.file_name().to_string_lossy().into_owned();
         match clean_pod(&id, &dir, hierarchies) {
             Ok(()) => removed.push(SandboxId(id)),
@@ -98,9 +164,9 @@ fn clean_pod(id: &str, dir: &Path, hierarchies: &Hierarchies) -> io::Result<()> 
 
 /// Removes the directory of a pod none of whose containers is left, unless it has an owner.
 pub(crate) fn remove_dir(dir: &Path) -> io::Result<()> {
-    match dir.join("lock").exists() {
-        true => try_claim(dir)?.map_or(Ok(()), |_lock| remove_tree(dir)),
-        false => Ok(()),
+    match lock_orphan(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result?.map_or(Ok(()), |_lock| remove_tree(dir)),
     }
 }
 
@@ -165,9 +231,66 @@ mod tests {
     fn a_claimed_directory_cannot_be_claimed_again() {
         let dir = tempfile::tempdir().unwrap();
         let pod = dir.path().join("pod");
-        let held = claim(&pod).unwrap();
-        assert!(try_claim(&pod).unwrap().is_none());
-        drop(held);
-        assert!(try_claim(&pod).unwrap().is_some());
+        let claims = Claims::default();
+        claims.claim(&pod).unwrap();
+        claims.claim(&pod).unwrap();
+        assert!(Claims::default().claim(&pod).is_err() && lock_orphan(&pod).unwrap().is_none());
+        drop(claims);
+        assert!(lock_orphan(&pod).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_directory_is_its_owner_s_until_it_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (empty, full) = (dir.path().join("empty"), dir.path().join("full"));
+        let claims = Claims::default();
+        claims.claim(&empty).unwrap();
+        claims.claim(&full).unwrap();
+        fs::write(full.join("log"), "x").unwrap();
+        claims.release(&empty);
+        claims.release(&full);
+        assert!(!empty.exists() && lock_orphan(&full).unwrap().is_none());
+        fs::remove_dir_all(&full).unwrap();
+        assert!(claims.held().is_empty());
+    }
+
+    #[test]
+    fn what_a_maker_that_died_left_goes_and_what_is_not_ours_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (empty, others) = (dir.path().join("empty"), dir.path().join("others"));
+        fs::create_dir_all(&empty).unwrap();
+        fs::create_dir_all(others.join("something")).unwrap();
+        assert!(lock_orphan(&empty).unwrap().is_none() && lock_orphan(&others).unwrap().is_none());
+        assert!(!empty.exists() && others.exists());
+    }
+
+    /// Nobody who makes a directory ever finds it taken by somebody who looks for orphans.
+    #[test]
+    fn makers_and_cleaners_do_not_meet() {
+        let dir = tempfile::tempdir().unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        for entry in fs::read_dir(dir.path()).unwrap().flatten() {
+                            let found = lock_orphan(&entry.path());
+                            assert!(!matches!(found, Ok(Some(_))), "{found:?}");
+                        }
+                    }
+                });
+            }
+            let claims = Claims::default();
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                for n in 0..2_000 {
+                    let pod = dir.path().join(n.to_string());
+                    claims.claim(&pod).unwrap();
+                    claims.release(&pod);
+                    assert!(!pod.exists());
+                }
+            }));
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            result.unwrap();
+        });
     }
 }

@@ -5,11 +5,14 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
@@ -127,6 +130,25 @@ impl ProcessRecord {
     pub(crate) fn is_alive(&self) -> bool {
         super::sys::start_ticks(self.pid) == Some(self.start_ticks)
     }
+
+    /// Waits for its end; for ever where that cannot be seen.
+    pub(crate) async fn ended(&self) {
+        let watch = || -> io::Result<AsyncFd<OwnedFd>> {
+            let pid = rustix::process::Pid::from_raw(self.pid).ok_or(rustix::io::Errno::INVAL)?;
+            let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+            // SAFETY: the descriptor is owned by what is made here and closed with it, not before.
+            Ok(unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE)? })
+        };
+        match watch() {
+            // Whoever has its number now is somebody else.
+            _ if !self.is_alive() => {}
+            Ok(pidfd) => drop(pidfd.readable().await),
+            Err(error) => {
+                tracing::debug!(pid = self.pid, %error, "a process cannot be watched");
+                std::future::pending().await
+            }
+        }
+    }
 }
 
 /// A container's `state.json`, replaced by its shim at every step.
@@ -165,6 +187,7 @@ impl From<&ExitRecord> for Exit {
             oom_killed: record.oom_killed,
             started_at: time(record.started_ns),
             finished_at: time(record.finished_ns),
+            detail: None,
         }
     }
 }

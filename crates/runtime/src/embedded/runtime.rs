@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,6 +51,7 @@ pub struct EmbeddedRuntime {
     shim: ShimProgram,
     containers: Mutex<HashMap<ContainerId, Entry>>,
     sandboxes: Mutex<HashMap<SandboxId, Pod>>,
+    claims: orphans::Claims,
 }
 
 #[derive(Clone)]
@@ -67,8 +67,6 @@ struct Pod {
     state: Option<SandboxState>,
     /// Published ports, open for as long as the pod exists.
     ports: Option<Forwarders>,
-    /// Locked for as long as this process lives; see `orphans`.
-    _claim: OwnedFd,
 }
 
 impl EmbeddedRuntime {
@@ -92,6 +90,7 @@ impl EmbeddedRuntime {
             config,
             containers: Mutex::default(),
             sandboxes: Mutex::default(),
+            claims: orphans::Claims::default(),
         })
     }
 
@@ -135,12 +134,9 @@ impl EmbeddedRuntime {
     /// # Errors
     /// The directory cannot be made, or another process owns it.
     pub fn claim_pod_dir(&self, id: &SandboxId, dir: &Path) -> Result<(), RuntimeError> {
-        let mut sandboxes = lock(&self.sandboxes);
-        if !sandboxes.contains_key(id) {
-            let claim = orphans::claim(dir)?;
-            sandboxes
-                .insert(id.clone(), Pod { state: None, ports: None, dir: dir.to_owned(), _claim: claim });
-        }
+        self.claims.claim(dir)?;
+        let new = || Pod { state: None, ports: None, dir: dir.to_owned() };
+        lock(&self.sandboxes).entry(id.clone()).or_insert_with(new);
         Ok(())
     }
 
@@ -265,6 +261,10 @@ impl Runtime for EmbeddedRuntime {
         self.images.ensure(request, progress).await
     }
 
+    fn check_sandbox(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        Forwarders::check(spec.network, &spec.ports)
+    }
+
     async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         check_id(&spec.id.0)?;
         self.claim_pod_dir(&spec.id, &spec.pod_dir)?;
@@ -301,9 +301,18 @@ impl Runtime for EmbeddedRuntime {
         let (name, hierarchies) = (id.0.clone(), self.hierarchies.clone());
         blocking(move || sandbox::remove(&name, &dir, &hierarchies)).await?;
         if let Some(pod) = lock(&self.sandboxes).remove(id) {
-            orphans::release(&pod.dir);
+            self.claims.release(&pod.dir);
         }
         Ok(())
+    }
+
+    async fn sandbox_lost(&self, id: &SandboxId) {
+        let pause = lock(&self.sandboxes).get(id).and_then(|pod| pod.state.as_ref()?.pause);
+        match pause {
+            Some(pause) => pause.ended().await,
+            // Namespaces that are pinned by mounts stay.
+            None => std::future::pending().await,
+        }
     }
 
     async fn create_container(

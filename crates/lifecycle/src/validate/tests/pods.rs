@@ -135,8 +135,21 @@ fn what_has_no_effect_is_said() {
         assert_findings(field, &found, &[("ignored", format!("spec.{field}").leak(), part)]);
         assert_eq!(found[0].severity, Severity::Warning);
     }
+    let given_to_all = json!([
+        {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
+        {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
+    ]);
     check(vec![
         (spec(json!({"nodeSelector": {}, "tolerations": [], "hostUsers": true, "priority": 0})), vec![]),
+        (spec(json!({"tolerations": given_to_all, "preemptionPolicy": "PreemptLowerPriority"})), vec![]),
+        // Taken from a cluster.
+        (
+            spec(
+                json!({"nodeName": "node-7", "nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}],
+                "priority": 5, "serviceAccountName": "robot", "hostUsers": false}),
+            ),
+            vec![("ignored", "spec.hostUsers", "user namespaces")],
+        ),
         (
             app(json!({"resources": {"limits": {"nvidia.com/gpu": "1"}, "claims": [{"name": "a"}]}})),
             vec![

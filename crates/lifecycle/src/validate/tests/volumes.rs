@@ -115,12 +115,14 @@ fn contents() {
                 {"configMap": {"name": ""}},
                 {"serviceAccountToken": {"path": "token"}},
                 {"secret": {"name": "s", "items": [{"key": "k", "path": "a/../../b"}]}},
+                {"clusterTrustBundle": {"path": "bundle"}},
             ]}})),
             vec![
                 ("volume", at("projected.sources[0]"), "no source"),
                 ("volume", at("projected.sources[1].configMap.name"), "not named"),
-                ("volume", at("projected.sources[2].serviceAccountToken"), "no cluster"),
+                ("ignored", at("projected.sources[2].serviceAccountToken"), "there will be no `token`"),
                 ("volume", at("projected.sources[3].secret.items[0].path"), "`..`"),
+                ("volume", at("projected.sources[4].clusterTrustBundle"), "no cluster"),
             ],
         ),
     ]);

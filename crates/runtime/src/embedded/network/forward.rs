@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use super::enter::{connect_tcp, connect_udp};
-use crate::{PublishedPort, RuntimeError};
+use crate::{NetworkMode, PublishedPort, RuntimeError};
 
 /// Connections one port carries at a time; more wait in the listen queue.
 const CONNECTIONS_MAX: usize = 1024;
@@ -50,8 +50,7 @@ impl Forwarders {
     ) -> Result<Forwarders, RuntimeError> {
         let mut forwarders = Forwarders::default();
         for port in ports {
-            // In the host's own network the program itself listens there.
-            if netns.is_none() && port.host.port() == port.pod_port {
+            if netns.is_none() && is_its_own(port) {
                 continue;
             }
             let ips = pod_ips.iter().copied().filter(|ip| !ip.is_loopback());
@@ -66,6 +65,18 @@ impl Forwarders {
             forwarders.addresses.push(opened.map_err(|e| refused(port, &e))?);
         }
         Ok(forwarders)
+    }
+
+    /// Tries whether the ports could be opened now.
+    pub(crate) fn check(network: NetworkMode, ports: &[PublishedPort]) -> Result<(), RuntimeError> {
+        for port in ports.iter().filter(|port| network != NetworkMode::Host || !is_its_own(port)) {
+            let opened = match port.udp {
+                true => std::net::UdpSocket::bind(port.host).map(drop),
+                false => std::net::TcpListener::bind(port.host).map(drop),
+            };
+            opened.map_err(|e| refused(port, &e))?;
+        }
+        Ok(())
     }
 
     /// Where the ports are open, in the order they were given.
@@ -85,6 +96,11 @@ impl Forwarders {
         self.tasks.spawn(forward_tcp(listener, target));
         Ok(address)
     }
+}
+
+/// In the host's own network the program itself listens there.
+fn is_its_own(port: &PublishedPort) -> bool {
+    port.host.port() == port.pod_port
 }
 
 fn refused(port: &PublishedPort, error: &io::Error) -> RuntimeError {

@@ -21,6 +21,7 @@ const MESSAGE_MAX: usize = 128 * 1024;
 
 /// A container whose first process exists.
 pub(super) struct Container {
+    pub(super) name: String,
     pub(super) dir: std::path::PathBuf,
     pub(super) cgroup: String,
     pub(super) hierarchies: Hierarchies,
@@ -109,6 +110,7 @@ impl Container {
         state.init = ProcessRecord::of(pid);
 
         let mut container = Container {
+            name: spec.name.clone(),
             dir: config.dir.clone(),
             cgroup: cgroup::container_path(&sandbox.id.0, &spec.id.0),
             hierarchies: config.cgroups.clone(),

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::sys;
+use crate::lines;
 
 /// A longer line is written in parts, all but the last marked `P`.
 const LINE_MAX: usize = 16 * 1024;
@@ -94,6 +95,10 @@ impl LogStream {
 pub(super) struct Log {
     file: File,
     pending: Vec<u8>,
+    /// Lines are being lost.
+    losing: bool,
+    /// Why, until somebody was told.
+    pub(super) trouble: Option<String>,
 }
 
 impl Log {
@@ -105,7 +110,7 @@ impl Log {
             .mode(0o640)
             .open(path)
             .creating(|| format!("cannot open log {}", path.display()))?;
-        Ok(Log { file, pending: Vec::new() })
+        Ok(Log { file, pending: Vec::new(), losing: false, trouble: None })
     }
 
     fn line(&mut self, now_ns: u64, stream: &str, full: bool, parts: &[&[u8]]) {
@@ -119,10 +124,17 @@ impl Log {
         }
     }
 
-    /// A log that cannot be written (disk full) must not stop the container.
+    /// A log that cannot be written (disk full) must not stop the container; what it says meanwhile is lost, by whole
+    /// lines.
     fn flush(&mut self) {
-        let _ = self.file.write_all(&self.pending);
-        self.pending.clear();
+        match lines::append(&mut self.file, &mut self.pending) {
+            Ok(()) => self.losing = false,
+            Err(error) => {
+                if !std::mem::replace(&mut self.losing, true) {
+                    self.trouble = Some(sys::errno_text(&error));
+                }
+            }
+        }
         self.pending.shrink_to(LINE_MAX);
     }
 }

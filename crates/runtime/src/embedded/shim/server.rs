@@ -67,6 +67,7 @@ impl Shim {
                 container.streams[index].pump(&mut container.log);
             }
         }
+        self.tell_trouble();
         if ready.listener {
             self.accept();
         }
@@ -146,6 +147,8 @@ impl Shim {
         for stream in streams {
             stream.finish(log);
         }
+        self.tell_trouble();
+        let Some(container) = &mut self.container else { return };
         let exit = ExitRecord {
             code: reaped.code,
             signal: reaped.signal,
@@ -157,6 +160,15 @@ impl Shim {
         container.save();
         self.broadcast(&Reply::Exited(exit));
         self.leave();
+    }
+
+    /// Says that a part of the container's output is lost.
+    fn tell_trouble(&mut self) {
+        let Some(container) = &mut self.container else { return };
+        if let Some(trouble) = container.log.trouble.take() {
+            let text = format!("output of container {:?} is lost: its log: {trouble}", container.name);
+            self.broadcast(&Reply::Warning(text));
+        }
     }
 
     /// Cleans up what is the shim's own, after everybody knows.

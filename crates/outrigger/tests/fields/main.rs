@@ -1,0 +1,88 @@
+//! The fields of a pod that users expect to work, each tried with real containers and seen from outside: probes of
+//! every kind, networks and ports, namespaces, volumes, security, faults.
+
+mod dumped;
+mod faults;
+mod life;
+mod network;
+mod probes;
+#[path = "../conformance/rootfs.rs"]
+mod rootfs;
+#[path = "../workloads/run.rs"]
+#[allow(dead_code, reason = "shared with the tests of workloads, which use the rest")]
+mod run;
+mod security;
+mod server;
+mod volumes;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Trial};
+use serde_json::{Value, json};
+
+/// They mostly wait, so more of them than cores run side by side.
+const AT_A_TIME: usize = 6;
+
+/// What scripts compare with.
+const LIB: &str = r#"is() { [ "$2" = "$3" ] || { echo "WRONG $1: <$2> instead of <$3>"; exit 9; }; }
+"#;
+
+fn main() {
+    if server::asked_for() {
+        return;
+    }
+    let mut args = Arguments::from_args();
+    args.test_threads = Some(args.test_threads.unwrap_or(AT_A_TIME));
+    let work = tempfile::Builder::new().prefix("outrigger-fields-").tempdir().expect("a temporary directory");
+    // Containers that are not root look into it.
+    std::fs::set_permissions(work.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("a mode");
+    let rootfs = rootfs::make(&work.path().join("rootfs"));
+    let bench = Arc::new(run::Bench {
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
+        image: format!("rootfs:{}", rootfs.display()),
+        work: work.path().to_owned(),
+    });
+    let all = [dumped::ALL, faults::ALL, life::ALL, network::ALL, probes::ALL, security::ALL, volumes::ALL];
+    let trials = all.concat().into_iter().map(|(name, test)| {
+        let bench = Arc::clone(&bench);
+        Trial::test(name, move || {
+            test(&bench, name);
+            Ok(())
+        })
+    });
+    let conclusion = libtest_mimic::run(&args, trials.collect());
+    drop(bench);
+    drop(work);
+    conclusion.exit();
+}
+
+/// A pod that runs once.
+fn pod(name: &str, spec: Value) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+    let spec = pod["spec"].as_object_mut().expect("a spec");
+    spec.entry("restartPolicy").or_insert(json!("Never"));
+    spec.entry("terminationGracePeriodSeconds").or_insert(json!(1));
+    pod
+}
+
+/// `base` with the fields of `more`.
+fn with(mut base: Value, more: Value) -> Value {
+    let more = more.as_object().expect("fields").clone();
+    base.as_object_mut().expect("an object").extend(more);
+    base
+}
+
+/// Several documents.
+fn list(items: &[Value]) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+/// Runs a pod of one container that checks something by a script, and expects it to be content.
+fn check(bench: &run::Bench, name: &str, flags: &[&str], container: Value, spec: Value, script: &str) {
+    let main = with(bench.container("main", &format!("{LIB}{script}")), container);
+    let pod = pod("checked", with(json!({"containers": [main]}), spec));
+    let mut run = run::Run::start(bench, name, &pod, flags);
+    assert_eq!(run.end(), 0, "{}", run.account());
+}

@@ -1,0 +1,112 @@
+#!/bin/sh
+# The first process of the emulated computer of vm-cgroup2.sh: sets a machine up that has cgroup v2 only, runs pods on it
+# and says `ok NAME` or `FAILED NAME` for everything it looks at.
+
+if [ "$1" != second ]; then
+  # The first root cannot be left by pivot_root, as containers do: move to another.
+  mount -t tmpfs -o size=75% root /tmp
+  for dir in bin etc lib lib64 modules usr init; do cp -a /$dir /tmp/; done
+  mkdir -p /tmp/dev /tmp/proc /tmp/run /tmp/sys /tmp/tmp /tmp/var/lib
+  exec switch_root /tmp /init second
+fi
+
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/shm /dev/pts
+mount -t devpts devpts /dev/pts
+mount -t tmpfs shm /dev/shm
+mount -t tmpfs tmp /tmp
+mount -t tmpfs state /var/lib
+chmod 1777 /tmp
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+ip link set lo up
+hostname machine
+echo 'root:x:0:0:root:/:/bin/sh
+user:x:1000:1000:user:/:/bin/sh' >/etc/passwd
+echo 'root:x:0:
+user:x:1000:' >/etc/group
+dmesg -n 1
+failures=0
+say() { # say NAME COMMAND...
+  name=$1; shift
+  if "$@" >/tmp/said 2>&1; then echo "ok $name"; else echo "FAILED $name"; sed 's/^/    /' /tmp/said; failures=$((failures + 1)); fi
+}
+equals() { [ "$1" = "$2" ] || { echo "<$1> instead of <$2>"; return 1; }; }
+contains() { case "$1" in *"$2"*) ;; *) echo "no <$2> in <$1>"; return 1 ;; esac; }
+event() { grep "\"event\":\"$1\"" /tmp/events | grep -q "$2" || { cat /tmp/events; return 1; }; }
+pod() { # pod NAME SPEC-LINES: writes the manifest
+  printf 'apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n%s\n' "$1" "$2" >"/tmp/$1.yaml"
+}
+run() { outrigger run --output plain --network "${network:-none}" --events /tmp/events "/tmp/$1.yaml" >/tmp/out 2>&1; }
+
+echo "kernel $(uname -r), controllers: $(cat /sys/fs/cgroup/cgroup.controllers)"
+say 'all cgroups are v2' equals "$(grep -c cgroup /proc/mounts)" 1
+
+pod plain '  restartPolicy: Never
+  containers:
+  - {name: main, image: "rootfs:/", command: [sh, -c, "echo x >/etc/made; mount | grep \" / \"; exit 7"]}'
+
+# Before the module is loaded this is a kernel without overlayfs.
+run plain; say 'without overlayfs: exit code' equals $? 7
+say 'without overlayfs: the root is a copy' contains "$(cat /tmp/out)" 'main | '
+say 'without overlayfs: the image is not written to' test ! -e /etc/made
+for module in $(cat /modules/order); do insmod "/modules/$module.ko" 2>/tmp/said || { echo "cannot load $module: $(cat /tmp/said)"; }; done
+run plain; say 'with overlayfs: exit code' equals $? 7
+say 'with overlayfs: it is used' contains "$(cat /tmp/out)" 'overlay on / type overlay'
+say 'with overlayfs: the image is not written to' test ! -e /etc/made
+
+pod limited '  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: "rootfs:/"
+    command: [sh, -c, "mount | grep cgroup; mkdir /sys/fs/cgroup/x && echo WRITABLE; ls /sys/fs/cgroup; mknod /tmp/k c 1 11; cat /tmp/k && echo OPENED; echo x >/dev/null && echo NULL; touch /tmp/ready; sleep 1000"]
+    resources: {limits: {memory: 64Mi, cpu: 500m}, requests: {cpu: 250m}}
+    readinessProbe: {exec: {command: [test, -f, /tmp/ready]}, periodSeconds: 1}'
+rm -f /tmp/events
+outrigger run --output plain --network none --events /tmp/events /tmp/limited.yaml >/tmp/out 2>&1 &
+agent=$!
+waited=0
+until grep -q '"event":"ready"' /tmp/events 2>/dev/null || [ $waited = 120 ]; do sleep 0.5; waited=$((waited + 1)); done
+say 'an exec probe passes' event ready main
+group=$(dirname "$(find /sys/fs/cgroup/outrigger -name cgroup.procs -exec grep -l . {} + | head -1)")
+say 'memory.max' equals "$(cat "$group/memory.max")" 67108864
+say 'cpu.max' equals "$(cat "$group/cpu.max")" '50000 100000'
+say 'cpu.weight' equals "$(cat "$group/cpu.weight")" 10
+say 'cgroups are read-only inside' contains "$(cat /tmp/out)" 'cgroup2 (ro,'
+say 'no cgroup can be made inside' sh -c '! grep WRITABLE /tmp/out'
+say 'a container sees its own cgroup only' sh -c '! grep "main | outrigger" /tmp/out'
+say 'devices are limited' sh -c '! grep OPENED /tmp/out && grep -q "not permitted" /tmp/out'
+say 'the usual devices work' contains "$(cat /tmp/out)" NULL
+kill -TERM $agent; wait $agent
+say 'stopped' equals $? 143
+say 'nothing is left in the cgroups' sh -c '[ -z "$(find /sys/fs/cgroup/outrigger -mindepth 1 -type d)" ]'
+say 'nothing is left in the state directory' sh -c '[ -z "$(ls /var/lib/outrigger/pods)" ]'
+say 'nothing is left mounted' sh -c '! grep outrigger /proc/mounts'
+
+pod hungry '  restartPolicy: Never
+  containers:
+  - {name: main, image: "rootfs:/", command: [tail, -c, "200000000", /dev/zero], resources: {limits: {memory: 32Mi}}}'
+run hungry; say 'too much memory: exit code' equals $? 137
+say 'too much memory: said' event exited '"reason":"OOMKilled"'
+
+network=private
+pod networked '  restartPolicy: Never
+  containers:
+  - {name: main, image: "rootfs:/", command: [sh, -c, "ip -4 addr show eth0 | grep -q inet && ping -c 1 -W 5 $(ip route | sed -n s/default.via.//p | cut -d\" \" -f1)"]}'
+run networked; say 'a private network reaches the host' equals $? 0
+say 'no warning about it' sh -c '! grep WARN /tmp/out'
+network=none
+
+chmod 755 /bin/outrigger
+say 'another user is told what to do' sh -c 'mkdir -p /tmp/u; chown user /tmp/u; su user -c "outrigger run --state-dir /tmp/u /tmp/plain.yaml" >/tmp/out 2>&1; code=$?; cat /tmp/out; [ $code = 125 ] && grep -q "needs root" /tmp/out'
+say 'doctor' outrigger doctor
+outrigger doctor | sed 's/^/    /'
+
+if [ -x /bin/tests ]; then
+  tests 2>&1 | tee /tmp/tests | grep -v ' ok$'
+  say 'tests of the runtime' sh -c 'grep -q "^test result: ok" /tmp/tests'
+fi
+echo "finished: $failures failed"
+poweroff -f

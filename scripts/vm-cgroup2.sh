@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Runs pods on a machine with nothing but cgroup v2: Debian's kernel in an emulated computer (qemu, no KVM needed), whose
+# only disk is an initramfs of busybox and the binaries given. What happens there is scripts/vm-cgroup2-guest.sh.
+#
+#   scripts/vm-cgroup2.sh OUTRIGGER [TESTS]      TESTS: the test program of the embedded runtime, run there as well
+set -euo pipefail
+outrigger=$(realpath "$1")
+tests=${2:+$(realpath "$2")}
+here=$(cd "$(dirname "$0")" && pwd)
+cache=${OUTRIGGER_VM_DIR:-$here/../target/vm}
+mkdir -p "$cache"
+cd "$cache"
+
+command -v qemu-system-x86_64 >/dev/null || { echo "qemu-system-x86_64 is missing: apt-get install qemu-system-x86" >&2; exit 1; }
+if ! ls kernel/boot/vmlinuz-* >/dev/null 2>&1; then
+  package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
+  apt-get download -q "$package"
+  mkdir -p kernel
+  dpkg-deb -x "$package"_*.deb kernel
+  rm -f "$package"_*.deb
+fi
+kernel=$(ls kernel/boot/vmlinuz-*)
+modules=$(echo kernel/lib/modules/*)
+
+rm -rf root
+mkdir -p root/{bin,dev,etc,lib,lib64,proc,run,sys,tmp,modules,usr/bin}
+cp /bin/busybox root/bin/busybox
+for applet in $(/bin/busybox --list | grep -vx busybox); do ln -s busybox "root/bin/$applet"; done
+ln -s /bin/true root/usr/bin/true
+binary() {
+  objcopy --strip-debug "$1" "root/bin/$2"
+  ldd "$1" | awk '/=> \// {print $3} /^\t\/lib/ {print $1}' | while read -r library; do
+    mkdir -p "root$(dirname "$library")"
+    cp -L "$library" "root$library"
+  done
+}
+binary "$outrigger" outrigger
+if [ -n "$tests" ]; then binary "$tests" tests; fi
+cp "$here/vm-cgroup2-guest.sh" root/init
+chmod +x root/init
+# In the order they are loaded in; what the kernel has built in is not there.
+for name in overlay llc stp bridge veth nfnetlink nf_defrag_ipv4 nf_defrag_ipv6 libcrc32c nf_conntrack nf_nat nf_tables nft_chain_nat nft_masq; do
+  found=$(find "$modules" -name "$name.ko*" -print -quit)
+  if [ -n "$found" ]; then cp "$found" root/modules/; echo "$name" >>root/modules/order; fi
+done
+(cd root && find . -print0 | /bin/busybox cpio -0 -o -H newc 2>/dev/null | gzip -1) >initramfs.gz
+
+timeout "${OUTRIGGER_VM_SECONDS:-1800}" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 \
+  -nodefaults -no-reboot -display none -serial stdio -net none \
+  -kernel "$kernel" -initrd initramfs.gz -append "console=ttyS0 quiet panic=-1 oops=panic" </dev/null | tr -d '\r' | tee serial.log
+grep -q '^finished: 0 failed$' serial.log
