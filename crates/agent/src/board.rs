@@ -79,6 +79,8 @@ struct Objects {
     over: VecDeque<usize>,
     /// A replacement is under way.
     scheduled: bool,
+    /// The last replacement failed; that was said.
+    stale: bool,
 }
 
 impl Board {
@@ -92,6 +94,7 @@ impl Board {
                 pods: Vec::new(),
                 over: VecDeque::new(),
                 scheduled: false,
+                stale: false,
             }))
         }))
     }
@@ -173,8 +176,12 @@ impl Objects {
                 )
             }
         };
-        if let Err(e) = replace_file(&self.path, &text) {
-            tracing::warn!("cannot write {}: {e}", self.path.display());
+        match replace_file(&self.path, &text) {
+            Ok(()) => self.stale = false,
+            Err(e) if !std::mem::replace(&mut self.stale, true) => {
+                tracing::warn!("the status is out of date: cannot write {}: {e}", self.path.display());
+            }
+            Err(_) => {}
         }
     }
 }
