@@ -87,8 +87,11 @@ impl<R: Runtime> Crew<R> {
 
     /// Whether a pod can be run at all.
     pub(crate) fn check(&self, pod: &PlannedPod) -> Result<(), String> {
-        let spec = self.context(pod)?.sandbox_spec()?;
-        self.runtime.check_sandbox(&spec).map_err(|e| e.to_string())
+        let context = self.context(pod)?;
+        self.runtime.check_sandbox(&context.sandbox_spec()?).map_err(|e| {
+            let lessons = self.sinks.lessons.of(&pod.manifest.origin);
+            lessons.of_sandbox(&context, &pod.plan, &e.to_string())
+        })
     }
 
     /// Runs a pod; its number is returned. `told` has its news told.

@@ -75,6 +75,14 @@ impl Lessons {
         }
     }
 
+    /// Why a pod cannot be made, with what that teaches below it.
+    pub(crate) fn of_sandbox(&self, pod: &PodContext, plan: &Plan, message: &str) -> String {
+        let Some(lesson) = sandbox(pod, plan, message) else { return message.to_owned() };
+        let place = lesson.path.as_ref().and_then(|path| self.place(path));
+        let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
+        format!("{message}\n  {place}{}", lesson.hint)
+    }
+
     /// `FILE:LINE` of a place in the pod.
     fn place(&self, path: &FieldPath) -> Option<String> {
         let span = self.origin.as_ref()?.point(path);

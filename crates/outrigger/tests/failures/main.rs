@@ -283,15 +283,15 @@ fn a_port_that_is_taken() {
     let host_port = format!(
         "{sleeper}    ports:\n    - containerPort: 80\n      hostIP: 127.0.0.1\n      hostPort: {port}\n"
     );
-    let in_use = format!("could not make its sandbox: host port {port} is already in use");
+    let in_use = format!("host port {port} is already in use");
     bench
         .case("port", &pod(&host_port))
-        .says(Ends::WhenStopped, &[&in_use, " port.yaml:14: ", &own, ", or write another hostPort\n"]);
+        .says(Ends::With(125), &[&in_use, " port.yaml:14: ", &own, ", or write another hostPort\n"]);
     let publish = format!("127.0.0.1:{port}:80");
     bench
         .case("publish", &pod(sleeper))
         .flags(&["--publish", &publish])
-        .says(Ends::WhenStopped, &[&in_use, &own, ", or give --publish another port of this machine\n"]);
+        .says(Ends::With(125), &[&in_use, &own, ", or give --publish another port of this machine\n"]);
 }
 
 #[test]
