@@ -11,7 +11,7 @@ use crate::run::{self, Bench};
 /// All cases, to be run on a bench.
 pub(crate) fn all(bench: &Arc<Bench>) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for folder in ["cases", "dialects"] {
+    for folder in ["cases", "e2e", "dialects"] {
         for path in yaml_files(&top().join(folder)) {
             let name = format!("{folder}::{}", path.file_stem().expect("a name").to_string_lossy());
             let bench = Arc::clone(bench);
