@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use outrigger_runtime::{
-    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError, ProgressSink, PullRequest,
-    Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
+    AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError,
+    ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -256,6 +256,10 @@ impl Runtime for FakeRuntime {
             Ok(()) => Ok(ExecOutput { code: Some(code), output }),
             Err(_) => Ok(ExecOutput { code: None, output }),
         }
+    }
+
+    async fn attach(&self, _: &ContainerId, _: AttachRequest) -> Result<Attached, RuntimeError> {
+        Err(RuntimeError::Other("timers have no streams".into()))
     }
 
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {

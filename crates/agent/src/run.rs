@@ -127,12 +127,12 @@ pub async fn run<R: Runtime>(
     let mut signals = Signals::listen(options.grace_ms)?;
     let facts = RunFacts { id: options.run_id.clone(), files: options.files.clone() };
     let clock = Clock::start();
-    let mut crew = Crew::new(runtime, companions, options, clock, sinks);
+    let mut crew = Crew::new(runtime.clone(), companions, options, clock, sinks);
     for pod in &pods {
         let refused = |detail| RunError::Pod { pod: pod.manifest.name().to_owned(), detail };
         crew.check(pod).map_err(refused)?;
     }
-    let mut desk = Desk::open(roster, facts);
+    let mut desk = Desk::open(runtime, roster, facts);
     let mut controllers = controllers::<R>(pods, workloads, clock.now());
     let results = loop {
         let mut wake: Option<Time> = None;
@@ -208,8 +208,8 @@ struct Desk(Option<(Listening, mpsc::Receiver<Order>)>);
 
 impl Desk {
     /// Opens it. Pods run all the same where that is impossible.
-    fn open(roster: Roster, facts: RunFacts) -> Self {
-        let opened = listen(roster, facts);
+    fn open<R: Runtime>(runtime: Arc<R>, roster: Roster, facts: RunFacts) -> Self {
+        let opened = listen(runtime, roster, facts);
         Desk(
             opened
                 .inspect_err(|e| tracing::warn!("`outrigger ps` and the like cannot reach this run: {e}"))

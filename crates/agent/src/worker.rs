@@ -260,6 +260,8 @@ impl<R: Runtime> Worker<R> {
             Event::Started { container, attempt } => {
                 if let Some(current) = self.current(container, attempt) {
                     current.is_running = true;
+                    let id = current.instance.id.clone();
+                    self.sinks.roster.runs(self.index, container, Some(id));
                 }
             }
             Event::Exited { container, attempt, .. } | Event::StartFailed { container, attempt, .. } => {
@@ -298,6 +300,7 @@ impl<R: Runtime> Worker<R> {
         if self.current(container, attempt).is_none() {
             return;
         }
+        self.sinks.roster.runs(self.index, container, None);
         if let Some(current) = self.slots[container].current.take() {
             let tasks = self.tasks.clone();
             let id = current.instance.id;

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::terminal::Color;
 use crate::{
-    analyze, completions, convert, doctor, logs, man, plan, ps, run, simulate, stop, timeline, validate,
+    analyze, completions, convert, doctor, exec, logs, man, plan, ps, run, simulate, stop, timeline, validate,
 };
 
 /// Runs Kubernetes pods whose containers start, run and stop in the right order.
@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Ps(ps::Args),
     /// Prints what a container of a run wrote.
     Logs(logs::Args),
+    /// Runs a command in a container of a run.
+    Exec(exec::Args),
     /// Stops a pod of a run, in order.
     Stop(stop::Args),
     /// Shows what starts and stops when, and why.

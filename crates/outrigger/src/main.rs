@@ -6,6 +6,7 @@ mod cli;
 mod completions;
 mod convert;
 mod doctor;
+mod exec;
 mod input;
 mod logs;
 mod man;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => return run::main(args),
         Command::Ps(args) => ps::execute(args),
+        Command::Exec(args) => return exec::main(args),
         Command::Logs(args) => logs::execute(args),
         Command::Stop(args) => stop::execute(args),
         Command::Plan(args) => plan::execute(args),

@@ -323,7 +323,7 @@ fn the_machine_is_examined() {
 
 #[test]
 fn commands_that_look_back_explain_themselves() {
-    for command in ["timeline", "analyze", "doctor", "ps", "logs", "stop"] {
+    for command in ["timeline", "analyze", "doctor", "ps", "logs", "exec", "stop"] {
         snapshot(&format!("help-{command}.txt"), &outrigger(&[command, "--help"], "").all());
     }
 }
@@ -335,6 +335,7 @@ fn help_completions_and_manual() {
         "run",
         "ps",
         "logs",
+        "exec",
         "stop",
         "plan",
         "validate",

@@ -87,6 +87,15 @@ pub trait Runtime: Send + Sync + 'static {
         request: ExecRequest,
     ) -> impl Future<Output = Result<ExecOutput, RuntimeError>> + Send;
 
+    /// Starts a command inside a running container, as [`Runtime::exec`] does, and hands its standard streams over:
+    /// three pipes, or a terminal of the container's own. Nothing is kept or cut: a stream that is not read makes the
+    /// command wait, standard input that is dropped ends. A command that cannot be run shows either here or as its end.
+    fn attach(
+        &self,
+        id: &ContainerId,
+        request: AttachRequest,
+    ) -> impl Future<Output = Result<Attached, RuntimeError>> + Send;
+
     /// Removes an exited (or never started) container: rootfs, cgroup, state. The log file stays. Idempotent.
     fn remove_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), RuntimeError>> + Send;
 }

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Names a sandbox within a runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -363,6 +365,46 @@ pub struct ExecOutput {
     pub code: Option<i32>,
     /// stdout and stderr, interleaved as they came, cut at the limit.
     pub output: Vec<u8>,
+}
+
+/// A command to run in a container, its streams in the caller's hands.
+#[derive(Debug, Clone)]
+pub struct AttachRequest {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Give it standard input; else that is empty.
+    pub stdin: bool,
+    /// Give it a terminal of this size for all its streams.
+    pub terminal: Option<WindowSize>,
+}
+
+/// The size of a terminal in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowSize {
+    /// Characters in a line.
+    pub columns: u16,
+    /// Lines.
+    pub rows: u16,
+}
+
+/// Where a command's input goes.
+pub type Input = Box<dyn AsyncWrite + Send + Unpin>;
+/// Where a command's output comes from. An error is its end as well: that of a terminal is one.
+pub type Output = Box<dyn AsyncRead + Send + Unpin>;
+
+/// A command that runs.
+pub struct Attached {
+    /// Its standard input, if that was asked for.
+    pub stdin: Option<Input>,
+    /// Its standard output; with a terminal, everything.
+    pub stdout: Output,
+    /// Its standard error; `None` with a terminal.
+    pub stderr: Option<Output>,
+    /// Gives its terminal another size; does nothing where there is none.
+    pub resize: Box<dyn Fn(WindowSize) + Send + Sync>,
+    /// Resolves to its exit code, 128 + signal when a signal ended it, the container's end included. What it wrote may
+    /// not have been read by then. Dropped before the end, it kills the command and what that started.
+    pub done: Pin<Box<dyn Future<Output = Result<i32, RuntimeError>> + Send>>,
 }
 
 /// Why a runtime could not do a thing. [`RuntimeError::reason`] is Kubernetes' word for it.

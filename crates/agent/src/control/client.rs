@@ -3,13 +3,14 @@
 use std::io;
 use std::time::Duration;
 
+use outrigger_runtime::WindowSize;
 use serde_json::json;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::place::{self, Place};
-use super::wire::{ANSWER_MAX, Answer, Frame, Frames, Request, RunState, VERSION};
+use super::wire::{ANSWER_MAX, Answer, Frame, Frames, Kind, Request, RunState, VERSION, WINDOW, Word};
 
 /// A run that does not answer within this time is stopped, or hangs.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -82,7 +83,7 @@ async fn connect(place: &Place, socket: &str, request: &Request) -> Result<Optio
     let hello = Frame::message(&json!({"version": VERSION, "request": request}))?;
     // One that refuses without listening has closed its end already; what it said is there to be read.
     let _ = hello.write(&mut write).await;
-    Ok(Some(Connection { frames: Frames::new(read, ANSWER_MAX), _write: write }))
+    Ok(Some(Connection { frames: Frames::new(read, ANSWER_MAX), write, room: WINDOW }))
 }
 
 impl Run {
@@ -98,7 +99,9 @@ impl Run {
 /// A request on its way. Dropped, it is given up.
 pub struct Connection {
     frames: Frames<OwnedReadHalf>,
-    _write: OwnedWriteHalf,
+    write: OwnedWriteHalf,
+    /// Bytes of input the other end has room for.
+    room: usize,
 }
 
 impl Connection {
@@ -116,7 +119,42 @@ impl Connection {
         };
         match frame.answer()? {
             Answer::Refused(text) => Err(AskError::Refused(text)),
+            Answer::More(bytes) => {
+                self.room += bytes;
+                Ok(Answer::More(bytes))
+            }
             answer => Ok(answer),
+        }
+    }
+
+    /// Bytes of input a command can be given now.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Gives a command input, no more than there is room for; nothing is its end.
+    ///
+    /// # Errors
+    /// The run has ended.
+    pub async fn input(&mut self, bytes: &[u8]) -> Result<(), AskError> {
+        self.room = self.room.saturating_sub(bytes.len());
+        let frame = Frame { kind: Kind::Stdin, content: bytes.to_vec() };
+        self.say(frame).await
+    }
+
+    /// Tells a command how large its terminal is now.
+    ///
+    /// # Errors
+    /// The run has ended.
+    pub async fn resize(&mut self, size: WindowSize) -> Result<(), AskError> {
+        self.say(Frame::message(&Word::Resize(size))?).await
+    }
+
+    async fn say(&mut self, frame: Frame) -> Result<(), AskError> {
+        match frame.write(&mut self.write).await {
+            // What it said last is still to be read.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => Ok(written?),
         }
     }
 }

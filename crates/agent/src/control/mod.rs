@@ -1,10 +1,12 @@
-//! What other commands ask a run while it goes on: who is there, what it wrote, that it goes.
+//! What other commands ask a run while it goes on: who is there, what it wrote, a command
+//! in it, its end.
 //!
 //! A run listens on a socket of its own, in a directory that only its user can enter. One connection carries one
 //! request. Whoever asks is served from the [`Roster`], which workers write to and never wait for: a client that hangs
 //! or lies holds up nothing but its own connection.
 
 mod client;
+mod exec;
 mod lines;
 mod logs;
 mod pick;
@@ -15,8 +17,9 @@ mod wire;
 
 pub use client::{AskError, Connection, Found, Run, runs};
 pub use lines::Lines;
+pub use outrigger_runtime::WindowSize;
 pub use pick::Which;
-pub use wire::{Answer, ContainerState, LogsRequest, PodState, Request, RunState};
+pub use wire::{Answer, ContainerState, ExecStart, LogsRequest, PodState, Request, RunState};
 
 pub(crate) use roster::Roster;
 pub(crate) use server::{Listening, Order, RunFacts, listen};

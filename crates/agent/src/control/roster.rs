@@ -5,6 +5,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outrigger_lifecycle::{Observation, Plan, Wait, rules};
+use outrigger_runtime::ContainerId;
 use tokio::sync::watch;
 
 use super::logs::{self, Sealed};
@@ -31,6 +32,8 @@ struct Entry {
     view: PodView,
     /// Nothing of it is left.
     over: bool,
+    /// The instances that run.
+    running: Vec<Option<ContainerId>>,
     /// Readers of its logs.
     visitors: usize,
     /// Its logs, for them, when their directory goes.
@@ -48,7 +51,8 @@ impl Roster {
     pub(crate) fn join(&self, number: usize, context: Arc<PodContext>, plan: &Plan) {
         let now = Clock::start().now().time;
         let view = PodView::new(context.name().into(), Arc::new(plan.clone()), now);
-        let entry = Entry { context, view, over: false, visitors: 0, sealed: None };
+        let running = vec![None; plan.containers.len()];
+        let entry = Entry { context, view, over: false, running, visitors: 0, sealed: None };
         self.change(|pods| drop(pods.insert(number, entry)));
     }
 
@@ -59,6 +63,23 @@ impl Roster {
             entry.view.waits.clear();
             entry.view.waits.extend_from_slice(waits);
         });
+    }
+
+    /// Which instance of a container runs.
+    pub(crate) fn runs(&self, number: usize, container: usize, instance: Option<ContainerId>) {
+        self.change_one(number, |entry| entry.running[container] = instance);
+    }
+
+    /// The instance of a container that runs. The error says why there is none.
+    pub(super) fn instance(&self, number: usize, container: usize) -> Result<ContainerId, String> {
+        let pods = self.lock();
+        let entry = pods.get(&number).filter(|entry| !entry.over).ok_or("the pod is over")?;
+        let running = entry.running.get(container).ok_or("there is no such container")?;
+        running.clone().ok_or_else(|| {
+            let c = &entry.state(number).containers[container];
+            let reason = c.reason.as_ref().map(|reason| format!(": it {reason}")).unwrap_or_default();
+            format!("container {:?} is not running ({}){reason}", c.name, c.state)
+        })
     }
 
     /// A pod's directory is about to go: whoever reads its logs may finish all the same.
@@ -150,6 +171,14 @@ impl Visit {
 
     /// The instances of a container that have a log, the first one first.
     pub(super) fn attempts(&self, container: usize) -> Vec<u32> {
+        // One that is made before its time has a log, but nothing to say.
+        let never_ran = |entry: &Entry| {
+            let c = &entry.view.obs.containers[container];
+            !c.was_run && c.exit.is_none() && c.last_exit.is_none()
+        };
+        if self.roster.lock().get(&self.number).is_some_and(never_ran) {
+            return Vec::new();
+        }
         match self.sealed() {
             Some(sealed) => sealed.keys().filter(|(of, _)| *of == container).map(|(_, n)| *n).collect(),
             None => logs::attempts(&self.context.log_dir(container)),

@@ -4,16 +4,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_runtime::Runtime;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::logs;
 use super::place::{Bound, Place};
 use super::roster::Roster;
 use super::wire::{Answer, Frame, Frames, Hello, REQUEST_MAX, Request, RunState, VERSION};
+use super::{exec, logs};
 use crate::tasks::Task;
 
 /// Connections at a time; more are told so.
@@ -43,7 +44,8 @@ pub(crate) struct RunFacts {
     pub(crate) files: Vec<String>,
 }
 
-struct Server {
+struct Server<R> {
+    runtime: Arc<R>,
     roster: Roster,
     orders: mpsc::Sender<Order>,
     facts: RunFacts,
@@ -66,13 +68,17 @@ impl Listening {
 }
 
 /// Listens for this user's requests; orders go to the receiver.
-pub(crate) fn listen(roster: Roster, facts: RunFacts) -> io::Result<(Listening, mpsc::Receiver<Order>)> {
+pub(crate) fn listen<R: Runtime>(
+    runtime: Arc<R>,
+    roster: Roster,
+    facts: RunFacts,
+) -> io::Result<(Listening, mpsc::Receiver<Order>)> {
     let place = Place::make()?;
     place.clean();
     let (listener, bound) = place.bind(&facts.id)?;
     let listener = UnixListener::from_std(listener)?;
     let (orders, given) = mpsc::channel(16);
-    let server = Arc::new(Server { roster, orders, facts });
+    let server = Arc::new(Server { runtime, roster, orders, facts });
     let (closing, close) = oneshot::channel();
     let (done, closed) = oneshot::channel();
     let task = Task::spawn(async move {
@@ -83,7 +89,7 @@ pub(crate) fn listen(roster: Roster, facts: RunFacts) -> io::Result<(Listening, 
 }
 
 /// Serves until it is told to close, then until nobody is left.
-async fn serve(server: Arc<Server>, listener: UnixListener, mut close: oneshot::Receiver<()>) {
+async fn serve<R: Runtime>(server: Arc<Server<R>>, listener: UnixListener, mut close: oneshot::Receiver<()>) {
     let room = Arc::new(Semaphore::new(CLIENTS_MAX));
     let mut clients = JoinSet::new();
     loop {
@@ -107,7 +113,7 @@ async fn serve(server: Arc<Server>, listener: UnixListener, mut close: oneshot::
     while clients.join_next().await.is_some() {}
 }
 
-impl Server {
+impl<R: Runtime> Server<R> {
     async fn serve(&self, stream: UnixStream, has_room: bool) -> io::Result<()> {
         // The directory keeps others out already, unless somebody has opened it.
         let (peer, own) = (stream.peer_cred()?.uid(), rustix::process::geteuid().as_raw());
@@ -147,6 +153,7 @@ impl Server {
                 client.answer(&Answer::Run(run)).await
             }
             Request::Stop { pod, grace_ms } => self.stop(pod, grace_ms, client).await,
+            Request::Exec(start) => exec::run(&*self.runtime, &self.roster, start, client).await,
             Request::Logs(request) => logs::send(&self.roster, request, &mut client).await,
         }
     }
@@ -171,7 +178,7 @@ impl Server {
 /// Whoever asked.
 pub(super) struct Client {
     pub(super) frames: Frames<OwnedReadHalf>,
-    write: OwnedWriteHalf,
+    pub(super) write: OwnedWriteHalf,
 }
 
 impl Client {

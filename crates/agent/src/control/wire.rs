@@ -5,6 +5,7 @@
 
 use std::io;
 
+use outrigger_runtime::WindowSize;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -14,6 +15,9 @@ pub(crate) const VERSION: u32 = 1;
 
 /// Longest frame a run accepts from others: a command line fits, an attack does not.
 pub(crate) const REQUEST_MAX: usize = 1 << 20;
+/// Bytes of standard input a client may send before the command has taken them; [`Answer::More`] gives room back. So a
+/// run always listens, and a command that does not read holds nobody up but whoever writes to it.
+pub(crate) const WINDOW: usize = 256 << 10;
 /// Longest frame a client accepts from a run: thousands of pods.
 pub(crate) const ANSWER_MAX: usize = 64 << 20;
 
@@ -42,6 +46,31 @@ pub enum Request {
     },
     /// What containers wrote. Answered by log frames and [`Answer::Note`], and by [`Answer::Done`] after the last.
     Logs(LogsRequest),
+    /// To run a command in a container. Its streams are frames, see [`WINDOW`]; answered by [`Answer::Exit`] at the end.
+    Exec(ExecStart),
+}
+
+/// A command to run, its streams at the client's.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ExecStart {
+    /// The pod's number.
+    pub pod: usize,
+    /// The container's place in it.
+    pub container: usize,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Give it standard input.
+    pub stdin: bool,
+    /// Give it a terminal of this size.
+    pub terminal: Option<WindowSize>,
+}
+
+/// What a client says to a command besides its input.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Word {
+    /// The terminal has another size.
+    Resize(WindowSize),
 }
 
 /// Which logs, and how much of them.
@@ -74,6 +103,16 @@ pub enum Answer {
     /// Lines a container wrote, in CRI format: its place in the pod, and the lines. Not a message but a frame of its own.
     #[serde(skip)]
     Log(usize, Vec<u8>),
+    /// What a command wrote to standard output. A frame of its own.
+    #[serde(skip)]
+    Stdout(Vec<u8>),
+    /// What a command wrote to standard error. A frame of its own.
+    #[serde(skip)]
+    Stderr(Vec<u8>),
+    /// A command has taken this many bytes of its input.
+    More(usize),
+    /// A command has ended with this code, or could not be run: the code of that, and why.
+    Exit(i32, Option<String>),
     /// It is done.
     Done,
     /// It cannot be done: why, and the way out.
@@ -154,10 +193,16 @@ pub(crate) enum Kind {
     Message,
     /// Two bytes for the place of a container, little-endian, and lines of its log.
     Log,
+    /// Standard input of a command; empty at its end.
+    Stdin,
+    /// Standard output of a command.
+    Stdout,
+    /// Standard error of a command.
+    Stderr,
 }
 
 impl Kind {
-    const ALL: [Kind; 2] = [Kind::Message, Kind::Log];
+    const ALL: [Kind; 5] = [Kind::Message, Kind::Log, Kind::Stdin, Kind::Stdout, Kind::Stderr];
 }
 
 /// One frame.
@@ -182,7 +227,7 @@ impl Frame {
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> io::Result<T> {
         match self.kind {
             Kind::Message => Ok(serde_json::from_slice(&self.content)?),
-            Kind::Log => Err(io::Error::other("expected a message, got a log")),
+            kind => Err(io::Error::other(format!("expected a message, got {kind:?}"))),
         }
     }
 
@@ -193,6 +238,8 @@ impl Frame {
                 let place = usize::from(u16::from_le_bytes(*place));
                 Ok(Answer::Log(place, self.content.split_off(2)))
             }
+            (Kind::Stdout, _) => Ok(Answer::Stdout(self.content)),
+            (Kind::Stderr, _) => Ok(Answer::Stderr(self.content)),
             _ => self.parse(),
         }
     }
@@ -232,6 +279,16 @@ impl<R: AsyncRead + Unpin> Frames<R> {
                     true => Ok(None),
                     false => Err(io::ErrorKind::UnexpectedEof.into()),
                 };
+            }
+        }
+    }
+
+    /// Waits for the end, or for more than there should be before a frame is asked for. What comes is kept.
+    pub(crate) async fn end(&mut self) {
+        while self.received.len() <= self.limit {
+            match self.from.read_buf(&mut self.received).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
             }
         }
     }

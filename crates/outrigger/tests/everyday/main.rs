@@ -1,13 +1,20 @@
 //! Commands that talk to a run in another terminal, with real containers.
 
 mod command;
+mod exec;
 mod logs;
 mod ps;
+#[path = "../terminal/pty.rs"]
+#[allow(dead_code)]
+mod pty;
 #[path = "../conformance/rootfs.rs"]
 mod rootfs;
 #[path = "../workloads/run.rs"]
 #[allow(dead_code)]
 mod run;
+#[path = "../terminal/screen.rs"]
+#[allow(dead_code)]
+mod screen;
 mod socket;
 mod stop;
 
@@ -30,7 +37,7 @@ fn main() {
         image: format!("rootfs:{}", rootfs.display()),
         work: work.path().to_owned(),
     });
-    let all: [&[(&str, run::Test)]; 4] = [&ps::ALL, &logs::ALL, &stop::ALL, &socket::ALL];
+    let all: [&[(&str, run::Test)]; 5] = [&ps::ALL, &logs::ALL, &exec::ALL, &stop::ALL, &socket::ALL];
     let trials = all.into_iter().flatten().map(|(name, test)| {
         let bench = Arc::clone(&bench);
         Trial::test(*name, move || {

@@ -1,5 +1,6 @@
 //! `outrigger run` as somebody at a terminal sees it: real pods on a real pseudo-terminal.
 
+#[allow(dead_code)]
 mod pty;
 mod screen;
 

@@ -40,8 +40,6 @@ impl Drop for Run {
 impl Run {
     /// Starts `outrigger run` of a manifest on a terminal of its own.
     pub(crate) fn start(manifest: &Path, size: (u16, u16), args: &[&str], env: &[(&str, &str)]) -> Run {
-        let (master, slave) = terminal();
-        resize(&master, size);
         let state = tempfile::tempdir().expect("a directory for state");
         let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
         command.args(args).arg("run").arg("--state-dir").arg(state.path()).arg(manifest);
@@ -50,6 +48,15 @@ impl Run {
             .env("TERM", "xterm-256color")
             .env("LANG", "C.UTF-8")
             .envs(env.iter().copied());
+        let mut run = Run::spawn(command, size);
+        run.state = Some(state);
+        run
+    }
+
+    /// Starts a command on a terminal of its own.
+    pub(crate) fn spawn(mut command: Command, size: (u16, u16)) -> Run {
+        let (master, slave) = terminal();
+        resize(&master, size);
         let end = || Stdio::from(slave.try_clone().expect("a descriptor"));
         command.stdin(end()).stdout(end()).stderr(end());
         // SAFETY: both are system calls that touch no memory of the parent and may be made between fork and exec.
@@ -75,7 +82,7 @@ impl Run {
             }
         });
         let screen = Screen::new(size.0.into(), size.1.into());
-        Run { child, keyboard, output, screen, written: Vec::new(), state: Some(state) }
+        Run { child, keyboard, output, screen, written: Vec::new(), state: None }
     }
 
     /// Reads until the screen is as wanted.
@@ -107,6 +114,11 @@ impl Run {
     pub(crate) fn resize(&mut self, size: (u16, u16)) {
         resize(&self.keyboard, size);
         self.screen.resize(size.0.into(), size.1.into());
+    }
+
+    /// Another descriptor of the terminal, from outside.
+    pub(crate) fn terminal(&self) -> OwnedFd {
+        self.keyboard.try_clone().expect("a descriptor").into()
     }
 
     /// Takes the directory the run keeps its state in.

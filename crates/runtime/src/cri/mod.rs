@@ -45,8 +45,8 @@ use self::info::Signals;
 use self::pods::Pod;
 use crate::embedded::orphans::Claims;
 use crate::{
-    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError, ProgressSink, PullRequest,
-    Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
+    AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError,
+    ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
 };
 
 pub use self::client::Limits;
@@ -219,6 +219,11 @@ impl Runtime for CriRuntime {
 
     async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
         self.inner.wait(id).await
+    }
+
+    async fn attach(&self, _: &ContainerId, _: AttachRequest) -> Result<Attached, RuntimeError> {
+        let text = "commands whose streams are connected need the embedded runtime; they do not run over CRI";
+        Err(RuntimeError::Other(text.to_owned()))
     }
 
     async fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecOutput, RuntimeError> {

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::pipe::PipeFlags;
+use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -15,12 +17,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
-use super::protocol::{ContainerState, ExitRecord, Reply, Request, StartedRecord, decode, encode};
+use super::protocol::{ContainerState, ExitRecord, Reply, Request, StartedRecord, Streams, decode, encode};
 use super::{layout, socket, sys};
-use crate::{ExecOutput, ExecRequest, Exit, RuntimeError};
+use crate::{AttachRequest, Attached, ExecOutput, ExecRequest, Exit, Input, RuntimeError, WindowSize};
 
 /// Different warnings of shims that are passed on.
 const WARNINGS_MAX: usize = 100;
+
+/// The exit code of what SIGKILL ended.
+const KILLED: i32 = 137;
 
 /// Reads after a command's end: more than a pipe holds, and an end where its children never stop writing.
 const DRAIN_READS_MAX: usize = 32;
@@ -56,10 +61,10 @@ pub(crate) struct Link {
     shared: Arc<Shared>,
 }
 
-/// A message on its way, with the descriptor it carries.
+/// A message on its way, with the descriptors it carries.
 struct Outgoing {
     request: Request,
-    fd: Option<OwnedFd>,
+    fds: Vec<OwnedFd>,
 }
 
 #[derive(Default)]
@@ -113,7 +118,7 @@ impl Link {
 
     pub(crate) fn send(&self, request: Request) {
         // A shim that is gone has nothing left to be told.
-        let _ = self.outgoing.send(Outgoing { request, fd: None });
+        let _ = self.outgoing.send(Outgoing { request, fds: Vec::new() });
     }
 
     /// Waits until the phase is one `wanted` accepts.
@@ -152,14 +157,9 @@ impl Link {
     }
 
     /// Runs a command in the container.
-    pub(crate) async fn exec(&self, request: ExecRequest) -> Result<ExecOutput, RuntimeError> {
-        let other =
-            |error: io::Error| RuntimeError::Other(format!("cannot run a command in the container: {error}"));
-        let (output, theirs) =
-            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| other(error.into()))?;
-        rustix::io::ioctl_fionbio(&output, true).map_err(|error| other(error.into()))?;
-        let mut output = pipe::Receiver::from_owned_fd(output).map_err(other)?;
-        let (running, mut done) = Running::start(self, request.command, theirs)?;
+    pub(crate) async fn exec(self: &Arc<Self>, request: ExecRequest) -> Result<ExecOutput, RuntimeError> {
+        let (mut output, theirs) = output_pipe().map_err(no_streams)?;
+        let (running, mut done) = Running::start(self, request.command, Streams::Output, vec![theirs])?;
         let deadline = async {
             match request.timeout {
                 Some(timeout) => tokio::time::sleep(timeout).await,
@@ -195,6 +195,98 @@ impl Link {
         drop(running);
         Ok(ExecOutput { code, output: collected.bytes })
     }
+
+    /// Starts a command in the container and hands its streams over.
+    pub(crate) async fn attach(self: &Arc<Self>, request: AttachRequest) -> Result<Attached, RuntimeError> {
+        match request.terminal {
+            Some(size) => self.attach_terminal(request, size).await,
+            None => self.attach_pipes(request).map_err(no_streams)?,
+        }
+    }
+
+    fn attach_pipes(self: &Arc<Self>, request: AttachRequest) -> io::Result<Result<Attached, RuntimeError>> {
+        let (stdout, their_stdout) = output_pipe()?;
+        let (stderr, their_stderr) = output_pipe()?;
+        let mut theirs = vec![their_stdout, their_stderr];
+        let mut stdin = None;
+        if request.stdin {
+            let (their_stdin, ours) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+            rustix::io::ioctl_fionbio(&ours, true)?;
+            stdin = Some(Box::new(pipe::Sender::from_owned_fd(ours)?) as Input);
+            theirs.push(their_stdin);
+        }
+        let streams = Streams::Pipes { stdin: request.stdin };
+        Ok(Running::start(self, request.command, streams, theirs).map(|(running, done)| Attached {
+            stdin,
+            stdout: Box::new(stdout),
+            stderr: Some(Box::new(stderr)),
+            resize: Box::new(|_| {}),
+            done: Box::pin(end(running, done)),
+        }))
+    }
+
+    async fn attach_terminal(
+        self: &Arc<Self>,
+        request: AttachRequest,
+        size: WindowSize,
+    ) -> Result<Attached, RuntimeError> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(no_streams)?;
+        ours.set_nonblocking(true).map_err(no_streams)?;
+        let ours = UnixStream::from_std(ours).map_err(no_streams)?;
+        let streams = Streams::Terminal(size);
+        let (running, mut done) = Running::start(self, request.command, streams, vec![theirs.into()])?;
+        let mut fds = Vec::new();
+        let received =
+            ours.async_io(Interest::READABLE, || socket::receive(ours.as_fd(), &mut [0], &mut fds)).await;
+        let Some(terminal) = received.ok().and_then(|_| fds.pop()) else {
+            // It did not get as far; it says why.
+            let fault = match (&mut done).await {
+                Ok(Err(fault)) => fault,
+                _ => Fault::other("the container ended before the command was started"),
+            };
+            return Err(fault.into());
+        };
+        let streams = || -> io::Result<_> {
+            rustix::io::ioctl_fionbio(&terminal, true)?;
+            let (input, output) = (terminal.try_clone()?, terminal.try_clone()?);
+            // A terminal is read and written like a pipe.
+            Ok((
+                pipe::Sender::from_owned_fd_unchecked(input)?,
+                pipe::Receiver::from_owned_fd_unchecked(output)?,
+            ))
+        };
+        let (stdin, stdout) = streams().map_err(no_streams)?;
+        Ok(Attached {
+            stdin: request.stdin.then(|| Box::new(stdin) as Input),
+            stdout: Box::new(stdout),
+            stderr: None,
+            resize: Box::new(move |size| {
+                let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+                // A terminal nobody uses any more has no size.
+                let _ = tcsetwinsize(&terminal, size);
+            }),
+            done: Box::pin(end(running, done)),
+        })
+    }
+}
+
+/// A pipe whose inner end is another's.
+fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
+    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((pipe::Receiver::from_owned_fd(ours)?, theirs))
+}
+
+fn no_streams(error: io::Error) -> RuntimeError {
+    RuntimeError::Other(format!("cannot run a command in the container: {error}"))
+}
+
+/// Waits for a command's end.
+async fn end(running: Running, done: Done) -> Result<i32, RuntimeError> {
+    // What is in the container goes with it.
+    let result = done.await.unwrap_or(Ok(KILLED));
+    drop(running);
+    Ok(result?)
 }
 
 struct Collected {
@@ -209,18 +301,22 @@ impl Collected {
     }
 }
 
+/// How a command will have ended.
+type Done = oneshot::Receiver<Result<i32, Fault>>;
+
 /// A command that runs; dropped before its end, it is killed.
-struct Running<'a> {
-    link: &'a Link,
+struct Running {
+    link: Arc<Link>,
     id: u64,
 }
 
-impl<'a> Running<'a> {
+impl Running {
     fn start(
-        link: &'a Link,
+        link: &Arc<Link>,
         command: Vec<String>,
-        output: OwnedFd,
-    ) -> Result<(Self, oneshot::Receiver<Result<i32, Fault>>), RuntimeError> {
+        streams: Streams,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(Self, Done), RuntimeError> {
         let (tx, rx) = oneshot::channel();
         let id = {
             let mut execs = lock(&link.shared.execs);
@@ -232,12 +328,12 @@ impl<'a> Running<'a> {
             execs.waiting.insert(id, tx);
             id
         };
-        let _ = link.outgoing.send(Outgoing { request: Request::Exec { id, command }, fd: Some(output) });
-        Ok((Running { link, id }, rx))
+        let _ = link.outgoing.send(Outgoing { request: Request::Exec { id, command, streams }, fds });
+        Ok((Running { link: Arc::clone(link), id }, rx))
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for Running {
     fn drop(&mut self) {
         if lock(&self.link.shared.execs).waiting.remove(&self.id).is_some() {
             self.link.send(Request::CancelExec { id: self.id });
@@ -384,18 +480,19 @@ fn connect(dir: &Path) -> io::Result<UnixStream> {
 }
 
 async fn write_all(stream: Arc<UnixStream>, mut queue: mpsc::UnboundedReceiver<Outgoing>) {
-    while let Some(Outgoing { request, mut fd }) = queue.recv().await {
+    while let Some(Outgoing { request, mut fds }) = queue.recv().await {
         let Ok(frame) = encode(&request) else { continue };
         let mut rest = &frame[..];
         while !rest.is_empty() {
             let sent = stream
                 .async_io(Interest::WRITABLE, || {
-                    socket::send(stream.as_fd(), rest, fd.as_ref().map(AsFd::as_fd))
+                    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+                    socket::send(stream.as_fd(), rest, &fds)
                 })
                 .await;
             let Ok(count) = sent else { return };
             rest = &rest[count..];
-            fd = None;
+            fds.clear();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the agent and a shim say to each other, and what a shim leaves on disk.
 //!
 //! Both directions carry frames over a unix stream: four bytes of length (little-endian), then JSON. A frame of
-//! [`Request::Exec`] carries one descriptor with its first byte. The order of the talk is in the `shim` module.
+//! [`Request::Exec`] carries descriptors with its first byte. The order of the talk is in the `shim` module.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
-use crate::{ContainerSpec, Exit, PublishedPort, Resources, SandboxId, Started};
+use crate::{ContainerSpec, Exit, PublishedPort, Resources, SandboxId, Started, WindowSize};
 
 /// Longest frame either side accepts: an environment may be large, an attack larger.
 pub(crate) const FRAME_LIMIT: usize = 16 << 20;
@@ -32,18 +32,41 @@ pub(crate) enum Request {
     Signal(i32),
     /// Kill everything in the container. No answer; `Exited` follows.
     Kill,
-    /// Run a command in the container; its output goes to the descriptor that comes along. Answered by `ExecDone`.
+    /// Run a command in the container, with the descriptors that come along. Answered by `ExecDone`.
     Exec {
         /// Chosen by the client, unique on its connection.
         id: u64,
         /// Program and arguments.
         command: Vec<String>,
+        /// What the descriptors are.
+        streams: Streams,
     },
     /// Kill the command and what it started. `ExecDone` follows.
     CancelExec {
         /// As in `Exec`.
         id: u64,
     },
+}
+
+/// The standard streams of a command.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum Streams {
+    /// One descriptor for standard output and error; standard input is empty.
+    Output,
+    /// Pipes for standard output and error, and for standard input if it has one.
+    Pipes { stdin: bool },
+    /// A terminal of the container's own. Its outer end comes back over the socket that comes along.
+    Terminal(WindowSize),
+}
+
+impl Streams {
+    /// How many descriptors come along.
+    pub(crate) fn descriptors(self) -> usize {
+        match self {
+            Streams::Output | Streams::Terminal(_) => 1,
+            Streams::Pipes { stdin } => 2 + usize::from(stdin),
+        }
+    }
 }
 
 /// Shim to agent.

@@ -19,8 +19,8 @@ use super::program::ShimProgram;
 use super::protocol::{ContainerState, Request, SandboxState, ShimConfig};
 use super::{layout, orphans, sandbox};
 use crate::{
-    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError, ProgressSink, PullRequest,
-    Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
+    AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError,
+    ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
 };
 
 /// How an [`EmbeddedRuntime`] is set up.
@@ -406,6 +406,10 @@ impl Runtime for EmbeddedRuntime {
 
     async fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecOutput, RuntimeError> {
         self.entry(id)?.link.exec(request).await
+    }
+
+    async fn attach(&self, id: &ContainerId, request: AttachRequest) -> Result<Attached, RuntimeError> {
+        self.entry(id)?.link.attach(request).await
     }
 
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {

@@ -10,11 +10,13 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// Sends bytes, and a descriptor with the first of them. Returns how many bytes went.
-pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Descriptors that go or come with one piece.
+const DESCRIPTORS_MAX: usize = 4;
+
+/// Sends bytes, and descriptors with the first of them. Returns how many bytes went.
+pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = fd.as_slice();
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
@@ -28,7 +30,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'
 
 /// Receives bytes and the descriptors that came with them. Zero bytes are the end.
 pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         match recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use outrigger_runtime::{ExecRequest, Runtime as _, RuntimeError};
+use outrigger_runtime::{AttachRequest, ExecRequest, Runtime as _, RuntimeError, WindowSize};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::support::{DEADLINE, Pod, eventually};
 
@@ -16,6 +17,10 @@ crate::trials![
     background_children_do_not_hold_it_back,
     it_ends_with_the_container,
     many_at_once,
+    streams_are_handed_over,
+    a_terminal_is_the_container_s_own,
+    a_command_that_is_let_go_is_killed,
+    a_command_that_cannot_be_attached_says_why,
 ];
 
 async fn code_and_output_come_back() {
@@ -161,5 +166,96 @@ async fn many_at_once() {
         call.await.unwrap();
     }
     eventually("no commands are left", || true).await;
+    pod.finish().await;
+}
+
+fn attach(script: &str, stdin: bool, terminal: Option<WindowSize>) -> AttachRequest {
+    AttachRequest { command: ["sh", "-c", script].map(str::to_owned).to_vec(), stdin, terminal }
+}
+
+async fn streams_are_handed_over() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    let request = attach("echo ready >&2; tee /tmp/copy; exit 5", true, None);
+    let mut attached = pod.runtime.attach(&id, request).await.unwrap();
+    let (mut stdin, mut stderr) = (attached.stdin.unwrap(), BufReader::new(attached.stderr.unwrap()));
+    let mut line = String::new();
+    stderr.read_line(&mut line).await.unwrap();
+    assert_eq!(line, "ready\n");
+    let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let copy = sent.clone();
+    let writer = tokio::spawn(async move {
+        stdin.write_all(&copy).await.unwrap();
+        // Dropped here: the end.
+    });
+    let mut received = Vec::new();
+    attached.stdout.read_to_end(&mut received).await.unwrap();
+    writer.await.unwrap();
+    assert!(received == sent, "{} bytes of {}", received.len(), sent.len());
+    assert_eq!(attached.done.await.unwrap(), 5);
+    // Without input there is nothing to read, and without a reader nothing to wait for.
+    let attached = pod.runtime.attach(&id, attach("cat; exit 6", false, None)).await.unwrap();
+    assert!(attached.stdin.is_none());
+    assert_eq!(attached.done.await.unwrap(), 6);
+    pod.finish().await;
+}
+
+async fn a_terminal_is_the_container_s_own() {
+    let pod = Pod::new().await;
+    let mut spec = pod.script("sleep 100");
+    spec.identity.run_as_user = Some(33);
+    let id = pod.start(spec).await.unwrap();
+    let size = WindowSize { columns: 91, rows: 17 };
+    let script = "trap 'stty size' WINCH; stty size; tty; echo to $TERM >/dev/tty; id -u; \
+        echo to $(tty) > $(tty); while read line; do echo got $line; done";
+    let mut attached = pod.runtime.attach(&id, attach(script, true, Some(size))).await.unwrap();
+    assert!(attached.stderr.is_none());
+    let mut lines = BufReader::new(attached.stdout).lines();
+    for expected in ["17 91", "/dev/pts/0", "to xterm", "33", "to /dev/pts/0"] {
+        assert_eq!(lines.next_line().await.unwrap().as_deref(), Some(expected));
+    }
+    (attached.resize)(WindowSize { columns: 40, rows: 5 });
+    let stdin = attached.stdin.as_mut().unwrap();
+    stdin.write_all(b"word\n").await.unwrap();
+    let mut seen = Vec::new();
+    while !(seen.iter().any(|l| l == "5 40") && seen.iter().any(|l| l == "got word")) {
+        seen.push(lines.next_line().await.unwrap().unwrap());
+    }
+    // Ctrl-D at the beginning of a line.
+    stdin.write_all(b"\x04").await.unwrap();
+    assert_eq!(attached.done.await.unwrap(), 0);
+    pod.finish().await;
+}
+
+async fn a_command_that_is_let_go_is_killed() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    for terminal in [None, Some(WindowSize { columns: 80, rows: 24 })] {
+        let request = attach("setsid sleep 71 & echo begun; sleep 72", true, terminal);
+        let mut attached = pod.runtime.attach(&id, request).await.unwrap();
+        let mut begun = [0; 5];
+        attached.stdout.read_exact(&mut begun).await.unwrap();
+        drop(attached);
+        no_sleepers(&pod, &id).await;
+    }
+    let mut attached = pod.runtime.attach(&id, attach("echo begun; sleep 73", false, None)).await.unwrap();
+    attached.stdout.read_exact(&mut [0; 5]).await.unwrap();
+    pod.runtime.kill(&id).await.unwrap();
+    assert_eq!(attached.done.await.unwrap(), 137, "it goes with the container");
+    pod.finish().await;
+}
+
+async fn a_command_that_cannot_be_attached_says_why() {
+    let pod = Pod::new().await;
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    for terminal in [None, Some(WindowSize { columns: 80, rows: 24 })] {
+        let request = AttachRequest { command: vec!["nothing".to_owned()], stdin: true, terminal };
+        let error = match pod.runtime.attach(&id, request).await {
+            Ok(attached) => attached.done.await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(matches!(&error, RuntimeError::Start(_)), "{error:?}");
+        assert_eq!(error.to_string(), "exec \"nothing\": executable file not found in $PATH");
+    }
     pod.finish().await;
 }

@@ -60,7 +60,7 @@ impl Init<'_> {
         if let Ok(message) = serde_json::to_vec(&FromInit::Failed(fault)) {
             // SAFETY: the descriptor stays open until the process ends.
             let shim = unsafe { BorrowedFd::borrow_raw(shim) };
-            let _ = socket::send(shim, &message, None);
+            let _ = socket::send(shim, &message, &[]);
         }
         sys::exit_now(128)
     }
@@ -68,7 +68,7 @@ impl Init<'_> {
     /// Has the shim tell something; whether it does changes nothing.
     fn warn(&self, text: String) {
         if let Ok(message) = serde_json::to_vec(&FromInit::Warning(text)) {
-            let _ = socket::send(self.shim.as_fd(), &message, None);
+            let _ = socket::send(self.shim.as_fd(), &message, &[]);
         }
     }
 
@@ -123,7 +123,7 @@ impl Init<'_> {
         self.connect_stdio(inner, &null, &user)?;
         let message = serde_json::to_vec(&FromInit::Ready(user.clone())).creating(|| "cannot report")?;
         let outer = terminal.as_ref().map(|(outer, _)| outer.as_fd());
-        socket::send(self.shim.as_fd(), &message, outer).creating(|| "cannot report")?;
+        socket::send(self.shim.as_fd(), &message, outer.as_slice()).creating(|| "cannot report")?;
         // Past this line every descriptor but the standard ones goes at the exec, the host's among them.
         sys::cloexec_from(3).creating(|| "cannot close descriptors")?;
         rustix::process::umask(Mode::from_raw_mode(0o022));

@@ -14,6 +14,7 @@ use crate::embedded::sys::{self, errno_text};
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What all processes of a container have in common.
+#[derive(Clone)]
 pub(crate) struct Profile {
     /// Capabilities of the bounding set; a root user has them.
     pub(crate) caps: CapSet,

@@ -1,4 +1,4 @@
-//! The terminal of a container that asked for one.
+//! Terminals of containers, and of commands in them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -8,8 +8,16 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::root::{Root, attach, clone_mount_fd};
 
-/// Opens a pair in the container's own /dev/pts and shows it as /dev/console. Returns the outer and the inner end.
+/// Opens a pair and shows it as /dev/console. Returns the outer and the inner end.
 pub(super) fn open_terminal(root: &Root) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (outer, inner) = open_pair(root)?;
+    let console = root.file(Path::new("dev/console"))?;
+    attach(clone_mount_fd(inner.as_fd())?.as_fd(), console.as_fd())?;
+    Ok((outer, inner))
+}
+
+/// Opens a pair in the container's own /dev/pts. Returns the outer and the inner end.
+pub(crate) fn open_pair(root: &Root) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let outer = rustix::fs::openat2(root.fd(), "dev/pts/ptmx", flags, Mode::empty(), resolve)?;
@@ -29,7 +37,5 @@ pub(super) fn open_terminal(root: &Root) -> io::Result<(OwnedFd, OwnedFd)> {
         }
         OwnedFd::from_raw_fd(inner)
     };
-    let console = root.file(Path::new("dev/console"))?;
-    attach(clone_mount_fd(inner.as_fd())?.as_fd(), console.as_fd())?;
     Ok((outer, inner))
 }

@@ -35,7 +35,7 @@ impl Client {
         let sent = encode(reply).and_then(|frame| {
             let mut rest = &frame[..];
             while !rest.is_empty() {
-                let count = socket::send(self.fd.as_fd(), rest, None)?;
+                let count = socket::send(self.fd.as_fd(), rest, &[])?;
                 rest = &rest[count..];
             }
             Ok(())
@@ -58,13 +58,16 @@ impl Client {
         }
     }
 
-    /// The next whole request, with the descriptor that came along if it carries one.
-    pub(super) fn next(&mut self) -> Option<(Request, Option<OwnedFd>)> {
+    /// The next whole request, with the descriptors that came along.
+    pub(super) fn next(&mut self) -> Option<(Request, Vec<OwnedFd>)> {
         match decode::<Request>(&mut self.received) {
             Ok(Some(request)) => {
-                let carries = matches!(request, Request::Exec { .. }) && !self.fds.is_empty();
-                let fd = carries.then(|| self.fds.remove(0));
-                Some((request, fd))
+                let carries = match &request {
+                    Request::Exec { streams, .. } => streams.descriptors().min(self.fds.len()),
+                    _ => 0,
+                };
+                let fds = self.fds.drain(..carries).collect();
+                Some((request, fds))
             }
             Ok(None) => None,
             Err(_) => {

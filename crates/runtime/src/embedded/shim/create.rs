@@ -206,7 +206,7 @@ impl Container {
     fn tell(&self, word: u8) {
         if let Some(socket) = &self.waiting {
             // A process that is gone shows when it is listened to.
-            let _ = socket::send(socket.as_fd(), &[word], None);
+            let _ = socket::send(socket.as_fd(), &[word], &[]);
         }
     }
 

@@ -1,15 +1,21 @@
-//! Commands run inside a container: probes and hooks.
+//! Commands run inside a container: probes, hooks, and what people want to see.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::create::Container;
 use crate::embedded::container::process::run_program;
+use crate::embedded::container::root::Root;
+use crate::embedded::container::terminal;
+use crate::embedded::container::user::User;
 use crate::embedded::fault::{Context, Fault};
-use crate::embedded::sys;
+use crate::embedded::protocol::Streams;
+use crate::embedded::{layout, socket, sys};
 
 /// A command that runs.
 pub(super) struct Exec {
@@ -29,7 +35,8 @@ impl Exec {
         client: u64,
         id: u64,
         command: &[String],
-        output: OwnedFd,
+        streams: Streams,
+        fds: &[OwnedFd],
     ) -> Result<Self, Fault> {
         if command.is_empty() {
             return Err(Fault::start("the command is empty"));
@@ -38,7 +45,7 @@ impl Exec {
         let (failure, report) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).creating(what)?;
         match sys::clone3(0, container.limits.unified()).creating(what)? {
             sys::Cloned::Child => {
-                let fault = become_command(container, command, &output);
+                let fault = become_command(container, command, streams, fds);
                 if let Ok(message) = serde_json::to_vec(&fault) {
                     let _ = rustix::io::write(&report, &message);
                 }
@@ -70,14 +77,18 @@ impl Exec {
     }
 }
 
-fn become_command(container: &Container, command: &[String], output: &OwnedFd) -> Fault {
-    match join(container, output) {
-        Ok(()) => run_program(&container.profile, &container.user, command),
+fn become_command(container: &Container, command: &[String], streams: Streams, fds: &[OwnedFd]) -> Fault {
+    let mut profile = container.profile.clone();
+    if matches!(streams, Streams::Terminal(_)) && !profile.env.iter().any(|(name, _)| name == "TERM") {
+        profile.env.push(("TERM".to_owned(), "xterm".to_owned()));
+    }
+    match join(container, streams, fds) {
+        Ok(()) => run_program(&profile, &container.user, command),
         Err(fault) => fault,
     }
 }
 
-fn join(container: &Container, output: &OwnedFd) -> Result<(), Fault> {
+fn join(container: &Container, streams: Streams, fds: &[OwnedFd]) -> Result<(), Fault> {
     let what = || "cannot join the container";
     sys::prctl(libc::PR_SET_DUMPABLE, 0).creating(what)?;
     rustix::process::setsid().creating(what)?;
@@ -86,21 +97,49 @@ fn join(container: &Container, output: &OwnedFd) -> Result<(), Fault> {
     if let Some(adj) = container.oom_score_adj {
         let _ = fs::write("/proc/self/oom_score_adj", adj.to_string());
     }
-    let user = &container.user;
-    let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
-    rustix::fs::fchown(output, Some(uid), Some(gid)).creating(what)?;
-    // Standard input is /dev/null since the shim's own start.
-    rustix::stdio::dup2_stdout(output).creating(what)?;
-    rustix::stdio::dup2_stderr(output).creating(what)?;
     let namespaces = libc::CLONE_NEWNS
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWNET
         | libc::CLONE_NEWUTS
         | libc::CLONE_NEWCGROUP;
     sys::setns(container.pidfd.as_fd(), namespaces).creating(what)?;
+    connect(&container.user, streams, fds).creating(what)?;
     sys::cloexec_from(3).creating(what)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     sys::reset_signals();
+    Ok(())
+}
+
+/// Connects the standard streams. They belong to the user, so that /dev/stdout can be opened by name.
+fn connect(user: &User, streams: Streams, fds: &[OwnedFd]) -> io::Result<()> {
+    let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
+    // Standard input is /dev/null since the shim's own start.
+    let (stdin, stdout, stderr) = match (streams, fds) {
+        (Streams::Output, [output]) => (None, output, output),
+        (Streams::Pipes { stdin: false }, [stdout, stderr]) => (None, stdout, stderr),
+        (Streams::Pipes { stdin: true }, [stdout, stderr, stdin]) => (Some(stdin), stdout, stderr),
+        (Streams::Terminal(size), [socket]) => {
+            let root = Root::new(layout::open_dir(Path::new("/"))?);
+            let (outer, inner) = terminal::open_pair(&root)?;
+            let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+            tcsetwinsize(&outer, size)?;
+            rustix::fs::fchown(&inner, Some(uid), None)?;
+            socket::send(socket.as_fd(), &[0], &[outer.as_fd()])?;
+            rustix::stdio::dup2_stdin(&inner)?;
+            rustix::stdio::dup2_stdout(&inner)?;
+            rustix::stdio::dup2_stderr(&inner)?;
+            return sys::set_controlling_terminal(inner.as_fd());
+        }
+        _ => return Err(io::Error::from_raw_os_error(libc::EBADF)),
+    };
+    for fd in stdin.into_iter().chain([stdout, stderr]) {
+        rustix::fs::fchown(fd, Some(uid), Some(gid))?;
+    }
+    if let Some(stdin) = stdin {
+        rustix::stdio::dup2_stdin(stdin)?;
+    }
+    rustix::stdio::dup2_stdout(stdout)?;
+    rustix::stdio::dup2_stderr(stderr)?;
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use super::create::Container;
 use super::exec::Exec;
 use crate::embedded::container::rootfs::FS;
 use crate::embedded::fault::Fault;
-use crate::embedded::protocol::{ExitRecord, Reply, Request, ShimConfig, StartedRecord};
+use crate::embedded::protocol::{ExitRecord, Reply, Request, ShimConfig, StartedRecord, Streams};
 use crate::embedded::{layout, sys};
 
 /// Clients served at a time.
@@ -73,8 +73,8 @@ impl Shim {
         }
         for index in ready.clients {
             self.clients[index].receive();
-            while let Some((request, fd)) = self.clients[index].next() {
-                self.handle(index, request, fd);
+            while let Some((request, fds)) = self.clients[index].next() {
+                self.handle(index, request, fds);
                 if self.done {
                     return Ok(());
                 }
@@ -224,7 +224,7 @@ impl Shim {
         }
     }
 
-    fn handle(&mut self, index: usize, request: Request, fd: Option<OwnedFd>) {
+    fn handle(&mut self, index: usize, request: Request, fds: Vec<OwnedFd>) {
         match request {
             Request::Create(config) => self.create(index, &config),
             Request::Start => self.start(index),
@@ -238,7 +238,7 @@ impl Shim {
                     container.kill();
                 }
             }
-            Request::Exec { id, command } => self.exec(index, id, &command, fd),
+            Request::Exec { id, command, streams } => self.exec(index, id, &command, streams, fds),
             Request::CancelExec { id } => {
                 let client = self.clients[index].token;
                 if let Some(exec) = self.execs.iter().find(|exec| exec.client == client && exec.id == id) {
@@ -297,13 +297,15 @@ impl Shim {
         self.leave();
     }
 
-    fn exec(&mut self, index: usize, id: u64, command: &[String], output: Option<OwnedFd>) {
+    fn exec(&mut self, index: usize, id: u64, command: &[String], streams: Streams, fds: Vec<OwnedFd>) {
         let client = self.clients[index].token;
-        let started = match (&self.container, output) {
-            (Some(container), Some(output)) if container.is_started() => {
-                Exec::start(container, client, id, command, output)
+        let started = match &self.container {
+            _ if fds.len() != streams.descriptors() => {
+                Err(Fault::other("an exec request came without the descriptors for its streams"))
             }
-            (_, None) => Err(Fault::other("an exec request came without a descriptor for its output")),
+            Some(container) if container.is_started() => {
+                Exec::start(container, client, id, command, streams, &fds)
+            }
             _ => Err(Fault::other("the container is not running")),
         };
         match started {

@@ -1,0 +1,220 @@
+//! `outrigger exec`: a command in a container of a run.
+
+use std::io::{Read, Write};
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+use outrigger_agent::control::{Answer, AskError, Connection, ExecStart, Request, WindowSize};
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::outcome::{self, Failure};
+use crate::runs::{self, ContainerArgs, PodArgs};
+use crate::terminal;
+
+/// Most bytes of standard input that go at once.
+const CHUNK: usize = 16 << 10;
+
+/// The exit code of what SIGKILL ended.
+const KILLED: u8 = 137;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger exec web -- ls /srv                  a command in the main container of `web`
+  outrigger exec -it web -c proxy -- sh          a shell in its proxy
+  outrigger exec -i web -- tar x < files.tar     standard input goes to the command
+
+The command runs as the container does: same user, limits and filters. It ends when this command does.
+
+Exit codes: the command's own; 127 it was not found, 126 it could not be run, 137 it was killed,
+2 there is no such pod or container, 125 a failure of outrigger itself.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pod: PodArgs,
+    #[command(flatten)]
+    container: ContainerArgs,
+    /// Give the command standard input.
+    #[arg(long, short = 'i')]
+    stdin: bool,
+    /// Give the command a terminal.
+    #[arg(long, short)]
+    tty: bool,
+    /// The command.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Runs the command; the exit code is its own.
+pub(crate) fn main(args: Args) -> ExitCode {
+    match runs::block_on(exec(args)) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => outcome::exit_code(Err(failure)),
+    }
+}
+
+async fn exec(args: Args) -> Result<u8, Failure> {
+    let found = runs::find().await?;
+    let wrong = |e: String| Failure::Input(anyhow!(e));
+    let (run, pod) = found.pick(&args.pod.which()).map_err(wrong)?;
+    let container = pod.pick(args.container.container.as_deref()).map_err(wrong)?;
+    let is_terminal = isatty(rustix::stdio::stdin());
+    if args.tty && args.stdin && !is_terminal {
+        terminal::note("standard input is not a terminal: the command gets one all the same");
+    }
+    let start = ExecStart {
+        pod: pod.number,
+        container,
+        command: args.command,
+        stdin: args.stdin,
+        terminal: args.tty.then(size),
+    };
+    let mut connection = run.ask(&Request::Exec(start)).await.map_err(runs::refused)?;
+    // Before the terminal changes, so that a signal cannot come in between.
+    let signals = if args.tty { Some(Signals::listen()?) } else { None };
+    let _raw = (args.tty && args.stdin && is_terminal).then(Raw::enter).transpose()?;
+    let stdin = args.stdin.then(read_stdin);
+    let ended = talk(&mut connection, stdin, signals).await;
+    drop(_raw);
+    match ended {
+        Ok((code, why)) => {
+            if let Some(why) = why {
+                terminal::error(&anyhow!(why));
+            }
+            Ok(code)
+        }
+        Err(Failure::Own(e)) if matches!(e.downcast_ref(), Some(AskError::Ended)) => {
+            terminal::error(&anyhow!("the run has ended, and the command with it"));
+            Ok(KILLED)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Carries the streams until the command has ended: its code, and why it could not be run if so.
+async fn talk(
+    connection: &mut Connection,
+    mut stdin: Option<mpsc::Receiver<Vec<u8>>>,
+    mut signals: Option<Signals>,
+) -> Result<(u8, Option<String>), Failure> {
+    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+    loop {
+        let has_room = connection.room() >= CHUNK;
+        tokio::select! {
+            answer = connection.next() => match answer.map_err(runs::refused)? {
+                Answer::Stdout(bytes) => out.write_all(&bytes).and_then(|()| out.flush())?,
+                Answer::Stderr(bytes) => err.write_all(&bytes)?,
+                Answer::Note(text) => terminal::note(&text),
+                Answer::More(_) => {}
+                Answer::Exit(code, why) => return Ok((u8::try_from(code).unwrap_or(u8::MAX), why)),
+                other => return Err(Failure::Own(anyhow!("the run answers {other:?}"))),
+            },
+            chunk = next_chunk(&mut stdin), if has_room => match chunk {
+                Some(chunk) => connection.input(&chunk).await.map_err(runs::refused)?,
+                None => {
+                    stdin = None;
+                    connection.input(&[]).await.map_err(runs::refused)?;
+                }
+            },
+            signalled = next_signal(&mut signals) => match signalled {
+                Signalled::Resized => connection.resize(size()).await.map_err(runs::refused)?,
+                Signalled::Ended(code) => return Ok((code, None)),
+            },
+        }
+    }
+}
+
+/// What was read from standard input; `None` once, at its end.
+async fn next_chunk(stdin: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u8>> {
+    match stdin {
+        Some(chunks) => chunks.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Reads standard input on a thread of its own: nothing can end a read that waits, but the process need not wait for it.
+fn read_stdin() -> mpsc::Receiver<Vec<u8>> {
+    let (tx, rx) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        let mut stdin = std::io::stdin().lock();
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            match stdin.read(&mut chunk) {
+                Ok(read @ 1..) if tx.blocking_send(chunk[..read].to_vec()).is_ok() => {}
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                _ => return,
+            }
+        }
+    });
+    rx
+}
+
+/// What a signal means here.
+enum Signalled {
+    /// The terminal has another size.
+    Resized,
+    /// Somebody wants this to end, with this code.
+    Ended(u8),
+}
+
+/// Signals that must not leave the terminal as it is.
+struct Signals {
+    resized: Signal,
+    ends: [(Signal, u8); 3],
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Signals {
+            resized: signal(SignalKind::window_change())?,
+            ends: [
+                (signal(SignalKind::terminate())?, 143),
+                (signal(SignalKind::interrupt())?, 130),
+                (signal(SignalKind::hangup())?, 129),
+            ],
+        })
+    }
+}
+
+async fn next_signal(signals: &mut Option<Signals>) -> Signalled {
+    let Some(Signals { resized, ends: [term, int, hup] }) = signals else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = resized.recv() => Signalled::Resized,
+        _ = term.0.recv() => Signalled::Ended(term.1),
+        _ = int.0.recv() => Signalled::Ended(int.1),
+        _ = hup.0.recv() => Signalled::Ended(hup.1),
+    }
+}
+
+/// The size of the terminal, or a usual one.
+fn size() -> WindowSize {
+    let of_output = tcgetwinsize(rustix::stdio::stdout());
+    let found = of_output.or_else(|_| tcgetwinsize(rustix::stdio::stdin())).ok();
+    match found.filter(|size| size.ws_col > 0 && size.ws_row > 0) {
+        Some(size) => WindowSize { columns: size.ws_col, rows: size.ws_row },
+        None => WindowSize { columns: 80, rows: 24 },
+    }
+}
+
+/// A terminal whose keys all go to the command; as it was before when this is dropped.
+struct Raw(Termios);
+
+impl Raw {
+    fn enter() -> std::io::Result<Self> {
+        let before = tcgetattr(rustix::stdio::stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &raw)?;
+        Ok(Raw(before))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // A terminal that is gone need not be put right.
+        let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &self.0);
+    }
+}
