@@ -84,7 +84,8 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
     let mut spare = room - shown - usize::from(!left_out.is_empty()).min(room - shown);
     for &i in picked {
         let whole = blocks[i].height(details_max(width));
-        if !blocks[i].view.obs.over && whole > 1 && whole - 1 <= spare {
+        // With one container a line of its own says no more than the pod's.
+        if !blocks[i].view.obs.over && whole > 2 && whole - 1 <= spare {
             heights[i] = whole;
             spare -= whole - 1;
         }

@@ -299,15 +299,15 @@ fn a_probe_that_can_never_pass() {
     let bench = Bench::new();
     let server = |listen: &str, port: u16| {
         format!(
-            "    image: IMAGE\n    command: [httpd, -f, -p, \"{listen}\"]\n    startupProbe:\n      httpGet:\n        path: /\n        port: {port}\n      periodSeconds: 1\n      failureThreshold: 2\n"
+            "    image: IMAGE\n    command: [httpd, -f, -p, \"{listen}\"]\n    startupProbe:\n      httpGet:\n        path: /\n        port: {port}\n      periodSeconds: 1\n      failureThreshold: 3\n"
         )
     };
     bench.case("probe", &pod(&server("8080", 8081))).says(
         Ends::With(137),
         &[
-            "startup probe failed (2 of 2): GET :8081/: connection refused, the pod listens on 8080\n",
+            "startup probe failed (3 of 3): GET :8081/: connection refused, the pod listens on 8080\n",
             " probe.yaml:12: write the port the program listens on",
-            "if it only needs longer than 2 s, raise failureThreshold",
+            "if it only needs longer than 3 s, raise failureThreshold",
             "`app` was stopped because its startup probe failed",
         ],
     );
