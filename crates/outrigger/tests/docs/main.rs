@@ -176,6 +176,28 @@ fn the_pages() {
     assert!(shown > 15, "{shown} commands");
 }
 
+#[test]
+fn every_page_is_found_from_the_readme_and_leads_somewhere() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    let link = regex_lite::Regex::new(r"\]\(([^)#:]+)(#[^)]*)?\)").expect("a pattern");
+    let mut pages = vec![root().join("README.md"), root().join("examples/README.md")];
+    for file in fs::read_dir(root().join("docs")).expect("docs") {
+        let path = file.expect("a file").path();
+        if path.extension().is_some_and(|e| e == "md") {
+            let name = path.file_name().and_then(|n| n.to_str()).expect("a name");
+            assert!(readme.contains(&format!("(docs/{name})")), "the README does not lead to docs/{name}");
+            pages.push(path);
+        }
+    }
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page");
+        for found in link.captures_iter(&text).filter_map(|c| Some(c.get(1)?.as_str())) {
+            let to = page.parent().expect("a directory").join(found);
+            assert!(to.exists(), "{} leads to {found}, which is not there", page.display());
+        }
+    }
+}
+
 /// What the agent and the engine write into the trace, taken from their source.
 #[test]
 fn every_entry_of_the_trace_is_described() {
