@@ -100,12 +100,13 @@ say 'no warning about it' sh -c '! grep WARN /tmp/out'
 network=none
 
 chmod 755 /bin/outrigger
-say 'another user is told what to do' sh -c 'mkdir -p /tmp/u; chown user /tmp/u; su user -c "outrigger run --state-dir /tmp/u /tmp/plain.yaml" >/tmp/out 2>&1; code=$?; cat /tmp/out; [ $code = 125 ] && grep -q "needs root" /tmp/out'
+say 'another user is told what to do' sh -c 'mkdir -p /tmp/u; chown user /tmp/u; su user -c "outrigger run --state-dir /tmp/u /tmp/plain.yaml" >/tmp/out 2>&1; code=$?; cat /tmp/out; [ $code = 125 ] && grep -q "takes root" /tmp/out'
 say 'doctor' outrigger doctor
 outrigger doctor | sed 's/^/    /'
 
 if [ -x /bin/tests ]; then
-  tests 2>&1 | tee /tmp/tests | grep -v ' ok$'
+  # Those of `machines` hide cgroups from a machine that has more.
+  tests --skip machines:: 2>&1 | tee /tmp/tests | grep -v ' ok$'
   say 'tests of the runtime' sh -c 'grep -q "^test result: ok" /tmp/tests'
 fi
 echo "finished: $failures failed"

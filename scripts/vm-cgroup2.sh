@@ -47,5 +47,5 @@ done
 
 timeout "${OUTRIGGER_VM_SECONDS:-1800}" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 \
   -nodefaults -no-reboot -display none -serial stdio -net none \
-  -kernel "$kernel" -initrd initramfs.gz -append "console=ttyS0 quiet panic=-1 oops=panic" </dev/null | tr -d '\r' | tee serial.log
+  -kernel "$kernel" -initrd initramfs.gz -append "console=ttyS0 quiet panic=-1 oops=panic" </dev/null | sed -u 's/\r$//' | tee serial.log
 grep -q '^finished: 0 failed$' serial.log

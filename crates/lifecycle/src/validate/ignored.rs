@@ -102,7 +102,7 @@ fn container(out: &mut Vec<Finding>, site: &Site<'_>, is_from_cluster: bool) {
         out.push(Finding::warning("ignored", path.clone().field("claims"), message));
     }
     for name in resources.limits.iter().flatten().map(|(name, _)| name) {
-        if name.contains('/') || name.starts_with("hugepages-") {
+        if name.contains('/') || name.starts_with("hugepages-") || name == "ephemeral-storage" {
             let message = format!("{name} has no effect here: only cpu and memory are limited");
             out.push(Finding::warning("ignored", path.clone().field("limits").field(name.clone()), message));
         }

@@ -151,6 +151,10 @@ fn what_has_no_effect_is_said() {
             vec![("ignored", "spec.hostUsers", "user namespaces")],
         ),
         (
+            app(json!({"resources": {"limits": {"ephemeral-storage": "1Gi"}}})),
+            vec![("ignored", "spec.containers[0].resources.limits.ephemeral-storage", "only cpu and memory")],
+        ),
+        (
             app(json!({"resources": {"limits": {"nvidia.com/gpu": "1"}, "claims": [{"name": "a"}]}})),
             vec![
                 ("ignored", "spec.containers[0].resources.claims", "no effect"),
