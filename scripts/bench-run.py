@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Benchmarks of `outrigger run` against bare `runc run` (the limit) and `podman kube play` (the peer).
+"""Benchmarks of `outrigger run` against bare `runc run` (the limit) and `podman kube play` (the peer), and of
+`outrigger run --runtime cri` against the same containers driven by bare CRI calls one after another.
 
-  scripts/bench-run.py [--outrigger PATH] [--rounds N] [--only a,b,c,d,e,m] [--json FILE]
+  scripts/bench-run.py [--outrigger PATH] [--bare PATH] [--rounds N] [--only a,b,c,d,e,m] [--json FILE]
 
-Needs root, runc, podman (where it can do the work), /bin/busybox (static) and python3. Everything happens in a temporary
-directory; rounds of the contenders are interleaved, medians are reported. The cases:
+Needs root, runc, podman (where it can do the work), /bin/busybox (static) and python3. For CRI, containerd and the bare
+driver (`cargo build --release -p outrigger-runtime --example bare_cri`), which starts a containerd of its own; without
+it those figures are left out. Everything happens in a temporary directory; rounds of the contenders are interleaved,
+medians are reported. The cases:
 
   a  five init containers and a main, all `true`
   b  five sidecars with startup probes, a main of one second
@@ -27,11 +30,12 @@ events_logger = "file"
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--outrigger", default="target/release/outrigger")
+    ap.add_argument("--bare", default="target/release/examples/bare_cri")
     ap.add_argument("--rounds", type=int, default=10)
     ap.add_argument("--only", default="a,b,c,d,e,m")
     ap.add_argument("--json", help="also write the figures to this file")
     args = ap.parse_args()
-    bench = Bench(os.path.abspath(args.outrigger), args.rounds)
+    bench = Bench(os.path.abspath(args.outrigger), os.path.abspath(args.bare), args.rounds)
     results = {}
     try:
         for name in args.only.split(","):
@@ -45,16 +49,19 @@ def main():
 
 
 class Bench:
-    def __init__(self, outrigger, rounds):
-        self.outrigger, self.rounds = outrigger, rounds
+    def __init__(self, outrigger, bare, rounds):
+        self.outrigger, self.bare, self.rounds = outrigger, bare, rounds
         self.dir = tempfile.mkdtemp(prefix="outrigger-bench-")
         self.state = os.path.join(self.dir, "state")
         self.rootfs = os.path.join(self.dir, "rootfs")
         self.make_rootfs()
         self.bundle = self.make_bundle()
         self.podman = self.make_podman()
+        self.make_containerd()
 
     def close(self):
+        if self.containerd:
+            self.containerd.communicate()
         if self.podman:
             subprocess.run(["podman", "pod", "rm", "-af"], env=self.podman, capture_output=True)
             subprocess.run(["podman", "rmi", "-f", "localhost/bench:1"], env=self.podman, capture_output=True)
@@ -92,6 +99,26 @@ class Bench:
         done = subprocess.run(["podman", "import", "-q", tar, "localhost/bench:1"], env=env, capture_output=True)
         return env if done.returncode == 0 else None
 
+    def make_containerd(self):
+        """A containerd that goes when its input ends."""
+        self.containerd = None
+        if os.access(self.bare, os.X_OK) and shutil.which("containerd"):
+            self.containerd = subprocess.Popen([self.bare, "containerd"], stdin=subprocess.PIPE,
+                                               stdout=subprocess.PIPE, text=True)
+            self.endpoint, self.image = self.containerd.stdout.readline().split()
+
+    def on_cri(self):
+        return ("--runtime", "cri", "--cri-endpoint", self.endpoint, "--network", "host")
+
+    def bare_seconds(self, case):
+        return float(subprocess.check_output([self.bare, self.endpoint, case], text=True))
+
+    @staticmethod
+    def compared(cri, bare):
+        """Figures of Outrigger on CRI beside those of bare calls."""
+        cri, bare = statistics.median(cri), statistics.median(bare)
+        return {"cri s": round(cri, 3), "bare cri s": round(bare, 3), "cri of bare": round(cri / bare, 2)}
+
     def pod(self, name, spec, image=None):
         for key in ("initContainers", "containers"):
             for c in spec.get(key, []):
@@ -128,28 +155,40 @@ class Bench:
             return s
         ours = self.write("a.json", self.pod("a", spec(False)))
         theirs = self.write("a-podman.json", self.pod("a", spec(True), "localhost/bench:1"))
-        out = {"outrigger": [], "runc": [], "podman": []}
+        cri = self.containerd and self.write("a-cri.json", self.pod("a", spec(False), self.image))
+        out = {"outrigger": [], "runc": [], "podman": [], "cri": [], "bare cri": []}
         for n in range(self.rounds):
             out["outrigger"].append(self.seconds(self.run(ours)))
             t = 0
             for i in range(6):
                 t += self.seconds(["runc", "run", "-b", self.bundle, "bench-%d-%d" % (n, i)])
             out["runc"].append(t)
+            if cri:
+                out["cri"].append(self.seconds(self.run(cri, *self.on_cri())))
+                out["bare cri"].append(self.bare_seconds("a"))
             if self.podman and n < max(3, self.rounds // 3):
                 out["podman"].append(self.seconds(["podman", "kube", "play", theirs], self.podman))
                 subprocess.run(["podman", "pod", "rm", "-f", "a"], env=self.podman, capture_output=True)
+        beside = self.compared(out.pop("cri"), out.pop("bare cri")) if cri else {}
         m = {k: statistics.median(v) for k, v in out.items() if v}
         result = {k + " s": round(v, 3) for k, v in m.items()}
         result["of runc"] = round(m["outrigger"] / m["runc"], 2)
         if "podman" in m:
             result["faster than podman"] = round(m["podman"] / m["outrigger"], 1)
-        return result
+        return result | beside
 
     def beyond(self, name, spec, own):
         path = self.write(name + ".json", self.pod(name, spec))
-        times = [self.seconds(self.run(path)) for _ in range(self.rounds)]
+        on_cri = self.containerd and self.write(name + "-cri.json", self.pod(name, spec, self.image))
+        times, cri, bare = [], [], []
+        for _ in range(self.rounds):
+            times.append(self.seconds(self.run(path)))
+            if on_cri:
+                cri.append(self.seconds(self.run(on_cri, *self.on_cri())))
+                bare.append(self.bare_seconds(name))
         median = statistics.median(times)
-        return {"outrigger s": round(median, 3), "beyond the containers' own time s": round(median - own, 3)}
+        result = {"outrigger s": round(median, 3), "beyond the containers' own time s": round(median - own, 3)}
+        return result | (self.compared(cri, bare) if on_cri else {})
 
     SIDECAR = "trap 'exit 0' TERM; touch /tmp/up; while :; do sleep 3600 & wait $!; done"
 
@@ -167,21 +206,33 @@ class Bench:
                                  "containers": [{"name": "main", "command": ["/bin/sleep", "1"]}]}, 1.0)
 
     def case_d(self):
-        main = {"name": "main", "command": ["/bin/sh", "-c", self.SIDECAR]}
-        path = self.write("d.json", self.pod("d", {
-            "initContainers": [self.sidecar("s%d" % i) for i in range(3)], "containers": [main]}))
-        times = []
-        for _ in range(self.rounds):
+        def spec():
+            return {"initContainers": [self.sidecar("s%d" % i) for i in range(3)],
+                    "containers": [{"name": "main", "command": ["/bin/sh", "-c", self.SIDECAR]}]}
+
+        def delete(path, *flags):
             status = os.path.join(self.dir, "d-status.json")
-            p = subprocess.Popen(self.run(path, "--status", status), stdout=subprocess.DEVNULL,
+            if os.path.exists(status):
+                os.unlink(status)
+            p = subprocess.Popen(self.run(path, "--status", status, *flags), stdout=subprocess.DEVNULL,
                                  stderr=subprocess.DEVNULL)
             self.await_running([status])
             time.sleep(0.2)         # the shells have set their traps
             t = time.perf_counter()
             p.send_signal(signal.SIGTERM)
             p.wait()
-            times.append(time.perf_counter() - t)
-        return {"from TERM to the end s": round(statistics.median(times), 3)}
+            return time.perf_counter() - t
+
+        path = self.write("d.json", self.pod("d", spec()))
+        on_cri = self.containerd and self.write("d-cri.json", self.pod("d", spec(), self.image))
+        times, cri, bare = [], [], []
+        for _ in range(self.rounds):
+            times.append(delete(path))
+            if on_cri:
+                cri.append(delete(on_cri, *self.on_cri()))
+                bare.append(self.bare_seconds("d"))
+        result = {"from TERM to the end s": round(statistics.median(times), 3)}
+        return result | (self.compared(cri, bare) if on_cri else {})
 
     @staticmethod
     def running(status):
@@ -198,21 +249,21 @@ class Bench:
                 sys.exit("the pods do not run")
             time.sleep(0.01)
 
-    def hundred(self):
+    def hundred(self, image=None, *flags):
         c = ["/bin/sh", "-c", self.SIDECAR]
         pods = [self.pod("e%d" % i, {"initContainers": [{"name": "s0", "restartPolicy": "Always", "command": c}],
-                                     "containers": [{"name": "main", "command": c}]}) for i in range(100)]
+                                     "containers": [{"name": "main", "command": c}]}, image) for i in range(100)]
         status = os.path.join(self.dir, "e-status.json")
         if os.path.exists(status):
             os.unlink(status)
         t = time.perf_counter()
-        p = subprocess.Popen(self.run(self.write("e.json", *pods), "--status", status),
+        p = subprocess.Popen(self.run(self.write("e.json", *pods), "--status", status, *flags),
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.await_running([status], 100)
         return p, time.perf_counter() - t
 
     def case_e(self):
-        times, stops = [], []
+        times, stops, cri, bare = [], [], [], []
         for _ in range(max(2, self.rounds // 4)):
             p, took = self.hundred()
             times.append(took)
@@ -220,7 +271,14 @@ class Bench:
             p.send_signal(signal.SIGTERM)
             p.wait()
             stops.append(time.perf_counter() - t)
-        return {"all running s": round(statistics.median(times), 2), "all stopped s": round(statistics.median(stops), 2)}
+            if self.containerd:
+                p, took = self.hundred(self.image, *self.on_cri())
+                cri.append(took)
+                p.send_signal(signal.SIGTERM)
+                p.wait()
+                bare.append(self.bare_seconds("e"))
+        result = {"all running s": round(statistics.median(times), 2), "all stopped s": round(statistics.median(stops), 2)}
+        return result | (self.compared(cri, bare) if cri else {})
 
     @staticmethod
     def memory(pid):
