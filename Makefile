@@ -1,6 +1,6 @@
 # The targets people and CI use. `make help` lists them.
 
-.PHONY: help deps deny lint test test-cri test-v2 bench soak fuzz
+.PHONY: help deps deny lint test test-cri test-v2 bench soak soak-cri fuzz
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -18,8 +18,8 @@ deny: ## licences and advisories of all dependencies (needs cargo-deny)
 test: deps lint ## everything CI checks: lints, unit, property and end-to-end tests in real containers (root)
 	@scripts/test.sh
 
-test-cri: deps ## the tests of the CRI runtime and every pod case, on a containerd of their own (root)
-	cargo test --locked -p outrigger-runtime -p outrigger --features outrigger-runtime/cri-tests,outrigger/cri-tests --test cri --test conformance_cri --test cri_faults
+test-cri: deps ## only the tests on a containerd of their own: the CRI runtime, and every pod case on it (root)
+	cargo test --locked -p outrigger-runtime -p outrigger --test cri --test conformance_cri --test cri_faults
 
 test-v2: deps ## the embedded runtime on a machine with cgroup v2 only, emulated by qemu (root; minutes)
 	cargo build --locked -p outrigger
@@ -31,6 +31,9 @@ bench: ## the engine's benchmarks; docs/benchmarks.md says how to read them
 
 soak: ## millions of simulated pods with faults (SOAK=2000000)
 	OUTRIGGER_SOAK=$(or $(SOAK),2000000) cargo test --release -p outrigger-simulate --test lives properties -- --nocapture
+
+soak-cri: deps ## PODS pods (200) on a containerd that is restarted now and then (root)
+	OUTRIGGER_SOAK_PODS=$(or $(PODS),200) cargo test --locked -p outrigger --test cri_faults -- every_result --nocapture
 
 fuzz: ## fuzz the manifest reader for SECONDS (needs cargo-fuzz)
 	cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run manifest seeds/manifest -- -max_total_time=$(or $(SECONDS),300)

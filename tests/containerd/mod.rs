@@ -27,6 +27,7 @@ pub(crate) struct Containerd {
     dir: tempfile::TempDir,
     child: Option<Child>,
     subnet: Option<u8>,
+    was_killed: bool,
 }
 
 impl Containerd {
@@ -40,7 +41,7 @@ impl Containerd {
     pub(crate) fn start_in(subnet: Option<u8>, prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::Builder::new().prefix("outrigger-cri-").tempdir().expect("a temporary directory");
         prepare(dir.path());
-        let mut containerd = Containerd { dir, child: None, subnet };
+        let mut containerd = Containerd { dir, child: None, subnet, was_killed: false };
         containerd.write_config();
         containerd.go_on();
         let archive = containerd.dir().join("images.tar");
@@ -139,6 +140,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 
     /// Ends containerd with a signal; its containers go on.
     pub(crate) fn halt(&mut self, signal: Signal) {
+        self.was_killed |= signal == Signal::KILL;
         if let Some(mut child) = self.child.take() {
             kill_process(pid(child.id()), signal).expect("signal containerd");
             child.wait().expect("containerd ends");
@@ -147,12 +149,18 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 
     /// Runs `ctr` in the namespace of Kubernetes.
     pub(crate) fn ctr(&self, args: &[&str]) -> String {
+        self.try_ctr(args).unwrap_or_else(|error| panic!("ctr {args:?}: {error}\n{}", self.log()))
+    }
+
+    /// The same, where it may be refused: what it says then.
+    pub(crate) fn try_ctr(&self, args: &[&str]) -> Result<String, String> {
         let mut command = Command::new("ctr");
         command.arg("-a").arg(self.socket()).args(["-n", "k8s.io"]).args(args);
         let output = command.output().expect("ctr is installed");
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "ctr {args:?}: {error}\n{}", self.log());
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
     }
 
     /// Containers and sandboxes that are there.
@@ -165,18 +173,16 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         fs::read_to_string(self.dir().join("log")).unwrap_or_default()
     }
 
-    /// Ends it; nothing of any pod may be left. A containerd that was killed forgets shims it was about to start, with
-    /// the process in them that waits to become a container: those do not count.
-    pub(crate) fn finish(mut self, was_killed: bool) {
+    /// Ends it; nothing of any pod may be left. A containerd that was killed may have forgotten a shim it was about to
+    /// use, which holds nothing.
+    pub(crate) fn finish(mut self) {
         let left = self.containers();
         assert!(left.is_empty(), "containers are left: {left:?}");
         let held = || -> Vec<String> {
             let shims = self.shims();
-            let held: Vec<String> =
-                shims.iter().flat_map(|shim| descendants(*shim)).map(command_line).collect();
-            let counts = |line: &&String| !was_killed || line.trim() != "runc init";
-            let own = shims.iter().filter(|_| !was_killed).map(|shim| command_line(*shim));
-            held.iter().filter(counts).cloned().chain(own).collect()
+            let held = shims.iter().flat_map(|shim| descendants(*shim));
+            let own = shims.iter().copied().filter(|_| !self.was_killed);
+            held.chain(own).map(command_line).collect()
         };
         let end = Instant::now() + DEADLINE;
         while !held().is_empty() {

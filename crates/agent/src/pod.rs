@@ -1,5 +1,6 @@
 //! One pod of a run: what it is made of, in the runtime's words.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -308,8 +309,22 @@ impl PodContext {
             ]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
-            annotations: Default::default(),
+            annotations: self.annotations(container),
         })
+    }
+
+    /// What the kubelet notes at a container for node tools.
+    fn annotations(&self, container: &Container) -> BTreeMap<String, String> {
+        let path = container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
+        let policy = container.termination_message_policy.as_deref().unwrap_or("File");
+        let grace = self.spec().termination_grace_period_seconds.unwrap_or(30).to_string();
+        [
+            ("io.kubernetes.container.terminationMessagePath", path),
+            ("io.kubernetes.container.terminationMessagePolicy", policy),
+            ("io.kubernetes.pod.terminationGracePeriod", &grace),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
     }
 
     fn env_hostname(&self) -> String {

@@ -199,6 +199,9 @@ impl<R: Runtime> Tasks<R> {
         };
         if let Err(e) = started {
             self.remove(id).await;
+            if let RuntimeError::NotFound { kind: "sandbox", .. } = e {
+                self.happened(Event::SandboxLost);
+            }
             return self.happened(match e {
                 RuntimeError::Start(message) => Event::Exited {
                     container,

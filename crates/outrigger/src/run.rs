@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -232,6 +233,9 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
             RuntimeArg::Cri => {
                 let config = CriConfig { endpoint: args.cri_endpoint, ..CriConfig::default() };
                 let runtime = Arc::new(CriRuntime::connect(config).await.map_err(own)?);
+                if !args.quiet {
+                    introduce(runtime.clone(), &output);
+                }
                 let cleaner = runtime.clone();
                 let orphans = async move {
                     if let Err(e) = cleaner.clean_orphans().await {
@@ -258,6 +262,18 @@ async fn carry_out<R: Runtime>(
     // Half a clean-up would be left for the next run: better to end this one.
     let _ = orphans.await;
     result.map(|r| r.exit_code).map_err(|e| Failure::Own(e.into()))
+}
+
+/// Says once what pods run on, and what it lacks.
+fn introduce(runtime: Arc<CriRuntime>, output: &Output) {
+    // Whoever reads our output may have seen enough.
+    let _ = output.writer().write_all(format!("runs on {}\n", runtime.info().summary()).as_bytes());
+    // No pod waits for what takes a moment to find out.
+    tokio::spawn(async move {
+        for lack in runtime.lacks().await {
+            tracing::warn!("{}: {lack}", runtime.info().name);
+        }
+    });
 }
 
 /// What goes wrong without ending anything goes to standard error, or above the view.

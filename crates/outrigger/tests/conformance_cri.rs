@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     });
     let conclusion = libtest_mimic::run(&args, trials::all(&bench));
     if let Some(containerd) = containerd {
-        containerd.finish(false);
+        containerd.finish();
     }
     conclusion.exit_code()
 }

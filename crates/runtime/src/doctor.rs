@@ -357,13 +357,12 @@ fn forwarding() -> Finding {
 async fn cri() -> Finding {
     match CriRuntime::connect(CriConfig::default()).await {
         Ok(runtime) => {
-            let info = runtime.info();
-            let found = format!("{} {} at {}", info.name, info.version, info.endpoint);
-            match info.lacks.is_empty() {
+            let (found, lacks) = (runtime.info().summary(), runtime.lacks().await);
+            match lacks.is_empty() {
                 true => {
                     finding("container runtime", Level::Ok, found, "pods can run on it with --runtime cri")
                 }
-                false => finding("container runtime", Level::Info, found, info.lacks.join("; ")),
+                false => finding("container runtime", Level::Info, found, lacks.join("; ")),
             }
         }
         Err(error) => {

@@ -52,6 +52,7 @@ pub trait Runtime: Send + Sync + 'static {
     }
 
     /// Prepares a container: rootfs, mounts, cgroup, process waiting to be started. Nothing of the user's runs yet.
+    /// `Err(RuntimeError::NotFound)` of a sandbox, here and at the start, says that it is lost: nothing can run in it.
     fn create_container(
         &self,
         sandbox: &SandboxId,

@@ -273,6 +273,33 @@ async fn refusals_are_shown_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lost_sandbox_is_made_again_unless_something_ran_that_must_not_run_twice() {
+    let refusal: fn() -> RuntimeError = || RuntimeError::NotFound { kind: "sandbox", id: "s".into() };
+    for (policy, code, sandboxes) in [("OnFailure", None, 2), ("Never", Some(137), 1)] {
+        let runtime = FakeRuntime::new([
+            ("init", Script::job(10, 0)),
+            ("main", Script { refusals: vec![refusal], ..Script::job(10, 0) }),
+        ]);
+        let running = Running::start(
+            &runtime,
+            json!({"restartPolicy": policy, "initContainers": [{"name": "init"}], "containers": [{"name": "main"}]}),
+        );
+        let phase = if code.is_none() { "Succeeded" } else { "Failed" };
+        running.until(|s| s["status"]["phase"] == phase).await;
+        let reason = running.status()["status"]["reason"].clone();
+        assert_eq!(reason, if code.is_none() { Value::Null } else { json!("SandboxLost") });
+        running.end().await;
+        let calls = runtime.calls();
+        let count = |call: &str| calls.iter().filter(|c| *c == call).count();
+        assert_eq!(
+            (count("sandbox p"), count("start init#0") + count("start init#1")),
+            (sandboxes, sandboxes),
+            "{calls:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_bad_reference_never_reaches_the_runtime() {
     let runtime = FakeRuntime::new([]);
     let from = json!({"configMapKeyRef": {"name": "no", "key": "k"}});

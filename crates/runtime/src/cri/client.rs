@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -123,13 +124,15 @@ pub(crate) struct Client {
     channel: Mutex<Channel>,
     /// Counts the connections that were given up because nothing came back on them.
     renewals: watch::Sender<u64>,
+    /// The runtime went away at least once.
+    was_lost: AtomicBool,
 }
 
 impl Client {
     /// Connects on the first call.
     pub(crate) fn new(path: PathBuf, limits: Limits) -> Self {
         let channel = Mutex::new(channel(&path, limits.patience));
-        Client { path, limits, channel, renewals: watch::Sender::new(0) }
+        Client { path, limits, channel, renewals: watch::Sender::new(0), was_lost: AtomicBool::new(false) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -143,6 +146,16 @@ impl Client {
     /// Changes when a connection was given up.
     pub(crate) fn renewals(&self) -> watch::Receiver<u64> {
         self.renewals.subscribe()
+    }
+
+    /// Whether the runtime went away and came back: it may have lost things then.
+    pub(crate) fn was_lost(&self) -> bool {
+        self.was_lost.load(Ordering::Relaxed)
+    }
+
+    /// Takes note that the runtime went away.
+    pub(crate) fn note_loss(&self) {
+        self.was_lost.store(true, Ordering::Relaxed);
     }
 
     fn grpc(&self) -> Grpc<Channel> {
@@ -182,7 +195,12 @@ impl Client {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
-                Ok(answer) => return answer,
+                Ok(answer) => {
+                    if let Err(Fault::Lost(_)) = answer {
+                        self.note_loss();
+                    }
+                    return answer;
+                }
                 Err(_) => return Err(Fault::Late(limit)),
             }
         }

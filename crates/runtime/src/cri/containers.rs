@@ -13,6 +13,7 @@ use super::client::Fault;
 use super::config::{self, LABEL_ID};
 use super::hints::Ear;
 use super::info::Signals;
+use super::leftovers;
 use super::native::{self, Trace};
 use super::pods::Pod;
 use super::wire::{
@@ -34,6 +35,9 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
 const START_ERROR: &str = "StartError";
 /// What it says when it did not get as far as a process.
 const NO_PROCESS: &str = "failed to create containerd task";
+
+/// Exit codes that may be those of a program or of the process that was to become it.
+const UNCLEAR_CODES: [i32; 3] = [1, 137, 255];
 
 /// What happened to a program that a containerd on its way out started and killed again.
 const UNDONE: &str = "the container runtime was stopped while it started the container, and killed it";
@@ -99,7 +103,11 @@ impl Inner {
             started: OnceLock::new(),
             signal: self.own_signal(&spec)?,
         });
-        let id = self.make(&pod, config, &spec).await?;
+        let id = match self.make(&pod, config, &spec).await {
+            Ok(id) => id,
+            Err(error) => return Err(self.unless_lost(&slot.sandbox, Some(&pod), error).await),
+        };
+        pod.note(&id);
         self.hints.listen(&id, slot.ear.clone());
         slot.id.get_or_init(|| id);
         self.slots().insert(spec.id.clone(), slot);
@@ -141,6 +149,7 @@ impl Inner {
                         return Ok(made.id);
                     }
                     // Half made.
+                    pod.note(&made.id);
                     self.settle(RemoveContainerRequest { container_id: made.id }).await.map_err(failed)?;
                 }
                 continue;
@@ -153,14 +162,23 @@ impl Inner {
     pub(super) async fn start_container(self: Arc<Self>, name: ContainerId) -> Result<Started, RuntimeError> {
         let _turn = self.turn(&name.0).await;
         let slot = self.slot(&name)?;
-        let id = slot.id()?;
+        let error = match self.start(&slot).await {
+            Ok(started) => return Ok(started),
+            Err(error) => error,
+        };
+        let pod = self.pods().get(&slot.sandbox).cloned();
+        Err(self.unless_lost(&slot.sandbox, pod.as_deref(), error).await)
+    }
+
+    async fn start(&self, slot: &Slot) -> Result<Started, RuntimeError> {
+        let (name, id) = (&slot.name, slot.id()?);
         let mut retry = self.client.retry();
         let mut is_first = true;
         loop {
             let request = StartContainerRequest { container_id: id.clone() };
             let fault = match self.client.call(request, self.client.limits().work).await {
                 Ok(_) => break,
-                Err(Fault::NotFound(_)) => return Err(missing(&name)),
+                Err(Fault::NotFound(_)) => return Err(missing(name)),
                 Err(fault) => fault,
             };
             // What the call came to is in the container's state: it may not have been answered, and one that is made
@@ -168,11 +186,20 @@ impl Inner {
             let is_clear = is_first && !fault.is_unclear();
             is_first = false;
             let status = self.status(&id).await.map_err(|fault| match fault {
-                Fault::NotFound(_) => missing(&name),
+                Fault::NotFound(_) => missing(name),
                 fault => RuntimeError::Other(format!("cannot start container {name}: {fault}")),
             })?;
-            match self.outcome(&id, &status).await {
-                Outcome::Ran => break,
+            match self.outcome(slot, &id, &status).await {
+                Outcome::Ran => {
+                    if status.state == CONTAINER_EXITED && UNCLEAR_CODES.contains(&status.exit_code) {
+                        tracing::warn!(
+                            container = %name,
+                            "the container runtime was stopped while it started the container; \
+                             nobody knows whether its program was run"
+                        );
+                    }
+                    break;
+                }
                 // A clear answer is a refusal, not an interruption: the program cannot be run.
                 _ if is_clear && status.state != CONTAINER_UNKNOWN => {
                     return Err(RuntimeError::Start(fault.to_string()));
@@ -193,15 +220,18 @@ impl Inner {
     }
 
     /// What a start came to that nobody answered for.
-    async fn outcome(&self, id: &str, status: &ContainerStatus) -> Outcome {
+    async fn outcome(&self, slot: &Slot, id: &str, status: &ContainerStatus) -> Outcome {
         match status.state {
+            CONTAINER_CREATED if slot.ear.was_started.load(Ordering::Relaxed) => {
+                Outcome::Refused(UNDONE.to_owned())
+            }
             CONTAINER_CREATED => Outcome::NotYet,
             // containerd gives a start up whose caller goes away. Before there was a process, it can be tried again
             // with a new container; after that the program may have run.
             CONTAINER_EXITED if status.reason == START_ERROR && status.message.contains(NO_PROCESS) => {
                 match native::trace(&self.client, id).await {
                     Ok(Trace::Started | Trace::Undone) => Outcome::Refused(status.message.clone()),
-                    _ => Outcome::Never,
+                    _ => broken_off(slot, id).await,
                 }
             }
             CONTAINER_EXITED if status.reason == START_ERROR => Outcome::Refused(status.message.clone()),
@@ -209,7 +239,7 @@ impl Inner {
                 true => match native::trace(&self.client, id).await {
                     Ok(Trace::Started) => Outcome::Ran,
                     Ok(Trace::Undone) => Outcome::Refused(UNDONE.to_owned()),
-                    Ok(Trace::None) => Outcome::Never,
+                    Ok(Trace::None) => broken_off(slot, id).await,
                     Err(fault) => Outcome::Refused(fault.to_string()),
                 },
                 false => Outcome::Refused("the runtime lost track of it".to_owned()),
@@ -378,6 +408,16 @@ impl Inner {
             Err(fault @ Fault::Refused(_)) => Err(RuntimeError::Start(fault.to_string())),
             Err(fault) => Err(RuntimeError::Other(fault.to_string())),
         }
+    }
+}
+
+/// What a start came to that left no process anybody knows of.
+async fn broken_off(slot: &Slot, id: &str) -> Outcome {
+    let id = id.to_owned();
+    let was_run = tokio::task::spawn_blocking(move || leftovers::end_start(&id)).await.unwrap_or(true);
+    match was_run || slot.ear.was_started.load(Ordering::Relaxed) {
+        true => Outcome::Refused(UNDONE.to_owned()),
+        false => Outcome::Never,
     }
 }
 

@@ -7,22 +7,34 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use prost::Message as _;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::client::{Client, Fault};
 use super::native;
-use super::wire::{EVENT_STOPPED, GetEventsRequest, Rpc, SubscribeRequest, TaskExit};
+use super::wire::{
+    EVENT_STOPPED, Envelope, GetEventsRequest, Rpc, SubscribeRequest, TOPIC_EXIT, TOPIC_START, TaskExit,
+    TaskStart, VersionRequest,
+};
 
-/// Pause before a broken stream is asked for again.
-const AGAIN: Duration = Duration::from_millis(100);
+/// Nobody says that a stream is open before the first event is there. One that is not over after this time is.
+const SETTLED: Duration = Duration::from_millis(100);
+
+/// Pause before a broken stream is asked for again; it doubles while streams end as soon as they begin, as CRI-O's do
+/// when its events are switched off.
+const AGAIN_MIN: Duration = Duration::from_millis(100);
+const AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// Where a container's hints go.
 #[derive(Default)]
 pub(super) struct Ear {
     /// Something may have happened.
     pub(super) wake: Notify,
-    /// Code and time of its end, where an event told them: a containerd that is killed before it has written them down
-    /// does not know them any more when it comes back.
+    /// The runtime says so, and will have written it down in a moment.
+    pub(super) is_told: AtomicBool,
+    /// An event told that its program was started: a containerd that is killed before it has written that down may not
+    /// know it any more when it comes back.
+    pub(super) was_started: AtomicBool,
+    /// Code and time of its end, where an event told them, which may be forgotten in the same way.
     pub(super) ended: OnceLock<(i32, SystemTime)>,
 }
 
@@ -30,8 +42,8 @@ pub(super) struct Ear {
 #[derive(Default)]
 pub(super) struct Hints {
     ears: Mutex<HashMap<String, Arc<Ear>>>,
-    /// A stream is (as far as anybody knows) open.
-    alive: AtomicBool,
+    /// Whether a stream is open; nothing until that is known.
+    alive: watch::Sender<Option<bool>>,
 }
 
 impl Hints {
@@ -47,7 +59,13 @@ impl Hints {
 
     /// Whether the runtime tells of ends by itself at the moment.
     pub(super) fn are_alive(&self) -> bool {
-        self.alive.load(Ordering::Relaxed)
+        *self.alive.borrow() == Some(true)
+    }
+
+    /// The same, once it is known.
+    pub(super) async fn come_alive(&self) -> bool {
+        let mut alive = self.alive.subscribe();
+        alive.wait_for(Option::is_some).await.is_ok_and(|alive| *alive == Some(true))
     }
 
     fn tell(&self, id: &str, ended: Option<(i32, SystemTime)>) {
@@ -55,8 +73,23 @@ impl Hints {
             if let Some(ended) = ended {
                 ear.ended.get_or_init(|| ended);
             }
+            ear.is_told.store(true, Ordering::Relaxed);
             ear.wake.notify_one();
         }
+    }
+
+    /// An event of containerd's own.
+    fn take_in(&self, envelope: Envelope) -> Option<()> {
+        let event = envelope.event?.value;
+        if envelope.topic == TOPIC_START {
+            let started = TaskStart::decode(event.as_slice()).ok()?;
+            let ears = self.ears();
+            ears.get(&started.container_id)?.was_started.store(true, Ordering::Relaxed);
+            return Some(());
+        }
+        let exit = TaskExit::decode(event.as_slice()).ok()?;
+        let ended = native::ended(exit.exit_status, exit.exited_at);
+        (exit.id == exit.container_id).then(|| self.tell(&exit.container_id, Some(ended)))
     }
 
     /// Something may have been missed.
@@ -73,42 +106,59 @@ impl Hints {
 
 /// Listens for as long as the runtime has hints to give.
 pub(super) async fn follow(client: Arc<Client>, hints: Arc<Hints>, is_containerd: bool) {
+    let mut pause = AGAIN_MIN;
     loop {
-        hints.alive.store(true, Ordering::Relaxed);
-        let mut renewals = client.renewals();
-        // containerd's own event comes with the exit, CRI's after everything is torn down, and containerd 1.7 gives
-        // CRI's to one listener only, who may be a kubelet.
-        let ended = async {
-            match is_containerd {
-                true => {
-                    let filters = vec![r#"topic=="/tasks/exit""#.to_owned()];
-                    listen(&client, SubscribeRequest { filters }, |envelope| {
-                        let exit = TaskExit::decode(envelope.event?.value.as_slice()).ok()?;
-                        let ended = native::ended(exit.exit_status, exit.exited_at);
-                        (exit.id == exit.container_id).then(|| hints.tell(&exit.container_id, Some(ended)))
-                    })
-                    .await
-                }
-                false => {
-                    listen(&client, GetEventsRequest {}, |event| {
-                        (event.kind == EVENT_STOPPED).then(|| hints.tell(&event.container_id, None))
-                    })
-                    .await
-                }
-            }
-        };
-        let fault = tokio::select! {
-            fault = ended => fault,
-            // Nothing comes back on the connection it is on.
-            _ = renewals.changed() => Fault::Lost("the connection was given up".to_owned()),
-        };
-        hints.alive.store(false, Ordering::Relaxed);
-        hints.tell_all();
+        let fault = hear(&client, &hints, is_containerd).await;
+        let was_alive = hints.alive.send_replace(Some(false)) == Some(true);
         if let Fault::Unimplemented(_) = fault {
             return;
         }
-        tracing::debug!(%fault, "the runtime's events broke off");
-        tokio::time::sleep(AGAIN).await;
+        tracing::debug!(%fault, was_alive, "the runtime's events broke off");
+        if was_alive {
+            pause = AGAIN_MIN;
+            client.note_loss();
+            hints.tell_all();
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(AGAIN_MAX);
+    }
+}
+
+/// Listens until the stream breaks.
+async fn hear(client: &Client, hints: &Hints, is_containerd: bool) -> Fault {
+    let mut renewals = client.renewals();
+    // Streams are not answered before their first event; this is, once somebody is there.
+    if let Err(fault) = client.ask(VersionRequest { version: "v1".to_owned() }).await {
+        return fault;
+    }
+    // containerd's own event comes with the exit, CRI's after everything is torn down, and containerd 1.7 gives
+    // CRI's to one listener only, who may be a kubelet.
+    let ended = async {
+        match is_containerd {
+            true => {
+                let filters = [TOPIC_EXIT, TOPIC_START].map(|topic| format!("topic=={topic:?}")).into();
+                listen(client, SubscribeRequest { filters }, |envelope| hints.take_in(envelope)).await
+            }
+            false => {
+                listen(client, GetEventsRequest {}, |event| {
+                    (event.kind == EVENT_STOPPED).then(|| hints.tell(&event.container_id, None))
+                })
+                .await
+            }
+        }
+    };
+    let settled = async {
+        tokio::time::sleep(SETTLED).await;
+        hints.alive.send_replace(Some(true));
+        // What came before the stream is not told on it.
+        hints.tell_all();
+        std::future::pending().await
+    };
+    tokio::select! {
+        fault = ended => fault,
+        fault = settled => fault,
+        // Nothing comes back on the connection it is on.
+        _ = renewals.changed() => Fault::Lost("the connection was given up".to_owned()),
     }
 }
 

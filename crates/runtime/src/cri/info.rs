@@ -19,7 +19,16 @@ pub struct CriInfo {
     pub lacks: Vec<String>,
 }
 
+/// What a runtime lacks that does not tell when containers end.
+pub(super) const NO_EVENTS: &str =
+    "it does not tell when containers end: those that run are asked after, at most every half second";
+
 impl CriInfo {
+    /// Name, version and place in one line.
+    pub fn summary(&self) -> String {
+        format!("{} {} at {}", self.name, self.version, self.endpoint)
+    }
+
     /// Asks a runtime what it is.
     pub(super) async fn of(client: &Client) -> Result<Self, RuntimeError> {
         let endpoint = format!("unix://{}", client.path().display());

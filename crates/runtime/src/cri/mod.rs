@@ -6,7 +6,7 @@
 //! * `config` puts sandboxes and containers into CRI's words, `pods` and `containers` make and remove them, `images`
 //!   has images pulled.
 //! * `hints` listens to the runtime's events, `wait` turns them into exits.
-//! * `native` is the little that containerd is asked beside CRI.
+//! * `native` is the little that containerd is asked beside CRI, `leftovers` ends what it has lost.
 //!
 //! # Nothing twice, nothing left
 //!
@@ -23,6 +23,7 @@ mod endpoint;
 mod hints;
 mod images;
 mod info;
+mod leftovers;
 mod native;
 mod owner;
 mod pods;
@@ -90,10 +91,6 @@ impl CriRuntime {
         let path = endpoint::find(config.endpoint.as_deref()).map_err(RuntimeError::Other)?;
         let client = Arc::new(Client::new(path, config.limits));
         let info = CriInfo::of(&client).await?;
-        tracing::info!(endpoint = info.endpoint, version = info.version, "container runtime: {}", info.name);
-        for lack in &info.lacks {
-            tracing::info!("{} {}: {lack}", info.name, info.version);
-        }
         let hints = Arc::new(Hints::default());
         // Never waited for: the call that opens the stream returns with the first event.
         let listener = hints::follow(client.clone(), hints.clone(), info.is_containerd());
@@ -115,6 +112,15 @@ impl CriRuntime {
     /// What was found.
     pub fn info(&self) -> &CriInfo {
         &self.info
+    }
+
+    /// What pods may ask for and the runtime cannot do, a sentence each. It takes a moment to find out.
+    pub async fn lacks(&self) -> Vec<String> {
+        let mut lacks = self.info.lacks.clone();
+        if !self.inner.hints.come_alive().await {
+            lacks.push(info::NO_EVENTS.to_owned());
+        }
+        lacks
     }
 
     /// Ends and removes the pods of processes that died. Returns their sandboxes.

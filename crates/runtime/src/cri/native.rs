@@ -3,10 +3,14 @@
 use std::time::{Duration, SystemTime};
 
 use super::client::{Client, Fault};
+use super::leftovers;
 use super::wire::{GetRequest, KillRequest, PROCESS_CREATED, PROCESS_STOPPED, Timestamp, WaitRequest};
 
 /// Containers may run for years; they are looked at now and then all the same.
-const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// A kill that takes longer was broken off.
+const KILL_MAX: Duration = Duration::from_millis(300);
 
 /// The exit code of what SIGKILL ended.
 const KILLED: u32 = 137;
@@ -38,16 +42,30 @@ pub(super) async fn trace(client: &Client, id: &str) -> Result<Trace, Fault> {
     };
     Ok(match process.status {
         0 | PROCESS_CREATED => Trace::None,
+        // What has ended was not yet the program.
+        PROCESS_STOPPED if leftovers::waits(id) => Trace::None,
         PROCESS_STOPPED if process.exit_status == KILLED => Trace::Undone,
         _ => Trace::Started,
     })
 }
 
-/// Code and time of the end of a container CRI has lost track of. [`Fault::NotFound`]: there is nothing to end.
+/// Code and time of the end of a container CRI has lost track of. [`Fault::NotFound`]: there is nothing to end;
+/// [`Fault::Late`]: it has not ended yet.
 pub(super) async fn exit(client: &Client, id: &str) -> Result<(i32, SystemTime), Fault> {
     let request = WaitRequest { container_id: id.to_owned() };
     let answer = client.call_once(request, WAIT_MAX).await?;
     Ok(ended(answer.exit_status, answer.exited_at))
+}
+
+/// Lets a container go on whose killing was broken off: it is frozen and would stay so for ever. Whether it was such a
+/// one.
+pub(super) async fn thaw(client: &Client, id: &str) -> Result<bool, Fault> {
+    let process = client.ask(GetRequest { container_id: id.to_owned() }).await?.process.unwrap_or_default();
+    if !leftovers::is_frozen(process.pid, id) {
+        return Ok(false);
+    }
+    tokio::time::sleep(KILL_MAX).await;
+    Ok(leftovers::is_frozen(process.pid, id) && leftovers::thaw(process.pid))
 }
 
 /// Code and time of an end, as containerd tells them.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use super::wire::{
     ListPodSandboxRequest, PodSandbox, PodSandboxConfig, PodSandboxFilter, PodSandboxStatusRequest,
     RemovePodSandboxRequest, RunPodSandboxRequest, SANDBOX_READY, StopPodSandboxRequest,
 };
-use super::{Inner, owner};
+use super::{Inner, leftovers, lock, owner};
 use crate::embedded::orphans;
 use crate::{NetworkMode, RuntimeError, Sandbox, SandboxId, SandboxSpec};
 
@@ -26,6 +26,15 @@ pub(super) struct Pod {
     /// The runtime's name for it.
     pub(super) id: String,
     dir: PathBuf,
+    /// The runtime's names for all that was made for it, be it gone or not.
+    made: Mutex<Vec<String>>,
+}
+
+impl Pod {
+    /// Takes note of something that was made for the pod.
+    pub(super) fn note(&self, id: &str) {
+        lock(&self.made).push(id.to_owned());
+    }
 }
 
 impl Inner {
@@ -35,8 +44,16 @@ impl Inner {
         let mut config = config::sandbox(&spec, owner::label())?;
         let dir = spec.pod_dir.clone();
         self.claims.claim(&dir)?;
-        let id = self.run_sandbox(&spec, &mut config).await?;
-        let pod = Arc::new(Pod { config, id: id.clone(), dir });
+        let id = match self.run_sandbox(&spec, &mut config).await {
+            Ok(id) => id,
+            Err(error) => {
+                if self.client.was_lost() {
+                    end_leftovers(Vec::new(), dir).await;
+                }
+                return Err(error);
+            }
+        };
+        let pod = Arc::new(Pod { config, id: id.clone(), dir, made: Mutex::default() });
         self.pods().insert(spec.id.clone(), pod);
         let mut sandbox = Sandbox { id: spec.id, ips: Vec::new(), netns: None };
         if spec.network != NetworkMode::Host {
@@ -96,16 +113,46 @@ impl Inner {
         let _turn = self.turn(&id.0).await;
         let failed =
             |fault: Fault| RuntimeError::Other(format!("cannot remove the sandbox of {:?}: {fault}", id.0));
+        let mut made = Vec::new();
         // All that have the name: a try that was not answered may have left one more.
         for sandbox in self.sandboxes_of(&id).await.map_err(failed)? {
             self.remove_by_id(&sandbox.id).await.map_err(failed)?;
+            made.push(sandbox.id);
         }
         self.forget_containers_of(&id);
         let pod = self.pods().remove(&id);
         if let Some(pod) = pod {
             self.claims.release(&pod.dir);
+            made.push(pod.id.clone());
+            made.append(&mut lock(&pod.made));
+            if self.client.was_lost() {
+                end_leftovers(made, pod.dir.clone()).await;
+            }
         }
         Ok(())
+    }
+
+    /// What a step in a sandbox really failed of: a sandbox that is gone is more than a refusal.
+    pub(super) async fn unless_lost(
+        &self,
+        id: &SandboxId,
+        pod: Option<&Pod>,
+        error: RuntimeError,
+    ) -> RuntimeError {
+        let Some(pod) = pod else { return error };
+        let request = PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
+        let is_lost = match self.client.ask(request).await {
+            Ok(answer) => answer.status.is_some_and(|status| status.state != SANDBOX_READY),
+            Err(Fault::NotFound(_)) => true,
+            Err(_) => false,
+        };
+        match is_lost {
+            true => {
+                tracing::debug!(sandbox = %id, "lost: {error}");
+                RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() }
+            }
+            false => error,
+        }
     }
 
     async fn remove_by_id(&self, id: &str) -> Result<(), Fault> {
@@ -134,6 +181,7 @@ impl Inner {
             if is_orphan {
                 self.remove_by_id(&sandbox.id).await.map_err(failed)?;
                 if let Some(dir) = sandbox.annotations.get(POD_DIR).map(PathBuf::from) {
+                    end_leftovers(vec![sandbox.id.clone()], dir.clone()).await;
                     let gone = tokio::task::spawn_blocking(move || orphans::remove_dir(&dir)).await;
                     if let Ok(Err(error)) = gone {
                         tracing::warn!(sandbox = sandbox.id, %error, "an orphaned pod's directory is left behind");
@@ -143,6 +191,14 @@ impl Inner {
             }
         }
         Ok(removed)
+    }
+}
+
+/// Ends what a runtime that was away has lost of things that are removed.
+async fn end_leftovers(ids: Vec<String>, dir: PathBuf) {
+    let ended = tokio::task::spawn_blocking(move || leftovers::end(&ids, &dir)).await.unwrap_or(0);
+    if ended > 0 {
+        tracing::debug!("the runtime has lost track of {ended} processes; they are killed");
     }
 }
 

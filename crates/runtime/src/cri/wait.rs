@@ -71,8 +71,10 @@ impl Inner {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = slot.ear.wake.notified() => {
-                    hinted = Some(Instant::now());
-                    soon = SOON_MIN;
+                    if slot.ear.is_told.swap(false, Ordering::Relaxed) {
+                        hinted = Some(Instant::now());
+                        soon = SOON_MIN;
+                    }
                 }
             }
         }
@@ -96,7 +98,15 @@ impl Inner {
                         detail: None,
                     });
                 }
-                Err(fault) if fault.is_unclear() => return None,
+                Err(fault) if fault.is_unclear() => {
+                    if let Ok(true) = native::thaw(&self.client, id).await {
+                        tracing::warn!(
+                            container = %slot.name,
+                            "was frozen when the container runtime was stopped in the middle of killing it; it goes on"
+                        );
+                    }
+                    return None;
+                }
                 Err(_) => {}
             }
         }
@@ -121,10 +131,13 @@ fn exit(slot: &Slot, status: &ContainerStatus) -> Exit {
     let (mut code, mut finished_at) =
         (status.exit_code, time(status.finished_at).unwrap_or_else(SystemTime::now));
     // The runtime knows that it is over, but not how. We may have heard it.
-    if status.reason == UNKNOWN
-        && let Some(ended) = slot.ear.ended.get()
-    {
-        (code, finished_at) = *ended;
+    if status.reason == UNKNOWN {
+        match slot.ear.ended.get() {
+            Some(ended) => (code, finished_at) = *ended,
+            None => {
+                tracing::warn!(container = %slot.name, "the container runtime does not know how the container ended");
+            }
+        }
     }
     Exit {
         code,

@@ -234,6 +234,8 @@ pub(crate) struct PodSandboxStatusResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct PodSandboxStatus {
+    #[prost(int32, tag = "3")]
+    pub(crate) state: i32,
     #[prost(message, optional, tag = "5")]
     pub(crate) network: Option<PodSandboxNetworkStatus>,
 }
@@ -619,6 +621,8 @@ pub(crate) struct SubscribeRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Envelope {
+    #[prost(string, tag = "3")]
+    pub(crate) topic: String,
     #[prost(message, optional, tag = "4")]
     pub(crate) event: Option<Any>,
 }
@@ -627,6 +631,17 @@ pub(crate) struct Envelope {
 pub(crate) struct Any {
     #[prost(bytes = "vec", tag = "2")]
     pub(crate) value: Vec<u8>,
+}
+
+/// What a started program is told of with.
+pub(crate) const TOPIC_START: &str = "/tasks/start";
+/// What an end is told of with.
+pub(crate) const TOPIC_EXIT: &str = "/tasks/exit";
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TaskStart {
+    #[prost(string, tag = "1")]
+    pub(crate) container_id: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -671,6 +686,8 @@ pub(crate) const PROCESS_STOPPED: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Process {
+    #[prost(uint32, tag = "3")]
+    pub(crate) pid: u32,
     #[prost(int32, tag = "4")]
     pub(crate) status: i32,
     #[prost(uint32, tag = "9")]

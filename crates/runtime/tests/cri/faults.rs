@@ -45,7 +45,7 @@ async fn a_restart_in_the_middle_of_a_pod_changes_nothing() {
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert_eq!(pod.output(pod.script("echo new")).await, "new\n");
     pod.finish().await;
-    containerd.finish(true);
+    containerd.finish();
 }
 
 async fn calls_made_while_it_is_down_wait_for_it() {
@@ -71,7 +71,7 @@ async fn calls_made_while_it_is_down_wait_for_it() {
     }
     tokio::task::block_in_place(|| containerd.go_on());
     pod.finish().await;
-    containerd.finish(false);
+    containerd.finish();
 }
 
 async fn what_is_removed_behind_our_back_is_told() {

@@ -1,5 +1,6 @@
 //! Pods on a real containerd, which these tests start themselves.
 
+mod calls;
 #[path = "../../../../tests/containerd/mod.rs"]
 mod containerd;
 mod faults;
@@ -7,6 +8,7 @@ mod lifecycle;
 mod pods;
 mod proxy;
 mod pulls;
+mod relay;
 mod support;
 
 use std::process::ExitCode;
@@ -15,7 +17,7 @@ fn main() -> ExitCode {
     let mut args = libtest_mimic::Arguments::from_args();
     // Two at a time on every machine: most of a test is waiting for containerd.
     args.test_threads = args.test_threads.or(Some(2));
-    let trials = [lifecycle::trials(), pods::trials(), faults::trials(), pulls::trials()]
+    let trials = [lifecycle::trials(), pods::trials(), faults::trials(), calls::trials(), pulls::trials()]
         .into_iter()
         .flatten()
         .collect();

@@ -117,7 +117,7 @@ async fn credentials_and_policies_count() {
     let (wrong, right) = (registry.secret("wrong"), registry.secret("secret"));
     let error = pull(&runtime, &reference, PullPolicy::IfNotPresent, &[]).await.expect_err("who are you");
     assert!(error.to_string().contains("imagePullSecrets (none given)"), "{error}");
-    let error = pull(&runtime, &reference, PullPolicy::IfNotPresent, &[wrong.clone()]).await;
+    let error = pull(&runtime, &reference, PullPolicy::IfNotPresent, std::slice::from_ref(&wrong)).await;
     assert_eq!(error.expect_err("wrong password").reason(), "ErrImagePull");
     // The second of two that fit is tried as well; two calls at once share one pull.
     let secrets = [wrong, right];
@@ -157,5 +157,5 @@ async fn a_full_disk_is_told() {
     let secrets = [registry.secret("secret")];
     let error = pull(&runtime, &reference, PullPolicy::IfNotPresent, &secrets).await.expect_err("too large");
     assert!(error.to_string().contains("no space left on device; free some space"), "{error}");
-    containerd.finish(false);
+    containerd.finish();
 }

@@ -70,19 +70,38 @@ fn ctr(args: &[&str]) -> String {
     shared.as_ref().expect("it runs").ctr(args)
 }
 
-/// The labels of the container or sandbox of a pod, as containerd has them.
-pub(crate) fn labels(kind: &str, pod: &str) -> BTreeMap<String, String> {
+fn try_ctr(args: &[&str]) -> Option<String> {
+    let shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    shared.as_ref().expect("it runs").try_ctr(args).ok()
+}
+
+/// Whether labels are those of what goes by a name, or of what is in it.
+fn is_of(labels: &BTreeMap<String, String>, name: &str) -> bool {
+    labels
+        .get("outrigger.dev/id")
+        .is_some_and(|id| id.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-')))
+}
+
+/// The containers or sandboxes with a name of ours, or in a pod of that name, as containerd has them: id and labels.
+fn found(kind: &str, name: &str) -> Vec<(String, BTreeMap<String, String>)> {
     let filter = format!("labels.\"io.cri-containerd.kind\"=={kind}");
     let ids = ctr(&["containers", "list", "--quiet", &filter]);
-    let of = |id: &str| -> BTreeMap<String, String> {
-        let info: serde_json::Value = serde_json::from_str(&ctr(&["containers", "info", id])).expect("JSON");
-        serde_json::from_value(info["Labels"].clone()).expect("labels")
+    let of = |id: &str| -> Option<(String, BTreeMap<String, String>)> {
+        // Those of other tests come and go.
+        let info: serde_json::Value = serde_json::from_str(&try_ctr(&["containers", "info", id])?).ok()?;
+        Some((id.to_owned(), serde_json::from_value(info["Labels"].clone()).ok()?))
     };
-    let mut all = ids.lines().map(of);
-    let own = |labels: &BTreeMap<String, String>| {
-        labels.get("outrigger.dev/id").is_some_and(|id| id == pod || id.starts_with(&format!("{pod}-")))
-    };
-    all.find(own).expect("a container of the pod")
+    ids.lines().filter_map(of).filter(|(_, labels)| is_of(labels, name)).collect()
+}
+
+/// The labels of the container or sandbox of a pod.
+pub(crate) fn labels(kind: &str, pod: &str) -> BTreeMap<String, String> {
+    found(kind, pod).into_iter().next().expect("a container of the pod").1
+}
+
+/// containerd's names for the containers or sandboxes with a name of ours, or in a pod of that name.
+pub(crate) fn ids(kind: &str, name: &str) -> Vec<String> {
+    found(kind, name).into_iter().map(|(id, _)| id).collect()
 }
 
 /// Kills and removes a container without telling its runtime.
@@ -96,7 +115,7 @@ pub(crate) async fn remove_behind_our_back(id: &ContainerId) {
 pub(crate) fn finish() {
     let shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     if let Some(containerd) = shared {
-        containerd.finish(false);
+        containerd.finish();
     }
 }
 
