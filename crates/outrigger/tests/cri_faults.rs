@@ -310,7 +310,7 @@ fn restart() {
         eventually("the pod runs", || bench.said(&name).contains("is Running"));
         let mut containerd = bench.containerd.lock().unwrap_or_else(PoisonError::into_inner);
         containerd.halt(signal);
-        std::thread::sleep(Duration::from_secs(2));
+        std::thread::park_timeout(Duration::from_secs(2));
         containerd.go_on();
         drop(containerd);
         let code = run.wait().expect("an end").code();
