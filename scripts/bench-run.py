@@ -2,7 +2,7 @@
 """Benchmarks of `outrigger run` against bare `runc run` (the limit) and `podman kube play` (the peer), and of
 `outrigger run --runtime cri` against the same containers driven by bare CRI calls one after another.
 
-  scripts/bench-run.py [--outrigger PATH] [--bare PATH] [--rounds N] [--only a,b,c,d,e,m] [--json FILE]
+  scripts/bench-run.py [--outrigger PATH] [--bare PATH] [--no-podman] [--rounds N] [--only a,b,c,d,e,m] [--json FILE]
 
 Needs root, runc, podman (where it can do the work), /bin/busybox (static) and python3. For CRI, containerd and the bare
 driver (`cargo build --release -p outrigger-runtime --example bare_cri`), which starts a containerd of its own; without
@@ -31,11 +31,12 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--outrigger", default="target/release/outrigger")
     ap.add_argument("--bare", default="target/release/examples/bare_cri")
+    ap.add_argument("--no-podman", action="store_true", help="leave the peer out")
     ap.add_argument("--rounds", type=int, default=10)
     ap.add_argument("--only", default="a,b,c,d,e,m")
     ap.add_argument("--json", help="also write the figures to this file")
     args = ap.parse_args()
-    bench = Bench(os.path.abspath(args.outrigger), os.path.abspath(args.bare), args.rounds)
+    bench = Bench(os.path.abspath(args.outrigger), os.path.abspath(args.bare), args.rounds, not args.no_podman)
     results = {}
     try:
         for name in args.only.split(","):
@@ -49,14 +50,14 @@ def main():
 
 
 class Bench:
-    def __init__(self, outrigger, bare, rounds):
+    def __init__(self, outrigger, bare, rounds, with_podman):
         self.outrigger, self.bare, self.rounds = outrigger, bare, rounds
         self.dir = tempfile.mkdtemp(prefix="outrigger-bench-")
         self.state = os.path.join(self.dir, "state")
         self.rootfs = os.path.join(self.dir, "rootfs")
         self.make_rootfs()
         self.bundle = self.make_bundle()
-        self.podman = self.make_podman()
+        self.podman = self.make_podman() if with_podman else None
         self.make_containerd()
 
     def close(self):
