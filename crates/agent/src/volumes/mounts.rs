@@ -44,13 +44,26 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
         return Ok(());
     };
     for mount in mounts_below(&path)? {
-        unmount(&mount, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
+        // Whether it is gone is seen below.
+        let _ = unmount(&mount, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
     }
     if let Some(left) = mounts_below(&path)?.first() {
         let message = format!("{} is still mounted", left.display());
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, message));
     }
-    match fs::remove_dir_all(&path) {
+    // Who finds a pod's lock free takes it over: while something is there, so is the lock.
+    for entry in fs::read_dir(&path)?.flatten().filter(|entry| entry.file_name() != "lock") {
+        is_gone(match entry.file_type().is_ok_and(|found| found.is_dir()) {
+            true => fs::remove_dir_all(entry.path()),
+            false => fs::remove_file(entry.path()),
+        })?;
+    }
+    is_gone(fs::remove_dir_all(&path))
+}
+
+/// What somebody else has removed is gone as well.
+fn is_gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => Ok(()),
     }

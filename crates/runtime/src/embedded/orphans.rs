@@ -118,15 +118,16 @@ fn lock_parent(parent: &Path, how: FlockOperation) -> io::Result<OwnedFd> {
     }
 }
 
-/// Locks a pod's directory if it has no owner.
+/// Locks a pod's directory if it has no owner. One without a lock has none: whoever made it died before it could lock
+/// it, or whoever removed it before it had come to the end.
 fn lock_orphan(dir: &Path) -> io::Result<Option<OwnedFd>> {
     let _alone = lock_parent(dir.parent().unwrap_or(Path::new("/")), FlockOperation::LockExclusive)?;
     match try_lock(dir, OFlags::empty()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // Its maker died before it could lock it: then it is empty. Anything else is not ours.
-            let _ = fs::remove_dir(dir);
-            Ok(None)
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::remove_dir(dir) {
+            // It was empty, which is also what a living owner leaves for a moment at the end.
+            Ok(()) => Ok(None),
+            Err(_) => try_lock(dir, OFlags::CREATE),
+        },
         result => result,
     }
 }
@@ -255,13 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_maker_that_died_left_goes_and_what_is_not_ours_stays() {
+    fn what_was_half_made_or_half_removed_is_nobody_s() {
         let dir = tempfile::tempdir().unwrap();
-        let (empty, others) = (dir.path().join("empty"), dir.path().join("others"));
-        fs::create_dir_all(&empty).unwrap();
-        fs::create_dir_all(others.join("something")).unwrap();
-        assert!(lock_orphan(&empty).unwrap().is_none() && lock_orphan(&others).unwrap().is_none());
-        assert!(!empty.exists() && others.exists());
+        for path in ["empty", "full/containers"] {
+            fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        fs::write(dir.path().join("file"), "").unwrap();
+        assert_eq!(clean(dir.path(), &Hierarchies::default()), [SandboxId("full".to_owned())]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "only the file is left");
     }
 
     /// Nobody who makes a directory ever finds it taken by somebody who looks for orphans.

@@ -338,7 +338,11 @@ struct Ready {
 /// Opens the socket a restarted agent finds the shim by.
 fn listen(config: &ShimConfig) -> Result<OwnedFd, Fault> {
     let bound = || -> io::Result<OwnedFd> {
-        std::fs::create_dir_all(&config.dir)?;
+        // Not its parents: a pod that is gone by now must not come back by half.
+        match std::fs::create_dir(&config.dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
         let dir = layout::open_dir(&config.dir)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
