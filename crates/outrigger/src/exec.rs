@@ -70,9 +70,9 @@ async fn exec(args: Args) -> Result<u8, Failure> {
         stdin: args.stdin,
         terminal: args.tty.then(size),
     };
-    let mut connection = run.ask(&Request::Exec(start)).await.map_err(runs::refused)?;
-    // Before the terminal changes, so that a signal cannot come in between.
+    // Before anything begins, so that no signal comes in between.
     let signals = if args.tty { Some(Signals::listen()?) } else { None };
+    let mut connection = run.ask(&Request::Exec(start)).await.map_err(runs::refused)?;
     let _raw = (args.tty && args.stdin && is_terminal).then(Raw::enter).transpose()?;
     let stdin = args.stdin.then(read_stdin);
     let ended = talk(&mut connection, stdin, signals).await;

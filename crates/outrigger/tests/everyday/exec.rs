@@ -101,7 +101,8 @@ fn shell(bench: &Bench, _: &str) {
     command.env("TERM", "xterm");
     let mut shell = pty::Run::spawn(command, (91, 17));
     let master = shell.terminal();
-    let cooked = tcgetattr(&master).expect("a terminal").local_modes;
+    // What the terminal was before the command got hold of it.
+    let cooked = tcgetattr(pty::fresh()).expect("a terminal").local_modes;
     assert!(cooked.contains(LocalModes::ICANON | LocalModes::ECHO));
     shell.until("prompt", |s| s.text().contains("/ #"));
     assert!(!tcgetattr(&master).expect("a terminal").local_modes.contains(LocalModes::ICANON));

@@ -153,6 +153,11 @@ fn resize(terminal: impl std::os::fd::AsFd, (columns, rows): (u16, u16)) {
     tcsetwinsize(terminal, size).expect("the terminal takes a size");
 }
 
+/// A terminal nobody has used.
+pub(crate) fn fresh() -> OwnedFd {
+    terminal().0
+}
+
 /// Both ends of a new pseudo-terminal.
 fn terminal() -> (OwnedFd, OwnedFd) {
     let master = File::options().read(true).write(true).open("/dev/ptmx").expect("a pseudo-terminal");
