@@ -57,7 +57,7 @@ enum Outcome {
 /// A container of this process.
 pub(super) struct Slot {
     pub(super) name: ContainerId,
-    sandbox: SandboxId,
+    pub(super) sandbox: SandboxId,
     /// The runtime's name for it, once it is made.
     pub(super) id: OnceLock<String>,
     /// Hears when something may have happened to it.

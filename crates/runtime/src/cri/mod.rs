@@ -6,7 +6,7 @@
 //! * `config` puts sandboxes and containers into CRI's words, `pods` and `containers` make and remove them, `images`
 //!   has images pulled.
 //! * `hints` listens to the runtime's events, `wait` turns them into exits.
-//! * `native` is the little that containerd is asked beside CRI, `leftovers` ends what it has lost.
+//! * `native` and `attach` are the little that containerd is asked beside CRI, `leftovers` ends what it has lost.
 //!
 //! # Nothing twice, nothing left
 //!
@@ -16,6 +16,7 @@
 //! goes away leaves nothing half done, and whoever removes a thing comes after whoever makes it. Sandboxes carry the
 //! process they belong to; what a process that died left behind is removed by the next.
 
+mod attach;
 mod client;
 mod config;
 mod containers;
@@ -227,9 +228,8 @@ impl Runtime for CriRuntime {
         self.inner.wait(id).await
     }
 
-    async fn attach(&self, _: &ContainerId, _: AttachRequest) -> Result<Attached, RuntimeError> {
-        let text = "commands whose streams are connected need the embedded runtime; they do not run over CRI";
-        Err(RuntimeError::Other(text.to_owned()))
+    async fn attach(&self, id: &ContainerId, request: AttachRequest) -> Result<Attached, RuntimeError> {
+        self.inner.attach(id, request).await
     }
 
     async fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecOutput, RuntimeError> {

@@ -17,7 +17,7 @@ const KILLED: u32 = 137;
 
 /// Sends a container's first process a signal.
 pub(super) async fn signal(client: &Client, id: &str, signal: u32) -> Result<(), Fault> {
-    let request = KillRequest { container_id: id.to_owned(), signal };
+    let request = KillRequest { container_id: id.to_owned(), exec_id: String::new(), signal };
     client.call(request, client.limits().question).await.map(|_| ())
 }
 
@@ -52,7 +52,7 @@ pub(super) async fn trace(client: &Client, id: &str) -> Result<Trace, Fault> {
 /// Code and time of the end of a container CRI has lost track of. [`Fault::NotFound`]: there is nothing to end;
 /// [`Fault::Late`]: it has not ended yet.
 pub(super) async fn exit(client: &Client, id: &str) -> Result<(i32, SystemTime), Fault> {
-    let request = WaitRequest { container_id: id.to_owned() };
+    let request = WaitRequest { container_id: id.to_owned(), exec_id: String::new() };
     let answer = client.call_once(request, WAIT_MAX).await?;
     Ok(ended(answer.exit_status, answer.exited_at))
 }

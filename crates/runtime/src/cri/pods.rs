@@ -25,7 +25,7 @@ pub(super) struct Pod {
     pub(super) config: PodSandboxConfig,
     /// The runtime's name for it.
     pub(super) id: String,
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     /// The runtime's names for all that was made for it, be it gone or not.
     made: Mutex<Vec<String>>,
 }

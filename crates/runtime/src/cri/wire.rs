@@ -43,6 +43,12 @@ rpcs! {
     "runtime.v1.ImageService" / "ImageStatus": ImageStatusRequest -> ImageStatusResponse;
     "runtime.v1.ImageService" / "PullImage": PullImageRequest -> PullImageResponse;
     "containerd.services.events.v1.Events" / "Subscribe": SubscribeRequest -> Envelope;
+    "containerd.services.containers.v1.Containers" / "Get": StoredRequest -> StoredResponse;
+    "containerd.services.tasks.v1.Tasks" / "Exec": ExecRequest -> Nothing;
+    "containerd.services.tasks.v1.Tasks" / "Start": StartExecRequest -> StartExecResponse;
+    "containerd.services.tasks.v1.Tasks" / "CloseIO": CloseRequest -> Nothing;
+    "containerd.services.tasks.v1.Tasks" / "ResizePty": ResizeRequest -> Nothing;
+    "containerd.services.tasks.v1.Tasks" / "DeleteProcess": DeleteExecRequest -> Nothing;
     "containerd.services.tasks.v1.Tasks" / "Kill": KillRequest -> Nothing;
     "containerd.services.tasks.v1.Tasks" / "Get": GetRequest -> GetResponse;
     "containerd.services.tasks.v1.Tasks" / "Wait": WaitRequest -> WaitResponse;
@@ -629,6 +635,8 @@ pub(crate) struct Envelope {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Any {
+    #[prost(string, tag = "1")]
+    pub(crate) type_url: String,
     #[prost(bytes = "vec", tag = "2")]
     pub(crate) value: Vec<u8>,
 }
@@ -657,11 +665,14 @@ pub(crate) struct TaskExit {
     pub(crate) exited_at: Option<Timestamp>,
 }
 
-/// Asks containerd itself to send a container's first process a signal.
+/// Asks containerd itself to send a process a signal.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct KillRequest {
     #[prost(string, tag = "1")]
     pub(crate) container_id: String,
+    /// A command; empty is the container's first process.
+    #[prost(string, tag = "2")]
+    pub(crate) exec_id: String,
     /// The kernel's number.
     #[prost(uint32, tag = "3")]
     pub(crate) signal: u32,
@@ -698,6 +709,93 @@ pub(crate) struct Process {
 pub(crate) struct WaitRequest {
     #[prost(string, tag = "1")]
     pub(crate) container_id: String,
+    /// A command; empty is the container's first process.
+    #[prost(string, tag = "2")]
+    pub(crate) exec_id: String,
+}
+
+/// What containerd itself keeps of a container.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StoredRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StoredResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) container: Option<Stored>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Stored {
+    /// The OCI specification, as JSON.
+    #[prost(message, optional, tag = "5")]
+    pub(crate) spec: Option<Any>,
+}
+
+/// A command for containerd itself to run in a container. Streams are named pipes; empty is none.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ExecRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) container_id: String,
+    #[prost(string, tag = "2")]
+    pub(crate) stdin: String,
+    #[prost(string, tag = "3")]
+    pub(crate) stdout: String,
+    #[prost(string, tag = "4")]
+    pub(crate) stderr: String,
+    #[prost(bool, tag = "5")]
+    pub(crate) terminal: bool,
+    /// The OCI process, as JSON.
+    #[prost(message, optional, tag = "6")]
+    pub(crate) spec: Option<Any>,
+    #[prost(string, tag = "7")]
+    pub(crate) exec_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StartExecRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) container_id: String,
+    #[prost(string, tag = "2")]
+    pub(crate) exec_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StartExecResponse {
+    #[prost(uint32, tag = "1")]
+    pub(crate) pid: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct CloseRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) container_id: String,
+    #[prost(string, tag = "2")]
+    pub(crate) exec_id: String,
+    #[prost(bool, tag = "3")]
+    pub(crate) stdin: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ResizeRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) container_id: String,
+    #[prost(string, tag = "2")]
+    pub(crate) exec_id: String,
+    #[prost(uint32, tag = "3")]
+    pub(crate) width: u32,
+    #[prost(uint32, tag = "4")]
+    pub(crate) height: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct DeleteExecRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) container_id: String,
+    #[prost(string, tag = "2")]
+    pub(crate) exec_id: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -36,5 +36,6 @@ mod sys;
 
 pub(crate) use container::signal::number as signal_number;
 pub use runtime::{Adopted, EmbeddedConfig, EmbeddedRuntime};
+pub(crate) use shim::kill_tree;
 pub use shim::shim_main;
 pub(crate) use sys::errno_text;

@@ -68,13 +68,18 @@ impl Exec {
 
     /// Kills the command and what it started.
     pub(super) fn kill(&self) {
-        for pid in descendants(self.pid) {
-            let _ = sys::kill(pid, libc::SIGKILL);
-        }
-        // It leads its own session: whatever stayed in its group goes with it.
-        let _ = sys::kill(-self.pid, libc::SIGKILL);
-        let _ = sys::kill(self.pid, libc::SIGKILL);
+        kill_tree(self.pid);
     }
+}
+
+/// Kills a process that leads its own session, and what it started.
+pub(crate) fn kill_tree(pid: i32) {
+    for child in descendants(pid) {
+        let _ = sys::kill(child, libc::SIGKILL);
+    }
+    // Whatever stayed in its group goes with it.
+    let _ = sys::kill(-pid, libc::SIGKILL);
+    let _ = sys::kill(pid, libc::SIGKILL);
 }
 
 fn become_command(container: &Container, command: &[String], streams: Streams, fds: &[OwnedFd]) -> Fault {

@@ -36,6 +36,8 @@ mod log;
 mod pause;
 mod server;
 
+pub(crate) use exec::kill_tree;
+
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 
