@@ -24,16 +24,20 @@ use tonic_prost::ProstCodec;
 use self::containerd::{Containerd, IMAGE};
 use self::wire::{
     CONTAINER_EXITED, ContainerConfig, ContainerMetadata, ContainerStatusRequest, CreateContainerRequest,
-    ExecSyncRequest, ImageSpec, ImageStatusRequest, LinuxPodSandboxConfig, LinuxSandboxSecurityContext,
-    NAMESPACE_CONTAINER, NAMESPACE_NODE, NamespaceOption, PodSandboxConfig, PodSandboxMetadata,
-    RemoveContainerRequest, RemovePodSandboxRequest, Rpc, RunPodSandboxRequest, StartContainerRequest,
-    StopContainerRequest, StopPodSandboxRequest,
+    ExecSyncRequest, ImageSpec, ImageStatusRequest, LinuxContainerConfig, LinuxContainerSecurityContext,
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NAMESPACE_CONTAINER, NAMESPACE_NODE, NAMESPACE_POD,
+    NamespaceOption, PodSandboxConfig, PodSandboxMetadata, RemoveContainerRequest, RemovePodSandboxRequest,
+    Rpc, RunPodSandboxRequest, SecurityProfile, StartContainerRequest, StopContainerRequest,
+    StopPodSandboxRequest,
 };
 
 /// How often a container is asked after: the least that costs containerd nothing to speak of.
 const POLL: Duration = Duration::from_millis(2);
 
 const GRACE_SECONDS: i64 = 30;
+
+const NAMESPACES: NamespaceOption =
+    NamespaceOption { network: NAMESPACE_NODE, pid: NAMESPACE_CONTAINER, ipc: NAMESPACE_POD };
 
 /// The sidecar of scripts/bench-run.py.
 const SIDECAR: &str = "trap 'exit 0' TERM; touch /tmp/up; while :; do sleep 3600 & wait $!; done";
@@ -147,8 +151,11 @@ impl Bare {
     }
 
     async fn sandbox(&self, name: &str, dir: &Path) -> Pod {
-        let options = NamespaceOption { network: NAMESPACE_NODE, pid: NAMESPACE_CONTAINER, ipc: 0 };
-        let security = LinuxSandboxSecurityContext { namespace_options: Some(options), ..Default::default() };
+        let security = LinuxSandboxSecurityContext {
+            namespace_options: Some(NAMESPACES),
+            seccomp: Some(SecurityProfile::default()),
+            ..Default::default()
+        };
         let config = PodSandboxConfig {
             metadata: Some(PodSandboxMetadata {
                 name: name.to_owned(),
@@ -173,6 +180,15 @@ impl Bare {
             image,
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             log_path: format!("{}-{name}.log", pod.id),
+            // The same filter as in a pod: making it is a part of starting.
+            linux: Some(LinuxContainerConfig {
+                security_context: Some(LinuxContainerSecurityContext {
+                    namespace_options: Some(NAMESPACES),
+                    seccomp: Some(SecurityProfile::default()),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
             ..Default::default()
         };
         let request = CreateContainerRequest {

@@ -16,8 +16,9 @@ use super::native;
 use super::wire::{CONTAINER_EXITED, CONTAINER_UNKNOWN, ContainerStatus, StopContainerRequest};
 use crate::{ContainerId, Exit, RuntimeError};
 
-/// How often something is asked for that must come at any moment.
-const SOON_MIN: Duration = Duration::from_millis(5);
+/// How often something is asked for that must come at any moment: what CRI says follows an exit by tens of milliseconds,
+/// and pauses that grow by a half are over soon after it.
+const SOON_MIN: Duration = Duration::from_millis(2);
 const SOON_MAX: Duration = Duration::from_millis(40);
 /// A hint that nothing came of in this time was none.
 const SOON_FOR: Duration = Duration::from_secs(5);
@@ -63,7 +64,7 @@ impl Inner {
             let stopping = slot.stops.load(Ordering::Relaxed) > 0;
             let pause = match hinted {
                 Some(at) if at.elapsed() < SOON_FOR => {
-                    soon = (soon * 2).min(SOON_MAX);
+                    soon = (soon * 3 / 2).min(SOON_MAX);
                     soon
                 }
                 _ => pace(begun.elapsed(), self.hints.are_alive(), stopping),
