@@ -278,7 +278,8 @@ async fn a_lost_sandbox_is_made_again_unless_something_ran_that_must_not_run_twi
     for (policy, code, sandboxes) in [("OnFailure", None, 2), ("Never", Some(137), 1)] {
         let runtime = FakeRuntime::new([
             ("init", Script::job(10, 0)),
-            ("main", Script { refusals: vec![refusal], ..Script::job(10, 0) }),
+            // Refused ahead of its time, and at it.
+            ("main", Script { refusals: vec![refusal; 2], ..Script::job(10, 0) }),
         ]);
         let running = Running::start(
             &runtime,

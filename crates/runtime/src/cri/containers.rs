@@ -145,10 +145,8 @@ impl Inner {
             }
             if fault.is_unclear() && retry.pause().await {
                 for made in self.containers_of(&spec.id).await.map_err(failed)? {
-                    if made.state == CONTAINER_CREATED {
-                        return Ok(made.id);
-                    }
-                    // Half made.
+                    // Even one that looks whole: containerd goes on for a while after its caller is gone, and may have
+                    // asked in vain for the sandbox's process, whose namespaces the container is to join.
                     pod.note(&made.id);
                     self.settle(RemoveContainerRequest { container_id: made.id }).await.map_err(failed)?;
                 }
