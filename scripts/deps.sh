@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests use and the machine lacks: a static busybox for the containers' root file system, a registry
 # and skopeo for the image tests, containerd, runc and network plugins for the tests of the CRI runtime (they start
-# their own), chromium (some 110 MB to fetch) and a font for the pictures; OUTRIGGER_NO_BROWSER=1 leaves the last two out, and the pictures unchecked.
+# their own), chromium (some 110 MB to fetch) and a font for the pictures; OUTRIGGER_NO_BROWSER=1 leaves the last two
+# out, and the pictures unchecked.
 set -euo pipefail
 packages=()
 need() { command -v "$1" >/dev/null || packages+=("$2"); }
