@@ -130,6 +130,7 @@ impl FakeRuntime {
             if exit.is_some() {
                 return false;
             }
+            self.note("exit", &made.name);
             if let Some(file) = &made.message_file {
                 std::fs::write(file, made.script.message).unwrap();
             }

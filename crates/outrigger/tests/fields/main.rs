@@ -13,16 +13,11 @@ mod rootfs;
 mod run;
 mod security;
 mod server;
+#[path = "../workloads/trials.rs"]
+mod trials;
 mod volumes;
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
-
-/// They mostly wait, so more of them than cores run side by side.
-const AT_A_TIME: usize = 6;
 
 /// What scripts compare with.
 const LIB: &str = r#"is() { [ "$2" = "$3" ] || { echo "WRONG $1: <$2> instead of <$3>"; exit 9; }; }
@@ -32,30 +27,8 @@ fn main() {
     if server::asked_for() {
         return;
     }
-    let mut args = Arguments::from_args();
-    args.test_threads = Some(args.test_threads.unwrap_or(AT_A_TIME));
-    let work = tempfile::Builder::new().prefix("outrigger-fields-").tempdir().expect("a temporary directory");
-    // Containers that are not root look into it.
-    std::fs::set_permissions(work.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("a mode");
-    let rootfs = rootfs::make(&work.path().join("rootfs"));
-    let bench = Arc::new(run::Bench {
-        binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
-        image: format!("rootfs:{}", rootfs.display()),
-        work: work.path().to_owned(),
-    });
     let all = [dumped::ALL, faults::ALL, life::ALL, network::ALL, probes::ALL, security::ALL, volumes::ALL];
-    let trials = all.concat().into_iter().map(|(name, test)| {
-        let bench = Arc::clone(&bench);
-        Trial::test(name, move || {
-            test(&bench, name);
-            Ok(())
-        })
-    });
-    let conclusion = libtest_mimic::run(&args, trials.collect());
-    drop(bench);
-    drop(work);
-    conclusion.exit();
+    trials::run("fields", all.concat());
 }
 
 /// A pod that runs once.

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use outrigger_runtime::{AttachRequest, ExecRequest, Runtime as _, RuntimeError, WindowSize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
-use crate::support::{DEADLINE, Pod, eventually};
+use crate::streams::{self, attach};
+use crate::support::{DEADLINE, Pod};
 
 crate::trials![
     code_and_output_come_back,
@@ -165,38 +166,13 @@ async fn many_at_once() {
     for call in calls {
         call.await.unwrap();
     }
-    eventually("no commands are left", || true).await;
     pod.finish().await;
-}
-
-fn attach(script: &str, stdin: bool, terminal: Option<WindowSize>) -> AttachRequest {
-    AttachRequest { command: ["sh", "-c", script].map(str::to_owned).to_vec(), stdin, terminal }
 }
 
 async fn streams_are_handed_over() {
     let pod = Pod::new().await;
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
-    let request = attach("echo ready >&2; tee /tmp/copy; exit 5", true, None);
-    let mut attached = pod.runtime.attach(&id, request).await.unwrap();
-    let (mut stdin, mut stderr) = (attached.stdin.unwrap(), BufReader::new(attached.stderr.unwrap()));
-    let mut line = String::new();
-    stderr.read_line(&mut line).await.unwrap();
-    assert_eq!(line, "ready\n");
-    let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
-    let copy = sent.clone();
-    let writer = tokio::spawn(async move {
-        stdin.write_all(&copy).await.unwrap();
-        // Dropped here: the end.
-    });
-    let mut received = Vec::new();
-    attached.stdout.read_to_end(&mut received).await.unwrap();
-    writer.await.unwrap();
-    assert!(received == sent, "{} bytes of {}", received.len(), sent.len());
-    assert_eq!(attached.done.await.unwrap(), 5);
-    // Without input there is nothing to read, and without a reader nothing to wait for.
-    let attached = pod.runtime.attach(&id, attach("cat; exit 6", false, None)).await.unwrap();
-    assert!(attached.stdin.is_none());
-    assert_eq!(attached.done.await.unwrap(), 6);
+    streams::are_handed_over(&*pod.runtime, &id).await;
     pod.finish().await;
 }
 
@@ -206,9 +182,10 @@ async fn a_terminal_is_the_container_s_own() {
     spec.identity.run_as_user = Some(33);
     let id = pod.start(spec).await.unwrap();
     let size = WindowSize { columns: 91, rows: 17 };
-    // A signal breaks a `read` off; only the end of the input ends the loop.
-    let script = "trap 'stty size' WINCH; stty size; tty; echo to $TERM >/dev/tty; id -u; \
-        echo to $(tty) > $(tty); while read line || [ $? -gt 128 ]; do echo got $line; done";
+    // A signal would break a `read` off, which looks like the end of the input: it is waited for first.
+    let script = "trap 'stty size; resized=1' WINCH; stty size; tty; echo to $TERM >/dev/tty; id -u; \
+        echo to $(tty) > $(tty); while [ -z \"$resized\" ]; do sleep 0.05; done; \
+        while read line; do echo got $line; done";
     let mut attached = pod.runtime.attach(&id, attach(script, true, Some(size))).await.unwrap();
     assert!(attached.stderr.is_none());
     let mut lines = BufReader::new(attached.stdout).lines();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use outrigger_runtime::{Mount, Propagation, Runtime as _, RuntimeError};
 
-use crate::support::{Pod, log_text, rootfs};
+use crate::support::{DEADLINE, Pod, log_text, rootfs};
 
 crate::trials![
     the_image_is_not_written_to,
@@ -361,7 +361,8 @@ async fn stdin_is_null_or_kept_open() {
     let log = spec.log_path.clone();
     let id = pod.start(spec).await.unwrap();
     pod.saw(&log, "reading").await;
-    assert_eq!(pod.exec(&id, "ps -o args | grep -c ^cat").await.output, b"1\n");
+    let reads = async { while pod.exec(&id, "ps -o args | grep -c ^cat").await.output != b"1\n" {} };
+    tokio::time::timeout(DEADLINE, reads).await.expect("it reads");
     pod.runtime.kill(&id).await.unwrap();
     pod.wait(&id).await;
     assert_eq!(log_text(&log), "reading\n");

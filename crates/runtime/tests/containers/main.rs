@@ -11,6 +11,8 @@ mod lifecycle;
 mod limits;
 mod machines;
 mod pods;
+#[path = "../streams/mod.rs"]
+mod streams;
 
 use std::process::ExitCode;
 

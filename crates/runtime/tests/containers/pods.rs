@@ -110,7 +110,7 @@ async fn shared_memory_is_shared() {
 async fn loopback_is_up() {
     let pod = Pod::new().await;
     let script = "ip -o addr show lo | grep -c 127.0.0.1; ip -o link | grep -c .; (echo hi | nc -l -p 8080 &) ; \
-                  while ! nc 127.0.0.1 8080; do sleep 0.01; done";
+                  while ! nc 127.0.0.1 8080 2>/dev/null; do sleep 0.01; done";
     assert_eq!(pod.output(pod.script(script)).await, "1\n1\nhi\n");
     pod.finish().await;
 }

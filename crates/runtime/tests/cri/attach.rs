@@ -4,6 +4,7 @@ use outrigger_runtime::{AttachRequest, ContainerId, Runtime as _, RuntimeError, 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::time::Instant;
 
+use crate::streams::{self, attach};
 use crate::support::{DEADLINE, Pod};
 
 crate::trials![
@@ -15,33 +16,10 @@ crate::trials![
 
 const SIZE: WindowSize = WindowSize { columns: 91, rows: 17 };
 
-fn attach(script: &str, stdin: bool, terminal: Option<WindowSize>) -> AttachRequest {
-    AttachRequest { command: ["sh", "-c", script].map(str::to_owned).to_vec(), stdin, terminal }
-}
-
 async fn streams_are_handed_over() {
     let pod = Pod::new().await;
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
-    let request = attach("echo ready >&2; cat; exit 5", true, None);
-    let mut attached = pod.runtime.attach(&id, request).await.unwrap();
-    let (mut stdin, mut stderr) = (attached.stdin.unwrap(), BufReader::new(attached.stderr.unwrap()));
-    let mut line = String::new();
-    stderr.read_line(&mut line).await.unwrap();
-    assert_eq!(line, "ready\n");
-    let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
-    let copy = sent.clone();
-    let writer = tokio::spawn(async move {
-        stdin.write_all(&copy).await.unwrap();
-        // Dropped here: the end.
-    });
-    let mut received = Vec::new();
-    attached.stdout.read_to_end(&mut received).await.unwrap();
-    writer.await.unwrap();
-    assert!(received == sent, "{} bytes of {}", received.len(), sent.len());
-    assert_eq!(attached.done.await.unwrap(), 5);
-    let attached = pod.runtime.attach(&id, attach("cat; exit 6", false, None)).await.unwrap();
-    assert!(attached.stdin.is_none());
-    assert_eq!(attached.done.await.unwrap(), 6);
+    streams::are_handed_over(&*pod.runtime, &id).await;
     pod.finish().await;
 }
 

@@ -138,6 +138,16 @@ async fn tells_nothing(runtime: &CriRuntime) -> bool {
     runtime.lacks().await.iter().any(|lack| lack.contains("does not tell when containers end"))
 }
 
+/// A container of a runtime that tells nothing is asked after, neither too often nor too seldom.
+async fn is_asked_after(pod: &Pod, relay: &Relay) {
+    let id = pod.start(pod.script("sleep 3; exit 4")).await.expect("start");
+    let before = relay.count("ContainerStatus");
+    assert_eq!(pod.wait(&id).await.code, 4);
+    let asked = relay.count("ContainerStatus") - before;
+    // Every 20 ms at first, every 150 ms in the end.
+    assert!((5..=100).contains(&asked), "asked {asked} times");
+}
+
 async fn without_events_containers_are_asked_after() {
     let (_dir, relay) = relay();
     relay.always("Version", Rule::Rename);
@@ -146,12 +156,7 @@ async fn without_events_containers_are_asked_after() {
     // containerd 1.6 does not know of CRI's events.
     eventually("events are asked for", || relay.count("GetContainerEvents") > 0).await;
     assert!(tells_nothing(&pod.runtime).await);
-    let id = pod.start(pod.script("sleep 3; exit 4")).await.expect("start");
-    let before = relay.count("ContainerStatus");
-    assert_eq!(pod.wait(&id).await.code, 4);
-    let asked = relay.count("ContainerStatus") - before;
-    // Every 20 ms at first, every 150 ms in the end.
-    assert!((5..=100).contains(&asked), "asked {asked} times");
+    is_asked_after(&pod, &relay).await;
     assert_eq!((relay.count("GetContainerEvents"), relay.count("Subscribe")), (1, 0));
     let spec = pod.script("trap 'exit 8' TERM; echo up; while :; do sleep 0.05; done");
     let log = spec.log_path.clone();
@@ -170,11 +175,7 @@ async fn events_that_are_switched_off_are_not_begged_for() {
     relay.always("GetContainerEvents", Rule::End);
     let pod = Pod::on(connect(relay.endpoint(), limits()).await, |_| {}).await;
     assert!(tells_nothing(&pod.runtime).await);
-    let id = pod.start(pod.script("sleep 3; exit 4")).await.expect("start");
-    let before = relay.count("ContainerStatus");
-    assert_eq!(pod.wait(&id).await.code, 4);
-    let asked = relay.count("ContainerStatus") - before;
-    assert!((5..=100).contains(&asked), "asked {asked} times");
+    is_asked_after(&pod, &relay).await;
     let begged = relay.count("GetContainerEvents");
     assert!(begged <= 8, "begged {begged} times");
     pod.finish().await;

@@ -10,6 +10,8 @@ mod pods;
 mod proxy;
 mod pulls;
 mod relay;
+#[path = "../streams/mod.rs"]
+mod streams;
 mod support;
 
 use std::process::ExitCode;

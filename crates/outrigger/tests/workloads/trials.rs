@@ -1,0 +1,40 @@
+//! The tests of a program, run side by side.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Trial};
+
+use crate::rootfs;
+use crate::run::{Bench, Test};
+
+/// They mostly wait, so more of them than cores run side by side.
+const AT_A_TIME: usize = 6;
+
+/// Runs tests, each with a directory of its own below one that is called after `name`, and ends the program.
+pub(crate) fn run(name: &str, tests: Vec<(&'static str, Test)>) -> ! {
+    let mut args = Arguments::from_args();
+    args.test_threads = Some(args.test_threads.unwrap_or(AT_A_TIME));
+    let work = tempfile::Builder::new().prefix(&format!("outrigger-{name}-")).tempdir().expect("a directory");
+    // Containers that are not root look into it.
+    fs::set_permissions(work.path(), PermissionsExt::from_mode(0o755)).expect("a mode");
+    let rootfs = rootfs::make(&work.path().join("rootfs"));
+    let bench = Arc::new(Bench {
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
+        image: format!("rootfs:{}", rootfs.display()),
+        work: work.path().to_owned(),
+    });
+    let trials = tests.into_iter().map(|(name, test)| {
+        let bench = Arc::clone(&bench);
+        Trial::test(name, move || {
+            test(&bench, name);
+            Ok(())
+        })
+    });
+    let conclusion = libtest_mimic::run(&args, trials.collect());
+    drop(bench);
+    drop(work);
+    conclusion.exit();
+}
