@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 
-use super::root::{Root, attach, clone_mount, new_filesystem};
+use super::root::{Root, attach, clone_mount, clone_mount_fd, new_filesystem};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::sys;
 
@@ -67,8 +67,44 @@ pub(super) fn mount_dev(root: &Root, shm: &Path, all_devices: bool) -> Result<Ow
     rustix::fs::openat(&dev, "null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).creating(what)
 }
 
+/// Makes a node. In a user namespace the kernel refuses that, and the host's own node is mounted there instead.
 fn make_node(dir: BorrowedFd<'_>, name: &Path, mode: u32, device: u64) -> io::Result<()> {
-    sys::mknodat(dir, name, mode, device)
+    match sys::mknodat(dir, name, mode, device) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            bind_node(dir, name, host_node(name, mode, device)?.as_fd())
+        }
+        result => result,
+    }
+}
+
+/// The host's node `name` below /dev as a mount of its own, not mounted anywhere yet. It must be of the kind `mode`
+/// says and have the number `device`: whatever else is there is not what the container was meant to get.
+pub(super) fn host_node(name: &Path, mode: u32, device: u64) -> io::Result<OwnedFd> {
+    host_node_in(Path::new("/dev"), name, mode, device)
+}
+
+fn host_node_in(base: &Path, name: &Path, mode: u32, device: u64) -> io::Result<OwnedFd> {
+    let path = base.join(name);
+    let node = rustix::fs::open(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&node)?;
+    let wanted = FileType::from_raw_mode(mode);
+    if FileType::from_raw_mode(stat.st_mode) != wanted || stat.st_rdev != device {
+        let (major, minor) = (libc::major(device), libc::minor(device));
+        return Err(io::Error::other(format!("{} is not the device {major}:{minor}", path.display())));
+    }
+    clone_mount_fd(node.as_fd())
+}
+
+/// Mounts what [`host_node`] opened at `name` in `dir`, over an empty file.
+pub(super) fn bind_node(dir: BorrowedFd<'_>, name: &Path, node: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    drop(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o600))?);
+    let target =
+        rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    attach(node, target.as_fd()).inspect_err(|_| {
+        // An empty file under a device's name would be worse than nothing.
+        let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
+    })
 }
 
 /// Device nodes of the host, relative to /dev, without those a container has its own of.
@@ -92,4 +128,59 @@ fn host_devices(base: &Path) -> Vec<(PathBuf, u32, u64)> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn only_the_very_device_is_taken_from_the_host() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        symlink("/dev/null", dir.path().join("link")).unwrap();
+        let (mode, null) = (libc::S_IFCHR | 0o666, libc::makedev(1, 3));
+        for (base, name, mode, device) in [
+            (dir.path(), "file", mode, null),
+            (dir.path(), "link", mode, null),
+            (dir.path(), "missing", mode, null),
+            (Path::new("/dev"), "null", mode, libc::makedev(1, 5)),
+            (Path::new("/dev"), "null", libc::S_IFBLK | 0o666, null),
+        ] {
+            assert!(host_node_in(base, Path::new(name), mode, device).is_err(), "{}/{name}", base.display());
+        }
+    }
+
+    /// What a container in a user namespace gets: nodes of the host, mounted, that can be read and written.
+    #[test]
+    fn nodes_of_the_host_are_mounted_where_they_cannot_be_made() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        std::thread::spawn(|| {
+            sys::unshare(libc::CLONE_NEWNS).unwrap();
+            let dir = new_filesystem("tmpfs", &[], MountAttrFlags::MOUNT_ATTR_NODEV).unwrap();
+            let place = tempfile::tempdir().unwrap();
+            let target = crate::embedded::layout::open_dir(place.path()).unwrap();
+            rustix::mount::mount_change(
+                "/",
+                rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC,
+            )
+            .unwrap();
+            attach(dir.as_fd(), target.as_fd()).unwrap();
+            for (name, major, minor) in NODES {
+                let mode = libc::S_IFCHR | 0o666;
+                let node = host_node(Path::new(name), mode, libc::makedev(major, minor)).unwrap();
+                bind_node(dir.as_fd(), Path::new(name), node.as_fd()).unwrap();
+                let taken = host_node(Path::new(name), mode, libc::makedev(major, minor)).unwrap();
+                assert!(bind_node(dir.as_fd(), Path::new(name), taken.as_fd()).is_err(), "{name} is there");
+            }
+            fs::write(place.path().join("null"), "x").unwrap();
+            assert_eq!(fs::read(place.path().join("null")).unwrap(), b"");
+            rustix::mount::unmount(place.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+        })
+        .join()
+        .unwrap();
+    }
 }
