@@ -176,7 +176,12 @@ impl Runtime for FakeRuntime {
     async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         self.note("sandbox", &spec.pod_name);
         std::fs::create_dir_all(&spec.pod_dir).unwrap();
-        Ok(Sandbox { id: spec.id, ips: vec!["10.0.0.7".parse().unwrap()], netns: None })
+        Ok(Sandbox {
+            id: spec.id,
+            ips: vec!["10.0.0.7".parse().unwrap()],
+            netns: None,
+            nameservers: Vec::new(),
+        })
     }
 
     async fn remove_sandbox(&self, _: &SandboxId) -> Result<(), RuntimeError> {

@@ -160,7 +160,7 @@ impl PodContext {
             state_dir: &self.options.state_dir,
         })?;
         let host_network = self.network == NetworkMode::Host;
-        let files = PodFiles::write(&self.dir.join("etc"), &self.pod, host_network, &sandbox.ips)
+        let files = PodFiles::write(&self.dir.join("etc"), &self.pod, host_network, &sandbox)
             .map_err(|e| format!("cannot write the pod's files below {}: {e}", self.dir.display()))?;
         Ok(Ground { reach: Reach::of(&sandbox), sandbox, volumes, files })
     }

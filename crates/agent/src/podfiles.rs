@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
-use outrigger_runtime::Mount;
+use outrigger_runtime::{Mount, Sandbox};
 
 /// What a resolver of the GNU C library takes.
 const NAMESERVERS_MAX: usize = 3;
@@ -22,16 +22,24 @@ pub(crate) struct PodFiles {
 
 impl PodFiles {
     /// Writes the files into `dir`.
-    pub(crate) fn write(dir: &Path, pod: &Pod, host_network: bool, ips: &[IpAddr]) -> io::Result<PodFiles> {
+    pub(crate) fn write(
+        dir: &Path,
+        pod: &Pod,
+        host_network: bool,
+        sandbox: &Sandbox,
+    ) -> io::Result<PodFiles> {
         let default = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&default);
         let hosts = match host_network {
             true => with_aliases(fs::read_to_string("/etc/hosts").unwrap_or_default(), spec),
-            false => with_aliases(hosts(pod, spec, ips), spec),
+            false => with_aliases(hosts(pod, spec, &sandbox.ips), spec),
         };
+        let mut host = HostResolver::read();
+        if !host_network && !sandbox.nameservers.is_empty() {
+            host.nameservers = sandbox.nameservers.iter().map(IpAddr::to_string).collect();
+        }
         fs::create_dir_all(dir)?;
-        let mut files =
-            vec![("hosts", hosts), ("resolv.conf", resolver(spec, host_network, &HostResolver::read()))];
+        let mut files = vec![("hosts", hosts), ("resolv.conf", resolver(spec, host_network, &host))];
         if !host_network {
             files.push(("hostname", format!("{}\n", hostname(pod))));
         }
@@ -236,7 +244,15 @@ mod tests {
     fn hosts_know_the_pod_and_its_aliases() {
         let dir = tempfile::tempdir().unwrap();
         let pod = pod(json!({"subdomain": "s", "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["a", "b"]}]}));
-        let files = PodFiles::write(dir.path(), &pod, false, &["10.89.0.5".parse().unwrap()]).unwrap();
+        let sandbox = Sandbox {
+            id: outrigger_runtime::SandboxId("s".into()),
+            ips: vec!["10.89.0.5".parse().unwrap()],
+            netns: None,
+            nameservers: vec!["10.0.2.3".parse().unwrap()],
+        };
+        let files = PodFiles::write(dir.path(), &pod, false, &sandbox).unwrap();
+        let resolver = fs::read_to_string(dir.path().join("resolv.conf")).unwrap();
+        assert!(resolver.starts_with("nameserver 10.0.2.3\n"), "{resolver}");
         let hosts = fs::read_to_string(dir.path().join("hosts")).unwrap();
         assert!(hosts.contains("127.0.0.1\tlocalhost\n"));
         assert!(hosts.contains("10.89.0.5\tweb-0.s.ns.svc.cluster.local\tweb-0\n"), "{hosts}");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use outrigger_runtime::doctor::{Finding, Level, examine};
+use outrigger_runtime::embedded::rootless;
 use serde_json::json;
 
 use crate::outcome::{Failure, Outcome};
@@ -14,7 +15,8 @@ use crate::terminal::{self, DIM, paint};
 #[command(after_help = "\
 Examples:
   outrigger doctor
-  sudo outrigger doctor --state-dir /srv/outrigger
+  sudo outrigger doctor                      what root can do here
+  outrigger doctor --state-dir /srv/outrigger
   outrigger doctor -o json
 
 Everything is found out by trying, in namespaces that are gone afterwards.
@@ -22,8 +24,8 @@ Everything is found out by trying, in namespaces that are gone afterwards.
 Exit codes: 0 pods run here, 1 something that `outrigger run` needs is missing.")]
 pub(crate) struct Args {
     /// Where images, pods and claims would be kept.
-    #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR", default_value = crate::run::STATE_DIR)]
-    state_dir: PathBuf,
+    #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR")]
+    state_dir: Option<PathBuf>,
     /// How to show what was found.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
@@ -38,8 +40,13 @@ enum Output {
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+    // Refused, it shows in what is found.
+    if !rootless::has_powers() && rootless::why_not().is_none() {
+        let _ = rootless::enter(|_| {});
+    }
+    let state_dir = crate::run::given_or_default(args.state_dir.as_deref())?;
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let findings = executor.block_on(examine(&args.state_dir));
+    let findings = executor.block_on(examine(&state_dir));
     let fit = findings.iter().all(|f| f.level != Level::Fail);
     match args.output {
         Output::Json => {
@@ -63,7 +70,7 @@ fn text(findings: &[Finding], fit: bool) -> String {
         };
         let means = paint(DIM, &format!("{:width$}  {}", "", f.means));
         out.push_str(&format!("{}  {:<width$}  {}\n      {means}\n", paint(style, word), f.check, f.found));
-        if let Some(remedy) = f.remedy {
+        if let Some(remedy) = &f.remedy {
             out.push_str(&format!("      {:width$}  what to do: {remedy}\n", ""));
         }
     }

@@ -15,15 +15,12 @@ use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Severity, plan};
 use outrigger_manifest::{Diagnostic, Manifest, SourceFile, Span, Workload, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::doctor;
-use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
+use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, rootless};
 use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy, Runtime, RuntimeError};
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{self, Failure};
 use crate::{terminal, timeline};
-
-/// Where state is kept unless the user says otherwise.
-pub(crate) const STATE_DIR: &str = "/var/lib/outrigger";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -49,9 +46,9 @@ pub(crate) struct Args {
     /// Where the container runtime listens, with --runtime cri; found in the usual places unless given.
     #[arg(long, value_name = "unix:///PATH")]
     cri_endpoint: Option<String>,
-    /// Where images, pods and claims are kept.
-    #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR", default_value = STATE_DIR)]
-    state_dir: PathBuf,
+    /// Where images, pods and claims are kept [default: /var/lib/outrigger, or $XDG_DATA_HOME/outrigger without root]
+    #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR")]
+    state_dir: Option<PathBuf>,
     /// Write events here as they happen, as JSON Lines; docs/trace.md describes them.
     #[arg(long, value_name = "PATH")]
     events: Option<PathBuf>,
@@ -149,6 +146,18 @@ fn published(text: &str) -> Result<PublishedPort, String> {
 
 /// Runs pods; the exit code is theirs.
 pub(crate) fn main(mut args: Args) -> ExitCode {
+    if args.runtime == RuntimeArg::Embedded {
+        // Before anything is read or written: for an ordinary user the program starts again.
+        let quiet = args.quiet;
+        let note = |text: &str| {
+            if !quiet {
+                terminal::note(text);
+            }
+        };
+        if let Err(refused) = rootless::enter(note) {
+            return outcome::exit_code(Err(Failure::Own(refused.into())));
+        }
+    }
     let keeps_events = args.events.is_some();
     let recording = args.timeline.take().map(|target| timeline::Recording::new(target, &mut args.events));
     let picture = recording.as_ref().map(|recording| recording.path().to_owned());
@@ -176,14 +185,10 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
     if args.cri_endpoint.is_some() && args.runtime != RuntimeArg::Cri {
         return Err(Failure::Input(anyhow!("--cri-endpoint needs --runtime cri")));
     }
-    if args.runtime == RuntimeArg::Embedded {
-        // Before anything else: nobody should look for another state directory when it takes root.
-        EmbeddedRuntime::may_run().map_err(|e| Failure::Own(e.into()))?;
-        if !args.quiet {
-            terminal::eprint(&render(&idle_limits(&work), &work.sources, true));
-        }
+    if args.runtime == RuntimeArg::Embedded && !args.quiet {
+        terminal::eprint(&render(&idle_limits(&work), &work.sources, true));
     }
-    let state_dir = state_dir(&args.state_dir)?;
+    let state_dir = state_dir(args.state_dir.as_deref())?;
     let options = RunOptions {
         state_dir: state_dir.clone(),
         run_id: run_id(),
@@ -370,7 +375,7 @@ fn idle_limits(work: &Work) -> Vec<Diagnostic> {
     let warning = |(name, span): (String, Span)| {
         let text = format!("the limits of `{name}` do not apply on this machine (cgroups {})", cgroups.found);
         let warning = Diagnostic::warning(span, text);
-        match cgroups.remedy {
+        match cgroups.remedy.clone() {
             Some(remedy) => warning.hint(remedy),
             None => warning,
         }
@@ -378,9 +383,19 @@ fn idle_limits(work: &Work) -> Vec<Diagnostic> {
     limited.into_iter().map(warning).collect()
 }
 
+/// The state directory that is meant.
+pub(crate) fn given_or_default(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    given.map(Path::to_owned).or_else(rootless::default_state_dir).ok_or_else(|| {
+        Failure::Input(anyhow!(
+            "neither XDG_DATA_HOME nor HOME says where to keep state; choose a --state-dir"
+        ))
+    })
+}
+
 /// The state directory, made if missing, without symbolic links.
-fn state_dir(path: &Path) -> Result<PathBuf, Failure> {
-    fs::create_dir_all(path)
+fn state_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let path = given_or_default(given)?;
+    fs::create_dir_all(&path)
         .and_then(|()| path.canonicalize())
         .with_context(|| format!("cannot use {} for state; choose another with --state-dir", path.display()))
         .map_err(Failure::Own)

@@ -3,6 +3,7 @@
 //! Everything that is made for a try is made in namespaces of a thread that ends with it, or is removed at once: the
 //! machine is left as it was.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -14,7 +15,8 @@ use rustix::thread::UnshareFlags;
 use serde::Serialize;
 
 use crate::cri::{CriConfig, CriRuntime};
-use crate::embedded::errno_text;
+use crate::embedded::rootless::{self, find_program, standing};
+use crate::embedded::{Hierarchies, errno_text};
 
 /// The oldest kernel that has all the calls the embedded runtime makes (mount_setattr came last).
 const KERNEL_MIN: (u32, u32) = (5, 12);
@@ -53,7 +55,7 @@ pub struct Finding {
     pub means: String,
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub remedy: Option<&'static str>,
+    pub remedy: Option<Cow<'static, str>>,
 }
 
 fn finding(check: &'static str, level: Level, found: impl Into<String>, means: impl Into<String>) -> Finding {
@@ -61,23 +63,29 @@ fn finding(check: &'static str, level: Level, found: impl Into<String>, means: i
 }
 
 impl Finding {
-    fn remedy(mut self, remedy: &'static str) -> Finding {
-        self.remedy = Some(remedy);
+    fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Finding {
+        self.remedy = Some(remedy.into());
         self
     }
 }
 
-/// Examines the machine. State would be kept in `state_dir`, which need not exist.
+/// Examines the machine. State would be kept in `state_dir`, which need not exist. For an ordinary user,
+/// [`rootless::enter`] comes first: what that user can have is found out from inside.
 pub async fn examine(state_dir: &Path) -> Vec<Finding> {
     let place = existing(state_dir);
     let mut all = vec![kernel(&rustix::system::uname().release().to_string_lossy()), root()];
+    if standing().is_rootless() {
+        all.push(ids());
+    }
     all.push(cgroups_here());
     all.push(overlay(&place));
     all.push(namespaces());
     all.push(seccomp());
-    all.push(user_namespaces());
-    all.push(network());
-    all.push(forwarding());
+    if standing().is_rootless() {
+        all.extend([network(), uplink()]);
+    } else {
+        all.extend([user_namespaces(), network(), forwarding()]);
+    }
     all.push(cri().await);
     all.push(disk(state_dir, &place));
     all
@@ -105,30 +113,89 @@ fn kernel(release: &str) -> Finding {
 }
 
 fn root() -> Finding {
-    let powers = rustix::thread::capabilities(None);
-    let may = powers.is_ok_and(|p| p.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN));
-    match rustix::process::geteuid() {
-        uid if uid.is_root() && may => {
-            finding("privileges", Level::Ok, "root", "may make namespaces, mounts and cgroups")
-        }
-        uid if uid.is_root() => finding(
+    let uid = rustix::process::geteuid();
+    match (rootless::has_powers(), standing().is_rootless()) {
+        (true, false) => finding("privileges", Level::Ok, "root", "may make namespaces, mounts and cgroups"),
+        (true, true) => finding(
+            "privileges",
+            Level::Ok,
+            format!("user {}, with a user namespace of its own", rootless::real_uid()),
+            "pods run without root; docs/rootless.md says what is different",
+        ),
+        (false, _) if uid.is_root() => finding(
             "privileges",
             Level::Fail,
             "root without CAP_SYS_ADMIN",
-            "namespaces, mounts and cgroups take that capability",
+            "namespaces, mounts and cgroups take that capability, or a user namespace, and neither is to be had",
         )
         .remedy("inside a container, make that a privileged one"),
-        uid => {
+        (false, _) => {
             let found = format!("user {}", uid.as_raw());
-            finding("privileges", Level::Fail, found, "namespaces, mounts and cgroups take root")
-                .remedy(AS_ROOT)
+            let why = rootless::why_not().unwrap_or_else(|| "user namespaces are refused".to_owned());
+            finding("privileges", Level::Fail, found, why).remedy(AS_ROOT)
         }
+    }
+}
+
+/// Which users there are for containers, without root.
+fn ids() -> Finding {
+    let count = standing().uids().count().min(standing().gids().count());
+    if !standing().has_one_id() {
+        let found = format!("{count} for containers, by /etc/subuid and /etc/subgid");
+        return finding("ids", Level::Ok, found, "containers run as any user their images have");
+    }
+    let missing = match rootless::ranges(rootless::real_uid()) {
+        Err(missing) => missing,
+        Ok(_) => {
+            "newuidmap refuses the ranges of /etc/subuid and /etc/subgid: it must belong to root and be \
+                  set-user-id (reinstall the package uidmap)"
+                .to_owned()
+        }
+    };
+    finding(
+        "ids",
+        Level::Warn,
+        "this user's own only",
+        "containers run as root only (which is this user), and all files of images are root's",
+    )
+    .remedy(missing)
+}
+
+/// What leads from pods to the world, without root.
+fn uplink() -> Finding {
+    match ["pasta", "slirp4netns"].into_iter().find(|name| find_program(name).is_some()) {
+        Some(name) => finding("way out", Level::Ok, name, "pods can reach beyond this machine"),
+        None => finding(
+            "way out",
+            Level::Warn,
+            "neither pasta nor slirp4netns is installed",
+            "pods reach each other, and nothing beyond",
+        )
+        .remedy("install the package passt (pasta) or slirp4netns, or run with --network host"),
     }
 }
 
 /// Whether limits of containers apply on this machine.
 pub fn cgroups_here() -> Finding {
+    if standing().is_rootless() {
+        return cgroups_of_user();
+    }
     cgroups(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+fn cgroups_of_user() -> Finding {
+    let (controllers, unified) = Hierarchies::delegated();
+    if !controllers.is_empty() {
+        let found = format!("{} handed over to this user", controllers.join(", "));
+        return finding("cgroups", Level::Ok, found, "limits of containers that these set apply");
+    }
+    finding("cgroups", Level::Warn, "not this user's", "limits of containers do not apply").remedy(match unified {
+        true => "start it with `systemd-run --user --scope -p Delegate=yes outrigger run ...`",
+        false => {
+            "run as root; or have root give this user a cgroup of each controller (version 1), or boot with cgroup \
+             version 2"
+        }
+    })
 }
 
 fn cgroups(mountinfo: &str) -> Finding {
@@ -217,8 +284,9 @@ fn try_overlay(dir: &Path) -> io::Result<()> {
     }
     fs::write(dir.join("lower/file"), "below")?;
     let options = format!(
-        "lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work",
-        dir.to_str().ok_or_else(|| io::Error::other("its path is not text"))?
+        "lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work{1}",
+        dir.to_str().ok_or_else(|| io::Error::other("its path is not text"))?,
+        if standing().is_rootless() { ",userxattr" } else { "" }
     );
     let options = std::ffi::CString::new(options)?;
     apart(UnshareFlags::NEWNS, || {

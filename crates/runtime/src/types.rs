@@ -200,6 +200,8 @@ pub struct Sandbox {
     pub ips: Vec<IpAddr>,
     /// The network namespace to open sockets in; `None` is the host's.
     pub netns: Option<PathBuf>,
+    /// Where its containers ask for names, instead of where the host does.
+    pub nameservers: Vec<IpAddr>,
 }
 
 /// CPU, memory and process limits. `None` is unlimited.

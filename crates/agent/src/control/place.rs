@@ -11,6 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use outrigger_runtime::embedded::rootless;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 /// Overrides the place.
@@ -37,12 +38,13 @@ impl Drop for Bound {
 
 /// Where the user's runs are, or would be.
 fn path() -> PathBuf {
-    let user = rustix::process::geteuid();
+    // A run without root is root of its own user namespace; those who ask are not in it.
+    let user = rootless::real_uid();
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     match variable(VARIABLE) {
         Some(path) => path,
         // Whatever the user's variables say that sudo has kept.
-        None if user.is_root() => PathBuf::from("/run/outrigger"),
+        None if user == 0 => PathBuf::from("/run/outrigger"),
         None => match variable("XDG_RUNTIME_DIR").filter(|dir| dir.is_absolute()) {
             Some(dir) => dir.join("outrigger"),
             None => PathBuf::from(format!("/tmp/outrigger-{user}")),

@@ -171,6 +171,7 @@ mod tests {
             id: outrigger_runtime::SandboxId("s".into()),
             ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
             netns: netns.map(PathBuf::from),
+            nameservers: Vec::new(),
         };
         assert_eq!(Reach::of(&sandbox(&["10.89.0.2"], Some("/n"))).ip.to_string(), "10.89.0.2");
         assert_eq!(Reach::of(&sandbox(&["192.168.1.1"], None)).ip.to_string(), "127.0.0.1");

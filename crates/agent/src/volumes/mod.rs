@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Volume as VolumeSpec, VolumeMount};
 use outrigger_manifest::Companions;
+use outrigger_runtime::embedded::rootless;
 use outrigger_runtime::{Mount, Propagation};
 
 use crate::expand::expand;
@@ -213,6 +214,17 @@ impl Source<'_> {
             return Ok(());
         };
         let group = u32::try_from(group).map_err(|_| format!("fsGroup {group} is out of range"))?;
+        let standing = rootless::standing();
+        if standing.is_rootless() && standing.has_one_id() {
+            // Everything belongs to the one group there is, and so do all processes.
+            return Ok(());
+        }
+        if !standing.gids().contains(group) {
+            return Err(format!(
+                "fsGroup {group} does not exist here: without root there are only {} groups, by /etc/subgid",
+                standing.gids().count()
+            ));
+        }
         let policy = context.and_then(|c| c.fs_group_change_policy.as_deref());
         ownership::give(path, group, read_only, policy == Some("OnRootMismatch"))
             .map_err(|e| format!("cannot give {} to group {group}: {e}", path.display()))

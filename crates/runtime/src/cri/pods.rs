@@ -55,7 +55,7 @@ impl Inner {
         };
         let pod = Arc::new(Pod { config, id: id.clone(), dir, made: Mutex::default() });
         self.pods().insert(spec.id.clone(), pod);
-        let mut sandbox = Sandbox { id: spec.id, ips: Vec::new(), netns: None };
+        let mut sandbox = Sandbox { id: spec.id, ips: Vec::new(), netns: None, nameservers: Vec::new() };
         if spec.network != NetworkMode::Host {
             let request = PodSandboxStatusRequest { pod_sandbox_id: id, verbose: true };
             let answer =

@@ -27,6 +27,7 @@ pub mod network;
 pub(crate) mod orphans;
 mod program;
 mod protocol;
+pub mod rootless;
 mod runtime;
 mod sandbox;
 mod seccomp;
@@ -34,6 +35,7 @@ mod shim;
 mod socket;
 mod sys;
 
+pub(crate) use cgroup::Hierarchies;
 pub(crate) use container::signal::number as signal_number;
 pub use runtime::{Adopted, EmbeddedConfig, EmbeddedRuntime};
 pub(crate) use shim::kill_tree;

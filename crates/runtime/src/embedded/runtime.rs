@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::thread::CapabilitySet;
+use tokio::sync::OnceCell;
 
 use super::cgroup::{self, Hierarchies};
 use super::container::signal;
 use super::fault::Fault;
 use super::images::ImageStore;
 use super::link::{Link, Phase, Remains};
-use super::network::{self, Forwarders};
+use super::network::{self, Forwarders, Uplink};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, Request, SandboxState, ShimConfig};
-use super::{layout, orphans, sandbox};
+use super::{layout, orphans, rootless, sandbox};
 use crate::{
     AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError,
-    ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
+    NetworkMode, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
 };
 
 /// How an [`EmbeddedRuntime`] is set up.
@@ -52,6 +52,8 @@ pub struct EmbeddedRuntime {
     containers: Mutex<HashMap<ContainerId, Entry>>,
     sandboxes: Mutex<HashMap<SandboxId, Pod>>,
     claims: orphans::Claims,
+    /// Made for the first pod that needs it, where this runs without root.
+    uplink: OnceCell<Uplink>,
 }
 
 #[derive(Clone)]
@@ -91,35 +93,22 @@ impl EmbeddedRuntime {
             containers: Mutex::default(),
             sandboxes: Mutex::default(),
             claims: orphans::Claims::default(),
+            uplink: OnceCell::new(),
         })
     }
 
-    /// Whether this process may make containers at all. Asked before anything else, so that nobody is sent after what
-    /// would not help.
+    /// Whether this process may make containers at all: as root, or as an ordinary user who has become root of a user
+    /// namespace ([`rootless::enter`]).
     ///
     /// # Errors
-    /// It is not root, or root without the powers.
+    /// It is neither.
     pub fn may_run() -> Result<(), RuntimeError> {
-        let uid = rustix::process::geteuid();
-        let refused = |what: String| {
-            Err(RuntimeError::Config(format!(
-                "{what}; or have a container runtime of this machine run the pods with --runtime cri \
-                 (`outrigger doctor` says what this machine can do)"
-            )))
-        };
-        if !uid.is_root() {
-            return refused(format!(
-                "running containers takes root, and this is user {}: run it with sudo",
-                uid.as_raw()
-            ));
-        }
-        let powers = rustix::thread::capabilities(None);
-        match powers.is_ok_and(|p| p.effective.contains(CapabilitySet::SYS_ADMIN)) {
+        match rootless::has_powers() {
             true => Ok(()),
-            false => refused(
-                "this is root without CAP_SYS_ADMIN, which namespaces and mounts take: inside a container, make that a privileged one"
-                    .to_owned(),
-            ),
+            false => Err(RuntimeError::Config(format!(
+                "user {} is not root, of this machine or of a user namespace (see rootless::enter)",
+                rustix::process::geteuid().as_raw()
+            ))),
         }
     }
 
@@ -175,15 +164,35 @@ impl EmbeddedRuntime {
     /// Gives a new sandbox its network, and opens its ports at the host.
     async fn connect(&self, spec: &SandboxSpec, mut state: SandboxState) -> Result<Sandbox, RuntimeError> {
         if let Some(netns) = &state.net {
-            state.ips = network::attach(netns, spec).await?.ips;
+            let uplink = self.uplink(spec.network).await?;
+            let through = uplink.map(Uplink::path);
+            state.ips = network::attach_through(through.as_deref(), netns, spec).await?.ips;
             sandbox::save(&state)?;
         }
         self.open_ports(&state).await?;
-        let sandbox = Sandbox { id: spec.id.clone(), ips: state.ips.clone(), netns: state.net.clone() };
+        let nameservers = self.uplink.get().and_then(Uplink::nameserver).into_iter().collect();
+        let sandbox =
+            Sandbox { id: spec.id.clone(), ips: state.ips.clone(), netns: state.net.clone(), nameservers };
         if let Some(pod) = lock(&self.sandboxes).get_mut(&spec.id) {
             pod.state = Some(state);
         }
         Ok(sandbox)
+    }
+
+    /// What connects pods where this runs without root.
+    async fn uplink(&self, mode: NetworkMode) -> Result<Option<&Uplink>, RuntimeError> {
+        if mode != NetworkMode::Private || !rootless::standing().is_rootless() {
+            return Ok(None);
+        }
+        let made = self.uplink.get_or_try_init(|| {
+            let (program, arguments) = (self.shim.path(), self.config.shim_command[1..].to_vec());
+            Uplink::open(move || {
+                let mut command = std::process::Command::new(&program);
+                command.arg0("outrigger").args(&arguments).arg("uplink");
+                command
+            })
+        });
+        made.await.map(Some).map_err(|e| RuntimeError::Create(format!("cannot connect pods: {e}")))
     }
 
     async fn open_ports(&self, state: &SandboxState) -> Result<(), RuntimeError> {
@@ -215,7 +224,8 @@ impl EmbeddedRuntime {
                 adopted.push(found);
             }
         }
-        let sandbox = Sandbox { id: id.clone(), ips: state.ips.clone(), netns: state.net.clone() };
+        let (ips, netns) = (state.ips.clone(), state.net.clone());
+        let sandbox = Sandbox { id: id.clone(), ips, netns, nameservers: Vec::new() };
         if let Some(pod) = lock(&self.sandboxes).get_mut(id) {
             pod.state = Some(state);
         }

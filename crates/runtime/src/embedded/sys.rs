@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::rootless;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The new process, as [`clone3`] returns it.
@@ -296,9 +297,22 @@ pub(crate) fn seccomp_load(program: &[libc::sock_filter]) -> io::Result<()> {
 pub(crate) fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     // SAFETY: the slice outlives the call. Raw calls are right here because the process is single-threaded.
     unsafe {
-        check(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) as i32)?;
+        match check(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) as i32) {
+            // Where only one id is mapped nobody's groups can be changed.
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) && rootless::one_id_only() => {}
+            result => result?,
+        }
         check(libc::syscall(libc::SYS_setresgid, gid, gid, gid) as i32)?;
         check(libc::syscall(libc::SYS_setresuid, uid, uid, uid) as i32)
+    }
+}
+
+/// Takes the id 0 of the user namespace this process has just been mapped into.
+pub(crate) fn become_root() -> io::Result<()> {
+    // SAFETY: plain system calls. Raw calls are right here because the process is single-threaded.
+    unsafe {
+        check(libc::syscall(libc::SYS_setresgid, 0, 0, 0) as i32)?;
+        check(libc::syscall(libc::SYS_setresuid, 0, 0, 0) as i32)
     }
 }
 

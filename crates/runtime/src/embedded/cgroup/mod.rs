@@ -6,6 +6,7 @@
 //! the container asks for something only that controller can do.
 
 mod bpf;
+mod delegated;
 mod devices;
 mod limits;
 
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::layout::open_dir;
-use super::sys;
+use super::{rootless, sys};
 use crate::Resources;
 
 /// The directory all of Outrigger's cgroups are in.
@@ -40,11 +41,31 @@ impl Hierarchies {
     pub(crate) fn detect() -> Self {
         let mut found = fs::read_to_string("/proc/self/mountinfo")
             .map_or_else(|_| Self::default(), |text| Self::parse(&text));
+        if rootless::standing().is_rootless() {
+            found = delegated::own(found);
+        }
         if let Some(unified) = &found.unified {
             let controllers = fs::read_to_string(unified.join("cgroup.controllers")).unwrap_or_default();
             found.unified_controllers = controllers.split_whitespace().map(str::to_owned).collect();
         }
         found
+    }
+
+    /// The controllers an ordinary user may use here, and whether all of them are in the unified hierarchy.
+    pub(crate) fn delegated() -> (Vec<String>, bool) {
+        let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let all = Self::parse(&text);
+        let unified = all.is_unified();
+        let own = delegated::found(all);
+        let read = |dir: &PathBuf| fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
+        let controllers = own.unified.as_ref().map(read).unwrap_or_default();
+        let limiting = |name: &&str| limits::CONTROLLERS_V1.contains(name);
+        let mut names: Vec<String> =
+            controllers.split_whitespace().filter(limiting).map(str::to_owned).collect();
+        names.extend(own.v1.into_keys().filter(|name| limiting(&name.as_str())));
+        names.sort_unstable();
+        names.dedup();
+        (names, unified)
     }
 
     fn parse(mountinfo: &str) -> Self {
@@ -163,7 +184,8 @@ impl Prepared {
         let path = container_path(sandbox, container);
         let pod_path = sandbox_path(sandbox);
 
-        let mut devices_limited = all_devices;
+        // In a user namespace no device can be made that is not there already.
+        let mut devices_limited = all_devices || rootless::standing().is_rootless();
         if let Some(root) = &hierarchies.unified {
             match prepared.make_unified(hierarchies, root, &pod_path, &path, pod, own) {
                 Ok(dir) => {
@@ -186,9 +208,12 @@ impl Prepared {
             }
             let Some(dir) = hierarchies.v1_dir(controller, &path) else {
                 if !hierarchies.unified_controllers.iter().any(|has| has == controller) {
-                    prepared
-                        .warnings
-                        .push(format!("no {controller} controller on this machine: its limits do not apply"));
+                    prepared.warnings.push(match rootless::standing().is_rootless() {
+                        true => format!("no {controller} cgroup is this user's: its limits do not apply"),
+                        false => {
+                            format!("no {controller} controller on this machine: its limits do not apply")
+                        }
+                    });
                 }
                 continue;
             };

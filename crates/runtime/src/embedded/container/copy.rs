@@ -7,8 +7,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Uid};
+use rustix::io::Errno;
 
-use crate::embedded::sys;
+use crate::embedded::{rootless, sys};
 
 /// Copies the layers, lowest first, into an empty directory. Whiteouts and opaque directories in overlayfs' own form
 /// take away what lower layers had. Stays on the file system each layer's root is on.
@@ -57,11 +58,23 @@ fn copy_entry(from: &Path, to: &Path, meta: &fs::Metadata, device: u64, root: &P
         } else {
             let parent = crate::embedded::layout::open_dir(to.parent().unwrap_or(root))?;
             let name = Path::new(to.file_name().unwrap_or_default());
-            sys::mknodat(std::os::fd::AsFd::as_fd(&parent), name, meta.mode(), meta.rdev())?;
+            match sys::mknodat(std::os::fd::AsFd::as_fd(&parent), name, meta.mode(), meta.rdev()) {
+                // Nobody makes devices without root; those a container needs are mounted.
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EPERM) && rootless::standing().is_rootless() =>
+                {
+                    return Ok(());
+                }
+                result => result?,
+            }
         }
     }
     let (uid, gid) = (Uid::from_raw(meta.uid()), Gid::from_raw(meta.gid()));
-    rustix::fs::chownat(CWD, to, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    match rustix::fs::chownat(CWD, to, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+        // Where there is one id only everything belongs to it.
+        Err(Errno::INVAL | Errno::PERM) if rootless::one_id_only() => {}
+        result => result?,
+    }
     if !kind.is_symlink() {
         // After the owner: chown takes the set-user-id bit and the capabilities away.
         rustix::fs::chmod(to, Mode::from_raw_mode(meta.mode() & 0o7777))?;

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 
+use super::mounts::new_or_host;
 use super::root::{Root, attach, clone_mount, clone_mount_fd, new_filesystem};
 use crate::embedded::fault::{Context, Fault};
-use crate::embedded::sys;
+use crate::embedded::{rootless, sys};
 
 /// Nodes every container has, with their numbers.
 const NODES: [(&str, u32, u32); 6] =
@@ -56,8 +57,10 @@ pub(super) fn mount_dev(root: &Root, shm: &Path, all_devices: bool) -> Result<Ow
 
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
-    let pts = new_filesystem("devpts", &options, quiet).creating(|| "cannot make /dev/pts")?;
-    let mqueue = new_filesystem("mqueue", &[], quiet | MountAttrFlags::MOUNT_ATTR_NODEV)
+    // Where there is no group 5 the terminals belong to that of whoever opens them.
+    let known = if rootless::standing().gids().contains(5) { &options[..] } else { &options[..3] };
+    let pts = new_filesystem("devpts", known, quiet).creating(|| "cannot make /dev/pts")?;
+    let mqueue = new_or_host("mqueue", Path::new("/dev/mqueue"), quiet | MountAttrFlags::MOUNT_ATTR_NODEV)
         .creating(|| "cannot make /dev/mqueue")?;
     let shm = clone_mount(shm, false).creating(|| "cannot share /dev/shm")?;
     for (name, mounted) in [("dev/pts", pts), ("dev/mqueue", mqueue), ("dev/shm", shm)] {

@@ -90,7 +90,10 @@ impl Init<'_> {
         rustix::mount::mount_change("/", slave).creating(|| "cannot separate the mounts from the host's")?;
         let path = rootfs::mount_rootfs(&config.dir, &spec.image.layers, |text| self.warn(text))?;
         let root = Root::new(layout::open_dir(&path).creating(|| format!("cannot open {}", path.display()))?);
-        let user = user::resolve(spec, &root, &config.sandbox.pod)?;
+        let mut user = user::resolve(spec, &root, &config.sandbox.pod)?;
+        if let Some(text) = user::limit_groups(&mut user) {
+            self.warn(text);
+        }
         mounts::mount_kernel_filesystems(&root, privileged)?;
         let null = dev::mount_dev(&root, &config.sandbox.shm, privileged)?;
         mounts::mount_volumes(&root, volumes)?;

@@ -9,6 +9,7 @@ use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 
 use super::root::{Root, attach, clone_mount, clone_mount_fd, new_filesystem, relative};
 use crate::embedded::fault::{Context, Fault};
+use crate::embedded::rootless;
 use crate::embedded::sys::{MOUNT_ATTR_RDONLY, MountAttr, mount_setattr};
 use crate::{Mount, Propagation};
 
@@ -92,15 +93,35 @@ pub(super) fn mount_kernel_filesystems(root: &Root, writable_sys: bool) -> Resul
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let proc = new_filesystem("proc", &[], quiet).creating(|| "cannot make /proc")?;
+    let proc = new_or_host("proc", Path::new("/proc"), quiet).creating(|| "cannot make /proc")?;
     let sys_attributes = if writable_sys { quiet } else { quiet | MountAttrFlags::MOUNT_ATTR_RDONLY };
-    let sys = new_filesystem("sysfs", &[], sys_attributes).creating(|| "cannot make /sys")?;
+    let sys = new_or_host("sysfs", Path::new("/sys"), sys_attributes).creating(|| "cannot make /sys")?;
     for (name, mounted) in [("proc", proc), ("sys", sys)] {
         let what = || format!("cannot mount /{name}");
         let target = root.dir(Path::new(name)).creating(what)?;
         attach(mounted.as_fd(), target.as_fd()).creating(what)?;
     }
     Ok(())
+}
+
+/// A new instance of a kernel file system. Without root that is refused for what shows namespaces of the host (/proc with
+/// `hostPID`, /sys with `hostNetwork`): the container is to see the host's there, and gets the host's mounts.
+pub(super) fn new_or_host(kind: &str, host: &Path, attributes: MountAttrFlags) -> std::io::Result<OwnedFd> {
+    match new_filesystem(kind, &[], attributes) {
+        Err(error)
+            if error.kind() == std::io::ErrorKind::PermissionDenied && rootless::standing().is_rootless() =>
+        {
+            let tree = clone_mount(host, true)?;
+            let attr = MountAttr {
+                set: attributes.bits().into(),
+                propagation: libc::MS_PRIVATE,
+                ..MountAttr::default()
+            };
+            mount_setattr(tree.as_fd(), true, attr)?;
+            Ok(tree)
+        }
+        result => result,
+    }
 }
 
 /// Shows the container its own cgroup. The caller is in a cgroup namespace rooted there.

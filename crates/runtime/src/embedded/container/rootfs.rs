@@ -12,6 +12,7 @@ use rustix::mount::{
 
 use super::copy::copy_layers;
 use crate::embedded::fault::{Context, Fault};
+use crate::embedded::rootless;
 use crate::embedded::sys::errno_text;
 
 /// Where a container's own layer is in its directory.
@@ -70,6 +71,11 @@ impl Overlay<'_> {
         if options.len() > OPTIONS_MAX {
             return self.mount_layer_by_layer(target);
         }
+        let options = match rootless::standing().is_rootless() {
+            // The marks of layers are kept where an ordinary user may write them.
+            true => format!("{options},userxattr"),
+            false => options,
+        };
         // `volatile` saves syncing a layer that is thrown away; kernels before 5.10 do not know it.
         let volatile = format!("{options},volatile");
         self.mount_with(target, &volatile).or_else(|_| self.mount_with(target, &options))
@@ -100,6 +106,9 @@ impl Overlay<'_> {
         }
         fsconfig_set_string(&context, "upperdir", self.upper.as_os_str().as_bytes())?;
         fsconfig_set_string(&context, "workdir", self.work.as_os_str().as_bytes())?;
+        if rootless::standing().is_rootless() {
+            fsconfig_set_flag(&context, "userxattr")?;
+        }
         fsconfig_set_flag(&context, "volatile")?;
         fsconfig_create(&context)?;
         let mounted = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;

@@ -2,6 +2,7 @@
 
 use super::root::Root;
 use crate::embedded::fault::Fault;
+use crate::embedded::rootless::{self, Standing};
 use crate::{ContainerSpec, Identity};
 
 /// The user a container's processes become.
@@ -25,7 +26,47 @@ pub(super) fn resolve(spec: &ContainerSpec, root: &Root, pod: &str) -> Result<Us
     }
     let passwd = root.read_to_string("etc/passwd").unwrap_or_default();
     let groups = root.read_to_string("etc/group").unwrap_or_default();
-    select(identity, user, group, &Tables { passwd: &passwd, groups: &groups })
+    let user = select(identity, user, group, &Tables { passwd: &passwd, groups: &groups })?;
+    check_mapped(&user, rootless::standing())?;
+    Ok(user)
+}
+
+/// Takes the groups away that cannot be had without root and without ids set aside for the user. Says so, if there are.
+pub(super) fn limit_groups(user: &mut User) -> Option<String> {
+    if !rootless::one_id_only() {
+        return None;
+    }
+    let before = user.groups.len();
+    user.groups.retain(|group| *group == user.gid);
+    (user.groups.len() < before).then(|| {
+        "supplementary groups are left out: without root they take ranges in /etc/subuid and /etc/subgid; \
+         `outrigger doctor` says how to get them"
+            .to_owned()
+    })
+}
+
+/// Refuses users and groups that do not exist in the user namespace this runs in.
+fn check_mapped(user: &User, standing: &Standing) -> Result<(), Fault> {
+    let supplementary = user.groups.iter().filter(|_| !standing.has_one_id()).map(|gid| ("group", *gid));
+    let mut ids = vec![("user", user.uid), ("group", user.gid)];
+    ids.extend(supplementary);
+    for (kind, id) in ids {
+        let map = if kind == "user" { standing.uids() } else { standing.gids() };
+        if !map.contains(id) {
+            return Err(Fault::config(match standing.has_one_id() {
+                true => format!(
+                    "{kind} {id} does not exist here: without root and without ranges in /etc/subuid and /etc/subgid \
+                     containers run as user 0 and group 0 only; `outrigger doctor` says how to get ranges"
+                ),
+                false => format!(
+                    "{kind} {id} does not exist here: without root there are {} ids, from 0 up; have root add more to \
+                     /etc/subuid and /etc/subgid",
+                    map.count()
+                ),
+            }));
+        }
+    }
+    Ok(())
 }
 
 fn refuse_root(identity: &Identity, image_user: &str, pod: &str, container: &str) -> Result<(), Fault> {

@@ -31,6 +31,7 @@ use self::fetch::Fetcher;
 use self::progress::Progress;
 use self::reference::Source;
 use self::store::Store;
+use crate::embedded::rootless::{self, Standing};
 use crate::types::{Image, ImageError, ProgressSink, PullPolicy, PullRequest, RuntimeError};
 
 /// The images of this machine, in a directory that any number of processes share.
@@ -60,7 +61,7 @@ impl ImageStore {
     /// Opens the store under `state_dir`, makes it where it is missing, and removes what processes that died in the
     /// middle of a pull left behind.
     pub fn open(state_dir: &Path) -> Result<Self, RuntimeError> {
-        let root = state_dir.join("images");
+        let root = state_dir.join(directory(rootless::standing()));
         let store = Store::open(root)
             .map_err(|fault| RuntimeError::Other(format!("cannot open the image store: {fault}")))?;
         Ok(ImageStore { fetcher: Arc::new(Fetcher::new(store)), flights: Mutex::default() })
@@ -115,5 +116,14 @@ impl ImageStore {
         flights.retain(|_, flight| flight.strong_count() > 0);
         flights.insert(key, Arc::downgrade(&flight));
         flight
+    }
+}
+
+/// Files of layers belong to the ids that could be had when they were unpacked: without root, a store for each set.
+fn directory(standing: &Standing) -> String {
+    match (standing.is_rootless(), standing.first_extra_id()) {
+        (false, _) => "images".to_owned(),
+        (true, Some(first)) if !standing.has_one_id() => format!("images-{first}"),
+        (true, _) => "images-one-id".to_owned(),
     }
 }

@@ -22,6 +22,7 @@ use tar::EntryType;
 use super::digest::{Digest, HashingReader};
 use super::fault::Fault;
 use super::tree::{Tree, is_whiteout_at, make_whiteout, open_readable, path_of, set_opaque};
+use crate::embedded::rootless;
 
 /// Tar headers of a real layer; a stream with more is an attack or a mistake.
 const ENTRIES_MAX: u64 = 10_000_000;
@@ -113,7 +114,7 @@ impl Unpacker {
             tree: Tree::open(dir)?,
             dir_times: Vec::new(),
             buffer: vec![0; 128 << 10],
-            privileged: rustix::process::geteuid().is_root(),
+            privileged: rustix::process::geteuid().is_root() && !rootless::one_id_only(),
         })
     }
 
@@ -358,7 +359,7 @@ impl Unpacker {
     /// Owner first, since changing it takes away set-user-id bits and capabilities.
     fn apply_fd(&self, fd: impl AsFd, attributes: &Attributes) -> Result<(), Problem> {
         let owner = (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)));
-        self.tolerate(rustix::fs::fchown(&fd, owner.0, owner.1))?;
+        self.tolerate(rustix::fs::fchown(&fd, owner.0, owner.1), attributes)?;
         rustix::fs::fchmod(&fd, attributes.mode)?;
         for (key, value) in &attributes.xattrs {
             self.tolerate_xattr(key, fsetxattr(&fd, key, value, XattrFlags::empty()))?;
@@ -374,7 +375,7 @@ impl Unpacker {
         attributes: &Attributes,
     ) -> Result<(), Problem> {
         let owner = (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)));
-        self.tolerate(chownat(parent, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW))?;
+        self.tolerate(chownat(parent, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW), attributes)?;
         if !link {
             chmodat(parent, name, attributes.mode, AtFlags::empty())?;
         }
@@ -386,9 +387,25 @@ impl Unpacker {
     }
 
     /// Without privileges everything belongs to the one user there is.
-    fn tolerate(&self, result: rustix::io::Result<()>) -> Result<(), Problem> {
+    fn tolerate(&self, result: rustix::io::Result<()>, attributes: &Attributes) -> Result<(), Problem> {
         match result {
-            Err(Errno::PERM | Errno::INVAL) if !self.privileged => Ok(()),
+            Err(Errno::PERM | Errno::INVAL) if !self.privileged => {
+                static ONCE: std::sync::Once = std::sync::Once::new();
+                ONCE.call_once(|| {
+                    tracing::warn!(
+                        "all files of images belong to root in containers, whatever the images say: without root, \
+                         others take ranges in /etc/subuid and /etc/subgid; `outrigger doctor` says how to get them"
+                    );
+                });
+                Ok(())
+            }
+            Err(Errno::INVAL) if rootless::standing().is_rootless() => {
+                let (uid, gid, count) = (attributes.uid, attributes.gid, rootless::standing().uids().count());
+                Err(Problem::Refused(format!(
+                    "it belongs to user {uid} and group {gid}, and without root there are only {count} ids; have root \
+                     add more to /etc/subuid and /etc/subgid"
+                )))
+            }
             other => Ok(other?),
         }
     }

@@ -44,6 +44,21 @@ pub fn socket_in<T: Send>(netns: Option<&Path>, f: impl FnOnce() -> io::Result<T
     })
 }
 
+/// Runs `f` on a thread that is in the network namespace at `path` for good: everything it does is done there, what it
+/// writes below /proc/sys/net and the commands it starts included.
+pub(super) fn inside<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let namespace = open(path)?;
+    thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                enter(&namespace, path)?;
+                f()
+            })
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread inside the network namespace panicked")))
+    })
+}
+
 /// [`socket_in`] for async callers: the calling worker is free while the thread runs.
 pub(super) async fn socket_in_async<T: Send + 'static>(
     netns: Option<&Path>,

@@ -19,11 +19,13 @@ mod netlink;
 mod subnet;
 #[cfg(test)]
 mod tests;
+mod uplink;
 
 pub use enter::{connect_tcp, socket_in};
 pub use forward::Forwarders;
 pub use listen::{Listener, listening, listening_here};
 pub use subnet::Subnet;
+pub(crate) use uplink::Uplink;
 
 use std::fs::File;
 use std::io;
@@ -77,10 +79,23 @@ impl Attachment {
 /// # Errors
 /// There is no network namespace at `netns`, or it cannot be entered.
 pub async fn attach(netns: &Path, spec: &SandboxSpec) -> Result<Attachment, RuntimeError> {
+    attach_through(None, netns, spec).await
+}
+
+/// [`attach`] where the network namespace at `uplink` takes the host's place: without root.
+pub(crate) async fn attach_through(
+    uplink: Option<&Path>,
+    netns: &Path,
+    spec: &SandboxSpec,
+) -> Result<Attachment, RuntimeError> {
     let (netns, id, mode) = (netns.to_owned(), spec.id.clone(), spec.network);
-    blocking(move || attach_now(&netns, &id, mode)).await.map_err(|e| {
-        RuntimeError::Create(format!("cannot set up the network of sandbox {:?}: {e}", spec.id.0))
+    let uplink = uplink.map(Path::to_owned);
+    blocking(move || match uplink {
+        Some(uplink) => enter::inside(&uplink, || attach_now(&netns, &id, mode)),
+        None => attach_now(&netns, &id, mode),
     })
+    .await
+    .map_err(|e| RuntimeError::Create(format!("cannot set up the network of sandbox {:?}: {e}", spec.id.0)))
 }
 
 /// Removes the sandbox' interface and frees its address. Idempotent, and needs nothing but the id, so that it also

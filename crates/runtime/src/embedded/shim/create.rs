@@ -14,7 +14,8 @@ use crate::embedded::container::process::{Profile, command_line, environment};
 use crate::embedded::container::{caps, user::User};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::{ContainerState, ProcessRecord, ShimConfig};
-use crate::embedded::{layout, seccomp, socket, sys};
+use crate::embedded::rootless::MountNamespace;
+use crate::embedded::{layout, rootless, seccomp, socket, sys};
 
 /// Longest message of a container's first process.
 const MESSAGE_MAX: usize = 128 * 1024;
@@ -31,6 +32,8 @@ pub(super) struct Container {
     pub(super) oom_score_adj: Option<i32>,
     /// Whether the end of the first process is the end of the pid namespace.
     pub(super) own_pids: bool,
+    /// By which its processes are found where it has no cgroup and no pid namespace of its own.
+    mounts: Option<MountNamespace>,
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
     pub(super) state: ContainerState,
@@ -119,6 +122,7 @@ impl Container {
             user: User { uid: 0, gid: 0, groups: Vec::new(), home: String::new() },
             oom_score_adj: spec.resources.oom_score_adj,
             own_pids,
+            mounts: None,
             pid,
             pidfd,
             state,
@@ -148,6 +152,8 @@ impl Container {
         }
         if let Some(adj) = self.oom_score_adj
             && let Err(error) = fs::write(format!("/proc/{}/oom_score_adj", self.pid), adj.to_string())
+            // Without root it can only be raised.
+            && !(error.kind() == std::io::ErrorKind::PermissionDenied && rootless::standing().is_rootless())
         {
             warn(format!("oom_score_adj {adj} is refused: {}", sys::errno_text(&error)));
         }
@@ -173,6 +179,7 @@ impl Container {
                 LogStream::new(stderr, "stderr").creating(what)?,
             ],
         };
+        self.mounts = MountNamespace::of(self.pid);
         if self.own_pids {
             // From now on whatever this shim forks is in the container's pid namespace.
             sys::setns(self.pidfd.as_fd(), libc::CLONE_NEWPID)
@@ -237,8 +244,19 @@ impl Container {
     /// Kills everything in the container.
     pub(super) fn kill(&self) {
         let _ = sys::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
-        if !self.own_pids {
-            self.hierarchies.kill(&self.cgroup);
+        self.kill_rest();
+    }
+
+    /// Kills what does not end with the first process by itself.
+    pub(super) fn kill_rest(&self) {
+        if self.own_pids {
+            return;
+        }
+        self.hierarchies.kill(&self.cgroup);
+        if !self.hierarchies.exists(&self.cgroup)
+            && let Some(mounts) = self.mounts
+        {
+            mounts.kill();
         }
     }
 

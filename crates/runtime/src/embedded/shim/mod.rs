@@ -35,6 +35,7 @@ mod exec;
 mod log;
 mod pause;
 mod server;
+mod uplink;
 
 pub(crate) use exec::kill_tree;
 
@@ -43,19 +44,22 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::sys;
+use super::{rootless, sys};
 
 /// Runs a shim: what the binary does when its first argument is `shim`. `args` are the ones after it.
 ///
 /// Must be called before the process has a second thread. Returns the exit code.
 pub fn shim_main(args: impl Iterator<Item = OsString>) -> i32 {
     let args: Vec<OsString> = args.collect();
+    // Before anything is joined that would change the answer.
+    rootless::standing();
     // Ctrl-C and a service manager's TERM are for the agent, which stops containers in their order.
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         sys::ignore_signal(signal);
     }
     let result = match args.first().and_then(|arg| arg.to_str()) {
         Some("container") => take_control().and_then(server::run),
+        Some("uplink") => take_control().and_then(|control| uplink::run(control, &args[1..])),
         Some("pause") => take_control().and_then(|control| pause::run(control, &args[1..])),
         _ => Err(std::io::Error::other("this command is for internal use: see `outrigger --help`")),
     };

@@ -12,9 +12,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change};
 
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
 use crate::embedded::container::caps::CapSet;
 use crate::embedded::layout::open_dir;
-use crate::embedded::sys;
+use crate::embedded::{rootless, sys};
 
 /// Runs with the pod's directory and, where there is one, the cgroup to be in.
 pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
@@ -63,7 +65,16 @@ fn hold(ns: &Path) -> io::Result<()> {
     for (number, _) in CapSet(0).numbers() {
         let _ = sys::prctl(libc::PR_CAPBSET_DROP, u64::from(number));
     }
-    sys::set_ids(65535, 65535, &[])?;
+    if rootless::standing().is_rootless() {
+        // Stays the user's own, so that the user can end it; what it could do as root goes all the same.
+        let none = CapabilitySet::empty();
+        rustix::thread::set_capabilities(
+            None,
+            CapabilitySets { effective: none, permitted: none, inheritable: none },
+        )?;
+    } else {
+        sys::set_ids(65535, 65535, &[])?;
+    }
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0)?;
     // From here on there is nothing to say, and whoever reads the agent's standard error may wait for its end.

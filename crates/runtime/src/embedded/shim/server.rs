@@ -141,7 +141,7 @@ impl Shim {
         let finished_ns = sys::now_ns();
         let Some(container) = &mut self.container else { return };
         if !container.own_pids {
-            container.hierarchies.kill(&container.cgroup);
+            container.kill_rest();
         }
         let Container { streams, log, .. } = container;
         for stream in streams {

@@ -1,0 +1,216 @@
+//! The way out for the pods of a run without root.
+//!
+//! Nobody but root adds interfaces to the machine's network. So all pods of such a run are connected by a bridge in a
+//! network namespace of the run's own, as they would be at the host otherwise, and pasta or slirp4netns carries what
+//! leaves that namespace through ordinary sockets of the user. Without either, pods reach each other only.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncReadExt as _;
+use tokio::task::JoinHandle;
+
+use super::link::Links;
+use crate::embedded::rootless::find_program;
+use crate::embedded::sys;
+
+/// The interface that leads out.
+const INTERFACE: &str = "tap0";
+/// Both programs use the same addresses, which slirp4netns has by default.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
+/// Questions for names that are sent here are answered by whatever answers the user's own.
+const NAMESERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
+/// A program that has not made its interface after this time will not.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(5);
+/// The end of what the program said that is kept.
+const WORDS_MAX: usize = 1024;
+
+/// A network namespace that pods are connected through, and what leads out of it, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Uplink {
+    namespace: File,
+    nameserver: Option<IpAddr>,
+    watcher: Option<JoinHandle<()>>,
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        if let Some(watcher) = &self.watcher {
+            // Closes the socket, and the process at its other end ends with all it has started.
+            watcher.abort();
+        }
+    }
+}
+
+impl Uplink {
+    /// Makes the namespace and has a program lead out of it. `guard` is the command of the process that ends the program
+    /// when this process ends, however that happens. What is missing is told once.
+    pub(crate) async fn open(guard: impl Fn() -> Command + Send + 'static) -> io::Result<Uplink> {
+        let opened = tokio::task::spawn_blocking(move || {
+            let namespace = make_namespace()?;
+            let path = path_of(&namespace);
+            let led = lead_out(&path, guard);
+            io::Result::Ok((namespace, led))
+        });
+        let (namespace, led) = opened.await.unwrap_or_else(|e| Err(io::Error::other(e)))?;
+        let mut uplink = Uplink { namespace, nameserver: None, watcher: None };
+        match led {
+            Ok((program, words)) => {
+                uplink.nameserver = Some(NAMESERVER.into());
+                words.set_nonblocking(true)?;
+                uplink.watcher = Some(tokio::spawn(watch(program, tokio::net::UnixStream::from_std(words)?)));
+            }
+            Err(missing) => tracing::warn!(
+                "pods reach each other, and nothing beyond: {missing}; `--network host` uses this machine's network"
+            ),
+        }
+        Ok(uplink)
+    }
+
+    /// The namespace, as a path that any process of this user namespace can open.
+    pub(crate) fn path(&self) -> PathBuf {
+        path_of(&self.namespace)
+    }
+
+    /// Where pods ask for names.
+    pub(crate) fn nameserver(&self) -> Option<IpAddr> {
+        self.nameserver
+    }
+}
+
+fn path_of(namespace: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd()))
+}
+
+/// On a thread of its own, which ends in it.
+fn make_namespace() -> io::Result<File> {
+    let made = std::thread::spawn(|| {
+        sys::unshare(libc::CLONE_NEWNET)?;
+        Links::open(None)?.loopback_up()?;
+        File::open("/proc/thread-self/ns/net")
+    });
+    made.join().unwrap_or_else(|_| Err(io::Error::other("making a network namespace panicked")))
+}
+
+/// Starts the first program that works. Returns its name and the socket that ends it when it is closed.
+fn lead_out(namespace: &Path, guard: impl Fn() -> Command) -> Result<(&'static str, UnixStream), String> {
+    let mut refusals = Vec::new();
+    for (name, arguments) in [("pasta", pasta(namespace)), ("slirp4netns", slirp4netns(namespace))] {
+        let Some(program) = find_program(name) else { continue };
+        match start(guard(), &program, &arguments, namespace) {
+            Ok(words) => return Ok((name, words)),
+            Err(error) => refusals.push(format!("{name} failed ({error})")),
+        }
+    }
+    Err(match refusals.is_empty() {
+        true => "neither pasta nor slirp4netns is installed (packages passt, slirp4netns)".to_owned(),
+        false => refusals.join(", "),
+    })
+}
+
+fn pasta(namespace: &Path) -> Vec<String> {
+    let mut arguments: Vec<String> =
+        ["--foreground", "--quiet", "--ipv4-only", "--config-net", "--no-netns-quit"]
+            .map(str::to_owned)
+            .to_vec();
+    // Neither the gateway nor any port leads to what listens on the machine's loopback.
+    arguments.push("--no-map-gw".to_owned());
+    for (option, value) in [
+        ("--ns-ifname", INTERFACE.to_owned()),
+        ("--address", ADDRESS.to_string()),
+        ("--netmask", "24".to_owned()),
+        ("--gateway", GATEWAY.to_string()),
+        ("--dns-forward", NAMESERVER.to_string()),
+        ("--tcp-ports", "none".to_owned()),
+        ("--udp-ports", "none".to_owned()),
+        ("--tcp-ns", "none".to_owned()),
+        ("--udp-ns", "none".to_owned()),
+        ("--netns", namespace.display().to_string()),
+    ] {
+        arguments.extend([option.to_owned(), value]);
+    }
+    arguments
+}
+
+fn slirp4netns(namespace: &Path) -> Vec<String> {
+    let path = namespace.display().to_string();
+    ["--configure", "--disable-host-loopback", "--netns-type=path", &path, INTERFACE]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+fn start(
+    mut guard: Command,
+    program: &Path,
+    arguments: &[String],
+    namespace: &Path,
+) -> io::Result<UnixStream> {
+    let (mut ours, theirs) = UnixStream::pair()?;
+    guard.arg(program).args(arguments).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+    // It forks the process that stays, and ends.
+    let status = guard.status()?;
+    drop(guard);
+    if !status.success() {
+        return Err(io::Error::other("it cannot be started"));
+    }
+    let mut links = Links::open(Some(namespace))?;
+    let deadline = Instant::now() + PATIENCE;
+    ours.set_read_timeout(Some(LOOK))?;
+    let mut words = Vec::new();
+    loop {
+        if links.routes()?.iter().any(|route| route.to.prefix() == 0) {
+            ours.set_read_timeout(None)?;
+            return Ok(ours);
+        }
+        let mut chunk = [0; WORDS_MAX];
+        match ours.read(&mut chunk) {
+            Ok(0) => return Err(io::Error::other(last_words(&words))),
+            Ok(count) => words.extend_from_slice(&chunk[..count]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+        if Instant::now() > deadline {
+            return Err(io::Error::other(format!("it takes longer than {} seconds", PATIENCE.as_secs())));
+        }
+    }
+}
+
+/// Says so if the program ends before it should.
+async fn watch(program: &'static str, mut words: tokio::net::UnixStream) {
+    let mut kept = Vec::new();
+    let mut chunk = [0; WORDS_MAX];
+    while let Ok(count @ 1..) = words.read(&mut chunk).await {
+        kept.extend_from_slice(&chunk[..count]);
+        let excess = kept.len().saturating_sub(WORDS_MAX);
+        kept.drain(..excess);
+    }
+    tracing::warn!("pods reach nothing beyond each other any more: {program} ended ({})", last_words(&kept));
+}
+
+/// The last line that says something. Those about the system's log come with every line of pasta's.
+fn last_words(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.ends_with("to syslog"));
+    let line: String =
+        lines.last().unwrap_or("it says nothing").chars().filter(|c| !c.is_control()).collect();
+    line.chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_counts() {
+        assert_eq!(last_words(b""), "it says nothing");
+        assert_eq!(last_words(b"one\nFailed to send 46 bytes to syslog\ntwo\x1b[1m\n\n"), "two[1m");
+    }
+}

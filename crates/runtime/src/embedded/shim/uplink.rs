@@ -1,0 +1,64 @@
+//! The process that ends pasta or slirp4netns when the run ends, however that happens.
+//!
+//! `shim uplink PROGRAM ARGUMENTS` forks it as the first process of a pid namespace and ends. It starts the program and
+//! waits until the socket to the run is closed, or the program ends: whatever the program does with itself, the kernel
+//! ends it together with its pid namespace.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Stdio};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::embedded::sys;
+
+/// Runs with the program and its arguments.
+pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
+    let [program, arguments @ ..] = args else { return Err(io::Error::other("the program is missing")) };
+    match sys::clone3(libc::CLONE_NEWPID, None)? {
+        sys::Cloned::Child => {
+            let _ = guard(&control, program, arguments);
+            sys::exit_now(1)
+        }
+        sys::Cloned::Parent { .. } => Ok(()),
+    }
+}
+
+fn guard(control: &OwnedFd, program: &OsString, arguments: &[OsString]) -> io::Result<()> {
+    let signals = sys::signalfd(&[libc::SIGCHLD])?;
+    // Whoever reads the run's standard error may wait for its end.
+    rustix::stdio::dup2_stderr(rustix::stdio::stdin())?;
+    rustix::stdio::dup2_stdout(rustix::stdio::stdin())?;
+    let child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(control.try_clone()?)
+        .stderr(control.try_clone()?)
+        .spawn();
+    let child = match child {
+        Ok(child) => child.id() as i32,
+        Err(error) => {
+            let _ = rustix::io::write(control, error.to_string().as_bytes());
+            return Ok(());
+        }
+    };
+    loop {
+        let mut ready =
+            [PollFd::new(control, PollFlags::IN), PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            result => result?,
+        };
+        // Nothing is ever said here: this is the end of the run.
+        if !ready[0].revents().is_empty() {
+            return Ok(());
+        }
+        let _ = rustix::io::read(&signals, &mut [0; 128]);
+        while let Some(reaped) = sys::reap(-1, false) {
+            if reaped.pid == child {
+                return Ok(());
+            }
+        }
+    }
+}
