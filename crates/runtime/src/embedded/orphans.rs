@@ -188,7 +188,7 @@ fn kill_and_wait(processes: impl Iterator<Item = ProcessRecord>) {
 }
 
 /// Mount points below a directory, the innermost first.
-fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     let Ok(dir) = fs::canonicalize(dir) else { return Vec::new() };
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);

@@ -13,6 +13,7 @@ use rustix::mount::{MountFlags, mount, mount_bind};
 use super::cgroup::{self, Hierarchies};
 use super::fault::{Context, Fault};
 use super::protocol::{ProcessRecord, SandboxState};
+use super::shim::PAUSE_NOTE;
 use super::{layout, link, sys};
 use crate::{NetworkMode, SandboxSpec};
 
@@ -198,8 +199,7 @@ fn bring_loopback_up() -> io::Result<()> {
 pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<(), Fault> {
     let path = cgroup::sandbox_path(id);
     hierarchies.kill(&path);
-    if let Some(pause) =
-        layout::read_json::<SandboxState>(&dir.join("sandbox.json")).and_then(|state| state.pause)
+    if let Some(pause) = layout::read_json::<ProcessRecord>(&dir.join(PAUSE_NOTE))
         && pause.is_alive()
     {
         sys::kill_and_wait(&[pause.pid], Duration::from_secs(2));
@@ -211,7 +211,7 @@ pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<
         layout::remove_tree(&path)
             .map_err(|error| Fault::other(format!("cannot remove {}: {error}", path.display())))?;
     }
-    for name in ["sandbox.json", "sandbox.tmp"] {
+    for name in ["sandbox.json", "sandbox.tmp", PAUSE_NOTE] {
         let _ = fs::remove_file(dir.join(name));
     }
     Ok(())

@@ -60,10 +60,15 @@ pub(super) fn mount_dev(root: &Root, shm: &Path, all_devices: bool) -> Result<Ow
     // Where there is no group 5 the terminals belong to that of whoever opens them.
     let known = if rootless::standing().gids().contains(5) { &options[..] } else { &options[..3] };
     let pts = new_filesystem("devpts", known, quiet).creating(|| "cannot make /dev/pts")?;
-    let mqueue = new_or_host("mqueue", Path::new("/dev/mqueue"), quiet | MountAttrFlags::MOUNT_ATTR_NODEV)
-        .creating(|| "cannot make /dev/mqueue")?;
+    let mqueue = new_or_host("mqueue", Path::new("/dev/mqueue"), quiet | MountAttrFlags::MOUNT_ATTR_NODEV);
+    let mqueue = match mqueue {
+        // Without root the host's queues can be shown only where the host has them mounted.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && rootless::standing().is_rootless() => None,
+        made => Some(made.creating(|| "cannot make /dev/mqueue")?),
+    };
     let shm = clone_mount(shm, false).creating(|| "cannot share /dev/shm")?;
-    for (name, mounted) in [("dev/pts", pts), ("dev/mqueue", mqueue), ("dev/shm", shm)] {
+    for (name, mounted) in [("dev/pts", Some(pts)), ("dev/mqueue", mqueue), ("dev/shm", Some(shm))] {
+        let Some(mounted) = mounted else { continue };
         let target = root.dir(Path::new(name)).creating(what)?;
         attach(mounted.as_fd(), target.as_fd()).creating(|| format!("cannot mount /{name}"))?;
     }

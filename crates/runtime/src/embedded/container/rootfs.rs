@@ -12,8 +12,8 @@ use rustix::mount::{
 
 use super::copy::copy_layers;
 use crate::embedded::fault::{Context, Fault};
-use crate::embedded::rootless;
 use crate::embedded::sys::errno_text;
+use crate::embedded::{orphans, rootless};
 
 /// Where a container's own layer is in its directory.
 pub(crate) const FS: &str = "fs";
@@ -42,6 +42,7 @@ pub(super) fn mount_rootfs(
         fs::create_dir_all(new).creating(|| format!("cannot make {}", new.display()))?;
     }
     let Err(refused) = overlay.mount(dir) else { return Ok(dir.to_owned()) };
+    refuse_mounts_below(layers, &refused)?;
     let target = own.join("rootfs");
     // The container's own name is left out: what is refused here is refused to all, and told once.
     let place = dir.ancestors().nth(4).unwrap_or(dir);
@@ -57,6 +58,21 @@ pub(super) fn mount_rootfs(
     })?;
     rustix::mount::mount_bind(&target, &target).creating(|| "cannot mount the root file system")?;
     Ok(target)
+}
+
+/// Says it where the reason is that an ordinary user would get to see what other mounts hide.
+fn refuse_mounts_below(layers: &[PathBuf], refused: &io::Error) -> Result<(), Fault> {
+    if refused.raw_os_error() != Some(libc::EINVAL) || !rootless::standing().is_rootless() {
+        return Ok(());
+    }
+    match layers.iter().find(|layer| orphans::mounts_below(layer).iter().any(|point| point != *layer)) {
+        Some(layer) => Err(Fault::config(format!(
+            "{} cannot be a root file system without root: other file systems are mounted below it; copy what is \
+             needed to a directory without any, or run it as root",
+            layer.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 struct Overlay<'a> {

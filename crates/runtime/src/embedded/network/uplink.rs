@@ -198,9 +198,10 @@ async fn watch(program: &'static str, mut words: tokio::net::UnixStream) {
 /// The last line that says something. Those about the system's log come with every line of pasta's.
 fn last_words(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
-    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.ends_with("to syslog"));
+    let mut lines =
+        said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.ends_with("to syslog"));
     let line: String =
-        lines.last().unwrap_or("it says nothing").chars().filter(|c| !c.is_control()).collect();
+        lines.next_back().unwrap_or("it says nothing").chars().filter(|c| !c.is_control()).collect();
     line.chars().take(200).collect()
 }
 

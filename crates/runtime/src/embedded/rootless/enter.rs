@@ -108,12 +108,9 @@ fn reason(error: &io::Error) -> String {
 /// Moves this process into a user and a mount namespace of its own. Returns why it has one id only, if it does.
 fn move_in(uid: u32, gid: u32, ranges: Result<Ranges, String>) -> io::Result<Option<String>> {
     let missing = match ranges {
-        Ok(ranges) => match map_ranges(uid, gid, &ranges)? {
-            None => None,
-            Some(complaint) => {
-                Some(format!("its ranges of /etc/subuid and /etc/subgid cannot be mapped ({complaint})"))
-            }
-        },
+        Ok(ranges) => map_ranges(uid, gid, &ranges)?.map(|complaint| {
+            format!("its ranges of /etc/subuid and /etc/subgid cannot be mapped ({complaint})")
+        }),
         Err(missing) => {
             sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;
             Some(missing)

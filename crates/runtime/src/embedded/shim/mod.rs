@@ -38,6 +38,7 @@ mod server;
 mod uplink;
 
 pub(crate) use exec::kill_tree;
+pub(crate) use pause::NOTE as PAUSE_NOTE;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;

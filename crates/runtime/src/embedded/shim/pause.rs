@@ -15,8 +15,12 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, moun
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::embedded::container::caps::CapSet;
-use crate::embedded::layout::open_dir;
+use crate::embedded::layout::{self, open_dir};
+use crate::embedded::protocol::ProcessRecord;
 use crate::embedded::{rootless, sys};
+
+/// Where the process is written down in the pod's directory.
+pub(crate) const NOTE: &str = "pause.json";
 
 /// Runs with the pod's directory and, where there is one, the cgroup to be in.
 pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
@@ -31,8 +35,11 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
             sys::exit_now(1)
         }
         sys::Cloned::Parent { pid, pidfd } => {
-            let pinned =
-                pin(&ns, pid).and_then(|()| fs::File::from(control).write_all(pid.to_string().as_bytes()));
+            // Written down by whoever is sure to live long enough: the agent may be killed before it hears of it.
+            let noted = layout::write_json(&Path::new(dir).join(NOTE), &ProcessRecord::of(pid));
+            let pinned = noted
+                .and_then(|()| pin(&ns, pid))
+                .and_then(|()| fs::File::from(control).write_all(pid.to_string().as_bytes()));
             if pinned.is_err() {
                 let _ = sys::pidfd_kill(pidfd.as_fd(), libc::SIGKILL);
             }
