@@ -35,9 +35,18 @@ impl Plan {
     /// first stage ends early and the others share what was kept for them (G-24, G-25). Whoever is signalled has a
     /// moment to react, even when the grace is spent (R3.16), unless the grace is zero (G-29).
     pub fn stop_window(&self, container: usize, grace_ms: u64) -> StopWindow {
-        if grace_ms == 0 {
-            return StopWindow { signal_ms_max: 0, kill_ms_max: 0 };
+        let none = StopWindow { signal_ms_max: 0, kill_ms_max: 0 };
+        let mut windows = vec![none; self.containers.len()];
+        if grace_ms > 0 {
+            for &c in &self.stop_order {
+                windows[c] = self.window_after(c, grace_ms, &windows);
+            }
         }
+        windows[container]
+    }
+
+    /// The window of a container, given those of all that stop before it.
+    fn window_after(&self, container: usize, grace_ms: u64, windows: &[StopWindow]) -> StopWindow {
         let reserve = self.sidecar_grace_ms.min(grace_ms);
         let end = |stage: usize| match self.stop_stages {
             0 => grace_ms,
@@ -51,16 +60,19 @@ impl Plan {
         let turn_ms = match c.stop_stage {
             0 if hooks_first => end(0),
             0 => 0,
+            _ if self.keeps_order_after_grace() => {
+                c.stop_after.iter().map(|&before| windows[before].kill_ms_max).max().unwrap_or(0)
+            }
             stage => end(stage - 1),
         };
-        let end_ms = end(c.stop_stage);
+        let end_ms = end(c.stop_stage).max(turn_ms);
         let signal_ms_max = match &c.pre_stop {
             None => turn_ms,
             Some(hook) => {
                 let from = if c.pre_stop_when == PreStopWhen::AtOnce && !hooks_first { 0 } else { turn_ms };
                 // A hook that does not only sleep may use up all that is left of the stage.
                 let takes = hook.sleep_ms.into_iter().chain(hook.timeout_ms).min();
-                takes.map_or(end_ms, |ms| from.saturating_add(ms).clamp(turn_ms, end_ms.max(turn_ms)))
+                takes.map_or(end_ms, |ms| from.saturating_add(ms).clamp(turn_ms, end_ms))
             }
         };
         StopWindow { signal_ms_max, kill_ms_max: end_ms.max(signal_ms_max + STOP_MIN_MS) }

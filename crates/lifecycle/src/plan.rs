@@ -317,6 +317,16 @@ impl Plan {
         self.containers.iter().any(|c| c.restart.rules.iter().any(all))
     }
 
+    /// Whether each stop stage waits until the one before it is gone, however late it is killed.
+    ///
+    /// The KEP promises it: mains are killed at the end of the grace, sidecars *then* get TERM with 2 s. So does a graph
+    /// written by hand, and a reserve is kept for nothing else. A pod that uses only what Kubernetes has does as the
+    /// kubelet does: what still waits at the end of the grace is signalled together (R3.25).
+    pub fn keeps_order_after_grace(&self) -> bool {
+        self.sidecar_grace_ms > 0
+            || self.dialects.iter().any(|d| matches!(d, Dialect::Kep | Dialect::DependsOn))
+    }
+
     /// Fills [`Plan::stop_order`] and the stages from `stop_after`. Edges that close a cycle are an error and returned
     /// as the cycle's containers.
     pub(crate) fn order_stops(&mut self) -> Result<(), Vec<usize>> {

@@ -1,7 +1,7 @@
 //! What holds of a container, given its plan and what is known of it. Every other module asks here.
 
 use crate::observation::{Container, Exit, Hook, Image, KillReason, Observation, State, Verdict};
-use crate::plan::{ContainerPlan, Gate, Need, Plan, ProbeKind, RestartPolicy, Role, RuleAction};
+use crate::plan::{ContainerPlan, Dialect, Gate, Need, Plan, ProbeKind, RestartPolicy, Role, RuleAction};
 
 /// Whether the postStart hook, if any, has succeeded.
 pub fn post_start_done(plan: &ContainerPlan, c: &Container) -> bool {
@@ -105,8 +105,8 @@ pub fn full_volume(plan: &Plan, obs: &Observation) -> Option<usize> {
     plan.volume_limits.iter().zip(&obs.volume_bytes).position(|(limit, held)| *held > limit.bytes)
 }
 
-/// Whether a gate lets through, now.
-pub fn gate_open(plan: &Plan, obs: &Observation, gate: &Gate) -> bool {
+/// Whether a gate in front of the container `index` lets through, now.
+pub fn gate_open(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
     let (p, c) = (&plan.containers[gate.on], &obs.containers[gate.on]);
     match gate.need {
         Need::Completed => c.was_completed,
@@ -115,7 +115,11 @@ pub fn gate_open(plan: &Plan, obs: &Observation, gate: &Gate) -> bool {
         Need::Started => c.was_started || is_started(p, c) || final_exit(p, c).is_some_and(|e| !e.failed()),
         Need::Ready if gate.every_start => is_ready(p, c),
         // One that has done its work and will not come back was not meant to be waited for (LP-28, D10).
-        Need::Ready => is_ready(p, c) || final_exit(p, c).is_some_and(|e| !e.failed()),
+        Need::Ready => {
+            is_ready(p, c)
+                || final_exit(p, c).is_some_and(|e| !e.failed())
+                || ((c.was_ready || c.was_completed) && others_passed(plan, obs, index, gate))
+        }
         // One whose image is not to be had is passed by (R1.7), but only when its own turn has come (R1.5).
         Need::Launched => {
             let no_image = || matches!(c.image, Image::Failed { .. });
@@ -124,14 +128,29 @@ pub fn gate_open(plan: &Plan, obs: &Observation, gate: &Gate) -> bool {
     }
 }
 
+/// Whether the same gate has already let another container through: it then stays open for the others, which may only
+/// be late because their images are. Otherwise the end of a helper that has served its purpose at the start would be
+/// the end of the pod. A level of launch priority opens as a whole, for its own containers only (LP-23, LP-26).
+fn others_passed(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
+    let level = |p: &ContainerPlan| -> Vec<usize> {
+        p.gates.iter().filter(|g| g.dialect == Some(Dialect::Priority)).map(|g| g.on).collect()
+    };
+    plan.containers.iter().zip(&obs.containers).any(|(p, c)| {
+        (c.was_run || c.state.is_alive())
+            && p.gates.iter().any(|g| g.on == gate.on && g.need == gate.need)
+            && (gate.dialect != Some(Dialect::Priority) || level(p) == level(&plan.containers[index]))
+    })
+}
+
 /// Whether a closed gate can never open any more: what it waits for has ended for good, and not well.
-pub fn gate_hopeless(plan: &Plan, obs: &Observation, gate: &Gate) -> bool {
+pub fn gate_hopeless(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
     let (p, c) = (&plan.containers[gate.on], &obs.containers[gate.on]);
-    gate.need != Need::Launched && final_exit(p, c).is_some() && !gate_open(plan, obs, gate)
+    gate.need != Need::Launched && final_exit(p, c).is_some() && !gate_open(plan, obs, index, gate)
 }
 
 /// The first closed gate in front of a container's next start.
 pub fn closed_gate<'p>(plan: &'p Plan, obs: &Observation, index: usize) -> Option<&'p Gate> {
     let c = &obs.containers[index];
-    plan.containers[index].gates.iter().find(|g| (g.every_start || !c.was_run) && !gate_open(plan, obs, g))
+    let asked = |g: &Gate| g.every_start || !c.was_run;
+    plan.containers[index].gates.iter().find(|g| asked(g) && !gate_open(plan, obs, index, g))
 }

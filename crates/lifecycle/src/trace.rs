@@ -12,7 +12,7 @@ use crate::action::{Action, Event, ProbeOutcome};
 use crate::decision::{Decision, Wait};
 use crate::explain::explain_stop;
 use crate::observation::{Hook, HookKind, Image, Observation, RerunCause, SandboxState, State, Verdict};
-use crate::plan::{Need, Plan, ProbeKind, Role};
+use crate::plan::{Gate, Need, Plan, ProbeKind, Role};
 use crate::rules;
 use crate::status::{Phase, phase};
 use crate::time::Time;
@@ -531,10 +531,8 @@ impl Recorder {
                 seen.hooks[hook as usize] = matches!(c.hook(hook), Hook::Running { .. });
             }
             if !c.state.is_alive() && !p.gates.is_empty() {
-                let closed = p
-                    .gates
-                    .iter()
-                    .rposition(|g| (g.every_start || !c.was_run) && !rules::gate_open(plan, obs, g));
+                let asked = |g: &Gate| g.every_start || !c.was_run;
+                let closed = p.gates.iter().rposition(|g| asked(g) && !rules::gate_open(plan, obs, i, g));
                 match closed {
                     Some(_) => (seen.gate, seen.gate_opened_at) = (closed, None),
                     None if seen.gate.is_some() => {

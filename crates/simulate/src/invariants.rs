@@ -6,8 +6,8 @@
 use std::fmt;
 
 use outrigger_lifecycle::{
-    Action, Decision, Event, HookKind, KillReason, Need, Observation, Plan, ProbeKind, ProbeOutcome,
-    RerunCause, RestartPolicy, Role, STOP_MIN_MS, StopCause, Time, Wait,
+    Action, Decision, Dialect, Event, Gate, HookKind, KillReason, Need, Observation, Plan, ProbeKind,
+    ProbeOutcome, RerunCause, RestartPolicy, Role, STOP_MIN_MS, StopCause, Time, Wait,
 };
 
 use crate::simulator::Watch;
@@ -46,6 +46,10 @@ pub struct Checker<'p> {
     rerun: Option<(Time, bool)>,
     over: bool,
     slack_ms: u64,
+    /// No order was asked for but what Kubernetes has: it ends with the grace.
+    native_only: bool,
+    /// How many stages may be signalled one after another once the grace is spent.
+    late_stages: u64,
     /// What was found.
     pub violations: Vec<Violation>,
 }
@@ -70,6 +74,7 @@ struct Book {
     ever_ran: bool,
     ever_tried: bool,
     ever_started: bool,
+    ever_ready: bool,
     ever_completed: bool,
     exit: Option<ExitBook>,
     hook: HookBook,
@@ -123,9 +128,15 @@ impl<'p> Checker<'p> {
                 }
             }
         }
+        let native_only = plan.sidecar_grace_ms == 0
+            && !plan.dialects.contains(&Dialect::Kep)
+            && !plan.dialects.contains(&Dialect::DependsOn);
+        let late_stages = if native_only { 1 } else { plan.stop_stages as u64 + 1 };
         Checker {
             plan,
             before,
+            native_only,
+            late_stages,
             books: vec![Book::default(); n],
             sandbox_ready: false,
             since: Time(0),
@@ -168,6 +179,11 @@ impl<'p> Checker<'p> {
         }
     }
 
+    fn note_state(&mut self, i: usize) {
+        self.books[i].ever_started |= self.started(i);
+        self.books[i].ever_ready |= self.ready(i);
+    }
+
     /// Whether an exited container comes back, by its policy, rules and what ended it.
     fn comes_back(&self, i: usize, exit: ExitBook) -> bool {
         let p = &self.plan.containers[i];
@@ -203,21 +219,41 @@ impl<'p> Checker<'p> {
         b.exit.filter(|&e| !b.alive && !self.comes_back(i, e))
     }
 
-    fn open(&self, on: usize, need: Need, every_start: bool) -> bool {
+    /// Whether a gate in front of `i` is open.
+    fn open(&self, i: usize, gate: Gate) -> bool {
+        let Gate { on, need, every_start, .. } = gate;
         let b = &self.books[on];
         let did_its_work = !every_start && self.gone_for_good(on).is_some_and(|e| !e.failed);
         match need {
             Need::Completed => b.ever_completed,
             Need::Started if every_start => self.started(on),
             Need::Started => b.ever_started || did_its_work,
-            Need::Ready => self.ready(on) || did_its_work,
+            Need::Ready => self.ready(on) || did_its_work || (!every_start && self.was_passed(i, gate)),
             Need::Launched => {
                 // One whose image is not to be had is passed by, but only when its own turn has come (R1.5, R1.7).
-                let turn =
-                    || self.plan.containers[on].gates.iter().all(|g| self.open(g.on, g.need, g.every_start));
+                let turn = || self.plan.containers[on].gates.iter().all(|g| self.open(on, *g));
                 b.ever_tried || (b.no_image && turn())
             }
         }
+    }
+
+    /// Whether somebody else has been let through by the same gate; for launch priority, somebody of the same level. Mains
+    /// that are finished say nothing of a gate that has not been open since the pod began again.
+    fn was_passed(&self, i: usize, gate: Gate) -> bool {
+        if !self.books[gate.on].ever_ready && !self.books[gate.on].ever_completed {
+            return false;
+        }
+        let priority = gate.dialect == Some(Dialect::Priority);
+        let waits_for = |j: usize| {
+            let gates = self.plan.containers[j].gates.iter();
+            gates.filter(|g| g.dialect == Some(Dialect::Priority)).map(|g| g.on).collect::<Vec<_>>()
+        };
+        (0..self.books.len()).any(|j| {
+            let same = |g: &Gate| g.on == gate.on && g.need == gate.need;
+            (self.books[j].ever_ran || self.books[j].alive)
+                && self.plan.containers[j].gates.iter().any(same)
+                && (!priority || waits_for(j) == waits_for(i))
+        })
     }
 
     fn all_done(&self) -> bool {
@@ -225,22 +261,21 @@ impl<'p> Checker<'p> {
         keepers.peek().is_some() && keepers.all(|i| self.gone_for_good(i).is_some())
     }
 
-    /// From here on a container waits for nobody any more.
-    fn free_at(&self, i: usize) -> Option<Time> {
-        match (self.stop, self.rerun) {
-            (Some(stop), _) => {
-                let reserve = self.plan.sidecar_grace_ms.min(stop.grace_ms);
-                let stages = self.plan.stop_stages as u64;
-                let stage = (self.plan.containers[i].stop_stage as u64).saturating_sub(1);
-                let share = (reserve * stage).checked_div(stages).unwrap_or(reserve);
-                Some(stop.deadline - (reserve - share))
-            }
-            // One that was being ended for its own sake has its own grace.
-            (None, Some((deadline, _))) => {
-                Some(self.books[i].kill.map_or(deadline, |k| k.deadline.min(deadline)))
-            }
-            (None, None) => None,
+    /// Whether a container must still wait for those that go before it. In a pod that uses only what Kubernetes has,
+    /// nobody waits any more once the grace is spent (R3.25); in all others the order holds to the end.
+    fn must_wait(&self, i: usize, now: Time) -> bool {
+        let kill = self.books[i].kill;
+        let for_itself = kill.is_some_and(|k| !matches!(k.reason, KillReason::PodStop | KillReason::Rerun));
+        if for_itself && kill.is_some_and(|k| k.deadline <= k.since) {
+            return false;
         }
+        let spent = match (self.stop, self.rerun) {
+            (Some(stop), _) => stop.deadline,
+            // One that was being ended for its own sake has its own grace.
+            (None, Some((deadline, _))) => kill.map_or(deadline, |k| k.deadline.min(deadline)),
+            (None, None) => return false,
+        };
+        !self.native_only || now < spent
     }
 
     fn served(&self, i: usize) -> Option<usize> {
@@ -264,7 +299,7 @@ impl<'p> Checker<'p> {
             found.push((1, text("without a sandbox")));
         }
         for gate in &p.gates {
-            if (gate.every_start || !b.ever_ran) && !self.open(gate.on, gate.need, gate.every_start) {
+            if (gate.every_start || !b.ever_ran) && !self.open(i, *gate) {
                 let on = self.name(gate.on);
                 found.push((1, text(&format!("before `{on}` is {:?}", gate.need))));
             }
@@ -308,9 +343,7 @@ impl<'p> Checker<'p> {
             Some(_) => {}
         }
         if b.signalled.is_none()
-            && !zero
-            && let Some(free_at) = self.free_at(i)
-            && now < free_at
+            && self.must_wait(i, now)
             && let Some(first) = self.served(i)
         {
             let first = self.name(first);
@@ -361,6 +394,7 @@ impl<'p> Checker<'p> {
                     ever_ran: b.ever_ran,
                     ever_tried: b.ever_tried,
                     ever_started: b.ever_started,
+                    ever_ready: b.ever_ready,
                     ever_completed: b.ever_completed,
                     ..Book::default()
                 };
@@ -431,7 +465,7 @@ impl<'p> Checker<'p> {
                 Some(Wait::Gate { on, need }) => {
                     let mut gates =
                         self.plan.containers[i].gates.iter().filter(|g| g.on == on && g.need == need);
-                    if gates.all(|g| self.open(on, need, g.every_start)) {
+                    if gates.all(|g| self.open(i, *g)) {
                         let (name, on) = (self.name(i), self.name(on));
                         self.broken(1, now, format!("`{name}` waits for `{on}` to be {need:?}, which it is"));
                     }
@@ -480,7 +514,8 @@ impl<'p> Checker<'p> {
         }
         match self.stop {
             None => self.broken(3, now, "the pod is over and was never stopped".into()),
-            Some(stop) if now > stop.deadline + STOP_MIN_MS + self.slack_ms => {
+            // Every stage may be told late, has its time to react, and its end may be heard of late.
+            Some(stop) if now > stop.deadline + (STOP_MIN_MS + self.slack_ms) * self.late_stages => {
                 let late = now.since(stop.deadline);
                 self.broken(3, now, format!("the pod was over {late} ms after the end of its grace"));
             }
@@ -506,7 +541,7 @@ impl Watch for Checker<'_> {
                     (b.running, b.ever_ran, b.used) = (true, true, true);
                     b.ever_tried |= without_hook;
                 }
-                self.books[container].ever_started |= self.started(container);
+                self.note_state(container);
             }
             Event::StartFailed { container, attempt, .. } => {
                 let b = &mut self.books[container];
@@ -552,7 +587,7 @@ impl Watch for Checker<'_> {
                         ProbeOutcome::Error => {}
                     }
                 }
-                self.books[container].ever_started |= self.started(container);
+                self.note_state(container);
             }
             Event::HookEnded { container, attempt, hook: HookKind::PostStart, ref error } => {
                 let b = &mut self.books[container];
@@ -560,7 +595,7 @@ impl Watch for Checker<'_> {
                     b.hook = if error.is_none() { HookBook::Succeeded } else { HookBook::Failed };
                     b.ever_tried = true;
                 }
-                self.books[container].ever_started |= self.started(container);
+                self.note_state(container);
             }
             Event::HookEnded { .. }
             | Event::SandboxFailed { .. }
@@ -603,7 +638,7 @@ impl Watch for Checker<'_> {
             if self.books[i].hook == HookBook::Runs {
                 (self.books[i].hook, self.books[i].ever_tried) = (HookBook::Succeeded, true);
             }
-            self.books[i].ever_started |= self.started(i);
+            self.note_state(i);
         }
     }
 

@@ -151,7 +151,7 @@ fn hopeless(plan: &Plan, obs: &Observation) -> Option<(usize, usize)> {
         if c.was_run || c.state.is_alive() {
             continue;
         }
-        if let Some(gate) = p.gates.iter().find(|g| rules::gate_hopeless(plan, obs, g)) {
+        if let Some(gate) = p.gates.iter().find(|g| rules::gate_hopeless(plan, obs, i, g)) {
             return Some((i, gate.on));
         }
     }

@@ -1,7 +1,9 @@
 //! How containers end: hook, turn, signal, KILL; one of them, or the whole pod in order (section 3).
 //!
 //! Every container that is being ended goes through the same steps on its own; what a pod's stop adds is the turn:
-//! nobody is signalled while one that must go before it is alive, until the grace is spent.
+//! nobody is signalled while one that must go before it is alive. When the grace is spent, each stage is killed and gone
+//! before the next one is signalled; only in pods that use nothing but native sidecars all that is left is signalled
+//! together, as the kubelet does it ([`Plan::keeps_order_after_grace`]).
 
 use super::{STOP_MIN_MS, run};
 use crate::action::Action;
@@ -94,17 +96,22 @@ fn hold(plan: &Plan, obs: &Observation, out: &mut Decision) {
 struct Turn {
     /// Who must go first.
     held_by: Option<usize>,
-    /// From here on nobody holds it any more.
-    free_at: Time,
+    /// From here on nobody holds it any more; `None` if it is held for as long as somebody is there.
+    free_at: Option<Time>,
     /// It is killed here, if it had [`STOP_MIN_MS`] to react by then.
     kill_at: Time,
-    /// Whose first preStop hook must end first.
-    first_hook_of: Option<usize>,
+    /// Whose first preStop hook must end first, and until when that is waited for.
+    first_hook_of: Option<(usize, Time)>,
 }
 
 impl Turn {
     fn at_once(kill: &Kill) -> Turn {
-        Turn { held_by: None, free_at: kill.deadline, kill_at: kill.deadline, first_hook_of: None }
+        Turn { held_by: None, free_at: None, kill_at: kill.deadline, first_hook_of: None }
+    }
+
+    /// Who holds it back now.
+    fn held(&self, now: Time) -> Option<usize> {
+        self.held_by.filter(|_| self.free_at.is_none_or(|at| now < at))
     }
 
     fn of(
@@ -116,13 +123,15 @@ impl Turn {
         first_hook_of: Option<usize>,
     ) -> Turn {
         let stage = plan.containers[i].stop_stage;
-        let (free_at, kill_at) = match &obs.stop {
+        let (turn_ends, kill_at) = match &obs.stop {
             Some(stop) => {
                 (turn_deadline(plan, stop, stage), kill_deadline(plan, stop, stage).min(kill.deadline))
             }
             None => (kill.deadline, kill.deadline),
         };
-        let first_hook_of = first_hook_of.filter(|_| !runs_first_hook(plan, i));
+        let free_at = (!plan.keeps_order_after_grace()).then_some(turn_ends);
+        let first_hook_of =
+            first_hook_of.filter(|_| !runs_first_hook(plan, i)).map(|other| (other, turn_ends));
         Turn { held_by, free_at, kill_at, first_hook_of }
     }
 }
@@ -137,7 +146,7 @@ fn kill_deadline(plan: &Plan, stop: &Stop, stage: usize) -> Time {
     stop.deadline - reserve + reserve * stage as u64 / plan.stop_stages as u64
 }
 
-/// A stage waits no longer for the ones before it than these may live.
+/// Where the stage before ends: from here on a stage has had its turn, even if those before it are still being killed.
 fn turn_deadline(plan: &Plan, stop: &Stop, stage: usize) -> Time {
     kill_deadline(plan, stop, stage.saturating_sub(1))
 }
@@ -168,11 +177,14 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
     if c.post_start.is_running() {
         out.actions.push(Action::CancelHook { container: i, attempt: c.attempt, hook: HookKind::PostStart });
     }
-    // A grace of zero means what it says: KILL, now (G-29).
+    // A grace of zero means what it says: KILL, now (G-29), one stage after the other.
     let zero = kill.deadline <= kill.since || obs.stop.is_some_and(|s| s.grace_ms == 0);
     if zero {
         cancel_hooks(c, i, out);
-        out.actions.push(Action::Kill { container: i, attempt: c.attempt });
+        match turn.held(now) {
+            Some(on) => out.wait(i, Wait::StopTurn { on }),
+            None => out.actions.push(Action::Kill { container: i, attempt: c.attempt }),
+        }
         return;
     }
     if let Some(signalled) = kill.signalled_at {
@@ -206,14 +218,14 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
 /// Hooks and turn. False while something has to happen before the signal; what that is has been asked for or noted.
 fn may_signal(plan: &Plan, obs: &Observation, i: usize, turn: &Turn, now: Time, out: &mut Decision) -> bool {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
-    if let Some(on) = turn.first_hook_of
-        && now < turn.free_at
+    if let Some((on, until)) = turn.first_hook_of
+        && now < until
     {
-        out.wake_at(turn.free_at);
+        out.wake_at(until);
         out.wait(i, Wait::FirstPreStop { on });
         return false;
     }
-    let held = turn.held_by.filter(|_| now < turn.free_at);
+    let held = turn.held(now);
     let running = matches!(c.state, State::Running { .. });
     if p.pre_stop.is_some() && running && held.is_some() {
         match p.pre_stop_when {
@@ -223,7 +235,9 @@ fn may_signal(plan: &Plan, obs: &Observation, i: usize, turn: &Turn, now: Time, 
         };
     }
     if let Some(on) = held {
-        out.wake_at(turn.free_at);
+        if let Some(at) = turn.free_at {
+            out.wake_at(at);
+        }
         out.wait(i, Wait::StopTurn { on });
         return false;
     }

@@ -200,7 +200,8 @@ impl Judge<'_> {
                 && self.before.containers[self.before.find(on_name).expect("found above")]
                     .probe(ProbeKind::Startup)
                     .is_none();
-            let open = rules::gate_open(plan, obs, &gate) || (copied && obs.containers[on].was_started);
+            let open =
+                rules::gate_open(plan, obs, container, &gate) || (copied && obs.containers[on].was_started);
             assert!(open, "`{name}` starts although `{on_name}` is not {:?}\n{}", gate.need, self.what);
         }
     }

@@ -23,6 +23,8 @@ enum Sabotage {
     IgnoreStopOrder,
     /// Sidecars stop first.
     ReverseStopOrder,
+    /// The order of every dialect ends with the grace.
+    OrderEndsWithGrace,
     /// KILL instead of TERM.
     KillAtOnce,
     /// TERM and KILL together.
@@ -105,6 +107,9 @@ impl Saboteur {
         }
         if sabotage == Sabotage::ReverseStopOrder {
             plan.stop_order = (0..n).rev().collect();
+        }
+        if sabotage == Sabotage::OrderEndsWithGrace {
+            plan.dialects.clear();
         }
         Saboteur { sabotage, engine: Engine::new(plan, Time(0)), pretence: None, injected: false }
     }
@@ -215,6 +220,7 @@ fn every_broken_rule_is_seen() {
         (Sabotage::AnyExitCompletes, 1),
         (Sabotage::IgnoreStopOrder, 2),
         (Sabotage::ReverseStopOrder, 2),
+        (Sabotage::OrderEndsWithGrace, 2),
         (Sabotage::KillAtOnce, 2),
         (Sabotage::NoTimeToReact, 2),
         (Sabotage::SidecarsKeepAlive, 3),

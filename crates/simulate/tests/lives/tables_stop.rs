@@ -1,8 +1,11 @@
 //! Termination order and grace against the clock: table 12.10 and the worked cases of section 3.5 of
-//! docs/spec/kubelet-lifecycle.md. Times are milliseconds since the stop began, not whole seconds (G-28).
+//! docs/spec/kubelet-lifecycle.md, and what the KEP and a hand-written graph promise when the grace runs out. Times are
+//! milliseconds since the stop began, not whole seconds (G-28).
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use outrigger_lifecycle::{FeatureGates, PodInput, plan};
+use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, plan};
 use outrigger_simulate::{Ending, Options, Script, simulate};
 use serde_json::{Value, json};
 
@@ -29,29 +32,72 @@ fn hooked(does: Does, seconds: f64) -> Does {
     Does { hook: Some(seconds), ..does }
 }
 
-/// Stops a pod of sidecars and one main; `completes`: because the main is done, else by a request at 10 s.
+/// How the order of a pod is written.
+#[derive(Clone, Copy, PartialEq)]
+enum Written {
+    /// Sidecars in a chain, by `restartPolicy: Always`.
+    Native,
+    /// Sidecars side by side, by `lifecycle.type: Sidecar`.
+    Kep,
+    /// A chain by `outrigger.dev/depends-on`: the main needs the last sidecar, that one the one before it.
+    DependsOn,
+}
+
+/// Stops a native pod of sidecars and one main; `completes`: because the main is done, else by a request at 10 s.
 fn fates(grace: u64, sidecars: &[Does], main: Does, completes: bool) -> Vec<(String, u64, u64, i64)> {
-    let container = |d: &Does| {
-        let mut c = json!({"name": d.name, "image": "i"});
-        if d.hook.is_some() {
-            c["lifecycle"] = json!({"preStop": {"exec": {"command": ["true"]}}});
+    fates_of(Written::Native, grace, sidecars, main, completes)
+}
+
+fn container(d: &Does) -> Value {
+    let mut c = json!({"name": d.name, "image": "i"});
+    if d.hook.is_some() {
+        c["lifecycle"] = json!({"preStop": {"exec": {"command": ["true"]}}});
+    }
+    c
+}
+
+fn pod_of(written: Written, grace: u64, sidecars: &[Does], main: Does) -> Plan {
+    let mut inits = Vec::new();
+    let mut mains = vec![container(&main)];
+    let mut annotations = serde_json::Map::new();
+    let mut lifecycle_types = BTreeMap::new();
+    for (i, d) in sidecars.iter().enumerate() {
+        let mut c = container(d);
+        match written {
+            Written::Native => {
+                c["restartPolicy"] = json!("Always");
+                inits.push(c);
+            }
+            Written::Kep => {
+                lifecycle_types.insert(ContainerRef { list: List::Main, index: i + 1 }, "Sidecar".into());
+                mains.push(c);
+            }
+            Written::DependsOn => mains.push(c),
         }
-        c
-    };
-    let inits: Vec<Value> = sidecars
-        .iter()
-        .map(|d| {
-            let mut c = container(d);
-            c["restartPolicy"] = json!("Always");
-            c
-        })
-        .collect();
+    }
+    if written == Written::DependsOn {
+        let names: Vec<&str> = sidecars.iter().map(|d| d.name).chain([main.name]).collect();
+        let mut lines: Vec<String> = names.windows(2).map(|w| format!("{}: {}", w[1], w[0])).collect();
+        lines.iter_mut().filter(|l| !l.starts_with(main.name)).for_each(|l| l.push_str(", sidecar"));
+        lines.push(format!("{}: sidecar", names[0]));
+        annotations.insert("outrigger.dev/depends-on".into(), json!(lines.join("\n")));
+    }
     let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"name": "stop"},
-        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": grace, "initContainers": inits, "containers": [container(&main)]},
+        "metadata": {"name": "stop", "annotations": annotations},
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": grace, "initContainers": inits, "containers": mains},
     }))
     .expect("a pod");
-    let plan = plan(&PodInput { pod, ..Default::default() }, &FeatureGates::default()).expect("a plan").plan;
+    plan(&PodInput { pod, lifecycle_types }, &FeatureGates::default()).expect("a plan").plan
+}
+
+fn fates_of(
+    written: Written,
+    grace: u64,
+    sidecars: &[Does],
+    main: Does,
+    completes: bool,
+) -> Vec<(String, u64, u64, i64)> {
+    let plan = pod_of(written, grace, sidecars, main);
     let mut containers = serde_json::Map::new();
     for d in sidecars.iter().chain([&main]) {
         let term = d.needs.map_or(json!({"ignore": true}), |s| json!({"exit_after": s}));
@@ -69,11 +115,19 @@ fn fates(grace: u64, sidecars: &[Does], main: Does, completes: bool) -> Vec<(Str
     assert_eq!(outcome.ending, Ending::Finished);
     let began = outcome.trace.iter().find(|e| e.event == "stop-begun").expect("it stops").time;
     let mut fates = Vec::new();
-    for (i, c) in plan.containers.iter().enumerate().rev() {
+    let latest_first =
+        |i: &usize| std::cmp::Reverse(sidecars.iter().position(|d| d.name == plan.containers[*i].name));
+    let mut order: Vec<usize> = (0..plan.containers.len()).collect();
+    order.sort_by_key(latest_first);
+    // The main first, then the sidecars from the last to the first.
+    order.rotate_right(1);
+    for i in order {
         let of = |event: &str| outcome.trace.iter().find(|e| e.container == Some(i) && e.event == event);
-        if let (Some(told), Some(gone)) = (of("terminating"), of("exited")) {
+        // With a grace of zero there is no signal but KILL.
+        if let (Some(told), Some(gone)) = (of("terminating").or(of("killing")), of("exited")) {
             let code = gone.number("code").expect("a code");
-            fates.push((c.name.clone(), told.time.since(began), gone.time.since(began), code));
+            let name = plan.containers[i].name.clone();
+            fates.push((name, told.time.since(began), gone.time.since(began), code));
         }
     }
     fates
@@ -165,6 +219,131 @@ fn section_3_5_when_the_grace_runs_out() {
         "E133",
         fates(5, &[needs("s1", 1.0), hooked(deaf("s2"), 30.0), needs("s3", 1.0)], needs("main", 1.0), false),
         &[("main", 0, 1_000, 0), ("s3", 1_000, 2_000, 0), ("s2", 5_000, 7_000, 137), ("s1", 5_000, 6_000, 0)],
+    );
+}
+
+/// "Containers and Sidecar will share the TerminationGracePeriod. If Containers don't exit before the end of the
+/// TerminationGracePeriod then they will be sent a SIGKIll as normal, Sidecars will then be sent a SIGTERM with a short
+/// grace period of 2 Seconds to give them a chance to cleanly exit." (the KEP). As normal means that one that was told
+/// to stop late has 2 s to react first (R3.16, R3.26).
+#[test]
+fn kep_sidecars_are_told_when_the_mains_are_gone_however_late() {
+    const HANGS: f64 = 3_600.0;
+    let rows: [(&str, u64, Does, Does, [Fate; 2]); 9] = [
+        (
+            "the main does not listen",
+            10,
+            deaf("app"),
+            needs("proxy", 0.5),
+            [("app", 0, 10_000, 137), ("proxy", 10_001, 10_501, 0)],
+        ),
+        (
+            "nobody listens",
+            10,
+            deaf("app"),
+            deaf("proxy"),
+            [("app", 0, 10_000, 137), ("proxy", 10_001, 12_001, 137)],
+        ),
+        (
+            "the sidecar's preStop hangs (`sleep infinity`)",
+            10,
+            needs("app", 0.5),
+            hooked(needs("proxy", 0.1), HANGS),
+            [("app", 10_000, 10_500, 0), ("proxy", 10_500, 10_600, 0)],
+        ),
+        (
+            "it hangs, and the main does not listen",
+            10,
+            deaf("app"),
+            hooked(needs("proxy", 0.1), HANGS),
+            [("app", 10_000, 12_000, 137), ("proxy", 12_001, 12_101, 0)],
+        ),
+        (
+            "the main's preStop hangs",
+            10,
+            hooked(needs("app", 1.0), HANGS),
+            needs("proxy", 0.1),
+            [("app", 10_000, 11_000, 0), ("proxy", 11_000, 11_100, 0)],
+        ),
+        (
+            "a hook takes 9.5 of 10 s",
+            10,
+            hooked(deaf("app"), 9.5),
+            needs("proxy", 0.1),
+            [("app", 9_500, 11_500, 137), ("proxy", 11_501, 11_601, 0)],
+        ),
+        (
+            "a grace of 1 s",
+            1,
+            needs("app", 1.5),
+            needs("proxy", 0.1),
+            [("app", 0, 1_500, 0), ("proxy", 1_500, 1_600, 0)],
+        ),
+        (
+            "a grace of 1 s, and nobody listens",
+            1,
+            deaf("app"),
+            deaf("proxy"),
+            [("app", 0, 2_000, 137), ("proxy", 2_001, 4_001, 137)],
+        ),
+        // Zero means KILL (G-29), and the order holds.
+        (
+            "a grace of 0",
+            0,
+            needs("app", 1.0),
+            needs("proxy", 1.0),
+            [("app", 0, 0, 137), ("proxy", 1, 1, 137)],
+        ),
+    ];
+    for (what, grace, app, proxy, expected) in rows {
+        check(what, fates_of(Written::Kep, grace, &[proxy], app, false), &expected);
+    }
+}
+
+/// A hand-written graph is an order between any two containers, and each of them has its 2 s.
+#[test]
+fn every_stage_of_a_graph_is_gone_before_the_next_is_told() {
+    let three = [deaf("a"), needs("b", 5.0), deaf("c")];
+    check(
+        "nobody is gone in time",
+        fates_of(Written::DependsOn, 3, &three, deaf("main"), false),
+        &[
+            ("main", 0, 3_000, 137),
+            ("c", 3_001, 5_001, 137),
+            ("b", 5_002, 7_002, 137),
+            ("a", 7_003, 9_003, 137),
+        ],
+    );
+    check(
+        "hooks that hang are given up at the end of the grace",
+        fates_of(
+            Written::DependsOn,
+            3,
+            &[hooked(needs("a", 0.1), 60.0), hooked(needs("b", 0.1), 60.0)],
+            hooked(needs("main", 0.1), 60.0),
+            false,
+        ),
+        &[("main", 3_000, 3_100, 0), ("b", 3_100, 3_200, 0), ("a", 3_200, 3_300, 0)],
+    );
+    check(
+        "a grace of zero",
+        fates_of(Written::DependsOn, 0, &[needs("a", 1.0), needs("b", 1.0)], needs("main", 1.0), false),
+        &[("main", 0, 0, 137), ("b", 1, 1, 137), ("a", 2, 2, 137)],
+    );
+}
+
+/// R3.25: with native sidecars the kubelet lets all that still wait go at the end of the grace, and so do we.
+#[test]
+fn native_sidecars_are_told_together_when_the_grace_is_spent_r3_25() {
+    check(
+        "a grace of 1 s",
+        fates(1, &[needs("s1", 0.1), needs("s2", 0.1)], deaf("main"), false),
+        &[("main", 0, 2_000, 137), ("s2", 1_000, 1_100, 0), ("s1", 1_000, 1_100, 0)],
+    );
+    check(
+        "a hook of the main takes 9.5 of 10 s",
+        fates(10, &[needs("s1", 0.1)], hooked(deaf("main"), 9.5), false),
+        &[("main", 9_500, 11_500, 137), ("s1", 10_000, 10_100, 0)],
     );
 }
 
