@@ -76,7 +76,6 @@ pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
     let Some(text) = draft.annotation(ANNOTATION) else {
         return graph;
     };
-    draft.uses(Dialect::DependsOn);
     for line in text.split(['\n', ';']) {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
@@ -88,6 +87,9 @@ pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
                 .findings
                 .push(Finding::error("depends-on", FieldPath::annotation(ANNOTATION), message).hint(hint));
         }
+    }
+    if !graph.is_empty() {
+        draft.uses(Dialect::DependsOn);
     }
     let order = |f: fn(&Entry) -> Option<i64>| -> Vec<(usize, i64)> {
         graph.entries.iter().filter_map(|(&c, e)| Some((c, f(e)?))).collect()

@@ -33,6 +33,8 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
             continue;
         }
         match value.as_str() {
+            // To Kubernetes an empty string is an absent one, and the default is Standard.
+            "" => {}
             "Standard" => draft.uses(Dialect::Kep),
             "Sidecar" => {
                 let name = &draft.spec.containers[place.index].name;

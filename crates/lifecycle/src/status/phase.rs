@@ -115,6 +115,15 @@ fn counted(p: &ContainerPlan, c: &Container, ended_by_one: bool) -> Count {
         {
             Count::Nothing
         }
+        // Nor has one that was about to be started again when the pod ended: had it been up by then, it would have been
+        // stopped. What a main did last counts all the same (R5.23).
+        Some(exit)
+            if (p.counts == Counts::UnlessStopped || p.role == Role::Sidecar || ended_by_one)
+                && exit.killed_for != Some(KillReason::PodStop)
+                && rules::restarts_after(p, exit) =>
+        {
+            Count::Nothing
+        }
         Some(exit) => Count::Exit { failed: exit.failed() },
     }
 }

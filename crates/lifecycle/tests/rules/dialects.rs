@@ -232,6 +232,200 @@ fn a_terminated_sidecar_is_not_restarted_st_23() {
     assert!(play.over());
 }
 
+/// ST-18: an exit of its own counts. One the policy would have retried is none: had the sidecar come back a moment
+/// sooner, it would have been stopped and the Job would have succeeded.
+#[test]
+fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
+    let phase_of = |play: &Play| outrigger_lifecycle::phase(play.engine.plan(), play.engine.observation());
+    let marked = || env("s", &[(KILL, "true")]);
+    // (policy, own policy, code of the sidecar, phase once main has exited with 0)
+    for (policy, own, code, expected) in [
+        ("OnFailure", None, 1, "Succeeded"),
+        ("OnFailure", None, 0, "Succeeded"),
+        ("OnFailure", Some("Never"), 1, "Failed"),
+        ("Never", None, 1, "Failed"),
+        ("Never", Some("OnFailure"), 1, "Succeeded"),
+        ("Never", None, 0, "Succeeded"),
+    ] {
+        let mut sidecar = marked();
+        if let Some(own) = own {
+            sidecar["restartPolicy"] = json!(own);
+        }
+        let mut play = Play::of(&pod(json!({"restartPolicy": policy, "containers": [c("main"), sidecar]})));
+        play.exit("s", code);
+        if code != 0 && policy == "OnFailure" && own.is_none() {
+            play.exit("s", code); // The first restart is immediate; now it is in back-off.
+            assert!(matches!(play.wait("s"), Some(Wait::Backoff { .. })));
+        }
+        play.exit("main", 0);
+        if !play.over() {
+            play.exit("s", 143); // It was started again and is told to stop.
+        }
+        assert!(play.over(), "{policy} {own:?} {code}");
+        assert_eq!(phase_of(&play).name(), expected, "{policy}, own {own:?}, exit {code}");
+    }
+    // With it running at that moment the Job has always succeeded.
+    let mut play = Play::of(&pod(json!({"restartPolicy": "OnFailure", "containers": [c("main"), marked()]})));
+    play.exit("main", 0);
+    play.exit("s", 1);
+    assert_eq!(phase_of(&play).name(), "Succeeded");
+    // What a main did last counts, however it would have gone on (R5.23).
+    let mut play = Play::of(&pod(json!({"restartPolicy": "OnFailure", "containers": [c("main"), c("b")]})));
+    play.exit("main", 1);
+    play.exit("main", 1);
+    play.exit("b", 0);
+    play.stop(None);
+    assert!(play.over());
+    assert_eq!(phase_of(&play).name(), "Failed");
+}
+
+/// The same for helpers of other kinds: sidecars that count, and mains beside a primary or a fatal one.
+#[test]
+fn helpers_in_back_off_have_no_say() {
+    let phase_of = |play: &Play| outrigger_lifecycle::phase(play.engine.plan(), play.engine.observation());
+    let kep = json!({"name": "helper", "lifecycle": {"type": "Sidecar"}});
+    let rows = [
+        ("kep", json!({"outrigger.dev/sidecar-phase": "Count"}), kep, 0, "Succeeded"),
+        ("primary", json!({DEPENDS_ON: "main: primary"}), c("helper"), 0, "Succeeded"),
+        ("primary fails", json!({DEPENDS_ON: "main: primary, fatal"}), c("helper"), 1, "Running"),
+        ("fatal", json!({DEPENDS_ON: "main: fatal"}), c("helper"), 0, "Succeeded"),
+    ];
+    for (what, annotations, helper, code, expected) in rows {
+        let mut play = Play::of(&annotated(
+            annotations,
+            json!({"restartPolicy": "OnFailure", "containers": [c("main"), helper]}),
+        ));
+        play.exit("helper", 1);
+        play.exit("helper", 1);
+        assert!(matches!(play.wait("helper"), Some(Wait::Backoff { .. })), "{what}");
+        play.exit("main", code);
+        assert_eq!(phase_of(&play).name(), expected, "{what}");
+    }
+}
+
+/// A gate that let one main through stays open for the others: the sidecar's later end is not theirs.
+#[test]
+fn a_gate_that_was_open_once_stays_open_for_the_others() {
+    let proxy = || ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
+    let late = || json!({"name": "late", "image": "slow"});
+    let kep = json!({"containers": [proxy(), c("app"), late()]});
+    let graph = json!({"containers": [ready(c("proxy")), c("app"), late()]});
+    let level = json!({"containers": [ready(env("proxy", &[(PRIORITY, "1")])), c("app"), late()]});
+    for (what, annotations, mut spec) in [
+        ("kep", json!({}), kep),
+        ("depends-on", json!({DEPENDS_ON: "app: proxy ready; late: proxy ready"}), graph),
+        ("priority", json!({}), level),
+    ] {
+        for (policy, code) in [("Never", 1), ("OnFailure", 1)] {
+            spec["restartPolicy"] = json!(policy);
+            let mut play = Play::of_late(&annotated(annotations.clone(), spec.clone()), "late");
+            play.probed("proxy", ProbeKind::Readiness, true);
+            assert_eq!(play.log(), ["start proxy", "start app"], "{what} {policy}");
+            play.exit("proxy", code);
+            let log = play.log();
+            assert!(!log.iter().any(|l| l.starts_with("stop") || l.starts_with("term")), "{what}: {log:?}");
+            assert_eq!(play.wait("late"), Some(Wait::Image), "{what}: only its image is missing");
+            play.image_arrives("late");
+            assert_eq!(play.log(), ["start late"], "{what} {policy}");
+        }
+    }
+}
+
+/// It stays open for nobody who waits for something else, nor where the pod asks for a fence, nor before it ever let
+/// somebody through.
+#[test]
+fn a_gate_that_let_nobody_through_is_not_open() {
+    let proxy = || ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
+    let never = |containers: Vec<Value>| json!({"restartPolicy": "Never", "containers": containers});
+    // Ready once, but every main was late.
+    let late = json!({"name": "late", "image": "slow"});
+    let mut play = Play::of_late(&pod(never(vec![proxy(), late.clone()])), "late");
+    play.probed("proxy", ProbeKind::Readiness, true);
+    play.log();
+    play.exit("proxy", 1);
+    assert_eq!(play.log(), ["stop GateNeverOpens { container: 1, on: 0 }"]);
+    // A fence is asked at every start.
+    let mut play = Play::of_late(
+        &annotated(json!({"outrigger.dev/fence": "start"}), never(vec![proxy(), c("app"), late])),
+        "late",
+    );
+    play.probed("proxy", ProbeKind::Readiness, true);
+    play.log();
+    play.exit("proxy", 1);
+    assert_eq!(play.log(), ["stop GateNeverOpens { container: 2, on: 0 }", "term app"]);
+}
+
+/// The rejected and the ignored: what marks mean where they make no sense.
+#[test]
+fn marks_where_they_make_no_sense() {
+    let kep_init = pod(
+        json!({"initContainers": [{"name": "i", "lifecycle": {"type": "Sidecar"}}], "containers": [c("a")]}),
+    );
+    let kep_only = pod(json!({"containers": [{"name": "a", "lifecycle": {"type": "Sidecar"}}]}));
+    let marked_only = pod(json!({"restartPolicy": "Never", "containers": [env("a", &[(KILL, "true")])]}));
+    let mixed_only = pod(json!({"restartPolicy": "Never", "containers": [
+        env("a", &[(KILL, "true")]), {"name": "b", "lifecycle": {"type": "Sidecar"}}]}));
+    let graph_only = annotated(json!({DEPENDS_ON: "a: sidecar"}), json!({"containers": [c("a")]}));
+    for (what, input, code) in [
+        ("a KEP sidecar among the init containers", kep_init, "kep-init"),
+        ("only KEP sidecars", kep_only, "kep-standard"),
+        ("only marked containers (ST-9)", marked_only, "sidecars-only"),
+        ("KEP sidecars and marked containers only", mixed_only, "sidecars-only"),
+        ("only sidecars of a graph", graph_only, "sidecars-only"),
+    ] {
+        let findings = refused(&input);
+        assert!(findings.iter().any(|f| f.code == code && f.hint.is_some()), "{what}: {findings:?}");
+    }
+    // Marks on init containers that are only ignored: ST-1, LP-8.
+    for (name, value, code) in [(KILL, "true", "ST-1"), (IMAGE, "x", "ST-1"), (PRIORITY, "7", "LP-8")] {
+        let input = pod(json!({
+            "restartPolicy": "Never", "initContainers": [env("i", &[(name, value)])], "containers": [c("a"), c("b")],
+        }));
+        let planned = plan(&input, &FeatureGates::default()).expect("accepted");
+        assert_eq!(planned.warnings.iter().map(|f| f.code).collect::<Vec<_>>(), [code], "{name}");
+        assert_eq!((planned.plan.containers[0].role, planned.plan.dialects.len()), (Role::Init, 0), "{name}");
+    }
+}
+
+/// A mark that is there but blank marks nothing.
+#[test]
+fn blank_marks_mean_nothing() {
+    let plain = planned(&pod(json!({"restartPolicy": "Never", "containers": [c("a"), c("b")]})));
+    for (what, input) in [
+        // "Defaults to Standard", and an empty string is an absent one to Kubernetes.
+        (
+            "type",
+            pod(
+                json!({"restartPolicy": "Never", "containers": [c("a"), {"name": "b", "lifecycle": {"type": ""}}]}),
+            ),
+        ),
+        ("kill", pod(json!({"restartPolicy": "Never", "containers": [c("a"), env("b", &[(KILL, "")])]}))),
+        (
+            "kill, a blank",
+            pod(json!({"restartPolicy": "Never", "containers": [c("a"), env("b", &[(KILL, " ")])]})),
+        ),
+        ("image", pod(json!({"restartPolicy": "Never", "containers": [c("a"), env("b", &[(IMAGE, "")])]}))),
+        (
+            "graph",
+            annotated(
+                json!({DEPENDS_ON: ""}),
+                json!({"restartPolicy": "Never", "containers": [c("a"), c("b")]}),
+            ),
+        ),
+        (
+            "a graph of comments",
+            annotated(
+                json!({DEPENDS_ON: " \n# nothing\n"}),
+                json!({"restartPolicy": "Never", "containers": [c("a"), c("b")]}),
+            ),
+        ),
+    ] {
+        assert_eq!(planned(&input), plain, "{what}");
+    }
+    // A blank number is no number (LP-6).
+    assert_eq!(refused(&pod(json!({"containers": [c("a"), env("b", &[(PRIORITY, "")])]})))[0].code, "LP-6");
+}
+
 #[test]
 fn depends_on_is_a_graph() {
     let mut play = Play::of(&annotated(

@@ -62,19 +62,39 @@ pub struct Play {
     pub log: Vec<String>,
     /// Hooks end at once when asked for.
     pub quick_hooks: bool,
+    /// The image of this container does not come before the test says so.
+    pub late: Option<usize>,
 }
 
 impl Play {
     pub fn new(plan: Plan) -> Self {
+        Play::with_late(plan, None)
+    }
+
+    fn with_late(plan: Plan, late: Option<usize>) -> Self {
         let mut play = Play {
             engine: Engine::new(plan, Time(1_000_000)),
             now: Time(1_000_000),
             out: Decision::default(),
             log: Vec::new(),
             quick_hooks: true,
+            late,
         };
         play.settle();
         play
+    }
+
+    /// A pod in which the image of one container is late.
+    pub fn of_late(input: &PodInput, late: &str) -> Self {
+        let plan = planned(input);
+        let late = plan.find(late);
+        Play::with_late(plan, late)
+    }
+
+    /// The late image is there.
+    pub fn image_arrives(&mut self, name: &str) {
+        let container = self.ix(name);
+        self.event(Event::ImageReady { container });
     }
 
     pub fn of(input: &PodInput) -> Self {
@@ -113,6 +133,7 @@ impl Play {
     fn carry_out(&mut self, action: Action) -> bool {
         let event = match action {
             Action::CreateSandbox { .. } => Event::SandboxReady,
+            Action::Pull { container } if self.late == Some(container) => return false,
             Action::Pull { container } => Event::ImageReady { container },
             Action::Start { container, attempt } => {
                 self.log.push(format!("start {}", self.name(container)));
