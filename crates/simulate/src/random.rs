@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
     LifecycleHandler, Pod, PodSpec, Probe,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, plan};
+use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, Role, plan};
 
 use crate::rng::Rng;
 use crate::script::{
@@ -36,6 +36,60 @@ pub fn pod(rng: &mut Rng) -> (PodInput, Plan) {
             return (input, planned.plan);
         }
     }
+}
+
+/// A random pod that is hard to stop: little grace, and preStop hooks nearly everywhere.
+pub fn hard_pod(rng: &mut Rng) -> (PodInput, Plan) {
+    loop {
+        let mut input = draft(rng);
+        let grace = rng.between(0, 3);
+        let annotations = input.pod.metadata.annotations.get_or_insert_default();
+        let reserve = "outrigger.dev/sidecar-grace";
+        if annotations.remove(reserve).is_some() && grace > 0 {
+            annotations.insert(reserve.into(), format!("{}ms", rng.between(1, grace * 1_000)));
+        }
+        let spec = input.pod.spec.get_or_insert_default();
+        spec.termination_grace_period_seconds = Some(grace as i64);
+        let sidecars = spec.init_containers.iter_mut().flatten();
+        let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
+        for c in sidecars.chain(&mut spec.containers) {
+            if rng.chance(0.6) {
+                c.lifecycle.get_or_insert_default().pre_stop = Some(exec());
+            }
+        }
+        if let Ok(planned) = plan(&input, &FeatureGates::default()) {
+            return (input, planned.plan);
+        }
+    }
+}
+
+/// A random script in which hooks hang or take nearly all of the grace, helpers crash again and again, images are late,
+/// and hardly anybody listens.
+pub fn hard_script(rng: &mut Rng, plan: &Plan, trouble: Trouble) -> Script {
+    let mut script = script(rng, plan, trouble);
+    for c in &plan.containers {
+        let own = script.containers.entry(c.name.clone()).or_default();
+        let grace = plan.grace_ms;
+        let takes = match rng.below(4) {
+            0 | 1 => Span::FOREVER,
+            2 => Span((grace * 19 / 20 + rng.below(grace / 10 + 2)).saturating_sub(1)),
+            _ => span(rng, 2 * grace + 1),
+        };
+        own.hooks.pre_stop = Some(HookScript { takes: Some(takes), ..Default::default() });
+        if rng.chance(0.6) {
+            let exit_after = Some(span(rng, 3_000));
+            own.on_term = Some(OnTerm { exit_after, code: None, ignore: rng.chance(0.4) });
+        }
+        if c.role == Role::Sidecar && rng.chance(0.5) {
+            own.instances.clear();
+            own.runs = Some(span(rng, 3_000));
+            own.exit = Some(rng.pick(&[0, 1, 1]));
+        }
+        if rng.chance(0.3) {
+            own.pull = Tries { takes: Some(span(rng, 60_000)), fails: rng.below(2) as u32 };
+        }
+    }
+    script
 }
 
 /// A random pod without any dialect, hooks or probes: what Kubernetes had before sidecars.

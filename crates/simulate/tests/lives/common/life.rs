@@ -16,12 +16,41 @@ pub struct Case {
     pub script: Script,
 }
 
+/// Which lives are played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// All sorts.
+    Any,
+    /// Pods with little grace whose hooks hang, whose helpers crash and whose images are late.
+    Hard,
+}
+
+impl Kind {
+    /// The test that replays one of them.
+    fn replay(self) -> &'static str {
+        match self {
+            Kind::Any => "one_seed",
+            Kind::Hard => "one_hard_seed",
+        }
+    }
+}
+
 impl Case {
     pub fn new(seed: u64) -> Case {
+        Case::of(Kind::Any, seed)
+    }
+
+    pub fn of(kind: Kind, seed: u64) -> Case {
         let mut rng = Rng::new(seed);
-        let (input, plan) = random::pod(&mut rng);
+        let (input, plan) = match kind {
+            Kind::Any => random::pod(&mut rng),
+            Kind::Hard => random::hard_pod(&mut rng),
+        };
         let trouble = if rng.chance(0.4) { Trouble::None } else { Trouble::Faults };
-        let script = random::script(&mut rng, &plan, trouble);
+        let script = match kind {
+            Kind::Any => random::script(&mut rng, &plan, trouble),
+            Kind::Hard => random::hard_script(&mut rng, &plan, trouble),
+        };
         Case { seed, input, plan, script }
     }
 
@@ -39,9 +68,9 @@ impl Case {
 }
 
 /// Plays the life of a seed; what was wrong with it, if something was.
-pub fn check(seed: u64) -> Result<Summary, String> {
+pub fn check(kind: Kind, seed: u64) -> Result<Summary, String> {
     let played = catch_unwind(|| {
-        let case = Case::new(seed);
+        let case = Case::of(kind, seed);
         case.play(&mut Engine::new(case.plan.clone(), Time(0)))
     });
     let problems: Vec<String> = match played {
@@ -57,15 +86,17 @@ pub fn check(seed: u64) -> Result<Summary, String> {
         )],
     };
     Err(format!(
-        "seed {seed}: {}\nreplay: OUTRIGGER_SEED={seed} cargo test -p outrigger-simulate --test lives one_seed -- --nocapture\n\
-         keep:   echo {seed} >> crates/simulate/tests/lives/regressions.txt",
-        problems.join("\n    ")
+        "seed {seed}: {}\nreplay: OUTRIGGER_SEED={seed} cargo test -p outrigger-simulate --test lives {} -- --ignored --nocapture\n\
+         keep:   echo {}{seed} >> crates/simulate/tests/lives/regressions.txt",
+        problems.join("\n    "),
+        kind.replay(),
+        if kind == Kind::Hard { "hard " } else { "" },
     ))
 }
 
 /// The pod, the script and the trace of a seed, for people.
-pub fn tell(seed: u64) -> String {
-    let case = Case::new(seed);
+pub fn tell(kind: Kind, seed: u64) -> String {
+    let case = Case::of(kind, seed);
     let mut text = String::new();
     let _ = writeln!(
         text,
