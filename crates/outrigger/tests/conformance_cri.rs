@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
         image: containerd::IMAGE.to_owned(),
         work: work.path().to_owned(),
+        prefix: String::new(),
         lib: trials::top().join("lib.sh"),
         extra_flags: flags.map(str::to_owned).into(),
     });

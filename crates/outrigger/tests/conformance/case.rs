@@ -18,6 +18,25 @@ pub(crate) struct Case {
     pub(crate) expect: Value,
     pub(crate) timeout: f64,
     pub(crate) settle: f64,
+    pub(crate) kubelet: Kubelet,
+}
+
+/// Whether a case was run on a real kubelet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kubelet {
+    /// It held there, three times out of three.
+    Held,
+    /// It was not run there.
+    NotRun,
+}
+
+impl std::fmt::Display for Kubelet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kubelet::Held => "v1.36.4",
+            Kubelet::NotRun => "not run",
+        })
+    }
 }
 
 pub(crate) fn read(path: &Path) -> Result<Case, String> {
@@ -26,7 +45,12 @@ pub(crate) fn read(path: &Path) -> Result<Case, String> {
     let documents = parse(0, &source, &ReadOptions::default()).map_err(|e| format!("{e:?}"))?;
     let case = documents.first().ok_or("an empty case")?.root.to_json();
     let text = |key: &str| case[key].as_str().unwrap_or_default().to_owned();
+    let kubelet = [Kubelet::Held, Kubelet::NotRun]
+        .into_iter()
+        .find(|k| k.to_string() == text("kubelet"))
+        .ok_or("the case does not say whether it was run on a kubelet (`kubelet: v1.36.4` or `not run`)")?;
     Ok(Case {
+        kubelet,
         name: text("name"),
         pod: case["pod"].clone(),
         actions: case["actions"].as_array().cloned().unwrap_or_default(),

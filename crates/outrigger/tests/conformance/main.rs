@@ -8,6 +8,7 @@ mod case;
 mod events;
 mod rootfs;
 mod run;
+mod side_by_side;
 mod status;
 mod trials;
 
@@ -26,18 +27,21 @@ fn main() {
         tempfile::Builder::new().prefix("outrigger-conformance-").tempdir().expect("a temporary directory");
     run::open_to_all(work.path());
     let rootfs = rootfs::make(&work.path().join("rootfs"));
-    let bench = Arc::new(run::Bench {
-        binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
-        image: format!("rootfs:{}", rootfs.display()),
-        work: work.path().to_owned(),
-        lib: trials::top().join("lib.sh"),
-        extra_flags: std::env::var("OUTRIGGER_CONFORMANCE_FLAGS")
-            .map(|flags| flags.split_whitespace().map(str::to_owned).collect())
-            .unwrap_or_default(),
-    });
-    let trials = trials::all(&bench);
+    let bench = |prefix: &str| {
+        Arc::new(run::Bench {
+            prefix: prefix.to_owned(),
+            binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
+            image: format!("rootfs:{}", rootfs.display()),
+            work: work.path().to_owned(),
+            lib: trials::top().join("lib.sh"),
+            extra_flags: std::env::var("OUTRIGGER_CONFORMANCE_FLAGS")
+                .map(|flags| flags.split_whitespace().map(str::to_owned).collect())
+                .unwrap_or_default(),
+        })
+    };
+    let mut trials = trials::all(&bench(""));
+    trials.extend(side_by_side::all(&bench("kubelet-")));
     let conclusion = libtest_mimic::run(&args, trials);
-    drop(bench);
     drop(work);
     conclusion.exit();
 }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 use crate::case::{self, Case};
-use crate::events::{self, Log};
+use crate::events::{self, Events, Log};
 use crate::status;
 
 const POLL: Duration = Duration::from_millis(20);
@@ -21,6 +21,8 @@ pub(crate) struct Bench {
     pub(crate) binary: PathBuf,
     pub(crate) image: String,
     pub(crate) work: PathBuf,
+    /// Begins the names of the pods of this bench.
+    pub(crate) prefix: String,
     pub(crate) lib: PathBuf,
     pub(crate) extra_flags: Vec<String>,
 }
@@ -29,11 +31,17 @@ pub(crate) fn open_to_all(dir: &Path) {
     fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).expect("open the directory");
 }
 
+/// Compares the events and the last status of a run with something else; what differs.
+pub(crate) type Compare<'a> = &'a dyn Fn(&Events, Option<&Value>) -> Vec<String>;
+
 /// Runs a case; an error is a readable account of what went wrong.
-pub(crate) fn case(bench: &Bench, case: &Case) -> Result<(), String> {
+pub(crate) fn case(bench: &Bench, case: &Case, compare: Compare<'_>) -> Result<(), String> {
     let mut run = Run::start(bench, case)?;
     let mut bad = match run.play() {
-        Ok(bad) => bad,
+        Ok(mut bad) => {
+            bad.extend(compare(&run.log.read(), run.status.as_ref()));
+            bad
+        }
         Err(failure) => vec![failure],
     };
     bad.extend(run.end());
@@ -62,7 +70,8 @@ struct Run<'c> {
 
 impl<'c> Run<'c> {
     fn start(bench: &Bench, case: &'c Case) -> Result<Self, String> {
-        let dir = bench.work.join(&case.name);
+        let run_name = format!("{}{}", bench.prefix, case.name);
+        let dir = bench.work.join(&run_name);
         let event_dir = dir.join("ev");
         let io = |e: std::io::Error| format!("prepare the case: {e}");
         fs::create_dir_all(&event_dir).map_err(io)?;
@@ -72,7 +81,7 @@ impl<'c> Run<'c> {
         for (path, mode) in [(&dir, 0o755), (&event_dir, 0o777), (&log.0, 0o666)] {
             fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(io)?;
         }
-        let pod_name: String = case.name.chars().take(50).collect();
+        let pod_name: String = run_name.chars().take(50).collect();
         let pod = case::pod(case, &pod_name, &event_dir, &bench.image);
         let manifest = dir.join("pod.json");
         fs::write(&manifest, serde_json::to_vec_pretty(&pod).map_err(|e| e.to_string())?).map_err(io)?;
@@ -113,6 +122,10 @@ impl<'c> Run<'c> {
                 self.wait_for("deletion", |run| run.ended)?;
                 self.log.add("gone");
             }
+            Value::String(until) if until == "refused" => {
+                self.wait_for("the end", |run| run.ended)?;
+                return Ok(self.refusal());
+            }
             Value::String(event) => {
                 self.wait_for(event, |run| run.ended || events::find(&run.log.read(), event).is_some())?;
                 settle = self.case.settle;
@@ -141,6 +154,25 @@ impl<'c> Run<'c> {
         }
         bad.extend(events::check(&self.case.expect, &events));
         Ok(bad)
+    }
+
+    /// A pod that is refused: exit code 2, the reason is said, and nothing was started.
+    fn refusal(&mut self) -> Vec<String> {
+        let mut bad = Vec::new();
+        let code = self.child.try_wait().ok().flatten().and_then(|status| status.code());
+        if code != Some(2) {
+            bad.push(format!("exit code {code:?}, want 2"));
+        }
+        let output = fs::read_to_string(self.dir.join("out")).unwrap_or_default();
+        let says = self.case.expect["says"].as_str().unwrap_or("the case does not say what is said");
+        if !output.contains(says) {
+            bad.push(format!("{says:?} is not said"));
+        }
+        let events = self.log.read();
+        bad.extend(
+            events.iter().filter(|(_, e)| !e.starts_with("runner:")).map(|(_, e)| format!("{e} happened")),
+        );
+        bad
     }
 
     fn action(&mut self, action: &Value) -> Result<(), String> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::case;
+use crate::case::{self, Kubelet};
 use crate::run::{self, Bench};
 
 /// All cases, to be run on a bench.
@@ -17,7 +17,11 @@ pub(crate) fn all(bench: &Arc<Bench>) -> Vec<Trial> {
             let bench = Arc::clone(bench);
             trials.push(Trial::test(name, move || {
                 let case = case::read(&path).map_err(Failed::from)?;
-                run::case(&bench, &case).map_err(Failed::from)
+                let wanted = if folder == "cases" { Kubelet::Held } else { Kubelet::NotRun };
+                if case.kubelet != wanted {
+                    return Err(Failed::from(format!("a case in {folder} must say `kubelet: {wanted}`")));
+                }
+                run::case(&bench, &case, &|_, _| Vec::new()).map_err(Failed::from)
             }));
         }
     }

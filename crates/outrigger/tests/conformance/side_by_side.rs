@@ -1,0 +1,113 @@
+//! Twelve cases side by side with what a real kubelet v1.36.4 showed: the same order of events, the same phase, the same
+//! exit codes, restarts and conditions. `tests/conformance/golden` holds the recordings.
+//!
+//! These are cases in which every event is gated by the one before it, so the whole order is the same on every machine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use libtest_mimic::{Failed, Trial};
+use serde_json::{Value, json};
+
+use crate::case;
+use crate::events::Events;
+use crate::run::{self, Bench};
+use crate::trials;
+
+const CASES: [&str; 12] = [
+    "init-order",
+    "init-fail-never",
+    "init-fail-onfailure",
+    "native-startup-gates-chain",
+    "native-poststart-gates",
+    "native-liveness-prestop",
+    "job-onfailure-sidecar-exit-1",
+    "rules-mismatch-fails",
+    "rules-restart-all-by-init",
+    "stop-mixed-inits",
+    "stop-grace-main-deaf",
+    "stop-grace-sidecar-deaf",
+];
+
+/// A test for each of them.
+pub(crate) fn all(bench: &Arc<Bench>) -> Vec<Trial> {
+    let trial = |name: &'static str| {
+        let bench = Arc::clone(bench);
+        Trial::test(format!("side_by_side::{name}"), move || one(&bench, name).map_err(Failed::from))
+    };
+    CASES.into_iter().map(trial).collect()
+}
+
+fn one(bench: &Bench, name: &str) -> Result<(), String> {
+    let case = case::read(&trials::top().join("cases").join(format!("{name}.yaml")))?;
+    let recorded = read(&trials::top().join("golden").join(format!("{name}.json")))?;
+    run::case(bench, &case, &|events, status| compare(&recorded, events, status))
+}
+
+fn read(path: &Path) -> Result<Value, String> {
+    let text = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_slice(&text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn compare(recorded: &Value, events: &Events, status: Option<&Value>) -> Vec<String> {
+    let mut bad = Vec::new();
+    let mut same = |what: &str, ours: &Value, theirs: &Value| {
+        if ours != theirs {
+            bad.push(format!("{what}: {ours}, on the kubelet {theirs}"));
+        }
+    };
+    let theirs = recorded["events"].as_array().into_iter().flatten().filter_map(|line| {
+        let mut words = line.as_str()?.split_whitespace().skip(1);
+        Some(format!("{}:{}", words.next()?, words.next()?))
+    });
+    let ours = events.iter().map(|(_, event)| event.clone());
+    same("order", &order(ours), &order(theirs));
+    let Some(status) = status else {
+        bad.push("there is no pod status".to_owned());
+        return bad;
+    };
+    let kubelet = &recorded["status"];
+    same("phase", &status["phase"], &kubelet["phase"]);
+    same("reason", &status["reason"], &kubelet["reason"]);
+    for (kind, theirs) in kubelet["conditions"].as_object().into_iter().flatten() {
+        // There is no scheduler here.
+        if kind != "PodScheduled" {
+            same(kind, &condition(status, kind), theirs);
+        }
+    }
+    for list in ["initContainerStatuses", "containerStatuses"] {
+        for theirs in kubelet[list].as_array().into_iter().flatten() {
+            let name = theirs["name"].as_str().unwrap_or_default();
+            let ours = status[list].as_array().into_iter().flatten().find(|c| c["name"] == theirs["name"]);
+            let ours = ours.unwrap_or(&Value::Null);
+            same(&format!("restarts of {name}"), &ours["restartCount"], &theirs["restartCount"]);
+            for state in ["state", "lastState"] {
+                same(&format!("{state} of {name}"), &ended(&ours[state]), &ended(&theirs[state]));
+            }
+        }
+    }
+    bad
+}
+
+/// What the containers did, one after the other. Ticks only show how long a container lived.
+fn order(events: impl Iterator<Item = String>) -> Value {
+    events.filter(|e| !e.starts_with("runner:") && !e.ends_with(":tick")).collect()
+}
+
+/// `True`, or `False` with its reason, as the recordings have it.
+fn condition(status: &Value, kind: &str) -> Value {
+    let conditions = status["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    let Some(found) = conditions.iter().find(|c| c["type"] == json!(kind)) else { return Value::Null };
+    let words = [&found["status"], &found["reason"]];
+    json!(words.iter().filter_map(|w| w.as_str()).collect::<Vec<_>>().join(" "))
+}
+
+/// Exit code and reason of a state, if it is an ended one, else what it is.
+fn ended(state: &Value) -> Value {
+    let done = &state["terminated"];
+    if done.is_null() {
+        json!(state.as_object().into_iter().flatten().map(|(kind, _)| kind).next())
+    } else {
+        json!([done["exitCode"], done["reason"]])
+    }
+}
