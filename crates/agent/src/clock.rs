@@ -1,18 +1,40 @@
-//! The time of a run: the wall clock when it began, carried on by the monotonic clock. One for all its pods and whoever
-//! makes them, so that their times can be compared.
+//! The time of a run: the wall clock when it began, carried on by the monotonic clock and the time the machine was
+//! suspended. One for all its pods and whoever makes them, so that their times can be compared.
 //!
-//! The engine is promised a time that never goes backwards; the wall clock makes no such promise.
+//! The engine is promised a time that never goes backwards; the wall clock makes no such promise. A deadline goes on while
+//! a laptop sleeps, so suspended time counts (`CLOCK_BOOTTIME`).
 
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outrigger_lifecycle::Time;
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
+
+/// Waits shorter than this may be late by a suspension: nobody notices, and they need no timer of the kernel's.
+const SHORT_WAIT: Duration = Duration::from_secs(2);
+
+/// Two clocks are not read at the same moment; only more than this is a suspension.
+const READING_ERROR: Duration = Duration::from_millis(100);
+
+/// The longest single wait: far away is as good as never, and the timer wheel has its own limit.
+const WAIT_MAX: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
 /// Where the time comes from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     wall: Duration,
     start: Instant,
+    /// How long the machine had been suspended when the clock was started.
+    suspended_at_start: Duration,
+    /// How long it has been suspended by now.
+    suspended: fn() -> Duration,
 }
 
 /// One reading: what the engine is told, and the rest of the nanoseconds for the record.
@@ -27,26 +49,81 @@ pub(crate) struct Stamp {
 impl Clock {
     /// A clock that starts now.
     pub(crate) fn start() -> Self {
-        Clock { wall: since_epoch(SystemTime::now()), start: Instant::now() }
+        Clock::with(suspended)
+    }
+
+    fn with(suspended: fn() -> Duration) -> Self {
+        Clock {
+            wall: since_epoch(SystemTime::now()),
+            start: Instant::now(),
+            suspended_at_start: suspended(),
+            suspended,
+        }
     }
 
     /// Now.
     pub(crate) fn now(&self) -> Stamp {
-        let exact = self.wall + self.start.elapsed();
+        let asleep = (self.suspended)().saturating_sub(self.suspended_at_start);
+        let exact = self.wall + self.start.elapsed() + asleep;
         Stamp { time: Time(millis(exact)), exact }
     }
 
-    /// When a time will have come. Rounded up, so that a timer that fires has really reached it.
-    pub(crate) fn instant(&self, time: Time) -> Instant {
-        let wait = Duration::from_millis(time.0).saturating_sub(self.wall);
-        // Far away is as good as never, and the timer wheel has its own limit.
-        self.start + wait.min(Duration::from_secs(60 * 60 * 24 * 365))
+    /// Waits until a time has come. It has really come then, and if the machine was suspended meanwhile it is noticed
+    /// as soon as it is back.
+    pub(crate) async fn reach(&self, time: Time) {
+        loop {
+            let left = Duration::from_millis(time.0).saturating_sub(self.now().exact);
+            if left.is_zero() {
+                return;
+            }
+            let wait = tokio::time::sleep(left.min(WAIT_MAX));
+            match (left > SHORT_WAIT).then(|| boot_timer(left)) {
+                Some(Ok(timer)) => tokio::select! {
+                    () = wait => {}
+                    _ = timer.readable() => {}
+                },
+                // Without a timer of the kernel's a suspension only makes it late.
+                Some(Err(_)) | None => wait.await,
+            }
+        }
     }
 
     /// A moment the runtime noted by the wall clock, in this clock's time; never later than `now`.
     pub(crate) fn noted(&self, at: SystemTime, now: Time) -> Time {
         Time(millis(since_epoch(at)).min(now.0))
     }
+}
+
+/// A timer that goes on while the machine is suspended.
+fn boot_timer(after: Duration) -> std::io::Result<AsyncFd<OwnedFd>> {
+    let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let it_value = Timespec {
+        tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: after.subsec_nanos().into(),
+    };
+    timerfd_settime(&fd, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: zero, it_value })?;
+    // SAFETY: the timer's descriptor is owned by what is registered, and nobody closes or replaces it.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE)? })
+}
+
+/// How long the machine has been suspended since it was booted. Never less than it was before.
+fn suspended() -> Duration {
+    static KNOWN: AtomicU64 = AtomicU64::new(0);
+    let boot = duration(clock_gettime(ClockId::Boottime));
+    // Read second, so that a pause between the two makes the difference smaller, never larger.
+    let monotonic = duration(clock_gettime(ClockId::Monotonic));
+    let now = boot.saturating_sub(monotonic);
+    let known = Duration::from_nanos(KNOWN.load(Ordering::Relaxed));
+    if now <= known + READING_ERROR {
+        return known;
+    }
+    let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    Duration::from_nanos(KNOWN.fetch_max(nanos, Ordering::Relaxed).max(nanos))
+}
+
+fn duration(at: Timespec) -> Duration {
+    Duration::new(u64::try_from(at.tv_sec).unwrap_or(0), u32::try_from(at.tv_nsec).unwrap_or(0))
 }
 
 fn since_epoch(at: SystemTime) -> Duration {
@@ -75,9 +152,40 @@ mod tests {
         let clock = Clock::start();
         for ms in [1, 7, 1_000, 90_000] {
             let at = clock.now().time + ms;
-            tokio::time::sleep_until(clock.instant(at)).await;
+            clock.reach(at).await;
             assert!(clock.now().time >= at, "{ms}");
         }
+    }
+
+    /// The machine sleeps for an hour: a deadline in half an hour is over when it is back.
+    #[tokio::test(start_paused = true)]
+    async fn suspended_time_counts() {
+        static ASLEEP: AtomicU64 = AtomicU64::new(7_000);
+        let clock = Clock::with(|| Duration::from_secs(ASLEEP.load(Ordering::Relaxed)));
+        let before = clock.now().time;
+        let deadline = before + 1_800_000;
+        ASLEEP.fetch_add(3_600, Ordering::Relaxed);
+        assert_eq!(clock.now().time.since(before), 3_600_000);
+        let waited = Instant::now();
+        clock.reach(deadline).await;
+        assert_eq!(waited.elapsed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_reading_of_suspended_time_never_shrinks() {
+        let mut last = suspended();
+        for _ in 0..10_000 {
+            let now = suspended();
+            assert!(now >= last);
+            last = now;
+        }
+    }
+
+    /// The kernel's timer is what wakes a run whose machine was suspended.
+    #[tokio::test]
+    async fn the_boot_timer_fires() {
+        let timer = boot_timer(Duration::from_millis(20)).expect("a timer");
+        let _ = timer.readable().await.expect("it fires");
     }
 
     #[test]

@@ -151,7 +151,7 @@ pub async fn run<R: Runtime>(
         }
         let wake = async {
             match wake {
-                Some(at) => tokio::time::sleep_until(clock.instant(at)).await,
+                Some(at) => clock.reach(at).await,
                 None => std::future::pending().await,
             }
         };

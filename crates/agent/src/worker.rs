@@ -199,10 +199,10 @@ impl<R: Runtime> Worker<R> {
             if self.engine.observation().over {
                 break;
             }
-            let wake = decision.wake.map(|at| self.tasks.clock.instant(at));
+            let (wake, clock) = (decision.wake, self.tasks.clock);
             let wake = async {
                 match wake {
-                    Some(at) => tokio::time::sleep_until(at).await,
+                    Some(at) => clock.reach(at).await,
                     None => std::future::pending().await,
                 }
             };

@@ -75,7 +75,7 @@ impl Bench {
                 return false;
             }
             let wake = self.controllers.iter().filter_map(|c| c.wake()).min();
-            let wake = wake.map(|at| self.clock.instant(at));
+            let clock = self.clock;
             tokio::select! {
                 happened = self.crew.next() => match happened {
                     Happened::News(news) => {
@@ -87,7 +87,7 @@ impl Bench {
                         self.controllers.iter_mut().for_each(|c| c.ended(pod, result, now));
                     }
                 },
-                () = async { tokio::time::sleep_until(wake.unwrap()).await }, if wake.is_some() => {}
+                () = async { clock.reach(wake.unwrap()).await }, if wake.is_some() => {}
             }
         }
         panic!("it does not end");
