@@ -6,6 +6,7 @@ mod support;
 
 mod exec;
 mod filesystem;
+mod filter;
 mod identity;
 mod lifecycle;
 mod limits;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         exec::trials(),
         identity::trials(),
         filesystem::trials(),
+        filter::trials(),
         limits::trials(),
         pods::trials(),
         machines::trials(),

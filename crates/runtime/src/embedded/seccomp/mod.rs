@@ -19,7 +19,7 @@ pub(crate) fn filter(identity: &Identity, caps: CapSet) -> Result<Option<Vec<lib
     }
     let policy = match &identity.seccomp {
         Seccomp::Unconfined => return Ok(None),
-        Seccomp::Default => default::policy(caps),
+        Seccomp::Default => default::policy(caps, oci::kernel()),
         Seccomp::Localhost(path) => oci::read(path, caps)?,
     };
     Ok(Some(policy.compile()?))

@@ -140,6 +140,7 @@ fn arch_name(arch: Arch) -> &'static str {
         Arch::X86_64 => "SCMP_ARCH_X86_64",
         Arch::I386 => "SCMP_ARCH_X86",
         Arch::Aarch64 => "SCMP_ARCH_AARCH64",
+        Arch::Arm => "SCMP_ARCH_ARM",
     }
 }
 
@@ -174,7 +175,8 @@ fn condition(arg: &Arg) -> Result<Condition, String> {
     Ok(Condition { argument: arg.index, compare, value })
 }
 
-fn kernel() -> (u32, u32) {
+/// Version of the running kernel.
+pub(super) fn kernel() -> (u32, u32) {
     version(&rustix::system::uname().release().to_string_lossy())
 }
 
@@ -193,7 +195,7 @@ mod tests {
         let profile = r#"{
             "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38,
             "archMap": [{"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86"]},
-                        {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": null}],
+                        {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": ["SCMP_ARCH_ARM"]}],
             "syscalls": [
                 {"names": ["read", "write"], "action": "SCMP_ACT_ALLOW"},
                 {"names": ["mount"], "action": "SCMP_ACT_ALLOW", "includes": {"caps": ["CAP_SYS_ADMIN"]}},

@@ -1,6 +1,8 @@
 //! What a filter says, and its translation to the kernel's program.
 
-use super::names::{Arch, Numbers};
+use std::collections::BTreeMap;
+
+use super::names::{ARM_PRIVATE, Arch, Numbers};
 use crate::embedded::fault::Fault;
 
 /// What happens to a call.
@@ -67,7 +69,7 @@ pub(super) struct Policy {
     pub(super) default: Action,
     /// Of the rules for one call those with conditions come first, in their order; the first that holds counts.
     pub(super) rules: Vec<Rule>,
-    /// Architectures the filter is for; calls for any other fail with ENOSYS.
+    /// Architectures the filter is for; calls for any other fail with ENOSYS, the x32 variant of x86_64 included.
     pub(super) arches: Vec<Arch>,
 }
 
@@ -112,32 +114,45 @@ impl Policy {
         Ok(program)
     }
 
+    /// The part for one architecture: a binary search over ranges of numbers that share an outcome.
     fn section(&self, arch: Arch, numbers: &Numbers) -> Vec<libc::sock_filter> {
-        let mut program = vec![statement(LOAD, NUMBER)];
-        if arch == Arch::X86_64 {
-            program.push(jump(JUMP_GREATER_EQUAL, X32, 0, 1));
-            program.push(statement(RETURN, Action::Errno(libc::ENOSYS as u16).code()));
-        }
-        let mut done: Vec<&str> = Vec::new();
+        let missing = Action::Errno(libc::ENOSYS as u16);
+        let mut names: BTreeMap<u32, &str> = BTreeMap::new();
         for rule in &self.rules {
-            if done.contains(&rule.name.as_str()) {
-                continue;
+            // A name this architecture does not have cannot be called.
+            if let Some(number) = numbers.number(arch, &rule.name) {
+                names.insert(number, &rule.name);
             }
-            done.push(&rule.name);
-            // A name this kernel's architecture does not have cannot be called.
-            let Some(number) = numbers.number(arch, &rule.name) else { continue };
-            let block = self.block(&rule.name);
-            match u8::try_from(block.len()) {
-                Ok(length) => program.push(jump(JUMP_EQUAL, number, 0, length)),
-                Err(_) => {
-                    program.push(jump(JUMP_EQUAL, number, 1, 0));
-                    program.push(statement(JUMP, block.len() as u32));
-                }
-            }
-            program.extend(block);
         }
-        program.push(statement(RETURN, self.default.code()));
+        let mut outcomes = Vec::new();
+        let mut next = 0;
+        for (number, name) in &names {
+            if *number > next {
+                outcomes.push((next, vec![self.unnamed(next, &names)]));
+            }
+            outcomes.push((*number, self.block(name)));
+            next = number + 1;
+        }
+        outcomes.push((next, vec![self.unnamed(next, &names)]));
+        if arch == Arch::X86_64 {
+            outcomes.push((X32, vec![statement(RETURN, missing.code())]));
+        }
+        outcomes.dedup_by(|later, earlier| same(&later.1, &earlier.1));
+        let mut program = vec![statement(LOAD, NUMBER)];
+        search(&outcomes, &mut program);
         program
+    }
+
+    /// What happens to calls from this number on that no rule names. Where unnamed calls are refused, those newer than
+    /// all that are named fail as on a kernel that does not have them, so that programs fall back to older ones.
+    fn unnamed(&self, number: u32, names: &BTreeMap<u32, &str>) -> libc::sock_filter {
+        let is_newest =
+            !names.is_empty() && names.range(number..).next().is_none_or(|(next, _)| *next >= ARM_PRIVATE);
+        let action = match self.default {
+            Action::Errno(_) if is_newest => Action::Errno(libc::ENOSYS as u16),
+            action => action,
+        };
+        statement(RETURN, action.code())
     }
 
     /// Everything about one call; always ends in a return.
@@ -216,6 +231,31 @@ impl Condition {
     }
 }
 
+/// Emits the search among outcomes, each for the numbers from its own to the next one's.
+fn search(outcomes: &[(u32, Vec<libc::sock_filter>)], program: &mut Vec<libc::sock_filter>) {
+    if let [(_, block)] = outcomes {
+        program.extend(block);
+        return;
+    }
+    let (lower, upper) = outcomes.split_at(outcomes.len() / 2);
+    let mut left = Vec::new();
+    search(lower, &mut left);
+    match u8::try_from(left.len()) {
+        Ok(length) => program.push(jump(JUMP_GREATER_EQUAL, upper[0].0, length, 0)),
+        Err(_) => {
+            program.push(jump(JUMP_GREATER_EQUAL, upper[0].0, 0, 1));
+            program.push(statement(JUMP, left.len() as u32));
+        }
+    }
+    program.extend(left);
+    search(upper, program);
+}
+
+fn same(a: &[libc::sock_filter], b: &[libc::sock_filter]) -> bool {
+    let key = |insn: &libc::sock_filter| (insn.code, insn.jt, insn.jf, insn.k);
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| key(a) == key(b))
+}
+
 fn statement(code: u16, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 0, k }
 }
@@ -225,19 +265,29 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Runs a program as the kernel would.
-    fn run(program: &[libc::sock_filter], arch: u32, number: u32, arguments: [u64; 6]) -> u32 {
+    pub(crate) fn run(program: &[libc::sock_filter], arch: u32, number: u32, arguments: [u64; 6]) -> u32 {
+        execute(program, arch, number, arguments).0
+    }
+
+    /// How many instructions it takes to decide.
+    pub(crate) fn steps(program: &[libc::sock_filter], arch: u32, number: u32) -> u32 {
+        execute(program, arch, number, [0; 6]).1
+    }
+
+    fn execute(program: &[libc::sock_filter], arch: u32, number: u32, arguments: [u64; 6]) -> (u32, u32) {
         let mut data = vec![number, arch, 0, 0];
         for argument in arguments {
             data.extend([argument as u32, (argument >> 32) as u32]);
         }
-        let (mut a, mut at) = (0_u32, 0_usize);
+        let (mut a, mut at, mut count) = (0_u32, 0_usize, 0);
         loop {
             let insn = program[at];
             at += 1;
+            count += 1;
             let mut branch = |holds: bool| at += usize::from(if holds { insn.jt } else { insn.jf });
             match insn.code {
                 LOAD => a = data[insn.k as usize / 4],
@@ -246,7 +296,7 @@ mod tests {
                 JUMP_EQUAL => branch(a == insn.k),
                 JUMP_GREATER => branch(a > insn.k),
                 JUMP_GREATER_EQUAL => branch(a >= insn.k),
-                RETURN => return insn.k,
+                RETURN => return (insn.k, count),
                 code => panic!("instruction {code:#x}"),
             }
         }
