@@ -15,6 +15,7 @@ mod fake;
 mod fields;
 mod hooks;
 mod lesson;
+mod logfile;
 mod logs;
 mod message;
 mod net;
@@ -35,3 +36,5 @@ mod workload;
 
 pub use output::{Colors, Format, Messages, Output};
 pub use run::{PlannedPod, RunError, RunOptions, RunResult, Work, run};
+pub use security::app_armor;
+pub use view::{safe_log, safe_text};

@@ -1,6 +1,7 @@
 //! Container logs: one follower for all pods of a run, woken by the kernel when a log grows.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -14,6 +15,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::logfile::{LogReader, attempts, lost_text};
 use crate::output::Output;
 
 /// How much of a log is read before others get their turn.
@@ -141,7 +143,7 @@ struct Watched {
     dir: PathBuf,
     pod: Arc<str>,
     container: Arc<str>,
-    files: BTreeMap<OsString, Tail>,
+    files: BTreeMap<OsString, LogReader>,
 }
 
 /// How far a file has been shown.
@@ -203,32 +205,44 @@ impl Follower {
     /// Whatever is in the directory: a notice may be lost, a file may have been there before.
     async fn show_all(&mut self, watch: i32) {
         let Some(watched) = self.watches.get(&watch) else { return };
-        let entries = std::fs::read_dir(&watched.dir).into_iter().flatten().flatten();
-        let mut names: Vec<OsString> = entries.map(|e| e.file_name()).collect();
-        names.sort();
-        for name in names {
-            self.show(watch, name).await;
+        for attempt in attempts(&watched.dir) {
+            self.show(watch, format!("{attempt}.log").into()).await;
         }
     }
 
     async fn show(&mut self, watch: i32, name: OsString) {
         let Some(watched) = self.watches.get_mut(&watch) else { return };
+        // What was moved out of the way is read by its reader.
+        if Path::new(&name).extension().is_none_or(|extension| extension != "log") {
+            return;
+        }
         let path = watched.dir.join(&name);
-        let tail = watched.files.entry(name).or_default();
-        loop {
-            let read = match tail.read_on(&path) {
-                Ok(read) => read,
+        let reader = match watched.files.entry(name) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => match LogReader::open(&path) {
+                Ok(reader) => new.insert(reader),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return,
                 Err(e) => {
                     tracing::warn!("cannot read {}: {e}", path.display());
                     return;
                 }
+            },
+        };
+        loop {
+            let lines = match reader.read(None) {
+                Ok(Some(lines)) => lines,
+                Ok(None) => return,
+                Err(e) => {
+                    tracing::warn!("cannot read {}: {e}", path.display());
+                    return;
+                }
             };
-            if read == 0 {
-                return;
+            let lost = reader.take_lost();
+            if lost > 0 {
+                self.output.note(&lost_text(&watched.container, lost));
             }
             // Waits while the reader of our output is slow, so that a talkative container does not fill the memory.
-            self.output.log(&watched.pod, &watched.container, tail.lines()).await;
+            self.output.log(&watched.pod, &watched.container, lines).await;
         }
     }
 }
@@ -239,8 +253,9 @@ impl Tail {
         Tail { offset, rest: Vec::new() }
     }
 
-    fn read_on(&mut self, path: &Path) -> io::Result<usize> {
-        self.read_from(&File::open(path)?)
+    /// Goes to the beginning of another file; the beginning of a line is kept.
+    pub(crate) fn restart(&mut self) {
+        self.offset = 0;
     }
 
     /// Reads on: how many bytes there were.

@@ -1,12 +1,13 @@
 //! The termination message: what a container says about its end (R5.50).
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::Container;
 
+use crate::logfile::last_bytes;
 use crate::logs::parse_line;
 
 const FILE_MAX: u64 = 4096;
@@ -40,14 +41,9 @@ pub(crate) fn read(container: &Container, file: &Path, log: &Path, failed: bool)
 
 /// The last lines of a log in CRI format, without their stamps.
 fn tail(log: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(log)?;
-    let length = file.metadata()?.len();
-    let skipped = length.saturating_sub(LOG_READ_MAX);
-    file.seek(SeekFrom::Start(skipped))?;
-    let mut bytes = Vec::new();
-    file.take(LOG_READ_MAX).read_to_end(&mut bytes)?;
+    let bytes = last_bytes(log, LOG_READ_MAX)?;
     let mut lines: Vec<&[u8]> = bytes.split_inclusive(|b| *b == b'\n').collect();
-    if skipped > 0 {
+    if bytes.len() as u64 == LOG_READ_MAX {
         // The first one was cut.
         lines.remove(0);
     }

@@ -4,7 +4,7 @@
 //! lines wait for room; trace entries never do.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::clock::Clock;
 use crate::logs::parse_line;
 use crate::view::live::{self, Stage, Stdout};
-use crate::view::{Line, Look, Paint, PodView, Told, Weight, scrub, summary, tell, wrap};
+use crate::view::{Line, Look, Paint, PodView, Told, Weight, safe_text, scrub, summary, tell, wrap};
 
 /// Columns for names in front of lines; longer ones stick out.
 const LABEL_MAX: usize = 24;
@@ -72,6 +72,8 @@ pub struct Output {
     /// Several pods: lines say whose they are.
     many: bool,
     colors: Colors,
+    /// Standard output is a terminal, which must not obey what containers write.
+    is_terminal: bool,
     tx: mpsc::Sender<Chunk>,
     room: Arc<Semaphore>,
     stage: Stage,
@@ -92,11 +94,13 @@ impl Output {
             return Output::with(format, quiet, many, colors, watch);
         }
         let (mut out, mut err) = (io::stdout(), io::stderr());
-        Output::plain(format, quiet, many, colors, move |chunk| match chunk {
+        let is_terminal = out.is_terminal();
+        let output = Output::plain(format, quiet, many, colors, move |chunk| match chunk {
             Chunk::Out(bytes, _) => out.write_all(bytes).and_then(|()| out.flush()),
             Chunk::Err(bytes) | Chunk::Close(bytes, _) => err.write_all(bytes),
             Chunk::Changed | Chunk::Continued => Ok(()),
-        })
+        })?;
+        Ok(Output { is_terminal, ..output })
     }
 
     fn plain(
@@ -138,7 +142,19 @@ impl Output {
             .stack_size(256 << 10)
             .spawn(move || work(rx, permits, watched))?;
         let zone = jiff::tz::TimeZone::system();
-        Ok(Output { format, quiet, many, colors, tx, room, stage, partial: Arc::default(), zone })
+        let is_terminal = format == Format::Live;
+        Ok(Output {
+            format,
+            quiet,
+            many,
+            colors,
+            is_terminal,
+            tx,
+            room,
+            stage,
+            partial: Arc::default(),
+            zone,
+        })
     }
 
     /// Begins to follow the terminal's size, where somebody watches.
@@ -230,9 +246,7 @@ impl Output {
         let told = match self.format {
             Format::Json => {
                 if !self.quiet {
-                    let mut line = object.to_string().into_bytes();
-                    line.push(b'\n');
-                    self.send(Chunk::Out(line, 0));
+                    self.send(Chunk::Out(self.json_line(object), 0));
                 }
                 return;
             }
@@ -245,8 +259,16 @@ impl Output {
     pub(crate) fn workload_entry(&self, exact: Duration, object: &Value, told: Told) {
         match self.format {
             Format::Json if self.quiet => {}
-            Format::Json => self.send(Chunk::Out(format!("{object}\n").into_bytes(), 0)),
+            Format::Json => self.send(Chunk::Out(self.json_line(object), 0)),
             Format::Plain | Format::Live => self.show(exact, object, Some(told)),
+        }
+    }
+
+    fn json_line(&self, object: &Value) -> Vec<u8> {
+        let line = format!("{object}\n");
+        match self.is_terminal {
+            true => safe_text(&line).into_owned().into_bytes(),
+            false => line.into_bytes(),
         }
     }
 
@@ -320,7 +342,7 @@ impl Output {
     /// Shows a line about the run as a whole.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
-            self.send(Chunk::Err(format!("{text}\n").into_bytes()));
+            self.send(Chunk::Err(format!("{}\n", safe_text(text)).into_bytes()));
         }
     }
 
@@ -341,6 +363,10 @@ impl Output {
     pub(crate) async fn log(&self, pod: &Arc<str>, container: &Arc<str>, lines: Vec<u8>) {
         let bytes = match self.format {
             Format::Plain | Format::Live => self.plain_log(pod, container, &lines),
+            Format::Json if self.is_terminal => {
+                let text = String::from_utf8_lossy(&json_log(pod, container, &lines)).into_owned();
+                safe_text(&text).into_owned().into_bytes()
+            }
             Format::Json => json_log(pod, container, &lines),
         };
         if bytes.is_empty() {
@@ -375,7 +401,7 @@ impl Output {
             }
             out.extend_from_slice(prefix.as_bytes());
             out.push(b' ');
-            match self.is_live() {
+            match self.is_terminal {
                 true => {
                     out.extend_from_slice(scrub(begun, self.colors.out).as_bytes());
                     begun.clear();
@@ -421,9 +447,11 @@ pub struct Messages(Output);
 
 impl Write for Messages {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let safe = safe_text(&text);
         match self.0.is_live() && !self.0.stage.is_closed() {
-            true => self.0.send(Chunk::Err(bytes.to_owned())),
-            false => io::stderr().write_all(bytes)?,
+            true => self.0.send(Chunk::Err(safe.into_owned().into_bytes())),
+            false => io::stderr().write_all(safe.as_bytes())?,
         }
         Ok(bytes.len())
     }
@@ -500,6 +528,29 @@ mod tests {
         let objects: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
         assert_eq!(objects.len(), 3);
         assert_eq!((&objects[1]["stream"], &objects[2]["text"]), (&json!("stdout"), &json!("b")));
+    }
+
+    #[tokio::test]
+    async fn a_terminal_does_not_obey_containers() {
+        let hostile = b"2024-01-01T00:00:00Z stdout F a\x1b[2J\x1b]0;t\x07b\xc2\x9b1m\n".to_vec();
+        for (format, is_terminal, expected) in
+            [(Format::Plain, false, "c | a\x1b[2J\x1b]0;t\x07b\u{9b}1m\n"), (Format::Plain, true, "c | ab\n")]
+        {
+            let (output, shown) = Output::captured(format, true);
+            let output = Output { is_terminal, ..output };
+            output.log(&"p".into(), &"c".into(), hostile.clone()).await;
+            output.note("never shown when quiet");
+            output.finish().await;
+            assert_eq!(shown.text(), expected);
+        }
+        let (output, shown) = Output::captured(Format::Json, false);
+        let output = Output { is_terminal: true, ..output };
+        output.log(&"p".into(), &"c".into(), hostile).await;
+        output.entry(0, Duration::ZERO, &json!({"event": "\u{202e}"}));
+        output.finish().await;
+        let text = shown.text();
+        assert!(text.chars().all(|c| c == '\n' || !(c.is_control() || c == '\u{202e}')), "{text:?}");
+        assert!(text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text:?}");
     }
 
     #[tokio::test]

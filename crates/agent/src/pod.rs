@@ -26,6 +26,9 @@ use crate::{message, security};
 /// Names of sandboxes and containers end here.
 const ID_MAX: usize = 64;
 
+/// Instances of a container whose logs are kept, the current one included.
+const LOGGED_ATTEMPTS: u32 = 3;
+
 /// A pod and everything that does not change while it runs.
 pub(crate) struct PodContext {
     pub(crate) pod: Pod,
@@ -260,6 +263,7 @@ impl PodContext {
         let own = ground.volumes.mounts(container, variable)?;
         let prepare = || -> io::Result<Option<Mount>> {
             fs::create_dir_all(self.log_dir(index))?;
+            forget_logs(&self.log_dir(index), attempt);
             let target = container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
             let target = Path::new("/").join(target);
             if own.iter().any(|m| m.target == target) {
@@ -283,6 +287,7 @@ impl PodContext {
         }
         let mut resources = security::resources(container.resources.as_ref())?;
         resources.oom_score_adj = Some(self.oom_score_adj[index]);
+        resources.pids_limit = self.options.pids_limit;
         Ok(ContainerSpec {
             id,
             name: container.name.clone(),
@@ -295,9 +300,15 @@ impl PodContext {
             mounts,
             read_only_rootfs: security::read_only_rootfs(container),
             mask_paths: security::mask_paths(container),
-            identity: security::identity(spec, container, &self.options.state_dir)?,
+            identity: security::identity(
+                self.pod.metadata.annotations.as_ref(),
+                spec,
+                container,
+                &self.options.state_dir,
+            )?,
             resources,
             log_path: traces.log,
+            log_limits: self.options.log_limits,
             stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
             stdin: container.stdin == Some(true),
             tty: container.tty == Some(true),
@@ -331,6 +342,19 @@ impl PodContext {
         match self.network {
             NetworkMode::Host => self.host.name.clone(),
             _ => hostname(&self.pod),
+        }
+    }
+}
+
+/// Deletes the logs of instances long gone: one that always fails must not fill the disk.
+fn forget_logs(dir: &Path, attempt: u32) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let of =
+            name.to_str().and_then(|name| name.split_once(".log")).and_then(|(n, _)| n.parse::<u32>().ok());
+        if of.is_some_and(|of| of.saturating_add(LOGGED_ATTEMPTS) <= attempt) {
+            // What cannot be deleted now is gone with the pod.
+            let _ = fs::remove_file(entry.path());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use outrigger_lifecycle::{Phase, Plan, Time};
 use outrigger_manifest::{Companions, PodManifest, SourceFile, Workload};
-use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy, Runtime};
+use outrigger_runtime::{LogLimits, NetworkMode, PublishedPort, PullPolicy, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -38,6 +38,10 @@ pub struct RunOptions {
     pub network: NetworkMode,
     /// Ports of the pods to be reached at the host, besides their `hostPort`s; for runs of one pod at a time.
     pub publish: Vec<PublishedPort>,
+    /// Processes and threads each container may have; `None`: any number.
+    pub pids_limit: Option<u64>,
+    /// How large the log of a container may become.
+    pub log_limits: LogLimits,
     /// What the manifests are called, for whoever asks what runs here.
     pub files: Vec<String>,
 }

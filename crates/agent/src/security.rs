@@ -1,9 +1,11 @@
 //! `securityContext` and `resources` of pod and container, in the runtime's words.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements, SeccompProfile};
-use outrigger_runtime::{Identity, Resources, Seccomp};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, PodSpec, ResourceRequirements, SeccompProfile};
+use outrigger_lifecycle::{app_armor_profile, selinux_options};
+use outrigger_runtime::{AppArmor, Identity, Resources, Seccomp, SelinuxLabel};
 
 use crate::quantity;
 
@@ -11,7 +13,12 @@ use crate::quantity;
 const SECCOMP_DIR: &str = "seccomp";
 
 /// Who a container runs as: its own settings, else the pod's.
-pub(crate) fn identity(spec: &PodSpec, container: &Container, state_dir: &Path) -> Result<Identity, String> {
+pub(crate) fn identity(
+    annotations: Option<&BTreeMap<String, String>>,
+    spec: &PodSpec,
+    container: &Container,
+    state_dir: &Path,
+) -> Result<Identity, String> {
     let pod = spec.security_context.as_ref();
     let own = container.security_context.as_ref();
     let privileged = privileged(container);
@@ -35,12 +42,43 @@ pub(crate) fn identity(spec: &PodSpec, container: &Container, state_dir: &Path) 
             .or(pod.and_then(|p| p.run_as_non_root))
             .unwrap_or(false),
         supplemental_groups: groups,
+        strict_groups: match pod.and_then(|p| p.supplemental_groups_policy.as_deref()) {
+            None | Some("Merge") => false,
+            Some("Strict") => true,
+            Some(other) => {
+                return Err(format!("supplementalGroupsPolicy {other:?} is not known; use Merge or Strict"));
+            }
+        },
         add_capabilities: names(capabilities.and_then(|c| c.add.as_deref())),
         drop_capabilities: names(capabilities.and_then(|c| c.drop.as_deref())),
         privileged,
         no_new_privileges: own.and_then(|c| c.allow_privilege_escalation) == Some(false),
         seccomp: seccomp(profile, privileged, state_dir)?,
+        apparmor: app_armor_profile(annotations, spec, container)
+            .map(|(profile, _)| app_armor(&profile))
+            .transpose()?,
+        selinux: selinux_options(spec, container).map(|(label, _)| SelinuxLabel {
+            user: label.user,
+            role: label.role,
+            kind: label.type_,
+            level: label.level,
+        }),
     })
+}
+
+/// An AppArmor profile in the runtime's words.
+///
+/// # Errors
+/// It is not one.
+pub fn app_armor(profile: &AppArmorProfile) -> Result<AppArmor, String> {
+    match (profile.type_.as_str(), profile.localhost_profile.as_deref()) {
+        ("RuntimeDefault", None) => Ok(AppArmor::Default),
+        ("Unconfined", None) => Ok(AppArmor::Unconfined),
+        ("Localhost", Some(name)) if !name.is_empty() => Ok(AppArmor::Localhost(name.to_owned())),
+        (kind, name) => {
+            Err(format!("appArmorProfile of type {kind:?} with localhostProfile {name:?} is not valid"))
+        }
+    }
 }
 
 /// Whether a container may do everything the host's root may.
@@ -122,7 +160,7 @@ mod tests {
             serde_json::from_value(json!({"containers": [], "securityContext": pod})).unwrap();
         let container: Container =
             serde_json::from_value(json!({"name": "c", "securityContext": container})).unwrap();
-        identity(&spec, &container, Path::new("/nowhere"))
+        identity(None, &spec, &container, Path::new("/nowhere"))
     }
 
     #[test]
@@ -152,6 +190,23 @@ mod tests {
             assert!(both(json!({}), profile).is_err(), "{kind} {file}");
         }
         assert!(both(json!({"supplementalGroups": [-1]}), json!({})).is_err());
+    }
+
+    #[test]
+    fn confinement_is_passed_on_whole() {
+        let id = both(
+            json!({"supplementalGroupsPolicy": "Strict", "appArmorProfile": {"type": "Unconfined"},
+                   "seLinuxOptions": {"level": "s0:c1"}}),
+            json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "web"}}),
+        )
+        .unwrap();
+        assert!(id.strict_groups);
+        assert_eq!(id.apparmor, Some(AppArmor::Localhost("web".into())));
+        assert_eq!(id.selinux, Some(SelinuxLabel { level: Some("s0:c1".into()), ..Default::default() }));
+        let plain = both(json!({"supplementalGroupsPolicy": "Merge"}), json!({})).unwrap();
+        assert!(!plain.strict_groups && plain.apparmor.is_none() && plain.selinux.is_none());
+        assert!(both(json!({"supplementalGroupsPolicy": "Odd"}), json!({})).is_err());
+        assert!(both(json!({"appArmorProfile": {"type": "Odd"}}), json!({})).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod action;
 mod backoff;
+mod confinement;
 pub mod convert;
 mod decision;
 mod dialect;
@@ -27,6 +28,7 @@ pub mod trace;
 mod validate;
 
 pub use action::{Action, Event, ProbeOutcome};
+pub use confinement::{APP_ARMOR_ANNOTATION, SettingOrigin, app_armor_profile, selinux_options};
 pub use decision::{Decision, Wait};
 pub use dialect::{ANNOTATION_PREFIX, Planned, plan};
 pub use engine::{Engine, STOP_MIN_MS, decide};

@@ -1,11 +1,12 @@
 //! `outrigger logs`: what containers of a run wrote.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 use anyhow::anyhow;
 use jiff::{SignedDuration, Timestamp};
 use outrigger_agent::control::{Answer, Lines, LogsRequest, Request};
+use outrigger_agent::safe_log;
 
 use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, ContainerArgs, PodArgs};
@@ -81,10 +82,15 @@ async fn show(args: Args) -> Result<(), Failure> {
     };
     let mut connection = run.ask(&Request::Logs(request)).await.map_err(runs::refused)?;
     let mut out = std::io::stdout().lock();
+    let (is_terminal, colors) = (out.is_terminal(), terminal::colors().out);
     loop {
         match connection.next().await.map_err(runs::refused)? {
             Answer::Log(container, text) => {
-                out.write_all(&lines.format(container, &text))?;
+                let text = lines.format(container, &text);
+                match is_terminal {
+                    true => out.write_all(&safe_log(&text, colors))?,
+                    false => out.write_all(&text)?,
+                }
                 out.flush()?;
             }
             Answer::Note(text) => terminal::note(&text),

@@ -4,6 +4,7 @@
 mod analyze;
 mod cli;
 mod completions;
+mod confinement;
 mod convert;
 mod doctor;
 mod exec;

@@ -11,16 +11,22 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_agent::{Format, Output, PlannedPod, RunOptions, Work};
-use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Severity, plan};
+use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Severity, parse_quantity, plan};
 use outrigger_manifest::{Diagnostic, Manifest, SourceFile, Span, Workload, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::doctor;
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, rootless};
-use outrigger_runtime::{NetworkMode, PublishedPort, PullPolicy, Runtime, RuntimeError};
+use outrigger_runtime::{LogLimits, NetworkMode, PublishedPort, PullPolicy, Runtime, RuntimeError};
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{self, Failure};
-use crate::{terminal, timeline};
+use crate::{confinement, terminal, timeline};
+
+/// As many as podman gives a container: enough for every program, too few for a fork bomb to stop the machine.
+const PIDS_LIMIT: u64 = 2048;
+
+/// The least a log file must be able to hold: a few long lines.
+const LOG_SIZE_MIN: i64 = 64 << 10;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -73,6 +79,15 @@ pub(crate) struct Args {
     /// How many pods a Deployment, ReplicaSet, StatefulSet or DaemonSet has, instead of what the manifest says.
     #[arg(long, value_name = "N")]
     replicas: Option<u32>,
+    /// Processes and threads a container may have at once; 0 is any number.
+    #[arg(long, value_name = "N", default_value_t = PIDS_LIMIT)]
+    pids_limit: u64,
+    /// Begin a new log file when a container's has this size.
+    #[arg(long, value_name = "SIZE", default_value = "10Mi", value_parser = log_size)]
+    log_max_size: u64,
+    /// Log files kept for each container; older output is deleted.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    log_max_files: u32,
     /// How to show what happens.
     #[arg(short, long, value_enum, default_value_t = OutputArg::Auto, value_name = "FORMAT")]
     output: OutputArg,
@@ -144,6 +159,14 @@ fn published(text: &str) -> Result<PublishedPort, String> {
     Ok(PublishedPort { host: SocketAddr::new(ip, number(host_port)?), pod_port: number(pod_port)?, udp })
 }
 
+fn log_size(text: &str) -> Result<u64, String> {
+    let amount = parse_quantity(text).map_err(|_| "expected a size, for example 10Mi".to_owned())?.value();
+    match u64::try_from(amount) {
+        Ok(size) if amount >= LOG_SIZE_MIN => Ok(size),
+        _ => Err("a log file must hold at least 64Ki".to_owned()),
+    }
+}
+
 /// Runs pods; the exit code is theirs.
 pub(crate) fn main(mut args: Args) -> ExitCode {
     if args.runtime == RuntimeArg::Embedded {
@@ -185,8 +208,21 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
     if args.cri_endpoint.is_some() && args.runtime != RuntimeArg::Cri {
         return Err(Failure::Input(anyhow!("--cri-endpoint needs --runtime cri")));
     }
-    if args.runtime == RuntimeArg::Embedded && !args.quiet {
-        terminal::eprint(&render(&idle_limits(&work), &work.sources, true));
+    if args.runtime == RuntimeArg::Embedded {
+        let mut findings = confinement::check(&work);
+        if findings.iter().any(|d| d.severity == Severity::Error) {
+            return Err(Failure::Manifest(findings, work.sources));
+        }
+        if !args.quiet {
+            findings.extend(idle_limits(&work));
+            terminal::eprint(&render(&findings, &work.sources, true));
+        }
+    }
+    if args.runtime == RuntimeArg::Cri {
+        let findings = confinement::check_cri(&work);
+        if !findings.is_empty() {
+            return Err(Failure::Manifest(findings, work.sources));
+        }
     }
     let state_dir = state_dir(args.state_dir.as_deref())?;
     let options = RunOptions {
@@ -206,6 +242,8 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
             NetworkArg::None => NetworkMode::None,
         },
         publish: args.publish,
+        pids_limit: (args.pids_limit > 0).then_some(args.pids_limit),
+        log_limits: LogLimits { max_bytes: args.log_max_size, max_files: args.log_max_files },
         files: args.files.iter().map(|file| file.display().to_string()).collect(),
     };
     let format = match args.output {

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
-use outrigger_agent::Colors;
+use outrigger_agent::{Colors, safe_text};
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -62,23 +62,26 @@ pub(crate) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Writes to standard output.
+/// Writes to standard output. Text may come from manifests, containers and registries: nothing of it steers a terminal.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(safe_text(text).as_bytes())?;
     out.flush()
 }
 
 /// Writes to standard error. If that is gone there is nobody left to tell.
 pub(crate) fn eprint(text: &str) {
     let mut out = anstream::stderr().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let _ = out.write_all(safe_text(text).as_bytes()).and_then(|()| out.flush());
 }
 
-/// Writes text of the user's to standard output, byte by byte.
+/// Writes text of the user's to standard output: byte by byte to a file, as it can safely be shown on a terminal.
 pub(crate) fn print_plain(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    match out.is_terminal() {
+        true => out.write_all(safe_text(text).as_bytes())?,
+        false => out.write_all(text.as_bytes())?,
+    }
     out.flush()
 }
 

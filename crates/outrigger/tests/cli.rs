@@ -360,3 +360,29 @@ fn help_completions_and_manual() {
     assert!(dir.path().join("outrigger-convert.1").exists());
     assert!(outrigger(&["--version"], "").stdout.starts_with("outrigger "));
 }
+
+/// Names and values come from whoever wrote the manifest: nothing of them reaches a terminal as it is.
+#[test]
+fn messages_hold_no_control_characters() {
+    let hostile = "\\e]0;title\\a\\e[2J\\u009b2J\\u202Ex\\b";
+    let pod = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: \"{hostile}\"}}\nspec:\n  restartPolicy: \"{hostile}\"\n  \"{hostile}\": 1\n  \
+         containers:\n    - {{name: \"{hostile}\", image: \"{hostile}\", workingDir: \"{hostile}\"}}\n"
+    );
+    let raw = "apiVersion: v1\nkind: Pod\nmetadata: {name: \u{202e}x, \u{9b}2J: y}\n";
+    for (args, text) in [
+        (&["validate", "-"][..], pod.as_str()),
+        (&["plan", "-"], &pod),
+        (&["validate", "-"], raw),
+        (&["validate", "\x1b[2J"], ""),
+        (&["logs", "\x1b]0;t\x07"], ""),
+    ] {
+        let run = outrigger(args, text);
+        assert_ne!(run.code, 0, "{args:?}");
+        for output in [&run.stdout, &run.stderr] {
+            let is_safe = |c: char| matches!(c, '\n' | '\t') || !(c.is_control() || c == '\u{202e}');
+            assert!(output.chars().all(is_safe), "{args:?}: {output:?}");
+        }
+        assert!(!run.stderr.is_empty(), "{args:?}");
+    }
+}

@@ -256,6 +256,47 @@ pub enum Seccomp {
     Localhost(PathBuf),
 }
 
+/// The AppArmor profile a container's processes run under.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AppArmor {
+    /// The runtime's own profile.
+    Default,
+    /// None.
+    Unconfined,
+    /// A profile that is loaded on this machine.
+    Localhost(String),
+}
+
+/// The SELinux label of a container's processes; what is `None` is the runtime's choice.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelinuxLabel {
+    /// User.
+    pub user: Option<String>,
+    /// Role.
+    pub role: Option<String>,
+    /// Type.
+    pub kind: Option<String>,
+    /// Level.
+    pub level: Option<String>,
+}
+
+/// How large a container's log may become. The log is `PATH`; what was written before is in `PATH.1`, `PATH.2` and so
+/// on, the highest number being the newest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLimits {
+    /// Bytes in one file; a new one is begun before it would have more.
+    pub max_bytes: u64,
+    /// Files kept, the current one included; at least 2.
+    pub max_files: u32,
+}
+
+impl Default for LogLimits {
+    /// The kubelet's: 10 MiB and 5 files.
+    fn default() -> Self {
+        LogLimits { max_bytes: 10 << 20, max_files: 5 }
+    }
+}
+
 /// Who the container's processes are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -267,6 +308,9 @@ pub struct Identity {
     pub run_as_non_root: bool,
     /// Supplementary groups, fsGroup included.
     pub supplemental_groups: Vec<u32>,
+    /// Do not add the groups that the image's /etc/group gives the user (`supplementalGroupsPolicy: Strict`).
+    #[serde(default)]
+    pub strict_groups: bool,
     /// Capabilities to add to the default set, without `CAP_`; `ALL` is all.
     pub add_capabilities: Vec<String>,
     /// Capabilities to drop, without `CAP_`; `ALL` is all.
@@ -277,6 +321,12 @@ pub struct Identity {
     pub no_new_privileges: bool,
     /// System call filter.
     pub seccomp: Seccomp,
+    /// AppArmor profile; `None`: nothing is asked for.
+    #[serde(default)]
+    pub apparmor: Option<AppArmor>,
+    /// SELinux label; `None`: nothing is asked for.
+    #[serde(default)]
+    pub selinux: Option<SelinuxLabel>,
 }
 
 /// One container to create.
@@ -310,6 +360,9 @@ pub struct ContainerSpec {
     pub resources: Resources,
     /// Where the log goes, in CRI format. The directory exists.
     pub log_path: PathBuf,
+    /// How large it may become. Runtimes that keep logs of their own ignore it.
+    #[serde(default)]
+    pub log_limits: LogLimits,
     /// File on the host that is mounted at the container's terminationMessagePath is among `mounts`; nothing to do here.
     /// Signal used by [`crate::Runtime::terminate`], for example `SIGTERM`; `None`: the image's, else SIGTERM.
     pub stop_signal: Option<String>,

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,33 +11,22 @@ use jiff::Timestamp;
 use super::roster::{Roster, Visit};
 use super::server::Client;
 use super::wire::{Answer, Frame, LogsRequest};
-use crate::logs::{Tail, Watcher, parse_line};
+use crate::logfile::{LogReader, attempts, lost_text, open_all};
+use crate::logs::{Watcher, parse_line};
 use crate::pod::PodContext;
-
-/// The end of a log is looked for in this much of it.
-const TAIL_MAX: u64 = 16 << 20;
 
 /// Some runtimes report a container's end before they have written down its last words.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Logs of a pod whose directory is about to go, by container and attempt.
-pub(super) type Sealed = BTreeMap<(usize, u32), File>;
+pub(super) type Sealed = BTreeMap<(usize, u32), Vec<Arc<File>>>;
 
 /// Opens all logs of a pod: once open they can be read to their end, whatever becomes of their names.
 pub(super) fn seal(pod: &PodContext) -> Sealed {
     let all = (0..pod.containers.len()).flat_map(|container| {
         attempts(&pod.log_dir(container)).into_iter().map(move |attempt| (container, attempt))
     });
-    all.filter_map(|key| Some((key, File::open(pod.traces(key.0, key.1).log).ok()?))).collect()
-}
-
-/// The instances that have a log, the first one first.
-pub(super) fn attempts(dir: &Path) -> Vec<u32> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let number = |name: std::ffi::OsString| name.to_str()?.strip_suffix(".log")?.parse().ok();
-    let mut found: Vec<u32> = entries.filter_map(|entry| number(entry.file_name())).collect();
-    found.sort_unstable();
-    found
+    all.filter_map(|key| Some((key, open_all(&pod.traces(key.0, key.1).log).ok()?))).collect()
 }
 
 /// Sends logs until there is nothing more to come.
@@ -121,24 +108,23 @@ struct Source {
 /// The log of one instance, as far as it has been read.
 struct Reader {
     attempt: u32,
-    file: Arc<File>,
-    tail: Tail,
+    log: LogReader,
 }
 
 impl Source {
     /// Begins with an instance's log: its last lines, or all.
     async fn open(&mut self, visit: &Visit, attempt: u32, lines: Option<usize>) {
-        let Some(file) = visit.log(self.container, attempt) else { return };
-        let file = Arc::new(file);
-        let offset = match lines {
-            None => 0,
-            Some(lines) => {
-                let file = file.clone();
-                let found = tokio::task::spawn_blocking(move || last_lines(&file, lines)).await;
-                found.unwrap_or(Ok(0)).unwrap_or(0)
-            }
-        };
-        self.reader = Some(Reader { attempt, file, tail: Tail::from(offset) });
+        let Some(mut log) = visit.log(self.container, attempt) else { return };
+        if let Some(lines) = lines {
+            let skipping = tokio::task::spawn_blocking(move || {
+                // A log that cannot be read backwards is shown whole.
+                let _ = log.skip_to_last(lines);
+                log
+            });
+            let Ok(skipped) = skipping.await else { return };
+            log = skipped;
+        }
+        self.reader = Some(Reader { attempt, log });
     }
 
     /// Sends what there is, of the next instances as well if they are wanted.
@@ -149,8 +135,14 @@ impl Source {
             let current = self.reader.as_ref().map(|reader| reader.attempt);
             let newer = attempts.into_iter().find(|n| current.is_none_or(|current| *n > current));
             if let Some(reader) = &mut self.reader {
-                while reader.tail.read_from(&reader.file)? > 0 {
-                    let lines = since(reader.tail.lines(), &mut self.since);
+                loop {
+                    let sealed = visit.sealed_log(self.container, reader.attempt);
+                    let Some(lines) = reader.log.read(sealed.as_deref())? else { break };
+                    let lost = reader.log.take_lost();
+                    if lost > 0 {
+                        client.answer(&Answer::Note(lost_text(visit.name(self.container), lost))).await?;
+                    }
+                    let lines = since(lines, &mut self.since);
                     if !lines.is_empty() {
                         client.send(&Frame::log(self.container, &lines)).await?;
                     }
@@ -179,71 +171,9 @@ fn since(lines: Vec<u8>, since: &mut Option<Timestamp>) -> Vec<u8> {
     Vec::new()
 }
 
-/// Where the last lines of a log begin.
-fn last_lines(file: &File, lines: usize) -> io::Result<u64> {
-    let length = file.metadata()?.len();
-    let mut window = 64 << 10;
-    loop {
-        let begin = length.saturating_sub(window);
-        let mut bytes = vec![0; usize::try_from(length - begin).unwrap_or(usize::MAX)];
-        file.read_exact_at(&mut bytes, begin)?;
-        let mut starts = Vec::new();
-        let mut at = begin;
-        let mut goes_on = begin > 0;
-        for entry in bytes.split_inclusive(|b| *b == b'\n') {
-            if !goes_on {
-                starts.push(at);
-            }
-            // A first entry that was cut does not tell whether its line goes on.
-            let is_cut = at == begin && begin > 0;
-            goes_on = is_cut || parse_line(entry).is_some_and(|line| line.partial);
-            at += entry.len() as u64;
-        }
-        if starts.len() >= lines || begin == 0 || window >= TAIL_MAX {
-            let first = starts.len().saturating_sub(lines);
-            return Ok(starts.get(first).copied().unwrap_or(length));
-        }
-        window *= 4;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
-
-    fn log(lines: &[&str]) -> File {
-        let mut file = tempfile::tempfile().unwrap();
-        for (i, line) in lines.iter().enumerate() {
-            writeln!(file, "2024-01-01T00:00:{i:02}.000000000Z stdout {line}").unwrap();
-        }
-        file
-    }
-
-    fn from(file: &File, offset: u64) -> String {
-        let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len() - offset).unwrap()];
-        file.read_exact_at(&mut bytes, offset).unwrap();
-        let lines = bytes.split_inclusive(|b| *b == b'\n').filter_map(parse_line);
-        lines.map(|l| String::from_utf8_lossy(l.text).into_owned()).collect::<Vec<_>>().join(",")
-    }
-
-    #[test]
-    fn the_last_lines_are_whole_ones() {
-        let file = log(&["F a", "P b1", "P b2", "F b3", "F c"]);
-        for (lines, expected) in
-            [(0, ""), (1, "c"), (2, "b1,b2,b3,c"), (3, "a,b1,b2,b3,c"), (9, "a,b1,b2,b3,c")]
-        {
-            assert_eq!(from(&file, last_lines(&file, lines).unwrap()), expected, "{lines}");
-        }
-        let long = format!("F {}", "x".repeat(15_000));
-        let many: Vec<&str> = std::iter::repeat_n(long.as_str(), 40).chain(["F end"]).collect();
-        let file = log(&many);
-        assert_eq!(from(&file, last_lines(&file, 30).unwrap()).matches(',').count(), 29);
-        let part = format!("P {}", "x".repeat(15_000));
-        let one: Vec<&str> = std::iter::repeat_n(part.as_str(), 20).chain(["F end", "F last"]).collect();
-        assert_eq!(last_lines(&log(&one), 2).unwrap(), 0, "the first line is long");
-        assert_eq!(last_lines(&log(&[]), 3).unwrap(), 0);
-    }
 
     #[test]
     fn lines_from_before_are_left_out() {

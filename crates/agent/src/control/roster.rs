@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::logs::{self, Sealed};
 use super::wire::PodState;
 use crate::clock::Clock;
+use crate::logfile::{self, LogReader};
 use crate::pod::PodContext;
 use crate::view::{PodView, look};
 
@@ -181,14 +182,20 @@ impl Visit {
         }
         match self.sealed() {
             Some(sealed) => sealed.keys().filter(|(of, _)| *of == container).map(|(_, n)| *n).collect(),
-            None => logs::attempts(&self.context.log_dir(container)),
+            None => logfile::attempts(&self.context.log_dir(container)),
         }
     }
 
     /// An instance's log.
-    pub(super) fn log(&self, container: usize, attempt: u32) -> Option<File> {
-        let there = File::open(self.context.traces(container, attempt).log);
-        there.ok().or_else(|| self.sealed()?.get(&(container, attempt))?.try_clone().ok())
+    pub(super) fn log(&self, container: usize, attempt: u32) -> Option<LogReader> {
+        let path = self.context.traces(container, attempt).log;
+        let there = LogReader::open(&path).ok();
+        there.or_else(|| Some(LogReader::sealed(&path, &self.sealed_log(container, attempt)?)))
+    }
+
+    /// The files of an instance's log, once their names are about to go.
+    pub(super) fn sealed_log(&self, container: usize, attempt: u32) -> Option<Vec<Arc<File>>> {
+        self.sealed()?.get(&(container, attempt)).cloned()
     }
 
     /// Whether a container will never write anything again.

@@ -75,6 +75,8 @@ impl Taught {
         let options = RunOptions {
             state_dir: "/nowhere".into(),
             run_id: "run".into(),
+            pids_limit: None,
+            log_limits: Default::default(),
             files: Vec::new(),
             events: None,
             status: None,

@@ -3,6 +3,8 @@
 use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthChar;
 
+use super::scrub::reorders;
+
 /// What a piece of text is, which is all that decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Paint {
@@ -214,14 +216,15 @@ fn prefix(text: &str, width: usize) -> usize {
 
 /// The text on one line without anything a terminal would obey.
 pub(crate) fn one_line(text: &str) -> String {
-    if !text.contains(char::is_control) {
+    let is_hidden = |c: char| c.is_control() || reorders(c);
+    if !text.contains(is_hidden) {
         return text.to_owned();
     }
     let mut out = String::with_capacity(text.len());
     for c in text.trim_end().chars() {
         match c {
             '\n' => out.push_str(" / "),
-            c if c.is_control() => out.push(' '),
+            c if is_hidden(c) => out.push(' '),
             c => out.push(c),
         }
     }

@@ -25,6 +25,7 @@ pub(crate) use ledger::Ledger;
 pub(crate) use line::{Line, Look, Paint, wrap};
 pub(crate) use look::look;
 pub(crate) use scrub::scrub;
+pub use scrub::{safe_log, safe_text};
 pub(crate) use summary::summary;
 pub(crate) use words::{Told, Weight, tell};
 

@@ -3,6 +3,8 @@
 //! Colours pass; whatever would move the cursor, clear the screen, change a mode or the title does not, or the view
 //! below would break and the terminal would be left as the container likes it.
 
+use std::borrow::Cow;
+
 /// The last part of a line that is still visible when carriage returns have overwritten the rest, without anything a
 /// terminal would obey but colours.
 pub(crate) fn scrub(line: &[u8], colors: bool) -> String {
@@ -26,6 +28,7 @@ pub(crate) fn scrub(line: &[u8], colors: bool) -> String {
             '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}' => skip_string(&mut chars),
             '\t' => out.push('\t'),
             c if c.is_control() => {}
+            c if reorders(c) => push_escaped(&mut out, c),
             c => out.push(c),
         }
     }
@@ -33,6 +36,57 @@ pub(crate) fn scrub(line: &[u8], colors: bool) -> String {
         out.push_str("\x1b[0m");
     }
     out
+}
+
+/// Text of ours on its way to people: colours pass, everything else a terminal would obey, or that changes the order in
+/// which text is read, is shown as `\u001b`. That is also how JSON writes it, so JSON keeps its meaning.
+pub fn safe_text(text: &str) -> Cow<'_, str> {
+    let is_harmless = |c: char| matches!(c, '\n' | '\t') || !(c.is_control() || reorders(c));
+    if text.chars().all(is_harmless) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\x1b' => {
+                let mut ahead = chars.clone();
+                match escape(c, &mut ahead) {
+                    Some(color) => {
+                        out.push_str(&color);
+                        chars = ahead;
+                    }
+                    None => push_escaped(&mut out, c),
+                }
+            }
+            // The end of a line of a file that was written on Windows.
+            '\r' if chars.peek() == Some(&'\n') => {}
+            c if is_harmless(c) => out.push(c),
+            c => push_escaped(&mut out, c),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// What a container wrote, line by line, fit for a terminal; line ends stay.
+pub fn safe_log(lines: &[u8], colors: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(lines.len());
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        out.extend_from_slice(scrub(line, colors).as_bytes());
+        if line.ends_with(b"\n") {
+            out.push(b'\n');
+        }
+    }
+    out
+}
+
+/// Characters that change the direction of what follows: with them a text can look like another one.
+pub(crate) fn reorders(c: char) -> bool {
+    matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn push_escaped(out: &mut String, c: char) {
+    out.push_str(&format!("\\u{:04x}", u32::from(c)));
 }
 
 type Chars<'a> = std::iter::Peekable<std::str::Chars<'a>>;
@@ -102,6 +156,28 @@ mod tests {
             assert_eq!(scrub(input, true), expected, "{:?}", String::from_utf8_lossy(input));
         }
         assert_eq!(scrub(b"\x1b[31mred\x1b[0m", false), "red");
+        assert_eq!(scrub("a\u{202e}b".as_bytes(), true), "a\\u202eb");
         assert_eq!(scrub("\u{9b}2Jx\u{9d}t\u{9c}y".as_bytes(), true), "xy");
+    }
+
+    #[test]
+    fn messages_hold_nothing_a_terminal_obeys() {
+        for (text, expected) in [
+            ("plain\ttext\n", "plain\ttext\n"),
+            ("\x1b[1m\x1b[31merror:\x1b[0m x", "\x1b[1m\x1b[31merror:\x1b[0m x"),
+            ("\x1b[2J\x1b[H", "\\u001b[2J\\u001b[H"),
+            ("\x1b]0;title\x07", "\\u001b]0;title\\u0007"),
+            ("\x1bP1$r\x1b\\", "\\u001bP1$r\\u001b\\"),
+            ("\u{9b}2J\u{9d}0;t\u{9c}", "\\u009b2J\\u009d0;t\\u009c"),
+            ("a\rb\r\nc\x7f\x08", "a\\u000db\nc\\u007f\\u0008"),
+            ("\u{202e}gpj.exe\u{2066}", "\\u202egpj.exe\\u2066"),
+            ("grün 日本", "grün 日本"),
+        ] {
+            assert_eq!(safe_text(text), expected);
+        }
+        let json = "{\"a\":\"\u{9b}\u{202e}\"}";
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(value(&safe_text(json)), value(json));
+        assert_eq!(safe_log(b"a\x1b[2Jb\nc\x1b]0;t\x07d", false), b"ab\ncd");
     }
 }

@@ -41,6 +41,8 @@ impl Running {
             pull: None,
             network: NetworkMode::Private,
             publish: Vec::new(),
+            pids_limit: None,
+            log_limits: Default::default(),
             files: Vec::new(),
         };
         let host = Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 30 };

@@ -40,6 +40,8 @@ impl Bench {
             pull: None,
             network: NetworkMode::None,
             publish: Vec::new(),
+            pids_limit: None,
+            log_limits: Default::default(),
             files: Vec::new(),
         };
         let sinks = Sinks {

@@ -74,7 +74,6 @@ fn container(out: &mut Vec<Finding>, site: &Site<'_>, is_from_cluster: bool) {
             some(&c.resize_policy) && !is_from_cluster,
             "containers are not resized while they run",
         ),
-        ("volumeDevices", some(&c.volume_devices), "there are no block volumes"),
     ];
     for (field, given, why) in fields {
         if given {
@@ -85,15 +84,20 @@ fn container(out: &mut Vec<Finding>, site: &Site<'_>, is_from_cluster: bool) {
             ));
         }
     }
-    let context = [
-        ("seLinuxOptions", security.is_some_and(|s| s.se_linux_options.is_some()), "labels are not set"),
-        ("windowsOptions", security.is_some_and(|s| s.windows_options.is_some()), "this is not Windows"),
-    ];
+    let context =
+        [("windowsOptions", security.is_some_and(|s| s.windows_options.is_some()), "this is not Windows")];
     for (field, given, why) in context {
         if given {
             let path = site.at("securityContext").field(field);
             out.push(Finding::warning("ignored", path, format!("{field} has no effect here: {why}")));
         }
+    }
+    if some(&c.volume_devices) {
+        let message = "volumeDevices are not supported: there are no block volumes";
+        out.push(
+            Finding::error("volume", site.at("volumeDevices"), message)
+                .hint("mount the device with a hostPath volume"),
+        );
     }
     let Some(resources) = &c.resources else { return };
     let path = site.at("resources");

@@ -53,7 +53,7 @@ pub fn validate(input: &PodInput, gates: &FeatureGates) -> Vec<Finding> {
     ignored::check(&mut out, spec, &sites);
     volumes::check(&mut out, spec, &sites);
     ports::check(&mut out, spec, &sites);
-    security::check_pod(&mut out, spec);
+    security::check_pod(&mut out, input, spec, &sites);
     kruise::check(&mut out, input, &sites);
     for site in &sites {
         container::check(&mut out, input, spec, site, gates);

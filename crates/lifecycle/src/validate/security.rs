@@ -1,9 +1,12 @@
 //! Security contexts and sysctls.
 
-use k8s_openapi::api::core::v1::{AppArmorProfile, PodSpec, SeccompProfile, SecurityContext, Sysctl};
+use k8s_openapi::api::core::v1::{
+    AppArmorProfile, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext, Sysctl,
+};
 
 use super::{Site, words};
-use crate::source::{FieldPath, Finding};
+use crate::confinement::{APP_ARMOR_ANNOTATION, annotated};
+use crate::source::{FieldPath, Finding, PodInput};
 
 const PROFILES: [&str; 3] = ["RuntimeDefault", "Localhost", "Unconfined"];
 const CAPABILITIES: [&str; 42] = [
@@ -53,7 +56,8 @@ const CAPABILITIES: [&str; 42] = [
 /// The longest name of a sysctl Kubernetes takes.
 const SYSCTL_BYTES_MAX: usize = 253;
 
-pub(super) fn check_pod(out: &mut Vec<Finding>, spec: &PodSpec) {
+pub(super) fn check_pod(out: &mut Vec<Finding>, input: &PodInput, spec: &PodSpec, sites: &[Site<'_>]) {
+    annotated_profiles(out, input, sites);
     let Some(context) = &spec.security_context else { return };
     let path = FieldPath::spec("securityContext");
     ids(
@@ -81,6 +85,11 @@ pub(super) fn check_pod(out: &mut Vec<Finding>, spec: &PodSpec) {
     }
     seccomp(out, &path, context.seccomp_profile.as_ref());
     app_armor(out, &path, context.app_armor_profile.as_ref());
+    selinux(out, &path, context.se_linux_options.as_ref());
+    if context.windows_options.is_some() {
+        let message = "windowsOptions has no effect here: this is not Windows";
+        out.push(Finding::warning("ignored", path.clone().field("windowsOptions"), message));
+    }
     for (i, sysctl) in context.sysctls.iter().flatten().enumerate() {
         check_sysctl(out, path.clone().field("sysctls").index(i).field("name"), spec, sysctl);
     }
@@ -102,6 +111,17 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
     }
     seccomp(out, &path, context.seccomp_profile.as_ref());
     app_armor(out, &path, context.app_armor_profile.as_ref());
+    selinux(out, &path, context.se_linux_options.as_ref());
+    if context.proc_mount.as_deref() == Some("Unmasked") && spec.host_users != Some(false) {
+        out.push(
+            Finding::error(
+                "security",
+                path.clone().field("procMount"),
+                "procMount `Unmasked` needs `hostUsers: false`: without a user namespace it opens the host's /proc",
+            )
+            .hint("add `hostUsers: false` to the pod's spec, or remove procMount"),
+        );
+    }
     if let Some(mount) = &context.proc_mount
         && !["Default", "Unmasked"].contains(&mount.as_str())
     {
@@ -224,6 +244,45 @@ fn app_armor(out: &mut Vec<Finding>, path: &FieldPath, profile: Option<&AppArmor
             p.localhost_profile.as_deref(),
             false,
         );
+    }
+}
+
+/// The embedded runtime does not label files, and a process label without them would only break the container.
+fn selinux(out: &mut Vec<Finding>, path: &FieldPath, options: Option<&SELinuxOptions>) {
+    if options.is_some() {
+        let message = "seLinuxOptions is applied with `--runtime cri` only; the embedded runtime refuses it";
+        out.push(Finding::warning("security", path.clone().field("seLinuxOptions"), message));
+    }
+}
+
+/// AppArmor profiles given the old way, by annotation.
+fn annotated_profiles(out: &mut Vec<Finding>, input: &PodInput, sites: &[Site<'_>]) {
+    for (key, value) in input.pod.metadata.annotations.iter().flatten() {
+        let Some(name) = key.strip_prefix(APP_ARMOR_ANNOTATION) else { continue };
+        let at = FieldPath::annotation(key.clone());
+        let Some(site) = sites.iter().find(|site| site.container.name == name) else {
+            let message = format!("there is no container {} for this AppArmor profile", words::quote(name));
+            out.push(Finding::error("security", at, message));
+            continue;
+        };
+        let Some(profile) = annotated(value) else {
+            out.push(
+                Finding::error("security", at, format!("{} is not an AppArmor profile", words::quote(value)))
+                    .hint("write `runtime/default`, `unconfined` or `localhost/NAME`"),
+            );
+            continue;
+        };
+        let own = site.container.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
+        if let Some(own) = own.filter(|own| **own != profile) {
+            let message =
+                format!("the annotation says {}, appArmorProfile says `{}`", words::quote(value), own.type_);
+            let field = site.at("securityContext").field("appArmorProfile");
+            out.push(
+                Finding::error("security", at, message)
+                    .related(field, "the profile is also given here")
+                    .hint("remove the annotation"),
+            );
+        }
     }
 }
 

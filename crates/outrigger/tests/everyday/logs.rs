@@ -7,14 +7,16 @@ use std::process::Child;
 use serde_json::{Value, json};
 
 use crate::command::{is_up, must, outrigger, pod, say, start};
-use crate::run::{Bench, Test};
+use crate::run::{Bench, Run, Test};
 
-pub(crate) const ALL: [(&str, Test); 5] = [
+pub(crate) const ALL: [(&str, Test); 7] = [
     ("logs_are_followed_through_restarts_to_the_end", follow),
     ("logs_are_what_was_asked_for", pieces),
     ("logs_of_a_container_that_waits_say_why", waiting),
     ("a_reader_that_hangs_does_not_hold_the_pod", held),
     ("long_lines_arrive_whole", long),
+    ("no_line_is_lost_between_log_files", rotated),
+    ("output_that_nobody_reads_is_bounded", bounded),
 ];
 
 fn follow(bench: &Bench, name: &str) {
@@ -140,4 +142,85 @@ fn long(bench: &Bench, name: &str) {
     let text = must(bench, &["logs", name]);
     assert_eq!((text.len(), text.lines().count()), (300_005, 2));
     assert_eq!(must(bench, &["logs", name, "--tail", "2"]).len(), 300_005);
+}
+
+/// Many small files: the run's own output, `logs` and `logs -f` see each line once and in order.
+fn rotated(bench: &Bench, name: &str) {
+    let name = &name.replace('_', "-");
+    const LINES: usize = 30_000;
+    let (state, volumes) = shared(bench, name);
+    let script = format!(
+        "seq 1 {}; while [ ! -e /state/go ]; do sleep 0.1; done; seq {} {LINES}; sleep 600",
+        LINES / 2,
+        LINES / 2 + 1
+    );
+    let mut app = bench.container("app", &script);
+    app["volumeMounts"] = json!([{"name": "state", "mountPath": "/state"}]);
+    let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+        "terminationGracePeriodSeconds": 1, "volumes": volumes, "containers": [app]}});
+    let flags = ["--log-max-size", "64Ki", "--log-max-files", "100"];
+    let mut run = Run::start(bench, name, &manifest, &flags);
+    let half = format!("app | {}\n", LINES / 2);
+    run.wait_for("half of the output", |run| run.output().contains(&half));
+    let (mut child, mut lines) = following(bench, name);
+    std::fs::write(state.join("go"), "").expect("a file");
+    for expected in 1..=LINES {
+        assert_eq!(lines(), Some(expected.to_string()));
+    }
+    child.kill().expect("it is there");
+    child.wait().expect("it ends");
+    let all: String = (1..=LINES).map(|line| format!("{line}\n")).collect();
+    assert!(must(bench, &["logs", name]) == all, "logs from the beginning");
+    assert_eq!(must(bench, &["logs", name, "--tail", "9000"]).lines().next(), Some("21001"));
+    let last = format!("app | {LINES}\n");
+    run.wait_for("all of the output", |run| run.output().contains(&last));
+    let shown: Vec<String> =
+        run.output().lines().filter_map(|l| l.strip_prefix("app | ")).map(str::to_owned).collect();
+    assert!(shown.iter().map(String::as_str).eq(all.lines()), "{} lines", shown.len());
+    let logs = log_files(bench, name);
+    assert!(logs.len() > 5 && logs.iter().all(|size| *size <= 64 << 10), "{logs:?}");
+}
+
+/// Nobody reads what the run says, and the container never pauses.
+fn bounded(bench: &Bench, name: &str) {
+    let name = &name.replace('_', "-");
+    let app = bench.container("app", "yes 'a line of output that is repeated without end'");
+    let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+        "terminationGracePeriodSeconds": 1, "containers": [app]}});
+    let path = bench.work.join(format!("{name}.json"));
+    std::fs::write(&path, manifest.to_string()).expect("a manifest");
+    let state = bench.work.join("state");
+    let args = ["run", "--log-max-size", "1Mi", "--log-max-files", "3", "--state-dir"];
+    let mut command = outrigger(bench, &args);
+    let mut child = command.arg(&state).arg(&path).spawn().expect("it starts");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let (mut most, mut rotations, mut before) = (0, 0, Vec::new());
+    while rotations < 30 {
+        assert!(std::time::Instant::now() < deadline, "only {rotations} changes seen");
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+        let now = log_files(bench, name);
+        most = most.max(now.iter().sum::<u64>());
+        if now != before {
+            rotations += 1;
+            before = now;
+        }
+    }
+    assert!(most > 1 << 20 && most <= (3 << 20) + (128 << 10), "{most} bytes of logs");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("a status");
+    let memory =
+        status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
+    assert!(memory.is_some_and(|kib| kib < 128 << 10), "{memory:?} KiB");
+    must(bench, &["stop", name]);
+    // It ends although nobody has read what it said.
+    drop((child.stdout.take(), child.stderr.take()));
+    child.wait().expect("it ends");
+}
+
+/// Sizes of the log files of a pod's container `app`.
+fn log_files(bench: &Bench, pod: &str) -> Vec<u64> {
+    let pods = std::fs::read_dir(bench.work.join("state/pods")).into_iter().flatten().flatten();
+    let own = pods.filter(|entry| entry.file_name().to_string_lossy().ends_with(pod));
+    own.flat_map(|entry| std::fs::read_dir(entry.path().join("logs/app")).into_iter().flatten().flatten())
+        .filter_map(|file| Some(file.metadata().ok()?.len()))
+        .collect()
 }

@@ -14,6 +14,8 @@ pub(crate) const ALL: &[(&str, Test)] = &[
     ("system_calls_are_filtered_in_probes_too", system_calls_are_filtered_in_probes_too),
     ("host_namespaces_when_asked_for", host_namespaces_when_asked_for),
     ("processes_can_be_shared", processes_can_be_shared),
+    ("processes_are_limited", processes_are_limited),
+    ("what_cannot_be_applied_is_refused_with_its_line", what_cannot_be_applied_is_refused_with_its_line),
 ];
 
 const DEFAULT_CAPS: u64 = 0xa804_25fb;
@@ -128,4 +130,61 @@ fn processes_can_be_shared(bench: &Bench, name: &str) {
     let mut run = Run::start(bench, name, &pod("shared", spec), &[]);
     assert_eq!(run.end(), 143, "{}", run.account());
     run.must(json!({"event": "exited", "container": "two", "code": 0}));
+}
+
+fn processes_are_limited(bench: &Bench, name: &str) {
+    let many = "for i in $(seq 40); do sleep 600 & done; exit 0";
+    check(bench, &format!("{name}-default"), &[], json!({}), json!({}), many);
+    check(bench, &format!("{name}-off"), &["--pids-limit", "0"], json!({}), json!({}), many);
+    let limited = pod("limited", json!({"containers": [bench.container("main", many)]}));
+    let mut run = Run::start(bench, &format!("{name}-few"), &limited, &["--pids-limit", "20"]);
+    assert_ne!(run.end(), 0, "{}", run.account());
+    assert!(run.output().contains("fork"), "{}", run.account());
+    // The default, as the kernel has it.
+    let waiting = pod("counted", json!({"containers": [bench.container("main", "echo up; sleep 600")]}));
+    let mut run = Run::start(bench, &format!("{name}-count"), &waiting, &[]);
+    run.wait_for("output", |run| run.output().contains("main | up"));
+    let mut limits = Vec::new();
+    for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"] {
+        let pods = fs::read_dir(format!("{root}/outrigger")).into_iter().flatten().flatten();
+        for pod in pods.filter(|entry| entry.file_name().to_string_lossy().ends_with("-counted")) {
+            let containers = fs::read_dir(pod.path()).into_iter().flatten().flatten();
+            limits.extend(containers.filter_map(|c| fs::read_to_string(c.path().join("pids.max")).ok()));
+        }
+    }
+    assert!(limits.iter().any(|limit| limit.trim() == "2048"), "{limits:?}");
+}
+
+fn what_cannot_be_applied_is_refused_with_its_line(bench: &Bench, name: &str) {
+    let path = bench.work.join(format!("{name}.yaml"));
+    let has_apparmor =
+        fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|t| t.trim() == "Y");
+    let say = |pod: &str, container: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: refused}}\nspec:\n  restartPolicy: Never\n  {pod}\n  containers:\n    \
+             - name: main\n      image: rootfs:/\n      command: [\"true\"]\n      securityContext: {container}\n"
+        );
+        fs::write(&path, text).expect("a manifest");
+        let mut command = std::process::Command::new(&bench.binary);
+        command.arg("run").arg("--state-dir").arg(bench.work.join("state")).arg(&path);
+        let output = command.output().expect("outrigger runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let none = "enableServiceLinks: false";
+    for (pod, container, words, line) in [
+        (none, "{seLinuxOptions: {level: s0}}", "seLinuxOptions cannot be applied", 11),
+        ("securityContext: {seLinuxOptions: {level: s0}}", "{}", "seLinuxOptions cannot be applied", 6),
+        (none, "{appArmorProfile: {type: Localhost, localhostProfile: no-such}}", "no-such", 11),
+        (none, "{procMount: Unmasked}", "needs `hostUsers: false`", 11),
+        (none, "{appArmorProfile: {type: Localhost}}", "needs a localhostProfile", 11),
+    ] {
+        let (code, text) = say(pod, container);
+        assert_eq!(code, Some(2), "{container}: {text}");
+        assert!(text.contains(words) && text.contains(&format!(":{line}:")), "{container}: {text}");
+    }
+    if !has_apparmor {
+        let (code, text) = say(none, "{appArmorProfile: {type: RuntimeDefault}}");
+        assert_eq!(code, Some(0), "{text}");
+        assert_eq!(text.matches("AppArmor is not active").count(), 1, "{text}");
+    }
 }

@@ -183,3 +183,30 @@ fn without_a_cursor_to_move_lines_are_plain() {
     assert!(!written.contains('\x1b'), "{written:?}");
     assert!(written.contains("work     exited with code 0 after"), "{written}");
 }
+
+/// Everything a terminal would obey, and what makes text read as another.
+const HOSTILE: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: hostile}
+spec:
+  restartPolicy: Never
+  containers:
+    - name: main
+      image: rootfs:/
+      command: [sh, -c, "printf '\\033]0;title\\007\\033[2J\\033[31mred\\033[m\\033P1$$r\\033\\\\\\302\\2332J\\342\\200\\256text\\n'; printf '\\033[6n' > /dev/termination-log; exit 3"]
+"#;
+
+#[test]
+fn containers_do_not_steer_a_plain_terminal() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), HOSTILE).expect("a manifest");
+    for args in [&["-o", "plain"][..], &["-o", "json"], &["-o", "plain", "--color", "never"]] {
+        let (status, screen, written) = Run::start(file.path(), WIDE, args, &[]).end();
+        assert_eq!(status.code(), Some(3), "{}", screen.text());
+        assert!(written.contains("red") && written.contains("text"), "{written:?}");
+        for obeyed in ["\x1b]", "\x1b[2J", "\x1bP", "\x1b[6n", "\u{9b}", "\u{202e}", "\x07"] {
+            assert!(!written.contains(obeyed), "{args:?}: {obeyed:?} in {written:?}");
+        }
+    }
+}

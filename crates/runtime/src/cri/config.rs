@@ -8,9 +8,11 @@ use super::wire::{
     self, Capability, ContainerConfig, ContainerMetadata, ImageSpec, Int64Value, KeyValue,
     LinuxContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
     LinuxSandboxSecurityContext, NamespaceOption, PodSandboxConfig, PodSandboxMetadata, PortMapping,
-    SecurityProfile,
+    SecurityProfile, SelinuxOption,
 };
-use crate::{ContainerSpec, NetworkMode, Propagation, Resources, RuntimeError, SandboxSpec, Seccomp};
+use crate::{
+    AppArmor, ContainerSpec, NetworkMode, Propagation, Resources, RuntimeError, SandboxSpec, Seccomp,
+};
 
 /// The agent's name for a sandbox or container; by it a thing is found whose making was not answered.
 pub(super) const LABEL_ID: &str = "outrigger.dev/id";
@@ -263,6 +265,22 @@ fn security(
         no_new_privs: identity.no_new_privileges,
         masked_paths: [paths(&MASKED_PATHS), paths(&MASKED_SYS_PATHS)].concat(),
         readonly_paths: paths(&READ_ONLY_PATHS),
+        supplemental_groups_policy: if identity.strict_groups { wire::GROUPS_STRICT } else { 0 },
+        selinux_options: identity.selinux.as_ref().map(|label| SelinuxOption {
+            user: label.user.clone().unwrap_or_default(),
+            role: label.role.clone().unwrap_or_default(),
+            kind: label.kind.clone().unwrap_or_default(),
+            level: label.level.clone().unwrap_or_default(),
+        }),
+        apparmor: identity.apparmor.as_ref().map(|profile| match profile {
+            AppArmor::Default => SecurityProfile::default(),
+            AppArmor::Unconfined => {
+                SecurityProfile { profile_type: wire::PROFILE_UNCONFINED, localhost_ref: String::new() }
+            }
+            AppArmor::Localhost(name) => {
+                SecurityProfile { profile_type: wire::PROFILE_LOCALHOST, localhost_ref: name.clone() }
+            }
+        }),
         seccomp: Some(match &identity.seccomp {
             Seccomp::Default => SecurityProfile::default(),
             Seccomp::Unconfined => {

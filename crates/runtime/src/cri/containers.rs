@@ -92,6 +92,13 @@ impl Inner {
         let _turn = self.turn(&spec.id.0).await;
         let pod = self.pods().get(&sandbox).cloned();
         let pod = pod.ok_or_else(|| RuntimeError::NotFound { kind: "sandbox", id: sandbox.0.clone() })?;
+        if spec.identity.strict_groups && !self.strict_groups {
+            return Err(RuntimeError::Config(
+                "this container runtime does not know supplementalGroupsPolicy: Strict; use Merge, a newer runtime, or \
+                 --runtime embedded"
+                    .to_owned(),
+            ));
+        }
         let config = config::container(&spec, &pod.config)?;
         let slot = Arc::new(Slot {
             name: spec.id.clone(),

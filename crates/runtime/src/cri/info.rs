@@ -17,6 +17,8 @@ pub struct CriInfo {
     pub api_version: String,
     /// What pods may ask for and it cannot do, a sentence each.
     pub lacks: Vec<String>,
+    /// Whether it can leave out the groups of the image (`supplementalGroupsPolicy: Strict`).
+    pub strict_groups: bool,
 }
 
 /// What a runtime lacks that does not tell when containers end.
@@ -42,8 +44,9 @@ impl CriInfo {
                 fault => format!("the container runtime at {endpoint} does not answer: {fault}"),
             })
         })?;
-        let status = client.call(StatusRequest {}, limit).await.ok().and_then(|answer| answer.status);
-        let conditions = status.map(|status| status.conditions).unwrap_or_default();
+        let answer = client.call(StatusRequest {}, limit).await.unwrap_or_default();
+        let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
+        let strict_groups = answer.features.is_some_and(|features| features.supplemental_groups_policy);
         let mut lacks = Vec::new();
         for condition in conditions.iter().filter(|condition| !condition.status) {
             let what = match condition.kind.as_str() {
@@ -59,6 +62,7 @@ impl CriInfo {
             version: version.runtime_version,
             api_version: version.runtime_api_version,
             lacks,
+            strict_groups,
         };
         if info.signals() == Signals::Lacking {
             let text = "lifecycle.stopSignal has no effect: containers get the signal of their image";
@@ -130,6 +134,7 @@ mod tests {
                 version: version.to_owned(),
                 api_version: "v1".to_owned(),
                 lacks: Vec::new(),
+                strict_groups: false,
             };
             assert_eq!(info.signals(), expected, "{name} {version}");
         }

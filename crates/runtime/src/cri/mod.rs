@@ -77,6 +77,8 @@ struct Inner {
     pulls: Pulls,
     signals: Signals,
     is_containerd: bool,
+    /// Whether the runtime knows `supplementalGroupsPolicy`.
+    strict_groups: bool,
     pods: Mutex<HashMap<SandboxId, Arc<Pod>>>,
     claims: Claims,
     slots: Mutex<HashMap<ContainerId, Arc<Slot>>>,
@@ -102,6 +104,7 @@ impl CriRuntime {
             pulls: Pulls::default(),
             signals: info.signals(),
             is_containerd: info.is_containerd(),
+            strict_groups: info.strict_groups,
             pods: Mutex::default(),
             claims: Claims::default(),
             slots: Mutex::default(),

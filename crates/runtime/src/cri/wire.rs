@@ -81,6 +81,14 @@ pub(crate) struct StatusRequest {}
 pub(crate) struct StatusResponse {
     #[prost(message, optional, tag = "1")]
     pub(crate) status: Option<RuntimeStatus>,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) features: Option<RuntimeFeatures>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct RuntimeFeatures {
+    #[prost(bool, tag = "1")]
+    pub(crate) supplemental_groups_policy: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -428,6 +436,27 @@ pub(crate) struct LinuxContainerSecurityContext {
     pub(crate) readonly_paths: Vec<String>,
     #[prost(message, optional, tag = "15")]
     pub(crate) seccomp: Option<SecurityProfile>,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) selinux_options: Option<SelinuxOption>,
+    #[prost(message, optional, tag = "16")]
+    pub(crate) apparmor: Option<SecurityProfile>,
+    #[prost(int32, tag = "17")]
+    pub(crate) supplemental_groups_policy: i32,
+}
+
+/// Only the manifest's groups; 0 adds those of the image.
+pub(crate) const GROUPS_STRICT: i32 = 1;
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct SelinuxOption {
+    #[prost(string, tag = "1")]
+    pub(crate) user: String,
+    #[prost(string, tag = "2")]
+    pub(crate) role: String,
+    #[prost(string, tag = "3")]
+    pub(crate) kind: String,
+    #[prost(string, tag = "4")]
+    pub(crate) level: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

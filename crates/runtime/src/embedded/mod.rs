@@ -36,6 +36,7 @@ mod socket;
 mod sys;
 
 pub(crate) use cgroup::Hierarchies;
+pub use container::apparmor::{app_armor_fault, app_armor_is_active};
 pub(crate) use container::signal::number as signal_number;
 pub use runtime::{Adopted, EmbeddedConfig, EmbeddedRuntime};
 pub(crate) use shim::kill_tree;

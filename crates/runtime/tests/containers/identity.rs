@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use outrigger_runtime::{ContainerSpec, RuntimeError, Seccomp};
+use outrigger_runtime::{AppArmor, ContainerSpec, RuntimeError, Seccomp, SelinuxLabel};
 
 use crate::support::Pod;
 
@@ -20,6 +20,7 @@ crate::trials![
     unconfined_has_no_filter,
     a_profile_file_applies,
     a_bad_profile_is_refused,
+    what_cannot_confine_is_refused,
     privileged_has_everything,
     stdout_can_be_opened_by_name,
 ];
@@ -29,9 +30,17 @@ const WHO: &str = "echo $(id -u) $(id -g) $(id -G) $HOME";
 async fn users_and_groups() {
     let pod = Pod::new().await;
     type Change = fn(&mut ContainerSpec);
-    let cases: [(Change, &str); 6] = [
+    let cases: [(Change, &str); 7] = [
         (|_| {}, "0 0 0 /root\n"),
         (|spec| spec.image.user = Some("web".to_owned()), "33 34 34 70 /home/web\n"),
+        (
+            |spec| {
+                spec.image.user = Some("web".to_owned());
+                spec.identity.strict_groups = true;
+                spec.identity.supplemental_groups = vec![3000];
+            },
+            "33 34 34 3000 /home/web\n",
+        ),
         (|spec| spec.image.user = Some("33:0".to_owned()), "33 0 0 70 /home/web\n"),
         (|spec| spec.identity.run_as_user = Some(1000), "1000 0 0 /\n"),
         (
@@ -236,6 +245,22 @@ async fn a_bad_profile_is_refused() {
         matches!(&error, RuntimeError::Config(text) if text.contains("/no/such/profile.json")),
         "{error:?}"
     );
+    pod.finish().await;
+}
+
+async fn what_cannot_confine_is_refused() {
+    let pod = Pod::new().await;
+    let mut labelled = pod.script("true");
+    labelled.identity.selinux = Some(SelinuxLabel { level: Some("s0:c1".to_owned()), ..Default::default() });
+    let mut confined = pod.script("true");
+    confined.identity.apparmor = Some(AppArmor::Localhost("no-such-profile".to_owned()));
+    for (spec, words) in [(labelled, "seLinuxOptions cannot be applied"), (confined, "no-such-profile")] {
+        let error = pod.start(spec).await.unwrap_err();
+        assert!(matches!(&error, RuntimeError::Config(text) if text.contains(words)), "{error:?}");
+    }
+    let mut unconfined = pod.script("echo runs");
+    unconfined.identity.apparmor = Some(AppArmor::Unconfined);
+    assert_eq!(pod.output(unconfined).await, "runs\n");
     pod.finish().await;
 }
 

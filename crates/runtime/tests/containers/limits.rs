@@ -12,6 +12,8 @@ crate::trials![
     too_much_memory_in_a_child_is_an_oom_kill,
     a_pod_limit_counts_for_its_containers,
     too_many_processes_are_refused,
+    a_fork_bomb_is_contained,
+    a_flood_of_output_fills_neither_disk_nor_memory,
     cpu_limits_are_written,
     exec_is_limited_too,
     devices_cannot_be_opened,
@@ -61,6 +63,65 @@ async fn too_many_processes_are_refused() {
     assert_ne!(exit.code, 0, "{log}");
     assert!(log.contains("can't fork"), "{log}");
     pod.finish().await;
+}
+
+async fn a_fork_bomb_is_contained() {
+    let pod = Pod::new().await;
+    let mut spec = pod.script("bomb() { (bomb) & (bomb) & wait; }; bomb 2>/dev/null & sleep 100");
+    spec.resources.pids_limit = Some(60);
+    let id = pod.start(spec).await.unwrap();
+    let events = || limit(&pod, &id.0, "pids.events", "pids.events");
+    let refused = || events().split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0_u64);
+    eventually("forks are refused", || refused() > 0).await;
+    let now: u64 = limit(&pod, &id.0, "pids.current", "pids.current").parse().unwrap();
+    assert!(now <= 60, "{now} processes");
+    // Its neighbour notices nothing, and the bomb goes with its pod.
+    assert_eq!(pod.output(pod.script("for i in 1 2 3 4 5; do true & done; wait; echo fine")).await, "fine\n");
+    pod.finish().await;
+}
+
+/// Nobody reads the log, the container never pauses.
+async fn a_flood_of_output_fills_neither_disk_nor_memory() {
+    let pod = Pod::new().await;
+    let logs = pod.scratch("logs");
+    let mut spec = pod.script("yes 'a line of output that is repeated without end' | head -c 300000000");
+    spec.log_path = logs.join("0.log");
+    spec.log_limits = outrigger_runtime::LogLimits { max_bytes: 4 * MIB, max_files: 3 };
+    let used = || {
+        let files = fs::read_dir(&logs).unwrap().flatten().filter_map(|entry| entry.metadata().ok());
+        files.map(|metadata| metadata.len()).sum::<u64>()
+    };
+    let id = pod.start(spec).await.unwrap();
+    let shim = limit_shim(&pod, &id.0);
+    let (mut most, mut memory) = (0, 0);
+    let exit = tokio::select! {
+        exit = pod.runtime.wait(&id) => exit.unwrap(),
+        () = async {
+            loop {
+                most = most.max(used());
+                memory = memory.max(resident_kib(shim));
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        } => unreachable!(),
+    };
+    assert_eq!(exit.code, 0);
+    assert!(most > 4 * MIB && most <= 12 * MIB + MIB, "{most} bytes of logs");
+    assert!(used() > 8 * MIB, "the newest output is kept");
+    assert!(memory > 0 && memory < 64 << 10, "the shim took {memory} KiB");
+    pod.finish().await;
+}
+
+/// The process that keeps a container's log.
+fn limit_shim(pod: &Pod, container: &str) -> u32 {
+    let text = fs::read_to_string(pod.dir.join("containers").join(container).join("state.json"));
+    let state: serde_json::Value = serde_json::from_str(&text.expect("a state")).expect("JSON");
+    u32::try_from(state["shim"]["pid"].as_u64().expect("a process")).expect("a process")
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 /// A file of a container's cgroup, wherever its controller is.

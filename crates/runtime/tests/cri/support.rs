@@ -212,6 +212,7 @@ impl Pod {
             mask_paths: true,
             identity: Identity::default(),
             resources: Resources::default(),
+            log_limits: Default::default(),
             stop_signal: None,
             stdin: false,
             tty: false,

@@ -234,12 +234,70 @@ fn security() {
             vec![("security", at("seccompProfile.type"), "`unconfined`")],
         ),
         (with(json!({"procMount": "x"})), vec![("security", at("procMount"), "`x`")]),
+        (with(json!({"procMount": "Unmasked"})), vec![("security", at("procMount"), "hostUsers")]),
+        (
+            with(json!({"seLinuxOptions": {"level": "s0"}})),
+            vec![("security", at("seLinuxOptions"), "embedded runtime refuses")],
+        ),
+        (
+            with(json!({"appArmorProfile": {"type": "Localhost"}})),
+            vec![("security", at("appArmorProfile.localhostProfile"), "needs")],
+        ),
+        (
+            with(json!({"appArmorProfile": {"type": "Odd"}})),
+            vec![("security", at("appArmorProfile.type"), "`Odd`")],
+        ),
     ]);
     assert_eq!(hint(with(json!({"capabilities": {"add": ["CAP_NET_ADMIN"]}}))), "did you mean `NET_ADMIN`?");
     assert_eq!(
         related(with(json!({"runAsNonRoot": true, "runAsUser": 0}))),
         ["spec.containers[0].securityContext.runAsNonRoot"]
     );
+}
+
+#[test]
+fn app_armor_by_annotation() {
+    let annotated = |name: &str, value: &str, context: Value| {
+        let mut pod = json!({
+            "metadata": {"name": "p", "annotations": {}},
+            "spec": app(json!({"securityContext": context})),
+        });
+        let key = format!("container.apparmor.security.beta.kubernetes.io/{name}");
+        pod["metadata"]["annotations"][&key] = json!(value);
+        let found = validate(&pod_of(pod), &FeatureGates::default());
+        found.into_iter().map(|f| (f.path.to_string(), f.message)).collect::<Vec<_>>()
+    };
+    let name = app(json!({}))["containers"][0]["name"].as_str().unwrap().to_owned();
+    for (container, value, context, complaint) in [
+        (name.as_str(), "runtime/default", json!({}), None),
+        (&name, "localhost/web", json!({}), None),
+        (
+            &name,
+            "localhost/web",
+            json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "web"}}),
+            None,
+        ),
+        (&name, "localhost/", json!({}), Some("is not an AppArmor profile")),
+        (&name, "default", json!({}), Some("is not an AppArmor profile")),
+        ("stranger", "unconfined", json!({}), Some("no container `stranger`")),
+        (
+            &name,
+            "unconfined",
+            json!({"appArmorProfile": {"type": "RuntimeDefault"}}),
+            Some("the annotation says"),
+        ),
+    ] {
+        let found = annotated(container, value, context);
+        match complaint {
+            None => assert!(found.is_empty(), "{value}: {found:?}"),
+            Some(part) => {
+                assert_eq!(found.len(), 1, "{value}: {found:?}");
+                let (path, message) = &found[0];
+                assert!(message.contains(part), "{value}: {message}");
+                assert!(path.starts_with("metadata.annotations[container.apparmor"), "{path}");
+            }
+        }
+    }
 }
 
 #[test]

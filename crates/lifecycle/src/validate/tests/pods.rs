@@ -163,7 +163,7 @@ fn what_has_no_effect_is_said() {
         ),
         (
             app(json!({"volumeDevices": [{"name": "x", "devicePath": "/dev/x"}]})),
-            vec![("ignored", "spec.containers[0].volumeDevices", "no block volumes")],
+            vec![("volume", "spec.containers[0].volumeDevices", "no block volumes")],
         ),
     ]);
 }

@@ -51,6 +51,7 @@ fn main_container() -> ContainerSpec {
         identity: Identity::default(),
         resources: Resources::default(),
         log_path: PathBuf::from("/state/pods/r-0-web/logs/main/2.log"),
+        log_limits: Default::default(),
         stop_signal: None,
         stdin: false,
         tty: false,
@@ -180,4 +181,27 @@ fn a_mount_source_must_be_there() {
     let made = super::mount(&mount("/")).unwrap();
     assert_eq!((made.host_path.as_str(), made.readonly, made.propagation), ("/", true, 2));
     assert!(matches!(super::mount(&mount("/no/such")), Err(RuntimeError::Config(_))));
+}
+
+#[test]
+fn confinement_is_passed_on() {
+    use crate::{AppArmor, SelinuxLabel};
+    let sandbox = sandbox(&pod(), "").unwrap();
+    let mut spec = main_container();
+    let plain = security(&spec, &sandbox).unwrap();
+    assert_eq!((plain.apparmor, plain.selinux_options, plain.supplemental_groups_policy), (None, None, 0));
+    spec.identity.strict_groups = true;
+    spec.identity.selinux = Some(SelinuxLabel { level: Some("s0:c1,c2".to_owned()), ..Default::default() });
+    for (wanted, kind, name) in [
+        (AppArmor::Default, 0, ""),
+        (AppArmor::Unconfined, wire::PROFILE_UNCONFINED, ""),
+        (AppArmor::Localhost("web".to_owned()), wire::PROFILE_LOCALHOST, "web"),
+    ] {
+        spec.identity.apparmor = Some(wanted);
+        let context = security(&spec, &sandbox).unwrap();
+        let profile = context.apparmor.unwrap();
+        assert_eq!((profile.profile_type, profile.localhost_ref.as_str()), (kind, name));
+        assert_eq!(context.supplemental_groups_policy, wire::GROUPS_STRICT);
+        assert_eq!(context.selinux_options.unwrap().level, "s0:c1,c2");
+    }
 }

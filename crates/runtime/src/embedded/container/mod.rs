@@ -1,5 +1,6 @@
 //! Inside a container: what its first process, and every process exec'd into it, does before the user's program runs.
 
+pub(crate) mod apparmor;
 pub(crate) mod caps;
 mod copy;
 mod dev;

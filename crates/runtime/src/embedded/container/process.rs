@@ -19,6 +19,8 @@ pub(crate) struct Profile {
     /// Capabilities of the bounding set; a root user has them.
     pub(crate) caps: CapSet,
     pub(crate) no_new_privileges: bool,
+    /// AppArmor profile that the user's program gets.
+    pub(crate) apparmor: Option<String>,
     /// seccomp program.
     pub(crate) filter: Option<Vec<libc::sock_filter>>,
     /// Environment without `HOME`.
@@ -106,6 +108,9 @@ fn prepare(profile: &Profile, user: &User) -> Result<(), Fault> {
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)
         .map_err(step("cannot tie the process to its shim"))?;
 
+    if let Some(name) = &profile.apparmor {
+        super::apparmor::change_on_exec(name).map_err(step("cannot set the AppArmor profile"))?;
+    }
     if profile.no_new_privileges {
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(step("cannot set no_new_privs"))?;
     }

@@ -164,7 +164,8 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
         },
     };
     let mut groups = vec![gid];
-    let memberships = entry.iter().flat_map(|entry| tables.groups_of(entry.name));
+    let member = entry.as_ref().filter(|_| !identity.strict_groups);
+    let memberships = member.into_iter().flat_map(|entry| tables.groups_of(entry.name));
     for extra in identity.supplemental_groups.iter().copied().chain(memberships) {
         if !groups.contains(&extra) {
             groups.push(extra);
@@ -210,6 +211,18 @@ mod tests {
         for (identity, name, group, expected) in cases {
             assert_eq!(select(&identity, name, group, &TABLES).unwrap(), expected, "{name}:{group}");
         }
+    }
+
+    #[test]
+    fn strict_groups_are_the_manifests_alone() {
+        let identity = |strict_groups| Identity {
+            run_as_user: Some(33),
+            supplemental_groups: vec![5],
+            strict_groups,
+            ..Identity::default()
+        };
+        let groups = |strict| select(&identity(strict), "", "", &TABLES).unwrap().groups;
+        assert_eq!((groups(false), groups(true)), (vec![34, 5, 70], vec![34, 5]));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::log::{Log, LogStream};
 use crate::embedded::cgroup::{self, Hierarchies};
 use crate::embedded::container::init::{FromInit, IN_CGROUPS, Init, START};
 use crate::embedded::container::process::{Profile, command_line, environment};
-use crate::embedded::container::{caps, user::User};
+use crate::embedded::container::{apparmor, caps, user::User};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::{ContainerState, ProcessRecord, ShimConfig};
 use crate::embedded::rootless::MountNamespace;
@@ -56,7 +56,7 @@ impl Container {
             ..Default::default()
         };
         save(&config.dir, &state)?;
-        let log = Log::open(&spec.log_path)?;
+        let log = Log::open(&spec.log_path, spec.log_limits)?;
         let command = command_line(spec)?;
         let caps = caps::wanted(&spec.identity)?;
         let working_dir =
@@ -64,6 +64,7 @@ impl Container {
         let profile = Profile {
             caps,
             no_new_privileges: spec.identity.no_new_privileges,
+            apparmor: apparmor::profile(&spec.identity)?,
             filter: seccomp::filter(&spec.identity, caps)?,
             env: environment(spec, &sandbox.hostname),
             cwd: working_dir.map_or_else(|| "/".to_owned(), Clone::clone),

@@ -1,15 +1,16 @@
 //! The container's log, in the CRI format: `TIME stdout|stderr F|P LINE`.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::sys;
-use crate::lines;
+use crate::{LogLimits, lines};
 
 /// A longer line is written in parts, all but the last marked `P`.
 const LINE_MAX: usize = 16 * 1024;
@@ -91,9 +92,15 @@ impl LogStream {
     }
 }
 
-/// The log file.
+/// The log: the file people know, and what was in it before it became too large.
 pub(super) struct Log {
+    path: PathBuf,
     file: File,
+    /// Bytes in the file.
+    size: u64,
+    limits: LogLimits,
+    /// The number the file gets when the next one is begun.
+    number: u64,
     pending: Vec<u8>,
     /// Lines are being lost.
     losing: bool,
@@ -102,15 +109,12 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn open(path: &Path) -> Result<Self, Fault> {
-        use std::os::unix::fs::OpenOptionsExt as _;
-        let file = File::options()
-            .append(true)
-            .create(true)
-            .mode(0o640)
-            .open(path)
-            .creating(|| format!("cannot open log {}", path.display()))?;
-        Ok(Log { file, pending: Vec::new(), losing: false, trouble: None })
+    pub(super) fn open(path: &Path, limits: LogLimits) -> Result<Self, Fault> {
+        let what = || format!("cannot open log {}", path.display());
+        let file = open(path).creating(what)?;
+        let size = file.metadata().creating(what)?.len();
+        let path = path.to_owned();
+        Ok(Log { path, file, size, limits, number: 1, pending: Vec::new(), losing: false, trouble: None })
     }
 
     fn line(&mut self, now_ns: u64, stream: &str, full: bool, parts: &[&[u8]]) {
@@ -127,16 +131,65 @@ impl Log {
     /// A log that cannot be written (disk full) must not stop the container; what it says meanwhile is lost, by whole
     /// lines.
     fn flush(&mut self) {
-        match lines::append(&mut self.file, &mut self.pending) {
-            Ok(()) => self.losing = false,
+        let length = self.pending.len() as u64;
+        // Not while lines are lost: one may have been begun, and its end belongs to its beginning.
+        let is_full = !self.losing && self.size > 0 && self.size + length > self.limits.max_bytes;
+        let written = match is_full {
+            true => self.rotate(),
+            false => Ok(()),
+        };
+        match written.and_then(|()| lines::append(&mut self.file, &mut self.pending)) {
+            Ok(()) => {
+                self.losing = false;
+                self.size += length;
+            }
             Err(error) => {
                 if !std::mem::replace(&mut self.losing, true) {
                     self.trouble = Some(sys::errno_text(&error));
+                }
+                self.size = self.file.metadata().map_or(self.size, |metadata| metadata.len());
+                // What could not be written is lost, or a log that cannot be moved would fill the memory instead.
+                if self.pending.len() > 2 * LINE_MAX {
+                    self.pending.clear();
                 }
             }
         }
         self.pending.shrink_to(LINE_MAX);
     }
+
+    /// Gives the file its number and begins a new one; the oldest one too many is deleted. Readers rely on the order.
+    fn rotate(&mut self) -> io::Result<()> {
+        let full = numbered(&self.path, self.number);
+        fs::rename(&self.path, &full)?;
+        match open(&self.path) {
+            Ok(file) => self.file = file,
+            Err(error) => {
+                fs::rename(&full, &self.path)?;
+                return Err(error);
+            }
+        }
+        self.number += 1;
+        self.size = 0;
+        let kept = u64::from(self.limits.max_files.max(2)) - 1;
+        match self.number.checked_sub(kept + 1) {
+            Some(oldest) if oldest > 0 => match fs::remove_file(numbered(&self.path, oldest)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).mode(0o640).open(path)
+}
+
+/// `PATH.NUMBER`.
+fn numbered(path: &Path, number: u64) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
 }
 
 /// RFC 3339 with nanoseconds, UTC.
@@ -163,6 +216,49 @@ impl std::fmt::Display for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_line_is_split_lost_or_doubled_by_a_new_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        let mut log = Log::open(&path, LogLimits { max_bytes: 1000, max_files: 4 }).unwrap();
+        for line in 0..200 {
+            log.line(0, "stdout", true, &[format!("line {line}").as_bytes()]);
+            log.flush();
+        }
+        let mut names: Vec<String> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        let number = |name: &str| name.rsplit('.').next().unwrap().parse().unwrap_or(u64::MAX);
+        names.sort_by_key(|name| number(name));
+        assert_eq!(names.len(), 4, "{names:?}");
+        assert_eq!(names[3], "0.log");
+        let mut kept = Vec::new();
+        for name in &names {
+            let text = fs::read_to_string(dir.path().join(name)).unwrap();
+            assert!(text.len() <= 1000 && text.ends_with('\n'), "{name}");
+            kept.extend(text.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u32>().unwrap()));
+        }
+        let first = kept[0];
+        assert!(first > 0 && kept == (first..200).collect::<Vec<_>>(), "{kept:?}");
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_moved_costs_lines_not_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        let mut log = Log::open(&path, LogLimits { max_bytes: 100, max_files: 2 }).unwrap();
+        log.line(0, "stdout", true, &[b"first"]);
+        log.flush();
+        fs::remove_file(&path).unwrap();
+        for _ in 0..10_000 {
+            log.line(0, "stdout", true, &[&[b'x'; 200]]);
+            log.flush();
+        }
+        assert!(log.trouble.is_some());
+        assert!(log.pending.len() <= 3 * LINE_MAX, "{}", log.pending.len());
+    }
 
     #[test]
     fn timestamps_are_civil() {

@@ -1,0 +1,87 @@
+//! What pods ask of AppArmor and SELinux, against what this machine can do with the embedded runtime.
+
+use outrigger_agent::{PlannedPod, Work, app_armor};
+use outrigger_lifecycle::{ContainerRef, FieldPath, List, SettingOrigin, app_armor_profile, selinux_options};
+use outrigger_manifest::Diagnostic;
+use outrigger_runtime::AppArmor;
+use outrigger_runtime::embedded;
+
+/// Errors for what cannot be applied, each at its line; one warning if nothing confines anybody.
+pub(crate) fn check(work: &Work) -> Vec<Diagnostic> {
+    let mut findings = Vec::new();
+    let mut is_idle = None;
+    for pod in work.pods.iter().filter(|p| p.manifest.origin.replica == 0) {
+        check_pod(pod, &mut findings, &mut is_idle);
+    }
+    findings.extend(is_idle);
+    findings
+}
+
+/// With a CRI runtime: what cannot be promised there.
+pub(crate) fn check_cri(work: &Work) -> Vec<Diagnostic> {
+    let mut findings = Vec::new();
+    for pod in work.pods.iter().filter(|p| p.manifest.origin.replica == 0) {
+        let Some(spec) = &pod.manifest.input.pod.spec else { continue };
+        let inits = spec.init_containers.iter().flatten().enumerate().map(|(i, c)| (List::Init, i, c));
+        let mains = spec.containers.iter().enumerate().map(|(i, c)| (List::Main, i, c));
+        for (list, index, container) in inits.chain(mains) {
+            for (at, mount) in container.volume_mounts.iter().flatten().enumerate() {
+                if mount.recursive_read_only.as_deref() == Some("Enabled") {
+                    let path = ContainerRef { list, index }.path().field("volumeMounts").index(at);
+                    let span = pod.manifest.point(&path.field("recursiveReadOnly"));
+                    let text = "recursiveReadOnly `Enabled` is not supported with --runtime cri";
+                    let hint = "use `IfPossible`, or --runtime embedded, where read-only mounts are always recursive";
+                    findings.push(Diagnostic::error(span, text).hint(hint));
+                }
+            }
+        }
+    }
+    findings
+}
+
+fn check_pod(pod: &PlannedPod, findings: &mut Vec<Diagnostic>, is_idle: &mut Option<Diagnostic>) {
+    let object = &pod.manifest.input.pod;
+    let Some(spec) = &object.spec else { return };
+    let inits = spec.init_containers.iter().flatten().enumerate().map(|(i, c)| (List::Init, i, c));
+    let mains = spec.containers.iter().enumerate().map(|(i, c)| (List::Main, i, c));
+    for (list, index, container) in inits.chain(mains) {
+        let context = |origin: SettingOrigin, field: &'static str| match origin {
+            SettingOrigin::Container => {
+                ContainerRef { list, index }.path().field("securityContext").field(field)
+            }
+            SettingOrigin::Pod => FieldPath::spec("securityContext").field(field),
+            SettingOrigin::Annotation(name) => FieldPath::annotation(name),
+        };
+        let mut refuse = |path: &FieldPath, text: String, hint: &str| {
+            let finding = Diagnostic::error(pod.manifest.point(path), text).hint(hint);
+            // One setting of the pod concerns all its containers.
+            if !findings.contains(&finding) {
+                findings.push(finding);
+            }
+        };
+        if let Some((_, origin)) = selinux_options(spec, container) {
+            let text =
+                "seLinuxOptions cannot be applied: the embedded runtime does not label files".to_owned();
+            refuse(
+                &context(origin, "seLinuxOptions"),
+                text,
+                "remove them, or use `--runtime cri` with SELinux",
+            );
+        }
+        let annotations = object.metadata.annotations.as_ref();
+        let Some((profile, origin)) = app_armor_profile(annotations, spec, container) else { continue };
+        let path = context(origin, "appArmorProfile");
+        // What is not valid has been refused by now.
+        let Ok(wanted) = app_armor(&profile) else { continue };
+        match embedded::app_armor_fault(&wanted) {
+            Some(fault) => refuse(&path, fault, "remove the profile, or use type `Unconfined`"),
+            None if wanted == AppArmor::Default && !embedded::app_armor_is_active() => {
+                is_idle.get_or_insert_with(|| {
+                    let text = "AppArmor is not active on this machine: this profile confines nobody";
+                    Diagnostic::warning(pod.manifest.point(&path), text.to_owned())
+                });
+            }
+            None => {}
+        }
+    }
+}
