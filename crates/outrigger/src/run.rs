@@ -79,9 +79,9 @@ pub(crate) struct Args {
     /// How many pods a Deployment, ReplicaSet, StatefulSet or DaemonSet has, instead of what the manifest says.
     #[arg(long, value_name = "N")]
     replicas: Option<u32>,
-    /// Processes and threads a container may have at once; 0 is any number.
-    #[arg(long, value_name = "N", default_value_t = PIDS_LIMIT)]
-    pids_limit: u64,
+    /// Processes and threads a container may have at once, 2048 unless given; 0 is any number.
+    #[arg(long, value_name = "N")]
+    pids_limit: Option<u64>,
     /// Begin a new log file when a container's has this size.
     #[arg(long, value_name = "SIZE", default_value = "10Mi", value_parser = log_size)]
     log_max_size: u64,
@@ -157,6 +157,14 @@ fn published(text: &str) -> Result<PublishedPort, String> {
         }
     };
     Ok(PublishedPort { host: SocketAddr::new(ip, number(host_port)?), pod_port: number(pod_port)?, udp })
+}
+
+/// The limit that was asked for; else the default, where this machine lets anybody set one.
+fn pids_limit(asked: Option<u64>) -> Option<u64> {
+    match asked {
+        Some(limit) => Some(limit).filter(|limit| *limit > 0),
+        None => doctor::counts_processes().then_some(PIDS_LIMIT),
+    }
 }
 
 fn log_size(text: &str) -> Result<u64, String> {
@@ -242,7 +250,7 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
             NetworkArg::None => NetworkMode::None,
         },
         publish: args.publish,
-        pids_limit: (args.pids_limit > 0).then_some(args.pids_limit),
+        pids_limit: pids_limit(args.pids_limit),
         log_limits: LogLimits { max_bytes: args.log_max_size, max_files: args.log_max_files },
         files: args.files.iter().map(|file| file.display().to_string()).collect(),
     };

@@ -183,6 +183,19 @@ pub fn cgroups_here() -> Finding {
     cgroups(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
+/// Whether the processes of containers can be limited, as far as that is known without trying.
+pub fn counts_processes() -> bool {
+    if standing().is_rootless() {
+        return Hierarchies::delegated().0.iter().any(|name| name == "pids");
+    }
+    let may_write = |dir: &str| rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok();
+    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    match controllers.split_whitespace().any(|name| name == "pids") {
+        true => may_write("/sys/fs/cgroup"),
+        false => may_write("/sys/fs/cgroup/pids"),
+    }
+}
+
 fn cgroups_of_user() -> Finding {
     let (controllers, unified) = Hierarchies::delegated();
     if !controllers.is_empty() {

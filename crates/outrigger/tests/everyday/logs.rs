@@ -210,9 +210,9 @@ fn bounded(bench: &Bench, name: &str) {
     let memory =
         status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
     assert!(memory.is_some_and(|kib| kib < 128 << 10), "{memory:?} KiB");
-    must(bench, &["stop", name]);
-    // It ends although nobody has read what it said.
+    // Whoever was to read it is gone.
     drop((child.stdout.take(), child.stderr.take()));
+    must(bench, &["stop", name]);
     child.wait().expect("it ends");
 }
 

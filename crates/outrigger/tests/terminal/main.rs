@@ -202,7 +202,10 @@ fn containers_do_not_steer_a_plain_terminal() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), HOSTILE).expect("a manifest");
     for args in [&["-o", "plain"][..], &["-o", "json"], &["-o", "plain", "--color", "never"]] {
-        let (status, screen, written) = Run::start(file.path(), WIDE, args, &[]).end();
+        let state = tempfile::tempdir().expect("a directory for state");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+        command.arg("run").args(args).arg("--state-dir").arg(state.path()).arg(file.path());
+        let (status, screen, written) = Run::spawn(command, WIDE).end();
         assert_eq!(status.code(), Some(3), "{}", screen.text());
         assert!(written.contains("red") && written.contains("text"), "{written:?}");
         for obeyed in ["\x1b]", "\x1b[2J", "\x1bP", "\x1b[6n", "\u{9b}", "\u{202e}", "\x07"] {

@@ -84,7 +84,7 @@ async fn a_fork_bomb_is_contained() {
 async fn a_flood_of_output_fills_neither_disk_nor_memory() {
     let pod = Pod::new().await;
     let logs = pod.scratch("logs");
-    let mut spec = pod.script("yes 'a line of output that is repeated without end' | head -c 300000000");
+    let mut spec = pod.script("yes 'a line of output that is repeated without end' | head -c 60000000");
     spec.log_path = logs.join("0.log");
     spec.log_limits = outrigger_runtime::LogLimits { max_bytes: 4 * MIB, max_files: 3 };
     let used = || {

@@ -124,13 +124,14 @@ int main(int argc, char **argv) {
         arguments();
         return 0;
     }
-    volatile long *slot = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    // One for each call: what a call has forked may write its result late.
+    volatile long *slot = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (int kind = NATIVE; kind <= X32; kind++) {
         if (kind == I386 && !has_i386()) continue;
 #ifndef __x86_64__
         if (kind == X32) continue;
 #endif
-        for (long number = 0; number < 600; number++) try_number(kind, number, slot);
+        for (long number = 0; number < 600; number++) try_number(kind, number, slot + kind * 600 + number);
     }
     return 0;
 }
