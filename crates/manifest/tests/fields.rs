@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use k8s_openapi::api::core::v1;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+const PAGE: &str = include_str!("../../../docs/fields.md");
 
 /// Keeps the name and the fields of the struct that is asked for.
 struct Fields<'a>(&'a RefCell<Option<(&'static str, &'static [&'static str])>>);
@@ -43,11 +44,9 @@ fn fields<T: for<'de> Deserialize<'de>>() -> (&'static str, Vec<&'static str>) {
 
 /// The tables of the page: fields and what becomes of them, by type.
 fn documented() -> BTreeMap<String, BTreeMap<String, String>> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fields.md");
-    let text = std::fs::read_to_string(page).expect("the page");
     let mut tables: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     let mut of = String::new();
-    for line in text.lines() {
+    for line in PAGE.lines() {
         if let Some(heading) = line.strip_prefix("## ") {
             of = heading.to_owned();
         } else if let Some(row) = line.strip_prefix("| `") {
