@@ -6,6 +6,7 @@
 //!                   /ns                   tmpfs with the pod's mounts
 //!                      /{net,ipc,uts,pid} pinned namespaces (bind mounts)
 //!                      /shm               the pod's /dev/shm (tmpfs)
+//!                      /proc              /proc of a shared pid namespace
 //!                   /containers/ID/state.json, sock, fs/{upper,work} (fs/rootfs: a copy, where overlayfs is refused)
 //! ```
 
@@ -73,6 +74,11 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
 /// Opens a directory for use as a base.
 pub(crate) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Opens a directory itself.
+pub(crate) fn open_dir_for_reading(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// A short name for the socket in an open directory: socket addresses end at 107 bytes, state directories do not.

@@ -1,41 +1,99 @@
 //! The program that becomes a shim.
 
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-use super::sys::{MOUNT_ATTR_RDONLY, MountAttr, mount_setattr};
+use super::sys::{MOUNT_ATTR_RDONLY, MountAttr, errno_text, mount_setattr};
+use crate::RuntimeError;
 
 /// The shim's program, opened through a read-only mount of its own.
 ///
-/// A container can be made to execute `/proc/self/exe` before it is anything but a copy of the shim, and would then
-/// hold the host's binary open. Through a mount that is read-only and that nobody can reach to change, the binary cannot
-/// be written to, whatever the container's rights.
+/// A container can be made to execute `/proc/self/exe` before it is anything but a copy of the shim, and a process of a
+/// container may look at another one before that has become its program: both would hold the host's binary open. Through
+/// a mount that is read-only, the binary cannot be written to, whatever the container's rights. The mount is detached
+/// for good before the first container exists: the kernel changes the attributes of such a mount for nobody.
 pub(crate) struct ShimProgram {
-    mount: Option<OwnedFd>,
-    path: PathBuf,
+    file: OwnedFd,
 }
 
 impl ShimProgram {
-    pub(crate) fn open(path: &Path) -> Self {
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let mount = open_tree(rustix::fs::CWD, path, flags).map_err(std::io::Error::from).and_then(|mount| {
-            let attr = MountAttr { set: MOUNT_ATTR_RDONLY, ..MountAttr::default() };
-            mount_setattr(mount.as_fd(), false, attr)?;
-            Ok(mount)
-        });
-        if let Err(error) = &mount {
-            tracing::warn!(%error, "the shim's program is not protected from writing");
-        }
-        ShimProgram { mount: mount.ok(), path: path.to_owned() }
+    /// # Errors
+    /// The program cannot be opened, or not protected.
+    pub(crate) fn open(path: &Path) -> Result<Self, RuntimeError> {
+        let file = through_read_only_mount(path).or_else(|_| sealed_copy(path)).map_err(|error| {
+            RuntimeError::Config(format!(
+                "cannot protect {} from being written to by containers: {}",
+                path.display(),
+                errno_text(&error)
+            ))
+        })?;
+        Ok(ShimProgram { file })
     }
 
     /// What to execute.
     pub(crate) fn path(&self) -> PathBuf {
-        match &self.mount {
-            Some(mount) => PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())),
-            None => self.path.clone(),
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+}
+
+fn through_read_only_mount(path: &Path) -> io::Result<OwnedFd> {
+    // By its name: `/proc/self/exe` leads to a mount that may be of another mount namespace.
+    let name = std::fs::canonicalize(path)?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let mount = open_tree(rustix::fs::CWD, name, flags)?;
+    let (found, meant) = (rustix::fs::fstat(&mount)?, rustix::fs::stat(path)?);
+    if (found.st_dev, found.st_ino) != (meant.st_dev, meant.st_ino) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let attr = MountAttr { set: MOUNT_ATTR_RDONLY, ..MountAttr::default() };
+    mount_setattr(mount.as_fd(), false, attr)?;
+    let through = format!("/proc/self/fd/{}", mount.as_raw_fd());
+    // Closing `mount` takes the mount out of every namespace; this descriptor keeps it usable.
+    Ok(rustix::fs::open(through, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A copy in memory that cannot be changed: for a program that has no name any more.
+fn sealed_copy(path: &Path) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let copy = rustix::fs::memfd_create("outrigger", flags)?;
+    io::copy(&mut File::open(path)?, &mut File::from(copy.try_clone()?))?;
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    rustix::fs::fcntl_add_seals(&copy, seals)?;
+    // A program that is open for writing cannot be executed.
+    let name = format!("/proc/self/fd/{}", copy.as_raw_fd());
+    Ok(rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn neither_way_lets_the_program_be_written_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("true");
+        std::fs::copy("/bin/true", &path).unwrap();
+        for open in [through_read_only_mount, sealed_copy] {
+            let file = open(&path).unwrap();
+            let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+            assert!(std::process::Command::new(&name).status().unwrap().success());
+            let written = File::options().append(true).open(&name).and_then(|mut file| file.write_all(b"x"));
+            assert!(written.is_err());
+            assert!(
+                mount_setattr(
+                    file.as_fd(),
+                    false,
+                    MountAttr { clear: MOUNT_ATTR_RDONLY, ..MountAttr::default() }
+                )
+                .is_err()
+            );
         }
     }
 }

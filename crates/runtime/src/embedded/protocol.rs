@@ -118,6 +118,8 @@ pub(crate) struct SandboxState {
     pub(crate) uts: Option<PathBuf>,
     /// Pinned pid namespace shared by the containers.
     pub(crate) pid: Option<PathBuf>,
+    /// A /proc of the shared pid namespace, mounted.
+    pub(crate) proc: Option<PathBuf>,
     /// The process that holds the shared pid namespace.
     pub(crate) pause: Option<ProcessRecord>,
     /// Containers see the host's processes.

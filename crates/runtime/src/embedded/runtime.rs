@@ -84,7 +84,7 @@ impl EmbeddedRuntime {
         let pods = layout::pods_dir(&config.state_dir);
         fs::create_dir_all(&pods)
             .map_err(|error| RuntimeError::Config(format!("cannot make {}: {error}", pods.display())))?;
-        let shim = ShimProgram::open(Path::new(program));
+        let shim = ShimProgram::open(Path::new(program))?;
         Ok(EmbeddedRuntime {
             images: ImageStore::open(&config.state_dir)?,
             hierarchies: Hierarchies::detect(),
@@ -157,7 +157,8 @@ impl EmbeddedRuntime {
     /// The shim's program with its arguments.
     fn shim_command(&self, role: &str) -> std::process::Command {
         let mut command = std::process::Command::new(self.shim.path());
-        command.arg0("outrigger").args(&self.config.shim_command[1..]).arg(role);
+        // Containers may see what a shim has in its environment: nothing of the host's.
+        command.arg0("outrigger").args(&self.config.shim_command[1..]).arg(role).env_clear();
         command
     }
 

@@ -41,6 +41,7 @@ pub(crate) fn create(
         // A pod in the host's network goes by the host's name.
         uts: own_network.then(|| dir.join("ns/uts")),
         pid: None,
+        proc: None,
         pause: None,
         host_pid: spec.host_pid,
         hostname: spec.hostname.clone(),
@@ -63,6 +64,7 @@ pub(crate) fn create(
     }
     if spec.share_pid && !spec.host_pid {
         state.pid = Some(dir.join("ns/pid"));
+        state.proc = Some(dir.join("ns/proc"));
         state.pause =
             Some(start_pause(pause, &state, hierarchies).creating(|| "cannot share a pid namespace")?);
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::rootless;
@@ -66,6 +67,75 @@ pub(crate) fn clone3(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Res
     }
 }
 
+/// The pid of a process that another one forked, in memory both share: told without a system call, which a filter might
+/// refuse by then.
+pub(crate) struct PidSlot(std::ptr::NonNull<AtomicI32>);
+
+impl PidSlot {
+    /// Must be made before the fork of the process that is to fill it.
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: a fresh anonymous mapping that nothing else refers to; pages begin as zeroes.
+        let page = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<AtomicI32>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        match std::ptr::NonNull::new(page.cast::<AtomicI32>()) {
+            Some(page) if page.as_ptr().cast() != libc::MAP_FAILED => Ok(PidSlot(page)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The pid, once there is a process.
+    pub(crate) fn get(&self) -> Option<i32> {
+        // SAFETY: the mapping lives as long as this value and is only ever used as an atomic number.
+        let pid = unsafe { self.0.as_ref() }.load(Ordering::Acquire);
+        (pid > 0).then_some(pid)
+    }
+}
+
+impl Drop for PidSlot {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new` and nothing refers to it any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<AtomicI32>()) };
+    }
+}
+
+/// Flags of [`fork_sibling`].
+pub(crate) const SIBLING_FLAGS: i32 = libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
+
+/// Forks a child of the caller's parent, in the pid namespace the caller's children are in, and puts its pid, as the
+/// caller sees it, into `slot`. Returns whether this is the child.
+///
+/// The caller must be single-threaded: the child goes on to allocate memory and to use std.
+pub(crate) fn fork_sibling(slot: &PidSlot) -> io::Result<bool> {
+    // Not clone3: filters cannot look into its arguments and therefore refuse it.
+    // SAFETY: without CLONE_VM the child has a copy of everything, its stack included; the slot outlives the call. The
+    // first three arguments are the same on every architecture.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, SIBLING_FLAGS, 0, slot.0.as_ptr(), 0, 0) };
+    check(pid as i32)?;
+    Ok(pid == 0)
+}
+
+/// Leaves the session keyring this process inherited for a new one that nobody else has.
+pub(crate) fn join_new_keyring() -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: no name is passed, so nothing is read.
+    let result = unsafe {
+        libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
+    };
+    match check(if result < 0 { -1 } else { 0 }) {
+        // A kernel without keyrings has none to leave.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        result => result,
+    }
+}
+
 /// Moves the calling thread into namespaces.
 pub(crate) fn setns(fd: BorrowedFd<'_>, kinds: i32) -> io::Result<()> {
     // SAFETY: plain system call on a descriptor the caller owns.
@@ -94,6 +164,8 @@ pub(crate) struct MountAttr {
 
 /// Read-only.
 pub(crate) const MOUNT_ATTR_RDONLY: u64 = 0x1;
+/// Device nodes cannot be opened.
+pub(crate) const MOUNT_ATTR_NODEV: u64 = 0x4;
 
 /// Changes a mount that is open as `mount`, with everything below it when `recursive`.
 pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attr: MountAttr) -> io::Result<()> {
@@ -112,13 +184,21 @@ pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attr: MountA
     check(result as i32)
 }
 
-/// Marks every descriptor from `first` on close-on-exec.
-pub(crate) fn cloexec_from(first: u32) -> io::Result<()> {
-    // SAFETY: only the close-on-exec flag changes; nothing is closed under an owner's feet.
-    let result = unsafe {
-        libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_uint)
+/// Closes every descriptor but the standard ones and `kept`, which is closed by an exec.
+///
+/// For a process that uses none of the others any more: their owners' destructors must not run.
+pub(crate) fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
+    let number = kept.as_raw_fd() as u32;
+    let close = |first: u32, last: u32, flags: libc::c_uint| -> io::Result<()> {
+        if first > last {
+            return Ok(());
+        }
+        // SAFETY: callers end or execute another program without returning to the owners of these descriptors.
+        check(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } as i32)
     };
-    check(result as i32)
+    close(3, number.saturating_sub(1), 0)?;
+    close(number.max(2) + 1, u32::MAX, 0)?;
+    close(number, number, libc::CLOSE_RANGE_CLOEXEC as libc::c_uint)
 }
 
 /// Closes every descriptor from `first` on.

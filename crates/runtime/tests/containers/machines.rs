@@ -42,13 +42,24 @@ async fn run_on(kind: &str, filters: &[&str]) {
 
 async fn v1_only() {
     if std::path::Path::new(CGROUPS).join("unified").exists() {
-        run_on("v1", &["limits::", "exec::", "orphans_are_removed", "a_killed_shim", "pids_can_be_shared"])
-            .await;
+        run_on(
+            "v1",
+            &[
+                "attacks::devices",
+                "limits::",
+                "exec::",
+                "orphans_are_removed",
+                "a_killed_shim",
+                "pids_can_be_shared",
+            ],
+        )
+        .await;
     }
 }
 
 async fn v2_only() {
     let tests = [
+        "attacks::",
         "limits::devices",
         "limits::everything_dies",
         "exec::",
@@ -60,6 +71,17 @@ async fn v2_only() {
 }
 
 async fn no_cgroups() {
-    run_on("none", &["exit_codes", "a_trap_hears_term", "exec::", "a_killed_shim", "pids_can_be_shared"])
-        .await;
+    run_on(
+        "none",
+        &[
+            "attacks::devices",
+            "attacks::nothing",
+            "exit_codes",
+            "a_trap_hears_term",
+            "exec::",
+            "a_killed_shim",
+            "pids_can_be_shared",
+        ],
+    )
+    .await;
 }

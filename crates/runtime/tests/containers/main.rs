@@ -4,6 +4,7 @@
 
 mod support;
 
+mod attacks;
 mod exec;
 mod filesystem;
 mod filter;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         filter::trials(),
         limits::trials(),
         pods::trials(),
+        attacks::trials(),
         machines::trials(),
     ];
     libtest_mimic::run(&arguments, all.into_iter().flatten().collect()).exit_code()

@@ -22,6 +22,10 @@ use super::layout::open_dir;
 use super::{rootless, sys};
 use crate::Resources;
 
+/// The warning about a container that can do less than others for that reason.
+const NO_DEVICE_LIMITS: &str =
+    "devices cannot be limited by a cgroup, so containers get no CAP_MKNOD and no device nodes but their own";
+
 /// The directory all of Outrigger's cgroups are in.
 const TOP: &str = "outrigger";
 
@@ -156,11 +160,25 @@ pub(crate) fn container_path(sandbox: &str, container: &str) -> String {
     format!("{TOP}/{sandbox}/{container}")
 }
 
+/// What keeps a container from opening devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DeviceLimits {
+    /// Nothing, as asked for.
+    AllAllowed,
+    /// Its cgroup: only devices of the allow list can be opened.
+    Cgroup,
+    /// Nothing, though there should be something: this machine has no cgroup for it that can be written to.
+    Missing,
+}
+
 /// A container's cgroups, made and limited, with nobody in them yet.
 pub(crate) struct Prepared {
     unified: Option<OwnedFd>,
-    join: Vec<PathBuf>,
+    /// `cgroup.procs` of the cgroups to join, in which the container's devices are limited if `true`.
+    join: Vec<(PathBuf, bool)>,
     oom: Option<OomCounter>,
+    /// Holds for processes that were adopted.
+    pub(crate) devices: DeviceLimits,
     /// What could not be done as asked.
     pub(crate) warnings: Vec<String>,
 }
@@ -180,20 +198,22 @@ impl Prepared {
         own: &Resources,
         all_devices: bool,
     ) -> Self {
-        let mut prepared = Prepared { unified: None, join: Vec::new(), oom: None, warnings: Vec::new() };
+        // In a user namespace no device can be made that is not there already.
+        let unlimited = all_devices || rootless::standing().is_rootless();
+        let devices = if unlimited { DeviceLimits::AllAllowed } else { DeviceLimits::Missing };
+        let mut prepared =
+            Prepared { unified: None, join: Vec::new(), oom: None, devices, warnings: Vec::new() };
         let path = container_path(sandbox, container);
         let pod_path = sandbox_path(sandbox);
 
-        // In a user namespace no device can be made that is not there already.
-        let mut devices_limited = all_devices || rootless::standing().is_rootless();
         if let Some(root) = &hierarchies.unified {
             match prepared.make_unified(hierarchies, root, &pod_path, &path, pod, own) {
                 Ok(dir) => {
-                    if !devices_limited {
+                    if prepared.devices == DeviceLimits::Missing {
                         match devices::attach(dir.as_fd()) {
-                            Ok(()) => devices_limited = true,
+                            Ok(()) => prepared.devices = DeviceLimits::Cgroup,
                             Err(error) if hierarchies.v1.contains_key("devices") => drop(error),
-                            Err(error) => prepared.warn("devices are not limited", &error),
+                            Err(error) => prepared.warn(NO_DEVICE_LIMITS, &error),
                         }
                     }
                     prepared.unified = Some(dir);
@@ -201,7 +221,6 @@ impl Prepared {
                 Err(error) => prepared.warnings.push(no_cgroup(root, &error)),
             }
         }
-
         for controller in limits::CONTROLLERS_V1 {
             if !limits::needs_v1(controller, pod) && !limits::needs_v1(controller, own) {
                 continue;
@@ -218,25 +237,36 @@ impl Prepared {
                 continue;
             };
             match fs::create_dir_all(&dir).and_then(|()| limits::apply_v1(controller, &dir, own)) {
-                Ok(()) => prepared.join(&dir),
+                Ok(()) => prepared.join(&dir, false),
                 Err(error) => prepared.warn(&format!("{controller} limits do not apply"), &error),
             }
         }
-        if !devices_limited || (prepared.unified.is_none() && hierarchies.v1.contains_key("devices")) {
-            // Without the unified hierarchy this cgroup also is the list of the container's processes.
-            if let Some(dir) = hierarchies.v1_dir("devices", &path) {
-                let limited = fs::create_dir_all(&dir)
-                    .and_then(|()| if devices_limited { Ok(()) } else { devices::apply_v1(&dir) });
-                match limited {
-                    Ok(()) => prepared.join(&dir),
-                    Err(error) => prepared.warn("devices are not limited", &error),
-                }
-            }
-        }
+        prepared.limit_devices_v1(hierarchies, &path);
         if limits::needs_v1("memory", own) || limits::needs_v1("memory", pod) {
             prepared.oom = OomCounter::find(hierarchies, &path);
         }
         prepared
+    }
+
+    /// Limits devices by the v1 controller, where the unified hierarchy does not.
+    fn limit_devices_v1(&mut self, hierarchies: &Hierarchies, path: &str) {
+        let missing = self.devices == DeviceLimits::Missing;
+        // Without the unified hierarchy this cgroup also is the list of the container's processes.
+        if !missing && self.unified.is_some() {
+            return;
+        }
+        let Some(dir) = hierarchies.v1_dir("devices", path) else { return };
+        let limited =
+            fs::create_dir_all(&dir).and_then(|()| if missing { devices::apply_v1(&dir) } else { Ok(()) });
+        match limited {
+            Ok(()) => {
+                self.join(&dir, missing);
+                if missing {
+                    self.devices = DeviceLimits::Cgroup;
+                }
+            }
+            Err(error) => self.warn(NO_DEVICE_LIMITS, &error),
+        }
     }
 
     fn make_unified(
@@ -266,10 +296,11 @@ impl Prepared {
         open_dir(&dir)
     }
 
-    fn join(&mut self, dir: &Path) {
+    fn join(&mut self, dir: &Path, limits_devices: bool) {
         let procs = dir.join("cgroup.procs");
-        if !self.join.contains(&procs) {
-            self.join.push(procs);
+        match self.join.iter_mut().find(|(known, _)| *known == procs) {
+            Some((_, limits)) => *limits |= limits_devices,
+            None => self.join.push((procs, limits_devices)),
         }
     }
 
@@ -282,12 +313,25 @@ impl Prepared {
         self.unified.as_ref().map(AsFd::as_fd)
     }
 
-    /// Moves a process into those cgroups that a fork cannot enter by itself; `0` is the caller.
-    pub(crate) fn adopt(&self, pid: i32) -> io::Result<()> {
-        for procs in &self.join {
-            fs::write(procs, pid.to_string())?;
+    /// Moves the container's first process into those cgroups that a fork cannot enter by itself. A cgroup that refuses
+    /// it is left out for good, and told in what is returned, unless devices are limited there: that is an error.
+    pub(crate) fn adopt_first(&mut self, pid: i32) -> io::Result<Vec<String>> {
+        let mut refused = Vec::new();
+        let mut joined = Vec::new();
+        for (procs, limits_devices) in std::mem::take(&mut self.join) {
+            match fs::write(&procs, pid.to_string()) {
+                Ok(()) => joined.push((procs, limits_devices)),
+                Err(error) if limits_devices => return Err(error),
+                Err(error) => refused.push(format!("limits do not apply: {}", sys::errno_text(&error))),
+            }
         }
-        Ok(())
+        self.join = joined;
+        Ok(refused)
+    }
+
+    /// Moves the caller into the cgroups the container's first process is in.
+    pub(crate) fn join_self(&self) -> io::Result<()> {
+        self.join.iter().try_for_each(|(procs, _)| fs::write(procs, "0"))
     }
 
     /// Whether the kernel killed something in here for want of memory.

@@ -85,6 +85,11 @@ impl CapSet {
         self.0 & other.0 == other.0
     }
 
+    /// This set without those of `other`.
+    pub(crate) fn without(self, other: CapSet) -> CapSet {
+        CapSet(self.0 & !other.0)
+    }
+
     /// Every capability number there is, with whether it is in this set.
     pub(crate) fn numbers(self) -> impl Iterator<Item = (u32, bool)> {
         // Up to what the kernel may know, not only what this table does: unknown ones are dropped as well.
@@ -118,6 +123,24 @@ pub(crate) fn wanted(identity: &Identity) -> Result<CapSet, Fault> {
     Ok(CapSet(set))
 }
 
+/// The set for a container whose devices nothing limits: none that makes device nodes, which it could open.
+pub(crate) fn without_devices(identity: &Identity, set: CapSet) -> Result<CapSet, Fault> {
+    let bit = |name| CapSet::named(name).unwrap_or(CapSet(0));
+    let (mknod, admin) = (bit("MKNOD"), bit("SYS_ADMIN"));
+    let asks_for_mknod =
+        identity.add_capabilities.iter().any(|name| CapSet::named(name) == Some(mknod)) && set.has(mknod);
+    for (asked, name) in [(asks_for_mknod, "MKNOD"), (set.has(admin), "SYS_ADMIN")] {
+        if asked {
+            return Err(Fault::config(format!(
+                "capability {name} is refused: it makes every device of the machine accessible where no cgroup limits \
+                 devices, and this machine has none that can be written to; make the container privileged if it may \
+                 use them all (`outrigger doctor` says what this machine can do)"
+            )));
+        }
+    }
+    Ok(set.without(mknod))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,5 +161,22 @@ mod tests {
         assert_eq!(of(&["ALL"], &["CAP_SYS_ADMIN"]).unwrap().0, CapSet::ALL.0 & !(1 << 21));
         assert_eq!(of(&["cap_net_admin"], &[]).unwrap().0, 0xa804_35fb);
         assert!(of(&["NO_SUCH"], &[]).is_err());
+    }
+
+    #[test]
+    fn without_device_limits_no_nodes_can_be_made() {
+        let identity = |add: &[&str]| Identity {
+            add_capabilities: add.iter().map(|name| (*name).to_owned()).collect(),
+            ..Identity::default()
+        };
+        let of = |add: &[&str]| {
+            let identity = identity(add);
+            without_devices(&identity, wanted(&identity).unwrap())
+        };
+        assert_eq!(of(&[]).unwrap().0, 0xa004_25fb);
+        assert_eq!(of(&["NET_ADMIN"]).unwrap().0, 0xa004_35fb);
+        for refused in ["MKNOD", "cap_mknod", "SYS_ADMIN", "ALL"] {
+            assert!(of(&[refused]).is_err(), "{refused}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! A container's /dev.
+//! What is in a container's /dev.
 
 use std::fs;
 use std::io;
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 
-use super::mounts::new_or_host;
-use super::root::{Root, attach, clone_mount, clone_mount_fd, new_filesystem};
+use super::mounts::{mount_kernel_filesystem, new_or_host};
+use super::root::{Root, attach, clone_mount_fd, new_filesystem};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::{rootless, sys};
 
@@ -27,8 +27,24 @@ const LINKS: [(&str, &str); 6] = [
     ("ptmx", "pts/ptmx"),
 ];
 
-/// Fills /dev and returns its `null`, open, to be trusted whatever the container puts in its place later.
-pub(super) fn mount_dev(root: &Root, shm: &Path, all_devices: bool) -> Result<OwnedFd, Fault> {
+/// A container's /dev.
+pub(super) struct Dev {
+    /// Its root, whatever is mounted over it later.
+    pub(super) root: Root,
+    /// Its `null`, open, to be trusted whatever the container puts in its place later.
+    pub(super) null: OwnedFd,
+}
+
+/// Mounts and fills /dev. `shm` is the pod's /dev/shm.
+pub(super) fn mount_dev(root: &Root, shm: OwnedFd, all_devices: bool) -> Result<Dev, Fault> {
+    // Modes of device nodes are meant as written.
+    let umask = rustix::process::umask(Mode::empty());
+    let dev = make_dev(root, shm, all_devices);
+    rustix::process::umask(umask);
+    dev
+}
+
+fn make_dev(root: &Root, shm: OwnedFd, all_devices: bool) -> Result<Dev, Fault> {
     let what = || "cannot fill /dev";
     let dev = new_filesystem(
         "tmpfs",
@@ -36,22 +52,22 @@ pub(super) fn mount_dev(root: &Root, shm: &Path, all_devices: bool) -> Result<Ow
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_STRICTATIME,
     )
     .creating(what)?;
-    attach(dev.as_fd(), root.dir(Path::new("dev")).creating(what)?.as_fd()).creating(what)?;
+    let dev = mount_kernel_filesystem(root, "dev", dev)?;
 
     for (name, major, minor) in NODES {
-        make_node(dev.as_fd(), Path::new(name), libc::S_IFCHR | 0o666, libc::makedev(major, minor))
+        make_node(dev.fd(), Path::new(name), libc::S_IFCHR | 0o666, libc::makedev(major, minor))
             .creating(what)?;
     }
     for (name, target) in LINKS {
-        rustix::fs::symlinkat(target, &dev, name).creating(what)?;
+        rustix::fs::symlinkat(target, dev.fd(), name).creating(what)?;
     }
     if all_devices {
         for (path, mode, device) in host_devices(Path::new("/dev")) {
             if let Some(parent) = path.parent().filter(|parent| *parent != Path::new("")) {
-                root.dir(&Path::new("dev").join(parent)).creating(what)?;
+                dev.dir(parent).creating(what)?;
             }
             // A device that vanished while looking, or a node already made above.
-            let _ = make_node(dev.as_fd(), &path, mode, device);
+            let _ = make_node(dev.fd(), &path, mode, device);
         }
     }
 
@@ -66,13 +82,13 @@ pub(super) fn mount_dev(root: &Root, shm: &Path, all_devices: bool) -> Result<Ow
         Err(error) if error.kind() == io::ErrorKind::NotFound && rootless::standing().is_rootless() => None,
         made => Some(made.creating(|| "cannot make /dev/mqueue")?),
     };
-    let shm = clone_mount(shm, false).creating(|| "cannot share /dev/shm")?;
-    for (name, mounted) in [("dev/pts", Some(pts)), ("dev/mqueue", mqueue), ("dev/shm", Some(shm))] {
+    for (name, mounted) in [("pts", Some(pts)), ("mqueue", mqueue), ("shm", Some(shm))] {
         let Some(mounted) = mounted else { continue };
-        let target = root.dir(Path::new(name)).creating(what)?;
-        attach(mounted.as_fd(), target.as_fd()).creating(|| format!("cannot mount /{name}"))?;
+        let target = dev.plain_dir(name).creating(what)?;
+        attach(mounted.as_fd(), target.as_fd()).creating(|| format!("cannot mount /dev/{name}"))?;
     }
-    rustix::fs::openat(&dev, "null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).creating(what)
+    let null = rustix::fs::openat(dev.fd(), "null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    Ok(Dev { null: null.creating(what)?, root: dev })
 }
 
 /// Makes a node. In a user namespace the kernel refuses that, and the host's own node is mounted there instead.

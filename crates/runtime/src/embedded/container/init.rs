@@ -1,23 +1,31 @@
-//! A container's first process, from the fork to the user's program.
+//! The process that builds a container and becomes, or forks, the container's first one.
 //!
-//! It is forked by the shim into new mount and pid namespaces, builds the container around itself, and tells the shim
-//! over a sequenced-packet socket: [`FromInit::Ready`], or [`FromInit::Failed`] and it ends. The shim sends one byte
-//! when the process is in all its cgroups ([`IN_CGROUPS`]), and one to start the program ([`START`]). The socket closes
-//! by itself when the exec succeeds; a failure is told before the end.
+//! It is forked by the shim into a new mount namespace, opens what is the host's, joins the pod's namespaces, builds the
+//! container around itself, and tells the shim over a sequenced-packet socket: [`FromInit::Ready`], or
+//! [`FromInit::Failed`] and it ends. The shim sends one byte when the process is in all its cgroups ([`IN_CGROUPS`]),
+//! and one to start the program ([`START`]).
+//!
+//! A container with a pid namespace of its own is built by the first process in it, which the builder forks for that:
+//! nobody else is there to look at it. Where the pid namespace is shared the builder stays outside until everything of
+//! the host's is gone, and what it forks there in the end holds nothing but what the program will (see [`Launch`]).
+//! Either way the first process is a child of the shim. The socket closes by itself when the exec succeeds; a failure is
+//! told before the end.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::convert::Infallible;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use serde::{Deserialize, Serialize};
 
-use super::process::{Profile, run_program};
-use super::root::{Root, relative};
+use super::process::{Launch, Profile};
+use super::root::{Root, attach, clone_mount, relative};
 use super::user::{self, User};
 use super::{dev, mounts, rootfs, terminal};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::ShimConfig;
+use crate::embedded::sys::PidSlot;
 use crate::embedded::{layout, socket, sys};
 
 /// Shim to init: all cgroups are joined.
@@ -28,7 +36,8 @@ pub(crate) const START: u8 = b's';
 /// Init to shim.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum FromInit {
-    /// Everything is in place. Comes with the outer end of the terminal when there is one.
+    /// Everything is in place. Comes with the container's /dev/null, and with the outer end of the terminal when there
+    /// is one.
     Ready(User),
     /// It is done otherwise than asked; more follows.
     Warning(String),
@@ -47,21 +56,20 @@ pub(crate) struct Init<'a> {
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
+    /// Where the pid of the container's first process goes.
+    pub(crate) slot: &'a PidSlot,
+    /// Nothing else limits devices: nodes of the image and of volumes must not be opened.
+    pub(crate) nodev: bool,
 }
 
 impl Init<'_> {
     /// Runs the process. Never returns to the code of the shim it was forked from.
     pub(crate) fn run(self) -> ! {
-        let shim = self.shim.as_raw_fd();
         let fault = match self.build_and_exec() {
             Ok(never) => match never {},
             Err(fault) => fault,
         };
-        if let Ok(message) = serde_json::to_vec(&FromInit::Failed(fault)) {
-            // SAFETY: the descriptor stays open until the process ends.
-            let shim = unsafe { BorrowedFd::borrow_raw(shim) };
-            let _ = socket::send(shim, &message, &[]);
-        }
+        report(self.shim.as_fd(), fault);
         sys::exit_now(128)
     }
 
@@ -72,69 +80,117 @@ impl Init<'_> {
         }
     }
 
-    fn build_and_exec(&self) -> Result<std::convert::Infallible, Fault> {
+    fn build_and_exec(&self) -> Result<Infallible, Fault> {
         let config = self.config;
         let spec = &config.spec;
         let privileged = spec.identity.privileged;
-        // Nothing of this process, which still has the host's files open, is for the container to look at.
-        sys::prctl(libc::PR_SET_DUMPABLE, 0).creating(|| "cannot become undumpable")?;
-        sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)
-            .creating(|| "cannot tie the process to its shim")?;
-        rustix::process::setsid().creating(|| "cannot start a session")?;
-        // Modes below are meant as written.
-        rustix::process::umask(Mode::empty());
-        self.join_namespaces()?;
+        self.settle()?;
+        self.profile.confine_on_exec()?;
+        rustix::process::umask(Mode::from_raw_mode(0o022));
 
-        let volumes = mounts::open_volumes(&spec.mounts)?;
+        let volumes = mounts::open_volumes(&spec.mounts, self.nodev)?;
         let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", slave).creating(|| "cannot separate the mounts from the host's")?;
-        let path = rootfs::mount_rootfs(&config.dir, &spec.image.layers, |text| self.warn(text))?;
-        let root = Root::new(layout::open_dir(&path).creating(|| format!("cannot open {}", path.display()))?);
+        let rootfs = rootfs::make_rootfs(&config.dir, &spec.image.layers, |text| self.warn(text))?;
+        let shm = clone_mount(&config.sandbox.shm, false).creating(|| "cannot share /dev/shm")?;
+        let proc = config.sandbox.proc.as_ref().map(|path| clone_mount(path, false));
+        let proc = proc.transpose().creating(|| "cannot share /proc")?;
+        self.join_namespaces()?;
+        let fork = self.enter_pid_namespace()?;
+
+        let root = self.mount_root(rootfs)?;
         let mut user = user::resolve(spec, &root, &config.sandbox.pod)?;
         if let Some(text) = user::limit_groups(&mut user) {
             self.warn(text);
         }
-        mounts::mount_kernel_filesystems(&root, privileged)?;
-        let null = dev::mount_dev(&root, &config.sandbox.shm, privileged)?;
+        let kernel = mounts::mount_kernel_filesystems(&root, proc, privileged)?;
+        let dev = dev::mount_dev(&root, shm, privileged)?;
+        if spec.mask_paths && !privileged {
+            mounts::cover_paths(&kernel, dev.null.as_fd())?;
+        }
         mounts::mount_volumes(&root, volumes)?;
         let cwd = relative(Path::new(&self.profile.cwd));
         if !cwd.as_os_str().is_empty() {
             root.dir(&cwd).creating(|| format!("cannot make working directory {}", self.profile.cwd))?;
         }
-
-        self.await_byte(IN_CGROUPS)?;
-        sys::unshare(libc::CLONE_NEWCGROUP).creating(|| "cannot make a cgroup namespace")?;
         if config.cgroups.is_unified() {
-            mounts::mount_cgroup(&root, privileged)?;
+            mounts::mount_cgroup(&kernel, privileged)?;
         }
         let terminal = if spec.tty {
-            Some(terminal::open_terminal(&root).creating(|| "cannot make a terminal")?)
+            Some(terminal::open_terminal(&dev.root).creating(|| "cannot make a terminal")?)
         } else {
             None
         };
         enter_root(&root)?;
-        let root = Root::new(layout::open_dir(Path::new("/")).creating(|| "cannot open the new root")?);
-        if spec.mask_paths && !privileged {
-            mounts::cover_paths(&root, null.as_fd())?;
-        }
         if spec.read_only_rootfs {
             let read_only = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
             sys::mount_setattr(root.fd(), false, read_only).creating(|| "cannot make the root read-only")?;
         }
 
         let inner = terminal.as_ref().map(|(_, inner)| inner.as_fd());
-        self.connect_stdio(inner, &null, &user)?;
+        self.connect_stdio(inner, &dev.null, &user)?;
         let message = serde_json::to_vec(&FromInit::Ready(user.clone())).creating(|| "cannot report")?;
         let outer = terminal.as_ref().map(|(outer, _)| outer.as_fd());
-        socket::send(self.shim.as_fd(), &message, outer.as_slice()).creating(|| "cannot report")?;
-        // Past this line every descriptor but the standard ones goes at the exec, the host's among them.
-        sys::cloexec_from(3).creating(|| "cannot close descriptors")?;
-        rustix::process::umask(Mode::from_raw_mode(0o022));
+        let fds: Vec<BorrowedFd<'_>> = [Some(dev.null.as_fd()), outer].into_iter().flatten().collect();
+        socket::send(self.shim.as_fd(), &message, &fds).creating(|| "cannot report")?;
         self.await_byte(START)?;
-        sys::reset_signals();
-        Err(run_program(self.profile, &user, self.command))
+        let launch = Launch {
+            profile: self.profile,
+            user: &user,
+            command: self.command,
+            terminal: spec.tty,
+            fork: fork.then_some(self.slot),
+            report_to: self.shim.as_fd(),
+        };
+        launch.run(report)
     }
 
+    /// What every process of these does first.
+    fn settle(&self) -> Result<(), Fault> {
+        // Nothing of this process, which still has the host's files open, is for the container to look at.
+        sys::prctl(libc::PR_SET_DUMPABLE, 0).creating(|| "cannot become undumpable")?;
+        sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)
+            .creating(|| "cannot tie the process to its shim")?;
+        rustix::process::setsid().creating(|| "cannot start a session")?;
+        Ok(())
+    }
+
+    /// Goes on as the first process of the container's own pid namespace, if it has one. Returns whether the first
+    /// process is still to be forked, since others are in its pid namespace already.
+    fn enter_pid_namespace(&self) -> Result<bool, Fault> {
+        let what = || "cannot make the container's pid namespace";
+        let sandbox = &self.config.sandbox;
+        match &sandbox.pid {
+            _ if sandbox.host_pid => return Ok(true),
+            Some(path) => {
+                let fd =
+                    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).creating(what)?;
+                sys::setns(fd.as_fd(), libc::CLONE_NEWPID).creating(what)?;
+                return Ok(true);
+            }
+            None => sys::unshare(libc::CLONE_NEWPID).creating(what)?,
+        }
+        if !sys::fork_sibling(self.slot).creating(what)? {
+            sys::exit_now(0);
+        }
+        self.settle()?;
+        Ok(false)
+    }
+
+    /// Mounts the container's root where it can become the root of the mount namespace: over the present one, which every
+    /// process can reach.
+    fn mount_root(&self, rootfs: OwnedFd) -> Result<Root, Fault> {
+        let what = || "cannot mount the root file system";
+        if self.nodev {
+            let nodev = sys::MountAttr { set: sys::MOUNT_ATTR_NODEV, ..sys::MountAttr::default() };
+            sys::mount_setattr(rootfs.as_fd(), false, nodev).creating(what)?;
+        }
+        let host = layout::open_dir(Path::new("/")).creating(what)?;
+        attach(rootfs.as_fd(), host.as_fd()).creating(what)?;
+        Ok(Root::new(rootfs))
+    }
+
+    /// Joins the pod's namespaces, and then makes the cgroup namespace, whose root is where the process is by then.
     fn join_namespaces(&self) -> Result<(), Fault> {
         let sandbox = &self.config.sandbox;
         for (path, kind) in [
@@ -148,7 +204,8 @@ impl Init<'_> {
                 rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).creating(what)?;
             sys::setns(fd.as_fd(), kind).creating(what)?;
         }
-        Ok(())
+        self.await_byte(IN_CGROUPS)?;
+        sys::unshare(libc::CLONE_NEWCGROUP).creating(|| "cannot make a cgroup namespace")
     }
 
     /// Waits for the shim's word. A shim that is gone has no further use for this process.
@@ -184,10 +241,14 @@ impl Init<'_> {
         rustix::stdio::dup2_stdin(stdin).creating(what)?;
         rustix::stdio::dup2_stdout(stdout).creating(what)?;
         rustix::stdio::dup2_stderr(stderr).creating(what)?;
-        if let Some(inner) = terminal {
-            sys::set_controlling_terminal(inner).creating(what)?;
-        }
         Ok(())
+    }
+}
+
+/// Tells the shim what failed.
+fn report(shim: BorrowedFd<'_>, fault: Fault) {
+    if let Ok(message) = serde_json::to_vec(&FromInit::Failed(fault)) {
+        let _ = socket::send(shim, &message, &[]);
     }
 }
 

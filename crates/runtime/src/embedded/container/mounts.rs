@@ -1,6 +1,7 @@
 //! What a container sees besides its image: kernel file systems, the pod's volumes, and the covers over what it must
 //! not see.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -10,27 +11,32 @@ use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 use super::root::{Root, attach, clone_mount, clone_mount_fd, new_filesystem, relative};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::rootless;
-use crate::embedded::sys::{MOUNT_ATTR_RDONLY, MountAttr, mount_setattr};
+use crate::embedded::sys::{MOUNT_ATTR_NODEV, MOUNT_ATTR_RDONLY, MountAttr, errno_text, mount_setattr};
 use crate::{Mount, Propagation};
 
 /// Hidden altogether: what they tell is the host's.
-const MASKED: [&str; 12] = [
-    "proc/asound",
-    "proc/acpi",
-    "proc/interrupts",
-    "proc/kcore",
-    "proc/keys",
-    "proc/latency_stats",
-    "proc/timer_list",
-    "proc/timer_stats",
-    "proc/sched_debug",
-    "proc/scsi",
-    "sys/firmware",
-    "sys/devices/virtual/powercap",
+const MASKED_PROC: [&str; 10] = [
+    "asound",
+    "acpi",
+    "interrupts",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "timer_list",
+    "timer_stats",
+    "sched_debug",
+    "scsi",
 ];
+const MASKED_SYS: [&str; 2] = ["firmware", "devices/virtual/powercap"];
 
 /// Readable only: what they change is the host's.
-const READ_ONLY: [&str; 5] = ["proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"];
+const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+
+/// The kernel's file systems of a container, open by their own roots: whatever is mounted where later, these are they.
+pub(super) struct Kernel {
+    pub(super) proc: Root,
+    pub(super) sys: Root,
+}
 
 /// A volume whose source is open and waits for its place.
 pub(super) struct Volume<'a> {
@@ -39,8 +45,9 @@ pub(super) struct Volume<'a> {
     is_dir: bool,
 }
 
-/// Opens the sources of all volumes, while the host's tree is still the root and its propagation still the host's.
-pub(super) fn open_volumes(mounts: &[Mount]) -> Result<Vec<Volume<'_>>, Fault> {
+/// Opens the sources of all volumes, while the host's tree is still the root and its propagation still the host's. With
+/// `nodev`, devices in them cannot be opened.
+pub(super) fn open_volumes(mounts: &[Mount], nodev: bool) -> Result<Vec<Volume<'_>>, Fault> {
     mounts
         .iter()
         .map(|mount| {
@@ -54,7 +61,8 @@ pub(super) fn open_volumes(mounts: &[Mount]) -> Result<Vec<Volume<'_>>, Fault> {
                 // Stays in the peer group the host's mount is in.
                 Propagation::Bidirectional => 0,
             };
-            let set = if mount.read_only { MOUNT_ATTR_RDONLY } else { 0 };
+            let set = if mount.read_only { MOUNT_ATTR_RDONLY } else { 0 }
+                | if nodev { MOUNT_ATTR_NODEV } else { 0 };
             let attr = MountAttr { set, propagation, ..MountAttr::default() };
             if set != 0 || propagation != 0 {
                 mount_setattr(tree.as_fd(), true, attr).creating(what)?;
@@ -88,20 +96,50 @@ fn is_on_proc(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|stat| i128::from(stat.f_type) == i128::from(libc::PROC_SUPER_MAGIC))
 }
 
-/// Mounts /proc and /sys.
-pub(super) fn mount_kernel_filesystems(root: &Root, writable_sys: bool) -> Result<(), Fault> {
+/// Mounts a file system of the kernel's own on the directory `name` of the image and makes sure that it is there.
+///
+/// # Errors
+/// The image has a link in that place, among other things.
+pub(super) fn mount_kernel_filesystem(root: &Root, name: &str, mounted: OwnedFd) -> Result<Root, Fault> {
+    let what = || format!("cannot mount /{name}");
+    let target = root.plain_dir(name).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => Fault::create(format!(
+            "the image is refused: its /{name} is a symbolic link, which would move a file system of the kernel to where \
+             nothing protects it; build the image with a directory there"
+        )),
+        Some(libc::ENOTDIR) => {
+            Fault::create(format!("the image is refused: its /{name} is not a directory"))
+        }
+        _ => Fault::create(format!("{}: {}", what(), errno_text(&error))),
+    })?;
+    attach(mounted.as_fd(), target.as_fd()).creating(what)?;
+    let found = root.find_mounted(name).creating(what)?;
+    let same = rustix::fs::fstat(&found).creating(what)?;
+    let meant = rustix::fs::fstat(&mounted).creating(what)?;
+    if (same.st_dev, same.st_ino) != (meant.st_dev, meant.st_ino) {
+        return Err(Fault::create(format!("{}: something else is in its place", what())));
+    }
+    Ok(Root::new(mounted))
+}
+
+/// Mounts /proc and /sys. `proc` is that of a shared pid namespace; else the caller is in the one it is to show.
+pub(super) fn mount_kernel_filesystems(
+    root: &Root,
+    proc: Option<OwnedFd>,
+    writable_sys: bool,
+) -> Result<Kernel, Fault> {
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let proc = new_or_host("proc", Path::new("/proc"), quiet).creating(|| "cannot make /proc")?;
+    let proc = proc
+        .map_or_else(|| new_or_host("proc", Path::new("/proc"), quiet), Ok)
+        .creating(|| "cannot make /proc")?;
     let sys_attributes = if writable_sys { quiet } else { quiet | MountAttrFlags::MOUNT_ATTR_RDONLY };
     let sys = new_or_host("sysfs", Path::new("/sys"), sys_attributes).creating(|| "cannot make /sys")?;
-    for (name, mounted) in [("proc", proc), ("sys", sys)] {
-        let what = || format!("cannot mount /{name}");
-        let target = root.dir(Path::new(name)).creating(what)?;
-        attach(mounted.as_fd(), target.as_fd()).creating(what)?;
-    }
-    Ok(())
+    Ok(Kernel {
+        proc: mount_kernel_filesystem(root, "proc", proc)?,
+        sys: mount_kernel_filesystem(root, "sys", sys)?,
+    })
 }
 
 /// A new instance of a kernel file system. Without root that is refused for what shows namespaces of the host (/proc with
@@ -125,22 +163,23 @@ pub(super) fn new_or_host(kind: &str, host: &Path, attributes: MountAttrFlags) -
 }
 
 /// Shows the container its own cgroup. The caller is in a cgroup namespace rooted there.
-pub(super) fn mount_cgroup(root: &Root, writable: bool) -> Result<(), Fault> {
+pub(super) fn mount_cgroup(kernel: &Kernel, writable: bool) -> Result<(), Fault> {
     let what = || "cannot mount /sys/fs/cgroup";
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let attributes = if writable { quiet } else { quiet | MountAttrFlags::MOUNT_ATTR_RDONLY };
     let mounted = new_filesystem("cgroup2", &[], attributes).creating(what)?;
-    let target = root.find(Path::new("sys/fs/cgroup")).creating(what)?;
+    let target = kernel.sys.find_plain("fs/cgroup").creating(what)?;
     attach(mounted.as_fd(), target.as_fd()).creating(what)
 }
 
-/// Covers the masked paths and makes the read-only ones so. `null` is the container's own /dev/null, open.
-pub(super) fn cover_paths(root: &Root, null: BorrowedFd<'_>) -> Result<(), Fault> {
-    for path in READ_ONLY {
-        let Ok(target) = root.find(Path::new(path)) else { continue };
-        let what = || format!("cannot make /{path} read-only");
+/// Covers the masked paths and makes the read-only ones so. `null` is the container's own /dev/null, open. Comes before
+/// the volumes: a volume in such a place is there by the manifest's wish.
+pub(super) fn cover_paths(kernel: &Kernel, null: BorrowedFd<'_>) -> Result<(), Fault> {
+    for path in READ_ONLY_PROC {
+        let what = || format!("cannot make /proc/{path} read-only");
+        let Some(target) = find_covered(&kernel.proc, path).creating(what)? else { continue };
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
             | OpenTreeFlags::AT_RECURSIVE
@@ -150,9 +189,11 @@ pub(super) fn cover_paths(root: &Root, null: BorrowedFd<'_>) -> Result<(), Fault
             .creating(what)?;
         attach(tree.as_fd(), target.as_fd()).creating(what)?;
     }
-    for path in MASKED {
-        let Ok(target) = root.find(Path::new(path)) else { continue };
-        let what = || format!("cannot mask /{path}");
+    let proc = MASKED_PROC.map(|path| ("/proc/", &kernel.proc, path));
+    let sys = MASKED_SYS.map(|path| ("/sys/", &kernel.sys, path));
+    for (at, root, path) in proc.into_iter().chain(sys) {
+        let what = || format!("cannot mask {at}{path}");
+        let Some(target) = find_covered(root, path).creating(what)? else { continue };
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&target).creating(what)?.st_mode);
         let cover = if kind == FileType::Directory {
             new_filesystem("tmpfs", &[("size", "0k")], MountAttrFlags::MOUNT_ATTR_RDONLY)
@@ -162,4 +203,13 @@ pub(super) fn cover_paths(root: &Root, null: BorrowedFd<'_>) -> Result<(), Fault
         attach(cover.creating(what)?.as_fd(), target.as_fd()).creating(what)?;
     }
     Ok(())
+}
+
+/// What is to be covered, if this kernel has it.
+fn find_covered(root: &Root, path: &str) -> io::Result<Option<OwnedFd>> {
+    match root.find_plain(path) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }

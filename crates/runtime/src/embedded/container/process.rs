@@ -1,14 +1,19 @@
 //! The last steps before the user's program: identity, filter, exec. One way for a container's first process and for
 //! everything exec'd into it, so that no limit holds for one and not for the other.
 
+use std::convert::Infallible;
 use std::ffi::CString;
 use std::io;
+use std::os::fd::BorrowedFd;
+
+use rustix::thread::CapabilitySet;
 
 use super::caps::CapSet;
 use super::user::User;
 use crate::ContainerSpec;
 use crate::embedded::fault::Fault;
-use crate::embedded::sys::{self, errno_text};
+use crate::embedded::seccomp;
+use crate::embedded::sys::{self, PidSlot, errno_text};
 
 /// `PATH` where neither image nor manifest says one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -49,6 +54,19 @@ pub(crate) fn environment(spec: &ContainerSpec, hostname: &str) -> Vec<(String, 
     env
 }
 
+impl Profile {
+    /// Has the kernel confine the program, when it is executed, by the container's AppArmor profile. Comes before the
+    /// container's namespaces are joined: the /proc it takes must be the host's. Forked processes inherit it.
+    pub(crate) fn confine_on_exec(&self) -> Result<(), Fault> {
+        match &self.apparmor {
+            Some(name) => {
+                super::apparmor::change_on_exec(name).map_err(step("cannot set the AppArmor profile"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 /// The command line: the manifest's command replaces ENTRYPOINT and drops CMD, its args replace CMD.
 pub(crate) fn command_line(spec: &ContainerSpec) -> Result<Vec<String>, Fault> {
     let line: Vec<String> = match (&spec.command, &spec.args) {
@@ -65,23 +83,104 @@ pub(crate) fn command_line(spec: &ContainerSpec) -> Result<Vec<String>, Fault> {
     Ok(line)
 }
 
-/// Becomes the user's program. Returns only when that failed.
-pub(crate) fn run_program(profile: &Profile, user: &User, command: &[String]) -> Fault {
-    match prepare(profile, user).and_then(|()| exec(profile, user, command)) {
-        Ok(never) => match never {},
-        Err(fault) => fault,
+/// A program on its way into a container.
+///
+/// Who has CAP_SYS_PTRACE in a container may read and change every process it sees, whatever that one still holds. So
+/// where others share the container's pid namespace, the caller is in all the container's namespaces but that one:
+/// whatever can be done is done out of their sight, and only then is the process forked that will be the program, with
+/// nothing left to do but to execute it.
+pub(crate) struct Launch<'a> {
+    pub(crate) profile: &'a Profile,
+    pub(crate) user: &'a User,
+    pub(crate) command: &'a [String],
+    /// Standard input is a terminal and becomes the controlling one.
+    pub(crate) terminal: bool,
+    /// Fork the program's process and leave its pid here. `None`: the caller is alone in its pid namespace and becomes
+    /// the program itself.
+    pub(crate) fork: Option<&'a PidSlot>,
+    /// The descriptor a failure is reported on, the only one that stays open besides the standard streams.
+    pub(crate) report_to: BorrowedFd<'a>,
+}
+
+impl Launch<'_> {
+    /// Becomes the program, or ends and leaves it as a sibling. What fails, in either process, is told with `report`.
+    pub(crate) fn run(&self, report: impl FnOnce(BorrowedFd<'_>, Fault)) -> ! {
+        let closed = sys::keep_only(self.report_to).map_err(step("cannot close descriptors"));
+        let fault = match closed.and_then(|()| self.launch()) {
+            Ok(never) => match never {},
+            Err(fault) => fault,
+        };
+        report(self.report_to, fault);
+        sys::exit_now(128)
+    }
+
+    fn launch(&self) -> Result<Infallible, Fault> {
+        let program = Program::new(self.profile, self.user, self.command)?;
+        sys::reset_signals();
+        let Some(slot) = self.fork else {
+            self.take_terminal()?;
+            prepare(self.profile, self.user)?;
+            confine(self.profile)?;
+            return Err(program.exec());
+        };
+        prepare(self.profile, self.user)?;
+        let early = self.profile.filter.as_ref().is_none_or(|filter| self.can_launch_under(filter));
+        if early {
+            confine(self.profile)?;
+        }
+        if !sys::fork_sibling(slot).map_err(step("cannot fork"))? {
+            sys::exit_now(0);
+        }
+        sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map_err(step(TIE))?;
+        rustix::process::setsid().map_err(|error| step("cannot start a session")(error.into()))?;
+        self.take_terminal()?;
+        if !early {
+            confine(self.profile)?;
+        }
+        Err(program.exec())
+    }
+
+    fn take_terminal(&self) -> Result<(), Fault> {
+        if self.terminal {
+            sys::set_controlling_terminal(rustix::stdio::stdin()).map_err(step("cannot use the terminal"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether everything that is still to be done can be done under the container's own filter. One that does not allow
+    /// it has to be loaded by the program's process itself, at the very end.
+    fn can_launch_under(&self, filter: &[libc::sock_filter]) -> bool {
+        let mut calls: Vec<(i64, u64)> = vec![
+            (libc::SYS_capset, 0),
+            (libc::SYS_clone, sys::SIBLING_FLAGS as u64),
+            (libc::SYS_prctl, libc::PR_SET_PDEATHSIG as u64),
+            (libc::SYS_setsid, 0),
+            (libc::SYS_execve, 0),
+            (libc::SYS_sendmsg, 0),
+            (libc::SYS_write, 0),
+            (libc::SYS_exit_group, 0),
+        ];
+        if self.terminal {
+            calls.push((libc::SYS_ioctl, 0));
+        }
+        calls.iter().all(|(number, first)| seccomp::allows(filter, *number, &[*first]))
     }
 }
 
+const TIE: &str = "cannot tie the process to its shim";
+
+/// An error of one step as a fault.
+fn step(what: &'static str) -> impl Fn(io::Error) -> Fault {
+    move |error| Fault::start(format!("{what}: {}", errno_text(&error)))
+}
+
+/// Becomes the user, in the container's working directory, with all capabilities still there.
 fn prepare(profile: &Profile, user: &User) -> Result<(), Fault> {
-    let step =
-        |what: &'static str| move |error: io::Error| Fault::start(format!("{what}: {}", errno_text(&error)));
     let mut entered = enter(&profile.cwd);
 
     // Dropping from the bounding set needs SETPCAP, changing ids SETUID and SETGID, a filter without no_new_privs
     // SYS_ADMIN: so everything is kept until the last moment, and the filter gets to see only what comes after it.
-    let own =
-        rustix::thread::capabilities(None).map_err(|error| step("cannot read capabilities")(error.into()))?;
+    let own = permitted()?;
     for (number, wanted) in profile.caps.numbers() {
         if !wanted {
             match sys::prctl(libc::PR_CAPBSET_DROP, u64::from(number)) {
@@ -93,37 +192,43 @@ fn prepare(profile: &Profile, user: &User) -> Result<(), Fault> {
             }
         }
     }
+    // While it is still root's: users have a small allowance of keys.
+    sys::join_new_keyring().map_err(step("cannot leave the session keyring"))?;
     sys::prctl(libc::PR_SET_KEEPCAPS, 1).map_err(step("cannot keep capabilities"))?;
     sys::set_ids(user.uid, user.gid, &user.groups).map_err(step("cannot change user"))?;
-    set_caps(own.permitted).map_err(step("cannot set capabilities"))?;
+    set_caps(own).map_err(step("cannot set capabilities"))?;
     if entered.is_err() {
         // A directory only the user can enter (a network file system that does not trust root).
         entered = enter(&profile.cwd);
     }
     entered
         .map_err(|error| Fault::start(format!("chdir to cwd ({:?}): {}", profile.cwd, errno_text(&error))))?;
-
     // Changing the user has undone both of these.
     sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(step("cannot become undumpable"))?;
-    sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)
-        .map_err(step("cannot tie the process to its shim"))?;
+    sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map_err(step(TIE))
+}
 
-    if let Some(name) = &profile.apparmor {
-        super::apparmor::change_on_exec(name).map_err(step("cannot set the AppArmor profile"))?;
-    }
+/// Gives up for good what the program must not have.
+fn confine(profile: &Profile) -> Result<(), Fault> {
+    // What this process does not have it cannot give.
+    let caps = CapabilitySet::from_bits_retain(profile.caps.0) & permitted()?;
     if profile.no_new_privileges {
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(step("cannot set no_new_privs"))?;
     }
     if let Some(filter) = &profile.filter {
         sys::seccomp_load(filter).map_err(step("cannot load the seccomp filter"))?;
     }
-    // What this process does not have it cannot give.
-    let caps = rustix::thread::CapabilitySet::from_bits_retain(profile.caps.0) & own.permitted;
     set_caps(caps).map_err(step("cannot set capabilities"))
 }
 
-fn set_caps(set: rustix::thread::CapabilitySet) -> io::Result<()> {
-    let inheritable = rustix::thread::CapabilitySet::empty();
+fn permitted() -> Result<CapabilitySet, Fault> {
+    let sets =
+        rustix::thread::capabilities(None).map_err(|error| step("cannot read capabilities")(error.into()))?;
+    Ok(sets.permitted)
+}
+
+fn set_caps(set: CapabilitySet) -> io::Result<()> {
+    let inheritable = CapabilitySet::empty();
     let sets = rustix::thread::CapabilitySets { effective: set, permitted: set, inheritable };
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
@@ -136,39 +241,64 @@ fn enter(cwd: &str) -> io::Result<()> {
     if path.as_bytes().starts_with(b"/") { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOENT)) }
 }
 
-fn exec(profile: &Profile, user: &User, command: &[String]) -> Result<std::convert::Infallible, Fault> {
-    let program = &command[0];
-    let nul = |_| Fault::start(format!("exec {program:?}: the command or its environment holds a NUL byte"));
-    let args =
-        command.iter().map(|arg| CString::new(arg.as_str())).collect::<Result<Vec<_>, _>>().map_err(nul)?;
-    let mut env = Vec::with_capacity(profile.env.len() + 1);
-    for (name, value) in &profile.env {
-        env.push(CString::new(format!("{name}={value}")).map_err(nul)?);
+/// What to execute, in the form the kernel takes.
+struct Program {
+    name: String,
+    /// Where it may be, in the order to try.
+    candidates: Vec<CString>,
+    args: Vec<CString>,
+    env: Vec<CString>,
+}
+
+impl Program {
+    fn new(profile: &Profile, user: &User, command: &[String]) -> Result<Self, Fault> {
+        let name = command.first().cloned().unwrap_or_default();
+        if name.is_empty() {
+            return Err(Fault::start("exec \"\": the program's name is empty"));
+        }
+        let nul = |_| Fault::start(format!("exec {name:?}: the command or its environment holds a NUL byte"));
+        let args = command
+            .iter()
+            .map(|arg| CString::new(arg.as_str()))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(nul)?;
+        let mut env = Vec::with_capacity(profile.env.len() + 1);
+        for (name, value) in &profile.env {
+            env.push(CString::new(format!("{name}={value}")).map_err(nul)?);
+        }
+        if !profile.env.iter().any(|(name, _)| name == "HOME") {
+            env.push(CString::new(format!("HOME={}", user.home)).map_err(nul)?);
+        }
+        let candidates = if name.contains('/') {
+            vec![args[0].clone()]
+        } else {
+            let path = profile.env.iter().find(|(name, _)| name == "PATH").map_or("", |(_, value)| value);
+            let in_dir = |dir: &str| format!("{}/{name}", if dir.is_empty() { "." } else { dir });
+            path.split(':')
+                .map(|dir| CString::new(in_dir(dir)))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(nul)?
+        };
+        Ok(Program { name, candidates, args, env })
     }
-    if !profile.env.iter().any(|(name, _)| name == "HOME") {
-        env.push(CString::new(format!("HOME={}", user.home)).map_err(nul)?);
-    }
-    if program.is_empty() {
-        return Err(Fault::start("exec \"\": the program's name is empty"));
-    }
-    if program.contains('/') {
-        let error = sys::execve(&args[0], &args, &env);
-        return Err(Fault::start(format!("exec {program:?}: {}", errno_text(&error))));
-    }
-    let path = profile.env.iter().find(|(name, _)| name == "PATH").map_or("", |(_, value)| value);
-    let mut refused = None;
-    for dir in path.split(':') {
-        let candidate =
-            CString::new(format!("{}/{program}", if dir.is_empty() { "." } else { dir })).map_err(nul)?;
-        let error = sys::execve(&candidate, &args, &env);
-        match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENOTDIR) => {}
-            Some(libc::EACCES) => refused = Some(error),
-            _ => return Err(Fault::start(format!("exec {program:?}: {}", errno_text(&error)))),
+
+    /// Becomes the program. Returns only when that failed.
+    fn exec(&self) -> Fault {
+        let failed = |error: &io::Error| Fault::start(format!("exec {:?}: {}", self.name, errno_text(error)));
+        let is_path = self.name.contains('/');
+        let mut refused = None;
+        for candidate in &self.candidates {
+            let error = sys::execve(candidate, &self.args, &self.env);
+            match error.raw_os_error() {
+                _ if is_path => return failed(&error),
+                Some(libc::ENOENT | libc::ENOTDIR) => {}
+                Some(libc::EACCES) => refused = Some(error),
+                _ => return failed(&error),
+            }
+        }
+        match refused {
+            Some(error) => failed(&error),
+            None => Fault::start(format!("exec {:?}: executable file not found in $PATH", self.name)),
         }
     }
-    Err(Fault::start(match refused {
-        Some(error) => format!("exec {program:?}: {}", errno_text(&error)),
-        None => format!("exec {program:?}: executable file not found in $PATH"),
-    }))
 }

@@ -2,10 +2,11 @@
 //!
 //! An image may hold symbolic links to anywhere. Every path of a container is resolved by the kernel with the
 //! container's root as `/` (`RESOLVE_IN_ROOT`), and mounts are attached to the descriptor that came out of it, never to
-//! a path that could be swapped in between.
+//! a path that could be swapped in between. Where the kernel's own file systems go, no link is followed at all
+//! ([`Root::plain_dir`]): a link there has no purpose but to make them appear where nobody covers them.
 
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -21,7 +22,11 @@ const TABLE_MAX: u64 = 4 << 20;
 /// Links followed while directories are created, before it is called a loop.
 const LINKS_MAX: u32 = 40;
 
-/// A container's root directory.
+/// Down from where it starts, by names alone.
+const PLAIN: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// A container's root directory, or that of one of its file systems.
 pub(crate) struct Root {
     fd: OwnedFd,
 }
@@ -40,10 +45,34 @@ impl Root {
         self.open(path, OFlags::PATH)
     }
 
-    /// The beginning of a text file, longer than any such file is.
+    /// The beginning of a text file, longer than any such file is. Only a regular file is opened: opening some devices
+    /// has an effect already.
     pub(crate) fn read_to_string(&self, path: &str) -> io::Result<String> {
-        let fd = self.open(Path::new(path), OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let found = self.find(Path::new(path))?;
+        if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let fd = reopen(found.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)?;
         io::read_to_string(std::fs::File::from(fd).take(TABLE_MAX))
+    }
+
+    /// Opens the directory `name` right in this one, making it when missing. Neither a link nor a mount will do.
+    pub(crate) fn plain_dir(&self, name: &str) -> io::Result<OwnedFd> {
+        match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.resolve(Path::new(name), OFlags::PATH | OFlags::DIRECTORY, PLAIN | ResolveFlags::NO_XDEV)
+    }
+
+    /// Opens what is at `path` in this very file system, without following any link and without reading it.
+    pub(crate) fn find_plain(&self, path: &str) -> io::Result<OwnedFd> {
+        self.resolve(Path::new(path), OFlags::PATH, PLAIN | ResolveFlags::NO_XDEV)
+    }
+
+    /// Opens what is mounted at `path`, without following any link.
+    pub(crate) fn find_mounted(&self, path: &str) -> io::Result<OwnedFd> {
+        self.resolve(Path::new(path), OFlags::PATH, PLAIN)
     }
 
     fn open(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
@@ -147,6 +176,12 @@ pub(crate) fn clone_mount_fd(source: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 fn clone_flags(recursive: bool) -> OpenTreeFlags {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if recursive { flags | OpenTreeFlags::AT_RECURSIVE } else { flags }
+}
+
+/// Opens something that is open as a place (`O_PATH`) for use. The caller's /proc is the host's.
+pub(crate) fn reopen(place: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", place.as_raw_fd());
+    Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Mounts what the functions above made on an open target.

@@ -2,16 +2,21 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Gid, Mode, Uid};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, move_mount,
 };
 
 use super::copy::copy_layers;
+use super::root::clone_mount;
 use crate::embedded::fault::{Context, Fault};
+use crate::embedded::layout;
 use crate::embedded::sys::errno_text;
 use crate::embedded::{orphans, rootless};
 
@@ -21,16 +26,23 @@ pub(crate) const FS: &str = "fs";
 /// Options longer than this do not reach the kernel through mount(2).
 const OPTIONS_MAX: usize = 4000;
 
-/// Mounts the container's root file system in the caller's own mount namespace and returns where: over the container's
-/// directory, so that no other one has to be made and removed for it. `warn` is told before something slow begins.
-pub(super) fn mount_rootfs(
+/// Makes the container's root file system, which is mounted nowhere yet. The caller is in a mount namespace of its own:
+/// the container's directory is covered on the way, so that no other one has to be made and removed for it. `warn` is
+/// told before something slow begins.
+pub(super) fn make_rootfs(
     dir: &Path,
     layers: &[PathBuf],
     warn: impl FnOnce(String),
-) -> Result<PathBuf, Fault> {
-    if layers.is_empty() {
+) -> Result<OwnedFd, Fault> {
+    let path = mount_rootfs(dir, layers, warn)?;
+    clone_mount(&path, false).creating(|| format!("cannot open {}", path.display()))
+}
+
+/// Mounts the container's root file system and returns where.
+fn mount_rootfs(dir: &Path, layers: &[PathBuf], warn: impl FnOnce(String)) -> Result<PathBuf, Fault> {
+    let Some(top) = layers.last() else {
         return Err(Fault::create("the image has no layers: there is nothing to run"));
-    }
+    };
     for layer in layers {
         if !layer.is_dir() {
             return Err(Fault::create(format!("layer {} of the image is not a directory", layer.display())));
@@ -38,9 +50,9 @@ pub(super) fn mount_rootfs(
     }
     let own = dir.join(FS);
     let overlay = Overlay { upper: own.join("upper"), work: own.join("work"), layers };
-    for new in [&overlay.upper, &overlay.work] {
-        fs::create_dir_all(new).creating(|| format!("cannot make {}", new.display()))?;
-    }
+    make_private(&own)?;
+    make_private(&overlay.work)?;
+    make_top(&overlay.upper, top)?;
     let Err(refused) = overlay.mount(dir) else { return Ok(dir.to_owned()) };
     refuse_mounts_below(layers, &refused)?;
     let target = own.join("rootfs");
@@ -52,7 +64,8 @@ pub(super) fn mount_rootfs(
         place.display(),
         errno_text(&refused)
     ));
-    let copied = fs::create_dir_all(&target).and_then(|()| copy_layers(layers, &target));
+    make_top(&target, top)?;
+    let copied = copy_layers(layers, &target);
     copied.map_err(|error| {
         Fault::create(format!("overlayfs is refused ({refused}), and copying the image failed: {error}"))
     })?;
@@ -73,6 +86,26 @@ fn refuse_mounts_below(layers: &[PathBuf], refused: &io::Error) -> Result<(), Fa
         ))),
         None => Ok(()),
     }
+}
+
+/// Makes a directory for root alone: nobody else of the host has any business in there.
+fn make_private(dir: &Path) -> Result<(), Fault> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .creating(|| format!("cannot make {}", dir.display()))
+}
+
+/// Makes the directory the container sees as `/`, with the owner and the mode that the root of the image has.
+fn make_top(dir: &Path, image: &Path) -> Result<(), Fault> {
+    let what = || format!("cannot make {}", dir.display());
+    make_private(dir)?;
+    let like = fs::metadata(image).creating(what)?;
+    let open = layout::open_dir_for_reading(dir).creating(what)?;
+    let (uid, gid) = (Uid::from_raw(like.uid()), Gid::from_raw(like.gid()));
+    rustix::fs::fchown(&open, Some(uid), Some(gid)).creating(what)?;
+    rustix::fs::fchmod(&open, Mode::from_raw_mode(like.mode() & 0o7777)).creating(what)
 }
 
 struct Overlay<'a> {

@@ -4,23 +4,31 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::root::{Root, attach, clone_mount_fd};
 
-/// Opens a pair and shows it as /dev/console. Returns the outer and the inner end.
-pub(super) fn open_terminal(root: &Root) -> io::Result<(OwnedFd, OwnedFd)> {
-    let (outer, inner) = open_pair(root)?;
-    let console = root.file(Path::new("dev/console"))?;
+const DEVPTS_SUPER_MAGIC: u32 = 0x1cd1;
+
+/// Opens a pair and shows it as `console` in /dev, which is given. Returns the outer and the inner end.
+pub(super) fn open_terminal(dev: &Root) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (outer, inner) = open_pair(dev, "pts/ptmx")?;
+    let console = dev.file(Path::new("console"))?;
     attach(clone_mount_fd(inner.as_fd())?.as_fd(), console.as_fd())?;
     Ok((outer, inner))
 }
 
-/// Opens a pair in the container's own /dev/pts. Returns the outer and the inner end.
-pub(crate) fn open_pair(root: &Root) -> io::Result<(OwnedFd, OwnedFd)> {
-    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let outer = rustix::fs::openat2(root.fd(), "dev/pts/ptmx", flags, Mode::empty(), resolve)?;
+/// Opens a pair by the `ptmx` that is at `path`, which must be one of a devpts: a container may have put something else
+/// in its place. Returns the outer and the inner end.
+pub(crate) fn open_pair(root: &Root, path: &str) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (parent, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
+    let pts = root.find_mounted(parent)?;
+    if i128::from(rustix::fs::fstatfs(&pts)?.f_type) != i128::from(DEVPTS_SUPER_MAGIC) {
+        return Err(io::Error::other(format!("/{parent} is no file system for terminals")));
+    }
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let outer = rustix::fs::openat(&pts, name, flags, Mode::empty())?;
     let unlock: libc::c_int = 0;
     // SAFETY: TIOCSPTLCK reads one int; TIOCGPTPEER takes open flags and returns a fresh descriptor or -1.
     let inner = unsafe {

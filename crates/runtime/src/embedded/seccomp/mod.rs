@@ -7,6 +7,9 @@ mod default;
 mod names;
 mod oci;
 mod policy;
+mod verdict;
+
+pub(crate) use verdict::allows;
 
 use super::container::caps::CapSet;
 use super::fault::Fault;

@@ -3,18 +3,18 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::log::{Log, LogStream};
-use crate::embedded::cgroup::{self, Hierarchies};
+use crate::embedded::cgroup::{self, DeviceLimits, Hierarchies};
 use crate::embedded::container::init::{FromInit, IN_CGROUPS, Init, START};
 use crate::embedded::container::process::{Profile, command_line, environment};
 use crate::embedded::container::{apparmor, caps, user::User};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::{ContainerState, ProcessRecord, ShimConfig};
 use crate::embedded::rootless::MountNamespace;
+use crate::embedded::sys::PidSlot;
 use crate::embedded::{layout, rootless, seccomp, socket, sys};
 
 /// Longest message of a container's first process.
@@ -34,8 +34,13 @@ pub(super) struct Container {
     pub(super) own_pids: bool,
     /// By which its processes are found where it has no cgroup and no pid namespace of its own.
     mounts: Option<MountNamespace>,
+    /// The first process; until it exists, the one that builds the container and will fork it.
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
+    /// Where the builder leaves the pid of the first process.
+    slot: PidSlot,
+    /// The container's own /dev/null.
+    pub(super) null: Option<OwnedFd>,
     pub(super) state: ContainerState,
     pub(super) log: Log,
     pub(super) streams: Vec<LogStream>,
@@ -58,17 +63,6 @@ impl Container {
         save(&config.dir, &state)?;
         let log = Log::open(&spec.log_path, spec.log_limits)?;
         let command = command_line(spec)?;
-        let caps = caps::wanted(&spec.identity)?;
-        let working_dir =
-            spec.working_dir.as_ref().or(spec.image.working_dir.as_ref()).filter(|dir| !dir.is_empty());
-        let profile = Profile {
-            caps,
-            no_new_privileges: spec.identity.no_new_privileges,
-            apparmor: apparmor::profile(&spec.identity)?,
-            filter: seccomp::filter(&spec.identity, caps)?,
-            env: environment(spec, &sandbox.hostname),
-            cwd: working_dir.map_or_else(|| "/".to_owned(), Clone::clone),
-        };
         let limits = cgroup::Prepared::new(
             &config.cgroups,
             &sandbox.id.0,
@@ -78,6 +72,8 @@ impl Container {
             spec.identity.privileged,
         );
         limits.warnings.iter().cloned().for_each(&mut *warn);
+        let nodev = limits.devices == DeviceLimits::Missing;
+        let profile = profile(config, nodev)?;
 
         let what = || "cannot make the container's pipes";
         let (ours, theirs) =
@@ -93,20 +89,24 @@ impl Container {
         };
 
         let own_pids = !sandbox.host_pid && sandbox.pid.is_none();
-        if let Some(path) = &sandbox.pid {
-            let what = || format!("cannot join namespace {}", path.display());
-            let fd =
-                rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).creating(what)?;
-            sys::setns(fd.as_fd(), libc::CLONE_NEWPID).creating(what)?;
-        }
-        let namespaces = libc::CLONE_NEWNS | if own_pids { libc::CLONE_NEWPID } else { 0 };
-        let cloned = sys::clone3(namespaces, limits.unified())
-            .creating(|| "cannot fork the container's first process")?;
+        let slot = PidSlot::new().creating(what)?;
+        let cloned = sys::clone3(libc::CLONE_NEWNS, limits.unified())
+            .creating(|| "cannot fork the process that builds the container")?;
         let (pid, pidfd) = match cloned {
             sys::Cloned::Child => {
                 drop(ours);
-                Init { config, profile: &profile, command: &command, shim: theirs, stdin, stdout, stderr }
-                    .run()
+                Init {
+                    config,
+                    profile: &profile,
+                    command: &command,
+                    shim: theirs,
+                    stdin,
+                    stdout,
+                    stderr,
+                    slot: &slot,
+                    nodev,
+                }
+                .run()
             }
             sys::Cloned::Parent { pid, pidfd } => (pid, pidfd),
         };
@@ -126,6 +126,8 @@ impl Container {
             mounts: None,
             pid,
             pidfd,
+            slot,
+            null: None,
             state,
             log,
             streams: Vec::new(),
@@ -148,9 +150,11 @@ impl Container {
         warn: &mut dyn FnMut(String),
     ) -> Result<(), Fault> {
         // Both at once: the process mounts while the kernel takes its time with the cgroups.
-        if let Err(error) = self.limits.adopt(self.pid) {
-            warn(format!("limits do not apply: {}", sys::errno_text(&error)));
-        }
+        let refused = self
+            .limits
+            .adopt_first(self.pid)
+            .creating(|| "cannot put the container into the cgroup that limits its devices")?;
+        refused.into_iter().for_each(&mut *warn);
         if let Some(adj) = self.oom_score_adj
             && let Err(error) = fs::write(format!("/proc/{}/oom_score_adj", self.pid), adj.to_string())
             // Without root it can only be raised.
@@ -172,8 +176,13 @@ impl Container {
                 }
             }
         };
+        if self.slot.get().is_some() {
+            self.follow()?;
+        }
         let what = || "cannot read the container's output";
-        self.streams = match fds.pop() {
+        let mut fds = fds.into_iter();
+        self.null = fds.next();
+        self.streams = match fds.next() {
             Some(terminal) => vec![LogStream::new(terminal, "stdout").creating(what)?],
             None => vec![
                 LogStream::new(stdout, "stdout").creating(what)?,
@@ -181,11 +190,6 @@ impl Container {
             ],
         };
         self.mounts = MountNamespace::of(self.pid);
-        if self.own_pids {
-            // From now on whatever this shim forks is in the container's pid namespace.
-            sys::setns(self.pidfd.as_fd(), libc::CLONE_NEWPID)
-                .creating(|| "cannot join the container's pid namespace")?;
-        }
         save(&self.dir, &self.state)
     }
 
@@ -198,13 +202,31 @@ impl Container {
         match self.listen(&mut Vec::new())? {
             None => {
                 self.waiting = None;
-                Ok(())
+                self.follow()
             }
             Some(FromInit::Failed(fault)) => Err(fault),
             Some(FromInit::Ready(_) | FromInit::Warning(_)) => {
                 Err(Fault::other("the container's first process went on after it was ready"))
             }
         }
+    }
+
+    /// The builder has ended, or will at once, and left the container's first process behind.
+    fn follow(&mut self) -> Result<(), Fault> {
+        let ended = || Fault::start("the container's first process ended before it became the program");
+        let first = self.slot.get().ok_or_else(ended)?;
+        if first == self.pid {
+            return Ok(());
+        }
+        let name = rustix::process::Pid::from_raw(first).ok_or_else(ended)?;
+        // A child that nobody has waited for: its number is still its own.
+        let pidfd = rustix::process::pidfd_open(name, rustix::process::PidfdFlags::empty())
+            .creating(|| "cannot watch the container's first process")?;
+        sys::reap(self.pid, true);
+        self.pid = first;
+        self.pidfd = pidfd;
+        self.state.init = ProcessRecord::of(first);
+        Ok(())
     }
 
     pub(super) fn is_started(&self) -> bool {
@@ -265,6 +287,10 @@ impl Container {
     pub(super) fn discard(&mut self) {
         self.kill();
         sys::reap(self.pid, true);
+        if let Some(first) = self.slot.get().filter(|first| *first != self.pid) {
+            let _ = sys::kill(first, libc::SIGKILL);
+            sys::reap(first, true);
+        }
         self.remove_cgroup();
     }
 
@@ -272,6 +298,25 @@ impl Container {
     pub(super) fn remove_cgroup(&self) {
         self.hierarchies.remove(&self.cgroup);
     }
+}
+
+/// What all processes of the container have in common. With `nodev`, nothing limits its devices.
+fn profile(config: &ShimConfig, nodev: bool) -> Result<Profile, Fault> {
+    let spec = &config.spec;
+    let mut caps = caps::wanted(&spec.identity)?;
+    if nodev {
+        caps = caps::without_devices(&spec.identity, caps)?;
+    }
+    let working_dir =
+        spec.working_dir.as_ref().or(spec.image.working_dir.as_ref()).filter(|dir| !dir.is_empty());
+    Ok(Profile {
+        caps,
+        no_new_privileges: spec.identity.no_new_privileges,
+        apparmor: apparmor::profile(&spec.identity)?,
+        filter: seccomp::filter(&spec.identity, caps)?,
+        env: environment(spec, &config.sandbox.hostname),
+        cwd: working_dir.map_or_else(|| "/".to_owned(), Clone::clone),
+    })
 }
 
 fn save(dir: &std::path::Path, state: &ContainerState) -> Result<(), Fault> {

@@ -2,34 +2,40 @@
 
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::create::Container;
-use crate::embedded::container::process::run_program;
-use crate::embedded::container::root::Root;
+use crate::embedded::container::process::Launch;
+use crate::embedded::container::root::{Root, reopen};
 use crate::embedded::container::terminal;
-use crate::embedded::container::user::User;
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::Streams;
+use crate::embedded::sys::PidSlot;
 use crate::embedded::{layout, socket, sys};
 
-/// A command that runs.
+/// A command that runs, or is on its way into the container.
 pub(super) struct Exec {
     /// The connection that asked for it.
     pub(super) client: u64,
     /// Its number on that connection.
     pub(super) id: u64,
-    pub(super) pid: i32,
+    /// The process that joins the container and forks the command there.
+    joining: i32,
+    /// Where it leaves the command's pid.
+    slot: PidSlot,
+    cancelled: bool,
     /// Why it could not be exec'd, if it could not.
     failure: OwnedFd,
 }
 
 impl Exec {
-    /// Forks the command into the container.
+    /// Sends the command into the container.
     pub(super) fn start(
         container: &Container,
         client: u64,
@@ -43,15 +49,31 @@ impl Exec {
         }
         let what = || "cannot fork into the container";
         let (failure, report) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).creating(what)?;
+        let slot = PidSlot::new().creating(what)?;
         match sys::clone3(0, container.limits.unified()).creating(what)? {
             sys::Cloned::Child => {
-                let fault = become_command(container, command, streams, fds);
-                if let Ok(message) = serde_json::to_vec(&fault) {
-                    let _ = rustix::io::write(&report, &message);
-                }
-                sys::exit_now(128)
+                let joining = Joining { container, command, streams, fds, slot: &slot, report: &report };
+                joining.run()
             }
-            sys::Cloned::Parent { pid, .. } => Ok(Exec { client, id, pid, failure }),
+            sys::Cloned::Parent { pid, .. } => {
+                Ok(Exec { client, id, joining: pid, slot, cancelled: false, failure })
+            }
+        }
+    }
+
+    /// Whether the end of the process `pid` is the end of this command.
+    pub(super) fn ends_with(&self, pid: i32) -> bool {
+        match self.slot.get() {
+            Some(command) => command == pid,
+            None => self.joining == pid,
+        }
+    }
+
+    /// Hears of the end of a process that was not the command itself.
+    pub(super) fn saw_end_of(&self, pid: i32) {
+        // Killed on its way, it may have forked the command just before.
+        if pid == self.joining && self.cancelled {
+            self.slot.get().into_iter().for_each(kill_tree);
         }
     }
 
@@ -67,8 +89,12 @@ impl Exec {
     }
 
     /// Kills the command and what it started.
-    pub(super) fn kill(&self) {
-        kill_tree(self.pid);
+    pub(super) fn kill(&mut self) {
+        self.cancelled = true;
+        match self.slot.get() {
+            Some(command) => kill_tree(command),
+            None => kill_tree(self.joining),
+        }
     }
 }
 
@@ -82,70 +108,103 @@ pub(crate) fn kill_tree(pid: i32) {
     let _ = sys::kill(pid, libc::SIGKILL);
 }
 
-fn become_command(container: &Container, command: &[String], streams: Streams, fds: &[OwnedFd]) -> Fault {
-    let mut profile = container.profile.clone();
-    if matches!(streams, Streams::Terminal(_)) && !profile.env.iter().any(|(name, _)| name == "TERM") {
-        profile.env.push(("TERM".to_owned(), "xterm".to_owned()));
-    }
-    match join(container, streams, fds) {
-        Ok(()) => run_program(&profile, &container.user, command),
-        Err(fault) => fault,
-    }
+/// The process that goes into the container's namespaces and forks the command there.
+struct Joining<'a> {
+    container: &'a Container,
+    command: &'a [String],
+    streams: Streams,
+    fds: &'a [OwnedFd],
+    slot: &'a PidSlot,
+    report: &'a OwnedFd,
 }
 
-fn join(container: &Container, streams: Streams, fds: &[OwnedFd]) -> Result<(), Fault> {
-    let what = || "cannot join the container";
-    sys::prctl(libc::PR_SET_DUMPABLE, 0).creating(what)?;
-    rustix::process::setsid().creating(what)?;
-    // Refused for the container's first process means refused here; that was told then.
-    let _ = container.limits.adopt(0);
-    if let Some(adj) = container.oom_score_adj {
-        let _ = fs::write("/proc/self/oom_score_adj", adj.to_string());
-    }
-    let namespaces = libc::CLONE_NEWNS
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWNET
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWCGROUP;
-    sys::setns(container.pidfd.as_fd(), namespaces).creating(what)?;
-    connect(&container.user, streams, fds).creating(what)?;
-    sys::cloexec_from(3).creating(what)?;
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    sys::reset_signals();
-    Ok(())
-}
-
-/// Connects the standard streams. They belong to the user, so that /dev/stdout can be opened by name.
-fn connect(user: &User, streams: Streams, fds: &[OwnedFd]) -> io::Result<()> {
-    let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
-    // Standard input is /dev/null since the shim's own start.
-    let (stdin, stdout, stderr) = match (streams, fds) {
-        (Streams::Output, [output]) => (None, output, output),
-        (Streams::Pipes { stdin: false }, [stdout, stderr]) => (None, stdout, stderr),
-        (Streams::Pipes { stdin: true }, [stdout, stderr, stdin]) => (Some(stdin), stdout, stderr),
-        (Streams::Terminal(size), [socket]) => {
-            let root = Root::new(layout::open_dir(Path::new("/"))?);
-            let (outer, inner) = terminal::open_pair(&root)?;
-            let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
-            tcsetwinsize(&outer, size)?;
-            rustix::fs::fchown(&inner, Some(uid), None)?;
-            socket::send(socket.as_fd(), &[0], &[outer.as_fd()])?;
-            rustix::stdio::dup2_stdin(&inner)?;
-            rustix::stdio::dup2_stdout(&inner)?;
-            rustix::stdio::dup2_stderr(&inner)?;
-            return sys::set_controlling_terminal(inner.as_fd());
+impl Joining<'_> {
+    fn run(&self) -> ! {
+        let mut profile = self.container.profile.clone();
+        let terminal = matches!(self.streams, Streams::Terminal(_));
+        if terminal && !profile.env.iter().any(|(name, _)| name == "TERM") {
+            profile.env.push(("TERM".to_owned(), "xterm".to_owned()));
         }
-        _ => return Err(io::Error::from_raw_os_error(libc::EBADF)),
-    };
-    for fd in stdin.into_iter().chain([stdout, stderr]) {
-        rustix::fs::fchown(fd, Some(uid), Some(gid))?;
+        if let Err(fault) = self.join() {
+            report(self.report.as_fd(), fault);
+            sys::exit_now(128)
+        }
+        let launch = Launch {
+            profile: &profile,
+            user: &self.container.user,
+            command: self.command,
+            terminal,
+            fork: Some(self.slot),
+            report_to: self.report.as_fd(),
+        };
+        launch.run(report)
     }
-    if let Some(stdin) = stdin {
-        rustix::stdio::dup2_stdin(stdin)?;
+
+    /// Joins everything. Only children of this process are in the pid namespace: nobody in the container sees it while
+    /// it has anything of the host's.
+    fn join(&self) -> Result<(), Fault> {
+        let container = self.container;
+        let what = || "cannot join the container";
+        sys::prctl(libc::PR_SET_DUMPABLE, 0).creating(what)?;
+        sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).creating(what)?;
+        rustix::process::setsid().creating(what)?;
+        container.profile.confine_on_exec()?;
+        container.limits.join_self().creating(what)?;
+        if let Some(adj) = container.oom_score_adj {
+            let _ = fs::write("/proc/self/oom_score_adj", adj.to_string());
+        }
+        // A descriptor of its own: the flags of one that is shared would be shared with other commands.
+        let null = container.null.as_ref().ok_or(Errno::BADF).creating(what)?;
+        let null = reopen(null.as_fd(), OFlags::RDWR).creating(what)?;
+        let namespaces = libc::CLONE_NEWNS
+            | libc::CLONE_NEWIPC
+            | libc::CLONE_NEWNET
+            | libc::CLONE_NEWUTS
+            | libc::CLONE_NEWCGROUP
+            | libc::CLONE_NEWPID;
+        sys::setns(container.pidfd.as_fd(), namespaces).creating(what)?;
+        self.connect(&null).creating(what)?;
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+        Ok(())
     }
-    rustix::stdio::dup2_stdout(stdout)?;
-    rustix::stdio::dup2_stderr(stderr)?;
-    Ok(())
+
+    /// Connects the standard streams. They belong to the user, so that /dev/stdout can be opened by name. Without input
+    /// there is the container's own /dev/null: the host's would be the host's to change.
+    fn connect(&self, null: &OwnedFd) -> io::Result<()> {
+        let user = &self.container.user;
+        let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
+        let (stdin, stdout, stderr) = match (self.streams, self.fds) {
+            (Streams::Output, [output]) => (None, output, output),
+            (Streams::Pipes { stdin: false }, [stdout, stderr]) => (None, stdout, stderr),
+            (Streams::Pipes { stdin: true }, [stdout, stderr, stdin]) => (Some(stdin), stdout, stderr),
+            (Streams::Terminal(size), [socket]) => {
+                let root = Root::new(layout::open_dir(Path::new("/"))?);
+                let (outer, inner) = terminal::open_pair(&root, "dev/pts/ptmx")?;
+                let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+                tcsetwinsize(&outer, size)?;
+                rustix::fs::fchown(&inner, Some(uid), None)?;
+                socket::send(socket.as_fd(), &[0], &[outer.as_fd()])?;
+                rustix::stdio::dup2_stdin(&inner)?;
+                rustix::stdio::dup2_stdout(&inner)?;
+                return Ok(rustix::stdio::dup2_stderr(&inner)?);
+            }
+            _ => return Err(io::Error::from_raw_os_error(libc::EBADF)),
+        };
+        for fd in stdin.into_iter().chain([stdout, stderr]) {
+            rustix::fs::fchown(fd, Some(uid), Some(gid))?;
+        }
+        rustix::stdio::dup2_stdin(stdin.unwrap_or(null))?;
+        rustix::stdio::dup2_stdout(stdout)?;
+        rustix::stdio::dup2_stderr(stderr)?;
+        Ok(())
+    }
+}
+
+/// Tells the shim why there is no command.
+fn report(pipe: BorrowedFd<'_>, fault: Fault) {
+    if let Ok(message) = serde_json::to_vec(&fault) {
+        let _ = rustix::io::write(pipe, &message);
+    }
 }
 
 /// Children of a process, their children, and so on.

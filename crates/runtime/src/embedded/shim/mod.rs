@@ -79,6 +79,8 @@ fn take_control() -> std::io::Result<OwnedFd> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     let _ = rustix::process::setsid();
+    // Whatever the agent was started with: modes of files made here are meant as written, minus this.
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::chdir("/")?;
     Ok(control)

@@ -5,12 +5,13 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
@@ -27,17 +28,24 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     let [dir, rest @ ..] = args else { return Err(io::Error::other("the pod's directory is missing")) };
     let ns = PathBuf::from(dir).join("ns");
     let cgroup = rest.first().map(|path| open_dir(Path::new(path))).transpose()?;
-    match sys::clone3(libc::CLONE_NEWPID | libc::CLONE_NEWNS, cgroup.as_ref().map(AsFd::as_fd))? {
+    let (ready, report) = pipe_with(PipeFlags::CLOEXEC)?;
+    match sys::clone3(libc::CLONE_NEWPID, cgroup.as_ref().map(AsFd::as_fd))? {
         sys::Cloned::Child => {
-            if let Err(error) = hold(&ns) {
+            drop(ready);
+            if let Err(error) = mount_proc(&ns).and_then(|()| {
+                rustix::io::write(&report, b"r")?;
+                hold(&ns)
+            }) {
                 eprintln!("outrigger shim pause: {error}");
             }
             sys::exit_now(1)
         }
         sys::Cloned::Parent { pid, pidfd } => {
+            drop(report);
             // Written down by whoever is sure to live long enough: the agent may be killed before it hears of it.
             let noted = layout::write_json(&Path::new(dir).join(NOTE), &ProcessRecord::of(pid));
             let pinned = noted
+                .and_then(|()| fs::File::from(ready).read_exact(&mut [0]))
                 .and_then(|()| pin(&ns, pid))
                 .and_then(|()| fs::File::from(control).write_all(pid.to_string().as_bytes()));
             if pinned.is_err() {
@@ -46,6 +54,15 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
             pinned
         }
     }
+}
+
+/// Mounts a /proc of the namespace for the containers: only a process in it can, and theirs must not be seen there before
+/// they are done with all such things.
+fn mount_proc(ns: &Path) -> io::Result<()> {
+    let target = ns.join("proc");
+    fs::create_dir_all(&target)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(mount("proc", target, "proc", flags, None)?)
 }
 
 fn pin(ns: &Path, pid: i32) -> io::Result<()> {
@@ -62,6 +79,7 @@ fn hold(ns: &Path) -> io::Result<()> {
             sys::setns(fd.as_fd(), kind)?;
         }
     }
+    sys::unshare(libc::CLONE_NEWNS)?;
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     mount("pause", ns, "tmpfs", MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV, c"size=4k")?;
     rustix::process::chdir(ns)?;

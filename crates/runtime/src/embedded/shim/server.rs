@@ -124,11 +124,13 @@ impl Shim {
         while let Some(reaped) = sys::reap(-1, false) {
             if self.container.as_ref().is_some_and(|container| container.pid == reaped.pid) {
                 ended = Some(reaped);
-            } else if let Some(index) = self.execs.iter().position(|exec| exec.pid == reaped.pid) {
+            } else if let Some(index) = self.execs.iter().position(|exec| exec.ends_with(reaped.pid)) {
                 let exec = self.execs.swap_remove(index);
                 let (client, id) = (exec.client, exec.id);
                 let result = exec.finish(reaped.code);
                 self.reply_to(client, &Reply::ExecDone { id, result });
+            } else {
+                self.execs.iter().for_each(|exec| exec.saw_end_of(reaped.pid));
             }
         }
         if let Some(reaped) = ended {
@@ -174,7 +176,7 @@ impl Shim {
     /// Cleans up what is the shim's own, after everybody knows.
     fn leave(&mut self) {
         // Commands in the container died with it or were killed with its cgroup; reaping them empties the cgroup.
-        for exec in &self.execs {
+        for exec in &mut self.execs {
             exec.kill();
         }
         while sys::reap(-1, false).is_some() {}
@@ -210,7 +212,7 @@ impl Shim {
         let (open, closed): (Vec<_>, Vec<_>) = self.clients.drain(..).partition(Client::is_open);
         self.clients = open;
         for client in closed {
-            for exec in self.execs.iter().filter(|exec| exec.client == client.token) {
+            for exec in self.execs.iter_mut().filter(|exec| exec.client == client.token) {
                 exec.kill();
             }
         }
@@ -241,7 +243,8 @@ impl Shim {
             Request::Exec { id, command, streams } => self.exec(index, id, &command, streams, fds),
             Request::CancelExec { id } => {
                 let client = self.clients[index].token;
-                if let Some(exec) = self.execs.iter().find(|exec| exec.client == client && exec.id == id) {
+                if let Some(exec) = self.execs.iter_mut().find(|exec| exec.client == client && exec.id == id)
+                {
                     exec.kill();
                 }
             }
