@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use outrigger_lifecycle::trace::Kind;
 use outrigger_lifecycle::{Observation, Plan, Wait};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -475,7 +476,7 @@ fn json_log(pod: &str, container: &str, lines: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(lines.len() * 2);
     for line in lines.split_inclusive(|b| *b == b'\n').filter_map(parse_line) {
         let object = json!({
-            "time": line.time, "pod": pod, "container": container, "event": "log", "stream": line.stream,
+            "time": line.time, "pod": pod, "container": container, "event": Kind::Log.name(), "stream": line.stream,
             "partial": line.partial, "text": String::from_utf8_lossy(line.text),
         });
         out.extend_from_slice(object.to_string().as_bytes());

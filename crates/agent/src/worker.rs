@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
-use outrigger_lifecycle::trace::{Entry, Recorder};
+use outrigger_lifecycle::trace::{Entry, Kind, Recorder};
 use outrigger_lifecycle::{
     Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, Observation, Phase, Plan, ProbeKind,
     Role, StatusFacts, StopCause, Time, phase, pod_status,
@@ -455,7 +455,7 @@ impl<R: Runtime> Worker<R> {
         self.entries.push(Entry {
             time: self.tasks.clock.now().time,
             container: Some(container),
-            event: "hook-output",
+            event: Kind::HookOutput.name(),
             fields,
         });
     }

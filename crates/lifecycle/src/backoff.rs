@@ -67,6 +67,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn refused_starts_are_tried_again_soon() {
+        assert_eq!([1, 2, 3, 5, 6, 40].map(start_wait_ms), [500, 1_000, 2_000, 8_000, 10_000, 10_000]);
+    }
+
+    #[test]
     fn waits_follow_the_kubelet_r1_60() {
         let plan = BackoffPlan::KUBELET;
         let mut state = Backoff::default();

@@ -4,7 +4,10 @@
 //! [`Recorder`] watches events and decisions go by and writes one [`Entry`] per transition (G-50); events that changed
 //! nothing (late, repeated) leave no entry.
 
+mod kind;
 mod text;
+
+pub use kind::Kind;
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +27,7 @@ pub struct Entry {
     pub time: Time,
     /// To which container; `None` for the pod as a whole.
     pub container: Option<usize>,
-    /// What, in kebab case: `starting`, `exited`, …
+    /// What, in kebab case: `starting`, `exited`, …; the name of a [`Kind`].
     pub event: &'static str,
     /// The details; which, depends on the event.
     pub fields: Map<String, Value>,
@@ -133,13 +136,13 @@ impl Recorder {
     pub fn on_event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time, out: Out<'_>) {
         match event {
             Event::SandboxReady if obs.sandbox.state != self.sandbox => {
-                push(out, now, None, "sandbox-ready", [])
+                push(out, now, None, Kind::SandboxReady, [])
             }
             Event::SandboxFailed { message } if obs.sandbox.state != self.sandbox => push(
                 out,
                 now,
                 None,
-                "sandbox-failed",
+                Kind::SandboxFailed,
                 [
                     ("reason", "FailedCreatePodSandBox".into()),
                     ("message", message.as_ref().into()),
@@ -147,7 +150,7 @@ impl Recorder {
                 ],
             ),
             Event::SandboxLost if obs.sandbox.state != self.sandbox => {
-                push(out, now, None, "sandbox-lost", [])
+                push(out, now, None, Kind::SandboxLost, [])
             }
             Event::StopRequested { .. } => self.stop(plan, obs, now, out),
             Event::ImageReady { container }
@@ -200,7 +203,7 @@ impl Recorder {
                 out.push(Entry {
                     time: now,
                     container: Some(i),
-                    event: "waiting",
+                    event: Kind::Waiting.name(),
                     fields: text::wait(plan, obs, i, wait, now),
                 });
             }
@@ -215,13 +218,13 @@ impl Recorder {
                     out,
                     now,
                     None,
-                    "sandbox-creating",
+                    Kind::SandboxCreating,
                     [("attempt", attempt.into()), ("reason", changed.into())],
                 );
             }
             Action::Pull { container } => {
                 self.containers[container].pulling = true;
-                push(out, now, Some(container), "pulling", [("reason", "Pulling".into())]);
+                push(out, now, Some(container), Kind::Pulling, [("reason", "Pulling".into())]);
             }
             Action::Start { container, attempt } => self.starting(plan, obs, container, attempt, now, out),
             Action::RunHook { container, attempt, hook, deadline } => {
@@ -231,7 +234,7 @@ impl Recorder {
                     out,
                     now,
                     Some(container),
-                    "hook-started",
+                    Kind::HookStarted,
                     [
                         ("hook", text::hook_name(hook).into()),
                         ("attempt", attempt.into()),
@@ -245,7 +248,7 @@ impl Recorder {
                     out,
                     now,
                     Some(container),
-                    "hook-cancelled",
+                    Kind::HookCancelled,
                     [("hook", text::hook_name(hook).into()), ("attempt", attempt.into())],
                 );
             }
@@ -254,7 +257,7 @@ impl Recorder {
                 out,
                 now,
                 Some(container),
-                "terminating",
+                Kind::Terminating,
                 [("attempt", attempt.into()), ("kill_in_ms", kill_at.since(now).into())],
             ),
             Action::Kill { container, attempt } => {
@@ -263,7 +266,7 @@ impl Recorder {
                     out,
                     now,
                     Some(container),
-                    "killing",
+                    Kind::Killing,
                     [("attempt", attempt.into()), ("reason", late.then_some("ExceededGracePeriod").into())],
                 );
             }
@@ -271,7 +274,7 @@ impl Recorder {
                 out,
                 now,
                 Some(container),
-                "kill-begun",
+                Kind::KillBegun,
                 [
                     ("attempt", self.containers[container].attempt.into()),
                     ("reason", "Killing".into()),
@@ -291,7 +294,7 @@ impl Recorder {
                     out,
                     now,
                     container,
-                    "rerun-begun",
+                    Kind::RerunBegun,
                     [
                         ("cause", cause.into()),
                         ("grace_ms", deadline.since(now).into()),
@@ -299,10 +302,10 @@ impl Recorder {
                     ],
                 );
             }
-            Action::Rerun => push(out, now, None, "rerun", []),
+            Action::Rerun => push(out, now, None, Kind::Rerun, []),
             Action::Finish => {
                 self.phase(plan, obs, now, Some(&mut *out));
-                push(out, now, None, "finished", [("phase", self.phase.name().into())]);
+                push(out, now, None, Kind::Finished, [("phase", self.phase.name().into())]);
             }
         }
     }
@@ -313,7 +316,7 @@ impl Recorder {
         if let Some(out) = out
             && from != to
         {
-            push(out, now, None, "phase", [("from", from.name().into()), ("to", to.name().into())]);
+            push(out, now, None, Kind::Phase, [("from", from.name().into()), ("to", to.name().into())]);
         }
     }
 
@@ -332,7 +335,7 @@ impl Recorder {
             out,
             now,
             Some(i),
-            "starting",
+            Kind::Starting,
             [
                 ("attempt", attempt.into()),
                 ("restarts", (restarts > 0).then_some(restarts).into()),
@@ -353,7 +356,7 @@ impl Recorder {
                     out,
                     now,
                     None,
-                    "stop-begun",
+                    Kind::StopBegun,
                     [
                         ("cause", cause.into()),
                         ("because_of", container.map(name).into()),
@@ -365,7 +368,7 @@ impl Recorder {
             }
             Some(deadline) if stop.deadline < deadline => {
                 let left = stop.deadline.since(now);
-                push(out, now, None, "stop-shortened", [("left_ms", left.into())]);
+                push(out, now, None, Kind::StopShortened, [("left_ms", left.into())]);
             }
             Some(_) => {}
         }
@@ -378,13 +381,13 @@ impl Recorder {
         };
         match (event, &c.image) {
             (Event::ImageReady { .. }, Image::Present) if seen.pulling => {
-                push(out, now, Some(i), "pulled", [("reason", "Pulled".into())]);
+                push(out, now, Some(i), Kind::Pulled, [("reason", "Pulled".into())]);
             }
             (_, Image::Failed { reason, message, retry_at }) if seen.pulling => push(
                 out,
                 now,
                 Some(i),
-                "pull-failed",
+                Kind::PullFailed,
                 [
                     ("reason", "Failed".into()),
                     ("error", reason.as_ref().into()),
@@ -393,7 +396,7 @@ impl Recorder {
                 ],
             ),
             (Event::ImageChanged { .. }, _) if c.image == Image::Unknown => {
-                push(out, now, Some(i), "image-changed", [])
+                push(out, now, Some(i), Kind::ImageChanged, [])
             }
             _ => {}
         }
@@ -409,7 +412,7 @@ impl Recorder {
                     out,
                     now,
                     Some(i),
-                    "started",
+                    Kind::Started,
                     [("attempt", (*attempt).into()), ("reason", "Started".into())],
                 );
             }
@@ -419,7 +422,7 @@ impl Recorder {
                     out,
                     now,
                     Some(i),
-                    "start-failed",
+                    Kind::StartFailed,
                     [
                         ("attempt", (*attempt).into()),
                         ("reason", "Failed".into()),
@@ -436,7 +439,7 @@ impl Recorder {
                     out,
                     now,
                     Some(i),
-                    "exited",
+                    Kind::Exited,
                     [
                         ("attempt", (*attempt).into()),
                         ("code", exit.code.into()),
@@ -449,7 +452,7 @@ impl Recorder {
                 );
             }
             Event::Lost { attempt, .. } if seen.alive && !seen.unknown => {
-                push(out, now, Some(i), "lost", [("attempt", (*attempt).into())]);
+                push(out, now, Some(i), Kind::Lost, [("attempt", (*attempt).into())]);
             }
             _ => {}
         }
@@ -485,7 +488,7 @@ impl Recorder {
             out,
             now,
             Some(i),
-            "probe",
+            Kind::Probe,
             [
                 ("kind", kind.name().into()),
                 ("outcome", text::kebab(&outcome).into()),
@@ -515,13 +518,13 @@ impl Recorder {
             let ready = p.role != Role::Init && rules::is_ready(p, c);
             if let Some(out) = &mut out {
                 if startup_passed && !seen.startup_passed {
-                    push(out, now, Some(i), "startup-passed", []);
+                    push(out, now, Some(i), Kind::StartupPassed, []);
                 }
                 if ready && !seen.ready {
-                    push(out, now, Some(i), "ready", []);
+                    push(out, now, Some(i), Kind::Ready, []);
                 }
                 if !ready && seen.ready {
-                    push(out, now, Some(i), "unready", []);
+                    push(out, now, Some(i), Kind::Unready, []);
                 }
             }
             (seen.attempt, seen.running, seen.alive) = (c.attempt, running, c.state.is_alive());
@@ -555,7 +558,7 @@ fn hook_ended(i: usize, attempt: u32, hook: HookKind, error: Option<&str>, now: 
         out,
         now,
         Some(i),
-        "hook-ended",
+        Kind::HookEnded,
         [
             ("hook", text::hook_name(hook).into()),
             ("attempt", attempt.into()),
@@ -570,7 +573,7 @@ fn push<const N: usize>(
     out: &mut Vec<Entry>,
     time: Time,
     container: Option<usize>,
-    event: &'static str,
+    event: Kind,
     details: [(&str, Value); N],
 ) {
     let fields = details
@@ -578,5 +581,5 @@ fn push<const N: usize>(
         .filter(|(_, value)| !value.is_null())
         .map(|(key, value)| (key.to_string(), value))
         .collect();
-    out.push(Entry { time, container, event, fields });
+    out.push(Entry { time, container, event: event.name(), fields });
 }

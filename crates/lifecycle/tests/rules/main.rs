@@ -3,6 +3,7 @@
 mod common;
 mod conformance_validates;
 mod dialects;
+mod edges;
 mod job;
 mod kep;
 mod native;

@@ -58,6 +58,8 @@ pub struct Play {
     pub engine: Engine,
     pub now: Time,
     pub out: Decision,
+    /// All actions, as they are.
+    pub actions: Vec<Action>,
     /// Actions in order, as `start a`, `term a`, `kill a`, `postStart a` …
     pub log: Vec<String>,
     /// Hooks end at once when asked for.
@@ -76,6 +78,7 @@ impl Play {
             engine: Engine::new(plan, Time(1_000_000)),
             now: Time(1_000_000),
             out: Decision::default(),
+            actions: Vec::new(),
             log: Vec::new(),
             quick_hooks: true,
             late,
@@ -121,6 +124,7 @@ impl Play {
             let actions = out.actions.clone();
             self.out = out;
             let mut more = false;
+            self.actions.extend(actions.iter().cloned());
             for action in actions {
                 more |= self.carry_out(action);
             }

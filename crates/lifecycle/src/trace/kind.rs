@@ -1,0 +1,146 @@
+//! The names of what can stand in a trace.
+
+/// What an entry of a pod's trace is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The sandbox is being made.
+    SandboxCreating,
+    /// The sandbox is there.
+    SandboxReady,
+    /// The sandbox could not be made.
+    SandboxFailed,
+    /// The sandbox died.
+    SandboxLost,
+    /// The phase changed.
+    Phase,
+    /// The pod begins to stop.
+    StopBegun,
+    /// The grace of the stop became shorter.
+    StopShortened,
+    /// Everything is ended to begin again.
+    RerunBegun,
+    /// Everything begins again.
+    Rerun,
+    /// Nothing runs any more and nothing will.
+    Finished,
+    /// An image is being pulled.
+    Pulling,
+    /// It is there.
+    Pulled,
+    /// It could not be pulled.
+    PullFailed,
+    /// The image of the spec changed.
+    ImageChanged,
+    /// A container is being started.
+    Starting,
+    /// Its program was executed.
+    Started,
+    /// It could not be started.
+    StartFailed,
+    /// Its startup probe passed.
+    StartupPassed,
+    /// It is ready.
+    Ready,
+    /// It is no longer ready.
+    Unready,
+    /// It exited.
+    Exited,
+    /// The runtime lost track of it.
+    Lost,
+    /// A probe attempt that says something new.
+    Probe,
+    /// A hook runs.
+    HookStarted,
+    /// A hook ended.
+    HookEnded,
+    /// A hook was given up.
+    HookCancelled,
+    /// Why a container waits.
+    Waiting,
+    /// A container is to end.
+    KillBegun,
+    /// It was sent its stop signal.
+    Terminating,
+    /// It was killed.
+    Killing,
+    /// What a hook printed.
+    HookOutput,
+    /// A line of output.
+    Log,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 32] = [
+        Kind::SandboxCreating,
+        Kind::SandboxReady,
+        Kind::SandboxFailed,
+        Kind::SandboxLost,
+        Kind::Phase,
+        Kind::StopBegun,
+        Kind::StopShortened,
+        Kind::RerunBegun,
+        Kind::Rerun,
+        Kind::Finished,
+        Kind::Pulling,
+        Kind::Pulled,
+        Kind::PullFailed,
+        Kind::ImageChanged,
+        Kind::Starting,
+        Kind::Started,
+        Kind::StartFailed,
+        Kind::StartupPassed,
+        Kind::Ready,
+        Kind::Unready,
+        Kind::Exited,
+        Kind::Lost,
+        Kind::Probe,
+        Kind::HookStarted,
+        Kind::HookEnded,
+        Kind::HookCancelled,
+        Kind::Waiting,
+        Kind::KillBegun,
+        Kind::Terminating,
+        Kind::Killing,
+        Kind::HookOutput,
+        Kind::Log,
+    ];
+
+    /// As it stands in the trace.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::SandboxCreating => "sandbox-creating",
+            Kind::SandboxReady => "sandbox-ready",
+            Kind::SandboxFailed => "sandbox-failed",
+            Kind::SandboxLost => "sandbox-lost",
+            Kind::Phase => "phase",
+            Kind::StopBegun => "stop-begun",
+            Kind::StopShortened => "stop-shortened",
+            Kind::RerunBegun => "rerun-begun",
+            Kind::Rerun => "rerun",
+            Kind::Finished => "finished",
+            Kind::Pulling => "pulling",
+            Kind::Pulled => "pulled",
+            Kind::PullFailed => "pull-failed",
+            Kind::ImageChanged => "image-changed",
+            Kind::Starting => "starting",
+            Kind::Started => "started",
+            Kind::StartFailed => "start-failed",
+            Kind::StartupPassed => "startup-passed",
+            Kind::Ready => "ready",
+            Kind::Unready => "unready",
+            Kind::Exited => "exited",
+            Kind::Lost => "lost",
+            Kind::Probe => "probe",
+            Kind::HookStarted => "hook-started",
+            Kind::HookEnded => "hook-ended",
+            Kind::HookCancelled => "hook-cancelled",
+            Kind::Waiting => "waiting",
+            Kind::KillBegun => "kill-begun",
+            Kind::Terminating => "terminating",
+            Kind::Killing => "killing",
+            Kind::HookOutput => "hook-output",
+            Kind::Log => "log",
+        }
+    }
+}
