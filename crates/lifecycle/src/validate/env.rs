@@ -109,11 +109,11 @@ fn source(out: &mut Vec<Finding>, path: FieldPath, from: &EnvVarSource, sites: &
         let Some((name, key)) = key_ref else { continue };
         let path = path.clone().field(field);
         if name.is_empty() {
-            let message = format!("the {kind} is not named");
+            let message = format!("the {kind} has no name");
             out.push(Finding::error("env", path.clone().field("name"), message).hint("add `name`"));
         }
         if key.is_empty() {
-            let message = format!("the key of the {kind} is not named");
+            let message = format!("the key of the {kind} is missing");
             out.push(Finding::error("env", path.field("key"), message).hint("add `key`"));
         }
     }
@@ -145,7 +145,7 @@ fn env_from(out: &mut Vec<Finding>, path: FieldPath, from: &EnvFromSource) {
     ];
     for (field, kind, name) in refs {
         if name.is_some_and(String::is_empty) {
-            let message = format!("the {kind} is not named");
+            let message = format!("the {kind} has no name");
             let path = path.clone().field(field).field("name");
             out.push(Finding::error("env", path, message).hint("add `name`"));
         }

@@ -194,7 +194,7 @@ pub(super) fn check(
     .collect();
     match given.as_slice() {
         [] => out.push(
-            Finding::error("R8.18", path.clone(), "nothing to do: no handler is given")
+            Finding::error("R8.18", path.clone(), "no handler is given: there is nothing to do")
                 .hint(format!("add one of {}", words::any_of(handler.allowed))),
         ),
         [first, extra @ ..] => out.extend(extra.iter().map(|extra| {

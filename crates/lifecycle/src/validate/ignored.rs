@@ -51,7 +51,7 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
             Finding::warning(
                 "ignored",
                 FieldPath::spec("readinessGates"),
-                "the pod will never be Ready: nobody here sets the conditions its readinessGates wait for",
+                "the pod will never be Ready: nothing here sets the conditions its readinessGates wait for",
             )
             .hint("remove readinessGates to run the pod on one machine"),
         );

@@ -75,14 +75,15 @@ fn variables(out: &mut Vec<Finding>, site: &Site<'_>) {
             && !["true", "false", ""].contains(&&*value.to_ascii_lowercase())
         {
             let message = format!(
-                "{} of {} is neither `true` nor `false`, and means no",
+                "{} of {} is neither `true` nor `false` and is treated as false",
                 words::quote(value),
                 var.name
             );
             out.push(Finding::warning("ST-1", path.clone().field("value"), message).hint("write \"true\""));
         }
         if SWITCHES.contains(&var.name.as_str()) && var.value_from.is_some() {
-            let message = format!("{} is read from its literal value only, valueFrom means no", var.name);
+            let message =
+                format!("{} only counts with a literal value; valueFrom is treated as false", var.name);
             out.push(
                 Finding::warning("ST-1", path.field("valueFrom"), message).hint("write `value: \"true\"`"),
             );

@@ -44,7 +44,7 @@ fn volume(
 ) {
     let path = path.clone().field("name");
     if mount.name.is_empty() {
-        out.push(Finding::error("mount", path, "the mount does not name its volume").hint("add `name`"));
+        out.push(Finding::error("mount", path, "the mount has no volume name").hint("add `name`"));
         return;
     }
     if !names.contains(mount.name.as_str()) {
@@ -64,7 +64,7 @@ fn volume(
 fn mount_path(out: &mut Vec<Finding>, path: &FieldPath, mount: &VolumeMount) {
     let path = path.clone().field("mountPath");
     if mount.mount_path.is_empty() {
-        let message = format!("the mount of {} does not say where", words::quote(&mount.name));
+        let message = format!("the mount of {} has no mountPath", words::quote(&mount.name));
         out.push(Finding::error("mount", path, message).hint("add `mountPath`"));
     } else if !mount.mount_path.starts_with('/') {
         let message = format!("mountPath {} is not absolute", words::quote(&mount.mount_path));
@@ -95,7 +95,7 @@ fn sub_path(out: &mut Vec<Finding>, path: &FieldPath, mount: &VolumeMount, site:
             Finding::error(
                 "mount",
                 path.clone().field("subPathExpr"),
-                "subPath and subPathExpr exclude each other",
+                "subPath and subPathExpr cannot be combined",
             )
             .related(path.clone().field("subPath"), "the other one")
             .hint("keep one of them"),

@@ -86,7 +86,7 @@ fn lifecycle(out: &mut Vec<Finding>, spec: &PodSpec) {
     if let Some(seconds) = spec.termination_grace_period_seconds
         && seconds < 0
     {
-        let message = format!("terminationGracePeriodSeconds {seconds} is negative and taken as 1");
+        let message = format!("terminationGracePeriodSeconds {seconds} is negative; 1 is used instead");
         out.push(
             Finding::warning("R8.27", FieldPath::spec("terminationGracePeriodSeconds"), message)
                 .hint("write 0 to stop without grace, or the seconds the containers need"),
@@ -112,7 +112,7 @@ fn namespaces(out: &mut Vec<Finding>, spec: &PodSpec) {
             Finding::error(
                 "namespaces",
                 FieldPath::spec("shareProcessNamespace"),
-                "shareProcessNamespace and hostPID exclude each other",
+                "shareProcessNamespace and hostPID cannot be combined",
             )
             .related(FieldPath::spec("hostPID"), "the host's processes are asked for here")
             .hint("remove one: with hostPID the containers see each other anyway"),
@@ -150,7 +150,7 @@ fn dns(out: &mut Vec<Finding>, spec: &PodSpec) {
     }
     for (i, server) in nameservers.iter().enumerate() {
         if server.parse::<IpAddr>().is_err() {
-            let message = format!("name server {} is no IP address", words::quote(server));
+            let message = format!("name server {} is not an IP address", words::quote(server));
             out.push(Finding::error("dns", at("nameservers").index(i), message));
         }
     }
@@ -172,7 +172,7 @@ fn dns(out: &mut Vec<Finding>, spec: &PodSpec) {
     for (i, alias) in spec.host_aliases.iter().flatten().enumerate() {
         let path = FieldPath::spec("hostAliases").index(i);
         if alias.ip.parse::<IpAddr>().is_err() {
-            let message = format!("{} is no IP address", words::quote(&alias.ip));
+            let message = format!("{} is not an IP address", words::quote(&alias.ip));
             out.push(Finding::error("dns", path.clone().field("ip"), message));
         }
         for (j, name) in alias.hostnames.iter().flatten().enumerate() {

@@ -105,7 +105,7 @@ fn one(out: &mut Vec<Finding>, spec: &PodSpec, port: &Port<'_>) {
                     ),
                 )
                 .related(port.path.clone().field("containerPort"), "the container listens here")
-                .related(FieldPath::spec("hostNetwork"), "on the host's network nothing translates ports")
+                .related(FieldPath::spec("hostNetwork"), "ports are not translated on the host's network")
                 .hint(format!("write hostPort {number}, or remove it")),
             );
         }
@@ -119,7 +119,7 @@ fn one(out: &mut Vec<Finding>, spec: &PodSpec, port: &Port<'_>) {
     if let Some(ip) = port.host_ip()
         && ip.parse::<IpAddr>().is_err()
     {
-        let message = format!("hostIP {} is no IP address", words::quote(ip));
+        let message = format!("hostIP {} is not an IP address", words::quote(ip));
         out.push(Finding::error("port", port.path.clone().field("hostIP"), message));
     }
 }

@@ -301,7 +301,8 @@ fn confinement(out: &mut Vec<Finding>, path: FieldPath, kind: &str, local: Optio
             }
         }
         ("RuntimeDefault" | "Unconfined", Some(local)) => {
-            let message = format!("localhostProfile {} is of no use with type `{kind}`", words::quote(local));
+            let message =
+                format!("localhostProfile {} has no effect with type `{kind}`", words::quote(local));
             out.push(
                 Finding::error("security", at, message)
                     .related(path.field("type"), "the type is set here")
@@ -328,7 +329,7 @@ fn check_sysctl(out: &mut Vec<Finding>, path: FieldPath, spec: &PodSpec, sysctl:
         !p.is_empty() && p.bytes().all(inner)
     };
     if name.is_empty() || name.len() > SYSCTL_BYTES_MAX || !name.split(['.', '/']).all(part) {
-        let message = format!("{} is no name of a sysctl", words::quote(name));
+        let message = format!("{} is not a valid sysctl name", words::quote(name));
         out.push(Finding::error("sysctl", path, message).hint("for example `net.core.somaxconn`"));
         return;
     }

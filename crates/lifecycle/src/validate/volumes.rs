@@ -237,7 +237,7 @@ fn projection(out: &mut Vec<Finding>, path: FieldPath, source: &VolumeProjection
 
 fn named(out: &mut Vec<Finding>, path: FieldPath, kind: &str, name: &str) {
     if name.is_empty() {
-        out.push(Finding::error("volume", path, format!("the {kind} is not named")).hint("add its name"));
+        out.push(Finding::error("volume", path, format!("the {kind} has no name")).hint("add its name"));
     } else if let Some(fault) = words::dns_subdomain_fault(name) {
         let message = format!("{kind} name {} {fault}", words::quote(name));
         out.push(Finding::error("volume", path, message));
@@ -275,7 +275,7 @@ fn items(out: &mut Vec<Finding>, path: FieldPath, items: Option<&[KeyToPath]>) {
         let path = path.clone().index(i);
         if item.key.is_empty() {
             out.push(
-                Finding::error("volume", path.clone().field("key"), "the key is not named").hint("add `key`"),
+                Finding::error("volume", path.clone().field("key"), "the key is missing").hint("add `key`"),
             );
         }
         file_path(out, path.clone().field("path"), &item.path);

@@ -1,6 +1,8 @@
 //! `outrigger logs`.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::Child;
 
@@ -220,7 +222,10 @@ fn bounded(bench: &Bench, name: &str) {
 fn log_files(bench: &Bench, pod: &str) -> Vec<u64> {
     let pods = std::fs::read_dir(bench.work.join("state/pods")).into_iter().flatten().flatten();
     let own = pods.filter(|entry| entry.file_name().to_string_lossy().ends_with(pod));
-    own.flat_map(|entry| std::fs::read_dir(entry.path().join("logs/app")).into_iter().flatten().flatten())
-        .filter_map(|file| Some(file.metadata().ok()?.len()))
-        .collect()
+    let files = own
+        .flat_map(|entry| std::fs::read_dir(entry.path().join("logs/app")).into_iter().flatten().flatten());
+    // A file that gets its number meanwhile may be seen under both names.
+    let sizes: BTreeMap<u64, u64> =
+        files.filter_map(|file| file.metadata().ok()).map(|file| (file.ino(), file.len())).collect();
+    sizes.into_values().collect()
 }

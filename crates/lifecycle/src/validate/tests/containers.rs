@@ -62,7 +62,7 @@ fn variables() {
             from(json!({"configMapKeyRef": {"name": "", "key": ""}})),
             vec![
                 ("env", below("valueFrom.configMapKeyRef.key"), "key of the ConfigMap"),
-                ("env", below("valueFrom.configMapKeyRef.name"), "the ConfigMap is not named"),
+                ("env", below("valueFrom.configMapKeyRef.name"), "the ConfigMap has no name"),
             ],
         ),
         (
@@ -107,7 +107,7 @@ fn variables() {
             vec![
                 ("env", "spec.containers[0].envFrom[0]", "no source"),
                 ("env", "spec.containers[0].envFrom[1].prefix", "`=`"),
-                ("env", "spec.containers[0].envFrom[1].secretRef.name", "the Secret is not named"),
+                ("env", "spec.containers[0].envFrom[1].secretRef.name", "the Secret has no name"),
                 ("env", "spec.containers[0].envFrom[2].secretRef", "a second source"),
             ],
         ),
@@ -227,7 +227,7 @@ fn security() {
         ),
         (
             with(json!({"seccompProfile": {"type": "Unconfined", "localhostProfile": "x"}})),
-            vec![("security", at("seccompProfile.localhostProfile"), "no use")],
+            vec![("security", at("seccompProfile.localhostProfile"), "has no effect")],
         ),
         (
             with(json!({"seccompProfile": {"type": "unconfined"}})),
@@ -325,7 +325,7 @@ fn security_of_the_pod() {
                 ("security", at("supplementalGroups[1]"), "-2"),
             ],
         ),
-        (pod_wide(sysctl("Net.x")), vec![("sysctl", at("sysctls[0].name"), "no name of a sysctl")]),
+        (pod_wide(sysctl("Net.x")), vec![("sysctl", at("sysctls[0].name"), "not a valid sysctl name")]),
         (pod_wide(sysctl("vm.swappiness")), vec![("sysctl", at("sysctls[0].name"), "whole host")]),
         (host_net, vec![("sysctl", at("sysctls[0].name"), "would change the host")]),
         (host_ipc, vec![("sysctl", at("sysctls[0].name"), "would change the host")]),

@@ -53,7 +53,7 @@ fn fields_of_the_spec() {
         (spec(json!({"os": {"name": "windows"}})), vec![("os", "spec.os.name", "`windows`")]),
         (
             spec(json!({"shareProcessNamespace": true, "hostPID": true})),
-            vec![("namespaces", "spec.shareProcessNamespace", "exclude each other")],
+            vec![("namespaces", "spec.shareProcessNamespace", "cannot be combined")],
         ),
         (spec(json!({"shareProcessNamespace": false, "hostPID": true})), vec![]),
         (spec(json!({"hostname": "a.b"})), vec![("name", "spec.hostname", "`a.b`")]),
@@ -70,7 +70,7 @@ fn fields_of_the_spec() {
             ),
             vec![
                 ("dns", "spec.dnsConfig.nameservers", "4 name servers"),
-                ("dns", "spec.dnsConfig.nameservers[2]", "`x` is no IP address"),
+                ("dns", "spec.dnsConfig.nameservers[2]", "`x` is not an IP address"),
                 ("dns", "spec.dnsConfig.options[0].name", "needs a name"),
             ],
         ),

@@ -451,7 +451,7 @@ fn r8_27_and_r8_28_grace_and_policy_of_the_pod() {
         (spec(json!({"terminationGracePeriodSeconds": 0})), vec![]),
         (
             spec(json!({"terminationGracePeriodSeconds": -5})),
-            vec![("R8.27", "spec.terminationGracePeriodSeconds", "-5 is negative and taken as 1")],
+            vec![("R8.27", "spec.terminationGracePeriodSeconds", "-5 is negative; 1 is used instead")],
         ),
         (spec(json!({"restartPolicy": "Onfailure"})), vec![("R8.28", "spec.restartPolicy", "`Onfailure`")]),
     ]);

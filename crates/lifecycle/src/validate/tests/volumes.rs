@@ -77,9 +77,9 @@ fn contents() {
         (volume(json!({"hostPath": {"path": "/a", "type": ""}})), vec![]),
         (
             volume(json!({"configMap": {"name": ""}})),
-            vec![("volume", at("configMap.name"), "the ConfigMap is not named")],
+            vec![("volume", at("configMap.name"), "the ConfigMap has no name")],
         ),
-        (volume(json!({"secret": {}})), vec![("volume", at("secret.secretName"), "the Secret is not named")]),
+        (volume(json!({"secret": {}})), vec![("volume", at("secret.secretName"), "the Secret has no name")]),
         (
             volume(json!({"persistentVolumeClaim": {"claimName": "A"}})),
             vec![("volume", at("persistentVolumeClaim.claimName"), "`A`")],
@@ -90,7 +90,7 @@ fn contents() {
             ),
             vec![
                 ("volume", at("configMap.defaultMode"), "512"),
-                ("volume", at("configMap.items[0].key"), "not named"),
+                ("volume", at("configMap.items[0].key"), "missing"),
                 ("volume", at("configMap.items[0].mode"), "-1"),
                 ("volume", at("configMap.items[0].path"), "relative"),
                 ("volume", at("configMap.items[1].path"), "begin with `..`"),
@@ -119,7 +119,7 @@ fn contents() {
             ]}})),
             vec![
                 ("volume", at("projected.sources[0]"), "no source"),
-                ("volume", at("projected.sources[1].configMap.name"), "not named"),
+                ("volume", at("projected.sources[1].configMap.name"), "has no name"),
                 ("ignored", at("projected.sources[2].serviceAccountToken"), "there will be no `token`"),
                 ("volume", at("projected.sources[3].secret.items[0].path"), "`..`"),
                 ("volume", at("projected.sources[4].clusterTrustBundle"), "no cluster"),
@@ -138,8 +138,8 @@ fn mounts() {
     check(vec![
         (mount(json!({})), vec![]),
         (mount(json!({"name": "dta"})), vec![("mount", at("name"), "volume `dta` does not exist")]),
-        (mount(json!({"name": ""})), vec![("mount", at("name"), "does not name its volume")]),
-        (mount(json!({"mountPath": ""})), vec![("mount", at("mountPath"), "does not say where")]),
+        (mount(json!({"name": ""})), vec![("mount", at("name"), "has no volume name")]),
+        (mount(json!({"mountPath": ""})), vec![("mount", at("mountPath"), "has no mountPath")]),
         (mount(json!({"mountPath": "data"})), vec![("mount", at("mountPath"), "`data` is not absolute")]),
         (mount(json!({"mountPath": "/a/../b"})), vec![("mount", at("mountPath"), "`..`")]),
         (
@@ -154,7 +154,10 @@ fn mounts() {
         (mount(json!({"subPath": "a/../../b"})), vec![("mount", at("subPath"), "`..`")]),
         (mount(json!({"subPath": "a..b"})), vec![]),
         (mount(json!({"subPathExpr": "$(A)/.."})), vec![("mount", at("subPathExpr"), "`..`")]),
-        (mount(json!({"subPath": "a", "subPathExpr": "b"})), vec![("mount", at("subPathExpr"), "exclude")]),
+        (
+            mount(json!({"subPath": "a", "subPathExpr": "b"})),
+            vec![("mount", at("subPathExpr"), "cannot be combined")],
+        ),
         (mount(json!({"mountPropagation": "both"})), vec![("mount", at("mountPropagation"), "`both`")]),
         (
             mount(json!({"mountPropagation": "Bidirectional"})),

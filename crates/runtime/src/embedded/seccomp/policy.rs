@@ -96,9 +96,15 @@ impl Policy {
     /// The program.
     pub(super) fn compile(&self) -> Result<Vec<libc::sock_filter>, Fault> {
         let numbers = Numbers::load();
+        let mut blocks: BTreeMap<&str, Vec<&Rule>> = BTreeMap::new();
+        for rule in &self.rules {
+            blocks.entry(&rule.name).or_default().push(rule);
+        }
+        let blocks: Vec<(&str, Vec<libc::sock_filter>)> =
+            blocks.into_iter().map(|(name, rules)| (name, self.block(&rules))).collect();
         let mut program = vec![statement(LOAD, ARCH)];
         for arch in &self.arches {
-            let section = self.section(*arch, &numbers);
+            let section = self.section(*arch, &numbers, &blocks);
             // A section is longer than a conditional jump reaches.
             program.push(jump(JUMP_EQUAL, arch.audit(), 1, 0));
             program.push(statement(JUMP, section.len() as u32));
@@ -115,22 +121,23 @@ impl Policy {
     }
 
     /// The part for one architecture: a binary search over ranges of numbers that share an outcome.
-    fn section(&self, arch: Arch, numbers: &Numbers) -> Vec<libc::sock_filter> {
+    fn section(
+        &self,
+        arch: Arch,
+        numbers: &Numbers,
+        blocks: &[(&str, Vec<libc::sock_filter>)],
+    ) -> Vec<libc::sock_filter> {
         let missing = Action::Errno(libc::ENOSYS as u16);
-        let mut names: BTreeMap<u32, &str> = BTreeMap::new();
-        for rule in &self.rules {
-            // A name this architecture does not have cannot be called.
-            if let Some(number) = numbers.number(arch, &rule.name) {
-                names.insert(number, &rule.name);
-            }
-        }
+        // A name this architecture does not have cannot be called.
+        let named = blocks.iter().filter_map(|(name, block)| Some((numbers.number(arch, name)?, block)));
+        let names: BTreeMap<u32, &Vec<libc::sock_filter>> = named.collect();
         let mut outcomes = Vec::new();
         let mut next = 0;
-        for (number, name) in &names {
+        for (number, block) in &names {
             if *number > next {
                 outcomes.push((next, vec![self.unnamed(next, &names)]));
             }
-            outcomes.push((*number, self.block(name)));
+            outcomes.push((*number, (*block).clone()));
             next = number + 1;
         }
         outcomes.push((next, vec![self.unnamed(next, &names)]));
@@ -145,7 +152,7 @@ impl Policy {
 
     /// What happens to calls from this number on that no rule names. Where unnamed calls are refused, those newer than
     /// all that are named fail as on a kernel that does not have them, so that programs fall back to older ones.
-    fn unnamed(&self, number: u32, names: &BTreeMap<u32, &str>) -> libc::sock_filter {
+    fn unnamed<B>(&self, number: u32, names: &BTreeMap<u32, B>) -> libc::sock_filter {
         let is_newest =
             !names.is_empty() && names.range(number..).next().is_none_or(|(next, _)| *next >= ARM_PRIVATE);
         let action = match self.default {
@@ -156,10 +163,9 @@ impl Policy {
     }
 
     /// Everything about one call; always ends in a return.
-    fn block(&self, name: &str) -> Vec<libc::sock_filter> {
-        let rules = || self.rules.iter().filter(|rule| rule.name == name);
+    fn block(&self, rules: &[&Rule]) -> Vec<libc::sock_filter> {
         let mut block = Vec::new();
-        for rule in rules().filter(|rule| !rule.conditions.is_empty()) {
+        for rule in rules.iter().filter(|rule| !rule.conditions.is_empty()) {
             let length: usize = rule.conditions.iter().map(|condition| condition.length()).sum();
             let mut rest = length;
             for condition in &rule.conditions {
@@ -170,7 +176,7 @@ impl Policy {
             block.push(statement(RETURN, rule.action.code()));
         }
         let otherwise =
-            rules().find(|rule| rule.conditions.is_empty()).map_or(self.default, |rule| rule.action);
+            rules.iter().find(|rule| rule.conditions.is_empty()).map_or(self.default, |rule| rule.action);
         block.push(statement(RETURN, otherwise.code()));
         block
     }
