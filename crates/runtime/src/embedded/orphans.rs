@@ -198,7 +198,7 @@ pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// A path as mountinfo writes it: blanks, tabs, newlines and backslashes in octal.
-fn unescape(field: &str) -> PathBuf {
+pub(crate) fn unescape(field: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {

@@ -182,7 +182,7 @@ impl EmbeddedRuntime {
 
     /// What connects pods where this runs without root.
     async fn uplink(&self, mode: NetworkMode) -> Result<Option<&Uplink>, RuntimeError> {
-        if mode != NetworkMode::Private || !rootless::standing().is_rootless() {
+        if mode != NetworkMode::Private || !rootless::standing().is_rootless() || rootless::owns_network() {
             return Ok(None);
         }
         let made = self.uplink.get_or_try_init(|| {

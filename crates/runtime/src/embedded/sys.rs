@@ -148,6 +148,19 @@ pub(crate) fn unshare(kinds: i32) -> io::Result<()> {
     check(unsafe { libc::unshare(kinds) })
 }
 
+/// Whether a namespace belongs to the caller's user namespace, so that being root there is being root over it.
+pub(crate) fn owns_namespace(namespace: BorrowedFd<'_>) -> bool {
+    const NS_GET_USERNS: libc::c_ulong = 0xb701;
+    // SAFETY: the request takes no argument and returns a fresh descriptor, or -1 for what belongs to others.
+    unsafe {
+        let fd = libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS as _);
+        fd >= 0 && {
+            drop(OwnedFd::from_raw_fd(fd));
+            true
+        }
+    }
+}
+
 /// What to change about a mount, for [`mount_setattr`].
 #[repr(C)]
 #[derive(Default, Clone, Copy)]

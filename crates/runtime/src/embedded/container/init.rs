@@ -22,11 +22,11 @@ use serde::{Deserialize, Serialize};
 use super::process::{Launch, Profile};
 use super::root::{Root, attach, clone_mount, relative};
 use super::user::{self, User};
-use super::{dev, mounts, rootfs, terminal};
+use super::{dev, mounts, pieces, rootfs, terminal};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::ShimConfig;
 use crate::embedded::sys::PidSlot;
-use crate::embedded::{layout, socket, sys};
+use crate::embedded::{layout, rootless, socket, sys};
 
 /// Shim to init: all cgroups are joined.
 pub(crate) const IN_CGROUPS: u8 = b'c';
@@ -125,6 +125,9 @@ impl Init<'_> {
         if spec.read_only_rootfs {
             let read_only = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
             sys::mount_setattr(root.fd(), false, read_only).creating(|| "cannot make the root read-only")?;
+            if rootless::standing().is_rootless() {
+                pieces::make_read_only(&root).creating(|| "cannot make the root read-only")?;
+            }
         }
 
         let inner = terminal.as_ref().map(|(_, inner)| inner.as_fd());

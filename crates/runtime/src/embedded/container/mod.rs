@@ -6,6 +6,7 @@ mod copy;
 mod dev;
 pub(crate) mod init;
 mod mounts;
+mod pieces;
 pub(crate) mod process;
 pub(crate) mod root;
 pub(crate) mod rootfs;

@@ -14,14 +14,17 @@ use rustix::mount::{
 };
 
 use super::copy::copy_layers;
+use super::pieces;
 use super::root::clone_mount;
 use crate::embedded::fault::{Context, Fault};
-use crate::embedded::layout;
 use crate::embedded::sys::errno_text;
-use crate::embedded::{orphans, rootless};
+use crate::embedded::{layout, rootless};
 
 /// Where a container's own layer is in its directory.
 pub(crate) const FS: &str = "fs";
+
+/// What ids look like that a user namespace does not have.
+const OVERFLOW_ID: u32 = 65_534;
 
 /// Options longer than this do not reach the kernel through mount(2).
 const OPTIONS_MAX: usize = 4000;
@@ -35,7 +38,9 @@ pub(super) fn make_rootfs(
     warn: impl FnOnce(String),
 ) -> Result<OwnedFd, Fault> {
     let path = mount_rootfs(dir, layers, warn)?;
-    clone_mount(&path, false).creating(|| format!("cannot open {}", path.display()))
+    // With the pieces it may be made of.
+    let recursive = rootless::standing().is_rootless();
+    clone_mount(&path, recursive).creating(|| format!("cannot open {}", path.display()))
 }
 
 /// Mounts the container's root file system and returns where.
@@ -54,7 +59,12 @@ fn mount_rootfs(dir: &Path, layers: &[PathBuf], warn: impl FnOnce(String)) -> Re
     make_private(&overlay.work)?;
     make_top(&overlay.upper, top)?;
     let Err(refused) = overlay.mount(dir) else { return Ok(dir.to_owned()) };
-    refuse_mounts_below(layers, &refused)?;
+    if let ([layer], true) = (layers, rootless::standing().is_rootless() && is_invalid(&refused))
+        && pieces::are_needed(layer)
+    {
+        return pieces::mount_pieces(layer, &own)
+            .creating(|| format!("cannot make a root file system of {}", layer.display()));
+    }
     let target = own.join("rootfs");
     // The container's own name is left out: what is refused here is refused to all, and told once.
     let place = dir.ancestors().nth(4).unwrap_or(dir);
@@ -73,19 +83,8 @@ fn mount_rootfs(dir: &Path, layers: &[PathBuf], warn: impl FnOnce(String)) -> Re
     Ok(target)
 }
 
-/// Says it where the reason is that an ordinary user would get to see what other mounts hide.
-fn refuse_mounts_below(layers: &[PathBuf], refused: &io::Error) -> Result<(), Fault> {
-    if refused.raw_os_error() != Some(libc::EINVAL) || !rootless::standing().is_rootless() {
-        return Ok(());
-    }
-    match layers.iter().find(|layer| orphans::mounts_below(layer).iter().any(|point| point != *layer)) {
-        Some(layer) => Err(Fault::config(format!(
-            "{} cannot be a root file system without root: other file systems are mounted below it; copy what is \
-             needed to a directory without any, or run it as root",
-            layer.display()
-        ))),
-        None => Ok(()),
-    }
+fn is_invalid(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EINVAL)
 }
 
 /// Makes a directory for root alone: nobody else of the host has any business in there.
@@ -104,7 +103,10 @@ fn make_top(dir: &Path, image: &Path) -> Result<(), Fault> {
     let like = fs::metadata(image).creating(what)?;
     let open = layout::open_dir_for_reading(dir).creating(what)?;
     let (uid, gid) = (Uid::from_raw(like.uid()), Gid::from_raw(like.gid()));
-    rustix::fs::fchown(&open, Some(uid), Some(gid)).creating(what)?;
+    // Without root, what belongs to nobody in here belongs to somebody else.
+    if !rootless::standing().is_rootless() || like.uid() != OVERFLOW_ID {
+        rustix::fs::fchown(&open, Some(uid), Some(gid)).creating(what)?;
+    }
     rustix::fs::fchmod(&open, Mode::from_raw_mode(like.mode() & 0o7777)).creating(what)
 }
 
@@ -166,7 +168,7 @@ impl Overlay<'_> {
 }
 
 /// A path within the options: overlayfs splits at colons and commas.
-fn escape(path: &Path) -> io::Result<String> {
+pub(super) fn escape(path: &Path) -> io::Result<String> {
     let path = path.to_str().ok_or_else(|| io::Error::other(format!("{} is not UTF-8", path.display())))?;
     let mut escaped = String::with_capacity(path.len());
     for c in path.chars() {

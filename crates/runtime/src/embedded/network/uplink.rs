@@ -27,6 +27,8 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
 /// Questions for names that are sent here are answered by whatever answers the user's own.
 const NAMESERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
+/// The namespace as the programs find it: their standard input.
+const NAMESPACE: &str = "/proc/self/fd/0";
 /// A program that has not made its interface after this time will not.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
@@ -103,7 +105,7 @@ fn make_namespace() -> io::Result<File> {
 /// Starts the first program that works. Returns its name and the socket that ends it when it is closed.
 fn lead_out(namespace: &Path, guard: impl Fn() -> Command) -> Result<(&'static str, UnixStream), String> {
     let mut refusals = Vec::new();
-    for (name, arguments) in [("pasta", pasta(namespace)), ("slirp4netns", slirp4netns(namespace))] {
+    for (name, arguments) in [("pasta", pasta()), ("slirp4netns", slirp4netns())] {
         let Some(program) = find_program(name) else { continue };
         match start(guard(), &program, &arguments, namespace) {
             Ok(words) => return Ok((name, words)),
@@ -116,7 +118,7 @@ fn lead_out(namespace: &Path, guard: impl Fn() -> Command) -> Result<(&'static s
     })
 }
 
-fn pasta(namespace: &Path) -> Vec<String> {
+fn pasta() -> Vec<String> {
     let mut arguments: Vec<String> =
         ["--foreground", "--quiet", "--ipv4-only", "--config-net", "--no-netns-quit"]
             .map(str::to_owned)
@@ -133,16 +135,15 @@ fn pasta(namespace: &Path) -> Vec<String> {
         ("--udp-ports", "none".to_owned()),
         ("--tcp-ns", "none".to_owned()),
         ("--udp-ns", "none".to_owned()),
-        ("--netns", namespace.display().to_string()),
+        ("--netns", NAMESPACE.to_owned()),
     ] {
         arguments.extend([option.to_owned(), value]);
     }
     arguments
 }
 
-fn slirp4netns(namespace: &Path) -> Vec<String> {
-    let path = namespace.display().to_string();
-    ["--configure", "--disable-host-loopback", "--netns-type=path", &path, INTERFACE]
+fn slirp4netns() -> Vec<String> {
+    ["--configure", "--disable-host-loopback", "--netns-type=path", NAMESPACE, INTERFACE]
         .map(str::to_owned)
         .to_vec()
 }
@@ -154,7 +155,7 @@ fn start(
     namespace: &Path,
 ) -> io::Result<UnixStream> {
     let (mut ours, theirs) = UnixStream::pair()?;
-    guard.arg(program).args(arguments).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+    guard.arg(namespace).arg(program).args(arguments).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
     // It forks the process that stays, and ends.
     let status = guard.status()?;
     drop(guard);

@@ -12,14 +12,17 @@ mod subordinate;
 
 pub use enter::{enter, why_not};
 pub use ids::IdMap;
-pub(crate) use processes::MountNamespace;
+pub(crate) use processes::{MountNamespace, namespaces_to_join};
 pub(crate) use subordinate::find as find_program;
 pub use subordinate::{Ranges, ranges};
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use rustix::thread::CapabilitySet;
+
+use super::sys;
 
 /// Where root keeps state.
 const STATE_DIR_OF_ROOT: &str = "/var/lib/outrigger";
@@ -70,6 +73,11 @@ impl Standing {
 /// Whether this is a user namespace with a single user and a single group.
 pub(crate) fn one_id_only() -> bool {
     standing().is_rootless() && standing().has_one_id()
+}
+
+/// Whether the network this process is in is its own to change: then it needs no other.
+pub(crate) fn owns_network() -> bool {
+    std::fs::File::open("/proc/self/ns/net").is_ok_and(|net| sys::owns_namespace(net.as_fd()))
 }
 
 /// The user whose process this is, seen from outside the user namespace it may be root of.

@@ -1,4 +1,4 @@
-//! The processes of a container that has no cgroup: those in its mount namespace.
+//! Processes and their namespaces: who is in a container that has no cgroup, and what there is to join.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -48,4 +48,24 @@ impl MountNamespace {
             }
         }
     }
+}
+
+/// The namespaces a process has and the caller has not, as flags. Joining one that both are in already takes the right to
+/// it, which nobody without root has for the host's.
+pub(crate) fn namespaces_to_join(pid: i32) -> i32 {
+    let kinds = [
+        ("mnt", libc::CLONE_NEWNS),
+        ("ipc", libc::CLONE_NEWIPC),
+        ("net", libc::CLONE_NEWNET),
+        ("uts", libc::CLONE_NEWUTS),
+        ("cgroup", libc::CLONE_NEWCGROUP),
+        ("pid", libc::CLONE_NEWPID),
+    ];
+    let inode =
+        |whose: &str, name: &str| fs::metadata(format!("/proc/{whose}/ns/{name}")).ok().map(|m| m.ino());
+    let differs = |name: &str| {
+        let theirs = inode(&pid.to_string(), name);
+        theirs.is_none() || theirs != inode("self", name)
+    };
+    kinds.into_iter().filter(|(name, _)| differs(name)).fold(0, |all, (_, kind)| all | kind)
 }

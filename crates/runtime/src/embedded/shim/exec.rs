@@ -17,7 +17,7 @@ use crate::embedded::container::terminal;
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::Streams;
 use crate::embedded::sys::PidSlot;
-use crate::embedded::{layout, socket, sys};
+use crate::embedded::{layout, rootless, socket, sys};
 
 /// A command that runs, or is on its way into the container.
 pub(super) struct Exec {
@@ -156,13 +156,7 @@ impl Joining<'_> {
         // A descriptor of its own: the flags of one that is shared would be shared with other commands.
         let null = container.null.as_ref().ok_or(Errno::BADF).creating(what)?;
         let null = reopen(null.as_fd(), OFlags::RDWR).creating(what)?;
-        let namespaces = libc::CLONE_NEWNS
-            | libc::CLONE_NEWIPC
-            | libc::CLONE_NEWNET
-            | libc::CLONE_NEWUTS
-            | libc::CLONE_NEWCGROUP
-            | libc::CLONE_NEWPID;
-        sys::setns(container.pidfd.as_fd(), namespaces).creating(what)?;
+        sys::setns(container.pidfd.as_fd(), rootless::namespaces_to_join(container.pid)).creating(what)?;
         self.connect(&null).creating(what)?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         Ok(())

@@ -1,38 +1,43 @@
 //! The process that ends pasta or slirp4netns when the run ends, however that happens.
 //!
-//! `shim uplink PROGRAM ARGUMENTS` forks it as the first process of a pid namespace and ends. It starts the program and
+//! `shim uplink NAMESPACE PROGRAM ARGUMENTS` forks it as the first process of a pid namespace and ends. It starts the program and
 //! waits until the socket to the run is closed, or the program ends: whatever the program does with itself, the kernel
 //! ends it together with its pid namespace.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::embedded::sys;
 
-/// Runs with the program and its arguments.
+/// Runs with the network namespace, the program and its arguments. The program finds the namespace as its standard input:
+/// pasta gives up the right to look at others' descriptors before it opens it.
 pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
-    let [program, arguments @ ..] = args else { return Err(io::Error::other("the program is missing")) };
+    let [namespace, program, arguments @ ..] = args else {
+        return Err(io::Error::other("the program is missing"));
+    };
+    let namespace = File::open(namespace)?;
     match sys::clone3(libc::CLONE_NEWPID, None)? {
         sys::Cloned::Child => {
-            let _ = guard(&control, program, arguments);
+            let _ = guard(&control, namespace, program, arguments);
             sys::exit_now(1)
         }
         sys::Cloned::Parent { .. } => Ok(()),
     }
 }
 
-fn guard(control: &OwnedFd, program: &OsString, arguments: &[OsString]) -> io::Result<()> {
+fn guard(control: &OwnedFd, namespace: File, program: &OsString, arguments: &[OsString]) -> io::Result<()> {
     let signals = sys::signalfd(&[libc::SIGCHLD])?;
     // Whoever reads the run's standard error may wait for its end.
     rustix::stdio::dup2_stderr(rustix::stdio::stdin())?;
     rustix::stdio::dup2_stdout(rustix::stdio::stdin())?;
     let child = Command::new(program)
         .args(arguments)
-        .stdin(Stdio::null())
+        .stdin(namespace)
         .stdout(control.try_clone()?)
         .stderr(control.try_clone()?)
         .spawn();

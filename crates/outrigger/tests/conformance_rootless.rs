@@ -1,0 +1,59 @@
+//! The pod cases of `conformance`, run by an ordinary user: a part of them, or all with `OUTRIGGER_ALL_CASES=1`.
+
+#[path = "conformance/case.rs"]
+mod case;
+#[path = "conformance/events.rs"]
+mod events;
+#[path = "conformance/rootfs.rs"]
+mod rootfs;
+#[path = "conformance/run.rs"]
+mod run;
+#[path = "rootless/seat.rs"]
+mod seat;
+#[path = "conformance/status.rs"]
+mod status;
+#[path = "conformance/trials.rs"]
+mod trials;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::Arguments;
+
+/// Cases mostly wait, so more of them than cores run side by side.
+const CASES_AT_A_TIME: usize = 8;
+/// One in so many is run unless all are asked for: the same engine decides for root.
+const ONE_IN: usize = 8;
+
+fn main() -> ExitCode {
+    match seat::taken().as_deref() {
+        // Nobody is asked for anything there.
+        Some("world") => return ExitCode::SUCCESS,
+        Some(_) => {}
+        None if rustix::process::geteuid().is_root() => {
+            let code = seat::USUAL.run();
+            return ExitCode::from(u8::try_from(code).unwrap_or(1));
+        }
+        None => {}
+    }
+    let mut args = Arguments::from_args();
+    args.test_threads = Some(args.test_threads.unwrap_or(CASES_AT_A_TIME));
+    let work =
+        tempfile::Builder::new().prefix("outrigger-conformance-").tempdir().expect("a temporary directory");
+    run::open_to_all(work.path());
+    let rootfs = rootfs::make(&work.path().join("rootfs"));
+    let bench = Arc::new(run::Bench {
+        binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
+        image: format!("rootfs:{}", rootfs.display()),
+        work: work.path().to_owned(),
+        lib: trials::top().join("lib.sh"),
+        extra_flags: Vec::new(),
+    });
+    let all = std::env::var_os("OUTRIGGER_ALL_CASES").is_some() || args.filter.is_some();
+    let mut trials = trials::all(&bench);
+    if !all {
+        trials = trials.into_iter().step_by(ONE_IN).collect();
+    }
+    libtest_mimic::run(&args, trials).exit_code()
+}

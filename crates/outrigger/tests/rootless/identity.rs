@@ -1,0 +1,254 @@
+//! Users, groups and owners of files.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use sha2::Digest as _;
+
+use crate::run::{Bench, Run, Test};
+use crate::{scripted, succeeds};
+
+pub(crate) const WITH_IDS: &[(&str, Test)] = &[
+    ("containers_run_as_any_user", containers_run_as_any_user),
+    ("images_keep_their_owners_and_hide_what_they_hide", images_keep_their_owners_and_hide_what_they_hide),
+    ("an_id_past_the_range_is_refused", an_id_past_the_range_is_refused),
+    ("host_paths_are_used_with_the_user_s_own_rights", host_paths_are_used_with_the_user_s_own_rights),
+    ("a_user_namespace_that_is_refused_is_said", a_user_namespace_that_is_refused_is_said),
+    ("doctor_is_content", doctor_is_content),
+];
+pub(crate) const OWN_ID: &[(&str, Test)] = &[
+    ("one_id_is_root_and_all_else_is_said", one_id_is_root_and_all_else_is_said),
+    ("files_of_images_all_become_root_s", files_of_images_all_become_root_s),
+    ("doctor_says_how_to_get_ids", doctor_says_how_to_get_ids),
+];
+pub(crate) const BARE: &[(&str, Test)] = &[("a_missing_newuidmap_is_said", a_missing_newuidmap_is_said)];
+
+fn containers_run_as_any_user(bench: &Bench, name: &str) {
+    let script = "id; touch /dev/shm/mine; stat -c %u:%g /dev/shm/mine; stat -c %g /data; echo x > /data/f; \
+                  cat /proc/self/uid_map";
+    let container = json!({"volumeMounts": [{"name": "data", "mountPath": "/data"}]});
+    let spec = json!({
+        "securityContext": {"runAsUser": 1000, "runAsGroup": 2000, "fsGroup": 3000, "supplementalGroups": [4000]},
+        "volumes": [{"name": "data", "emptyDir": {}}],
+    });
+    let run = succeeds(bench, name, &scripted(bench, script, container, spec), &[]);
+    for line in ["uid=1000 gid=2000 groups=2000,3000,4000", "1000:2000", "main | 3000"] {
+        assert!(run.output().contains(line), "{line}\n{}", run.account());
+    }
+    assert!(!run.said().contains("warning") && !run.said().contains("note:"), "{}", run.said());
+}
+
+/// An image of two layers: owners of all kinds below; a file hidden and a directory replaced above.
+fn image(path: &Path) {
+    let mut below = layer();
+    for (name, uid) in [("bin/", 0), ("etc/", 0), ("srv/", 33), ("old/", 0)] {
+        entry(&mut below, name, uid, 0o755, b"");
+    }
+    entry(&mut below, "bin/busybox", 0, 0o755, &fs::read("/bin/busybox").expect("busybox"));
+    entry(&mut below, "srv/page", 33, 0o640, b"page\n");
+    entry(&mut below, "srv/gone", 33, 0o640, b"gone\n");
+    entry(&mut below, "old/file", 0, 0o644, b"old\n");
+    let mut above = layer();
+    entry(&mut above, "srv/.wh.gone", 0, 0o644, b"");
+    entry(&mut above, "old/.wh..wh..opq", 0, 0o644, b"");
+    entry(&mut above, "old/new", 65_534, 0o644, b"new\n");
+    let layers = [below, above].map(|layer| layer.into_inner().expect("a layer"));
+    let digest = |layer: &Vec<u8>| -> String {
+        let hex: String = sha2::Sha256::digest(layer).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("sha256:{hex}")
+    };
+    let config = json!({"architecture": "amd64", "os": "linux", "config": {},
+        "rootfs": {"type": "layers", "diff_ids": layers.iter().map(digest).collect::<Vec<_>>()}});
+    let manifest = json!([{"Config": "config.json", "RepoTags": ["i:1"], "Layers": ["0.tar", "1.tar"]}]);
+    let mut image = layer();
+    entry(&mut image, "manifest.json", 0, 0o644, manifest.to_string().as_bytes());
+    entry(&mut image, "config.json", 0, 0o644, config.to_string().as_bytes());
+    entry(&mut image, "0.tar", 0, 0o644, &layers[0]);
+    entry(&mut image, "1.tar", 0, 0o644, &layers[1]);
+    fs::write(path, image.into_inner().expect("an image")).expect("write the image");
+}
+
+fn layer() -> tar::Builder<Vec<u8>> {
+    tar::Builder::new(Vec::new())
+}
+
+fn entry(archive: &mut tar::Builder<Vec<u8>>, name: &str, uid: u64, mode: u32, content: &[u8]) {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(if name.ends_with('/') {
+        tar::EntryType::Directory
+    } else {
+        tar::EntryType::Regular
+    });
+    header.set_size(content.len() as u64);
+    header.set_mode(mode);
+    header.set_uid(uid);
+    header.set_gid(uid);
+    header.set_mtime(0);
+    archive.append_data(&mut header, name, content).expect("append");
+}
+
+/// A pod of that image, which says what it finds.
+fn looker(bench: &Bench, name: &str) -> Value {
+    let archive = bench.work.join(format!("{name}.tar"));
+    image(&archive);
+    let busybox = "b=/bin/busybox; $b stat -c '%n %u' /srv/page /old/new; $b ls /srv /old";
+    let container = json!({"image": format!("docker-archive:{}", archive.display()),
+        "command": ["/bin/busybox", "sh", "-c", busybox]});
+    scripted(bench, "", container, json!({}))
+}
+
+fn images_keep_their_owners_and_hide_what_they_hide(bench: &Bench, name: &str) {
+    let run = succeeds(bench, name, &looker(bench, name), &[]);
+    let output = run.output();
+    assert!(output.contains("/srv/page 33") && output.contains("/old/new 65534"), "{}", run.account());
+    assert!(!output.contains("gone") && !output.contains("file"), "{}", run.account());
+    let stores: Vec<String> = fs::read_dir(bench.work.join("state"))
+        .expect("the state directory")
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("images"))
+        .collect();
+    assert_eq!(stores, ["images-700000"], "one store for each set of ids");
+}
+
+fn files_of_images_all_become_root_s(bench: &Bench, name: &str) {
+    let run = succeeds(bench, name, &looker(bench, name), &[]);
+    let output = run.output();
+    assert!(output.contains("/srv/page 0") && output.contains("/old/new 0"), "{}", run.account());
+    assert!(!output.contains("gone") && !output.contains("file"), "{}", run.account());
+    let note = "all files of images belong to root in containers";
+    assert_eq!(run.said().matches(note).count(), 1, "{}", run.said());
+}
+
+fn an_id_past_the_range_is_refused(bench: &Bench, name: &str) {
+    let spec = json!({"securityContext": {"runAsUser": 70_000}});
+    let mut run = Run::start(bench, name, &scripted(bench, "id", json!({}), spec), &[]);
+    run.wait_for("the refusal", |run| run.said().contains("user 70000 does not exist here"));
+    assert!(run.said().contains("/etc/subuid"), "{}", run.said());
+    run.signal(rustix::process::Signal::TERM);
+    run.end();
+}
+
+fn one_id_is_root_and_all_else_is_said(bench: &Bench, name: &str) {
+    let script = "id -u; cat /proc/self/uid_map; touch /data/f; stat -c 'owner %u' /data/f";
+    let container = json!({"volumeMounts": [{"name": "data", "mountPath": "/data"}]});
+    let spec = json!({
+        "securityContext": {"fsGroup": 3000, "supplementalGroups": [4000]},
+        "volumes": [{"name": "data", "emptyDir": {}}],
+    });
+    let run = succeeds(bench, name, &scripted(bench, script, container, spec), &[]);
+    let map = run.output().lines().find_map(|line| {
+        Some(line.strip_prefix("main | ")?.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+            .filter(|words| words.len() == 3)
+    });
+    assert_eq!(map.expect("a map"), ["0", "61234", "1"], "{}", run.account());
+    assert!(run.output().contains("owner 0"), "{}", run.account());
+    assert_eq!(run.said().matches("only user 61234 itself can be used").count(), 1, "{}", run.said());
+    assert!(run.said().contains("usermod --add-subuids"), "{}", run.said());
+    assert_eq!(run.said().matches("supplementary groups are left out").count(), 1, "{}", run.said());
+
+    let spec = json!({"securityContext": {"runAsUser": 1000}});
+    let mut run = Run::start(bench, &format!("{name}-other"), &scripted(bench, "id", json!({}), spec), &[]);
+    run.wait_for("the refusal", |run| run.said().contains("user 1000 does not exist here"));
+    assert!(run.said().contains("`outrigger doctor` says how to get ranges"), "{}", run.said());
+    run.signal(rustix::process::Signal::TERM);
+    run.end();
+}
+
+fn a_missing_newuidmap_is_said(bench: &Bench, name: &str) {
+    let run = succeeds(bench, name, &scripted(bench, "id -u", json!({}), json!({})), &[]);
+    assert!(run.said().contains("install the package uidmap"), "{}", run.said());
+    let quiet = succeeds(
+        bench,
+        &format!("{name}-quiet"),
+        &scripted(bench, "id -u", json!({}), json!({})),
+        &["--quiet"],
+    );
+    assert_eq!(quiet.said(), "", "asked to be quiet");
+}
+
+fn host_paths_are_used_with_the_user_s_own_rights(bench: &Bench, name: &str) {
+    let dir = bench.work.join(format!("{name}-dir"));
+    fs::create_dir(&dir).expect("a directory");
+    fs::write(dir.join("mine"), "mine\n").expect("a file");
+    fs::set_permissions(dir.join("mine"), PermissionsExt::from_mode(0o600)).expect("a mode");
+    let script = "cat /dir/mine; echo written > /dir/new; cat /secret 2>&1; cat /shadow 2>&1; \
+                  echo more >> /passwd; true";
+    let mounts: Vec<Value> = [("dir", "/dir"), ("shadow", "/shadow"), ("passwd", "/passwd")]
+        .map(|(name, path)| json!({"name": name, "mountPath": path}))
+        .to_vec();
+    let volumes: Vec<Value> =
+        [("dir", dir.to_str().expect("text")), ("shadow", "/etc/shadow"), ("passwd", "/etc/passwd")]
+            .map(|(name, path)| json!({"name": name, "hostPath": {"path": path}}))
+            .to_vec();
+    let pod = scripted(bench, script, json!({"volumeMounts": mounts}), json!({"volumes": volumes}));
+    let before = fs::read_to_string("/etc/passwd").expect("readable");
+    let run = succeeds(bench, name, &pod, &[]);
+    assert!(run.output().contains("main | mine"), "{}", run.account());
+    assert!(
+        run.output().contains("/shadow: Permission denied") || run.output().contains("can't open '/shadow'"),
+        "{}",
+        run.account()
+    );
+    assert_eq!(fs::read_to_string("/etc/passwd").expect("readable"), before);
+    let new = fs::metadata(dir.join("new")).expect("it was written");
+    assert_eq!(new.uid(), rustix::process::geteuid().as_raw(), "root in there is this user");
+}
+
+/// In a user namespace that allows no further ones.
+fn a_user_namespace_that_is_refused_is_said(bench: &Bench, name: &str) {
+    let manifest = bench.work.join(format!("{name}.json"));
+    fs::write(&manifest, scripted(bench, "id", json!({}), json!({})).to_string())
+        .expect("write the manifest");
+    // The limit counts below the namespace; without capabilities in it nothing else is left to try.
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -all --inh-caps -all \
+                  --no-new-privs \"$@\"";
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "sh", "-c", script, "-"])
+        .arg(&bench.binary)
+        .args(["run", "--network", "none", "--state-dir"])
+        .arg(bench.work.join(format!("{name}-state")))
+        .arg(&manifest)
+        .output()
+        .expect("run unshare");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    for part in
+        ["a user namespace is refused to user", "sysctl -w user.max_user_namespaces", "outrigger doctor"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+fn doctor(bench: &Bench) -> Value {
+    let output = Command::new(&bench.binary).args(["doctor", "-o", "json"]).output().expect("run it");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((output.status.code(), &found["fit"]), (Some(0), &json!(true)), "{text}");
+    found
+}
+
+fn finding(found: &Value, check: &str) -> Value {
+    let all = found["findings"].as_array().expect("a list");
+    all.iter()
+        .find(|finding| finding["check"] == check)
+        .unwrap_or_else(|| panic!("no {check}: {found}"))
+        .clone()
+}
+
+fn doctor_is_content(bench: &Bench, _: &str) {
+    let found = doctor(bench);
+    for check in ["privileges", "ids", "overlayfs", "namespaces", "network", "way out"] {
+        assert_eq!(finding(&found, check)["level"], "ok", "{found}");
+    }
+    assert_eq!(finding(&found, "cgroups")["level"], "warn", "{found}");
+}
+
+fn doctor_says_how_to_get_ids(bench: &Bench, _: &str) {
+    let ids = finding(&doctor(bench), "ids");
+    assert_eq!(ids["level"], "warn");
+    assert!(ids["remedy"].as_str().expect("text").contains("usermod --add-subuids"), "{ids}");
+}

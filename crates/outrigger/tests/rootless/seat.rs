@@ -1,0 +1,60 @@
+//! Ordinary users for tests that are run by root.
+
+use std::path::Path;
+use std::process::Command;
+
+/// No account of a machine has it.
+const UID: &str = "61234";
+
+/// What an ordinary user finds on a machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seat {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// How many ids are set aside for the user, if any.
+    pub(crate) ids: Option<u32>,
+    /// Programs that are not installed.
+    pub(crate) hidden: &'static str,
+    /// Whether cgroups were handed over.
+    pub(crate) cgroups: bool,
+}
+
+/// A machine as a distribution sets it up.
+pub(crate) const USUAL: Seat = Seat { name: "usual", ids: Some(65_536), hidden: "", cgroups: false };
+
+/// Says where the test program is executed again.
+pub(crate) const VARIABLE: &str = "OUTRIGGER_TEST_SEAT";
+
+impl Seat {
+    /// Runs this program again as the user, with the same arguments. Returns its exit code.
+    pub(crate) fn run(self) -> i32 {
+        let dir = tempfile::Builder::new().prefix("outrigger-seat-").tempdir().expect("a directory");
+        let exe = std::env::current_exe().expect("a program");
+        let readable = Command::new("setpriv")
+            .args(["--reuid", UID, "--regid", UID, "--clear-groups", "test", "-x"])
+            .arg(&exe)
+            .status()
+            .expect("run setpriv");
+        assert!(readable.success(), "{} must be in directories that other users can enter", exe.display());
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rootless/seat.sh");
+        let status = Command::new("bash")
+            .arg(script)
+            .arg(&exe)
+            .args(std::env::args_os().skip(1))
+            .env("SEAT_DIR", dir.path())
+            .env("SEAT_UID", UID)
+            .env("SEAT_RANGES", self.ids.map(|count| count.to_string()).unwrap_or_default())
+            .env("SEAT_HIDE", self.hidden)
+            .env("SEAT_CGROUPS", if self.cgroups { "1" } else { "" })
+            .env("SEAT_WORLD", format!("env {VARIABLE}=world {}", exe.display()))
+            .env(VARIABLE, self.name)
+            .status()
+            .expect("run a shell");
+        status.code().unwrap_or(1)
+    }
+}
+
+/// The seat this program is executed in, if it is.
+pub(crate) fn taken() -> Option<String> {
+    std::env::var(VARIABLE).ok()
+}
