@@ -34,8 +34,8 @@ fn leads_out(bench: &Bench, name: &str) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its number").port();
     let script = format!(
-        "nc -w 5 {ADDRESS} 7777 < /dev/null; nslookup some.name; cat /etc/resolv.conf; \
-         for a in 10.0.2.2 10.89.0.1; do nc -w 2 $a {port} < /dev/null && echo REACHED; done; true"
+        "echo ask | timeout 10 nc -w 5 {ADDRESS} 7777; nslookup some.name; cat /etc/resolv.conf; \
+         for a in 10.0.2.2 10.89.0.1; do nc -w 2 $a {port} -e /bin/true && echo REACHED; done; true"
     );
     let run = succeeds(bench, name, &scripted(bench, &script, json!({}), json!({})), &PRIVATE);
     let named = NAMED.map(|part| part.to_string()).join(".");
@@ -61,7 +61,7 @@ fn pair(bench: &Bench) -> (serde_json::Value, serde_json::Value) {
     let serve = "rm -f /v/ip; (while [ ! -e /v/over ]; do echo from the other pod | nc -l -p 9000; done) & \
                  hostname -i > /v/ip.new; mv /v/ip.new /v/ip; while [ ! -e /v/over ]; do sleep 0.1; done; exit 0";
     let ask = "while [ ! -e /v/ip ]; do sleep 0.1; done; i=0; while [ $i -lt 50 ]; do i=$((i+1)); \
-               nc -w 2 $(cat /v/ip) 9000 < /dev/null > /tmp/got && [ -s /tmp/got ] && break; sleep 0.1; done; \
+               echo ask | timeout 5 nc -w 2 $(cat /v/ip) 9000 > /tmp/got && [ -s /tmp/got ] && break; sleep 0.1; done; \
                cat /tmp/got; touch /v/over";
     let mut server = scripted(bench, serve, mount.clone(), claim.clone());
     let mut client = scripted(bench, ask, mount, claim);
@@ -105,7 +105,7 @@ fn ports_of_root_are_refused(bench: &Bench, name: &str) {
 }
 
 fn the_machine_s_network_is_there_when_asked_for(bench: &Bench, name: &str) {
-    let script = format!("nc -w 5 {ADDRESS} 7777 < /dev/null; ip addr show out");
+    let script = format!("echo ask | timeout 10 nc -w 5 {ADDRESS} 7777; ip addr show out");
     let run = succeeds(bench, name, &scripted(bench, &script, json!({}), json!({})), &["--network", "host"]);
     for part in ["hello from the world", "198.51.100.1"] {
         assert!(run.output().contains(part), "{part}\n{}", run.account());
@@ -125,7 +125,7 @@ fn sysctls_of_the_pod_s_own_network_are_set(bench: &Bench, name: &str) {
 fn pods_reach_each_other_only_and_it_is_said(bench: &Bench, name: &str) {
     let (a, b) = pair(bench);
     let out = pod(
-        json!({"containers": [bench.container("main", &format!("nc -w 1 {ADDRESS} 7777 < /dev/null; true"))]}),
+        json!({"containers": [bench.container("main", &format!("echo ask | timeout 2 nc -w 1 {ADDRESS} 7777; true"))]}),
     );
     let list = json!({"apiVersion": "v1", "kind": "List", "items": [a, b, out]});
     let run = succeeds(bench, name, &list, &PRIVATE);
