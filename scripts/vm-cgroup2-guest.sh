@@ -102,6 +102,13 @@ network=none
 chmod 755 /bin/outrigger
 mkdir -p /tmp/u; chown user /tmp/u
 say 'another user runs pods' sh -c 'su user -c "OUTRIGGER_RUNTIME_DIR=/tmp/u/run outrigger run --network none --state-dir /tmp/u /tmp/plain.yaml" >/tmp/out 2>&1; code=$?; cat /tmp/out; [ $code = 7 ]'
+mkdir /sys/fs/cgroup/user
+echo '+memory +cpu +pids' >/sys/fs/cgroup/cgroup.subtree_control
+chown user /sys/fs/cgroup/user /sys/fs/cgroup/user/cgroup.procs /sys/fs/cgroup/user/cgroup.subtree_control
+sh -c 'echo $$ >/sys/fs/cgroup/user/cgroup.procs; exec su user -c "exec env OUTRIGGER_RUNTIME_DIR=/tmp/u/run outrigger run --output plain --network none --state-dir /tmp/u --events /tmp/u/events /tmp/hungry.yaml"' >/tmp/out 2>&1
+say 'a user with a cgroup of its own has limits' equals $? 137
+say 'they are known to be the reason' sh -c 'grep -q OOMKilled /tmp/u/events || { cat /tmp/out; exit 1; }'
+say 'nothing is left in the cgroup of the user' sh -c '[ -z "$(find /sys/fs/cgroup/user/outrigger -mindepth 1 -type d)" ]'
 say 'doctor' outrigger doctor
 outrigger doctor | sed 's/^/    /'
 
