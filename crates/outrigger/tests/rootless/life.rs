@@ -149,11 +149,9 @@ fn what_a_container_started_ends_with_it(bench: &Bench, name: &str) {
     {
         let mark = format!("sleep {}", seconds + turn as u32);
         let leaver = format!("setsid sh -c '{mark} & exit' ; sleep 0.2; exit 0");
-        let watcher = format!(
-            "i=0; while [ $i -lt 200 ]; do [ -e /shared/done ] && exit 0; i=$((i+1)); sleep 0.1; done; exit 4"
-        );
+        let watcher = "i=0; while [ $i -lt 200 ]; do [ -e /shared/done ] && exit 0; i=$((i+1)); sleep 0.1; done; exit 4";
         let mounts = json!([{"name": "shared", "mountPath": "/shared"}]);
-        let mut containers = [bench.container("leaver", &leaver), bench.container("watcher", &watcher)];
+        let mut containers = [bench.container("leaver", &leaver), bench.container("watcher", watcher)];
         for container in &mut containers {
             container["volumeMounts"] = mounts.clone();
         }
