@@ -102,11 +102,10 @@ fn make_top(dir: &Path, image: &Path) -> Result<(), Fault> {
     make_private(dir)?;
     let like = fs::metadata(image).creating(what)?;
     let open = layout::open_dir_for_reading(dir).creating(what)?;
-    let (uid, gid) = (Uid::from_raw(like.uid()), Gid::from_raw(like.gid()));
     // Without root, what belongs to nobody in here belongs to somebody else.
-    if !rootless::standing().is_rootless() || like.uid() != OVERFLOW_ID {
-        rustix::fs::fchown(&open, Some(uid), Some(gid)).creating(what)?;
-    }
+    let known = |id: &u32| !rootless::standing().is_rootless() || *id != OVERFLOW_ID;
+    let (uid, gid) = (Some(like.uid()).filter(known), Some(like.gid()).filter(known));
+    rustix::fs::fchown(&open, uid.map(Uid::from_raw), gid.map(Gid::from_raw)).creating(what)?;
     rustix::fs::fchmod(&open, Mode::from_raw_mode(like.mode() & 0o7777)).creating(what)
 }
 
