@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
         image: format!("rootfs:{}", rootfs.display()),
         work: work.path().to_owned(),
+        prefix: String::new(),
         lib: trials::top().join("lib.sh"),
         extra_flags: Vec::new(),
     });
