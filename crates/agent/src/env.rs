@@ -1,6 +1,7 @@
 //! A container's environment and command line, as Kubernetes makes them.
 
 use k8s_openapi::api::core::v1::{Container, EnvVarSource};
+use outrigger_lifecycle::is_launch_barrier;
 use outrigger_manifest::Companions;
 
 use crate::expand::expand;
@@ -97,7 +98,7 @@ impl Environment<'_> {
                 }
             }
         }
-        for variable in container.env.iter().flatten() {
+        for variable in container.env.iter().flatten().filter(|v| !is_launch_barrier(&v.name)) {
             let written = variable.value.as_deref().unwrap_or("");
             let value = match &variable.value_from {
                 Some(from) if written.is_empty() => match self.value_from(container, from)? {
@@ -300,6 +301,20 @@ mod tests {
         assert!(make(optional).is_ok());
         let required = json!({"name": "c", "envFrom": [{"secretRef": {"name": "no"}}]});
         assert!(make(required).is_err());
+    }
+
+    /// The pod printed in Kruise's proposal, and one dumped from a cluster (LP-9).
+    #[test]
+    fn launch_barriers_are_left_out() {
+        for (name, key) in [("KRUISE_CONTAINER_LAUNCH_BARRIER", "c_1"), ("KRUISE_CONTAINER_BARRIER", "p_1")] {
+            let line = make(json!({"name": "c", "env": [
+                {"name": "KRUISE_CONTAINER_LAUNCH_PRIORITY", "value": "1"},
+                {"name": name, "valueFrom": {"configMapKeyRef": {"name": "pod-barrier", "key": key}}},
+            ]}));
+            let line = line.unwrap();
+            assert_eq!(value(&line, name), None);
+            assert_eq!(value(&line, "KRUISE_CONTAINER_LAUNCH_PRIORITY").as_deref(), Some("1"));
+        }
     }
 
     #[test]

@@ -55,4 +55,4 @@ pub use resources::{
 pub use source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput, Segment, Severity};
 pub use status::{ContainerFacts, Phase, StatusFacts, phase, pod_status};
 pub use time::Time;
-pub use validate::{validate, validate_job, validate_plan};
+pub use validate::{is_launch_barrier, validate, validate_job, validate_plan};

@@ -11,6 +11,12 @@ const BARRIERS: [&str; 2] = ["KRUISE_CONTAINER_BARRIER", "KRUISE_CONTAINER_LAUNC
 const SWITCHES: [&str; 2] =
     ["KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE"];
 
+/// Whether a variable is the barrier Kruise's webhook injects (LP-10). Its ConfigMap is written by Kruise's controller, so
+/// the variable is left out of containers here and the ConfigMap is never looked for.
+pub fn is_launch_barrier(variable: &str) -> bool {
+    BARRIERS.contains(&variable)
+}
+
 pub(super) fn check(out: &mut Vec<Finding>, input: &PodInput, sites: &[Site<'_>]) {
     let annotations = input.pod.metadata.annotations.as_ref();
     let ordered = annotations.and_then(|a| a.get(ORDERED)).is_some_and(|v| v == "Ordered");
@@ -63,11 +69,14 @@ fn priority<'a>(site: &'a Site<'_>) -> Option<(FieldPath, &'a str)> {
 fn variables(out: &mut Vec<Finding>, site: &Site<'_>) {
     for (i, var) in site.container.env.iter().flatten().enumerate() {
         let path = site.at("env").index(i);
-        if BARRIERS.contains(&var.name.as_str()) {
-            let message = format!("{} is Kruise's own: no barrier is needed here", words::quote(&var.name));
+        if is_launch_barrier(&var.name) {
+            let message = format!(
+                "{} is set by Kruise's webhook; it is left out here, containers wait for each other without it",
+                words::quote(&var.name)
+            );
             out.push(
                 Finding::warning("LP-10", path.clone().field("name"), message)
-                    .hint("remove it; in a cluster a barrier left over from a dumped pod never opens"),
+                    .hint("remove it before you apply the manifest to a cluster: Kruise adds a second one, and the old one never opens"),
             );
         }
         let value = var.value.as_deref().unwrap_or_default();

@@ -32,6 +32,7 @@ use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 use crate::plan::CONTAINERS_MAX;
 use crate::source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput};
 
+pub use kruise::is_launch_barrier;
 pub use plan::validate_plan;
 
 /// Everything to be said about a pod, sorted by place.

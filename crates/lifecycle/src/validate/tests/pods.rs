@@ -188,7 +188,7 @@ fn kruise_variables_without_effect() {
         ),
         (
             json!({"containers": [of("a", json!([{"name": "KRUISE_CONTAINER_BARRIER", "value": "x"}]))]}),
-            vec![("LP-10", "spec.containers[0].env[0].name", "no barrier")],
+            vec![("LP-10", "spec.containers[0].env[0].name", "left out here")],
         ),
         (
             json!({"containers": [of("a", json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "yes"}]))]}),
