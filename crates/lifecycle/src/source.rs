@@ -66,7 +66,7 @@ pub enum Segment {
 }
 
 /// A place in an object, `spec.containers[1].lifecycle.type`, relative to the pod (so `metadata` and `spec` are the
-/// roots, also for a pod that came out of a Job's template).
+/// roots, also for a pod that came out of a Job's template). A line of a text is addressed like an entry of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldPath(pub Vec<Segment>);
 
@@ -173,6 +173,8 @@ impl Finding {
 /// Switches a user may turn, as on the command line: `--feature-gates SidecarLifecycleType=false`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeatureGates {
+    /// Init containers may have `restartPolicy: Always`. Off: the field is refused, as by Kubernetes before 1.29.
+    pub sidecar_containers: bool,
     /// `lifecycle.type: Sidecar` means something. Off: the field is ignored with a warning.
     pub sidecar_lifecycle_type: bool,
     /// Container-level `restartPolicy` on mains and inits, and `restartPolicyRules`.
@@ -186,6 +188,7 @@ pub struct FeatureGates {
 impl Default for FeatureGates {
     fn default() -> Self {
         FeatureGates {
+            sidecar_containers: true,
             sidecar_lifecycle_type: true,
             container_restart_rules: true,
             restart_all_containers: true,
@@ -196,7 +199,8 @@ impl Default for FeatureGates {
 
 impl FeatureGates {
     /// The gates by the names users type.
-    pub const NAMES: [&'static str; 4] = [
+    pub const NAMES: [&'static str; 5] = [
+        "SidecarContainers",
         "SidecarLifecycleType",
         "ContainerRestartRules",
         "RestartAllContainersOnContainerExits",
@@ -207,6 +211,7 @@ impl FeatureGates {
     #[must_use]
     pub fn set(&mut self, name: &str, on: bool) -> bool {
         match name {
+            "SidecarContainers" => self.sidecar_containers = on,
             "SidecarLifecycleType" => self.sidecar_lifecycle_type = on,
             "ContainerRestartRules" => self.container_restart_rules = on,
             "RestartAllContainersOnContainerExits" => self.restart_all_containers = on,

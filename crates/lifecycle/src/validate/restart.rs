@@ -26,7 +26,15 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>, gat
 fn policy(out: &mut Vec<Finding>, site: &Site<'_>, gates: &FeatureGates) {
     let Some(policy) = &site.container.restart_policy else { return };
     let path = site.at("restartPolicy");
-    if gates.container_restart_rules {
+    if site.is_sidecar() && !gates.sidecar_containers {
+        let message = format!(
+            "init container {} cannot have restartPolicy `Always`: the feature gate SidecarContainers is off",
+            site.name()
+        );
+        out.push(Finding::error("SidecarContainers", path, message).hint(
+            "pass --feature-gates SidecarContainers=true (the default) to run it as a sidecar, or remove restartPolicy",
+        ));
+    } else if gates.container_restart_rules {
         if !POLICIES.contains(&policy.as_str()) {
             out.push(words::not_one_of("R8.5", path, "a restart policy", policy, &POLICIES));
         }

@@ -142,8 +142,20 @@ fn r8_5_r8_8_r8_12_r8_13_with_the_gates_off() {
         ..FeatureGates::default()
     };
     let all_off = FeatureGates { restart_all_containers: false, ..FeatureGates::default() };
+    let no_sidecars = FeatureGates { sidecar_containers: false, ..FeatureGates::default() };
     let table: Vec<(FeatureGates, Value, Vec<Expected>)> = vec![
         (both_off, init(json!({"restartPolicy": "Always"})), vec![]),
+        (
+            no_sidecars,
+            init(json!({"restartPolicy": "Always"})),
+            vec![(
+                "SidecarContainers",
+                "spec.initContainers[0].restartPolicy",
+                "the feature gate SidecarContainers is off",
+            )],
+        ),
+        (no_sidecars, init(json!({"restartPolicy": "Never"})), vec![]),
+        (no_sidecars, app(json!({"restartPolicy": "Always"})), vec![]),
         (
             both_off,
             init(json!({"restartPolicy": "Never"})),
