@@ -86,7 +86,11 @@ impl Reader<'_> {
             Some(b'[') => self.array(depth),
             Some(b'"') => {
                 let text = Arc::from(self.string()?);
-                Ok(self.node(start, false, Value::Scalar(Scalar { text, plain: false })))
+                Ok(self.node(
+                    start,
+                    false,
+                    Value::Scalar(Scalar { text, plain: false, lines: Arc::default() }),
+                ))
             }
             _ => self.word(),
         }
@@ -165,7 +169,7 @@ impl Reader<'_> {
             return Err(self.expected("a value"));
         }
         self.at += end;
-        let scalar = Scalar { text: Arc::from(word), plain: true };
+        let scalar = Scalar { text: Arc::from(word), plain: true, lines: Arc::default() };
         Ok(self.node(start, false, Value::Scalar(scalar)))
     }
 

@@ -47,6 +47,8 @@ pub struct Scalar {
     pub text: Arc<str>,
     /// Written without quotes, so that it may be a number, a boolean or null.
     pub plain: bool,
+    /// Where the lines of a text written with `|` stand; empty for all others, and for very long ones.
+    pub lines: Arc<[Span]>,
 }
 
 /// One key and its value.

@@ -234,11 +234,32 @@ impl Builder<'_> {
             }
             _ => (start, end),
         };
-        let scalar = Scalar { text: Arc::from(text), plain };
+        let lines = match style {
+            ScalarStyle::Literal => self.literal_lines(start, text),
+            _ => Arc::default(),
+        };
+        let scalar = Scalar { text: Arc::from(text), plain, lines };
         let node =
             Node { span: self.span(start, end), alias: None, flow: false, value: Value::Scalar(scalar) };
         let weight = Weight { nodes: 1, bytes: text.len() };
         self.finished(node, weight, anchor, true)
+    }
+
+    /// Where each line of a text stands whose `|` is at `header`.
+    fn literal_lines(&self, header: usize, text: &str) -> Arc<[Span]> {
+        /// Nobody asks for the lines of a longer one.
+        const LINES_MAX: usize = 1_000;
+        let count = text.lines().count();
+        if count > LINES_MAX {
+            return Arc::default();
+        }
+        let mut at = header;
+        let source = self.text[header..].split_inclusive('\n').map(|line| {
+            let start = at + (line.len() - line.trim_start().len());
+            at += line.len();
+            self.span(start, start + line.trim().len())
+        });
+        source.skip(1).take(count).collect()
     }
 
     /// Where the `|` or `>` of a block scalar stands: the parser starts its span at the first line of the content.
@@ -289,8 +310,7 @@ impl Builder<'_> {
             let message = format!("nested more than {} levels deep", self.limits.depth_max);
             return Err(Diagnostic::error(self.span(start, end), message).into());
         }
-        // The span runs from an anchor or a tag, if there is one, to the bracket of a flow collection.
-        let flow = self.text.get(start..end).is_some_and(|head| head.ends_with(['[', '{']));
+        let flow = self.text.get(start..end).is_some_and(opens_flow);
         let weight = Weight { nodes: 1, bytes: 0 };
         self.open.push(Open { start, end, flow, anchor, weight, what });
         self.charge(weight, self.span(start, end))
@@ -378,7 +398,7 @@ impl Builder<'_> {
                     }
                     Some((_, true)) => merges.push(node),
                     Some((key, false)) => {
-                        let Value::Scalar(Scalar { text, plain }) = key.value else {
+                        let Value::Scalar(Scalar { text, plain, .. }) = key.value else {
                             return Ok(());
                         };
                         let entry = Entry {
@@ -438,6 +458,14 @@ impl Builder<'_> {
             diagnostic
         }
     }
+}
+
+/// Whether the head of a collection opens one in flow style. It runs from an anchor or a tag, if there is one, over the
+/// bracket, the spaces and the comment behind it.
+fn opens_flow(head: &str) -> bool {
+    let line = head.rsplit('\n').next().unwrap_or_default();
+    let code = [" #", "\t#"].iter().filter_map(|c| line.find(c)).min().map_or(line, |at| &line[..at]);
+    code.trim_end().ends_with(['[', '{'])
 }
 
 /// The core tag's name, `str` for `!!str`; an error for a tag Kubernetes' reader has no use for.

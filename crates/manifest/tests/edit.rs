@@ -262,6 +262,20 @@ kind: Other
     );
 }
 
+/// Spaces inside brackets are a matter of taste.
+#[test]
+fn flow_values_may_have_spaces_inside_their_brackets() {
+    set("a: [ 1, 2 ]\n", "a.1", json!(3), "a: [ 1, 3 ]\n");
+    set("a: { b: 1, c: x }\n", "a.d", json!(3), "a: { b: 1, c: x, d: 3 }\n");
+    set("a: { b: 1 } # c\n", "a.b", json!([3]), "a: { b: [3] } # c\n");
+    set("a: [ # c\n  1, 2 ]\n", "a.0", json!(3), "a: [ # c\n  3, 2 ]\n");
+    remove("a: { b: 1, c: 2 }\n", "a.c", "a: { b: 1 }\n");
+    remove("a: [ { b: 1 }, { c: 2 } ] # x\n", "a.0", "a: [ { c: 2 } ] # x\n");
+    let mut editor = editor("a:\n# one\n- name: x # x\n  args: [ a, \"b\" ]\n# two\n- name: y\n");
+    editor.move_item(&path("a.0"), &path("b"), 0).unwrap();
+    assert_eq!(editor.finish(), "b:\n# one\n- name: x # x\n  args: [ a, \"b\" ]\na:\n# two\n- name: y\n");
+}
+
 #[test]
 fn entries_move_between_styles_and_places() {
     let moved = |before: &str, from: &str, to: &str, index: usize| {

@@ -76,16 +76,10 @@ pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
     let Some(text) = draft.annotation(ANNOTATION) else {
         return graph;
     };
-    for line in text.split(['\n', ';']) {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        if line.is_empty() {
-            continue;
-        }
+    for (path, line) in lines(text) {
         if let Err((problem, hint)) = read_line(draft, &mut graph, line) {
             let message = format!("cannot read {line:?}: {problem}");
-            draft
-                .findings
-                .push(Finding::error("depends-on", FieldPath::annotation(ANNOTATION), message).hint(hint));
+            draft.findings.push(Finding::error("depends-on", path, message).hint(hint));
         }
     }
     if !graph.is_empty() {
@@ -103,6 +97,24 @@ pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
         .map(|(c, _)| *c)
         .collect();
     graph
+}
+
+/// The entries of the annotation, each with its place: in a text of several lines, the line.
+fn lines(text: &str) -> impl Iterator<Item = (FieldPath, &str)> {
+    let several = text.trim_end().contains('\n');
+    text.split('\n').enumerate().flat_map(move |(n, line)| {
+        let place = FieldPath::annotation(ANNOTATION);
+        let place = if several { place.index(n) } else { place };
+        let entries = line.split('#').next().unwrap_or_default().split(';').map(str::trim);
+        entries.filter(|entry| !entry.is_empty()).map(move |entry| (place.clone(), entry))
+    })
+}
+
+/// Where the entry of a container stands.
+pub(crate) fn place_of(text: &str, container: &str) -> FieldPath {
+    let of = |entry: &str| entry.split(':').next().map(str::trim) == Some(container);
+    let found = lines(text).find(|(_, entry)| of(entry));
+    found.map_or_else(|| FieldPath::annotation(ANNOTATION), |(place, _)| place)
 }
 
 type Problem = (String, String);

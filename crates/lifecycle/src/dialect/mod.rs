@@ -11,6 +11,7 @@ mod options;
 mod priority;
 mod terminator;
 
+pub(crate) use depends_on::place_of as depends_on_place;
 pub(crate) use options::duration_ms;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
@@ -202,7 +203,7 @@ impl<'a> Draft<'a> {
         let name = |i: usize| self.plan.containers[i].name.as_str();
         let mut round: Vec<&str> = cycle.iter().map(|&i| name(i)).collect();
         round.push(name(cycle[0]));
-        let mut places = cycle.iter().zip(cycle.iter().cycle().skip(1)).map(|(&from, &on)| {
+        let places = cycle.iter().zip(cycle.iter().cycle().skip(1)).map(|(&from, &on)| {
             let gate = self.plan.containers[from].gates.iter().find(|g| g.on == on);
             let dialect = gate.and_then(|g| g.dialect);
             let text = match dialect {
@@ -211,10 +212,11 @@ impl<'a> Draft<'a> {
             };
             (self.origin(from, dialect), text)
         });
-        let (path, _) = places.next().unwrap_or_default();
+        let places: Vec<(FieldPath, String)> = places.collect();
+        let path = places.first().map(|(path, _)| path.clone()).unwrap_or_default();
         let mut finding = Finding::error(code, path, format!("{what}: {}", round.join(" -> ")))
-            .hint("take one of these orders out; no container of the circle could ever start");
-        finding.related = places.collect();
+            .hint("remove one of these dependencies: no container of the circle could ever start");
+        finding.related = places;
         finding
     }
 
@@ -222,7 +224,10 @@ impl<'a> Draft<'a> {
     fn origin(&self, container: usize, dialect: Option<Dialect>) -> FieldPath {
         let place = self.plan.containers[container].place;
         match dialect {
-            Some(Dialect::DependsOn) => FieldPath::annotation(depends_on::ANNOTATION),
+            Some(Dialect::DependsOn) => {
+                let text = self.annotation(depends_on::ANNOTATION).unwrap_or_default();
+                depends_on::place_of(text, &self.plan.containers[container].name)
+            }
             Some(Dialect::Priority) if self.annotation(priority::ANNOTATION) == Some("Ordered") => {
                 FieldPath::annotation(priority::ANNOTATION)
             }

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{Container, Probe};
 
 use super::{sorted, words};
+use crate::dialect::depends_on_place;
 use crate::engine::STOP_MIN_MS;
 use crate::plan::{ContainerPlan, Dialect, Gate, Need, Plan, ProbeKind, RestartPolicy, Role, topological};
 use crate::source::{ContainerRef, FieldPath, Finding, List, PodInput};
@@ -13,7 +14,8 @@ const DEPENDS_ON: &str = "outrigger.dev/depends-on";
 pub fn validate_plan(input: &PodInput, plan: &Plan) -> Vec<Finding> {
     let view = View { input, plan };
     let mut out = Vec::new();
-    for container in &plan.containers {
+    for (index, container) in plan.containers.iter().enumerate() {
+        view.readiness_holds_nobody(&mut out, index);
         for gate in &container.gates {
             if let Some(target) = plan.containers.get(gate.on) {
                 view.gate(&mut out, container, gate, target);
@@ -46,8 +48,36 @@ impl View<'_> {
     /// Where a gate was written.
     fn origin(&self, of: &ContainerPlan, dialect: Option<Dialect>) -> FieldPath {
         match dialect {
-            Some(Dialect::DependsOn) => FieldPath::annotation(DEPENDS_ON),
+            Some(Dialect::DependsOn) => self.graph_line(of),
             _ => of.place.path(),
+        }
+    }
+
+    /// What the annotation says about a container.
+    fn graph_line(&self, of: &ContainerPlan) -> FieldPath {
+        let annotations = self.input.pod.metadata.annotations.as_ref();
+        let text = annotations.and_then(|a| a.get(DEPENDS_ON)).map(String::as_str).unwrap_or_default();
+        depends_on_place(text, &of.name)
+    }
+
+    /// The commonest mistake: a native sidecar whose only probe is for readiness, which nobody waits for.
+    fn readiness_holds_nobody(&self, out: &mut Vec<Finding>, index: usize) {
+        let sidecar = &self.plan.containers[index];
+        let gates = || self.plan.containers.iter().flat_map(|c| &c.gates).filter(|g| g.on == index);
+        let waited_for = gates().any(|g| g.need == Need::Started) && gates().all(|g| g.need != Need::Ready);
+        let is_native = sidecar.role == Role::Sidecar && sidecar.dialect == Some(Dialect::Native);
+        let only_readiness = sidecar.probe(ProbeKind::Readiness).is_some()
+            && sidecar.probe(ProbeKind::Startup).is_none()
+            && sidecar.post_start.is_none();
+        if is_native && waited_for && only_readiness {
+            let message = format!(
+                "containers after sidecar {} do not wait for its readinessProbe: they start as soon as it runs",
+                words::quote(&sidecar.name)
+            );
+            out.push(
+                Finding::warning("sidecar-probe", sidecar.place.path().field("readinessProbe"), message)
+                    .hint("add a startupProbe with the same check: the next containers start once it passes"),
+            );
         }
     }
 
@@ -202,7 +232,7 @@ impl View<'_> {
                 words::quote(&primary.name)
             );
             out.push(
-                Finding::warning("restart", FieldPath::annotation(DEPENDS_ON), message)
+                Finding::warning("restart", self.graph_line(primary), message)
                     .related(self.policy_path(primary), "restartPolicy Always")
                     .hint("use restartPolicy Never or OnFailure"),
             );

@@ -6,6 +6,7 @@ mod dialects;
 mod edges;
 mod job;
 mod kep;
+mod marks;
 mod native;
 mod stage;
 mod tables_probe;

@@ -135,7 +135,13 @@ fn probes_that_never_pass_hold_up_others() {
     );
     check_plan(none.clone(), probed("startupProbe", json!(["true"])), &[]);
     // Native sidecars gate by startup only; nobody waits for readiness.
-    check_plan(none, probed("readinessProbe", json!(["false"])), &[]);
+    let alone =
+        [("sidecar-probe", "spec.initContainers[0].readinessProbe", "do not wait for its readinessProbe")];
+    check_plan(none.clone(), probed("readinessProbe", json!(["false"])), &alone);
+    check_plan(depends("a: s ready"), probed("readinessProbe", json!(["x"])), &[]);
+    let mut both = probed("readinessProbe", json!(["x"]));
+    both["initContainers"][0]["startupProbe"] = json!({"exec": {"command": ["x"]}});
+    check_plan(none, both, &[]);
     let at = "spec.initContainers[0].readinessProbe";
     check_plan(depends("a: s ready"), probed("readinessProbe", json!(["false"])), &[("deadlock", at, "`a`")]);
 }
