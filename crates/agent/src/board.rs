@@ -1,6 +1,6 @@
 //! The files a run keeps for others: the events as they happen, and the status of all pods as of now.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use outrigger_lifecycle::{ContainerRef, FieldPath};
+use outrigger_manifest::to_value;
 use outrigger_runtime::lines;
 use serde::Serialize;
+use serde_json::Value;
+
+/// `lifecycle.type` of a pod's containers, which Kubernetes' types have no field for.
+type LifecycleTypes = BTreeMap<ContainerRef, String>;
 
 /// Pods that are over and still shown; of more, the oldest are left out.
 const OVER_MAX: usize = 500;
@@ -105,20 +111,22 @@ impl Board {
     }
 
     /// Puts a pod up as it is now.
-    pub(crate) fn put(&self, index: usize, pod: &Pod) {
-        self.place(pod, |objects| slot(&mut objects.pods, index));
+    pub(crate) fn put(&self, index: usize, pod: &Pod, types: &LifecycleTypes) {
+        let whole = to_value(pod, &FieldPath::root(), types);
+        self.place(whole, |objects| slot(&mut objects.pods, index));
     }
 
     /// Puts a workload up as it is now.
-    pub(crate) fn put_object(&self, index: usize, workload: &impl Serialize) {
-        self.place(workload, |objects| slot(&mut objects.workloads, index));
+    pub(crate) fn put_object(&self, index: usize, workload: &impl Serialize, types: &LifecycleTypes) {
+        let whole = to_value(workload, &FieldPath::spec("template"), types);
+        self.place(whole, |objects| slot(&mut objects.workloads, index));
     }
 
-    fn place(&self, object: &impl Serialize, slot: impl Fn(&mut Objects) -> &mut String) {
+    fn place(&self, object: serde_json::Result<Value>, slot: impl Fn(&mut Objects) -> &mut String) {
         let Some(board) = &self.0 else { return };
         let mut objects = lock(board);
-        *slot(&mut objects) = match serde_json::to_string(object) {
-            Ok(text) => text,
+        *slot(&mut objects) = match object {
+            Ok(object) => object.to_string(),
             Err(e) => return tracing::warn!("cannot write a status: {e}"),
         };
         if objects.alone {
@@ -205,10 +213,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn pod(name: &str) -> Pod {
         serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
+    }
+
+    fn none() -> LifecycleTypes {
+        LifecycleTypes::new()
     }
 
     #[tokio::test]
@@ -216,11 +228,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status.json");
         let read = || -> Value { serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap() };
-        Board::new(Some(&path), true).put(0, &pod("a"));
+        Board::new(Some(&path), true).put(0, &pod("a"), &none());
         assert_eq!((&read()["kind"], &read()["metadata"]["name"]), (&json!("Pod"), &json!("a")));
         let board = Board::new(Some(&path), false);
-        board.put(1, &pod("b"));
-        board.put(0, &pod("a"));
+        board.put(1, &pod("b"), &none());
+        board.put(0, &pod("a"), &none());
         board.finish();
         assert_eq!(read()["kind"], "List");
         let names: Vec<Value> =

@@ -26,6 +26,15 @@ pub(crate) struct News {
     pub(crate) deleted: bool,
 }
 
+/// Something failed that will be tried again.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// What, for people.
+    pub(crate) text: String,
+    /// The exit code, if a container has exited.
+    pub(crate) code: Option<i64>,
+}
+
 /// The workers of a run.
 pub(crate) struct Crew<R> {
     runtime: Arc<R>,
@@ -39,6 +48,7 @@ pub(crate) struct Crew<R> {
     /// Pods so far: their numbers.
     hired: usize,
     news: (mpsc::UnboundedSender<News>, mpsc::UnboundedReceiver<News>),
+    failures: (mpsc::UnboundedSender<Failure>, mpsc::UnboundedReceiver<Failure>),
     /// A worker failed, which is Outrigger's own fault.
     pub(crate) broken: bool,
 }
@@ -55,6 +65,8 @@ pub(crate) enum Happened {
     News(News),
     /// A pod is over, and nothing is left of it.
     Ended(usize, PodResult),
+    /// Something failed that will be tried again; told only to who stops at the first failure.
+    Failed(Failure),
 }
 
 impl<R: Runtime> Crew<R> {
@@ -76,13 +88,14 @@ impl<R: Runtime> Crew<R> {
             members: BTreeMap::new(),
             hired: 0,
             news: mpsc::unbounded_channel(),
+            failures: mpsc::unbounded_channel(),
             broken: false,
         }
     }
 
     fn context(&self, pod: &PlannedPod) -> Result<PodContext, String> {
         let (companions, host, options) = (self.companions.clone(), self.host.clone(), self.options.clone());
-        PodContext::new(pod.manifest.input.pod.clone(), &pod.plan, companions, host, options, self.hired)
+        PodContext::new(pod.manifest.input.clone(), &pod.plan, companions, host, options, self.hired)
     }
 
     /// Whether a pod can be run at all.
@@ -106,6 +119,7 @@ impl<R: Runtime> Crew<R> {
         let (stop, orders) = watch::channel(StopOrder::default());
         let mut sinks = self.sinks.clone();
         sinks.news = told.then(|| self.news.0.clone());
+        sinks.failures = self.options.fail_fast.then(|| self.failures.0.clone());
         sinks.lessons = sinks.lessons.of(&pod.manifest.origin);
         let worker =
             Worker::new(self.runtime.clone(), context.clone(), pod.plan, number, self.clock, orders, sinks);
@@ -124,6 +138,11 @@ impl<R: Runtime> Crew<R> {
         }
     }
 
+    /// The grace of a stop that was asked for; `None` is each pod's own.
+    pub(crate) fn grace_ms(&self) -> Option<u64> {
+        self.options.grace_ms
+    }
+
     /// Tells every pod to go.
     pub(crate) fn stop_all(&self, grace_ms: Option<u64>) {
         self.members.values().for_each(|member| self.stop(member.number, grace_ms));
@@ -136,6 +155,7 @@ impl<R: Runtime> Crew<R> {
                 // What a worker had to say comes before its end.
                 biased;
                 Some(news) = self.news.1.recv() => return Happened::News(news),
+                Some(failure) = self.failures.1.recv() => return Happened::Failed(failure),
                 Some(ended) = self.workers.join_next_with_id() => match ended {
                     Ok((id, result)) => {
                         if let Some(member) = self.members.remove(&id) {

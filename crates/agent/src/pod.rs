@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
-use outrigger_lifecycle::{List, Plan, Qos, oom_score_adj, qos};
+use outrigger_lifecycle::{ContainerRef, List, Plan, PodInput, Qos, oom_score_adj, qos};
 use outrigger_manifest::Companions;
 use outrigger_runtime::{
     ContainerId, ContainerSpec, Image, Mount, NetworkMode, PublishedPort, PullPolicy, PullRequest, Sandbox,
@@ -32,6 +32,8 @@ const LOGGED_ATTEMPTS: u32 = 3;
 /// A pod and everything that does not change while it runs.
 pub(crate) struct PodContext {
     pub(crate) pod: Pod,
+    /// What the Pod's own type has no field for.
+    pub(crate) lifecycle_types: BTreeMap<ContainerRef, String>,
     /// In the order of the plan.
     pub(crate) containers: Vec<Container>,
     pub(crate) companions: Arc<Companions>,
@@ -64,13 +66,14 @@ pub(crate) struct Traces {
 impl PodContext {
     /// Puts together what a pod of the run needs. `index` is its number in the run.
     pub(crate) fn new(
-        pod: Pod,
+        input: PodInput,
         plan: &Plan,
         companions: Arc<Companions>,
         host: Arc<Host>,
         options: Arc<RunOptions>,
         index: usize,
     ) -> Result<Self, String> {
+        let PodInput { pod, lifecycle_types } = input;
         let default = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&default);
         let containers: Option<Vec<Container>> =
@@ -102,6 +105,7 @@ impl PodContext {
             network,
             ports,
             oom_score_adj,
+            lifecycle_types,
             pod,
         })
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use outrigger_lifecycle::{Phase, Plan, Time};
+use outrigger_lifecycle::{Phase, Plan, Span, Time};
 use outrigger_manifest::{Companions, PodManifest, SourceFile, Workload};
 use outrigger_runtime::{LogLimits, NetworkMode, PublishedPort, PullPolicy, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::board::{Board, EventsFile};
 use crate::clock::Clock;
 use crate::control::{Listening, Order, Roster, RunFacts, listen};
-use crate::crew::{Crew, Happened};
+use crate::crew::{Crew, Failure, Happened};
 use crate::lesson::Lessons;
 use crate::logs::Logs;
 use crate::output::Output;
@@ -42,6 +42,10 @@ pub struct RunOptions {
     pub pids_limit: Option<u64>,
     /// How large the log of a container may become.
     pub log_limits: LogLimits,
+    /// How long the run may take: then its pods are stopped in order.
+    pub timeout_ms: Option<u64>,
+    /// Whether the first failure that would be retried, or the first pod that fails, stops everything.
+    pub fail_fast: bool,
     /// What the manifests are called, for whoever asks what runs here.
     pub files: Vec<String>,
 }
@@ -125,12 +129,14 @@ pub async fn run<R: Runtime>(
         events: Arc::new(events),
         board: Board::new(options.status.as_deref(), alone),
         news: None,
+        failures: None,
         lessons: Lessons::new(sources),
     };
     output.begin()?;
     let mut signals = Signals::listen(options.grace_ms)?;
     let facts = RunFacts { id: options.run_id.clone(), files: options.files.clone() };
     let clock = Clock::start();
+    let mut end = EarlyEnd::new(&options, clock.now().time);
     let mut crew = Crew::new(runtime.clone(), companions, options, clock, sinks);
     for pod in &pods {
         let refused = |detail| RunError::Pod { pod: pod.manifest.name().to_owned(), detail };
@@ -149,6 +155,7 @@ pub async fn run<R: Runtime>(
             }
             wake = wake.into_iter().chain(controller.wake()).min();
         }
+        wake = wake.into_iter().chain(end.wake()).min();
         let results: Vec<PodResult> = controllers.iter().filter_map(|c| c.result()).collect();
         if results.len() == controllers.len() {
             break results;
@@ -159,18 +166,22 @@ pub async fn run<R: Runtime>(
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let reason = tokio::select! {
             happened = crew.next() => match happened {
                 Happened::News(news) => {
                     let now = clock.now().time;
                     controllers.iter_mut().for_each(|c| c.news(&news, now));
+                    None
                 }
                 Happened::Ended(pod, result) => {
                     let now = clock.now().time;
                     controllers.iter_mut().for_each(|c| c.ended(pod, result, now));
+                    end.pod_ended(&result)
                 }
+                Happened::Failed(failure) => end.failure(&failure),
             },
             (name, order) = signals.next() => {
+                end.is_over = true;
                 output.note(&match order.times {
                     1 => format!("{name}: stopping in order; the next stops at once"),
                     2 => format!("{name}: stopping at once; the next kills"),
@@ -181,9 +192,17 @@ pub async fn run<R: Runtime>(
                     // Whoever asks twice cares for no order.
                     _ => crew.stop_all(order.grace_ms),
                 }
+                None
             }
-            order = desk.next() => crew.stop(order.pod, order.grace_ms),
-            () = wake => {}
+            order = desk.next() => {
+                crew.stop(order.pod, order.grace_ms);
+                None
+            }
+            () = wake => end.time_is_up(clock.now().time),
+        };
+        if let Some(reason) = reason {
+            output.note(&reason);
+            controllers.iter_mut().for_each(|c| c.stop(crew.grace_ms()));
         }
     };
     desk.close().await;
@@ -192,9 +211,69 @@ pub async fn run<R: Runtime>(
     let exit_code = match signals.first {
         _ if crew.broken => OWN_FAILURE,
         Some(code) => code,
-        None => exit_code(&results),
+        None => end.exit_code.unwrap_or_else(|| exit_code(&results)),
     };
     Ok(RunResult { exit_code })
+}
+
+/// What `--timeout` exits with, as timeout(1) does.
+const TIMED_OUT: u8 = 124;
+
+/// What may end a run before its pods are done.
+struct EarlyEnd {
+    deadline: Option<Time>,
+    /// The deadline as it was asked for.
+    timeout_ms: u64,
+    fail_fast: bool,
+    /// Everything is being stopped already.
+    is_over: bool,
+    /// What the run exits with because of it.
+    exit_code: Option<u8>,
+}
+
+impl EarlyEnd {
+    fn new(options: &RunOptions, now: Time) -> Self {
+        EarlyEnd {
+            deadline: options.timeout_ms.map(|ms| now + ms),
+            timeout_ms: options.timeout_ms.unwrap_or_default(),
+            fail_fast: options.fail_fast,
+            is_over: false,
+            exit_code: None,
+        }
+    }
+
+    fn wake(&self) -> Option<Time> {
+        self.deadline.filter(|_| !self.is_over)
+    }
+
+    /// Ends the run; what to say about it.
+    fn end(&mut self, code: u8, reason: String) -> Option<String> {
+        self.is_over = true;
+        self.exit_code = Some(code);
+        Some(reason)
+    }
+
+    fn time_is_up(&mut self, now: Time) -> Option<String> {
+        self.wake().filter(|deadline| *deadline <= now)?;
+        let time = Span(self.timeout_ms);
+        self.end(TIMED_OUT, format!("--timeout: {time} are over, stopping in order"))
+    }
+
+    fn failure(&mut self, failure: &Failure) -> Option<String> {
+        if !self.fail_fast || self.is_over {
+            return None;
+        }
+        let code = failure.code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code > 0);
+        self.end(code.unwrap_or(1), format!("--fail-fast: {}, stopping in order", failure.text))
+    }
+
+    fn pod_ended(&mut self, result: &PodResult) -> Option<String> {
+        if !self.fail_fast || self.is_over || result.phase != Phase::Failed {
+            return None;
+        }
+        let code = exit_code(std::slice::from_ref(result));
+        self.end(code, "--fail-fast: a pod failed, stopping in order".to_owned())
+    }
 }
 
 /// 0 if everything succeeded, else the code of the main that failed first; 1 if none has one.

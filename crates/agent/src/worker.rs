@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
+use outrigger_lifecycle::rules::restarts_after;
 use outrigger_lifecycle::trace::{Entry, Kind, Recorder};
 use outrigger_lifecycle::{
-    Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, Observation, Phase, Plan, ProbeKind,
-    Role, StatusFacts, StopCause, Time, phase, pod_status,
+    Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, KillReason, Observation, Phase, Plan,
+    ProbeKind, Role, StatusFacts, StopCause, Time, phase, pod_status,
 };
 use outrigger_runtime::{ContainerId, Image, Runtime};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -21,7 +22,7 @@ use tokio::task::JoinSet;
 use crate::board::{Board, EventsFile};
 use crate::clock::{Clock, Stamp, rfc3339_nanos};
 use crate::control::Roster;
-use crate::crew::News;
+use crate::crew::{Failure, News};
 use crate::lesson::Lessons;
 use crate::logs::Logs;
 use crate::output::Output;
@@ -58,6 +59,8 @@ pub(crate) struct Sinks {
     pub(crate) roster: Roster,
     /// Whoever made the pod wants to know how it is.
     pub(crate) news: Option<mpsc::UnboundedSender<News>>,
+    /// Where failures that will be tried again are told, if one of them ends the run.
+    pub(crate) failures: Option<mpsc::UnboundedSender<Failure>>,
     pub(crate) lessons: Lessons,
 }
 
@@ -463,6 +466,12 @@ impl<R: Runtime> Worker<R> {
     fn write_entries(&mut self, stamp: Stamp) {
         let mut lines = String::new();
         for entry in self.entries.drain(..) {
+            if let Some(failures) = &self.sinks.failures
+                && let Some(failure) = failure(&entry, self.engine.plan(), self.engine.observation())
+            {
+                // The run is over when nobody listens.
+                let _ = failures.send(failure);
+            }
             let exact = match entry.time == stamp.time {
                 true => stamp.exact,
                 false => Duration::from_millis(entry.time.0),
@@ -522,7 +531,7 @@ impl<R: Runtime> Worker<R> {
         }
         pod.status = Some(status.clone());
         self.status = Some(status);
-        self.sinks.board.put(self.index, &pod);
+        self.sinks.board.put(self.index, &pod, &self.pod.lifecycle_types);
     }
 
     /// Removes everything the pod had. Nothing of it runs any more.
@@ -548,6 +557,47 @@ pub(crate) async fn remove_pod<R: Runtime>(runtime: &R, pod: &PodContext) {
     if let Ok(Err(e)) = removed {
         tracing::warn!(pod = pod.name(), "cannot remove {}: {e}", pod.dir.display());
     }
+}
+
+/// What an entry says about a failure that will be tried again.
+fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
+    if obs.stop.is_some() {
+        return None;
+    }
+    let index = entry.container;
+    let who =
+        index.map_or_else(|| format!("pod `{}`", plan.pod), |i| format!("`{}`", plan.containers[i].name));
+    let message = entry.text("message").unwrap_or_default();
+    let code = entry.number("code");
+    let text = match entry.event {
+        "sandbox-failed" => format!("{who} cannot be set up: {message}"),
+        "pull-failed" => format!("the image of {who} cannot be pulled: {message}"),
+        "start-failed" => format!("{who} cannot be started: {message}"),
+        "exited" => {
+            let (plan, c) = (&plan.containers[index?], &obs.containers[index?]);
+            // It may have been started again already.
+            let exit = c.exit.as_ref().or(c.last_exit.as_ref())?;
+            let on_purpose = matches!(
+                exit.killed_for,
+                Some(
+                    KillReason::ImageChanged
+                        | KillReason::Dependency
+                        | KillReason::Fence
+                        | KillReason::Rerun
+                        | KillReason::PodStop
+                )
+            );
+            if on_purpose || !exit.failed() || !restarts_after(plan, exit) {
+                return None;
+            }
+            match code {
+                Some(code) => format!("{who} failed with exit code {code}"),
+                None => format!("{who} failed"),
+            }
+        }
+        _ => return None,
+    };
+    Some(Failure { text, code })
 }
 
 /// The result of a pod that is over.

@@ -4,6 +4,7 @@
 //! unknown fields are known without a schema of our own, and every complaint has the place it is about. It reports and
 //! goes on where it can: one run names all that is wrong.
 
+mod rejected;
 mod visit;
 
 use std::cell::RefCell;
@@ -34,7 +35,8 @@ pub(crate) struct Decoded<T> {
 
 /// Decodes an object.
 pub(crate) fn decode<T: de::DeserializeOwned>(root: &Node, validate: Validate) -> Decoded<T> {
-    let context = Context { validate, diagnostics: RefCell::default(), lifecycle_types: RefCell::default() };
+    let context =
+        Context { validate, root, diagnostics: RefCell::default(), lifecycle_types: RefCell::default() };
     let path = Path { parent: None, segment: PathSegment::Root };
     let de = De { node: root, at: root.head(), path: &path, want: Want::Any, context: &context };
     let object = match T::deserialize(de) {
@@ -49,13 +51,15 @@ pub(crate) fn decode<T: de::DeserializeOwned>(root: &Node, validate: Validate) -
     Decoded { object, lifecycle_types: context.lifecycle_types.into_inner(), diagnostics }
 }
 
-struct Context {
+struct Context<'c> {
     validate: Validate,
+    /// The whole object: a hint may be about more than the place it is given at.
+    root: &'c Node,
     diagnostics: RefCell<Vec<Diagnostic>>,
     lifecycle_types: RefCell<Vec<(FieldPath, String)>>,
 }
 
-impl Context {
+impl Context<'_> {
     fn report(&self, diagnostic: Diagnostic) {
         self.diagnostics.borrow_mut().push(diagnostic);
     }
@@ -110,7 +114,7 @@ struct De<'c> {
     at: Span,
     path: &'c Path<'c>,
     want: Want,
-    context: &'c Context,
+    context: &'c Context<'c>,
 }
 
 /// Why decoding of an object had to stop.
@@ -320,13 +324,19 @@ impl<'c> De<'c> {
     /// The fields of a struct that its type knows; the others are reported.
     fn known_fields(&self, name: &str, fields: &'static [&'static str]) -> Vec<&'c Entry> {
         let mut known = Vec::new();
+        if let ("Lifecycle", Value::Scalar(scalar)) = (name, &self.node.value)
+            && let Some(hint) = rejected::lifecycle_word(&scalar.text)
+        {
+            self.wrong("a map of fields", Some(hint));
+            return known;
+        }
         for entry in self.entries("a map of fields") {
             if fields.contains(&&*entry.key) {
                 known.push(entry);
             } else if name == "Lifecycle" && &*entry.key == "type" {
                 self.lifecycle_type(entry);
             } else {
-                self.unknown_field(entry, fields);
+                self.unknown_field(name, entry, fields);
             }
         }
         known
@@ -349,7 +359,7 @@ impl<'c> De<'c> {
         self.context.lifecycle_types.borrow_mut().push((path.to_field_path(), text));
     }
 
-    fn unknown_field(&self, entry: &Entry, fields: &'static [&'static str]) {
+    fn unknown_field(&self, name: &str, entry: &Entry, fields: &'static [&'static str]) {
         let severity = match self.context.validate {
             Validate::Strict => Severity::Error,
             Validate::Warn => Severity::Warning,
@@ -360,8 +370,8 @@ impl<'c> De<'c> {
         diagnostic.severity = severity;
         // Looking for what was meant costs time; nobody reads this many hints.
         if self.context.diagnostics.borrow().len() < HINTS_MAX {
-            diagnostic.hint = nearest(&entry.key, fields)
-                .map(|name| format!("did you mean `{name}`?"))
+            diagnostic.hint = rejected::hint(name, entry, &self.path.to_field_path(), self.context.root)
+                .or_else(|| nearest(&entry.key, fields).map(|name| format!("did you mean `{name}`?")))
                 .or_else(|| self.field_of_ancestor(&entry.key));
         }
         self.context.report(diagnostic);
@@ -426,7 +436,7 @@ pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
         .iter()
         .map(|k| (strsim::damerau_levenshtein(&lower, &k.to_ascii_lowercase()), *k))
         .min_by_key(|(distance, k)| (*distance, k.len()))
-        .filter(|(distance, k)| *distance <= 1 + k.len().min(name.len()) / 4)
+        .filter(|(distance, k)| *distance <= 1 + k.len().min(name.len()) / 6)
         .map(|(_, k)| k)
 }
 

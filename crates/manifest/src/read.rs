@@ -40,6 +40,8 @@ pub struct ReadOptions {
     pub namespace: Option<String>,
     /// How many pods a Deployment, ReplicaSet, StatefulSet or DaemonSet has, whatever it says.
     pub replicas: Option<u32>,
+    /// Name every object that is skipped, not only how many there are of each kind.
+    pub list_skipped: bool,
     /// How much a manifest may hold.
     pub limits: Limits,
 }
@@ -55,6 +57,8 @@ pub struct Manifest {
     pub companions: Companions,
     /// What is odd, but no reason to refuse the manifest.
     pub warnings: Vec<Diagnostic>,
+    /// Where each object is named, by kind, namespace and name.
+    pub places: BTreeMap<(&'static str, String, String), Span>,
 }
 
 /// Objects that pods refer to, by namespace and name.
@@ -92,7 +96,13 @@ const KINDS: [(&str, &str); 10] = [
 /// assert_eq!(manifest.pods[0].name(), "p");
 /// ```
 pub fn read(sources: &[SourceFile], options: &ReadOptions) -> Result<Manifest, Diagnostics> {
-    let mut reader = Reader { options, manifest: Manifest::default(), seen: BTreeMap::new(), skipped: 0 };
+    let mut reader = Reader {
+        options,
+        manifest: Manifest::default(),
+        seen: BTreeMap::new(),
+        skipped: BTreeMap::new(),
+        is_partial: false,
+    };
     let mut diagnostics = Vec::new();
     for (file, source) in sources.iter().enumerate() {
         match parse_source(file, source, options) {
@@ -163,7 +173,10 @@ struct Reader<'o> {
     manifest: Manifest,
     /// Objects met so far, by kind, namespace and name.
     seen: BTreeMap<(&'static str, String, String), Span>,
-    skipped: usize,
+    /// How many objects of each kind are not run and were not named.
+    skipped: BTreeMap<String, usize>,
+    /// Something was left out.
+    is_partial: bool,
 }
 
 impl Reader<'_> {
@@ -189,6 +202,13 @@ impl Reader<'_> {
         let (api_version, kind) = match (word("apiVersion"), word("kind"), implied) {
             (Some(api_version), Some(kind), _) => (api_version, kind),
             (None, None, Some(implied)) => implied,
+            (None, None, None) if is_compose(&node) => {
+                let span = node.entry("services").map_or(node.head(), |entry| entry.key_span);
+                let message = "this is a Compose file, not a Kubernetes manifest";
+                let hint = "convert it first, for example with `kompose convert -f FILE`, and run the files that it writes";
+                out.push(Diagnostic::error(span, message).hint(hint));
+                return;
+            }
             (api_version, _, _) => {
                 let missing = if api_version.is_none() { "apiVersion" } else { "kind" };
                 let hint = "every object says what it is, for example `apiVersion: v1` and `kind: Pod`";
@@ -237,22 +257,42 @@ impl Reader<'_> {
         }
     }
 
-    /// Names what is left out.
+    /// Counts what is left out, and names it if it may be a mistake.
     fn skip(&mut self, node: &Node, api_version: &str, kind: &str, out: &mut Vec<Diagnostic>) {
-        self.skipped += 1;
-        let span = node.entry("kind").map_or(node.head(), |entry| entry.value.head());
-        let name = node.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Node::text);
-        let named = name.map(|name| format!(" `{name}`")).unwrap_or_default();
-        let mut warning = Diagnostic::warning(
-            span,
-            format!("{kind}{named} ({api_version}) is not something to run: skipped"),
-        );
+        self.is_partial = true;
         let known: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
-        warning.hint = match KINDS.iter().find(|(known, _)| *known == kind) {
+        let hint = match KINDS.iter().find(|(known, _)| *known == kind) {
             Some((kind, right)) => Some(format!("`kind: {kind}` is read in `apiVersion: {right}`")),
             None => nearest(kind, &known).map(|kind| format!("did you mean `kind: {kind}`?")),
         };
+        if hint.is_none() && !self.options.list_skipped {
+            *self.skipped.entry(kind.to_owned()).or_default() += 1;
+            return;
+        }
+        let span = node.entry("kind").map_or(node.head(), |entry| entry.value.head());
+        let name = node.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Node::text);
+        let named = name.map(|name| format!(" `{name}`")).unwrap_or_default();
+        let mut warning = Diagnostic::warning(span, format!("{kind}{named} ({api_version}) is skipped"));
+        warning.hint = hint;
         out.push(warning);
+    }
+
+    /// `skipped: 2 Services, 1 Ingress`: what was not named one by one.
+    fn skipped(&self) -> Option<Diagnostic> {
+        if self.skipped.is_empty() {
+            return None;
+        }
+        let several = |kind: &str| match kind {
+            kind if kind.ends_with('s') => format!("{kind}es"),
+            kind if kind.ends_with('y') => format!("{}ies", &kind[..kind.len() - 1]),
+            kind => format!("{kind}s"),
+        };
+        let parts = self.skipped.iter().map(|(kind, count)| match count {
+            1 => format!("1 {kind}"),
+            count => format!("{count} {}", several(kind)),
+        });
+        let all = parts.collect::<Vec<_>>().join(", ");
+        Some(Diagnostic::warning(None, format!("skipped: {all} (only pods are run; -v lists them)")))
     }
 
     fn known(&mut self, kind: &'static str, node: Node, place: &Place, out: &mut Vec<Diagnostic>) {
@@ -460,9 +500,10 @@ impl Reader<'_> {
     }
 
     fn finish(mut self, mut diagnostics: Vec<Diagnostic>) -> Result<Manifest, Diagnostics> {
+        diagnostics.extend(self.skipped());
         let failed = diagnostics.iter().any(|d| d.severity == Severity::Error);
         if !failed && self.manifest.pods.is_empty() {
-            let message = if self.skipped > 0 || !self.manifest.workloads.is_empty() {
+            let message = if self.is_partial || !self.manifest.workloads.is_empty() {
                 "nothing is left to run"
             } else {
                 "nothing to run"
@@ -487,8 +528,15 @@ impl Reader<'_> {
             return Err(Diagnostics(diagnostics));
         }
         self.manifest.warnings = diagnostics;
+        self.manifest.places = self.seen;
         Ok(self.manifest)
     }
+}
+
+/// Whether a document is what Docker Compose reads: a map of services, each with an image or a build.
+fn is_compose(node: &Node) -> bool {
+    let services = node.get("services").and_then(Node::entries).unwrap_or_default();
+    services.iter().any(|service| service.value.get("image").or(service.value.get("build")).is_some())
 }
 
 fn no_name(node: &Node, kind: &str) -> Diagnostic {

@@ -322,19 +322,19 @@ fn what_cannot_run_is_named_and_skipped() {
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n---\n";
     expect(
         &format!("{service}{}", pod("  containers: [{name: c}]\n")),
-        &["2:7 warning Service `s` (v1) is not something to run: skipped"],
+        &["- warning skipped: 1 Service (only pods are run; -v lists them)"],
     );
     expect(
         service,
         &[
-            "2:7 warning Service `s` (v1) is not something to run: skipped",
+            "- warning skipped: 1 Service (only pods are run; -v lists them)",
             "- error nothing is left to run [a Pod, Job, CronJob, Deployment, ReplicaSet, StatefulSet or DaemonSet is needed]",
         ],
     );
     let old = "apiVersion: extensions/v1beta1\nkind: Deployment\nmetadata: {name: s}\n";
     assert_eq!(
         lines(old, &ReadOptions::default())[0],
-        "2:7 warning Deployment `s` (extensions/v1beta1) is not something to run: skipped [`kind: Deployment` is read in `apiVersion: apps/v1`]"
+        "2:7 warning Deployment `s` (extensions/v1beta1) is skipped [`kind: Deployment` is read in `apiVersion: apps/v1`]"
     );
     let typo = "apiVersion: v1\nkind: Pdo\nmetadata: {name: s}\n";
     assert!(lines(typo, &ReadOptions::default())[0].ends_with("[did you mean `kind: Pod`?]"));

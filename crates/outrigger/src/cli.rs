@@ -1,5 +1,6 @@
 //! The command line.
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 use crate::terminal::Color;
@@ -29,6 +30,34 @@ Examples:
   outrigger analyze events.jsonl             what a run really waited for
 
 Exit codes: 0 fine, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
+
+/// Takes out of an error the commands and options it suggests that are not close to what was typed.
+pub(crate) fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
+    let typed = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg, ContextKind::InvalidValue];
+    let Some(ContextValue::String(typed)) = typed.iter().find_map(|kind| error.get(*kind)).cloned() else {
+        return error;
+    };
+    for kind in [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue] {
+        match error.remove(kind) {
+            Some(ContextValue::String(one)) if is_close(&typed, &one) => {
+                error.insert(kind, ContextValue::String(one));
+            }
+            Some(ContextValue::Strings(mut all)) => {
+                all.retain(|word| is_close(&typed, word));
+                if !all.is_empty() {
+                    error.insert(kind, ContextValue::Strings(all));
+                }
+            }
+            _ => {}
+        }
+    }
+    error
+}
+
+/// Whether a word may be a typo of another: one slip in four letters.
+fn is_close(typed: &str, word: &str) -> bool {
+    strsim::osa_distance(typed, word) <= (typed.chars().count() / 4).max(1)
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -25,7 +25,7 @@ mod validate;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::Parser as _;
 
 use cli::{Cli, Command};
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         let code = outrigger_runtime::embedded::shim_main(args);
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
     }
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| cli::only_close_suggestions(error).exit());
     cli.color.apply();
     let result = match cli.command {
         Command::Run(args) => return run::main(args),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_agent::{Format, Output, PlannedPod, RunOptions, Work};
-use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Severity, parse_quantity, plan};
-use outrigger_manifest::{Diagnostic, Manifest, SourceFile, Span, Workload, render};
+use outrigger_lifecycle::{ContainerRef, List, Severity, parse_quantity, plan};
+use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::doctor;
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, rootless};
@@ -20,7 +20,7 @@ use outrigger_runtime::{LogLimits, NetworkMode, PublishedPort, PullPolicy, Runti
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{self, Failure};
-use crate::{confinement, terminal, timeline};
+use crate::{confinement, simulate, terminal, timeline};
 
 /// As many as podman gives a container: enough for every program, too few for a fork bomb to stop the machine.
 const PIDS_LIMIT: u64 = 2048;
@@ -35,12 +35,13 @@ Examples:
   outrigger run -o json job.yaml             one JSON line per event
   cat pod.yaml | outrigger run -
   outrigger run --publish 8080:80 web.yaml   port 80 of the pod at port 8080 of this machine
+  outrigger run --timeout 5m --fail-fast job.yaml   as a step of a CI job
 
 The first Ctrl-C stops the pods gracefully and in order, the second at once, the third kills. So does a terminal that is
 closed, unless nohup says otherwise.
 
 Exit codes: 0 everything succeeded, the first failing main container's code when a pod failed (of a Job: the last failed
-pod's), 2 wrong usage or a bad manifest, 125 a failure of outrigger itself, 130 after SIGINT (Ctrl-C), 143 after SIGTERM, 129
+pod's), 2 wrong usage or a bad manifest, 124 after --timeout, 125 a failure of outrigger itself, 130 after SIGINT (Ctrl-C), 143 after SIGTERM, 129
 after SIGHUP (the terminal was closed).")]
 pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
@@ -76,6 +77,12 @@ pub(crate) struct Args {
     /// Reach a port of the pod at this machine; may be repeated.
     #[arg(long, value_parser = published, value_name = "[HOST:]PORT:PORT[/udp]")]
     publish: Vec<PublishedPort>,
+    /// Stop the pods in order after this time, for example 5m, and exit with 124.
+    #[arg(long, value_parser = simulate::span, value_name = "TIME")]
+    timeout: Option<simulate::Span>,
+    /// Stop the pods in order at the first failure that would be retried, and at the first pod that fails.
+    #[arg(long)]
+    fail_fast: bool,
     /// How many pods a Deployment, ReplicaSet, StatefulSet or DaemonSet has, instead of what the manifest says.
     #[arg(long, value_name = "N")]
     replicas: Option<u32>,
@@ -252,6 +259,8 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
         publish: args.publish,
         pids_limit: pids_limit(args.pids_limit),
         log_limits: LogLimits { max_bytes: args.log_max_size, max_files: args.log_max_files },
+        timeout_ms: args.timeout.map(|time| time.0),
+        fail_fast: args.fail_fast,
         files: args.files.iter().map(|file| file.display().to_string()).collect(),
     };
     let format = match args.output {
@@ -363,7 +372,10 @@ fn work(args: &Args) -> Result<Work, Failure> {
         return Err(Failure::Input(error));
     }
     let features = args.read.features();
-    warn_or_refuse(&manifest, &features, &sources, args.quiet)?;
+    let mut diagnostics = manifest.warnings.clone();
+    diagnostics.extend(input::check(&manifest, &features).into_iter().flat_map(|c| c.diagnostics));
+    diagnostics.extend(input::check_supplies(&manifest, args.runtime == RuntimeArg::Cri));
+    warn_or_refuse(diagnostics, &sources, args.quiet)?;
     let mut planned = Vec::with_capacity(manifest.pods.len());
     for pod in manifest.pods {
         match plan(&pod.input, &features) {
@@ -379,14 +391,7 @@ fn work(args: &Args) -> Result<Work, Failure> {
     Ok(Work { pods: planned, workloads: manifest.workloads, companions: manifest.companions, sources })
 }
 
-fn warn_or_refuse(
-    manifest: &Manifest,
-    features: &FeatureGates,
-    sources: &[SourceFile],
-    quiet: bool,
-) -> Result<(), Failure> {
-    let mut diagnostics = manifest.warnings.clone();
-    diagnostics.extend(input::check(manifest, features).into_iter().flat_map(|c| c.diagnostics));
+fn warn_or_refuse(diagnostics: Vec<Diagnostic>, sources: &[SourceFile], quiet: bool) -> Result<(), Failure> {
     if diagnostics.iter().any(|d| d.severity == Severity::Error) {
         return Err(Failure::Manifest(diagnostics, sources.to_vec()));
     }

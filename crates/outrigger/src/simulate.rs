@@ -6,8 +6,9 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_lifecycle::{Plan, Severity, Time, explain, phase};
 use outrigger_manifest::{Diagnostic, ReadOptions, parse, render};
-use outrigger_simulate::timeline::{Scale, Timeline};
-use outrigger_simulate::{Ending, Options, Script, Span, StopScript, simulate, trace_json, trace_text};
+pub(crate) use outrigger_simulate::Span;
+use outrigger_simulate::timeline::{Scale, Timeline, html};
+use outrigger_simulate::{Ending, Options, Script, StopScript, simulate, trace_json, trace_text};
 use serde_json::{Value, json};
 
 use crate::input::{self, ReadArgs};
@@ -23,7 +24,7 @@ Examples:
   outrigger simulate job.yaml
   outrigger simulate web.yaml --stop-at 20s --grace-period 5
   outrigger simulate job.yaml --script crash.yaml --seed 7
-  outrigger simulate job.yaml -o svg > life.svg
+  outrigger simulate job.yaml -o html > life.html
 
 A script says what the containers do, and what goes wrong around them; all of it is optional:
   containers:
@@ -74,9 +75,12 @@ enum Output {
     Json,
     /// The timeline as a picture.
     Svg,
+    /// The timelines as a page.
+    Html,
 }
 
-fn span(text: &str) -> Result<Span, String> {
+/// A time on the command line: `20s`, `1m30s`, or a number of seconds.
+pub(crate) fn span(text: &str) -> Result<Span, String> {
     let seconds = || text.parse::<u64>().ok().and_then(|s| Some(Span(s.checked_mul(1_000)?)));
     seconds()
         .or_else(|| Span::parse(text))
@@ -126,6 +130,7 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
     let scale = if args.linear { Scale::Linear } else { Scale::Compressed };
     let mut outcome = Outcome::Fine;
     let mut pods: Vec<Value> = Vec::new();
+    let mut timelines: Vec<Timeline> = Vec::new();
     for plan in plans {
         let played = simulate(plan, script, args.seed, &Options::default())
             .map_err(|e| Failure::Input(anyhow::Error::from(e).context("the script does not fit the pod")))?;
@@ -144,6 +149,7 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
             .collect();
         match args.output {
             Output::Svg => terminal::print_plain(&Timeline::new(plan, &played.trace).svg(scale))?,
+            Output::Html => timelines.push(Timeline::new(plan, &played.trace)),
             Output::Json => pods.push(json!({
                 "name": plan.pod,
                 "seed": args.seed,
@@ -166,6 +172,9 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
                 terminal::print(&out)?;
             }
         }
+    }
+    if args.output == Output::Html {
+        terminal::print_plain(&html(&timelines, scale))?;
     }
     if args.output == Output::Json {
         terminal::print_plain(&format!("{:#}\n", json!({ "version": 1, "pods": pods })))?;

@@ -49,6 +49,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
             all.extend(
                 input::check(&manifest, &args.read.features()).into_iter().flat_map(|c| c.diagnostics),
             );
+            all.extend(input::check_supplies(&manifest, false));
             (all, manifest.pods.len())
         }
     };

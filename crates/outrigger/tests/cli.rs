@@ -131,6 +131,50 @@ fn plans_as_pictures() {
         assert!(svg.contains(word), "{word}");
     }
     assert!(!svg.contains("NaN"));
+    // It scales to its window, and to no more than its own size.
+    let root = svg.lines().next().expect("a line");
+    assert!(root.contains(" viewBox=\"0 0 ") && root.contains(" width=\"100%\""), "{root}");
+    assert!(!root.contains(" height="), "{root}");
+}
+
+#[test]
+fn suggestions_are_close() {
+    for (typed, suggested) in [
+        ("valdate", Some("validate")),
+        ("plam", Some("plan")),
+        ("up", None),
+        ("deploy", None),
+        ("start", None),
+        ("status", None),
+    ] {
+        let run = outrigger(&[typed], "");
+        assert_eq!(run.code, 2);
+        match suggested {
+            Some(word) => assert!(run.stderr.contains(&format!("'{word}'")), "{}", run.stderr),
+            None => assert!(!run.stderr.contains("similar"), "{}", run.stderr),
+        }
+    }
+}
+
+#[test]
+fn what_is_not_run_takes_one_line() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n";
+    let other =
+        |kind: &str, name: &str| format!("---\napiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}}}\n");
+    let text = [pod, &other("Service", "a"), &other("Service", "b"), &other("Ingress", "i")].concat();
+    let run = outrigger(&["validate", "-"], &text);
+    assert_eq!(
+        run.stdout,
+        "warning: skipped: 1 Ingress, 2 Services (only pods are run; -v lists them)\n\n1 pod fine, 1 warning\n"
+    );
+    let run = outrigger(&["validate", "-v", "-"], &text);
+    for name in ["Service `a` (v1) is skipped", "Service `b`", "Ingress `i`"] {
+        assert!(run.stdout.contains(name), "{}", run.stdout);
+    }
+    let run = outrigger(&["run", "-"], "services:\n  web:\n    image: nginx\n");
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("this is a Compose file"), "{}", run.stderr);
+    assert!(run.stderr.contains("kompose convert"), "{}", run.stderr);
 }
 
 #[test]
@@ -151,7 +195,7 @@ fn standard_input_is_a_file_too() {
 
 #[test]
 fn what_is_wrong_is_shown() {
-    for name in ["cycle", "typo", "syntax", "conflict", "warning"] {
+    for name in ["cycle", "graph", "typo", "syntax", "conflict", "warning"] {
         snapshot(&format!("validate-{name}.txt"), &outrigger(&["validate", &bad(name)], "").all());
     }
     let json = outrigger(&["validate", "-o", "json", &bad("cycle")], "");
@@ -163,7 +207,7 @@ fn exit_codes() {
     let (good, cycle, warning, syntax) = (example("native-job"), bad("cycle"), bad("warning"), bad("syntax"));
     let stuck = "crates/outrigger/tests/cli/stuck.yaml";
     let kep = example("kep-pod");
-    let rows: [(&[&str], i32); 29] = [
+    let rows: [(&[&str], i32); 31] = [
         (&["validate", &good], 0),
         (&["validate", &warning], 0),
         (&["validate", "--strict", &warning], 1),
@@ -178,6 +222,8 @@ fn exit_codes() {
         (&["plan", &good, "-o", "pdf"], 2),
         (&["plan", &good, "--feature-gates", "NoSuchGate=true"], 2),
         (&["plan", &kep, "--feature-gates", "SidecarLifecycleType=false"], 0),
+        (&["plan", &good, "--feature-gates", "SidecarContainers=true"], 0),
+        (&["plan", &good, "--feature-gates", "SidecarContainers=false"], 1),
         (&["convert", &good, "--to", "kep"], 0),
         (&["convert", &kep, "--to", "native"], 1),
         (&["convert", &kep, "--to", "native", "--lossy"], 0),
@@ -205,6 +251,18 @@ fn a_gate_that_is_off_makes_every_container_standard() {
     let run = outrigger(&["plan", &example("kep-pod"), "--feature-gates=SidecarLifecycleType=false"], "");
     assert!(!run.stdout.contains("sidecar"), "{}", run.stdout);
     assert!(run.stderr.contains("the feature gate SidecarLifecycleType is off"), "{}", run.stderr);
+}
+
+#[test]
+fn native_sidecars_have_a_gate_of_their_own() {
+    let run = outrigger(&["plan", &example("native-job"), "--feature-gates=SidecarContainers=false"], "");
+    assert!(run.stderr.contains("the feature gate SidecarContainers is off"), "{}", run.stderr);
+    for command in ["run", "plan", "validate", "convert", "simulate"] {
+        let help = outrigger(&[command, "--help"], "").stdout;
+        for gate in ["SidecarContainers", "SidecarLifecycleType"] {
+            assert!(help.contains(gate), "{command} --help does not name {gate}");
+        }
+    }
 }
 
 #[test]
@@ -245,6 +303,9 @@ fn lives_are_played_the_same_every_time() {
     let svg =
         outrigger(&["simulate", "crates/outrigger/tests/cli/pods/native-job.yaml", "-o", "svg"], "").stdout;
     assert!(svg.starts_with("<svg"), "{svg}");
+    let page =
+        outrigger(&["simulate", "crates/outrigger/tests/cli/pods/native-job.yaml", "-o", "html"], "").stdout;
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("<svg"), "{page}");
     let stop = outrigger(
         &[
             "simulate",

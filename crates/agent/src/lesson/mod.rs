@@ -101,9 +101,9 @@ fn lesson(pod: &PodContext, plan: &Plan, entry: &Entry) -> Option<Lesson> {
     let (container, path) = (&pod.containers[index], plan.containers[index].place.path());
     match entry.event {
         "pull-failed" => Some(image::lesson(pod, container, path, entry.text("message")?)),
-        "start-failed" => Some(
-            references::environment(pod, container, &path).unwrap_or_else(|| Lesson::at(path, String::new())),
-        ),
+        "start-failed" => {
+            Some(references::below(pod, &path).unwrap_or_else(|| Lesson::at(path, String::new())))
+        }
         "exited" => program::lesson(container, path, entry),
         "probe" if entry.text("verdict") == Some("failure") => {
             probe::lesson(plan, index, container, path, entry)
@@ -127,7 +127,7 @@ fn sandbox(pod: &PodContext, plan: &Plan, message: &str) -> Option<Lesson> {
     if message.starts_with("host port ") {
         return Some(port::lesson(pod, plan, message));
     }
-    references::volumes(pod).or_else(|| {
+    references::below(pod, &FieldPath::spec("volumes")).or_else(|| {
         Some(Lesson::nowhere("`outrigger doctor` says what this machine lacks and what to do about it"))
     })
 }

@@ -15,6 +15,12 @@ pub(super) fn lesson(pod: &PodContext, plan: &Plan, message: &str) -> Lesson {
     let number: Option<u16> = digits.parse().ok();
     let holder = number.filter(|_| message.contains("in use")).and_then(holder);
     let stop = match holder {
+        // We listen for our pods. A pod that is being replaced still has it: the next attempt may be luckier.
+        Some((pid, _)) if pid == std::process::id() => {
+            let path = number.and_then(|number| written(pod, plan, number));
+            let hint = "another pod of this run has the port; this one starts when it is released";
+            return path.map_or_else(|| Lesson::nowhere(hint), |path| Lesson::at(path, hint));
+        }
         Some((pid, name)) => format!("{name} (process {pid}) listens there: stop it"),
         None => "stop what listens there".to_owned(),
     };

@@ -84,9 +84,11 @@ impl Taught {
             pull: None,
             network: NetworkMode::Private,
             publish: Vec::new(),
+            timeout_ms: None,
+            fail_fast: false,
         };
         let host = Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 30 };
-        let pod = manifest.pods[0].input.pod.clone();
+        let pod = manifest.pods[0].input.clone();
         let pod =
             PodContext::new(pod, &made, Arc::new(manifest.companions), Arc::new(host), Arc::new(options), 0);
         let lessons = Lessons::new(vec![source]).of(&manifest.pods[0].origin);
@@ -155,14 +157,14 @@ fn every_failure_has_its_line_and_its_way_out() {
             "start-failed",
             json!({"message": "couldn't find key color"}),
             "p.yaml:28",
-            "has \"colour\"",
+            "did you mean `colour`?",
         ),
         (
             Some("proxy"),
             "start-failed",
             json!({"message": "secret not found"}),
             "p.yaml:43",
-            "add Secret \"token\"",
+            "add Secret `token`",
         ),
         (
             None,
@@ -176,7 +178,7 @@ fn every_failure_has_its_line_and_its_way_out() {
             "sandbox-failed",
             json!({"message": "secret \"tls\" not found"}),
             "p.yaml:18",
-            "add Secret \"tls\"",
+            "add Secret `tls`",
         ),
         (
             Some("proxy"),

@@ -7,14 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Secret, Volume};
+use outrigger_manifest::ROOT_CA;
 
 use super::Source;
 
 /// The mode of files whose author asked for none.
 const MODE_DEFAULT: i32 = 0o644;
-
-/// The ConfigMap every namespace of a cluster has, and every pod taken from one mounts beside its token.
-const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// Files to be written, by their path below the volume.
 #[derive(Debug, Default)]

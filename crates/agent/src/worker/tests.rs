@@ -29,7 +29,7 @@ impl Running {
             c.image.get_or_insert_with(|| "image:1".into());
         }
         apply_defaults(&mut pod);
-        let input = PodInput { pod: pod.clone(), ..PodInput::default() };
+        let input = PodInput { pod, ..PodInput::default() };
         let plan = plan(&input, &FeatureGates::default()).unwrap().plan;
         let dir = tempfile::tempdir().unwrap();
         let options = RunOptions {
@@ -43,6 +43,8 @@ impl Running {
             publish: Vec::new(),
             pids_limit: None,
             log_limits: Default::default(),
+            timeout_ms: None,
+            fail_fast: false,
             files: Vec::new(),
         };
         let host = Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 30 };
@@ -53,11 +55,13 @@ impl Running {
             board: Board::new(options.status.as_deref(), true),
             roster: Roster::default(),
             news: None,
+            failures: None,
             lessons: Default::default(),
         };
         let (orders, stop) = watch::channel(StopOrder::default());
         let companions = Arc::new(Companions::default());
-        let context = PodContext::new(pod, &plan, companions, Arc::new(host), Arc::new(options), 0).unwrap();
+        let context =
+            PodContext::new(input, &plan, companions, Arc::new(host), Arc::new(options), 0).unwrap();
         let worker = Worker::new(runtime.clone(), Arc::new(context), plan, 0, Clock::start(), stop, sinks);
         Running { worker: tokio::spawn(worker.run()), orders, dir }
     }

@@ -41,7 +41,8 @@ pub(super) struct JobController {
 impl JobController {
     /// `object` is the Job of the source's workload.
     pub(super) fn new(source: Source, object: Job, stamp: Stamp) -> Self {
-        let plan = JobPlan::from(&object);
+        let mut plan = JobPlan::from(&object);
+        plan.replaces_terminating &= !source.takes_host_ports();
         JobController {
             title: format!("Job/{}", plan.name),
             obs: JobObservation::new(stamp.time),
@@ -151,7 +152,8 @@ impl JobController {
         if self.status.as_ref() != Some(&status) {
             self.object.status = Some(status.clone());
             self.status = Some(status);
-            sinks.board.put_object(self.source.object, &self.object);
+            let types = &self.source.like.manifest.input.lifecycle_types;
+            sinks.board.put_object(self.source.object, &self.object, types);
         }
     }
 }

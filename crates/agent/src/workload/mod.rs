@@ -85,6 +85,14 @@ impl Source {
         PlannedPod { manifest, plan: self.like.plan.clone() }
     }
 
+    /// Whether its pods take ports of this machine, which the next one can only have when the one before it is gone.
+    fn takes_host_ports(&self) -> bool {
+        let spec = self.like.manifest.input.pod.spec.as_ref();
+        let containers =
+            spec.into_iter().flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers));
+        containers.flat_map(|c| c.ports.iter().flatten()).any(|port| port.host_port.is_some_and(|n| n > 0))
+    }
+
     /// Whether a container is a sidecar whose end says nothing about the pod's.
     fn is_helper(&self, container: &str) -> bool {
         let mut containers = self.like.plan.containers.iter();

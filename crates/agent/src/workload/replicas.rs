@@ -60,7 +60,8 @@ impl Replicas {
         let plan = ReplicaPlan {
             replicas,
             ordered: stateful == Some(true),
-            named: stateful.is_some(),
+            // A port, like a name, is given to the next pod when the one before it is gone.
+            named: stateful.is_some() || source.takes_host_ports(),
             min_ready_ms,
         };
         Replicas {
@@ -122,12 +123,12 @@ impl Replicas {
         if self.counts.replace(counts) == Some(counts) {
             return;
         }
-        let object = self.source.object;
+        let (object, types) = (self.source.object, &self.source.like.manifest.input.lifecycle_types);
         match counts.in_status_of(&self.source.workload) {
-            Workload::Deployment(shown) => sinks.board.put_object(object, &shown),
-            Workload::ReplicaSet(shown) => sinks.board.put_object(object, &shown),
-            Workload::StatefulSet(shown) => sinks.board.put_object(object, &shown),
-            Workload::DaemonSet(shown) => sinks.board.put_object(object, &shown),
+            Workload::Deployment(shown) => sinks.board.put_object(object, &shown, types),
+            Workload::ReplicaSet(shown) => sinks.board.put_object(object, &shown, types),
+            Workload::StatefulSet(shown) => sinks.board.put_object(object, &shown, types),
+            Workload::DaemonSet(shown) => sinks.board.put_object(object, &shown, types),
             Workload::Pod(_) | Workload::Job(_) | Workload::CronJob(_) => {}
         }
     }

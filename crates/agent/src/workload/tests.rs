@@ -42,6 +42,8 @@ impl Bench {
             publish: Vec::new(),
             pids_limit: None,
             log_limits: Default::default(),
+            timeout_ms: None,
+            fail_fast: false,
             files: Vec::new(),
         };
         let sinks = Sinks {
@@ -51,6 +53,7 @@ impl Bench {
             board: Board::new(options.status.as_deref(), false),
             roster: Default::default(),
             news: None,
+            failures: None,
             lessons: Default::default(),
         };
         let clock = Clock::start();
@@ -88,6 +91,7 @@ impl Bench {
                         let now = self.clock.now().time;
                         self.controllers.iter_mut().for_each(|c| c.ended(pod, result, now));
                     }
+                    Happened::Failed(_) => {}
                 },
                 () = async { clock.reach(wake.unwrap()).await }, if wake.is_some() => {}
             }
@@ -186,4 +190,54 @@ async fn an_ordered_set_that_is_told_twice_cares_for_no_order() {
     assert!(!bench.until(|_| false).await);
     let took = Duration::from_millis(bench.clock.now().time.since(began));
     assert!(took < Duration::from_secs(10), "{took:?}, with 30 s of grace each");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_published_plans_as_what_was_read() {
+    let of = |kind: &str, more: &str| {
+        let version = if kind == "Job" { "batch/v1" } else { "apps/v1" };
+        format!(
+            "---\napiVersion: {version}\nkind: {kind}\nmetadata: {{name: w-{}}}\nspec:\n{more}  template:\n    \
+             metadata: {{labels: {{app: w}}}}\n    spec:\n      containers:\n      - {{name: main, image: i}}\n      \
+             - {{name: proxy, image: i, lifecycle: {{type: Sidecar, preStop: {{exec: {{command: [x]}}}}}}}}\n",
+            kind.to_lowercase()
+        )
+    };
+    let selector = "  selector: {matchLabels: {app: w}}\n";
+    let mut text = of("Job", "")
+        .replace("    spec:\n      containers", "    spec:\n      restartPolicy: Never\n      containers");
+    for kind in ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"] {
+        text.push_str(&of(kind, selector));
+    }
+    text.push_str("---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - {name: main, image: i}\n  \
+                   - {name: proxy, image: i, lifecycle: {type: Sidecar}}\n");
+    let runtime = FakeRuntime::new([("main", Script::default()), ("proxy", Script::default())]);
+    let mut bench = Bench::new(runtime, &text);
+    assert!(bench.until(|b| b.ready() >= 12).await);
+    bench.crew.sinks.board.finish();
+    let written = std::fs::read_to_string(bench.dir.path().join("status")).unwrap();
+    let again = read(&[SourceFile::new("status.json", written)], &ReadOptions::default()).unwrap();
+    // Each workload with its pod, and the bare pod.
+    assert_eq!(again.pods.len(), 11);
+    for pod in &again.pods {
+        let plan = plan(&pod.input, &FeatureGates::default()).unwrap().plan;
+        let proxy = plan.containers.iter().find(|c| c.name == "proxy").unwrap();
+        assert_eq!(proxy.role, Role::Sidecar, "{} {}", pod.origin.kind, pod.name());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_a_host_port_is_replaced_when_the_port_is_free() {
+    // The container takes 5 s to stop: its successor would find the port taken.
+    let slow = Script { stops_in: Some(Duration::from_secs(5)), ..Script::default() };
+    let text = set("ReplicaSet").replace("  serviceName: w\n", "").replace("replicas: 2", "replicas: 1");
+    let text = text.replace("image: i}", "image: i, ports: [{containerPort: 80, hostPort: 8080}]}");
+    let mut bench = Bench::new(FakeRuntime::new([("main", slow)]), &text);
+    assert!(bench.until(|b| b.ready() == 1).await);
+    let began = bench.clock.now().time;
+    bench.crew.stop(0, None);
+    assert!(bench.until(|b| b.events("pod-created").len() == 2).await);
+    assert!(bench.clock.now().time.since(began) >= 5_000, "made while the first one still had the port");
+    bench.controllers[0].stop(None);
+    assert!(!bench.until(|_| false).await);
 }

@@ -24,8 +24,8 @@ pub(super) fn render(views: &[View<'_>]) -> String {
         top += layout.height;
     }
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
-         role=\"img\" aria-label=\"start and stop order\">\n{}\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"100%\" \
+         style=\"max-width:{width}px\" preserveAspectRatio=\"xMinYMin meet\" role=\"img\" aria-label=\"start and stop order\">\n{}\
          <rect class=\"paper\" width=\"{width}\" height=\"{height}\"/>\n{body}</svg>\n",
         style::HEAD
     )

@@ -203,6 +203,49 @@ fn every_page_is_found_from_the_readme_and_leads_somewhere() {
     }
 }
 
+/// Every row of docs/differences.md names a test, or a case of the conformance suite, that exists.
+#[test]
+fn every_difference_is_pinned_by_a_test_that_exists() {
+    let page = fs::read_to_string(root().join("docs/differences.md")).expect("the page");
+    let mut sources = String::new();
+    rust_sources(&root().join("crates"), &mut sources);
+    let quoted = regex_lite::Regex::new("`([^`]+)`").expect("a pattern");
+    let mut rows = 0;
+    for (n, line) in page.lines().enumerate().filter(|(_, line)| line.starts_with('|')) {
+        let cell = line.trim_end_matches('|').rsplit('|').next().unwrap_or_default().trim();
+        if cell.starts_with("---") || cell == "pinned by" {
+            continue;
+        }
+        rows += 1;
+        let mut tests = 0;
+        for name in quoted.captures_iter(cell).filter_map(|c| Some(c.get(1)?.as_str())) {
+            let is_case = name.starts_with("cases/") || name.starts_with("dialects/");
+            let is_file = name.contains(['/', '.']);
+            let exists = match (is_case, is_file) {
+                (true, _) => root().join(format!("tests/conformance/{name}.yaml")).exists(),
+                // Where to look for the test named behind it.
+                (false, true) => true,
+                (false, false) => sources.contains(&format!("fn {name}(")),
+            };
+            assert!(exists, "docs/differences.md:{}: there is no test `{name}`", n + 1);
+            tests += usize::from(is_case || !is_file);
+        }
+        assert!(tests > 0, "docs/differences.md:{}: no test is named: {cell}", n + 1);
+    }
+    assert!(rows > 60, "{rows} rows");
+}
+
+fn rust_sources(dir: &Path, out: &mut String) {
+    for entry in fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            rust_sources(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push_str(&fs::read_to_string(&path).expect("a file"));
+        }
+    }
+}
+
 /// What the agent and the engine write into the trace: every name they can write is described, and nothing else is.
 #[test]
 fn every_entry_of_the_trace_is_described() {

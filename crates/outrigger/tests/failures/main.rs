@@ -198,10 +198,11 @@ fn an_image_that_is_not_there() {
             ],
         );
     bench.case("tree", &pod("    image: rootfs:/no/such/tree\n")).flags(&["--network", "none"]).says(
-        Ends::WhenStopped,
+        Ends::With(2),
         &[
-            "directory /no/such/tree does not exist on this machine",
-            " tree.yaml:9: write a path that is there",
+            "image `rootfs:/no/such/tree`: directory /no/such/tree does not exist on this machine",
+            "tree.yaml:9:12",
+            "write a path that exists on this machine",
         ],
     );
 }
@@ -257,20 +258,64 @@ fn a_key_a_config_map_does_not_have() {
     let bench = Bench::new();
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {colour: blue}\n---\n";
     let env = "    image: IMAGE\n    command: [\"true\"]\n    env:\n    - name: COLOR\n      valueFrom:\n        configMapKeyRef:\n          name: settings\n          key: color\n";
-    bench.case("key", &format!("{map}{}", pod(env))).flags(&["--network", "none"]).says(
-        Ends::WhenStopped,
-        &[
-            "app  could not be started: CreateContainerConfigError: couldn't find key color in ConfigMap default/settings",
-            " key.yaml:21: ConfigMap \"settings\" has \"colour\"; write one of its keys, add \"color\" to it, or write `optional: true`\n",
-        ],
+    // The manifest is all there is: it can never be filled, so nothing is started.
+    let said = bench.case("key", &format!("{map}{}", pod(env))).flags(&["--network", "none"]).says(
+        Ends::With(2),
+        &["ConfigMap `settings` has no key `color`", "key.yaml:21:16", "did you mean `colour`?"],
     );
+    assert!(!said.contains("started"), "{said}");
     bench.case("map", &pod(env)).flags(&["--network", "none"]).says(
-        Ends::WhenStopped,
+        Ends::With(2),
         &[
-            "configmap \"settings\" not found",
-            " map.yaml:15: add ConfigMap \"settings\" to the manifest, give its file as well",
+            "ConfigMap `settings` is not in the manifest",
+            "map.yaml:15:17",
+            "add ConfigMap `settings` to the manifest",
         ],
     );
+    let optional = env.replace("          key: color\n", "          key: color\n          optional: true\n");
+    bench.case("optional", &pod(&optional)).flags(&["--network", "none"]).says(Ends::With(0), &[]);
+}
+
+#[test]
+fn a_run_that_takes_too_long() {
+    let bench = Bench::new();
+    let app = pod("    image: IMAGE\n    command: [sleep, \"1000\"]\n");
+    let said = bench
+        .case("long", &app)
+        .flags(&["--network", "none", "--timeout", "1s"])
+        .says(Ends::With(124), &["--timeout: 1 s are over, stopping in order", "app  "]);
+    assert!(said.contains("stop"), "{said}");
+    // One that is done in time is not touched.
+    let quick = pod("    image: IMAGE\n    command: [sh, -c, exit 7]\n");
+    bench.case("quick", &quick).flags(&["--network", "none", "--timeout", "1m"]).says(Ends::With(7), &[]);
+}
+
+#[test]
+fn a_failure_that_ends_the_run() {
+    let bench = Bench::new();
+    let flags = ["--network", "none", "--fail-fast"];
+    let always = |text: String| text.replace("restartPolicy: Never", "restartPolicy: Always");
+    // A main that would be restarted for ever, beside one that runs for ever.
+    let other = "  - name: other\n    image: IMAGE\n    command: [sleep, \"1000\"]\n";
+    let crash = always(pod(&format!("    image: IMAGE\n    command: [sh, -c, exit 3]\n{other}")));
+    bench
+        .case("crash", &crash)
+        .flags(&flags)
+        .says(Ends::With(3), &["--fail-fast: `app` failed with exit code 3, stopping in order"]);
+    let image = pod(&format!("    image: 127.0.0.1:{}/web\n", free_port()));
+    bench
+        .case("image", &image)
+        .flags(&flags)
+        .says(Ends::With(1), &["--fail-fast: the image of `app` cannot be pulled: "]);
+    // A Job's pod that fails would be tried again.
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: work}\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers:\n      - {name: app, image: IMAGE, command: [sh, -c, exit 4]}\n";
+    bench
+        .case("job", job)
+        .flags(&flags)
+        .says(Ends::With(4), &["--fail-fast: a pod failed, stopping in order"]);
+    // What ends well, or restarts without having failed, is no failure.
+    let fine = pod("    image: IMAGE\n    command: [sh, -c, exit 0]\n");
+    bench.case("fine", &fine).flags(&flags).says(Ends::With(0), &[]);
 }
 
 #[test]

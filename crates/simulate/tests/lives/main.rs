@@ -4,6 +4,7 @@ mod common;
 mod differential;
 mod plain;
 mod properties;
+mod published;
 mod sabotage;
 mod script;
 mod tables_stop;

@@ -18,6 +18,7 @@ mod unpack;
 
 pub(crate) use self::auth::{Credential, default_files as credential_files, find as credentials};
 pub(crate) use self::reference::Name;
+pub use self::reference::{is_on_disk, missing_on_disk};
 pub use self::tree::{is_opaque, is_whiteout};
 
 use std::collections::HashMap;

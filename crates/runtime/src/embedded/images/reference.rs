@@ -1,6 +1,7 @@
 //! What an image reference names.
 
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 
 use super::digest::Digest;
@@ -18,6 +19,35 @@ pub(super) enum Source {
     DockerArchive(Local),
     /// Anything else: a name in a registry.
     Registry(Name),
+}
+
+/// Whether a reference names an image on this machine's disk, which needs no registry.
+pub fn is_on_disk(reference: &str) -> bool {
+    ["rootfs:", "oci:", "oci-archive:", "docker-archive:"].iter().any(|prefix| reference.starts_with(prefix))
+}
+
+/// Why an image that is read from this machine's disk is not there; `None` if it is, or if it comes from a registry.
+pub fn missing_on_disk(reference: &str) -> Option<String> {
+    if !is_on_disk(reference) {
+        return None;
+    }
+    let (path, wants_dir) = match Source::parse(reference) {
+        Ok(Source::Rootfs(path)) => (path, true),
+        Ok(Source::OciDir(local)) => (local.path, true),
+        Ok(Source::OciArchive(local) | Source::DockerArchive(local)) => (local.path, false),
+        Ok(Source::Registry(_)) => return None,
+        Err(detail) => return Some(detail),
+    };
+    let what = if wants_dir { "directory" } else { "file" };
+    match std::fs::metadata(&path) {
+        Ok(found) if found.is_dir() == wants_dir => None,
+        Ok(_) => Some(format!("{} is not a {what}", path.display())),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Some(format!("{what} {} does not exist on this machine", path.display()))
+        }
+        // Another user may be allowed to see it.
+        Err(_) => None,
+    }
 }
 
 /// A file or directory with images, and which of them is meant.
@@ -274,5 +304,34 @@ mod tests {
             Ok(Source::DockerArchive(local("/a.tar", Some("quay.io/x:1"))))
         );
         assert_eq!(Source::parse("oci-archive:a.tar"), Ok(Source::OciArchive(local("a.tar", None))));
+    }
+
+    #[test]
+    fn images_on_disk_are_missed_before_they_are_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("image.tar");
+        std::fs::write(&file, "").unwrap();
+        let (dir, file) = (dir.path().display(), file.display());
+        let table = [
+            (format!("rootfs:{dir}"), None),
+            (format!("oci:{dir}:v1"), None),
+            (format!("docker-archive:{file}"), None),
+            (format!("oci-archive:{file}:v1"), None),
+            ("registry.example/app:1".to_owned(), None),
+            ("rootfs:relative".to_owned(), Some("absolute")),
+            (format!("rootfs:{dir}/no"), Some("does not exist")),
+            (format!("rootfs:{file}"), Some("is not a directory")),
+            (format!("rootfs:{file}/below"), Some("does not exist")),
+            (format!("oci:{file}"), Some("is not a directory")),
+            (format!("docker-archive:{dir}"), Some("is not a file")),
+            (format!("oci-archive:{dir}/no.tar"), Some("file ")),
+        ];
+        for (reference, expected) in table {
+            let got = missing_on_disk(&reference);
+            match expected {
+                None => assert_eq!(got, None, "{reference}"),
+                Some(text) => assert!(got.as_ref().is_some_and(|g| g.contains(text)), "{reference}: {got:?}"),
+            }
+        }
     }
 }

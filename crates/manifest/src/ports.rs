@@ -1,0 +1,89 @@
+//! Ports of this machine that two pods of a manifest ask for at the same time.
+
+use std::collections::BTreeMap;
+
+use outrigger_lifecycle::{ContainerRef, FieldPath, List};
+
+use crate::diagnostic::Diagnostic;
+use crate::pod::PodManifest;
+use crate::read::Manifest;
+
+/// A port of this machine, by number and protocol.
+type HostPort = (i32, String);
+
+/// Errors for host ports that more than one pod wants: only one of them could ever start.
+pub fn check_host_ports(manifest: &Manifest) -> Vec<Diagnostic> {
+    let mut out = Vec::new();
+    let mut taken: BTreeMap<HostPort, Vec<(&PodManifest, FieldPath, String)>> = BTreeMap::new();
+    for pod in &manifest.pods {
+        for (port, ip, path) in host_ports(pod) {
+            let before = taken.entry(port.clone()).or_default();
+            let clash = before.iter().find(|(_, _, other)| other.is_empty() || ip.is_empty() || *other == ip);
+            match clash {
+                // Said once for all its pods; two containers of one pod are another rule's business.
+                Some((first, ..)) if first.origin.workload == pod.origin.workload => {
+                    if pod.origin.replica == first.origin.replica + 1 {
+                        out.push(of_one_workload(manifest, pod, &port, &path));
+                    }
+                }
+                Some((first, first_path, _)) if pod.origin.replica == 0 => {
+                    let message = format!(
+                        "pods `{}` and `{}` both ask for host port {}/{}",
+                        first.name(),
+                        pod.name(),
+                        port.0,
+                        port.1
+                    );
+                    let error = Diagnostic::error(pod.point(&path), message)
+                        .label(first.point(first_path), "the port is first taken here")
+                        .hint("give one of them another hostPort");
+                    out.push(Diagnostic { code: Some("port"), ..error });
+                }
+                Some(_) => {}
+                None => before.push((pod, path, ip)),
+            }
+        }
+    }
+    out
+}
+
+fn of_one_workload(
+    manifest: &Manifest,
+    pod: &PodManifest,
+    (number, protocol): &HostPort,
+    path: &FieldPath,
+) -> Diagnostic {
+    let origin = &pod.origin;
+    let count = manifest.pods.iter().filter(|p| p.origin.workload == origin.workload).count();
+    let message = format!(
+        "the {count} pods of {} `{}` all ask for host port {number}/{protocol}: only one can have it",
+        origin.kind, origin.name
+    );
+    let field = match origin.kind {
+        "Job" | "CronJob" => "parallelism",
+        _ => "replicas",
+    };
+    let hint = format!("remove hostPort, or write `{field}: 1`");
+    Diagnostic { code: Some("port"), ..Diagnostic::error(pod.point(path), message).hint(hint) }
+}
+
+/// The host ports of a pod: port, address (empty for all) and where it is written. On the host's network nobody opens
+/// them for the pod.
+fn host_ports(pod: &PodManifest) -> Vec<(HostPort, String, FieldPath)> {
+    let Some(spec) = pod.input.pod.spec.as_ref().filter(|s| s.host_network != Some(true)) else {
+        return Vec::new();
+    };
+    let inits = spec.init_containers.iter().flatten().enumerate().map(|(i, c)| (List::Init, i, c));
+    let mains = spec.containers.iter().enumerate().map(|(i, c)| (List::Main, i, c));
+    let mut out = Vec::new();
+    for (list, index, container) in inits.chain(mains) {
+        for (n, port) in container.ports.iter().flatten().enumerate() {
+            let Some(number) = port.host_port.filter(|n| *n > 0) else { continue };
+            let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+            let ip = port.host_ip.clone().filter(|ip| !["0.0.0.0", "::"].contains(&ip.as_str()));
+            let path = ContainerRef { list, index }.path().field("ports").index(n).field("hostPort");
+            out.push(((number, protocol), ip.unwrap_or_default(), path));
+        }
+    }
+    out
+}
