@@ -311,7 +311,7 @@ impl<'c> De<'c> {
             Value::Map(entries) => entries,
             _ if self.node.is_null() => &[],
             Value::Seq(items) if items.iter().all(|item| item.entries().is_some()) && !items.is_empty() => {
-                self.wrong(expected, Some("remove the `- `: there is only one of it".to_owned()));
+                self.wrong(expected, Some("remove the `- `: this is a map, not a list".to_owned()));
                 &[]
             }
             _ => {

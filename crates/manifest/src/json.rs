@@ -73,7 +73,7 @@ impl Reader<'_> {
     fn value(&mut self, depth: usize) -> Result<Node, Box<Diagnostic>> {
         self.nodes += 1;
         if self.nodes > self.limits.nodes_max {
-            let message = format!("the file holds more than {} values", self.limits.nodes_max);
+            let message = format!("the file has more than {} values", self.limits.nodes_max);
             return Err(Diagnostic::error(self.here(), message).hint("split the file").into());
         }
         if depth > self.limits.depth_max {
@@ -249,12 +249,9 @@ impl Reader<'_> {
     }
 
     fn bad_escape(&self, start: usize) -> Box<Diagnostic> {
-        Diagnostic::error(
-            Span::new(self.file, start, start + 1),
-            "not valid JSON: this escape is not one of JSON's",
-        )
-        .hint(r#"JSON knows `\"`, `\\`, `\/`, `\b`, `\f`, `\n`, `\r`, `\t` and `\uXXXX`"#)
-        .into()
+        Diagnostic::error(Span::new(self.file, start, start + 1), "not valid JSON: this is not a JSON escape")
+            .hint(r#"JSON knows `\"`, `\\`, `\/`, `\b`, `\f`, `\n`, `\r`, `\t` and `\uXXXX`"#)
+            .into()
     }
 }
 

@@ -22,12 +22,12 @@ use crate::{json, names, yaml};
 /// What to do about fields Kubernetes does not know, and keys written twice; as kubectl's `--validate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Validate {
-    /// They are errors.
+    /// Report them as errors.
     #[default]
     Strict,
-    /// They are warnings.
+    /// Report them as warnings.
     Warn,
-    /// They are ignored.
+    /// Ignore them.
     Ignore,
 }
 
@@ -132,7 +132,7 @@ fn parse_source(file: usize, source: &SourceFile, options: &ReadOptions) -> Resu
     let text: &str = &source.text;
     if text.len() > limits.file_bytes_max {
         let message = format!(
-            "{}: {} bytes are more than a manifest may have ({} MiB)",
+            "{}: the file has {} bytes, the limit is {} MiB",
             source.name,
             text.len(),
             limits.file_bytes_max >> 20
@@ -211,7 +211,7 @@ impl Reader<'_> {
             }
             (api_version, _, _) => {
                 let missing = if api_version.is_none() { "apiVersion" } else { "kind" };
-                let hint = "every object says what it is, for example `apiVersion: v1` and `kind: Pod`";
+                let hint = "every object needs both, for example `apiVersion: v1` and `kind: Pod`";
                 out.push(Diagnostic::error(node.head(), format!("missing field `{missing}`")).hint(hint));
                 return;
             }
@@ -382,7 +382,7 @@ impl Reader<'_> {
                 true
             }
             Some(first) => {
-                let message = format!("a {kind} `{name}` is already there in namespace `{namespace}`");
+                let message = format!("{kind} `{name}` is defined twice in namespace `{namespace}`");
                 out.push(
                     Diagnostic::error(span, message)
                         .label(*first, "the first one")
@@ -484,10 +484,13 @@ impl Reader<'_> {
         let all = self.manifest.pods.len().saturating_add(count);
         if all > limits.pods_max || count.saturating_mul(place.weight) > limits.pod_bytes_max {
             let message =
-                format!("{count} pods of this {} are more than one manifest may hold", workload.kind());
+                format!("{count} pods of this {} are more than a manifest may have", workload.kind());
             out.push(Diagnostic::error(span, message).hint(format!("lower `{path}`")));
         } else if count == 0 {
-            out.push(Diagnostic::warning(span, format!("`{path}` leaves this {} no pods", workload.kind())));
+            out.push(Diagnostic::warning(
+                span,
+                format!("`{path}` is 0: this {} has no pods", workload.kind()),
+            ));
         }
     }
 

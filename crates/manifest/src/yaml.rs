@@ -92,7 +92,7 @@ impl MapBuilder {
 
 fn wrong_merge(node: &Node) -> Diagnostic {
     Diagnostic::error(node.head(), "a merge key `<<` takes a map, or a list of maps")
-        .hint("for example `<<: *name`, where `&name` stands before a map")
+        .hint("for example `<<: *name`, where `&name` marks a map")
 }
 
 /// Parses the YAML documents of a source.
@@ -286,7 +286,7 @@ impl Builder<'_> {
     fn alias(&mut self, id: usize, start: usize, end: usize) -> Result<(), Box<Diagnostic>> {
         let span = self.span(start, end);
         let Some((node, weight)) = self.anchors.get(&id) else {
-            return Err(Diagnostic::error(span, "this alias stands inside the value it refers to")
+            return Err(Diagnostic::error(span, "this alias is inside the value it refers to")
                 .hint("write the value out")
                 .into());
         };
@@ -421,9 +421,9 @@ impl Builder<'_> {
         self.total.nodes += weight.nodes;
         self.total.bytes += weight.bytes;
         let what = if self.total.nodes > self.limits.nodes_max {
-            format!("the file holds more than {} values", self.limits.nodes_max)
+            format!("the file has more than {} values", self.limits.nodes_max)
         } else if self.total.bytes > self.limits.scalar_bytes_max {
-            format!("the file holds more than {} MiB of values", self.limits.scalar_bytes_max >> 20)
+            format!("the file has more than {} MiB of values", self.limits.scalar_bytes_max >> 20)
         } else {
             return Ok(());
         };

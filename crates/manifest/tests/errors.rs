@@ -114,7 +114,7 @@ fn wrong_types_say_what_was_expected() {
         ),
         (
             "lifecycle: [{preStop: {sleep: {seconds: 1}}}]",
-            "8:5 error `spec.containers[0].lifecycle`: expected a map of fields, found a list [remove the `- `: there is only one of it]",
+            "8:5 error `spec.containers[0].lifecycle`: expected a map of fields, found a list [remove the `- `: this is a map, not a list]",
         ),
         ("stdin: 1", "8:12 error `spec.containers[0].stdin`: expected true or false, found the number `1`"),
         (
@@ -197,13 +197,13 @@ fn missing_fields_are_named() {
     expect(
         "apiVersion: v1\nmetadata: {name: p}\n",
         &[
-            "1:1 error missing field `kind` [every object says what it is, for example `apiVersion: v1` and `kind: Pod`]",
+            "1:1 error missing field `kind` [every object needs both, for example `apiVersion: v1` and `kind: Pod`]",
         ],
     );
     expect(
         "kind: Pod\nmetadata: {name: p}\n",
         &[
-            "1:1 error missing field `apiVersion` [every object says what it is, for example `apiVersion: v1` and `kind: Pod`]",
+            "1:1 error missing field `apiVersion` [every object needs both, for example `apiVersion: v1` and `kind: Pod`]",
         ],
     );
     expect(
@@ -255,7 +255,7 @@ fn broken_text_is_refused_where_it_breaks() {
             "a: *nope\n",
             "1:4 error not valid YAML: while parsing node, found unknown anchor [an alias `*name` needs an anchor `&name` before it in the same document]",
         ),
-        ("a: &x [*x]\n", "1:8 error this alias stands inside the value it refers to [write the value out]"),
+        ("a: &x [*x]\n", "1:8 error this alias is inside the value it refers to [write the value out]"),
         ("a: !custom b\n", "1:4 error the YAML tag `!custom` has no meaning in a Kubernetes manifest"),
         ("a: !!binary aGk=\n", "1:4 error the YAML tag `!!binary` has no meaning"),
         ("? [a]\n: b\n", "1:3 error a map key must be a string, not a list or a map"),
@@ -278,8 +278,8 @@ fn broken_json_is_refused_as_json() {
     let table: &[(&str, &str)] = &[
         ("{\n\t\"a\" 1}", "2:6 not valid JSON: expected `:`, found `1`"),
         ("{\"a\": 01}", "1:7 not valid JSON: expected a value, found `0`"),
-        ("{\"a\": \"\\x\"}", "1:8 not valid JSON: this escape is not one of JSON's"),
-        ("{\"a\": \"\\ud800x\"}", "1:8 not valid JSON: this escape is not one of JSON's"),
+        ("{\"a\": \"\\x\"}", "1:8 not valid JSON: this is not a JSON escape"),
+        ("{\"a\": \"\\ud800x\"}", "1:8 not valid JSON: this is not a JSON escape"),
         ("{\"a\": [1 2]}", "1:10 not valid JSON: expected `,` or `]`, found `2`"),
         ("{\"a\": \"b", "1:7 not valid JSON: this string does not end"),
         ("{\"a\": tru}", "1:7 not valid JSON: expected a value, found `t`"),
@@ -313,7 +313,7 @@ fn objects_of_one_name_point_at_both() {
     let text = format!("{0}---\n{0}", pod("  containers: [{name: c}]\n"));
     expect(
         &text,
-        &["11:9 error a Pod `p` is already there in namespace `default` [give one of them another name]"],
+        &["11:9 error Pod `p` is defined twice in namespace `default` [give one of them another name]"],
     );
 }
 
@@ -351,7 +351,7 @@ fn limits_hold() {
         format!("{text}a{n}: &a{n} [{}]\n", vec![alias; 9].join(", "))
     });
     assert!(
-        first(&laughs).contains("error the file holds more than 200000 values once its aliases are expanded")
+        first(&laughs).contains("error the file has more than 200000 values once its aliases are expanded")
     );
 
     // Few values, but each of them long.
@@ -365,7 +365,7 @@ fn limits_hold() {
     let nested: String = (0..200).map(|n| format!("{}a:\n", " ".repeat(n))).collect();
     assert!(first(&nested).contains("nested more than 128 levels deep"));
 
-    assert!(first(&"# \n".repeat(3 << 20)).contains("bytes are more than a manifest may have (8 MiB)"));
+    assert!(first(&"# \n".repeat(3 << 20)).contains("bytes, the limit is 8 MiB"));
     assert!(first(&"---\na: 1\n".repeat(1_001)).contains("more than 1000 documents in one file"));
     let many: String = (0..150_000).map(|n| format!("k{n}: 1\n")).collect();
     assert!(first(&many).contains("more than 200000 values"));
@@ -373,7 +373,7 @@ fn limits_hold() {
     let replicas = "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: r}\nspec:\n  replicas: 1000000000\n  selector: {}\n  template: {spec: {containers: [{name: c}]}}\n";
     assert_eq!(
         first(replicas),
-        "5:13 error 1000000000 pods of this ReplicaSet are more than one manifest may hold [lower `spec.replicas`]"
+        "5:13 error 1000000000 pods of this ReplicaSet are more than a manifest may have [lower `spec.replicas`]"
     );
 
     let errors: String = (0..500).map(|n| format!("  k{n}x: 1\n")).collect();

@@ -47,15 +47,15 @@ fn what_the_manifest_does_not_have() {
     let table = [
         (env("configMapKeyRef: {name: settings, key: colour}"), ""),
         (env("secretKeyRef: {name: token, key: password}"), ""),
-        (env("configMapKeyRef: {name: no, key: k, optional: true}"), ""),
+        (env("configMapKeyRef: {name: absent, key: k, optional: true}"), ""),
         (env("secretKeyRef: {name: token, key: k, optional: true}"), ""),
         (
             env("configMapKeyRef: {name: setings, key: k}"),
             "25: ConfigMap `setings` is not in the manifest [did you mean `settings`?]",
         ),
         (
-            env("configMapKeyRef: {name: no, key: k}"),
-            "25: ConfigMap `no` is not in the manifest [add ConfigMap `no` to the manifest, pass its file too (outrigger run FILE FILE), or write `optional: true`]",
+            env("configMapKeyRef: {name: absent, key: k}"),
+            "25: ConfigMap `absent` is not in the manifest [add ConfigMap `absent` to the manifest, pass its file too (outrigger run FILE FILE), or write `optional: true`]",
         ),
         (
             env("configMapKeyRef: {name: settings, key: color}"),
@@ -70,7 +70,7 @@ fn what_the_manifest_does_not_have() {
             "25: Secret `far` is not in the manifest [it is in namespace `shop` and the pod is in `default`: give both the same `metadata.namespace`] {14: this Secret is in namespace `shop`}",
         ),
         ("    envFrom: [{secretRef: {name: token}}, {configMapRef: {name: settings}}]\n".to_owned(), ""),
-        ("    envFrom: [{secretRef: {name: no, optional: true}}]\n".to_owned(), ""),
+        ("    envFrom: [{secretRef: {name: absent, optional: true}}]\n".to_owned(), ""),
         (
             "    envFrom: [{secretRef: {name: tokens}}]\n".to_owned(),
             "23: Secret `tokens` is not in the manifest [did you mean `token`?]",
@@ -88,7 +88,7 @@ fn what_the_manifest_does_not_have() {
     let volumes = |source: &str| format!("  volumes:\n  - name: v\n    {source}\n");
     let table = [
         ("configMap: {name: settings, items: [{key: logo, path: l}]}", ""),
-        ("secret: {secretName: no, optional: true}", ""),
+        ("secret: {secretName: absent, optional: true}", ""),
         (
             "configMap: {name: settings, items: [{key: logos, path: l}]}",
             "25: ConfigMap `settings` has no key `logos` [did you mean `logo`?]",
@@ -125,7 +125,7 @@ fn a_port_of_the_machine_is_for_one_pod() {
     assert_eq!(
         of(&one.replace("replicas: 1", "replicas: 3")),
         [
-            "15: the 3 pods of Deployment `web` all ask for host port 8080/TCP: only one can have it [remove hostPort, or write `replicas: 1`]"
+            "14: the 3 pods of Deployment `web` all ask for host port 8080/TCP: only one can have it [remove hostPort, or write `replicas: 1`]"
         ]
     );
     assert_eq!(of(&workload("Job", "j", "parallelism: 2", "hostPort: 8080")).len(), 1);
@@ -134,7 +134,7 @@ fn a_port_of_the_machine_is_for_one_pod() {
     let found = of(&two);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(
-        found[0].starts_with("30: pods `web-") && found[0].contains("{15: the port is first taken here}"),
+        found[0].starts_with("28: pods `web-") && found[0].contains("{14: the port is first taken here}"),
         "{found:?}"
     );
     // Other protocols, other addresses, the host's own network.

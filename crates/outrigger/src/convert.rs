@@ -23,7 +23,7 @@ Examples:
   outrigger convert pod.yaml --to kep --lossy 2>losses.txt
 
 Comments, field order and everything that has nothing to do with the order of containers stay as they are.
-What the other dialect cannot say is reported on standard error.
+What the other dialect cannot express is reported on standard error.
 
 Exit codes: 0 converted, 1 something would be lost (nothing is written, unless --lossy), 2 the manifest cannot be read.")]
 pub(crate) struct Args {
@@ -33,10 +33,10 @@ pub(crate) struct Args {
     /// The dialect to write.
     #[arg(long, value_enum, value_name = "DIALECT")]
     to: To,
-    /// Converts even if something is lost.
+    /// Convert even if something is lost.
     #[arg(long)]
     lossy: bool,
-    /// Writes to a file instead of standard output.
+    /// Write to a file instead of standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -84,7 +84,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         terminal::note(note);
     }
     if !losses.is_empty() && !args.lossy {
-        terminal::note("nothing was written; `--lossy` converts all the same");
+        terminal::note("nothing was written; use `--lossy` to convert anyway");
         return Ok(Outcome::Findings);
     }
     match args.output {

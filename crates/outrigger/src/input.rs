@@ -19,7 +19,7 @@ use crate::outcome::Failure;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Reading manifests")]
 pub(crate) struct ReadArgs {
-    /// What to do about unknown and repeated fields.
+    /// How to treat unknown and repeated fields.
     #[arg(long, value_enum, default_value_t = ValidateArg::Strict, value_name = "HOW")]
     validate: ValidateArg,
     /// Turn features on or off: SidecarContainers (restartPolicy: Always on init containers), SidecarLifecycleType
@@ -27,7 +27,7 @@ pub(crate) struct ReadArgs {
     /// on by default.
     #[arg(long, value_delimiter = ',', value_parser = feature_gate, value_name = "GATE=BOOL")]
     feature_gates: Vec<(String, bool)>,
-    /// The namespace of objects that name none.
+    /// Namespace of objects that do not specify one.
     #[arg(long, short = 'n', default_value = "default", value_name = "NAME")]
     namespace: String,
     /// List every object of the manifest that is skipped.
@@ -37,11 +37,11 @@ pub(crate) struct ReadArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ValidateArg {
-    /// They are errors.
+    /// Report them as errors.
     Strict,
-    /// They are warnings.
+    /// Report them as warnings.
     Warn,
-    /// They are ignored.
+    /// Ignore them.
     Ignore,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// How to show the plan.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
     #[command(flatten)]
@@ -42,13 +42,13 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people.
+    /// Text.
     Text,
-    /// For programs; docs/plan.md describes it.
+    /// JSON; see docs/plan.md.
     Json,
-    /// Mermaid flowcharts, one a pod.
+    /// Mermaid flowcharts, one per pod.
     Mermaid,
-    /// A picture that needs nothing but a browser.
+    /// An SVG picture.
     Svg,
 }
 

@@ -22,10 +22,10 @@ pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// How to show what was found.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
-    /// Warnings are findings too.
+    /// Treat warnings as errors.
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
@@ -34,9 +34,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people.
+    /// Text.
     Text,
-    /// For programs.
+    /// JSON.
     Json,
 }
 

@@ -208,9 +208,9 @@ impl Comparison<'_> {
                 let first = PreStopWhen::FirstAndOwnTurn;
                 let how = match new.pre_stop_when {
                     PreStopWhen::AtOnce => "runs once, when the stop begins",
-                    PreStopWhen::OwnTurn => "runs once, at its own turn",
+                    PreStopWhen::OwnTurn => "runs once, when its turn comes",
                     PreStopWhen::FirstAndOwnTurn => {
-                        "runs twice: before anybody is stopped, and at its own turn"
+                        "runs twice: before any container is stopped, and when its turn comes"
                     }
                 };
                 said.push((old.pre_stop_when == first, format!("the preStop hook of `{me}` {how}")));

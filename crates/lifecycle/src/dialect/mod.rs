@@ -137,7 +137,7 @@ impl<'a> Draft<'a> {
                 Finding::error(
                     "sidecars-only",
                     FieldPath::spec("containers"),
-                    "every container is a sidecar: nothing is left that the pod is there for",
+                    "every container is a sidecar: the pod has no main container",
                 )
                 .hint("leave at least one container without `lifecycle.type: Sidecar` and without the terminator env"),
             );

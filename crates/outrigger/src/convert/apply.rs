@@ -55,7 +55,7 @@ pub(super) fn convert(
         let after = new.planned.as_ref().with_context(|| {
             let first = new.diagnostics.iter().find(|d| d.severity == Severity::Error);
             let why = first.map_or("", |d| d.message.as_str());
-            format!("the pod {} cannot be said in {}: {why}", old.pod.name(), target.dialect().name())
+            format!("pod {} cannot be expressed in {}: {why}", old.pod.name(), target.dialect().name())
         });
         let after = &after.map_err(Failure::Input)?.plan;
         for difference in compare(&before.plan, after) {
@@ -67,7 +67,7 @@ pub(super) fn convert(
         for dialect in others {
             let (name, other) = (old.pod.name(), dialect.name());
             converted.notes.push(format!(
-                "part of {name} stays {other}: the dialect {} has no words for it",
+                "part of {name} stays {other}: the dialect {} cannot express it",
                 target.dialect().name()
             ));
         }

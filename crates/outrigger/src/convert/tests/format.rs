@@ -174,7 +174,8 @@ impl Writer<'_> {
             let note = self.note();
             let inline = self.inline(value);
             // What is on one line is touched as a whole.
-            let open = open || holds_marks(value);
+            let is_env = path.last().is_some_and(|key| key == "env");
+            let open = open || is_env || holds_marks(value);
             return self.push(format!("{head} {inline}{note}"), open);
         }
         let note = self.note();
@@ -209,7 +210,9 @@ impl Writer<'_> {
             }
             _ => {
                 let (inline, note) = (self.inline(item), self.note());
-                self.push(format!("{lead}-{gap}{inline}{note}"), open || holds_marks(item));
+                // A container on one line gets its new fields there.
+                let is_container = path.len() == 3;
+                self.push(format!("{lead}-{gap}{inline}{note}"), open || is_container || holds_marks(item));
             }
         }
     }
