@@ -51,29 +51,29 @@ fn what_the_manifest_does_not_have() {
         (env("secretKeyRef: {name: token, key: k, optional: true}"), ""),
         (
             env("configMapKeyRef: {name: setings, key: k}"),
-            "25: ConfigMap `setings` is not in the manifest [did you mean `settings`?]",
+            "26: ConfigMap `setings` is not in the manifest [did you mean `settings`?]",
         ),
         (
             env("configMapKeyRef: {name: absent, key: k}"),
-            "25: ConfigMap `absent` is not in the manifest [add ConfigMap `absent` to the manifest, pass its file too (outrigger run FILE FILE), or write `optional: true`]",
+            "26: ConfigMap `absent` is not in the manifest [add ConfigMap `absent` to the manifest, pass its file too (outrigger run FILE FILE), or write `optional: true`]",
         ),
         (
             env("configMapKeyRef: {name: settings, key: color}"),
-            "25: ConfigMap `settings` has no key `color` [did you mean `colour`?]",
+            "26: ConfigMap `settings` has no key `color` [did you mean `colour`?]",
         ),
         (
             env("configMapKeyRef: {name: settings, key: logo}"),
-            "25: ConfigMap `settings` has no key `logo` [its keys are `colour`: use one of them, add `logo`, or write `optional: true`]",
+            "26: ConfigMap `settings` has no key `logo` [its keys are `colour`: use one of them, add `logo`, or write `optional: true`]",
         ),
         (
             env("secretKeyRef: {name: far, key: password}"),
-            "25: Secret `far` is not in the manifest [it is in namespace `shop` and the pod is in `default`: give both the same `metadata.namespace`] {14: this Secret is in namespace `shop`}",
+            "26: Secret `far` is not in the manifest [it is in namespace `shop` and the pod is in `default`: give both the same `metadata.namespace`] {14: this Secret is in namespace `shop`}",
         ),
         ("    envFrom: [{secretRef: {name: token}}, {configMapRef: {name: settings}}]\n".to_owned(), ""),
         ("    envFrom: [{secretRef: {name: absent, optional: true}}]\n".to_owned(), ""),
         (
             "    envFrom: [{secretRef: {name: tokens}}]\n".to_owned(),
-            "23: Secret `tokens` is not in the manifest [did you mean `token`?]",
+            "24: Secret `tokens` is not in the manifest [did you mean `token`?]",
         ),
         // Kruise's own business.
         (
@@ -91,13 +91,13 @@ fn what_the_manifest_does_not_have() {
         ("secret: {secretName: absent, optional: true}", ""),
         (
             "configMap: {name: settings, items: [{key: logos, path: l}]}",
-            "25: ConfigMap `settings` has no key `logos` [did you mean `logo`?]",
+            "26: ConfigMap `settings` has no key `logos` [did you mean `logo`?]",
         ),
-        ("secret: {secretName: tokn}", "25: Secret `tokn` is not in the manifest [did you mean `token`?]"),
+        ("secret: {secretName: tokn}", "26: Secret `tokn` is not in the manifest [did you mean `token`?]"),
         ("projected: {sources: [{configMap: {name: kube-root-ca.crt}}, {secret: {name: token}}]}", ""),
         (
             "projected: {sources: [{secret: {name: tokn}}]}",
-            "25: Secret `tokn` is not in the manifest [did you mean `token`?]",
+            "26: Secret `tokn` is not in the manifest [did you mean `token`?]",
         ),
     ];
     for (source, expected) in table {
