@@ -45,6 +45,10 @@ fn main() -> ExitCode {
             removed_sandbox();
             Ok(())
         }),
+        Trial::test("a_sandbox_whose_first_process_dies_is_made_again_at_once", || {
+            killed_pause();
+            Ok(())
+        }),
         Trial::test("a_pod_waits_for_room_and_says_so", || {
             full_disk();
             Ok(())
@@ -256,6 +260,36 @@ fn removed_sandbox() {
         "init\nmain\ninit\nmain\n",
         "{}",
         bench.said("lost")
+    );
+    bench.finish();
+}
+
+/// Nothing is asked of the runtime here after the pod runs: it must be told, and listen.
+fn killed_pause() {
+    let bench = Bench::new();
+    let log = bench.dir.path().join("log");
+    let mut main = container("main", "echo main >> /ev/log; [ $(wc -l < /ev/log) -gt 1 ] || exec sleep 1000");
+    main["volumeMounts"] = json!([{"name": "ev", "mountPath": "/ev"}]);
+    let spec = json!({"restartPolicy": "OnFailure", "containers": [main], "terminationGracePeriodSeconds": 1,
+        "volumes": [{"name": "ev", "hostPath": {"path": bench.dir.path()}}]});
+    let mut run = bench.run("orphaned", &pod("orphaned", spec));
+    eventually("the pod runs", || fs::read_to_string(&log).is_ok_and(|log| log.contains("main")));
+    {
+        let containerd = bench.containerd.lock().unwrap_or_else(PoisonError::into_inner);
+        let sandbox = "labels.\"io.cri-containerd.kind\"==sandbox";
+        let listed = containerd.ctr(&["containers", "list", "--quiet", sandbox]);
+        let id = listed.lines().next().expect("a sandbox");
+        containerd.ctr(&["tasks", "kill", "--signal", "KILL", id]);
+    }
+    let begun = Instant::now();
+    let code = run.wait().expect("an end").code();
+    let said = bench.said("orphaned");
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(fs::read_to_string(&log).expect("a log"), "main\nmain\n", "{said}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(25),
+        "it was noticed by chance: {:?}\n{said}",
+        begun.elapsed()
     );
     bench.finish();
 }

@@ -200,6 +200,10 @@ impl Runtime for CriRuntime {
         to_the_end(self.inner.clone().remove_sandbox(id.clone())).await
     }
 
+    async fn sandbox_lost(&self, id: &SandboxId) {
+        self.inner.sandbox_lost(id).await;
+    }
+
     async fn create_container(
         &self,
         sandbox: &SandboxId,

@@ -2,12 +2,16 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::client::Fault;
 use super::config::{self, LABEL_ID, LABEL_MANAGED, LABEL_OWNER, POD_DIR};
+use super::hints::{Ear, Hints};
 use super::wire::{
     ListPodSandboxRequest, PodSandbox, PodSandboxConfig, PodSandboxFilter, PodSandboxStatusRequest,
     RemovePodSandboxRequest, RunPodSandboxRequest, SANDBOX_READY, StopPodSandboxRequest,
@@ -18,6 +22,12 @@ use crate::{NetworkMode, RuntimeError, Sandbox, SandboxId, SandboxSpec};
 
 /// As often a name that is taken is tried with another number.
 const NUMBERS_MAX: u32 = 100;
+
+/// How often a sandbox is asked for: after word of an exit, and for how long; without events; and with them.
+const LOST_SOON: Duration = Duration::from_millis(20);
+const LOST_FOR: Duration = Duration::from_secs(5);
+const LOST_OFTEN: Duration = Duration::from_secs(2);
+const LOST_SELDOM: Duration = Duration::from_secs(30);
 
 /// A sandbox of this process.
 pub(super) struct Pod {
@@ -34,6 +44,19 @@ impl Pod {
     /// Takes note of something that was made for the pod.
     pub(super) fn note(&self, id: &str) {
         lock(&self.made).push(id.to_owned());
+    }
+}
+
+/// Hears of a sandbox until this is dropped.
+struct Heard<'a> {
+    hints: &'a Hints,
+    id: &'a str,
+    ear: Arc<Ear>,
+}
+
+impl Drop for Heard<'_> {
+    fn drop(&mut self) {
+        self.hints.forget(self.id);
     }
 }
 
@@ -140,18 +163,50 @@ impl Inner {
         error: RuntimeError,
     ) -> RuntimeError {
         let Some(pod) = pod else { return error };
-        let request = PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
-        let is_lost = match self.client.ask(request).await {
-            Ok(answer) => answer.status.is_some_and(|status| status.state != SANDBOX_READY),
-            Err(Fault::NotFound(_)) => true,
-            Err(_) => false,
-        };
-        match is_lost {
+        match self.is_lost(pod).await {
             true => {
                 tracing::debug!(sandbox = %id, "lost: {error}");
                 RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() }
             }
             false => error,
+        }
+    }
+
+    /// Whether a sandbox is gone for certain.
+    async fn is_lost(&self, pod: &Pod) -> bool {
+        let request = PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
+        match self.client.ask(request).await {
+            Ok(answer) => answer.status.is_some_and(|status| status.state != SANDBOX_READY),
+            Err(Fault::NotFound(_)) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Waits until a sandbox has ended by itself: its first process died, or somebody removed it. Asked for when the
+    /// runtime tells of an exit or comes back, and now and then in between.
+    pub(super) async fn sandbox_lost(&self, id: &SandboxId) {
+        let Some(pod) = self.pods().get(id).cloned() else { return std::future::pending().await };
+        let heard = Heard { hints: &self.hints, id: &pod.id, ear: Arc::default() };
+        self.hints.listen(heard.id, heard.ear.clone());
+        let mut hinted: Option<Instant> = None;
+        loop {
+            let pause = match (hinted, self.hints.are_alive()) {
+                // The runtime writes an exit down a moment after it has told of it.
+                (Some(at), _) if at.elapsed() < LOST_FOR => LOST_SOON,
+                (_, true) => LOST_SELDOM,
+                (_, false) => LOST_OFTEN,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = heard.ear.wake.notified() => {
+                    if heard.ear.is_told.swap(false, Ordering::Relaxed) {
+                        hinted = Some(Instant::now());
+                    }
+                }
+            }
+            if self.is_lost(&pod).await {
+                return;
+            }
         }
     }
 

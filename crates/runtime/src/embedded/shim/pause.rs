@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -71,7 +72,26 @@ fn pin(ns: &Path, pid: i32) -> io::Result<()> {
     Ok(mount_bind(format!("/proc/{pid}/ns/pid"), &target)?)
 }
 
+/// Containers see this process as theirs: it must not tell them where the pod's files are on the host. A kernel that
+/// does not allow this takes nothing from the pod.
+fn forget_arguments() -> io::Result<()> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The name in parentheses may hold anything; what follows it are numbers, the state being the third field.
+    let fields: Vec<&str> =
+        stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
+    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
+    let memory = fs::File::options().write(true).open("/proc/self/mem")?;
+    for (start, end, text) in [(48, 49, &b"pause"[..]), (50, 51, b"")] {
+        let (Some(start), Some(end)) = (field(start), field(end)) else { continue };
+        let mut bytes = text.to_vec();
+        bytes.resize(usize::try_from(end.saturating_sub(start)).unwrap_or(0), 0);
+        memory.write_all_at(&bytes, start)?;
+    }
+    fs::write("/proc/self/comm", "pause")
+}
+
 fn hold(ns: &Path) -> io::Result<()> {
+    let _ = forget_arguments();
     for (name, kind) in
         [("net", libc::CLONE_NEWNET), ("ipc", libc::CLONE_NEWIPC), ("uts", libc::CLONE_NEWUTS)]
     {
