@@ -114,8 +114,8 @@ impl<R: Runtime> Crew<R> {
         self.hired += 1;
         let origin = &pod.manifest.origin;
         let workload = (origin.kind != "Pod").then(|| format!("{}/{}", origin.kind, origin.name));
-        self.sinks.output.join(context.name(), workload, &pod.plan);
-        self.sinks.roster.join(number, context.clone(), &pod.plan);
+        self.sinks.output.join(context.name(), workload.clone(), &pod.plan);
+        self.sinks.roster.join(number, context.clone(), workload, &pod.plan);
         let (stop, orders) = watch::channel(StopOrder::default());
         let mut sinks = self.sinks.clone();
         sinks.news = told.then(|| self.news.0.clone());

@@ -8,6 +8,7 @@ mod board;
 mod clock;
 pub mod control;
 mod crew;
+mod deaf;
 mod env;
 mod expand;
 #[cfg(test)]
@@ -35,6 +36,8 @@ mod worker;
 mod workload;
 
 pub use output::{Colors, Format, Messages, Output};
+
 pub use run::{PlannedPod, RunError, RunOptions, RunResult, Work, run};
 pub use security::app_armor;
 pub use view::{safe_log, safe_text};
+pub use text::shorten;

@@ -18,11 +18,16 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::clock::Clock;
 use crate::logs::parse_line;
+use crate::text::shorten;
 use crate::view::live::{self, Stage, Stdout};
-use crate::view::{Line, Look, Paint, PodView, Told, Weight, safe_text, scrub, summary, tell, wrap};
+use crate::view::{
+    Line, Look, Paint, PodView, Told, Weight, columns, safe_text, scrub, summary, tell, was_stopped, wrap,
+};
 
 /// Columns for names in front of lines; longer ones stick out.
 const LABEL_MAX: usize = 24;
+/// Characters of a pod's name in front of lines.
+const POD_NAME_MAX: usize = 18;
 /// Lines an event may take above the view; the events file has it whole.
 const EVENT_LINES_MAX: usize = 8;
 /// Log bytes that may wait to be written.
@@ -170,8 +175,8 @@ impl Output {
     pub(crate) fn join(&self, pod: &str, workload: Option<String>, plan: &Plan) {
         let mut scene = self.stage.scene();
         scene.ledger.join(pod, plan);
-        let own = self.label(pod, None).len();
-        let labels = plan.containers.iter().map(|c| self.label(pod, Some(&c.name)).len());
+        let own = columns(&self.label(pod, None));
+        let labels = plan.containers.iter().map(|c| columns(&self.label(pod, Some(&c.name))));
         let widest = labels.fold(own, usize::max).min(LABEL_MAX);
         scene.label = scene.label.max(widest);
         if self.format != Format::Live {
@@ -243,13 +248,21 @@ impl Output {
     /// Shows one trace entry of a pod, given as JSON.
     pub(crate) fn entry(&self, pod: usize, exact: Duration, object: &Value) {
         let ms = u64::try_from(exact.as_millis()).unwrap_or(u64::MAX);
-        self.stage.scene().ledger.enter(pod, ms, object);
+        let was_stopped = {
+            let ledger = &mut self.stage.scene().ledger;
+            ledger.enter(pod, ms, object);
+            ledger.pods.get(pod).is_some_and(|pod| object["event"] == "finished" && was_stopped(pod))
+        };
         let told = match self.format {
             Format::Json => {
                 if !self.quiet {
                     self.send(Chunk::Out(self.json_line(object), 0));
                 }
                 return;
+            }
+            // Its phase is Failed, as in Kubernetes, but nothing went wrong.
+            Format::Plain | Format::Live if was_stopped => {
+                Some(Told::new(Weight::Routine, "stopped".to_owned()))
             }
             Format::Plain | Format::Live => tell(object),
         };
@@ -302,7 +315,7 @@ impl Output {
             Some(workload) => workload.to_owned(),
             None => self.label(pod, container),
         };
-        let fill = " ".repeat(width.saturating_sub(label.len()));
+        let fill = " ".repeat(width.saturating_sub(columns(&label)));
         line.push(place.map_or(Paint::Bold, Paint::Name), &label);
         line.push(Paint::Dim, &fill);
         line.push(Paint::Dim, if self.format == Format::Live { " · " } else { "  " });
@@ -332,11 +345,12 @@ impl Output {
 
     /// Who is spoken of.
     fn label(&self, pod: &str, container: Option<&str>) -> String {
+        let pod = shorten(pod, POD_NAME_MAX);
         match (container, self.many) {
             (Some(container), false) => container.to_owned(),
             (Some(container), true) => format!("{pod}/{container}"),
             (None, false) => "pod".to_owned(),
-            (None, true) => pod.to_owned(),
+            (None, true) => pod,
         }
     }
 
@@ -386,7 +400,7 @@ impl Output {
         let prefix = {
             let scene = self.stage.scene();
             let fill = match self.is_live() {
-                true => scene.label.saturating_sub(label.len()),
+                true => scene.label.saturating_sub(columns(&label)),
                 false => 0,
             };
             let bar = format!("{label}{} |", " ".repeat(fill));
@@ -552,6 +566,19 @@ mod tests {
         let text = shown.text();
         assert!(text.chars().all(|c| c == '\n' || !(c.is_control() || c == '\u{202e}')), "{text:?}");
         assert!(text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text:?}");
+    }
+
+    #[tokio::test]
+    async fn labels_are_short_and_name_the_pod_only_where_there_are_several() {
+        let lines = b"2024-01-01T00:00:00Z stdout F a\n".to_vec();
+        let pod: Arc<str> = "checkout-frontend-7d4b9c6f5d-x7k2p".into();
+        for (many, expected) in [(false, "app | a\n"), (true, "checkout…f5d-x7k2p/app | a\n")] {
+            let (mut output, shown) = Output::captured(Format::Plain, true);
+            output.many = many;
+            output.log(&pod, &"app".into(), lines.clone()).await;
+            output.finish().await;
+            assert_eq!(shown.text(), expected);
+        }
     }
 
     #[tokio::test]

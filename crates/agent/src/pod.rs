@@ -202,6 +202,28 @@ impl PodContext {
         names.filter_map(|reference| secret(&reference.name)).collect()
     }
 
+    /// Its ports, for people: `80/TCP`, or `8080->80/TCP` where the host has one for it.
+    pub(crate) fn ports(&self) -> Vec<String> {
+        let host = |p: &PublishedPort| {
+            let at = match p.host.ip().is_unspecified() {
+                true => p.host.port().to_string(),
+                false => p.host.to_string(),
+            };
+            format!("{at}->{}/{}", p.pod_port, if p.udp { "UDP" } else { "TCP" })
+        };
+        let mut out: Vec<String> = self.ports.iter().map(host).collect();
+        for port in self.containers.iter().flat_map(|c| c.ports.iter().flatten()) {
+            let protocol = port.protocol.as_deref().unwrap_or("TCP");
+            let is_published = |p: &PublishedPort| {
+                i32::from(p.pod_port) == port.container_port && p.udp == (protocol == "UDP")
+            };
+            if !self.ports.iter().any(is_published) {
+                out.push(format!("{}/{protocol}", port.container_port));
+            }
+        }
+        out
+    }
+
     /// Directory of a container's logs.
     pub(crate) fn log_dir(&self, container: usize) -> PathBuf {
         self.dir.join("logs").join(&self.containers[container].name)

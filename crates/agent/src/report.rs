@@ -9,6 +9,7 @@ use outrigger_runtime::{ContainerId, Image, ProgressSink, Runtime, RuntimeError,
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
+use crate::deaf::{self, Deaf};
 use crate::hooks::{self, Ended};
 use crate::message;
 use crate::output::Output;
@@ -36,6 +37,28 @@ pub(crate) enum Report {
         container: usize,
         /// Which.
         image: Box<Image>,
+    },
+    /// The first process of an instance, as the host sees it.
+    Process {
+        /// Whose.
+        container: usize,
+        /// Of which instance.
+        attempt: u32,
+        /// Its number.
+        pid: u32,
+    },
+    /// An instance was sent its stop signal and will ignore it.
+    Deaf {
+        /// Which container.
+        container: usize,
+        /// Which instance.
+        attempt: u32,
+        /// The signal, `TERM`.
+        signal: String,
+        /// Why.
+        why: Deaf,
+        /// It is killed after this.
+        grace: Duration,
     },
     /// A hook ended.
     Hook {
@@ -197,6 +220,11 @@ impl<R: Runtime> Tasks<R> {
             Ok(()) => self.runtime.start_container(id).await,
             Err(e) => Err(e),
         };
+        if let Ok(started) = &started
+            && started.pid > 0
+        {
+            self.say(Report::Process { container, attempt, pid: started.pid });
+        }
         if let Err(e) = started {
             self.remove(id).await;
             if let RuntimeError::NotFound { kind: "sandbox", .. } = e {
@@ -273,11 +301,24 @@ impl<R: Runtime> Tasks<R> {
         }
     }
 
-    /// Sends the stop signal.
-    pub(crate) async fn terminate(self, id: ContainerId, grace: Duration) {
-        if let Err(e) = self.runtime.terminate(&id, grace).await {
+    /// Sends the stop signal. If the first process is known and will ignore it, that is reported.
+    pub(crate) async fn terminate(
+        self,
+        instance: Instance,
+        signal: String,
+        pid: Option<u32>,
+        grace: Duration,
+    ) {
+        let number = deaf::number(&signal);
+        // Asked before, for it may be gone after.
+        let deaf = pid.zip(number).and_then(|(pid, number)| deaf::deaf(pid, number));
+        if let Err(e) = self.runtime.terminate(&instance.id, grace).await {
             // It is killed when its grace is over.
-            tracing::warn!(container = %id, "cannot signal a container: {e}");
+            tracing::warn!(container = %instance.id, "cannot signal a container: {e}");
+        }
+        if let Some(why) = deaf {
+            let Instance { container, attempt, .. } = instance;
+            self.say(Report::Deaf { container, attempt, signal, why, grace });
         }
     }
 

@@ -195,7 +195,11 @@ pub async fn run<R: Runtime>(
                 None
             }
             order = desk.next() => {
-                crew.stop(order.pod, order.grace_ms);
+                let owner = controllers.iter_mut().find(|c| order.workload && c.owns(order.pod));
+                match owner {
+                    Some(controller) => controller.stop(order.grace_ms),
+                    None => crew.stop(order.pod, order.grace_ms),
+                }
                 None
             }
             () = wake => end.time_is_up(clock.now().time),

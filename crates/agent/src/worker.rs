@@ -10,7 +10,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 use outrigger_lifecycle::rules::restarts_after;
-use outrigger_lifecycle::trace::{Entry, Kind, Recorder};
+use outrigger_lifecycle::trace::{self, Entry, Kind, Recorder};
 use outrigger_lifecycle::{
     Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, KillReason, Observation, Phase, Plan,
     ProbeKind, Role, StatusFacts, StopCause, Time, phase, pod_status,
@@ -23,6 +23,7 @@ use crate::board::{Board, EventsFile};
 use crate::clock::{Clock, Stamp, rfc3339_nanos};
 use crate::control::Roster;
 use crate::crew::{Failure, News};
+use crate::deaf::Deaf;
 use crate::lesson::Lessons;
 use crate::logs::Logs;
 use crate::output::Output;
@@ -89,6 +90,8 @@ struct Current {
     instance: Instance,
     life: Option<Task>,
     is_running: bool,
+    /// Its first process as the host sees it, where that is known.
+    pid: Option<u32>,
     probes: BTreeMap<ProbeKind, Task>,
     hooks: Vec<(HookKind, Task)>,
 }
@@ -186,6 +189,7 @@ impl<R: Runtime> Worker<R> {
         let mut decision = Decision::default();
         // An order given before the worker was there counts as well.
         self.stop.mark_changed();
+        self.entries.push(trace::planned(self.engine.plan(), self.tasks.clock.now().time));
         loop {
             let stamp = self.tasks.clock.now();
             self.engine.step(stamp.time, &mut decision);
@@ -244,6 +248,7 @@ impl<R: Runtime> Worker<R> {
             Report::Event(event) => event,
             Report::Ground(ground) => {
                 self.facts.pod_ips = ground.sandbox.ips.iter().map(ToString::to_string).collect();
+                self.sinks.roster.addresses(self.index, self.facts.pod_ips.clone());
                 let ground: Arc<Ground> = Arc::from(ground);
                 self.watchers = self.watch(&ground);
                 self.ground = Some(ground);
@@ -253,6 +258,18 @@ impl<R: Runtime> Worker<R> {
                 self.facts.containers[container].image_id.clone_from(&image.id);
                 self.slots[container].image = Some(*image);
                 Event::ImageReady { container }
+            }
+            Report::Process { container, attempt, pid } => {
+                if let Some(current) = self.current(container, attempt) {
+                    current.pid = Some(pid);
+                }
+                return;
+            }
+            Report::Deaf { container, attempt, signal, why, grace } => {
+                if self.current(container, attempt).is_some() {
+                    self.is_deaf(container, &signal, why, grace);
+                }
+                return;
             }
             Report::Hook { container, attempt, hook, ended } => {
                 self.hook_output(container, hook, &ended.output);
@@ -350,9 +367,10 @@ impl<R: Runtime> Worker<R> {
             }
             Action::Terminate { container, attempt, kill_at } => {
                 let grace = Duration::from_millis(kill_at.since(stamp.time));
+                let signal = self.stop_signal(container);
                 if let Some(current) = self.current(container, attempt) {
-                    let id = current.instance.id.clone();
-                    self.background.spawn(tasks.terminate(id, grace));
+                    let (instance, pid) = (current.instance.clone(), current.pid);
+                    self.background.spawn(tasks.terminate(instance, signal, pid, grace));
                 }
             }
             Action::Kill { container, attempt } => {
@@ -437,9 +455,35 @@ impl<R: Runtime> Worker<R> {
             life: Some(Task::spawn(self.tasks.clone().live(instance.clone(), image, ground, ahead))),
             instance,
             is_running: false,
+            pid: None,
             probes: BTreeMap::new(),
             hooks: Vec::new(),
         });
+    }
+
+    /// The name of the signal that stops a container: `TERM`, unless its spec or its image names another.
+    fn stop_signal(&self, container: usize) -> String {
+        let lifecycle = self.pod.containers[container].lifecycle.as_ref();
+        let written = lifecycle.and_then(|lifecycle| lifecycle.stop_signal.as_deref());
+        let image = self.slots[container].image.as_ref();
+        let name = written.or_else(|| image.and_then(|image| image.stop_signal.as_deref())).unwrap_or("TERM");
+        name.strip_prefix("SIG").unwrap_or(name).to_owned()
+    }
+
+    /// A container ignores its stop signal: it will take all of its grace period.
+    fn is_deaf(&mut self, container: usize, signal: &str, why: Deaf, grace: Duration) {
+        let stamp = self.tasks.clock.now();
+        let why = match why {
+            Deaf::NoHandler => "no-handler",
+            Deaf::Ignored => "ignored",
+        };
+        let mut fields = serde_json::Map::new();
+        fields.insert("signal".into(), signal.into());
+        fields.insert("why".into(), why.into());
+        fields.insert("kill_in_ms".into(), u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).into());
+        let event = Kind::StopSignalIgnored.name();
+        self.entries.push(Entry { time: stamp.time, container: Some(container), event, fields });
+        self.write_entries(stamp);
     }
 
     /// What a hook printed goes into the record (G-53).

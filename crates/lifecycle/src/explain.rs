@@ -9,7 +9,7 @@ use crate::engine::decide;
 use crate::observation::{
     Container, Exit, Hook, HookKind, Image, KillReason, Observation, SandboxState, State, StopCause,
 };
-use crate::plan::{Need, Plan, ProbeKind};
+use crate::plan::{Counts, Need, Plan, ProbeKind, Role};
 use crate::probe;
 use crate::rules;
 use crate::time::Time;
@@ -20,11 +20,16 @@ pub fn explain(plan: &Plan, obs: &Observation, container: usize, wait: Wait, now
 }
 
 /// What ends a pod. The pod is the unnamed subject where no container is named: "was asked to stop".
-pub fn explain_stop(plan: &Plan, cause: StopCause) -> String {
+pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String {
     let name = |i: usize| &plan.containers[i].name;
     match cause {
         StopCause::Deleted => "was asked to stop".to_owned(),
-        StopCause::Completed => "has done its work".to_owned(),
+        StopCause::Completed => match failed(plan, obs) {
+            Some((container, exit)) => {
+                format!("container `{}` failed with code {}", name(container), exit.code)
+            }
+            None => "has completed".to_owned(),
+        },
         StopCause::InitFailed { container } => {
             format!("init container `{}` failed and is not restarted", name(container))
         }
@@ -46,6 +51,14 @@ pub fn explain_stop(plan: &Plan, cause: StopCause) -> String {
             format!("volume `{}` holds more than its limit of {}", limit.volume, limit.written)
         }
     }
+}
+
+/// The first container to fail for good of those that decide about the pod.
+fn failed<'a>(plan: &Plan, obs: &'a Observation) -> Option<(usize, &'a Exit)> {
+    let ended = plan.containers.iter().zip(&obs.containers).enumerate();
+    let counted = ended.filter(|(_, (p, _))| p.role != Role::Init && p.counts != Counts::No);
+    let exits = counted.filter_map(|(i, (p, c))| Some((i, rules::final_exit(p, c)?)));
+    exits.filter(|(_, exit)| exit.failed()).min_by_key(|(_, exit)| exit.finished_at)
 }
 
 impl KillReason {

@@ -23,6 +23,21 @@ pub enum Role {
     Ephemeral,
 }
 
+impl Role {
+    /// All roles.
+    pub const ALL: [Role; 4] = [Role::Init, Role::Sidecar, Role::Main, Role::Ephemeral];
+
+    /// The word users know.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Init => "init",
+            Role::Sidecar => "sidecar",
+            Role::Main => "main",
+            Role::Ephemeral => "debug",
+        }
+    }
+}
+
 /// One way of saying how containers are ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -33,6 +33,17 @@ pub struct Entry {
     pub fields: Map<String, Value>,
 }
 
+/// The containers of a plan with their roles, in its order: what a reader of a trace cannot see from what happened.
+pub fn containers(plan: &Plan) -> Value {
+    plan.containers.iter().map(|c| json!({"name": c.name, "role": c.role.name()})).collect()
+}
+
+/// The first entry of a trace that is written to a file: who is in the pod.
+pub fn planned(plan: &Plan, time: Time) -> Entry {
+    let fields = [("containers".to_owned(), containers(plan))].into_iter().collect();
+    Entry { time, container: None, event: Kind::Planned.name(), fields }
+}
+
 impl Entry {
     /// As one JSON object: `time`, `pod`, `container` if it is about one, `event`, then the details.
     pub fn to_json(&self, plan: &Plan, pod: &str, time_text: &str) -> Value {
@@ -362,7 +373,7 @@ impl Recorder {
                         ("because_of", container.map(name).into()),
                         ("waited_for", on.map(name).into()),
                         ("grace_ms", stop.grace_ms.into()),
-                        ("message", explain_stop(plan, stop.cause).into()),
+                        ("message", explain_stop(plan, obs, stop.cause).into()),
                     ],
                 );
             }

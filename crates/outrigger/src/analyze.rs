@@ -18,27 +18,27 @@ Examples:
   outrigger simulate job.yaml -o json | outrigger analyze -
   outrigger analyze events.jsonl -o json
 
-From the container that was ready last, and from the one that exited last, the chain of what each waited for is walked
-back to the beginning. Only shortening something in it makes the pod faster.
+The critical path is what the last container to become ready, and the last one to exit, really waited for. Only \
+shortening something on it makes the pod faster.
 
-Exit codes: 0 analysed, 2 the events cannot be read.")]
+Exit codes: 0 analyzed, 2 the events cannot be read.")]
 pub(crate) struct Args {
     /// What `run --events` wrote or `simulate -o json` printed; `-` is standard input.
     #[arg(value_name = "EVENTS")]
     events: PathBuf,
-    /// Analyses only this pod.
+    /// Analyze only this pod.
     #[arg(long, value_name = "NAME")]
     pod: Option<String>,
-    /// How to show what was found.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people.
+    /// Text.
     Text,
-    /// For programs.
+    /// JSON, for scripts.
     Json,
 }
 

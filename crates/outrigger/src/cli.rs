@@ -8,11 +8,11 @@ use crate::{
     analyze, completions, convert, doctor, exec, logs, man, plan, ps, run, simulate, stop, timeline, validate,
 };
 
-/// Runs Kubernetes pods whose containers start, run and stop in the right order.
+/// Run Kubernetes pods whose containers start, run and stop in the right order.
 #[derive(Debug, Parser)]
 #[command(name = "outrigger", version, about, max_term_width = 100, arg_required_else_help = true, after_help = AFTER)]
 pub(crate) struct Cli {
-    /// When to colour the output.
+    /// When to use colors.
     #[arg(long, value_enum, default_value_t = Color::Auto, global = true, value_name = "WHEN")]
     pub(crate) color: Color,
     #[command(subcommand)]
@@ -21,15 +21,15 @@ pub(crate) struct Cli {
 
 const AFTER: &str = "\
 Examples:
-  outrigger run job.yaml                     runs it here and exits with its result
-  outrigger ps                               what runs, and why what waits does
-  outrigger plan pod.yaml                    what starts and stops when, and why
-  outrigger validate *.yaml                  everything that is wrong with manifests
-  outrigger convert pod.yaml --to native     the same pod in another dialect
-  outrigger simulate job.yaml                its life on a virtual clock
-  outrigger analyze events.jsonl             what a run really waited for
+  outrigger run job.yaml                  run pods here and exit with their result
+  outrigger ps                            what is running, and why anything is waiting
+  outrigger plan pod.yaml                 what starts and stops when, and why
+  outrigger validate *.yaml               all errors in the manifests
+  outrigger convert pod.yaml --to native  the same pod in another dialect
+  outrigger simulate job.yaml             the life of a pod on a virtual clock
+  outrigger analyze events.jsonl          what a run really waited for
 
-Exit codes: 0 fine, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
+Exit codes: 0 success, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
 
 /// Takes out of an error the commands and options it suggests that are not close to what was typed.
 pub(crate) fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
@@ -61,32 +61,78 @@ fn is_close(typed: &str, word: &str) -> bool {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs pods on this machine, in order, and exits with their result.
+    /// Run pods on this machine, in order, and exit with their result.
     Run(run::Args),
-    /// Shows the pods of all runs that go on, and why containers wait.
+    /// List the pods of your active runs, and why anything is waiting.
     Ps(ps::Args),
-    /// Prints what a container of a run wrote.
+    /// Print the logs of containers.
     Logs(logs::Args),
-    /// Runs a command in a container of a run.
+    /// Run a command in a container.
     Exec(exec::Args),
-    /// Stops a pod of a run, in order.
+    /// Stop pods or workloads, in order.
     Stop(stop::Args),
-    /// Shows what starts and stops when, and why.
+    /// Show what starts and stops when, and why.
     Plan(plan::Args),
-    /// Says what is wrong with manifests.
+    /// Check manifests for errors.
     Validate(validate::Args),
-    /// Writes the same pods in another dialect.
+    /// Convert pods to another dialect.
     Convert(convert::Args),
-    /// Plays pods on a virtual clock and shows what happens.
+    /// Simulate pods on a virtual clock.
     Simulate(simulate::Args),
-    /// Draws what happened: a lane per container.
+    /// Draw what happened in a run, one lane per container.
     Timeline(timeline::Args),
-    /// Says what the start and the stop of pods really waited for.
+    /// Show what the start and the stop of pods really waited for.
     Analyze(analyze::Args),
-    /// Says whether this machine can run pods, and what to do if not.
+    /// Check whether this machine can run pods, and how to fix it if not.
     Doctor(doctor::Args),
-    /// Prints a completion script for a shell.
+    /// Print a shell completion script.
     Completions(completions::Args),
-    /// Prints the manual page, or writes all of them.
+    /// Print the manual page, or write all of them.
     Man(man::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn only_close_words_are_suggested() {
+        let said = |args: &[&str]| {
+            let error = Cli::try_parse_from([&["outrigger"], args].concat()).expect_err("a wrong word");
+            only_close_suggestions(error).to_string()
+        };
+        for (word, meant) in
+            [("valdate", "validate"), ("sotp", "stop"), ("log", "logs"), ("simulat", "simulate")]
+        {
+            assert!(said(&[word]).contains(&format!("'{meant}'")), "{}", said(&[word]));
+        }
+        for word in ["get", "apply", "describe", "start", "delete"] {
+            assert!(!said(&[word]).contains("similar"), "{}", said(&[word]));
+        }
+        assert!(said(&["run", "--event", "x"]).contains("'--events'"));
+        assert!(!said(&["run", "--detach"]).contains("similar"), "{}", said(&["run", "--detach"]));
+    }
+
+    /// Help that is wrapped by hand is wrapped again by whoever has a narrower terminal.
+    #[test]
+    fn help_is_wrapped_once() {
+        let mut all = vec![Cli::command()];
+        all.extend(Cli::command().get_subcommands().cloned());
+        for command in all {
+            let Some(text) = command.get_after_help().map(ToString::to_string) else { continue };
+            let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+            let lines: Vec<&str> = text.lines().collect();
+            for pair in lines.windows(2) {
+                assert!(!(is_prose(pair[0]) && is_prose(pair[1])), "{}: {pair:?}", command.get_name());
+            }
+            for line in lines.iter().filter(|line| line.starts_with(' ')) {
+                assert!(
+                    line.chars().count() <= 80,
+                    "{}: {line:?} is wrapped at 80 columns",
+                    command.get_name()
+                );
+            }
+        }
+    }
 }

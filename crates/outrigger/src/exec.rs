@@ -22,14 +22,15 @@ const KILLED: u8 = 137;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outrigger exec web -- ls /srv                  a command in the main container of `web`
-  outrigger exec -it web -c proxy -- sh          a shell in its proxy
-  outrigger exec -i web -- tar x < files.tar     standard input goes to the command
+  outrigger exec web ls -l /srv               run a command in pod web
+  outrigger exec -it web -c proxy -- sh       a shell in its proxy
+  outrigger exec -i web -- tar x < files.tar  give it standard input
+  outrigger exec deploy/web env               in the first pod of a Deployment
 
-The command runs as the container does: same user, limits and filters. It ends when this command does.
+The command runs as the container does: same user, same limits, same filters. It ends when this command ends.
 
-Exit codes: the command's own; 127 it was not found, 126 it could not be run, 137 it was killed,
-2 there is no such pod or container, 125 a failure of outrigger itself.")]
+Exit codes: the command's own; 127 it was not found; 126 it could not be run; 137 it was killed; 2 no such pod or \
+container; 125 a failure of outrigger itself.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pod: PodArgs,
@@ -41,8 +42,8 @@ pub(crate) struct Args {
     /// Give the command a terminal.
     #[arg(long, short)]
     tty: bool,
-    /// The command.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The command and its arguments; `--` in front of it is optional.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
@@ -58,7 +59,7 @@ async fn exec(args: Args) -> Result<u8, Failure> {
     let found = runs::find().await?;
     let wrong = |e: String| Failure::Input(anyhow!(e));
     let (run, pod) = found.pick(&args.pod.which()).map_err(wrong)?;
-    let container = pod.pick(args.container.container.as_deref()).map_err(wrong)?;
+    let container = args.container.pick(pod)?;
     let is_terminal = isatty(rustix::stdio::stdin());
     if args.tty && args.stdin && !is_terminal {
         terminal::note("standard input is not a terminal: the command gets one all the same");
@@ -208,6 +209,7 @@ impl Raw {
         let mut raw = before.clone();
         raw.make_raw();
         tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &raw)?;
+        terminal::set_raw(true);
         Ok(Raw(before))
     }
 }
@@ -216,5 +218,6 @@ impl Drop for Raw {
     fn drop(&mut self) {
         // A terminal that is gone need not be put right.
         let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &self.0);
+        terminal::set_raw(false);
     }
 }

@@ -1,49 +1,59 @@
-//! `outrigger logs`: what containers of a run wrote.
+//! `outrigger logs`: the logs of containers of a run.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
 use anyhow::anyhow;
 use jiff::{SignedDuration, Timestamp};
-use outrigger_agent::control::{Answer, Lines, LogsRequest, Request};
-use outrigger_agent::safe_log;
+use outrigger_agent::control::{Answer, AskError, Connection, Lines, LogsRequest, PodState, Request};
+use outrigger_agent::{safe_log, shorten};
+use tokio::sync::mpsc;
 
 use crate::outcome::{Failure, Outcome};
-use crate::runs::{self, ContainerArgs, PodArgs};
+use crate::runs::{self, ContainerArgs, PodsArgs};
 use crate::terminal;
+
+/// Characters of a pod's name in front of lines.
+const POD_NAME_MAX: usize = 18;
+/// Pods that are followed at a time: a run serves no more than 64 at once.
+const FOLLOWED_MAX: usize = 50;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outrigger logs web                      what the main container of `web` wrote
-  outrigger logs -f web -c proxy          what the proxy writes, as it comes, until it is over for good
-  outrigger logs web --all-containers     all of them, each line with its container
-  outrigger logs web --tail 20 --since 5m
-  outrigger logs -p web                   what the instance before the last wrote")]
+  outrigger logs web                   the log of the main container of pod web
+  outrigger logs -f web -c proxy       follow the log of its proxy
+  outrigger logs web --all-containers  all containers of the pod
+  outrigger logs deploy/web -c log -f  all pods of a Deployment
+  outrigger logs -l app=web --tail 20  all pods with a label
+  outrigger logs web --since 5m        the last five minutes
+  outrigger logs -p web                the log before the last restart
+
+Lines of several pods or containers start with their names.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    pod: PodArgs,
+    pods: PodsArgs,
     #[command(flatten)]
     container: ContainerArgs,
-    /// All containers; lines say whose they are.
+    /// Show all containers, with their names in front of lines.
     #[arg(long, conflicts_with = "container")]
     all_containers: bool,
-    /// Go on as more is written, by restarted containers too, until nothing more can come.
+    /// Follow the log, through restarts, until the container has ended for good.
     #[arg(long, short)]
     follow: bool,
-    /// Only the last lines.
+    /// Show only the last lines.
     #[arg(long, value_name = "LINES")]
     tail: Option<usize>,
-    /// Only what is younger than this, for example 90s, 5m or 1h30m.
+    /// Show only lines newer than this, for example 90s, 5m or 1h30m.
     #[arg(long, value_name = "TIME", value_parser = ago)]
     since: Option<SignedDuration>,
-    /// Put the time in front of every line.
+    /// Show the time in front of every line.
     #[arg(long)]
     timestamps: bool,
-    /// Put the container's name in front of every line.
+    /// Show the name of the container in front of every line.
     #[arg(long)]
     prefix: bool,
-    /// What the instance before the last wrote.
+    /// Show the log of the previous instance of the container.
     #[arg(long, short, conflicts_with = "follow")]
     previous: bool,
 }
@@ -51,7 +61,7 @@ pub(crate) struct Args {
 fn ago(text: &str) -> Result<SignedDuration, String> {
     match text.parse::<SignedDuration>() {
         Ok(since) if !since.is_negative() => Ok(since),
-        _ => Err("expected a length of time, for example 90s, 5m or 1h30m".to_owned()),
+        _ => Err("expected a duration, for example 90s, 5m or 1h30m".to_owned()),
     }
 }
 
@@ -62,40 +72,117 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 
 async fn show(args: Args) -> Result<(), Failure> {
     let found = runs::find().await?;
-    let wrong = |e: String| Failure::Input(anyhow!(e));
-    let (run, pod) = found.pick(&args.pod.which()).map_err(wrong)?;
-    let containers: Vec<usize> = match args.all_containers {
-        true => (0..pod.containers.len()).collect(),
-        false => vec![pod.pick(args.container.container.as_deref()).map_err(wrong)?],
-    };
-    let named = containers.iter().filter(|_| args.prefix || args.all_containers);
-    let names: BTreeMap<usize, String> = named.map(|i| (*i, pod.containers[*i].name.clone())).collect();
-    let mut lines = Lines::new(names, args.timestamps);
-    let since = args.since.and_then(|since| Timestamp::now().checked_sub(since).ok());
-    let request = LogsRequest {
-        pod: pod.number,
-        containers,
-        follow: args.follow,
-        previous: args.previous,
-        tail: args.tail,
-        since_ms: since.map(Timestamp::as_millisecond),
-    };
-    let mut connection = run.ask(&Request::Logs(request)).await.map_err(runs::refused)?;
-    let mut out = std::io::stdout().lock();
-    let (is_terminal, colors) = (out.is_terminal(), terminal::colors().out);
-    loop {
-        match connection.next().await.map_err(runs::refused)? {
-            Answer::Log(container, text) => {
-                let text = lines.format(container, &text);
-                match is_terminal {
-                    true => out.write_all(&safe_log(&text, colors))?,
-                    false => out.write_all(&text)?,
+    let pods = found.pods(&args.pods.which()?).map_err(|e| Failure::Input(anyhow!(e)))?;
+    if args.follow && pods.len() > FOLLOWED_MAX {
+        let text = format!("{} pods match, and at most {FOLLOWED_MAX} can be followed at once", pods.len());
+        return Err(Failure::Input(anyhow!("{text}; name fewer")));
+    }
+    let mut streams = Vec::new();
+    for (run, pod) in &pods {
+        let containers = args.containers(pod)?;
+        let lines = Lines::new(args.names(pod, &containers, pods.len() > 1), args.timestamps);
+        let request = Request::Logs(args.request(pod.number, containers));
+        let connection = run.ask(&request).await.map_err(runs::refused)?;
+        streams.push(Stream { lines, connection });
+    }
+    match args.follow {
+        true => follow(streams).await,
+        false => {
+            // One pod after the other.
+            for mut stream in streams {
+                while let Some(text) = stream.next().await.map_err(runs::refused)? {
+                    write(&text)?;
                 }
-                out.flush()?;
             }
-            Answer::Note(text) => terminal::note(&text),
-            Answer::Done => return Ok(()),
-            other => return Err(Failure::Own(anyhow!("the run answers {other:?}"))),
+            Ok(())
         }
     }
+}
+
+impl Args {
+    fn containers(&self, pod: &PodState) -> Result<Vec<usize>, Failure> {
+        match self.all_containers {
+            true => Ok((0..pod.containers.len()).collect()),
+            false => Ok(vec![self.container.pick(pod)?]),
+        }
+    }
+
+    /// What stands in front of the lines of each container: the pod if there are several, the container if there are
+    /// several or if that was asked for.
+    fn names(&self, pod: &PodState, containers: &[usize], several_pods: bool) -> BTreeMap<usize, String> {
+        let with_container = self.prefix || self.all_containers;
+        let name = |container: usize| {
+            let container = &pod.containers[container].name;
+            match (several_pods, with_container) {
+                (true, true) => Some(format!("{}/{container}", shorten(&pod.name, POD_NAME_MAX))),
+                (true, false) => Some(shorten(&pod.name, POD_NAME_MAX)),
+                (false, true) => Some(container.clone()),
+                (false, false) => None,
+            }
+        };
+        containers.iter().filter_map(|c| Some((*c, name(*c)?))).collect()
+    }
+
+    fn request(&self, pod: usize, containers: Vec<usize>) -> LogsRequest {
+        let since = self.since.and_then(|since| Timestamp::now().checked_sub(since).ok());
+        LogsRequest {
+            pod,
+            containers,
+            follow: self.follow,
+            previous: self.previous,
+            tail: self.tail,
+            since_ms: since.map(Timestamp::as_millisecond),
+        }
+    }
+}
+
+/// The logs of one pod on their way.
+struct Stream {
+    lines: Lines,
+    connection: Connection,
+}
+
+impl Stream {
+    /// The next lines; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, AskError> {
+        loop {
+            match self.connection.next().await? {
+                Answer::Log(container, text) => return Ok(Some(self.lines.format(container, &text))),
+                Answer::Note(text) => terminal::note(&text),
+                _ => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Shows the logs of all pods as they are written.
+async fn follow(streams: Vec<Stream>) -> Result<(), Failure> {
+    let (tx, mut rx) = mpsc::channel(1);
+    for mut stream in streams {
+        let tx = tx.clone();
+        tokio::spawn(async move {
+            loop {
+                let next = stream.next().await.transpose();
+                let Some(next) = next else { return };
+                let is_error = next.is_err();
+                if tx.send(next).await.is_err() || is_error {
+                    return;
+                }
+            }
+        });
+    }
+    drop(tx);
+    while let Some(text) = rx.recv().await {
+        write(&text.map_err(runs::refused)?)?;
+    }
+    Ok(())
+}
+
+fn write(text: &[u8]) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.is_terminal() {
+        true => out.write_all(&safe_log(text, terminal::colors().out))?,
+        false => out.write_all(text)?,
+    }
+    out.flush()
 }

@@ -1,82 +1,94 @@
-//! `outrigger ps`: the pods of all runs that go on.
+//! `outrigger ps`: the pods of all active runs.
 
 use anyhow::anyhow;
 use clap::ValueEnum;
-use outrigger_agent::control::{ContainerState, PodState, Run, Which};
+use outrigger_agent::control::{ContainerState, Named, Object, PodState, Run, Selector};
 use outrigger_lifecycle::Span;
 
 use crate::outcome::{Failure, Outcome};
-use crate::{runs, table, terminal};
+use crate::runs::{self, PlaceArgs};
+use crate::{table, terminal};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outrigger ps                 the pods of all runs of this user
-  outrigger ps -c              their containers, and why those that wait do
+  outrigger ps                 all your pods
+  outrigger ps -c              their containers, and why anything is waiting
   outrigger ps web             the containers of one pod
-  outrigger ps -o json         everything, for programs")]
+  outrigger ps deploy/web      the pods of a Deployment
+  outrigger ps -l app=web      the pods with a label
+  outrigger ps -o json         everything, for scripts")]
 pub(crate) struct Args {
-    /// Show the containers of this pod only: NAME or pod/NAME.
-    #[arg(value_name = "POD")]
-    pod: Option<String>,
-    /// Show containers, and why those that wait do.
+    /// Show the containers of this pod, or the pods of this workload: POD, deploy/NAME, job/NAME, ….
+    #[arg(value_name = "POD", conflicts_with = "selector")]
+    pod: Option<Object>,
+    /// Only pods with these labels, for example app=web or 'tier in (front,back),!canary'.
+    #[arg(long, short = 'l', value_name = "SELECTOR")]
+    selector: Option<Selector>,
+    /// Show containers, and why anything is waiting.
     #[arg(long, short)]
     containers: bool,
-    /// Only pods in this namespace.
-    #[arg(long, short = 'n', value_name = "NAME")]
-    namespace: Option<String>,
-    /// Only pods of the run with this process number.
-    #[arg(long, value_name = "PID")]
-    run: Option<u32>,
-    /// How to show it.
+    #[command(flatten)]
+    place: PlaceArgs,
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
     output: Format,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Columns for people.
+    /// A table.
     Table,
+    /// A table with more columns.
+    Wide,
+    /// One pod/NAME per line.
+    Name,
     /// A JSON list of runs.
     Json,
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let mut found = runs::block_on(runs::find())?;
-    let picked = match &args.pod {
-        Some(pod) => {
-            let which = Which { pod: pod.clone(), namespace: args.namespace.clone(), run: args.run };
-            let (run, pod) = found.pick(&which).map_err(|e| Failure::Input(anyhow!(e)))?;
-            Some((run.state.pid, pod.number))
-        }
-        None => None,
-    };
-    for run in &mut found.runs {
-        let pid = run.state.pid;
-        let wanted = |pod: &PodState| match picked {
-            Some(picked) => picked == (pid, pod.number),
-            None => args.namespace.as_ref().is_none_or(|n| *n == pod.namespace),
-        };
-        run.state.pods.retain(wanted);
+    if let Some(object) = &args.pod {
+        let which = args.place.which(Named::Object(object.clone()));
+        let pods = found.pods(&which).map_err(|e| Failure::Input(anyhow!(e)))?;
+        let picked: Vec<(u32, usize)> = pods.iter().map(|(run, pod)| (run.state.pid, pod.number)).collect();
+        keep(&mut found.runs, |pid, pod| picked.contains(&(pid, pod.number)));
+        found.runs.retain(|run| !run.state.pods.is_empty());
+    } else {
+        found.runs.retain(|run| args.place.run.is_none_or(|pid| pid == run.state.pid));
+        keep(&mut found.runs, |_, pod| {
+            args.place.namespace.as_ref().is_none_or(|n| *n == pod.namespace)
+                && args.selector.as_ref().is_none_or(|selector| selector.matches(&pod.labels))
+        });
     }
-    let is_wanted = |run: &Run| match picked {
-        Some((pid, _)) => pid == run.state.pid,
-        None => args.run.is_none_or(|pid| pid == run.state.pid),
-    };
-    found.runs.retain(is_wanted);
+    let of_one_pod = args.pod.as_ref().is_some_and(|object| !object.is_workload());
     let text = match args.output {
         Format::Json => {
             let states: Vec<_> = found.runs.iter().map(|run| &run.state).collect();
             serde_json::to_string_pretty(&states).map_err(|e| Failure::Own(e.into()))? + "\n"
         }
-        Format::Table if args.containers || picked.is_some() => containers(&found.runs),
+        Format::Name => all(&found.runs).map(|(_, pod)| format!("pod/{}\n", pod.name)).collect(),
+        _ if args.containers || (of_one_pod && args.output == Format::Table) => containers(&found.runs),
+        Format::Wide => wide(&found.runs),
         Format::Table => pods(&found.runs),
     };
     if text.is_empty() {
-        terminal::note("no pod runs; `outrigger run FILE` runs some");
+        terminal::note(match args.selector.is_some() || args.place.namespace.is_some() {
+            true => "no pods match",
+            false => "no pods are running; start some with `outrigger run FILE`",
+        });
     }
     terminal::print(&text)?;
     Ok(Outcome::Fine)
+}
+
+/// Keeps the pods that are wanted.
+fn keep(runs: &mut [Run], is_wanted: impl Fn(u32, &PodState) -> bool) {
+    for run in runs {
+        let pid = run.state.pid;
+        run.state.pods.retain(|pod| is_wanted(pid, pod));
+    }
 }
 
 fn all(runs: &[Run]) -> impl Iterator<Item = (&Run, &PodState)> {
@@ -91,12 +103,51 @@ fn pods(runs: &[Run]) -> String {
             format!("{}/{}", pod.ready, pod.total),
             pod.restarts.to_string(),
             age(pod.age_ms),
+            or_none(pod.ips.first().cloned().unwrap_or_default()),
+            or_none(pod.ports.join(",")),
             run.state.pid.to_string(),
             run.state.files.join(" "),
             reason(pod),
         ]
     });
-    table::columns(["POD", "PHASE", "READY", "RESTARTS", "AGE", "RUN", "FILE", "WHY"], rows)
+    table::columns(["POD", "PHASE", "READY", "RESTARTS", "AGE", "IP", "PORTS", "RUN", "FILE", "REASON"], rows)
+}
+
+fn wide(runs: &[Run]) -> String {
+    let rows = all(runs).map(|(run, pod)| {
+        let labels: Vec<String> = pod.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        [
+            pod.namespace.clone(),
+            pod.name.clone(),
+            phase(pod),
+            format!("{}/{}", pod.ready, pod.total),
+            pod.restarts.to_string(),
+            age(pod.age_ms),
+            or_none(pod.ips.join(",")),
+            or_none(pod.ports.join(",")),
+            or_none(pod.workload.clone().unwrap_or_default()),
+            or_none(labels.join(",")),
+            run.state.pid.to_string(),
+            run.state.files.join(" "),
+            reason(pod),
+        ]
+    });
+    let heading = [
+        "NAMESPACE",
+        "POD",
+        "PHASE",
+        "READY",
+        "RESTARTS",
+        "AGE",
+        "IP",
+        "PORTS",
+        "WORKLOAD",
+        "LABELS",
+        "RUN",
+        "FILE",
+        "REASON",
+    ];
+    table::columns(heading, rows)
 }
 
 fn containers(runs: &[Run]) -> String {
@@ -113,7 +164,15 @@ fn containers(runs: &[Run]) -> String {
             ]
         })
     });
-    table::columns(["POD", "CONTAINER", "ROLE", "STATE", "RESTARTS", "AGE", "WHY"], rows)
+    table::columns(["POD", "CONTAINER", "ROLE", "STATE", "RESTARTS", "AGE", "REASON"], rows)
+}
+
+/// What kubectl shows for nothing.
+fn or_none(text: String) -> String {
+    match text.is_empty() {
+        true => "<none>".to_owned(),
+        false => text,
+    }
 }
 
 /// The phase, or what is on its way to the next.

@@ -31,18 +31,18 @@ const LOG_SIZE_MIN: i64 = 64 << 10;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outrigger run job.yaml                     runs it, shows its logs, exits with its result
-  outrigger run -o json job.yaml             one JSON line per event
+  outrigger run job.yaml                    run it and exit with its result
+  outrigger run -o json job.yaml            one JSON object per event
+  outrigger run --publish 8080:80 web.yaml  reach its port 80 at localhost:8080
   cat pod.yaml | outrigger run -
-  outrigger run --publish 8080:80 web.yaml   port 80 of the pod at port 8080 of this machine
-  outrigger run --timeout 5m --fail-fast job.yaml   as a step of a CI job
+  outrigger run --timeout 5m --fail-fast job.yaml  as a step of a CI job
 
-The first Ctrl-C stops the pods gracefully and in order, the second at once, the third kills. So does a terminal that is
-closed, unless nohup says otherwise.
+The first Ctrl-C stops the pods gracefully and in order, the second at once, and the third kills them. Closing the \
+terminal stops them too, unless the run was started with nohup.
 
-Exit codes: 0 everything succeeded, the first failing main container's code when a pod failed (of a Job: the last failed
-pod's), 2 wrong usage or a bad manifest, 124 after --timeout, 125 a failure of outrigger itself, 130 after SIGINT (Ctrl-C), 143 after SIGTERM, 129
-after SIGHUP (the terminal was closed).")]
+Exit codes: 0 everything succeeded; if a pod failed, the exit code of the first main container that failed (for a \
+Job, of its last failed pod); 2 wrong usage or a bad manifest; 124 after --timeout; 125 a failure of outrigger itself; 130 after SIGINT \
+(Ctrl-C); 143 after SIGTERM; 129 after SIGHUP (the terminal was closed).")]
 pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]

@@ -5,37 +5,91 @@ use std::future::Future;
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::anyhow;
-use outrigger_agent::control::{self, AskError, Found, Which};
+use outrigger_agent::control::{self, AskError, Found, Named, Object, PodState, Selector, Which};
 
 use crate::outcome::Failure;
 use crate::terminal;
 
-/// Which pod is meant, for every command that asks for one.
+/// The one pod that is meant.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct PodArgs {
-    /// The pod: NAME or pod/NAME.
+    /// The pod, or a workload whose first pod is meant: POD, deploy/NAME, job/NAME, sts/NAME, ….
     #[arg(value_name = "POD")]
-    pod: String,
-    /// Its namespace, where two have pods of the same name.
+    pod: Object,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// The pods that are meant: one by name, those of a workload, or those with some labels.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct PodsArgs {
+    /// A pod, or a workload with all its pods: POD, deploy/NAME, job/NAME, sts/NAME, ….
+    #[arg(value_name = "POD", required_unless_present = "selector", conflicts_with = "selector")]
+    pub(crate) pod: Option<Object>,
+    /// The pods with these labels, for example app=web or 'tier in (front,back),!canary'.
+    #[arg(long, short = 'l', value_name = "SELECTOR")]
+    selector: Option<Selector>,
+    #[command(flatten)]
+    place: PlaceArgs,
+}
+
+/// Where pods are looked for.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct PlaceArgs {
+    /// Only pods in this namespace.
     #[arg(long, short = 'n', value_name = "NAME")]
-    namespace: Option<String>,
-    /// The process number of its run, where two have pods of the same name; `outrigger ps` shows it.
+    pub(crate) namespace: Option<String>,
+    /// Only pods of the run with this process ID; `outrigger ps` shows it.
     #[arg(long, value_name = "PID")]
-    run: Option<u32>,
+    pub(crate) run: Option<u32>,
+}
+
+impl PlaceArgs {
+    /// The pods named in this way, in this place.
+    pub(crate) fn which(&self, what: Named) -> Which {
+        Which { what, namespace: self.namespace.clone(), run: self.run }
+    }
 }
 
 /// Which container is meant.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ContainerArgs {
-    /// The container; the only main one unless given.
+    /// The container. Default: the one the pod's kubectl.kubernetes.io/default-container annotation names, else the
+    /// first main container.
     #[arg(long, short, value_name = "NAME")]
-    pub(crate) container: Option<String>,
+    container: Option<String>,
 }
 
 impl PodArgs {
     /// The pod that is meant.
     pub(crate) fn which(&self) -> Which {
-        Which { pod: self.pod.clone(), namespace: self.namespace.clone(), run: self.run }
+        self.place.which(Named::Object(self.pod.clone()))
+    }
+}
+
+impl PodsArgs {
+    /// The pods that are meant.
+    pub(crate) fn which(&self) -> Result<Which, Failure> {
+        let by_name = self.pod.clone().map(Named::Object);
+        let what = by_name.or_else(|| self.selector.clone().map(Named::Labels));
+        let what = what.ok_or_else(|| Failure::Input(anyhow!("name a pod, or select some with -l")))?;
+        Ok(self.place.which(what))
+    }
+
+    /// Whether a workload was named.
+    pub(crate) fn is_workload(&self) -> bool {
+        self.pod.as_ref().is_some_and(Object::is_workload)
+    }
+}
+
+impl ContainerArgs {
+    /// The container of a pod that is meant. Where nobody named one of several, that is said.
+    pub(crate) fn pick(&self, pod: &PodState) -> Result<usize, Failure> {
+        let picked = pod.pick(self.container.as_deref()).map_err(|e| Failure::Input(anyhow!(e)))?;
+        if picked.by_default {
+            terminal::eprint(&format!("{}\n", pod.defaulted(picked.container)));
+        }
+        Ok(picked.container)
     }
 }
 

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use outrigger_lifecycle::{Plan, Severity, Time, explain, phase};
+use outrigger_lifecycle::{Plan, Severity, Time, explain, phase, trace};
 use outrigger_manifest::{Diagnostic, ReadOptions, parse, render};
 pub(crate) use outrigger_simulate::Span;
+use outrigger_simulate::analyze::analyze;
 use outrigger_simulate::timeline::{Scale, Timeline, html};
 use outrigger_simulate::{Ending, Options, Script, StopScript, simulate, trace_json, trace_text};
 use serde_json::{Value, json};
@@ -32,8 +33,8 @@ A script says what the containers do, and what goes wrong around them; all of it
     work: {runs: 5s, exit: 1, instances: [{}, {exit: 0}]}
   faults: {lose: 0.1, duplicate: 0.1, agent_restarts: [{at: 2s}]}
 
-Without one, init containers exit after 0.1 s, mains after 1 s unless they always restart, and everything else runs
-until it is told to stop. A pod that would run for ever is stopped after 30 s.
+Without one, init containers exit after 0.1 s, mains after 1 s unless they always restart, and everything else \
+runs until it is told to stop. A pod that would run forever is stopped after 30 s.
 
 The same manifest, script and seed give the same trace, byte for byte.
 
@@ -57,10 +58,10 @@ pub(crate) struct Args {
     /// Plays only this pod, or the first pod of the object of this name.
     #[arg(long, value_name = "NAME")]
     pod: Option<String>,
-    /// A second is as wide everywhere; otherwise long pauses are drawn short.
+    /// Draw time to scale; by default long pauses are drawn short.
     #[arg(long)]
     linear: bool,
-    /// How to show what happened.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
     #[command(flatten)]
@@ -75,7 +76,7 @@ enum Output {
     Json,
     /// The timeline as a picture.
     Svg,
-    /// The timelines as a page.
+    /// The timeline as a page, with advice.
     Html,
 }
 
@@ -148,14 +149,15 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
             })
             .collect();
         match args.output {
+            Output::Html => timelines.push(page(plan, &played.trace)?),
             Output::Svg => terminal::print_plain(&Timeline::new(plan, &played.trace).svg(scale))?,
-            Output::Html => timelines.push(Timeline::new(plan, &played.trace)),
             Output::Json => pods.push(json!({
                 "name": plan.pod,
                 "seed": args.seed,
                 "ending": ended.0,
                 "phase": name,
                 "durationMs": played.duration_ms,
+                "containers": trace::containers(plan),
                 "waits": waits.iter().map(|(c, why)| json!({"container": c, "text": why})).collect::<Vec<_>>(),
                 "trace": trace_json(plan, &played.trace),
             })),
@@ -180,6 +182,14 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
         terminal::print_plain(&format!("{:#}\n", json!({ "version": 1, "pods": pods })))?;
     }
     Ok(outcome)
+}
+
+/// The timeline of a trace, with what the start and the stop waited for.
+fn page(plan: &Plan, trace: &[trace::Entry]) -> Result<Timeline, Failure> {
+    let mut timeline = Timeline::new(plan, trace);
+    let analysis = analyze(&trace_json(plan, trace)).map_err(|e| Failure::Own(e.into()))?;
+    timeline.mark(&analysis);
+    Ok(timeline)
 }
 
 /// How it ended, as a word and in words.

@@ -1,32 +1,43 @@
-//! `outrigger stop`: a pod of a run goes, in order.
+//! `outrigger stop`: stops pods and workloads of a run, in order.
 
 use anyhow::anyhow;
-use outrigger_agent::control::{Answer, PodState, Request};
+use outrigger_agent::control::{Answer, Connection, PodState, Request};
 
 use crate::outcome::{Failure, Outcome};
-use crate::runs::{self, PodArgs};
+use crate::runs::{self, PodsArgs};
 use crate::terminal;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outrigger stop web                     stops it in order, with its own grace, and waits until it is gone
-  outrigger stop web --grace-period 5    with 5 seconds
-  outrigger stop web --grace-period 0    kills it
+  outrigger stop web                    stop a pod in order and wait until it is gone
+  outrigger stop web --grace-period 5   the same within 5 seconds
+  outrigger stop web --grace-period 0   kill it
+  outrigger stop deploy/web             stop a Deployment with all its pods
+  outrigger stop -l app=web             stop the pods with a label
 
-A pod of a Deployment, a Job or the like is replaced, as in a cluster; Ctrl-C at the run stops everything.")]
+A single pod of a Deployment, Job or other workload is replaced when it is stopped, as in a cluster. Ctrl-C in the \
+terminal of the run stops everything.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    pod: PodArgs,
-    /// Its grace, instead of the pod's own; 0 kills.
+    pods: PodsArgs,
+    /// Grace period instead of the pod's own; 0 kills.
     #[arg(long, value_name = "SECONDS")]
     grace_period: Option<u64>,
     /// Do not wait until it is gone.
     #[arg(long)]
     no_wait: bool,
-    /// Do not say who is waited for.
+    /// Do not show what is being waited for.
     #[arg(short, long)]
     quiet: bool,
+}
+
+impl Args {
+    fn say(&self, text: &str) {
+        if !self.quiet {
+            terminal::eprint(&format!("{text}\n"));
+        }
+    }
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
@@ -36,43 +47,56 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 
 async fn stop(args: Args) -> Result<(), Failure> {
     let found = runs::find().await?;
-    let (run, pod) = found.pick(&args.pod.which()).map_err(|e| Failure::Input(anyhow!(e)))?;
-    let say = |text: &str| {
-        if !args.quiet {
-            terminal::eprint(&format!("{text}\n"));
-        }
-    };
-    if pod.over {
-        say(&format!("{} is over already: {}", pod.name, pod.phase));
+    let pods = found.pods(&args.pods.which()?).map_err(|e| Failure::Input(anyhow!(e)))?;
+    let grace_ms = args.grace_period.map(|s| s.saturating_mul(1_000));
+    if let (true, Some((run, pod))) = (args.pods.is_workload(), pods.first()) {
+        let name = pod.workload.as_deref().unwrap_or(&pod.name);
+        let request = Request::StopWorkload { pod: pod.number, grace_ms };
+        wait(&args, name, run.ask(&request).await.map_err(runs::refused)?).await?;
         return Ok(());
     }
-    let grace_ms = args.grace_period.map(|s| s.saturating_mul(1_000));
-    let mut connection =
-        run.ask(&Request::Stop { pod: pod.number, grace_ms }).await.map_err(runs::refused)?;
-    let mut told = String::new();
-    loop {
-        match connection.next().await.map_err(runs::refused)? {
-            // The order is carried out whoever listens.
-            Answer::Pod(_) if args.no_wait => return Ok(()),
-            Answer::Pod(pod) => {
-                let waits = waiting_for(&pod);
-                if waits != told && !waits.is_empty() {
-                    say(&waits);
-                }
-                told = waits;
-            }
-            Answer::Done => break,
-            other => return Err(Failure::Own(anyhow!("the run answers {other:?}"))),
+    // All are asked before any is waited for: they stop at the same time.
+    let mut asked = Vec::new();
+    for (run, pod) in pods {
+        if pod.over {
+            args.say(&format!("{} has already ended: {}", pod.name, pod.phase));
+            continue;
         }
+        let request = Request::Stop { pod: pod.number, grace_ms };
+        asked.push((pod, run.ask(&request).await.map_err(runs::refused)?));
     }
-    say(&format!("{} is gone", pod.name));
-    if let Some(workload) = &pod.workload {
-        say(&format!("{workload} may make another"));
+    for (pod, connection) in asked {
+        let waited = wait(&args, &pod.name, connection).await?;
+        if let Some(workload) = pod.workload.as_ref().filter(|_| waited) {
+            args.say(&format!("{workload} may replace it"));
+        }
     }
     Ok(())
 }
 
-/// Who has not gone yet, and what each waits for.
+/// Waits for the end that was asked for, unless nobody wants to: whether it was waited for.
+async fn wait(args: &Args, name: &str, mut connection: Connection) -> Result<bool, Failure> {
+    let mut told = String::new();
+    loop {
+        match connection.next().await.map_err(runs::refused)? {
+            // The order is carried out whether or not anybody waits.
+            Answer::Pod(_) if args.no_wait => return Ok(false),
+            Answer::Pod(pod) => {
+                let waits = waiting_for(&pod);
+                if waits != told && !waits.is_empty() {
+                    args.say(&waits);
+                }
+                told = waits;
+            }
+            Answer::Done => break,
+            other => return Err(Failure::Own(anyhow!("unexpected answer from the run: {other:?}"))),
+        }
+    }
+    args.say(&format!("{name} is gone"));
+    Ok(true)
+}
+
+/// Which containers have not ended yet, and what each is doing.
 fn waiting_for(pod: &PodState) -> String {
     if !pod.stopping {
         return String::new();
@@ -82,6 +106,6 @@ fn waiting_for(pod: &PodState) -> String {
     let each: Vec<String> = going.map(|c| format!("{} ({})", c.name, c.state)).collect();
     match each.as_slice() {
         [] => String::new(),
-        _ => format!("waits for {}", each.join(", ")),
+        _ => format!("{}: waiting for {}", pod.name, each.join(", ")),
     }
 }

@@ -1,6 +1,7 @@
 //! The terminal: colours, and writing that can fail.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
@@ -69,10 +70,21 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// The terminal is raw: it moves to the beginning of a line only when told to.
+static IS_RAW: AtomicBool = AtomicBool::new(false);
+
+/// Says whether the terminal is raw from here on.
+pub(crate) fn set_raw(is_raw: bool) {
+    IS_RAW.store(is_raw, Ordering::Relaxed);
+}
+
 /// Writes to standard error. If that is gone there is nobody left to tell.
 pub(crate) fn eprint(text: &str) {
     let mut out = anstream::stderr().lock();
-    let _ = out.write_all(safe_text(text).as_bytes()).and_then(|()| out.flush());
+    let safe = safe_text(text);
+    let raw = IS_RAW.load(Ordering::Relaxed).then(|| safe.replace('\n', "\r\n"));
+    let bytes = raw.as_deref().unwrap_or(&safe).as_bytes();
+    let _ = out.write_all(bytes).and_then(|()| out.flush());
 }
 
 /// Writes text of the user's to standard output: byte by byte to a file, as it can safely be shown on a terminal.
@@ -92,5 +104,34 @@ pub(crate) fn note(text: &str) {
 
 /// Shows an error with its causes.
 pub(crate) fn error(error: &anyhow::Error) {
-    eprint(&format!("{} {error:#}\n", paint(ERROR, "error:")));
+    eprint(&format!("{} {}\n", paint(ERROR, "error:"), with_causes(error)));
+}
+
+/// An error and its causes on one line. Many errors have the text of their cause in their own: it is not said again.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        match text.is_empty() {
+            true => text = cause,
+            false if text.contains(&cause) => {}
+            false => text = format!("{text}: {cause}"),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let missing = || io::Error::from_raw_os_error(2);
+        let plain = Err::<(), _>(missing()).context("cannot read x").unwrap_err();
+        assert_eq!(with_causes(&plain), "cannot read x: No such file or directory (os error 2)");
+        let said = outrigger_agent::RunError::File { path: "x".into(), source: missing() };
+        let said = anyhow::Error::from(said);
+        assert_eq!(with_causes(&said), "cannot write x: No such file or directory (os error 2)");
+    }
 }

@@ -22,32 +22,32 @@ Examples:
   outrigger timeline events.jsonl -o html > timeline.html
   outrigger simulate job.yaml -o json | outrigger timeline - -o svg > timeline.svg
 
-Marked as critical is what the start and the stop really waited for; `outrigger analyze` says it in words.
+Marked as critical is what the start and the stop really waited for; `outrigger analyze` shows it as text.
 
 Exit codes: 0 drawn, 2 the events cannot be read.")]
 pub(crate) struct Args {
     /// What `run --events` wrote or `simulate -o json` printed; `-` is standard input.
     #[arg(value_name = "EVENTS")]
     events: PathBuf,
-    /// Draws only this pod.
+    /// Draw only this pod.
     #[arg(long, value_name = "NAME")]
     pod: Option<String>,
-    /// A second is as wide everywhere; otherwise long pauses are drawn short.
+    /// Draw time to scale; by default long pauses are drawn short.
     #[arg(long)]
     linear: bool,
-    /// As what to draw it.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Picture::Text, value_name = "FORMAT")]
     output: Picture,
 }
 
-/// As what a timeline is drawn.
+/// How a timeline is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Picture {
-    /// For a terminal.
+    /// Text, for a terminal.
     Text,
     /// A picture.
     Svg,
-    /// A page that shows details where it is pointed at.
+    /// A page with details on hover, and advice.
     Html,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn pods(file: &Path, pod: Option<&str>) -> Result<Vec<PodEvents>, Fai
         pods.retain(|p| p.pod == wanted);
         if pods.is_empty() {
             let all = names.join(", ");
-            return Err(Failure::Input(anyhow!("there is no pod `{wanted}` in {name}; there are {all}")));
+            return Err(Failure::Input(anyhow!("no pod `{wanted}` in {name}; there is {all}")));
         }
     }
     Ok(pods)
@@ -119,7 +119,7 @@ impl Target {
         let picture = match path.extension().and_then(|e| e.to_str()) {
             Some("svg") => Picture::Svg,
             Some("html" | "htm") => Picture::Html,
-            _ => return Err(format!("{text:?} ends neither in .svg nor in .html")),
+            _ => return Err(format!("{text:?} must end in .svg or .html")),
         };
         Ok(Target { path, picture })
     }

@@ -1,6 +1,6 @@
 //! Events files: what `run --events` writes and `simulate -o json` prints, taken apart pod by pod.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use thiserror::Error;
 
 /// The trace of one pod.
@@ -72,7 +72,14 @@ fn simulated(text: &str) -> Option<Vec<Value>> {
     let mut all: Value = serde_json::from_str(text).ok()?;
     let pods = all.get_mut("pods")?.as_array_mut()?;
     let traces = pods.iter_mut().filter_map(|pod| match pod.get_mut("trace").map(Value::take) {
-        Some(Value::Array(entries)) => Some(entries),
+        Some(Value::Array(mut entries)) => {
+            // The plan, as `run --events` has it in front of the trace.
+            if let Some(containers) = pod.get_mut("containers").map(Value::take) {
+                let planned = json!({"time": "0.000", "pod": pod["name"], "event": "planned", "containers": containers});
+                entries.insert(0, planned);
+            }
+            Some(entries)
+        }
         _ => None,
     });
     Some(traces.flatten().collect())

@@ -8,8 +8,8 @@ mod svg;
 
 use std::collections::BTreeMap;
 
-use outrigger_lifecycle::Plan;
 use outrigger_lifecycle::trace::Entry;
+use outrigger_lifecycle::{Plan, Role};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
@@ -138,6 +138,8 @@ pub struct Timeline {
     pub(crate) stops: Vec<(u64, String)>,
     pub(crate) graces: Vec<Grace>,
     pub(crate) critical: Vec<Critical>,
+    /// What would make the pod faster, a sentence each.
+    pub(crate) advice: Vec<String>,
     /// Every moment something happened, sorted.
     pub(crate) moments: Vec<u64>,
 }
@@ -166,12 +168,7 @@ impl Timeline {
         let mut builder = Builder::new(&plan.pod);
         for c in &plan.containers {
             let lane = builder.lane(&c.name);
-            builder.timeline.lanes[lane].role = Some(match c.role {
-                outrigger_lifecycle::Role::Init => "init",
-                outrigger_lifecycle::Role::Sidecar => "sidecar",
-                outrigger_lifecycle::Role::Main => "main",
-                outrigger_lifecycle::Role::Ephemeral => "ephemeral",
-            });
+            builder.timeline.lanes[lane].role = Some(c.role.name());
         }
         for entry in entries {
             builder.line(&Line {
@@ -184,7 +181,8 @@ impl Timeline {
         builder.finish()
     }
 
-    /// Lays out a trace that was written as JSON, one object an entry. Lanes stand in the order the containers appear.
+    /// Lays out a trace that was written as JSON, one object an entry. Lanes stand in the order of the plan if the trace
+    /// begins with it (`planned`), else in the order the containers appear.
     /// Only the first pod of the trace is drawn; [`crate::events`] takes files of several apart.
     pub fn from_json(entries: &[Value]) -> Result<Timeline, TimelineError> {
         let pod = entries.first().and_then(|e| e["pod"].as_str()).unwrap_or_default();
@@ -195,8 +193,9 @@ impl Timeline {
         Ok(builder.finish())
     }
 
-    /// Marks what the start and the stop really waited for.
+    /// Marks what the start and the stop really waited for, and keeps the advice for the page.
     pub fn mark(&mut self, analysis: &Analysis) {
+        self.advice = analysis.advice.iter().map(|advice| advice.text.clone()).collect();
         let links =
             analysis.start.iter().flat_map(|s| &s.chain).chain(analysis.stop.iter().flat_map(|s| &s.chain));
         for link in links {
@@ -226,6 +225,18 @@ impl Timeline {
         svg::draw(self, scale, true)
     }
 
+    /// Pauses that are drawn much shorter than the rest, `least` of the width or more: where they begin and end.
+    fn breaks(&self, scale: Scale, least: f64) -> Vec<(u64, u64)> {
+        let (places, linear) = (self.places(scale), self.places(Scale::Linear));
+        let pairs = self.moments.windows(2).map(|pair| (pair[0], pair[1]));
+        let width = |places: &Places, (from, to): (u64, u64)| places.of(to) - places.of(from);
+        let is_squeezed = |pause: &(u64, u64)| {
+            let drawn = width(&places, *pause);
+            drawn >= least && width(&linear, *pause) > drawn * SQUEEZED
+        };
+        pairs.filter(is_squeezed).collect()
+    }
+
     /// Where moments lie, from 0 to 1.
     fn places(&self, scale: Scale) -> Places {
         let mut place = 0.0;
@@ -249,6 +260,9 @@ impl Timeline {
         Places(places)
     }
 }
+
+/// A pause whose share of the width is so many times smaller than its share of the time is marked as drawn short.
+const SQUEEZED: f64 = 2.5;
 
 /// Where every moment at which something happened lies.
 struct Places(BTreeMap<u64, f64>);
@@ -333,6 +347,7 @@ impl Builder {
                 stops: Vec::new(),
                 graces: Vec::new(),
                 critical: Vec::new(),
+                advice: Vec::new(),
                 moments: Vec::new(),
             },
             open: Vec::new(),
@@ -363,6 +378,7 @@ impl Builder {
                 }
                 self.timeline.phases.push((line.at, line.text("to").unwrap_or_default().to_string()));
             }
+            (None, "planned") => self.planned(line),
             (None, "sandbox-creating") => self.sandbox = Some(line.at),
             (None, "sandbox-ready" | "sandbox-failed") => {
                 if let Some(from) = self.sandbox.take().filter(|from| *from < line.at) {
@@ -381,6 +397,18 @@ impl Builder {
                 }
             }
             (None, _) => {}
+        }
+    }
+
+    /// The containers of the plan, in its order, with their roles.
+    fn planned(&mut self, line: &Line<'_>) {
+        let containers = line.fields.get("containers").and_then(Value::as_array);
+        for container in containers.into_iter().flatten() {
+            let Some(name) = container["name"].as_str() else { continue };
+            let role = container["role"].as_str().unwrap_or_default();
+            let lane = self.lane(name);
+            self.timeline.lanes[lane].role =
+                Role::ALL.into_iter().map(Role::name).find(|known| *known == role);
         }
     }
 
@@ -507,7 +535,11 @@ pub(crate) fn clock(ms: u64) -> String {
         0 => "0".into(),
         1..1_000 => format!("{ms}ms"),
         1_000..60_000 => {
-            let text = format!("{}.{:03}", ms / 1_000, ms % 1_000);
+            // Three digits are as many as anybody reads.
+            let text = match ms {
+                0..10_000 => format!("{:.2}", ms as f64 / 1e3),
+                _ => format!("{:.1}", ms as f64 / 1e3),
+            };
             format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
         }
         _ => match (ms / 60_000, ms % 60_000 / 1_000) {
@@ -520,6 +552,7 @@ pub(crate) fn clock(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn times_read_both_ways() {
@@ -532,7 +565,42 @@ mod tests {
 
     #[test]
     fn clocks_are_short() {
-        let texts = [0, 350, 1_350, 10_000, 125_000, 120_000].map(clock);
-        assert_eq!(texts, ["0", "350ms", "1.35s", "10s", "2m5s", "2m"]);
+        let texts = [0, 350, 1_350, 10_000, 125_000, 120_000, 1_234, 12_345].map(clock);
+        assert_eq!(texts, ["0", "350ms", "1.35s", "10s", "2m5s", "2m", "1.23s", "12.3s"]);
+    }
+
+    #[test]
+    fn roles_come_from_the_trace_and_older_traces_have_none() {
+        let line = |time: &str, fields: Value| {
+            let mut entry = json!({"time": time, "pod": "p"});
+            entry.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            entry
+        };
+        let planned = line(
+            "0.000",
+            json!({"event": "planned", "containers": [
+            {"name": "setup", "role": "init"}, {"name": "proxy", "role": "sidecar"}, {"name": "app", "role": "main"}]}),
+        );
+        let rest = [
+            line("0.000", json!({"event": "starting", "container": "app", "attempt": 0})),
+            line("40.000", json!({"event": "exited", "container": "app", "code": 0})),
+        ];
+        let timeline = Timeline::from_json(&[&[planned], &rest[..]].concat()).unwrap();
+        let lanes: Vec<_> = timeline.lanes.iter().map(|l| (l.name.as_str(), l.role)).collect();
+        assert_eq!(lanes, [("setup", Some("init")), ("proxy", Some("sidecar")), ("app", Some("main"))]);
+        let old = Timeline::from_json(&rest).unwrap();
+        assert_eq!(old.lanes[0].role, None);
+    }
+
+    #[test]
+    fn long_pauses_are_marked_where_they_are_drawn_short() {
+        let entry = |time: &str| json!({"time": time, "pod": "p", "event": "started", "container": "a"});
+        let entries = ["0.000", "0.100", "0.200", "60.000", "60.100"].map(entry);
+        let timeline = Timeline::from_json(&entries).unwrap();
+        assert_eq!(timeline.breaks(Scale::Compressed, 0.01), [(200, 60_000)]);
+        assert_eq!(timeline.breaks(Scale::Linear, 0.01), []);
+        assert!(timeline.svg(Scale::Compressed).contains("59.8s drawn short"));
+        assert!(timeline.ascii(100, Scale::Compressed).lines().next().unwrap().contains("//"));
+        assert!(!timeline.ascii(100, Scale::Linear).contains("//"));
     }
 }

@@ -24,6 +24,12 @@ const CHUNK: usize = 32 << 10;
 /// Frames that wait for a client.
 const QUEUE: usize = 4;
 
+/// Ctrl-D, twice: the first may end an unfinished line.
+const END_OF_INPUT: &[u8] = b"\x04\x04";
+/// How often it is pressed, and the pause in between.
+const END_PRESSED: u32 = 40;
+const END_PAUSE: Duration = Duration::from_millis(250);
+
 /// Exit codes of commands that could not be run, as shells have them.
 const NOT_FOUND: i32 = 127;
 const NOT_RUN: i32 = 126;
@@ -42,6 +48,7 @@ pub(super) async fn run<R: Runtime>(
         Ok(id) => id,
         Err(text) => return client.answer(&Answer::Refused(text)).await,
     };
+    let has_terminal = terminal.is_some();
     let request = AttachRequest { command, stdin, terminal };
     let attached = tokio::select! {
         attached = runtime.attach(&id, request) => attached,
@@ -83,7 +90,7 @@ pub(super) async fn run<R: Runtime>(
     let work = async {
         let to = To { client: to, moved: AtomicUsize::new(0), sending: AtomicUsize::new(0) };
         let show = async { tokio::join!(to.pump(Some(stdout), Kind::Stdout), to.pump(stderr, Kind::Stderr)) };
-        let feed = feed(input, stdin, &room, &to);
+        let feed = feed(input, stdin, has_terminal, &room, &to);
         tokio::pin!(show, feed, done);
         let mut shown = false;
         let code = loop {
@@ -129,12 +136,16 @@ fn ended(result: Result<i32, RuntimeError>) -> Answer {
 async fn feed(
     mut input: mpsc::UnboundedReceiver<Vec<u8>>,
     mut stdin: Option<Input>,
+    has_terminal: bool,
     room: &AtomicUsize,
     to: &To,
 ) {
     while let Some(chunk) = input.recv().await {
         if chunk.is_empty() {
-            stdin = None;
+            match stdin.take() {
+                Some(terminal) if has_terminal => end_of_input(terminal).await,
+                _ => {}
+            }
             continue;
         }
         // What a command does not want to read is thrown away, as by a pipe nobody reads.
@@ -147,6 +158,18 @@ async fn feed(
         let _ = to.say(&Answer::More(chunk.len())).await;
     }
     std::future::pending().await
+}
+
+/// Tells whatever reads from a terminal that its input is over. A terminal cannot be closed from one side: it has a key
+/// for that, which ends the line it stands in and, at the beginning of a line, the input. It is pressed again for a while
+/// because shells lose what was typed before they were ready to read.
+async fn end_of_input(mut terminal: Input) {
+    for _ in 0..END_PRESSED {
+        if terminal.write_all(END_OF_INPUT).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(END_PAUSE).await;
+    }
 }
 
 /// The way to the client, for all streams of a command.

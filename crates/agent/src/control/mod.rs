@@ -12,13 +12,15 @@ mod logs;
 mod pick;
 mod place;
 mod roster;
+mod selector;
 mod server;
 mod wire;
 
 pub use client::{AskError, Connection, Found, Run, runs};
 pub use lines::Lines;
 pub use outrigger_runtime::WindowSize;
-pub use pick::Which;
+pub use pick::{Named, Object, Picked, Which};
+pub use selector::Selector;
 pub use wire::{Answer, ContainerState, ExecStart, LogsRequest, PodState, Request, RunState};
 
 pub(crate) use roster::Roster;

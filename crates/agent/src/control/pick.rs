@@ -1,107 +1,220 @@
-//! Which pod is meant.
+//! Which pods are meant.
 
 use super::client::{Found, Run};
+use super::selector::Selector;
 use super::wire::PodState;
 
-/// A pod as the user names it.
-#[derive(Debug, Clone, Default)]
+/// Pods as the user names them.
+#[derive(Debug, Clone)]
 pub struct Which {
-    /// `POD` or `pod/POD`.
-    pub pod: String,
-    /// Its namespace, if that matters.
+    /// By name or by label.
+    pub what: Named,
+    /// Their namespace, if that matters.
     pub namespace: Option<String>,
-    /// The process number of its run, if that matters.
+    /// The process number of their run, if that matters.
     pub run: Option<u32>,
 }
 
-impl Found {
-    /// The pod that is meant; one that is over only if there is no other. The error says what there is instead.
-    pub fn pick(&self, which: &Which) -> Result<(&Run, &PodState), String> {
-        let name = which.pod.strip_prefix("pod/").or_else(|| which.pod.strip_prefix("pods/"));
-        let name = name.unwrap_or(&which.pod);
-        let runs = self.runs.iter().filter(|run| which.run.is_none_or(|pid| pid == run.state.pid));
-        let all: Vec<(&Run, &PodState)> =
-            runs.flat_map(|run| run.state.pods.iter().map(move |pod| (run, pod))).collect();
-        let in_namespace = |pod: &PodState| which.namespace.as_ref().is_none_or(|n| *n == pod.namespace);
-        let named: Vec<_> =
-            all.iter().copied().filter(|(_, pod)| pod.name == name && in_namespace(pod)).collect();
-        let mut there: Vec<_> = named.iter().copied().filter(|(_, pod)| !pod.over).collect();
-        if there.is_empty() {
-            // Of those that were there the last is the one people have in mind.
-            there.extend(named.last());
-        }
-        match there.as_slice() {
-            [] => Err(self.nothing(name, which, &all)),
-            [one] => Ok(*one),
-            [(first, _), rest @ ..] if rest.iter().any(|(run, _)| run.state.pid != first.state.pid) => {
-                let mut runs: Vec<String> = there
-                    .iter()
-                    .map(|(run, _)| format!("{} ({})", run.state.pid, run.state.files.join(" ")))
-                    .collect();
-                runs.dedup();
-                Err(format!(
-                    "pod {name:?} is in several runs: {}; choose one with --run PID",
-                    runs.join(", ")
-                ))
-            }
-            [(first, one), rest @ ..] => match rest.iter().find(|(_, pod)| pod.namespace != one.namespace) {
-                Some((_, other)) => Err(format!(
-                    "pod {name:?} is in namespaces {} and {}; choose one with --namespace",
-                    one.namespace, other.namespace
-                )),
-                // Its successor is on the way while it goes: the newest counts.
-                None => Ok(rest.last().map_or((*first, *one), |newest| *newest)),
-            },
-        }
-    }
+/// How pods are named.
+#[derive(Debug, Clone)]
+pub enum Named {
+    /// One pod by its name, or all pods of a workload: `POD`, `pod/POD`, `deploy/NAME`, `job/NAME`, ….
+    Object(Object),
+    /// All pods with these labels.
+    Labels(Selector),
+}
 
-    fn nothing(&self, name: &str, which: &Which, all: &[(&Run, &PodState)]) -> String {
-        if let Some(pid) = which.run.filter(|pid| !self.runs.iter().any(|run| run.state.pid == *pid)) {
-            let pids: Vec<String> = self.runs.iter().map(|run| run.state.pid.to_string()).collect();
-            return match pids.as_slice() {
-                [] => format!("there is no run {pid}, and no other of this user"),
-                _ => format!("there is no run {pid}; there is {}", pids.join(", ")),
-            };
-        }
-        let mut names: Vec<String> = all
-            .iter()
-            .filter(|(_, pod)| !pod.over)
-            .map(|(_, pod)| match pod.namespace.as_str() {
-                "default" => pod.name.clone(),
-                namespace => format!("{} (namespace {namespace})", pod.name),
-            })
-            .collect();
-        names.sort();
-        names.dedup();
-        let place = which.namespace.as_ref().map(|n| format!(" in namespace {n}")).unwrap_or_default();
-        match names.as_slice() {
-            [] => format!("there is no pod {name:?}: no run of this user goes on"),
-            _ => format!("there is no pod {name:?}{place}; there is {}", names.join(", ")),
+/// `POD` or `KIND/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    kind: &'static str,
+    name: String,
+}
+
+/// Kinds that have pods, and what kubectl accepts for them.
+const KINDS: [(&str, &[&str]); 7] = [
+    ("Pod", &["po", "pod", "pods"]),
+    ("Deployment", &["deploy", "deployment", "deployments"]),
+    ("ReplicaSet", &["rs", "replicaset", "replicasets"]),
+    ("StatefulSet", &["sts", "statefulset", "statefulsets"]),
+    ("DaemonSet", &["ds", "daemonset", "daemonsets"]),
+    ("Job", &["job", "jobs"]),
+    ("CronJob", &["cj", "cronjob", "cronjobs"]),
+];
+
+impl std::str::FromStr for Object {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, name) = match text.split_once('/') {
+            None => ("Pod", text),
+            Some((kind, name)) => {
+                // `deployments.apps` and `jobs.v1.batch` name their group as well.
+                let written = kind.split('.').next().unwrap_or_default().to_ascii_lowercase();
+                let known = KINDS.iter().find(|(_, names)| names.contains(&written.as_str()));
+                let Some((kind, _)) = known else {
+                    let known: Vec<&str> = KINDS.iter().map(|(_, names)| names[0]).collect();
+                    return Err(format!("unknown kind {kind:?}; use one of {}", known.join(", ")));
+                };
+                (*kind, name)
+            }
+        };
+        match name.is_empty() || name.contains('/') {
+            true => Err("expected POD or KIND/NAME, for example deploy/web".to_owned()),
+            false => Ok(Object { kind, name: name.to_owned() }),
         }
     }
 }
 
+impl Object {
+    /// Whether it is a workload, not a pod.
+    pub fn is_workload(&self) -> bool {
+        self.kind != "Pod"
+    }
+
+    fn has(&self, pod: &PodState) -> bool {
+        match self.is_workload() {
+            true => pod.owners.contains(&format!("{}/{}", self.kind, self.name)),
+            false => pod.name == self.name,
+        }
+    }
+}
+
+type Found1<'a> = (&'a Run, &'a PodState);
+
+impl Found {
+    /// The pods that are meant; those that are over only if there is no other. At least one, else an error that says
+    /// what there is instead. All pods of one name, or of one workload, are in one run and one namespace.
+    pub fn pods(&self, which: &Which) -> Result<Vec<(&Run, &PodState)>, String> {
+        let runs = self.runs.iter().filter(|run| which.run.is_none_or(|pid| pid == run.state.pid));
+        let all: Vec<Found1<'_>> =
+            runs.flat_map(|run| run.state.pods.iter().map(move |pod| (run, pod))).collect();
+        let in_namespace = |pod: &PodState| which.namespace.as_ref().is_none_or(|n| *n == pod.namespace);
+        let is_meant = |pod: &PodState| match &which.what {
+            Named::Object(object) => object.has(pod),
+            Named::Labels(selector) => selector.matches(&pod.labels),
+        };
+        let meant: Vec<_> =
+            all.iter().copied().filter(|(_, pod)| is_meant(pod) && in_namespace(pod)).collect();
+        let mut there: Vec<_> = meant.iter().copied().filter(|(_, pod)| !pod.over).collect();
+        if there.is_empty() {
+            // Of those that were there, people mean the last one.
+            there.extend(meant.last());
+        }
+        match (&which.what, there.as_slice()) {
+            (_, []) => Err(self.nothing(which, &all)),
+            (Named::Labels(_), _) => Ok(there),
+            (Named::Object(object), _) => unambiguous(object, there),
+        }
+    }
+
+    /// The one pod that is meant; of a workload's pods, the first.
+    pub fn pick(&self, which: &Which) -> Result<(&Run, &PodState), String> {
+        let pods = self.pods(which)?;
+        pods.first().copied().ok_or_else(|| self.nothing(which, &[]))
+    }
+
+    fn nothing(&self, which: &Which, all: &[Found1<'_>]) -> String {
+        if let Some(pid) = which.run.filter(|pid| !self.runs.iter().any(|run| run.state.pid == *pid)) {
+            let pids: Vec<String> = self.runs.iter().map(|run| run.state.pid.to_string()).collect();
+            return match pids.as_slice() {
+                [] => format!("no run {pid}: you have no active runs"),
+                _ => format!("no run {pid}; your active runs: {}", pids.join(", ")),
+            };
+        }
+        let place = which.namespace.as_ref().map(|n| format!(" in namespace {n}")).unwrap_or_default();
+        let (wanted, what) = match &which.what {
+            Named::Object(object) if object.is_workload() => {
+                (format!("no pods of {}/{}{place}", object.kind, object.name), true)
+            }
+            Named::Object(object) => (format!("no pod {:?}{place}", object.name), false),
+            Named::Labels(_) => (format!("no pods with these labels{place}"), false),
+        };
+        let outside = |namespace: &str| match namespace {
+            "default" => String::new(),
+            namespace => format!(" (namespace {namespace})"),
+        };
+        let live = all.iter().filter(|(_, pod)| !pod.over);
+        let mut names: Vec<String> = match what {
+            true => live
+                .filter_map(|(_, pod)| Some(format!("{}{}", pod.workload.as_ref()?, outside(&pod.namespace))))
+                .collect(),
+            false => live.map(|(_, pod)| format!("{}{}", pod.name, outside(&pod.namespace))).collect(),
+        };
+        names.sort();
+        names.dedup();
+        match names.as_slice() {
+            [] if self.runs.is_empty() => format!("{wanted}: you have no active runs"),
+            [] => wanted,
+            _ => format!("{wanted}; there is {}", names.join(", ")),
+        }
+    }
+}
+
+/// Pods of one name or workload, unless several runs or namespaces have it.
+fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1<'a>>, String> {
+    let Some((first, one)) = there.first().copied() else { return Ok(there) };
+    let shown = match object.is_workload() {
+        true => format!("{}/{}", object.kind, object.name),
+        false => format!("pod {:?}", object.name),
+    };
+    if there.iter().any(|(run, _)| run.state.pid != first.state.pid) {
+        let name = |(run, _): &Found1<'_>| format!("{} ({})", run.state.pid, run.state.files.join(" "));
+        let mut runs: Vec<String> = there.iter().map(name).collect();
+        runs.dedup();
+        return Err(format!("{shown} is in several runs: {}; choose one with --run PID", runs.join(", ")));
+    }
+    if let Some((_, other)) = there.iter().find(|(_, pod)| pod.namespace != one.namespace) {
+        return Err(format!(
+            "{shown} is in namespaces {} and {}; choose one with --namespace",
+            one.namespace, other.namespace
+        ));
+    }
+    // A pod's successor may be there while it still goes: the newest counts.
+    let only = (!object.is_workload()).then(|| there.last().copied()).flatten();
+    Ok(only.map_or(there, |newest| vec![newest]))
+}
+
+/// The container that is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Picked {
+    /// Its place in the pod.
+    pub container: usize,
+    /// Nobody named it: it is the first main of several containers, and people should be told.
+    pub by_default: bool,
+}
+
 impl PodState {
-    /// The container that is meant: the one named, else the only main. The error says what there is.
-    pub fn pick(&self, container: Option<&str>) -> Result<usize, String> {
-        let names = |of: &[&str]| of.join(", ");
-        let all: Vec<&str> = self.containers.iter().map(|c| c.name.as_str()).collect();
+    /// The container that is meant: the one named, else the one of the annotation
+    /// `kubectl.kubernetes.io/default-container`, else the first main. The error says what there is.
+    pub fn pick(&self, container: Option<&str>) -> Result<Picked, String> {
+        let place = |name: &str| self.containers.iter().position(|c| c.name == name);
+        let picked = |container, by_default| Ok(Picked { container, by_default });
         if let Some(name) = container {
-            let found = all.iter().position(|known| *known == name);
-            return found.ok_or_else(|| {
-                format!("pod {:?} has no container {name:?}; there is {}", self.name, names(&all))
-            });
+            return match place(name) {
+                Some(at) => picked(at, false),
+                None => {
+                    let all: Vec<&str> = self.containers.iter().map(|c| c.name.as_str()).collect();
+                    Err(format!("pod {:?} has no container {name:?}; there is {}", self.name, all.join(", ")))
+                }
+            };
         }
-        let mains: Vec<usize> = (0..all.len()).filter(|i| self.containers[*i].role == "main").collect();
-        match mains.as_slice() {
-            [main] => Ok(*main),
-            _ => Err(format!(
-                "pod {:?} has {} main containers; choose one with -c: {}",
-                self.name,
-                mains.len(),
-                names(&all)
-            )),
+        if let Some(at) = self.default_container.as_deref().and_then(place) {
+            return picked(at, false);
         }
+        let main = self.containers.iter().position(|c| c.role == "main");
+        picked(main.unwrap_or(0), self.containers.len() > 1)
+    }
+
+    /// What to tell people who named no container: `Defaulted container "app" out of: app, proxy, setup (init)`.
+    pub fn defaulted(&self, container: usize) -> String {
+        let shown = |c: &super::ContainerState| match c.role.as_str() {
+            "init" => format!("{} (init)", c.name),
+            _ => c.name.clone(),
+        };
+        let all: Vec<String> = self.containers.iter().map(shown).collect();
+        let name = self.containers.get(container).map_or("", |c| c.name.as_str());
+        format!("Defaulted container {name:?} out of: {}", all.join(", "))
     }
 }
 
@@ -116,39 +229,65 @@ mod tests {
             role: (*role).to_owned(),
             state: "running".to_owned(),
             ready: true,
-            restarts: 0,
-            age_ms: None,
-            reason: None,
+            ..ContainerState::default()
         };
         PodState {
-            number: 0,
             namespace: "default".to_owned(),
             name: "p".to_owned(),
-            workload: None,
             phase: "Running".to_owned(),
-            stopping: false,
-            over: false,
-            ready: 0,
-            total: 0,
-            restarts: 0,
-            age_ms: 0,
-            reason: None,
             containers: containers.iter().map(container).collect(),
+            ..PodState::default()
         }
     }
 
     #[test]
-    fn the_only_main_is_meant_unless_another_is_named() {
+    fn the_first_main_is_meant_unless_another_is_named() {
         let one = pod(&[("setup", "init"), ("app", "main"), ("proxy", "sidecar")]);
         let two = pod(&[("proxy", "sidecar"), ("a", "main"), ("b", "main")]);
-        let table: [(&PodState, Option<&str>, Result<usize, &str>); 4] = [
-            (&one, None, Ok(1)),
-            (&one, Some("proxy"), Ok(2)),
+        let marked = PodState { default_container: Some("b".to_owned()), ..two.clone() };
+        let stale = PodState { default_container: Some("gone".to_owned()), ..two.clone() };
+        let alone = pod(&[("app", "main")]);
+        let table: [(&PodState, Option<&str>, Result<(usize, bool), &str>); 7] = [
+            (&one, None, Ok((1, true))),
+            (&one, Some("proxy"), Ok((2, false))),
             (&one, Some("ap"), Err("pod \"p\" has no container \"ap\"; there is setup, app, proxy")),
-            (&two, None, Err("pod \"p\" has 2 main containers; choose one with -c: proxy, a, b")),
+            (&two, None, Ok((1, true))),
+            (&marked, None, Ok((2, false))),
+            (&stale, None, Ok((1, true))),
+            (&alone, None, Ok((0, false))),
         ];
         for (pod, container, expected) in table {
+            let expected = expected.map(|(container, by_default)| Picked { container, by_default });
             assert_eq!(pod.pick(container), expected.map_err(str::to_owned), "{container:?}");
         }
+        assert_eq!(one.defaulted(1), "Defaulted container \"app\" out of: setup (init), app, proxy");
+    }
+
+    #[test]
+    fn kinds_are_named_as_in_kubectl() {
+        for (text, kind, name) in [
+            ("web", "Pod", "web"),
+            ("po/web", "Pod", "web"),
+            ("deploy/web", "Deployment", "web"),
+            ("deployments.apps/web", "Deployment", "web"),
+            ("Deployment/web", "Deployment", "web"),
+            ("sts/db", "StatefulSet", "db"),
+            ("jobs/report", "Job", "report"),
+            ("cj/nightly", "CronJob", "nightly"),
+        ] {
+            assert_eq!(text.parse(), Ok(Object { kind, name: name.to_owned() }), "{text}");
+        }
+        for (text, why) in [
+            ("svc/web", "unknown kind \"svc\"; use one of po, deploy, rs, sts, ds, job, cj"),
+            ("deploy/", "expected POD or KIND/NAME, for example deploy/web"),
+            ("a/b/c", "unknown kind \"a\"; use one of po, deploy, rs, sts, ds, job, cj"),
+        ] {
+            assert_eq!(text.parse::<Object>(), Err(why.to_owned()), "{text}");
+        }
+        let mut of_job = pod(&[]);
+        of_job.owners = vec!["Job/report".to_owned()];
+        assert!("job/report".parse::<Object>().unwrap().has(&of_job));
+        assert!(!"job/p".parse::<Object>().unwrap().has(&of_job));
+        assert!("p".parse::<Object>().unwrap().has(&of_job));
     }
 }

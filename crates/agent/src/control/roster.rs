@@ -17,6 +17,8 @@ use crate::view::{PodView, look};
 
 /// Pods that are over and still told of; of more, the oldest are forgotten.
 const OVER_MAX: usize = 100;
+/// The container people mean when they name none.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// The pods of a run. Cheap to clone.
 #[derive(Clone)]
@@ -31,6 +33,9 @@ struct Shared {
 struct Entry {
     context: Arc<PodContext>,
     view: PodView,
+    /// The workload it was made for, as written: `Deployment/web`.
+    workload: Option<String>,
+    ips: Vec<String>,
     /// Nothing of it is left.
     over: bool,
     /// The instances that run.
@@ -49,11 +54,26 @@ impl Default for Roster {
 
 impl Roster {
     /// There is another pod.
-    pub(crate) fn join(&self, number: usize, context: Arc<PodContext>, plan: &Plan) {
+    pub(crate) fn join(
+        &self,
+        number: usize,
+        context: Arc<PodContext>,
+        workload: Option<String>,
+        plan: &Plan,
+    ) {
         let now = Clock::start().now().time;
         let view = PodView::new(context.name().into(), Arc::new(plan.clone()), now);
         let running = vec![None; plan.containers.len()];
-        let entry = Entry { context, view, over: false, running, visitors: 0, sealed: None };
+        let entry = Entry {
+            context,
+            view,
+            workload,
+            ips: Vec::new(),
+            over: false,
+            running,
+            visitors: 0,
+            sealed: None,
+        };
         self.change(|pods| drop(pods.insert(number, entry)));
     }
 
@@ -64,6 +84,11 @@ impl Roster {
             entry.view.waits.clear();
             entry.view.waits.extend_from_slice(waits);
         });
+    }
+
+    /// The addresses of a pod.
+    pub(crate) fn addresses(&self, number: usize, ips: Vec<String>) {
+        self.change_one(number, |entry| entry.ips = ips);
     }
 
     /// Which instance of a container runs.
@@ -225,11 +250,20 @@ impl Visit {
 impl Entry {
     fn state(&self, number: usize) -> PodState {
         let metadata = &self.context.pod.metadata;
-        let owner = metadata.owner_references.iter().flatten().next();
+        let mut owners: Vec<String> = self.workload.clone().into_iter().collect();
+        let references = metadata.owner_references.iter().flatten();
+        owners.extend(references.map(|owner| format!("{}/{}", owner.kind, owner.name)));
+        owners.dedup();
+        let annotation = |key: &str| metadata.annotations.as_ref()?.get(key).cloned();
         PodState {
             number,
             namespace: self.context.namespace().to_owned(),
-            workload: owner.map(|owner| format!("{}/{}", owner.kind, owner.name)),
+            workload: self.workload.clone(),
+            owners,
+            labels: metadata.labels.clone().unwrap_or_default(),
+            default_container: annotation(DEFAULT_CONTAINER),
+            ips: self.ips.clone(),
+            ports: self.context.ports(),
             over: self.over,
             ..look(&self.view, Clock::start().now().time)
         }

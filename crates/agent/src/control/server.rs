@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::place::{Bound, Place};
 use super::roster::Roster;
-use super::wire::{Answer, Frame, Frames, Hello, REQUEST_MAX, Request, RunState, VERSION};
+use super::wire::{Answer, Frame, Frames, Hello, PodState, REQUEST_MAX, Request, RunState, VERSION};
 use super::{exec, logs};
 use crate::tasks::Task;
 
@@ -31,6 +31,8 @@ const GATHER: Duration = Duration::from_millis(50);
 pub(crate) struct Order {
     /// The pod that is to go.
     pub(crate) pod: usize,
+    /// So is the workload it was made for, with all its pods.
+    pub(crate) workload: bool,
     /// Its grace; `None` is its own.
     pub(crate) grace_ms: Option<u64>,
 }
@@ -152,18 +154,28 @@ impl<R: Runtime> Server<R> {
                 let run = RunState { pid: std::process::id(), id, files, pods: self.roster.pods() };
                 client.answer(&Answer::Run(run)).await
             }
-            Request::Stop { pod, grace_ms } => self.stop(pod, grace_ms, client).await,
+            Request::Stop { pod, grace_ms } => {
+                self.stop(Order { pod, workload: false, grace_ms }, client).await
+            }
+            Request::StopWorkload { pod, grace_ms } => {
+                self.stop(Order { pod, workload: true, grace_ms }, client).await
+            }
             Request::Exec(start) => exec::run(&*self.runtime, &self.roster, start, client).await,
             Request::Logs(request) => logs::send(&self.roster, request, &mut client).await,
         }
     }
 
-    async fn stop(&self, pod: usize, grace_ms: Option<u64>, mut client: Client) -> io::Result<()> {
+    async fn stop(&self, order: Order, mut client: Client) -> io::Result<()> {
         let mut changes = self.roster.changes();
-        let _ = self.orders.send(Order { pod, grace_ms }).await;
-        // Forgotten is as gone as can be.
-        while let Some(now) = self.roster.pod(pod).filter(|pod| !pod.over) {
-            client.answer(&Answer::Pod(now)).await?;
+        let _ = self.orders.send(order).await;
+        loop {
+            let left = self.left(order);
+            if left.is_empty() {
+                break;
+            }
+            for pod in left {
+                client.answer(&Answer::Pod(Box::new(pod))).await?;
+            }
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { break },
                 // It says nothing more; this is its end.
@@ -172,6 +184,20 @@ impl<R: Runtime> Server<R> {
             tokio::time::sleep(GATHER).await;
         }
         client.answer(&Answer::Done).await
+    }
+
+    /// The pods an order is about that are not gone. One that was forgotten is gone.
+    fn left(&self, order: Order) -> Vec<PodState> {
+        let Some(pod) = self.roster.pod(order.pod) else { return Vec::new() };
+        let pods = match &pod.workload {
+            Some(workload) if order.workload => {
+                let mut all = self.roster.pods();
+                all.retain(|p| p.workload.as_ref() == Some(workload) && p.namespace == pod.namespace);
+                all
+            }
+            _ => vec![pod],
+        };
+        pods.into_iter().filter(|pod| !pod.over).collect()
     }
 }
 

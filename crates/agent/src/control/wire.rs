@@ -3,6 +3,7 @@
 //! Both directions carry frames: a byte that says what it is, four bytes of length (little-endian), and the content.
 //! The first frame is the client's [`Hello`]; what follows depends on its request.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use outrigger_runtime::WindowSize;
@@ -42,6 +43,13 @@ pub enum Request {
         /// Its number.
         pod: usize,
         /// The grace; `None` is the pod's own.
+        grace_ms: Option<u64>,
+    },
+    /// That the workload a pod was made for goes with all its pods, in order. Answered like [`Request::Stop`].
+    StopWorkload {
+        /// The number of any of its pods.
+        pod: usize,
+        /// The grace; `None` is each pod's own.
         grace_ms: Option<u64>,
     },
     /// What containers wrote. Answered by log frames and [`Answer::Note`], and by [`Answer::Done`] after the last.
@@ -97,7 +105,7 @@ pub enum Answer {
     /// The run and its pods.
     Run(RunState),
     /// A pod as it is now.
-    Pod(PodState),
+    Pod(Box<PodState>),
     /// Something to know while the answer is on its way.
     Note(String),
     /// Lines a container wrote, in CRI format: its place in the pod, and the lines. Not a message but a frame of its own.
@@ -115,7 +123,7 @@ pub enum Answer {
     Exit(i32, Option<String>),
     /// It is done.
     Done,
-    /// It cannot be done: why, and the way out.
+    /// It cannot be done: why, and how to fix it.
     Refused(String),
 }
 
@@ -133,7 +141,8 @@ pub struct RunState {
 }
 
 /// A pod, for people and programs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PodState {
     /// Its number in the run.
     pub number: usize,
@@ -141,9 +150,24 @@ pub struct PodState {
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// What makes another when it goes, `Kind/name`.
+    /// The workload it was made for, as written in the manifest: `Deployment/web`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
+    /// The workload, and the object in between that owns the pod: `Deployment/web`, `ReplicaSet/web-7d4b9`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub owners: Vec<String>,
+    /// `metadata.labels`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// The annotation `kubectl.kubernetes.io/default-container`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_container: Option<String>,
+    /// Its addresses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ips: Vec<String>,
+    /// Its ports: `80/TCP`, or `8080->80/TCP` where the host has one for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<String>,
     /// Pending, Running, Succeeded or Failed.
     pub phase: String,
     /// It has been told to go, or goes by itself.
@@ -166,7 +190,8 @@ pub struct PodState {
 }
 
 /// A container, for people and programs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ContainerState {
     /// Its name.
     pub name: String,

@@ -108,6 +108,17 @@ fn lesson(pod: &PodContext, plan: &Plan, entry: &Entry) -> Option<Lesson> {
         "probe" if entry.text("verdict") == Some("failure") => {
             probe::lesson(plan, index, container, path, entry)
         }
+        "stop-signal-ignored" => {
+            let signal = entry.text("signal").unwrap_or("TERM");
+            Some(Lesson::at(
+                path,
+                format!(
+                    "handle SIG{signal} in the program (in a shell script: `trap 'exit 0' {signal}`, or start the \
+                     program with `exec`), set lifecycle.stopSignal to a signal it handles, or lower \
+                     terminationGracePeriodSeconds"
+                ),
+            ))
+        }
         "hook-ended" if entry.text("error").is_some() => {
             let hook = if entry.text("hook") == Some("postStart") { "postStart" } else { "preStop" };
             let means = match hook {

@@ -220,7 +220,10 @@ impl<'a> Block<'a> {
             line.push(Paint::Busy, &format!(" · {left}"));
         }
         if let Some(stop) = self.view.obs.stop.filter(|_| width >= 40) {
-            line.push(Paint::Dim, &format!(" · {}", explain_stop(&self.view.plan, stop.cause)));
+            line.push(
+                Paint::Dim,
+                &format!(" · {}", explain_stop(&self.view.plan, &self.view.obs, stop.cause)),
+            );
         }
         let mut lines = vec![line.cut(width)];
         for text in self.waits.iter().flat_map(|text| wrap(text, width.saturating_sub(2), details)) {

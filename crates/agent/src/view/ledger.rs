@@ -160,6 +160,11 @@ impl PodAccount {
         self.containers.iter().filter(failed).find(main).or_else(|| self.containers.iter().find(failed))
     }
 
+    /// Whether somebody asked it to stop before it ended by itself.
+    pub(crate) fn was_asked_to_stop(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.cause == "deleted")
+    }
+
     fn find(&self, container: &str) -> Option<usize> {
         self.containers.iter().position(|c| c.name == container)
     }

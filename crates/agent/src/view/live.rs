@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::Semaphore;
 
 use super::frame::frame;
@@ -77,6 +78,10 @@ pub(crate) trait Terminal {
     fn size(&self) -> Size;
     /// Writes all of it.
     fn write(&mut self, text: &str) -> io::Result<()>;
+    /// How often Enter was pressed since this was last asked.
+    fn enters(&mut self) -> usize {
+        0
+    }
 }
 
 /// The terminal at standard output.
@@ -106,6 +111,25 @@ impl Terminal for Stdout {
 
     fn write(&mut self, text: &str) -> io::Result<()> {
         self.0.write_all(text.as_bytes())
+    }
+
+    fn enters(&mut self) -> usize {
+        let stdin = rustix::stdio::stdin();
+        let mut enters = 0;
+        // A process in the background must not read: it would be stopped.
+        while rustix::termios::tcgetpgrp(stdin).is_ok_and(|group| group == rustix::process::getpgrp()) {
+            let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+            let is_ready = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
+            if !is_ready || !fds[0].revents().contains(PollFlags::IN) {
+                break;
+            }
+            let mut typed = [0; 256];
+            match rustix::io::read(stdin, &mut typed) {
+                Ok(read @ 1..) => enters += typed[..read].iter().filter(|b| **b == b'\n').count(),
+                _ => break,
+            }
+        }
+        enters
     }
 }
 
@@ -202,6 +226,7 @@ impl<T: Terminal> Live<'_, T> {
                 frame(&scene.pods, now, size)
             }
         };
+        self.painter.moved_down(self.terminal.enters());
         let text = self.painter.paint(&self.scrolled, view, size);
         if !text.is_empty() && !self.broken {
             self.broken = self.terminal.write(&text).is_err();

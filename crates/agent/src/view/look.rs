@@ -4,7 +4,6 @@ use outrigger_lifecycle::{Role, Time, Wait, explain, explain_stop, phase, rules}
 
 use super::PodView;
 use super::row::Row;
-use super::summary::role;
 use crate::control::{ContainerState, PodState};
 
 /// Looks at a pod. What the view does not know is left empty.
@@ -14,21 +13,18 @@ pub(crate) fn look(view: &PodView, now: Time) -> PodState {
     let ready = |i: &usize| rules::is_ready(&plan.containers[*i], &obs.containers[*i]);
     let all = 0..plan.containers.len();
     let sandbox = view.waits.iter().find(|(_, wait)| *wait == Wait::Sandbox);
-    let stop = obs.stop.map(|stop| explain_stop(plan, stop.cause));
+    let stop = obs.stop.map(|stop| explain_stop(plan, obs, stop.cause));
     PodState {
-        number: 0,
-        namespace: String::new(),
         name: view.name.to_string(),
-        workload: None,
         phase: phase(plan, obs).to_string(),
         stopping: obs.stop.is_some() && !obs.over,
-        over: false,
         ready: all.clone().filter(stays).filter(ready).count(),
         total: all.clone().filter(stays).count(),
         restarts: obs.containers.iter().map(|c| c.restarts).sum(),
         age_ms: now.since(obs.since),
         reason: stop.or_else(|| sandbox.map(|(of, wait)| explain(plan, obs, *of, *wait, now))),
         containers: all.map(|i| container(view, i, now)).collect(),
+        ..PodState::default()
     }
 }
 
@@ -37,7 +33,7 @@ fn container(view: &PodView, i: usize, now: Time) -> ContainerState {
     let row = Row::new(view, i, now);
     ContainerState {
         name: p.name.to_string(),
-        role: role(p.role).to_owned(),
+        role: p.role.name().to_owned(),
         ready: rules::is_ready(p, c),
         restarts: c.restarts,
         age_ms: row.ms,

@@ -22,12 +22,12 @@ use outrigger_lifecycle::{Observation, Plan, Time, Wait};
 
 pub(crate) use frame::Size;
 pub(crate) use ledger::Ledger;
-pub(crate) use line::{Line, Look, Paint, wrap};
+pub(crate) use line::{Line, Look, Paint, columns, wrap};
 pub(crate) use look::look;
 pub(crate) use scrub::scrub;
 pub use scrub::{safe_log, safe_text};
-pub(crate) use summary::summary;
-pub(crate) use words::{Told, Weight, tell};
+pub(crate) use summary::{summary, was_stopped};
+pub(crate) use words::{Told, Weight, signal, tell};
 
 /// A pod as the view knows it.
 #[derive(Debug, Clone)]

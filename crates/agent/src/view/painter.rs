@@ -2,7 +2,8 @@
 //!
 //! Between any two writes the terminal is as its owner left it: no mode is changed, no colour is on, the cursor is
 //! visible and stands at the beginning of the line below the view. So there is nothing to restore, however the process
-//! ends, and whatever else is written appears below the view instead of inside it.
+//! ends, and whatever else is written appears below the view instead of inside it. Enter moves the cursor down, for the
+//! terminal echoes it: that is counted ([`Painter::moved_down`]).
 
 use super::frame::Size;
 use super::line::{Line, Look};
@@ -21,23 +22,32 @@ pub(crate) struct Painter {
     look: Look,
     shown: Vec<Line>,
     size: Size,
+    /// Rows the cursor stands further down than it was left.
+    below: usize,
 }
 
 impl Painter {
     /// For a terminal nothing has been drawn on.
     pub(crate) fn new(look: Look, size: Size) -> Self {
-        Painter { look, shown: Vec::new(), size }
+        Painter { look, shown: Vec::new(), size, below: 0 }
     }
 
     /// What is shown is gone: somebody else used the terminal.
     pub(crate) fn forget(&mut self) {
         self.shown.clear();
+        self.below = 0;
+    }
+
+    /// Somebody pressed Enter so many times, and the terminal echoed it.
+    pub(crate) fn moved_down(&mut self, rows: usize) {
+        self.below = self.below.saturating_add(rows);
     }
 
     /// What to write, in one go, so that `scrolled` stands above and `view` below it. Nothing, if nothing changed.
     pub(crate) fn paint(&mut self, scrolled: &str, view: Vec<Line>, size: Size) -> String {
         let resized = size != self.size;
-        if scrolled.is_empty() && view == self.shown && !resized {
+        let is_moved = self.below > 0;
+        if scrolled.is_empty() && view == self.shown && !resized && !is_moved {
             return String::new();
         }
         let mut out = String::with_capacity(scrolled.len() + 128 * (view.len() + 1));
@@ -47,7 +57,7 @@ impl Painter {
             0 => {}
             up => out.push_str(&format!("\x1b[{up}A")),
         }
-        if resized || !scrolled.is_empty() {
+        if resized || is_moved || !scrolled.is_empty() {
             out.push_str(CLEAR_BELOW);
         }
         out.push_str(scrolled);
@@ -59,7 +69,7 @@ impl Painter {
         // Lines that are no longer there, and what the keyboard echoed.
         out.push_str(CLEAR_BELOW);
         out.push_str(END);
-        (self.shown, self.size) = (view, size);
+        (self.shown, self.size, self.below) = (view, size, 0);
         out
     }
 
@@ -69,7 +79,8 @@ impl Painter {
             0 => 1,
             columns => line.width().max(1).div_ceil(columns),
         };
-        let all: usize = self.shown.iter().map(rows).sum();
+        let view: usize = self.shown.iter().map(rows).sum();
+        let all = view.saturating_add(self.below);
         // What has left the screen at the top cannot be reached.
         all.min(size.rows.saturating_sub(1))
     }
@@ -116,6 +127,16 @@ mod tests {
         painter.paint("", lines(&["0123456789012345"; 5]), SIZE);
         let out = painter.paint("", lines(&["x"]), Size { columns: 2, rows: 5 });
         assert!(out.contains("\x1b[4A"), "no further than the screen: {out:?}");
+    }
+
+    #[test]
+    fn enter_leaves_nothing_behind() {
+        let mut painter = Painter::new(LOOK, SIZE);
+        painter.paint("", lines(&["a", "b"]), SIZE);
+        painter.moved_down(2);
+        let out = painter.paint("", lines(&["a", "b"]), SIZE);
+        assert!(out.starts_with("\x1b[?2026h\r\x1b[4A\x1b[Ja"), "{out:?}");
+        assert_eq!(painter.paint("", lines(&["a", "b"]), SIZE), "", "it is counted once");
     }
 
     #[test]

@@ -4,7 +4,6 @@ use outrigger_lifecycle::{ContainerPlan, Image, Role, Span, State, Time, Wait, e
 
 use super::PodView;
 use super::line::{Line, Paint, wrap};
-use super::summary::role;
 use super::words::{age, signal, span};
 
 /// What matters most is shown when there is no room for all.
@@ -124,7 +123,7 @@ impl Row {
         line.push(Paint::Plain, " ");
         if at.width >= 60 {
             line.push(Paint::Plain, " ");
-            line.push_cell(Paint::Dim, role(p.role), 8);
+            line.push_cell(Paint::Dim, p.role.name(), 8);
         }
         line.push_cell(self.paint, &self.state, at.state + 1);
         if at.width >= 40 {

@@ -41,12 +41,16 @@ fn pods_to_tell(pods: &[PodAccount]) -> Vec<usize> {
 
 fn totals(pods: &[PodAccount]) -> String {
     let count = |phase: &str| pods.iter().filter(|p| p.phase.as_deref() == Some(phase)).count();
-    let (good, bad) = (count("Succeeded"), count("Failed"));
+    let stopped = pods.iter().filter(|p| was_stopped(p)).count();
+    let (good, bad) = (count("Succeeded"), count("Failed") - stopped);
     let mut text = format!("{} pods: {good} succeeded", pods.len());
     if bad > 0 {
         text = format!("{text}, {bad} failed");
     }
-    let other = pods.len() - good - bad;
+    if stopped > 0 {
+        text = format!("{text}, {stopped} stopped");
+    }
+    let other = pods.len() - good - bad - stopped;
     if other > 0 {
         text = format!("{text}, {other} ended otherwise");
     }
@@ -55,6 +59,11 @@ fn totals(pods: &[PodAccount]) -> String {
         Some(pod) => format!("{text}; the longest, {}, took {}", pod.name, span(pod.took_ms())),
         None => text,
     }
+}
+
+/// Whether a pod ended only because somebody stopped it. That it did not succeed then says nothing about it.
+pub(crate) fn was_stopped(pod: &PodAccount) -> bool {
+    pod.phase.as_deref() == Some("Failed") && pod.was_asked_to_stop() && pod.culprit().is_none()
 }
 
 fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
@@ -68,7 +77,7 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
         line.push_cell(Paint::Name(i), &c.name, names);
         if width >= 60 {
             line.push(Paint::Plain, "  ");
-            line.push_cell(Paint::Dim, role(c.role), 7);
+            line.push_cell(Paint::Dim, c.role.name(), 7);
         }
         line.push(Paint::Plain, "  ");
         let facts = facts(pod, c);
@@ -109,13 +118,15 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
 fn verdict(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
     let (paint, word) = match pod.phase.as_deref() {
         Some("Succeeded") => (Paint::Good, "succeeded"),
+        Some("Failed") if was_stopped(pod) => (Paint::Plain, "stopped"),
         Some("Failed") => (Paint::Bad, "failed"),
         Some(_) | None => (Paint::Busy, "ended"),
     };
     let name = cut(&pod.name, width.saturating_sub(word.len() + 1).max(4));
     let mut line = Line::of(Paint::Bold, &name).with(Paint::Plain, " ").with(paint, word);
-    let stopped = pod.stop.as_ref().filter(|s| s.cause != "completed").map(|s| s.message.clone());
-    let failed = pod.phase.as_deref() == Some("Failed");
+    let stopped = pod.stop.as_ref().filter(|s| !matches!(s.cause.as_str(), "completed" | "deleted"));
+    let stopped = stopped.map(|s| s.message.clone());
+    let failed = pod.phase.as_deref() == Some("Failed") && !was_stopped(pod);
     let culprit = pod.culprit().filter(|_| failed);
     let culprit = culprit.map(|c| format!("`{}` ended with {}", c.name, how_ended(c).1));
     let ended = pod.containers.iter().filter(|c| failed && c.role == Role::Main);
@@ -155,16 +166,6 @@ pub(super) fn end_words(ended: &Ended) -> String {
         ("ContainerStatusUnknown", _) => format!("code {code} (lost)"),
         (_, Some(number)) => format!("code {code} ({})", signal(number)),
         _ => format!("code {code}"),
-    }
-}
-
-/// The word users know.
-pub(super) fn role(role: Role) -> &'static str {
-    match role {
-        Role::Init => "init",
-        Role::Sidecar => "sidecar",
-        Role::Main => "main",
-        Role::Ephemeral => "debug",
     }
 }
 

@@ -111,6 +111,8 @@ fn tell_event(entry: &Value) -> Option<Told> {
             e.next_try()
         )),
         "image-changed" => news("has a new image".to_owned()),
+        // For programs.
+        "planned" => None,
         // The pod says so once, for all.
         "waiting" if e.text("for") == "sandbox" => None,
         // The failure itself has just said why, and when the next try is.
@@ -137,6 +139,13 @@ fn tell_event(entry: &Value) -> Option<Told> {
         "hook-output" => news(format!("{} hook said: {}", e.text("hook"), e.text("output").trim_end())),
         "terminating" => {
             routine(format!("is told to stop; KILL in {}", Span(e.number("kill_in_ms").unwrap_or(0))))
+        }
+        "stop-signal-ignored" => {
+            let (signal, left) = (e.text("signal"), Span(e.number("kill_in_ms").unwrap_or(0)));
+            trouble(match e.text("why") {
+                "ignored" => format!("ignores SIG{signal}, so it will be killed in {left}"),
+                _ => format!("is process 1 without a SIG{signal} handler, so it will be killed in {left}"),
+            })
         }
         "killing" => match e.text("reason") {
             "ExceededGracePeriod" => trouble("is killed: its grace is over".to_owned()),
@@ -231,14 +240,16 @@ fn exited(e: Entry<'_>) -> Option<Told> {
 fn stop_begun(e: Entry<'_>) -> Option<Told> {
     let grace = Span(e.number("grace_ms").unwrap_or(0));
     let why = e.text("message");
+    // Mains that are done may have failed.
+    let is_good = e.text("cause") == "completed" && !why.starts_with("container ");
     let weight = match e.text("cause") {
-        "completed" => Weight::Routine,
+        "completed" if is_good => Weight::Routine,
         "deleted" => Weight::News,
         _ => Weight::Trouble,
     };
     let text = match e.text("cause") {
-        "completed" | "deleted" => format!("{why} and stops what is left, within {grace}"),
-        _ => format!("stops within {grace}: {why}"),
+        "completed" if is_good => format!("{why}; stopping the remaining containers (grace period {grace})"),
+        _ => format!("stopping: {why} (grace period {grace})"),
     };
     Some(Told::new(weight, text))
 }
@@ -304,8 +315,12 @@ mod tests {
                 "could not get its image: ErrImagePull: not found; next try in 10 s",
             ),
             (
-                json!({"event": "stop-begun", "cause": "completed", "grace_ms": 30_000, "message": "has done its work"}),
-                "has done its work and stops what is left, within 30 s",
+                json!({"event": "stop-begun", "cause": "completed", "grace_ms": 30_000, "message": "has completed"}),
+                "has completed; stopping the remaining containers (grace period 30 s)",
+            ),
+            (
+                json!({"event": "stop-begun", "cause": "completed", "grace_ms": 30_000, "message": "container `app` failed with code 1"}),
+                "stopping: container `app` failed with code 1 (grace period 30 s)",
             ),
             (
                 json!({"event": "kill-begun", "cause": "liveness", "message": "its liveness probe failed"}),

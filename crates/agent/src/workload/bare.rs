@@ -49,6 +49,10 @@ impl<R: Runtime> Controller<R> for Bare {
         }
     }
 
+    fn owns(&self, pod: usize) -> bool {
+        self.number == Some(pod)
+    }
+
     fn stop(&mut self, grace_ms: Option<u64>) {
         self.stop = Some(grace_ms);
     }

@@ -89,7 +89,8 @@ impl JobController {
         Entry::new(&self.title, "pod-created")
             .with("pod", name.as_str())
             .maybe("index", order.index)
-            .with("attempt", order.attempt)
+            // Without indexes no pod takes the place of another.
+            .maybe("attempt", order.index.map(|_| order.attempt))
             .write(&crew.sinks, stamp.exact);
         let number = crew.hire(pod, true)?;
         self.places.insert(number, self.obs.pods.len());
@@ -220,6 +221,10 @@ impl<R: Runtime> Controller<R> for JobController {
         if pod.deleted_at.is_none() && result.phase == Phase::Failed {
             self.failed = result.failed.or(self.failed);
         }
+    }
+
+    fn owns(&self, pod: usize) -> bool {
+        self.places.contains_key(&pod)
     }
 
     fn stop(&mut self, grace_ms: Option<u64>) {

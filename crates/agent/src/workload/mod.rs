@@ -31,6 +31,8 @@ pub(crate) trait Controller<R: Runtime> {
     fn news(&mut self, news: &News, now: Time);
     /// A pod is over. What it last told has been told before.
     fn ended(&mut self, pod: usize, result: PodResult, now: Time);
+    /// Whether it made this pod.
+    fn owns(&self, pod: usize) -> bool;
     /// Somebody wants it all gone.
     fn stop(&mut self, grace_ms: Option<u64>);
     /// What it came to, once nothing is left to do.

@@ -90,7 +90,7 @@ impl Replicas {
         let name = pod.manifest.name().to_owned();
         Entry::new(&self.title, "pod-created")
             .with("pod", name.as_str())
-            .with("index", place)
+            .maybe("index", self.plan.named.then_some(place))
             .with("attempt", attempt)
             .write(&crew.sinks, stamp.exact);
         let number = crew.hire(pod, true)?;
@@ -238,6 +238,10 @@ impl<R: Runtime> Controller<R> for Replicas {
         pod.phase = result.phase;
         pod.ready_since = None;
         pod.finished_at = Some(self.ended.remove(&place).unwrap_or(now));
+    }
+
+    fn owns(&self, pod: usize) -> bool {
+        self.places.contains_key(&pod)
     }
 
     fn stop(&mut self, grace_ms: Option<u64>) {

@@ -23,32 +23,32 @@ pub(super) fn tell(entry: &Value) -> Told {
             (Weight::Routine, format!("keeps {} running", several(number("replicas").unwrap_or(0), "pod")))
         }
         "pod-created" => {
+            let index = number("index").map_or(String::new(), |index| format!(" for index {index}"));
             let again = match number("attempt") {
-                Some(n) if n > 0 => format!(" (try {})", n + 1),
+                Some(n) if n > 0 && text("workload").starts_with("Job/") => format!(" (try {})", n + 1),
+                Some(n) if n > 0 => " to replace one that ended".to_owned(),
                 _ => String::new(),
             };
-            match number("index") {
-                Some(index) => (Weight::Routine, format!("makes `{}` for index {index}{again}", text("pod"))),
-                None => (Weight::Routine, format!("makes `{}`{again}", text("pod"))),
-            }
+            (Weight::Routine, format!("created pod `{}`{index}{again}", text("pod")))
         }
-        "pod-deleted" => (Weight::Routine, format!("ends `{}`", text("pod"))),
-        "pod-waiting" => (Weight::Routine, format!("makes `{}` when `{}` is ready", text("pod"), text("on"))),
+        "pod-deleted" => (Weight::Routine, format!("deleted pod `{}`", text("pod"))),
+        "pod-waiting" => {
+            (Weight::Routine, format!("creates pod `{}` once `{}` is ready", text("pod"), text("on")))
+        }
         "job-back-off" => {
             let wait = Span(number("wait_ms").unwrap_or(0));
-            (Weight::News, format!("waits {wait} before the next pod: back-off after a failure"))
+            (Weight::News, format!("waiting {wait} before the next pod: back-off after a failure"))
         }
-        "job-stopped" => (Weight::Routine, "is stopped and makes no more pods".to_owned()),
-        "job-suspended" => (Weight::News, format!("is not run: {}", text("message"))),
+        "job-stopped" => (Weight::Routine, "stopped, creates no more pods".to_owned()),
+        "job-suspended" => (Weight::News, format!("not started: {}", text("message"))),
         "success-criteria-met" => {
-            (Weight::News, format!("has succeeded and ends its pods: {}", text("message")))
+            (Weight::News, format!("succeeded, deleting its pods: {}", text("message")))
         }
-        "failure-target" => (
-            Weight::Trouble,
-            format!("has failed and ends its pods: {}: {}", text("reason"), text("message")),
-        ),
-        "job-complete" => (Weight::News, format!("is complete: {}", text("message"))),
-        "job-failed" => (Weight::Trouble, format!("has failed: {}: {}", text("reason"), text("message"))),
+        "failure-target" => {
+            (Weight::Trouble, format!("failed, deleting its pods: {}: {}", text("reason"), text("message")))
+        }
+        "job-complete" => (Weight::News, format!("complete: {}", text("message"))),
+        "job-failed" => (Weight::Trouble, format!("failed: {}: {}", text("reason"), text("message"))),
         other => (Weight::Routine, other.to_owned()),
     };
     Told::new(weight, sentence)

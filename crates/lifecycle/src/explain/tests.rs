@@ -268,9 +268,10 @@ fn what_ends_a_pod() {
     spec["activeDeadlineSeconds"] = json!(90);
     spec["volumes"] = json!([{"name": "data", "emptyDir": {"sizeLimit": "1Mi"}}]);
     let plan = plan(spec);
+    let obs = observed(&plan);
     for (cause, expect) in [
         (StopCause::Deleted, "was asked to stop"),
-        (StopCause::Completed, "has done its work"),
+        (StopCause::Completed, "has completed"),
         (StopCause::InitFailed { container: 0 }, "init container `i` failed and is not restarted"),
         (StopCause::DeadlineExceeded, "was active longer than its deadline of 1 min 30 s"),
         (StopCause::Fatal { container: 1 }, "container `a` ended, and its end is the pod's"),
@@ -281,8 +282,13 @@ fn what_ends_a_pod() {
         (StopCause::SandboxLost, "lost its sandbox and must not run anything twice"),
         (StopCause::VolumeFull { volume: 0 }, "volume `data` holds more than its limit of 1Mi"),
     ] {
-        assert_eq!(explain_stop(&plan, cause), expect);
+        assert_eq!(explain_stop(&plan, &obs, cause), expect);
     }
+    // Mains that are done for good have not necessarily done their work.
+    let plan = self::plan(self::spec("Never", &["i", "a"]));
+    let mut obs = observed(&plan);
+    end(&mut obs.containers[1], exit(3));
+    assert_eq!(explain_stop(&plan, &obs, StopCause::Completed), "container `a` failed with code 3");
 }
 
 #[test]

@@ -104,8 +104,8 @@ fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
         StopCause::DeadlineExceeded => {
             ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline".to_owned())
         }
-        StopCause::GateNeverOpens { .. } => ("GateNeverOpens", explain_stop(plan, cause)),
-        StopCause::SandboxLost => ("SandboxLost", explain_stop(plan, cause)),
+        StopCause::GateNeverOpens { .. } => ("GateNeverOpens", explain_stop(plan, obs, cause)),
+        StopCause::SandboxLost => ("SandboxLost", explain_stop(plan, obs, cause)),
         // The kubelet's words, to the letter.
         StopCause::VolumeFull { volume } => {
             let limit = &plan.volume_limits[volume];
@@ -115,7 +115,7 @@ fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
             );
             ("Evicted", text)
         }
-        StopCause::Fatal { .. } => ("FatalContainerEnded", explain_stop(plan, cause)),
+        StopCause::Fatal { .. } => ("FatalContainerEnded", explain_stop(plan, obs, cause)),
         StopCause::Deleted | StopCause::Completed | StopCause::InitFailed { .. } => return None,
     };
     Some((reason.to_owned(), message))

@@ -3,6 +3,8 @@
 /// What an entry of a pod's trace is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
+    /// Who is in the pod; the first entry of a trace that is written to a file.
+    Planned,
     /// The sandbox is being made.
     SandboxCreating,
     /// The sandbox is there.
@@ -65,6 +67,8 @@ pub enum Kind {
     Killing,
     /// What a hook printed.
     HookOutput,
+    /// The stop signal is ignored.
+    StopSignalIgnored,
     /// A line of output.
     Log,
 }
@@ -103,6 +107,8 @@ impl Kind {
         Kind::Terminating,
         Kind::Killing,
         Kind::HookOutput,
+        Kind::StopSignalIgnored,
+        Kind::Planned,
         Kind::Log,
     ];
 
@@ -140,6 +146,8 @@ impl Kind {
             Kind::Terminating => "terminating",
             Kind::Killing => "killing",
             Kind::HookOutput => "hook-output",
+            Kind::StopSignalIgnored => "stop-signal-ignored",
+            Kind::Planned => "planned",
             Kind::Log => "log",
         }
     }

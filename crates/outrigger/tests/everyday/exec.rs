@@ -13,12 +13,14 @@ use crate::command::{is_up, must, outrigger, say, start};
 use crate::pty;
 use crate::run::{Bench, Run, Test};
 
-pub(crate) const ALL: [(&str, Test); 7] = [
+pub(crate) const ALL: [(&str, Test); 9] = [
     ("a_command_has_its_own_code_and_streams", streams),
     ("what_cannot_be_run_says_why", refused),
     ("ten_megabytes_arrive_as_they_were_sent", much),
     ("input_nobody_reads_holds_nobody_up", unread),
     ("a_shell_has_a_terminal", shell),
+    ("a_shell_ends_with_its_input", end_of_input),
+    ("messages_on_a_raw_terminal_are_whole_lines", raw_messages),
     ("a_command_ends_with_whoever_asked_for_it", abandoned),
     ("a_command_ends_with_its_container", ended),
 ];
@@ -134,6 +136,38 @@ fn shell(bench: &Bench, _: &str) {
     assert_eq!(status.code(), Some(143), "{}", screen.text());
     assert_eq!(tcgetattr(&master).expect("a terminal").local_modes, cooked);
     until(bench, "exec-shell", "601", false);
+}
+
+fn end_of_input(bench: &Bench, _: &str) {
+    let _run = idle(bench, "exec-eof");
+    // Standard input is at its end, or will be; whatever reads from the terminal notices.
+    for (command, input, expected) in
+        [(&["sh"][..], "", ""), (&["sh"], "echo he''llo", "hello"), (&["cat"], "copied\n", "copied")]
+    {
+        let mut exec = outrigger(bench, &[&["exec", "-it", "exec-eof", "--"], command].concat());
+        let mut child = exec.stdin(Stdio::piped()).spawn().expect("it starts");
+        let mut stdin = child.stdin.take().expect("piped");
+        stdin.write_all(input.as_bytes()).expect("it reads");
+        drop(stdin);
+        let output = child.wait_with_output().expect("it ends");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {text}");
+        assert!(text.contains(expected), "{command:?}: {text}");
+    }
+}
+
+fn raw_messages(bench: &Bench, _: &str) {
+    let mut run = idle(bench, "exec-raw");
+    let mut command = outrigger(bench, &["exec", "-it", "exec-raw", "--", "sleep", "604"]);
+    command.env("TERM", "xterm");
+    let mut held = pty::Run::spawn(command, (80, 24));
+    until(bench, "exec-raw", "604", true);
+    must(bench, &["stop", "exec-raw"]);
+    held.until("message", |s| s.text().contains("and the command with it"));
+    let (status, _, written) = held.end();
+    assert_eq!(status.code(), Some(137), "{written:?}");
+    assert!(written.contains("and the command with it\r\n"), "{written:?}");
+    assert_eq!(run.end(), 0, "{}", run.account());
 }
 
 fn abandoned(bench: &Bench, _: &str) {

@@ -81,11 +81,13 @@ fn pieces(bench: &Bench, name: &str) {
     assert_eq!(must(bench, &["logs", name, "-c", "setup", "-f"]), "prepared\n", "it is over for good");
     let all = must(bench, &["logs", name, "--all-containers", "--tail", "1"]);
     assert_eq!(all, "setup | prepared\napp | err\nother | hello\n");
+    let said = say(bench, &["logs", name, "--tail", "1"]);
+    let defaulted = "Defaulted container \"app\" out of: setup (init), app, other\n";
+    assert_eq!((said.out.as_str(), said.err.as_str()), ("err\n", defaulted));
     for (args, expected) in [
-        (&["logs", name][..], "has 2 main containers; choose one with -c: setup, app, other"),
-        (&["logs", name, "-c", "ap"], "has no container \"ap\"; there is setup, app, other"),
+        (&["logs", name, "-c", "ap"][..], "has no container \"ap\"; there is setup, app, other"),
         (&["logs", name, "-c", "app", "-p"], "container \"app\" has had no instance before"),
-        (&["logs", name, "--since", "soon"], "expected a length of time"),
+        (&["logs", name, "--since", "soon"], "expected a duration"),
     ] {
         let said = say(bench, args);
         assert_eq!(said.code, 2, "{args:?}: {said:?}");
@@ -107,7 +109,7 @@ fn waiting(bench: &Bench, name: &str) {
     let said = say(bench, &["logs", name]);
     assert_eq!(said.code, 2, "{said:?}");
     assert!(said.err.contains(why), "{said:?}");
-    let mut child = outrigger(bench, &["logs", "-f", name]).spawn().expect("it starts");
+    let mut child = outrigger(bench, &["logs", "-f", name, "-c", "app"]).spawn().expect("it starts");
     let mut err = BufReader::new(child.stderr.take().expect("piped"));
     let mut note = String::new();
     err.read_line(&mut note).expect("text");

@@ -19,7 +19,11 @@ mod socket;
 mod stop;
 #[path = "../workloads/trials.rs"]
 mod trials;
+mod workloads;
 
 fn main() {
-    trials::run("everyday", [&ps::ALL[..], &logs::ALL, &exec::ALL, &stop::ALL, &socket::ALL].concat());
+    trials::run(
+        "everyday",
+        [&ps::ALL[..], &logs::ALL, &exec::ALL, &stop::ALL, &workloads::ALL, &socket::ALL].concat(),
+    );
 }

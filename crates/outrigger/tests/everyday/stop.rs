@@ -21,7 +21,7 @@ fn in_order(bench: &Bench, name: &str) {
     let mut run = start(bench, name, spec, is_up);
     let said = say(bench, &["stop", &format!("pod/{name}")]);
     assert_eq!(said.code, 0, "{said:?}\n{}", run.account());
-    assert!(said.err.contains("waits for proxy (to stop), app (stopping)"), "{said:?}");
+    assert!(said.err.contains("waiting for proxy (to stop), app (stopping)"), "{said:?}");
     assert!(said.err.ends_with(&format!("{name} is gone\n")), "{said:?}");
     assert_eq!(run.end(), 0, "{}", run.account());
     let exited = |container: &str| run.must(json!({"event": "exited", "container": container}));

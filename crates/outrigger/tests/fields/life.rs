@@ -13,6 +13,7 @@ pub(crate) const ALL: &[(&str, Test)] = &[
     ("the_last_words_are_kept", the_last_words_are_kept),
     ("the_stop_signal_is_the_author_s", the_stop_signal_is_the_author_s),
     ("too_much_memory_is_said", too_much_memory_is_said),
+    ("a_first_process_that_ignores_its_signal_is_said", a_first_process_that_ignores_its_signal_is_said),
     ("a_container_s_children_are_reaped_and_end_with_it", a_container_s_children_are_reaped_and_end_with_it),
 ];
 
@@ -158,4 +159,19 @@ WAIT; until ! ps -o stat,comm | grep -q '^Z'; do sleep 0.05; done; echo reaped"
             .collect();
         assert_eq!(left, Vec::<String>::new(), "share {share}, host {host}");
     }
+}
+
+fn a_first_process_that_ignores_its_signal_is_said(bench: &Bench, name: &str) {
+    let (deaf, polite) = ("exec sleep 600", "trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done");
+    let spec = json!({"containers": [bench.container("deaf", deaf), bench.container("polite", polite)]});
+    let mut run = Run::start(bench, name, &pod("deaf", spec), &[]);
+    run.wait_for("both", |run| run.output().contains("up") && run.events_named("started").len() == 2);
+    run.signal(Signal::TERM);
+    assert_eq!(run.end(), 143, "{}", run.account());
+    let said = run.events_named("stop-signal-ignored");
+    assert_eq!(said.len(), 1, "{}", run.account());
+    assert_eq!((&said[0]["container"], &said[0]["signal"]), (&json!("deaf"), &json!("TERM")));
+    assert!(said[0]["hint"].as_str().is_some_and(|hint| hint.contains("trap 'exit 0' TERM")), "{said:?}");
+    let text = "is process 1 without a SIGTERM handler, so it will be killed in 1 s";
+    assert!(run.said().contains(text), "{}", run.account());
 }

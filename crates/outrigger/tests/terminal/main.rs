@@ -136,6 +136,24 @@ fn the_view_follows_the_window() {
 }
 
 #[test]
+fn enter_leaves_no_copies_of_the_view() {
+    let manifest = Manifest::napping();
+    let mut run = manifest.run(WIDE, &["--color", "never"], &[]);
+    for _ in 0..30 {
+        run.press(b"\n");
+        let drawn = run.screen.drawings;
+        run.until("drawing", |s| s.drawings > drawn);
+    }
+    run.press(b"typed\n");
+    run.press(b"\x03");
+    let (status, screen, written) = run.end();
+    assert_eq!(status.code(), Some(130), "{}", screen.text());
+    assert_clean(&screen, &written);
+    let headers = screen.text().lines().filter(|line| line.starts_with("sleepy ")).count();
+    assert_eq!(headers, 1, "the summary's, and no other:\n{}", screen.text());
+}
+
+#[test]
 fn a_narrow_window_is_enough() {
     let manifest = Manifest::napping();
     let mut run = manifest.run((20, 12), &["--color", "never"], &[]);

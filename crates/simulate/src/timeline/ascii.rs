@@ -7,6 +7,9 @@ use super::{Kind, Scale, Sign, Timeline, clock};
 /// The widest name column.
 const NAME_MAX: usize = 20;
 
+/// Roles are shown in pictures of at least so many columns.
+const WITH_ROLES: usize = 60;
+
 impl Kind {
     fn letter(self) -> char {
         match self {
@@ -32,12 +35,26 @@ impl Kind {
 
 pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
     let names = timeline.lanes.iter().map(|l| l.name.chars().count()).max().unwrap_or(0);
-    let left = names.clamp(5, NAME_MAX) + 1;
+    let roles = timeline.lanes.iter().filter_map(|l| l.role).map(str::len).max().map_or(0, |role| role + 1);
+    // Roles stand beside the names where there is room for both.
+    let roles = if width >= WITH_ROLES { roles } else { 0 };
+    let names = names.clamp(5, NAME_MAX);
+    let left = names + roles + 1;
     let cells = width.saturating_sub(left).max(20);
     let places = timeline.places(scale);
     let column = |at: u64| ((places.of(at) * (cells - 1) as f64).round() as usize).min(cells - 1);
     let mut out = String::new();
-    let _ = writeln!(out, "{:left$}{}", "", axis(timeline, cells, &column).trim_end());
+    let mut times = axis(timeline, cells, &column);
+    for (from, to) in timeline.breaks(scale, 4.0 / cells as f64) {
+        // Where a time stands there is no room for a mark.
+        let at = (column(from) + column(to)) / 2;
+        if let Some(free) = times.get_mut(at.saturating_sub(1)..at + 3)
+            && free.iter().all(|c| *c == ' ')
+        {
+            (free[1], free[2]) = ('/', '/');
+        }
+    }
+    let _ = writeln!(out, "{:left$}{}", "", times.into_iter().collect::<String>().trim_end());
     if !timeline.phases.is_empty() {
         let _ = writeln!(out, "{:<left$}{}", "phase", phases(timeline, cells, &column).trim_end());
     }
@@ -71,16 +88,18 @@ pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
         }
         let name: String = lane.name.chars().take(NAME_MAX).collect();
         let row: String = row.into_iter().collect();
-        let _ = writeln!(out, "{name:<left$}{}", row.trim_end());
+        let role = lane.role.filter(|_| roles > 0).unwrap_or_default();
+        let head = format!("{name:<names$} {role}");
+        let _ = writeln!(out, "{head:<left$}{}", row.trim_end());
     }
-    let squeezed = if scale == Scale::Compressed { "; long pauses drawn short" } else { "" };
-    let _ = writeln!(out, "p pull  s start  - runs  = ready  h hook  ~ stops  . back-off");
+    let squeezed = if scale == Scale::Compressed { "  // pause drawn short" } else { "" };
+    let _ = writeln!(out, "p pull  s starting  - running  = ready  h hook  ~ stopping  . back-off");
     let _ = writeln!(out, "T TERM  K KILL  o exit 0  x failed  ! trouble{squeezed}");
     out
 }
 
 /// Times above the lanes, as many as fit.
-fn axis(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> String {
+fn axis(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> Vec<char> {
     let mut axis = vec![' '; cells];
     let mut free_from = 0;
     let end = timeline.moments.last().copied().unwrap_or(0);
@@ -98,7 +117,7 @@ fn axis(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> St
         }
         free_from = from + text.len() + 2;
     }
-    axis.into_iter().collect()
+    axis
 }
 
 fn phases(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> String {

@@ -10,9 +10,11 @@ const STYLE: &str = "
   :root { color-scheme: light dark }
   body { margin: 2rem auto; max-width: 1180px; padding: 0 1rem; font: 15px system-ui, 'DejaVu Sans', sans-serif;
     background: #f5f7fa; color: #1f2933 }
-  figure { margin: 0 0 1.5rem } figure > svg { display: block; width: 100%; height: auto }
+  figure { margin: 0 0 1.5rem; overflow-x: auto } figure > svg { display: block; width: 100%; min-width: 860px; height: auto }
+  .advice { margin: 0 0 2rem; padding: 0.8rem 1rem 0.8rem 2.2rem; border-left: 4px solid #d6249f; background: #ffffff }
+  .advice h2 { margin: 0 0 0.4rem -1.2rem; font-size: 1rem } .advice li { margin: 0.2rem 0 }
   rect[class]:hover, circle:hover, path:hover { opacity: 0.75 }
-  @media (prefers-color-scheme: dark) { body { background: #0d1117; color: #f5f7fa } }";
+  @media (prefers-color-scheme: dark) { body { background: #0d1117; color: #f5f7fa } .advice { background: #161b22 } }";
 
 /// One picture of all pods, one below the other.
 pub fn svg(timelines: &[Timeline], scale: Scale) -> String {
@@ -49,6 +51,12 @@ pub fn html(timelines: &[Timeline], scale: Scale) -> String {
     for (i, timeline) in timelines.iter().enumerate() {
         let last = i + 1 == timelines.len();
         let _ = writeln!(out, "<figure>\n{}</figure>", draw(timeline, scale, last));
+        if timeline.advice.is_empty() {
+            continue;
+        }
+        let items = timeline.advice.iter().map(|text| format!("<li>{}</li>\n", escape(text)));
+        let heading = format!("What would make {} faster", escape(&timeline.pod));
+        let _ = writeln!(out, "<ul class=\"advice\"><h2>{heading}</h2>\n{}</ul>", items.collect::<String>());
     }
     out.push_str("</body>\n</html>\n");
     out

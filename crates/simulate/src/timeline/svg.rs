@@ -14,15 +14,17 @@ const BAR: f64 = 18.0;
 const LEGEND: f64 = 80.0;
 /// Below the lanes where there is no legend.
 const MARGIN: f64 = 18.0;
+/// The least width of a pause that is marked as drawn short.
+const BREAK: f64 = 24.0;
 /// The second line of the legend.
 const NOTE: f64 = 18.0;
 
 /// Colours follow the reader's light or dark setting; shapes and titles carry the meaning for those who see none.
 /// Plain colours, no variables: not every viewer is a browser.
 const STYLE: &str = "
-  svg { font: 13px system-ui, 'DejaVu Sans', sans-serif } svg:root { background: #ffffff }
+  svg { font: 13px system-ui, 'DejaVu Sans', sans-serif } svg:root { background: #ffffff; min-width: 860px }
   .title { font-size: 17px; font-weight: 600 } .soft { font-size: 11px } .tick { stroke-dasharray: 2 3 }
-  .term, .kill { stroke-width: 3 } .ok, .bad { stroke-width: 2.5 } .bad, .gate { fill: none } .gate { stroke-width: 1.4 }
+  .break { stroke-width: 1.4; fill: none; stroke: #7b8794 } .term, .kill { stroke-width: 3 } .ok, .bad { stroke-width: 2.5 } .bad, .gate { fill: none } .gate { stroke-width: 1.4 }
   .halt { stroke-dasharray: 6 4; stroke-width: 1.5 } .backoff { fill-opacity: 0.2 }
   .paper, .ok { fill: #ffffff } .ink { fill: #1f2933 } .soft, .head { fill: #7b8794 } .gate { stroke: #7b8794 }
   .line, .tick { stroke: #e4e7eb } .pull { fill: #cbd2d9 } .start { fill: #f7c948 } .run { fill: #82cfff }
@@ -32,7 +34,7 @@ const STYLE: &str = "
   @media (prefers-color-scheme: dark) {
     svg:root { background: #161b22 }
     .paper, .ok { fill: #161b22 } .ink { fill: #f5f7fa } .soft, .head { fill: #9aa5b1 } .gate { stroke: #9aa5b1 }
-    .line, .tick { stroke: #323f4b } .pull { fill: #52606d } .start { fill: #cb9b16 } .run { fill: #2b7cb8 }
+    .break { stroke: #9aa5b1 } .line, .tick { stroke: #323f4b } .pull { fill: #52606d } .start { fill: #cb9b16 } .run { fill: #2b7cb8 }
     .ready { fill: #199473 } .stop { fill: #c2610c } .hook { fill: #a78bfa } .backoff, .trouble, .failed { fill: #ef4e4e }
     .term, .halt { stroke: #f29b4b } .kill, .bad { stroke: #ef4e4e } .ok { stroke: #3ebd93 }
     .passed { fill: #3ebd93 } .crit { fill: #ff6ac1 }
@@ -63,10 +65,11 @@ pub(super) fn draw(timeline: &Timeline, scale: Scale, with_legend: bool) -> Stri
     let end = clock(timeline.moments.last().copied().unwrap_or(0));
     let _ = writeln!(
         out,
-        "<text class=\"ink title\" x=\"20\" y=\"32\">{}</text><text class=\"soft\" x=\"20\" y=\"50\">{end} in all</text>",
+        "<text class=\"ink title\" x=\"20\" y=\"32\">{}</text><text class=\"soft\" x=\"20\" y=\"50\">{end} in total</text>",
         escape(&timeline.pod)
     );
     axis(&mut out, timeline, &x, bottom);
+    breaks(&mut out, timeline, scale, &x);
     phases(&mut out, timeline, &x);
     graces(&mut out, timeline, &x);
     sandbox(&mut out, timeline, &x);
@@ -74,7 +77,7 @@ pub(super) fn draw(timeline: &Timeline, scale: Scale, with_legend: bool) -> Stri
         let x = x(*at);
         let _ = writeln!(
             out,
-            "<path class=\"halt\" d=\"M{x:.1} {TOP}V{bottom}\"><title>the pod stops: {}</title></path>",
+            "<path class=\"halt\" d=\"M{x:.1} {TOP}V{bottom}\"><title>the pod is stopping: {}</title></path>",
             escape(cause)
         );
     }
@@ -154,13 +157,26 @@ fn axis(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64, bottom: 
     }
 }
 
+/// Two slanted strokes where the axis is squeezed.
+fn breaks(out: &mut String, timeline: &Timeline, scale: Scale, x: &impl Fn(u64) -> f64) {
+    for (from, to) in timeline.breaks(scale, BREAK / (WIDTH - LEFT - RIGHT)) {
+        let (middle, y) = ((x(from) + x(to)) / 2.0, TOP - 4.0);
+        let _ = writeln!(
+            out,
+            "<path class=\"break\" d=\"M{:.1} {y:.1}l4 -8m3 0l-4 8\"><title>{} drawn short</title></path>",
+            middle - 3.5,
+            clock(to - from)
+        );
+    }
+}
+
 fn graces(out: &mut String, timeline: &Timeline, x: &impl Fn(u64) -> f64) {
     let end = timeline.moments.last().copied().unwrap_or(0);
     for grace in &timeline.graces {
         let to = end.min(grace.from + grace.grace_ms);
         let _ = writeln!(
             out,
-            "<rect class=\"grace\" x=\"{:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\"><title>grace: {} of {} used</title></rect>",
+            "<rect class=\"grace\" x=\"{:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\"><title>grace period: {} of {} used</title></rect>",
             x(grace.from),
             (x(to) - x(grace.from)).max(0.0),
             timeline.lanes.len() as f64 * LANE,
@@ -253,14 +269,14 @@ fn legend(out: &mut String, y: f64, scale: Scale) {
     let mut x = 20.0;
     for (class, word) in [
         ("pull", "image, sandbox"),
-        ("start", "starts"),
-        ("run", "runs"),
+        ("start", "starting"),
+        ("run", "running"),
         ("ready", "ready"),
         ("hook", "hook"),
-        ("stop", "told to stop"),
+        ("stop", "stopping"),
         ("backoff", "back-off"),
-        ("grace", "grace"),
-        ("crit", "critical"),
+        ("grace", "grace period"),
+        ("crit", "critical path"),
     ] {
         let _ = writeln!(
             out,
@@ -270,10 +286,10 @@ fn legend(out: &mut String, y: f64, scale: Scale) {
         );
         x += 38.0 + word.len() as f64 * 6.2;
     }
-    let squeezed = if scale == Scale::Compressed { "; long pauses are drawn short" } else { "" };
+    let squeezed = if scale == Scale::Compressed { "; // marks a long pause drawn short" } else { "" };
     let _ = writeln!(
         out,
-        "<text class=\"soft\" x=\"20\" y=\"{:.0}\">bars are TERM and KILL, circles exit 0, crosses failures, dots probes, arrows gates{squeezed}</text>",
+        "<text class=\"soft\" x=\"20\" y=\"{:.0}\">bars: TERM and KILL; circles: exit 0; crosses: failures; dots: probes; arrows: gates{squeezed}</text>",
         y + NOTE
     );
 }

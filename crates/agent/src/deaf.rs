@@ -1,0 +1,78 @@
+//! Whether a process will ignore the signal that is to stop it.
+
+use std::fs;
+
+/// Why a signal does nothing to a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deaf {
+    /// It is the first process of its namespace, and the kernel keeps signals without a handler from those.
+    NoHandler,
+    /// It was told to ignore the signal.
+    Ignored,
+}
+
+/// Whether a process, given as the host sees it, will ignore a signal. What cannot be found out is not claimed.
+pub(crate) fn deaf(pid: u32, signal: u32) -> Option<Deaf> {
+    of_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, signal)
+}
+
+/// The same, of the content of `/proc/PID/status`.
+fn of_status(status: &str, signal: u32) -> Option<Deaf> {
+    let field = |name: &str| {
+        let mut lines = status.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    };
+    let has = |name: &str| {
+        let mask = u64::from_str_radix(field(name)?, 16).ok()?;
+        Some(mask & (1 << (signal.checked_sub(1)?)) != 0)
+    };
+    let is_first = field("NSpid")?.split_whitespace().last()? == "1";
+    match (has("SigIgn")?, has("SigCgt")?, has("SigBlk")?) {
+        // One that blocks it takes it otherwise, as small inits do.
+        (_, _, true) | (false, true, _) => None,
+        (true, ..) => Some(Deaf::Ignored),
+        (false, false, _) => is_first.then_some(Deaf::NoHandler),
+    }
+}
+
+/// The number of a signal by its name, `SIGTERM` or `TERM`.
+pub(crate) fn number(name: &str) -> Option<u32> {
+    let name = name.strip_prefix("SIG").unwrap_or(name);
+    let known = (1..32).find(|n| crate::view::signal(*n) == name);
+    known.and_then(|n| u32::try_from(n).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(ns: &str, [ignored, caught, blocked]: [u64; 3]) -> String {
+        format!(
+            "Name:\tx\nNSpid:\t{ns}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n"
+        )
+    }
+
+    #[test]
+    fn first_processes_ignore_what_they_do_not_handle() {
+        let term = 1 << 14;
+        let table = [
+            ("4711\t1", [0, 0, 0], Some(Deaf::NoHandler)),
+            ("4711\t1", [0, term, 0], None),
+            ("4711\t1", [0, 0, term], None),
+            ("4711\t1", [term, 0, 0], Some(Deaf::Ignored)),
+            ("4711\t7", [0, 0, 0], None),
+            ("4711\t7", [term, 0, 0], Some(Deaf::Ignored)),
+            ("4711\t1", [0, 1 << 13, 0], Some(Deaf::NoHandler)),
+        ];
+        for (ns, masks, expected) in table {
+            assert_eq!(of_status(&status(ns, masks), 15), expected, "{ns} {masks:?}");
+        }
+        assert_eq!(of_status("", 15), None);
+        assert_eq!(deaf(std::process::id(), 15), None, "a test is not the first process of anything");
+    }
+
+    #[test]
+    fn signals_go_by_their_names() {
+        assert_eq!((number("SIGTERM"), number("INT"), number("SIGNOTHING")), (Some(15), Some(2), None));
+    }
+}
