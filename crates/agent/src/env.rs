@@ -76,7 +76,7 @@ impl Environment<'_> {
                 if is_variable_name(&name) {
                     variables.set(&name, value);
                 } else {
-                    tracing::warn!("{}: {name:?} is no name for a variable: left out", container.name);
+                    tracing::warn!("{}: {name:?} is not a valid variable name; skipped", container.name);
                 }
             };
             if let Some(source) = &from.config_map_ref {

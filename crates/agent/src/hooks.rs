@@ -42,7 +42,7 @@ pub(crate) async fn run<R: Runtime>(
     limit: Option<Duration>,
 ) -> Ended {
     if limit == Some(Duration::ZERO) {
-        return Ended::failed("there was no time left for it".into());
+        return Ended::failed("no time left in the grace period".into());
     }
     let wait = limit.unwrap_or(LIMIT_DEFAULT);
     if let Some(exec) = &handler.exec {

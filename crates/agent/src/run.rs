@@ -183,8 +183,8 @@ pub async fn run<R: Runtime>(
             (name, order) = signals.next() => {
                 end.is_over = true;
                 output.note(&match order.times {
-                    1 => format!("{name}: stopping in order; the next stops at once"),
-                    2 => format!("{name}: stopping at once; the next kills"),
+                    1 => format!("{name}: stopping in order; press again to stop at once"),
+                    2 => format!("{name}: stopping at once; press again to kill"),
                     _ => format!("{name}: killing"),
                 });
                 match order.times {
@@ -299,7 +299,9 @@ impl Desk {
         let opened = listen(runtime, roster, facts);
         Desk(
             opened
-                .inspect_err(|e| tracing::warn!("`outrigger ps` and the like cannot reach this run: {e}"))
+                .inspect_err(|e| {
+                    tracing::warn!("`outrigger ps`, `logs`, `exec` and `stop` cannot reach this run: {e}")
+                })
                 .ok(),
         )
     }

@@ -19,23 +19,23 @@ Examples:
   outrigger doctor --state-dir /srv/outrigger
   outrigger doctor -o json
 
-Everything is found out by trying, in namespaces that are gone afterwards.
+Every check tries the real thing, in namespaces that are removed afterwards.
 
-Exit codes: 0 pods run here, 1 something that `outrigger run` needs is missing.")]
+Exit codes: 0 pods can run here, 1 something that `outrigger run` needs is missing.")]
 pub(crate) struct Args {
-    /// Where images, pods and claims would be kept.
+    /// Directory for images, pods and persistent volume claims.
     #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// How to show what was found.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people.
+    /// Text.
     Text,
-    /// For programs.
+    /// JSON, for scripts.
     Json,
 }
 
@@ -71,12 +71,12 @@ fn text(findings: &[Finding], fit: bool) -> String {
         let means = paint(DIM, &format!("{:width$}  {}", "", f.means));
         out.push_str(&format!("{}  {:<width$}  {}\n      {means}\n", paint(style, word), f.check, f.found));
         if let Some(remedy) = &f.remedy {
-            out.push_str(&format!("      {:width$}  what to do: {remedy}\n", ""));
+            out.push_str(&format!("      {:width$}  how to fix it: {remedy}\n", ""));
         }
     }
     out.push_str(match fit {
-        true => "\npods run here\n",
-        false => "\npods do not run here as it is\n",
+        true => "\nthis machine can run pods\n",
+        false => "\nthis machine cannot run pods yet\n",
     });
     out
 }

@@ -36,10 +36,10 @@ pub(crate) struct Args {
     pod: PodArgs,
     #[command(flatten)]
     container: ContainerArgs,
-    /// Give the command standard input.
+    /// Pass standard input to the command.
     #[arg(long, short = 'i')]
     stdin: bool,
-    /// Give the command a terminal.
+    /// Allocate a terminal for the command.
     #[arg(long, short)]
     tty: bool,
     /// The command and its arguments; `--` in front of it is optional.
@@ -62,7 +62,7 @@ async fn exec(args: Args) -> Result<u8, Failure> {
     let container = args.container.pick(pod)?;
     let is_terminal = isatty(rustix::stdio::stdin());
     if args.tty && args.stdin && !is_terminal {
-        terminal::note("standard input is not a terminal: the command gets one all the same");
+        terminal::note("standard input is not a terminal; the command still gets one");
     }
     let start = ExecStart {
         pod: pod.number,
@@ -109,7 +109,7 @@ async fn talk(
                 Answer::Note(text) => terminal::note(&text),
                 Answer::More(_) => {}
                 Answer::Exit(code, why) => return Ok((u8::try_from(code).unwrap_or(u8::MAX), why)),
-                other => return Err(Failure::Own(anyhow!("the run answers {other:?}"))),
+                other => return Err(Failure::Own(anyhow!("unexpected answer from the run: {other:?}"))),
             },
             chunk = next_chunk(&mut stdin), if has_room => match chunk {
                 Some(chunk) => connection.input(&chunk).await.map_err(runs::refused)?,

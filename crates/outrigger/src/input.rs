@@ -58,12 +58,9 @@ impl Default for ReadArgs {
 
 fn feature_gate(text: &str) -> Result<(String, bool), String> {
     let (name, value) = text.split_once('=').ok_or("expected GATE=true or GATE=false")?;
-    let on = value.parse().map_err(|_| format!("{value:?} is neither `true` nor `false`"))?;
+    let on = value.parse().map_err(|_| format!("{value:?} is not `true` or `false`"))?;
     if !FeatureGates::default().set(name, on) {
-        return Err(format!(
-            "there is no feature gate {name:?}; there are {}",
-            FeatureGates::NAMES.join(", ")
-        ));
+        return Err(format!("unknown feature gate {name:?}; known: {}", FeatureGates::NAMES.join(", ")));
     }
     Ok((name.to_owned(), on))
 }

@@ -47,34 +47,34 @@ pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What runs the containers.
+    /// The container runtime.
     #[arg(long, value_enum, default_value_t = RuntimeArg::Embedded)]
     runtime: RuntimeArg,
-    /// Where the container runtime listens, with --runtime cri; found in the usual places unless given.
+    /// Socket of the container runtime for --runtime cri; detected by default.
     #[arg(long, value_name = "unix:///PATH")]
     cri_endpoint: Option<String>,
-    /// Where images, pods and claims are kept [default: /var/lib/outrigger, or $XDG_DATA_HOME/outrigger without root]
+    /// Directory for images, pods and claims [default: /var/lib/outrigger, without root $XDG_DATA_HOME/outrigger]
     #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// Write events here as they happen, as JSON Lines; docs/trace.md describes them.
+    /// Write events to this file as JSON Lines (see docs/trace.md).
     #[arg(long, value_name = "PATH")]
     events: Option<PathBuf>,
-    /// Draw the run here when it is over, as a picture (.svg) or a page (.html).
+    /// Draw a timeline of the run to this file when it ends: .svg or .html.
     #[arg(long, value_parser = timeline::Target::parse, value_name = "PATH")]
     timeline: Option<timeline::Target>,
-    /// Keep the Pod object, with its status as of now, here.
+    /// Keep the Pod object with its current status in this file.
     #[arg(long, value_name = "PATH")]
     status: Option<PathBuf>,
-    /// Grace of a stop by Ctrl-C or SIGTERM, instead of the pods' own.
+    /// Grace period for a stop by Ctrl-C or SIGTERM, instead of the pods' own.
     #[arg(long, value_name = "SECONDS")]
     grace_period: Option<u64>,
-    /// When images are fetched, instead of what the manifest says.
+    /// When to pull images, instead of what the manifest says.
     #[arg(long, value_enum, value_name = "WHEN")]
     pull: Option<PullArg>,
-    /// The network of pods that do not ask for the host's.
+    /// Network of pods that do not use the host's.
     #[arg(long, value_enum, default_value_t = NetworkArg::Private, value_name = "MODE")]
     network: NetworkArg,
-    /// Reach a port of the pod at this machine; may be repeated.
+    /// Publish a port of the pod on this machine; may be repeated.
     #[arg(long, value_parser = published, value_name = "[HOST:]PORT:PORT[/udp]")]
     publish: Vec<PublishedPort>,
     /// Stop the pods in order after this time, for example 5m, and exit with 124.
@@ -83,7 +83,7 @@ pub(crate) struct Args {
     /// Stop the pods in order at the first failure that would be retried, and at the first pod that fails.
     #[arg(long)]
     fail_fast: bool,
-    /// How many pods a Deployment, ReplicaSet, StatefulSet or DaemonSet has, instead of what the manifest says.
+    /// Number of pods of a Deployment, ReplicaSet, StatefulSet or DaemonSet, instead of what the manifest says.
     #[arg(long, value_name = "N")]
     replicas: Option<u32>,
     /// Processes and threads a container may have at once, 2048 unless given; 0 is any number.
@@ -95,10 +95,10 @@ pub(crate) struct Args {
     /// Log files kept for each container; older output is deleted.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=1000))]
     log_max_files: u32,
-    /// How to show what happens.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = OutputArg::Auto, value_name = "FORMAT")]
     output: OutputArg,
-    /// Show only the containers' own output and what goes wrong.
+    /// Show only the output of the containers, and errors.
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -107,19 +107,19 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RuntimeArg {
-    /// The runtime inside this binary.
+    /// The runtime built into this binary.
     Embedded,
-    /// containerd, CRI-O or another that runs on this machine.
+    /// containerd, CRI-O or another CRI runtime on this machine.
     Cri,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum PullArg {
-    /// Ask the registry every time.
+    /// Always ask the registry.
     Always,
-    /// Fetch only what is not here.
+    /// Pull only images that are not here.
     Missing,
-    /// Never fetch.
+    /// Never pull.
     Never,
 }
 

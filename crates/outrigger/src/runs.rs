@@ -100,12 +100,12 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
 
 /// The runs of this user. Those that do not answer are mentioned.
 pub(crate) async fn find() -> Result<Found, Failure> {
-    let found = control::runs().await.map_err(|e| Failure::Own(anyhow!("cannot look for runs: {e}")))?;
+    let found = control::runs().await.map_err(|e| Failure::Own(anyhow!("cannot list runs: {e}")))?;
     for (pid, error) in &found.silent {
-        terminal::note(&format!("run {pid} is left out: {error}"));
+        terminal::note(&format!("run {pid} is not listed: {error}"));
     }
     if found.runs.is_empty() && found.silent.is_empty() && has_runs_of_root() {
-        terminal::note("runs of root are seen by root only: sudo outrigger …");
+        terminal::note("only root can see runs of root; try `sudo outrigger …`");
     }
     Ok(found)
 }

@@ -27,7 +27,7 @@ Examples:
   outrigger simulate job.yaml --script crash.yaml --seed 7
   outrigger simulate job.yaml -o html > life.html
 
-A script says what the containers do, and what goes wrong around them; all of it is optional:
+A script describes what the containers do and what goes wrong; everything in it is optional:
   containers:
     proxy: {ready_after: 3s, on_term: {ignore: true}}
     work: {runs: 5s, exit: 1, instances: [{}, {exit: 0}]}
@@ -38,24 +38,24 @@ runs until it is told to stop. A pod that would run forever is stopped after 30 
 
 The same manifest, script and seed give the same trace, byte for byte.
 
-Exit codes: 0 the pod came to an end, 1 it has errors or never ends, 2 the manifest or the script cannot be read.")]
+Exit codes: 0 the pod ended, 1 it has errors or never ends, 2 the manifest or the script cannot be read.")]
 pub(crate) struct Args {
     /// The manifest, YAML or JSON; `-` is standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// What the containers do, as YAML or JSON.
+    /// Script of what the containers do, YAML or JSON.
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
-    /// Where chance begins.
+    /// Seed for random choices.
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
-    /// When the pod is told to stop, for example 20s.
+    /// Stop the pod at this time, for example 20s.
     #[arg(long, value_parser = span, value_name = "TIME")]
     stop_at: Option<Span>,
-    /// The grace of that stop in seconds, instead of the pod's own.
+    /// Grace period of that stop in seconds, instead of the pod's own.
     #[arg(long, requires = "stop_at", value_name = "SECONDS")]
     grace_period: Option<u64>,
-    /// Plays only this pod, or the first pod of the object of this name.
+    /// Simulate only this pod, or the first pod of the object with this name.
     #[arg(long, value_name = "NAME")]
     pod: Option<String>,
     /// Draw time to scale; by default long pauses are drawn short.
@@ -70,9 +70,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// The trace and a timeline, for people.
+    /// The trace and a timeline.
     Text,
-    /// The trace, for programs.
+    /// The trace as JSON.
     Json,
     /// The timeline as a picture.
     Svg,
@@ -105,7 +105,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     if let Some(name) = &args.pod {
         checked.retain(|c| c.pod.name() == name || c.pod.origin.name == *name);
         if checked.is_empty() {
-            return Err(Failure::Input(anyhow!("there is no pod `{name}` in {}", sources[0].name)));
+            return Err(Failure::Input(anyhow!("no pod `{name}` in {}", sources[0].name)));
         }
     }
     let errors: Vec<Diagnostic> = checked
@@ -124,7 +124,7 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
     if args.output == Output::Svg && plans.len() > 1 {
         let names: Vec<&str> = plans.iter().map(|p| p.pod.as_str()).collect();
         return Err(Failure::Input(anyhow!(
-            "a picture shows one pod, there are {}: choose one with `--pod`",
+            "an SVG shows one pod, but there are {}: choose one with --pod, or use -o html",
             names.join(", ")
         )));
     }
@@ -195,10 +195,10 @@ fn page(plan: &Plan, trace: &[trace::Entry]) -> Result<Timeline, Failure> {
 /// How it ended, as a word and in words.
 fn ended(ending: Ending) -> (&'static str, &'static str) {
     match ending {
-        Ending::Finished => ("finished", "it is over"),
-        Ending::AtRest => ("at-rest", "nothing is going to happen any more, and it is not over"),
-        Ending::OutOfTime => ("out-of-time", "it goes on and on"),
-        Ending::OutOfSteps => ("out-of-steps", "it never comes to rest"),
+        Ending::Finished => ("finished", "ended"),
+        Ending::AtRest => ("at-rest", "nothing more will happen, but it has not ended"),
+        Ending::OutOfTime => ("out-of-time", "still running at the end of the simulation"),
+        Ending::OutOfSteps => ("out-of-steps", "never settles"),
     }
 }
 

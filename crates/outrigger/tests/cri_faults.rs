@@ -181,7 +181,7 @@ fn removed_container() {
     let bench = Bench::new();
     let log = bench.dir.path().join("log");
     // The second time it lets itself be ended by the pod.
-    for (policy, starts, says) in [("Never", 1, "has failed"), ("OnFailure", 2, "starts again")] {
+    for (policy, starts, says) in [("Never", 1, " failed"), ("OnFailure", 2, "starting again")] {
         let _ = fs::remove_file(&log);
         let script = "echo up >> /ev/log; [ $(wc -l < /ev/log) -gt 1 ] || exec sleep 1000";
         let mut main = container("main", script);

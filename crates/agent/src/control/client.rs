@@ -73,7 +73,7 @@ async fn state(place: &Place, socket: &str) -> Result<Option<RunState>, AskError
     let Some(mut connection) = connect(place, socket, &Request::List).await? else { return Ok(None) };
     match connection.next().await? {
         Answer::Run(state) => Ok(Some(state)),
-        other => Err(AskError::Broken(io::Error::other(format!("it answers {other:?}")))),
+        other => Err(AskError::Broken(io::Error::other(format!("unexpected answer: {other:?}")))),
     }
 }
 

@@ -28,6 +28,8 @@ const QUEUE: usize = 4;
 const END_OF_INPUT: &[u8] = b"\x04\x04";
 /// How often it is pressed, and the pause in between.
 const END_PRESSED: u32 = 40;
+/// After so many a line that has no end is given one.
+const UNFINISHED: u32 = 4;
 const END_PAUSE: Duration = Duration::from_millis(250);
 
 /// Exit codes of commands that could not be run, as shells have them.
@@ -140,14 +142,16 @@ async fn feed(
     room: &AtomicUsize,
     to: &To,
 ) {
+    let mut is_unfinished = false;
     while let Some(chunk) = input.recv().await {
         if chunk.is_empty() {
             match stdin.take() {
-                Some(terminal) if has_terminal => end_of_input(terminal).await,
+                Some(terminal) if has_terminal => end_of_input(terminal, is_unfinished).await,
                 _ => {}
             }
             continue;
         }
+        is_unfinished = !chunk.ends_with(b"\n");
         // What a command does not want to read is thrown away, as by a pipe nobody reads.
         if let Some(pipe) = &mut stdin
             && pipe.write_all(&chunk).await.is_err()
@@ -162,9 +166,13 @@ async fn feed(
 
 /// Tells whatever reads from a terminal that its input is over. A terminal cannot be closed from one side: it has a key
 /// for that, which ends the line it stands in and, at the beginning of a line, the input. It is pressed again for a while
-/// because shells lose what was typed before they were ready to read.
-async fn end_of_input(mut terminal: Input) {
-    for _ in 0..END_PRESSED {
+/// because shells lose what was typed before they were ready to read, and a shell that edits lines itself takes it for
+/// the end of its input only on an empty line: an unfinished one is finished first.
+async fn end_of_input(mut terminal: Input, is_unfinished: bool) {
+    for pressed in 0..END_PRESSED {
+        if is_unfinished && pressed == UNFINISHED && terminal.write_all(b"\r").await.is_err() {
+            return;
+        }
         if terminal.write_all(END_OF_INPUT).await.is_err() {
             return;
         }

@@ -32,7 +32,7 @@ pub(super) fn seal(pod: &PodContext) -> Sealed {
 /// Sends logs until there is nothing more to come.
 pub(super) async fn send(roster: &Roster, request: LogsRequest, client: &mut Client) -> io::Result<()> {
     let Some(visit) = roster.visit(request.pod) else {
-        let text = "the pod is over, and its logs are gone with it; the run itself has shown them";
+        let text = "the pod has ended and its logs are gone; see the output of the run itself";
         return client.answer(&Answer::Refused(text.to_owned())).await;
     };
     // Whatever changes from here on wakes the loop below.
@@ -55,7 +55,7 @@ pub(super) async fn send(roster: &Roster, request: LogsRequest, client: &mut Cli
             None if request.containers.len() > 1 => {}
             None => {
                 let text = match request.previous {
-                    true => format!("container {:?} has had no instance before", visit.name(container)),
+                    true => format!("container {:?} has no previous instance", visit.name(container)),
                     false => visit.not_started(container),
                 };
                 return client.answer(&Answer::Refused(text)).await;

@@ -99,8 +99,8 @@ impl Roster {
     /// The instance of a container that runs. The error says why there is none.
     pub(super) fn instance(&self, number: usize, container: usize) -> Result<ContainerId, String> {
         let pods = self.lock();
-        let entry = pods.get(&number).filter(|entry| !entry.over).ok_or("the pod is over")?;
-        let running = entry.running.get(container).ok_or("there is no such container")?;
+        let entry = pods.get(&number).filter(|entry| !entry.over).ok_or("the pod has ended")?;
+        let running = entry.running.get(container).ok_or("no such container")?;
         running.clone().ok_or_else(|| {
             let c = &entry.state(number).containers[container];
             let reason = c.reason.as_ref().map(|reason| format!(": it {reason}")).unwrap_or_default();

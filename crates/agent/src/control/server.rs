@@ -126,7 +126,7 @@ impl<R: Runtime> Server<R> {
             return client.answer(&Answer::Refused(text)).await;
         }
         if !has_room {
-            let text = format!("the run talks to {CLIENTS_MAX} others already; end one of them");
+            let text = format!("the run already serves {CLIENTS_MAX} other commands; end one of them");
             return client.answer(&Answer::Refused(text)).await;
         }
         let hello = timeout(PATIENCE, client.frames.next()).await??;
@@ -143,7 +143,9 @@ impl<R: Runtime> Server<R> {
         }
         match serde_json::from_value(hello.request) {
             Ok(request) => self.carry_out(request, client).await,
-            Err(e) => client.answer(&Answer::Refused(format!("the request is not understood: {e}"))).await,
+            Err(e) => {
+                client.answer(&Answer::Refused(format!("the run does not understand the request: {e}"))).await
+            }
         }
     }
 

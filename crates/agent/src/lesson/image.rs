@@ -14,7 +14,7 @@ pub(super) fn lesson(pod: &PodContext, container: &Container, path: FieldPath, m
     let hint = if message.contains("pull policy forbids") {
         "leave `imagePullPolicy: Never` out, or run with --pull missing".to_owned()
     } else if local {
-        "write a path that is there; it is one of this machine, not of the manifest's directory".to_owned()
+        "use a path that exists; it is a path on this machine, not relative to the manifest".to_owned()
     } else if message.contains("credential") {
         let host = registry(reference);
         let how = match pod.pod.spec.as_ref().and_then(|s| s.image_pull_secrets.as_ref()) {

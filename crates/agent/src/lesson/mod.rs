@@ -123,9 +123,9 @@ fn lesson(pod: &PodContext, plan: &Plan, entry: &Entry) -> Option<Lesson> {
             let hook = if entry.text("hook") == Some("postStart") { "postStart" } else { "preStop" };
             let means = match hook {
                 "postStart" => {
-                    "a container whose postStart hook fails is killed; let the hook end with success"
+                    "a container whose postStart hook fails is killed; make the hook exit with code 0"
                 }
-                _ => "the container is stopped all the same",
+                _ => "the container is stopped anyway",
             };
             Some(Lesson::at(path.field("lifecycle").field(hook), means))
         }
@@ -139,7 +139,7 @@ fn sandbox(pod: &PodContext, plan: &Plan, message: &str) -> Option<Lesson> {
         return Some(port::lesson(pod, plan, message));
     }
     references::below(pod, &FieldPath::spec("volumes")).or_else(|| {
-        Some(Lesson::nowhere("`outrigger doctor` says what this machine lacks and what to do about it"))
+        Some(Lesson::nowhere("run `outrigger doctor` to see what this machine is missing and how to fix it"))
     })
 }
 

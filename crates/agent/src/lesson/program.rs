@@ -12,15 +12,15 @@ pub(super) fn lesson(container: &Container, path: FieldPath, entry: &Entry) -> O
         (Some("StartError"), _) => Some(not_started(container, path)),
         (Some("OOMKilled"), _) => Some(Lesson::at(
             path.field("resources").field("limits").field("memory"),
-            "it used more memory than its limit: raise the limit, or have the program use less",
+            "it used more memory than its limit: raise the limit, or make the program use less",
         )),
         (_, Some(127)) if !killed => Some(Lesson::at(
             command_path(container, path),
-            "code 127 is a shell's word for a program it did not find: check the spelling, and that the image has it",
+            "code 127 means that a shell did not find the program: check the spelling, and that the image has it",
         )),
         (_, Some(126)) if !killed => Some(Lesson::at(
             command_path(container, path),
-            "code 126 is a shell's word for a file it may not execute: check its mode (chmod +x)",
+            "code 126 means that a shell may not execute the file: check its mode (chmod +x)",
         )),
         _ => None,
     }
@@ -32,7 +32,7 @@ fn not_started(container: &Container, path: FieldPath) -> Lesson {
         Some(program) if program.contains(' ') => {
             let words: Vec<&str> = program.split_whitespace().collect();
             format!(
-                "{program:?} is taken for the name of one program; write each word as an entry of its own ([{}]), or a shell's line: [sh, -c, {program:?}]",
+                "{program:?} is read as the name of one program; write each word as its own entry ([{}]), or use a shell: [sh, -c, {program:?}]",
                 words.join(", ")
             )
         }

@@ -52,11 +52,11 @@ fn totals(pods: &[PodAccount]) -> String {
     }
     let other = pods.len() - good - bad - stopped;
     if other > 0 {
-        text = format!("{text}, {other} ended otherwise");
+        text = format!("{text}, {other} unfinished");
     }
     let longest = pods.iter().max_by_key(|p| p.took_ms());
     match longest {
-        Some(pod) => format!("{text}; the longest, {}, took {}", pod.name, span(pod.took_ms())),
+        Some(pod) => format!("{text}; longest: {}, {}", pod.name, span(pod.took_ms())),
         None => text,
     }
 }
@@ -128,10 +128,10 @@ fn verdict(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
     let stopped = stopped.map(|s| s.message.clone());
     let failed = pod.phase.as_deref() == Some("Failed") && !was_stopped(pod);
     let culprit = pod.culprit().filter(|_| failed);
-    let culprit = culprit.map(|c| format!("`{}` ended with {}", c.name, how_ended(c).1));
+    let culprit = culprit.map(|c| format!("`{}` exited with {}", c.name, how_ended(c).1));
     let ended = pod.containers.iter().filter(|c| failed && c.role == Role::Main);
     let mut ended = ended.filter_map(|c| Some((&c.name, c.ended_because.as_ref()?)));
-    let ended = || ended.next().map(|(name, why)| format!("`{name}` was stopped because {why}"));
+    let ended = || ended.next().map(|(name, why)| format!("`{name}` was stopped: {why}"));
     let why = stopped.or(culprit).or_else(ended).map_or(String::new(), |why| format!(": {why}"));
     let rest = format!("after {}{why}", span(pod.took_ms()));
     let below = match line.width() + 1 + columns(&rest) <= width {
@@ -193,8 +193,8 @@ fn waited(pod: &PodAccount, c: &Account) -> Option<String> {
         On::Container(i) => pod.containers[i].name.clone(),
         On::Sandbox => "the sandbox".to_owned(),
         On::Image => "its image".to_owned(),
-        On::Backoff => "the back-off".to_owned(),
-        On::Retry => "the next try".to_owned(),
+        On::Backoff => "back-off".to_owned(),
+        On::Retry => "a retry".to_owned(),
     };
     match parts.as_slice() {
         [] => None,
@@ -225,7 +225,7 @@ fn grace(pod: &PodAccount) -> Option<String> {
         format!("{} {}{killed}", c.name, span(*ms))
     });
     let mut text = format!(
-        "the stop used {} of {} grace: {}",
+        "stopping took {} of the {} grace period: {}",
         span(stop.took_ms),
         Span(stop.grace_ms),
         named.collect::<Vec<_>>().join(", ")

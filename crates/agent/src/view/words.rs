@@ -94,23 +94,23 @@ fn tell_event(entry: &Value) -> Option<Told> {
     let trouble = |text: String| Some(Told::new(Weight::Trouble, text));
     match e.text("event") {
         "sandbox-creating" => match e.number("attempt") {
-            Some(n) if n > 0 => news(format!("makes its sandbox again (number {})", n + 1)),
-            _ => routine("makes its sandbox".to_owned()),
+            Some(n) if n > 0 => news(format!("creating sandbox again (number {})", n + 1)),
+            _ => routine("creating sandbox".to_owned()),
         },
-        "sandbox-ready" => routine("has its sandbox".to_owned()),
+        "sandbox-ready" => routine("sandbox created".to_owned()),
         "sandbox-failed" => {
-            trouble(format!("could not make its sandbox: {}{}", e.text("message"), e.next_try()))
+            trouble(format!("could not create sandbox: {}{}", e.text("message"), e.next_try()))
         }
-        "sandbox-lost" => trouble("has lost its sandbox".to_owned()),
-        "pulling" => routine("gets its image".to_owned()),
-        "pulled" => routine("has its image".to_owned()),
+        "sandbox-lost" => trouble("lost its sandbox".to_owned()),
+        "pulling" => routine("pulling image".to_owned()),
+        "pulled" => routine("image is here".to_owned()),
         "pull-failed" => trouble(format!(
-            "could not get its image: {}: {}{}",
+            "could not pull image: {}: {}{}",
             e.text("error"),
             e.text("message"),
             e.next_try()
         )),
-        "image-changed" => news("has a new image".to_owned()),
+        "image-changed" => news("image has changed".to_owned()),
         // For programs.
         "planned" => None,
         // The pod says so once, for all.
@@ -122,24 +122,25 @@ fn tell_event(entry: &Value) -> Option<Told> {
             _ => routine(e.text("text").to_owned()),
         },
         "starting" => starting(e),
-        "started" => routine("runs".to_owned()),
-        "startup-passed" => routine("has started: its startup probe passed".to_owned()),
-        "ready" => routine("is ready".to_owned()),
-        "unready" => news("is no longer ready".to_owned()),
+        "started" => routine("running".to_owned()),
+        "startup-passed" => routine("started: startup probe passed".to_owned()),
+        "ready" => routine("ready".to_owned()),
+        "unready" => news("no longer ready".to_owned()),
         "probe" => probe(e),
         "hook-started" => routine(match e.number("limit_ms") {
-            Some(limit) => format!("runs its {} hook, for {} at most", e.text("hook"), Span(limit)),
-            None => format!("runs its {} hook", e.text("hook")),
+            Some(limit) => format!("running {} hook (at most {})", e.text("hook"), Span(limit)),
+            None => format!("running {} hook", e.text("hook")),
         }),
         "hook-ended" => match e.text("error") {
-            "" => routine(format!("{} hook is done", e.text("hook"))),
+            "" => routine(format!("{} hook done", e.text("hook"))),
             error => trouble(format!("{} hook failed: {error}", e.text("hook"))),
         },
-        "hook-cancelled" => news(format!("{} hook was given up", e.text("hook"))),
-        "hook-output" => news(format!("{} hook said: {}", e.text("hook"), e.text("output").trim_end())),
-        "terminating" => {
-            routine(format!("is told to stop; KILL in {}", Span(e.number("kill_in_ms").unwrap_or(0))))
-        }
+        "hook-cancelled" => news(format!("{} hook cancelled", e.text("hook"))),
+        "hook-output" => news(format!("{} hook output: {}", e.text("hook"), e.text("output").trim_end())),
+        "terminating" => routine(format!(
+            "sent stop signal; will be killed in {}",
+            Span(e.number("kill_in_ms").unwrap_or(0))
+        )),
         "stop-signal-ignored" => {
             let (signal, left) = (e.text("signal"), Span(e.number("kill_in_ms").unwrap_or(0)));
             trouble(match e.text("why") {
@@ -148,36 +149,33 @@ fn tell_event(entry: &Value) -> Option<Told> {
             })
         }
         "killing" => match e.text("reason") {
-            "ExceededGracePeriod" => trouble("is killed: its grace is over".to_owned()),
-            _ => trouble("is killed".to_owned()),
+            "ExceededGracePeriod" => trouble("killed: grace period is over".to_owned()),
+            _ => trouble("killed".to_owned()),
         },
         // The pod says so once, for all; `terminating` says when it really happens.
         "kill-begun" if e.text("cause") == "pod-stop" => None,
-        "kill-begun" => trouble(format!("is being stopped because {}", e.text("message"))),
+        "kill-begun" => trouble(format!("stopping: {}", e.text("message"))),
         "exited" => exited(e),
-        "start-failed" => trouble(format!(
-            "could not be started: {}: {}{}",
-            e.text("error"),
-            e.text("message"),
-            e.next_try()
-        )),
-        "lost" => trouble("is lost: the runtime does not know whether it runs".to_owned()),
+        "start-failed" => {
+            trouble(format!("could not start: {}: {}{}", e.text("error"), e.text("message"), e.next_try()))
+        }
+        "lost" => trouble("lost: the runtime does not know whether it is running".to_owned()),
         "stop-begun" => stop_begun(e),
         "stop-shortened" => {
-            news(format!("has {} of grace left from here", Span(e.number("left_ms").unwrap_or(0))))
+            news(format!("{} of the grace period left", Span(e.number("left_ms").unwrap_or(0))))
         }
         "rerun-begun" => news(match e.text("cause") {
-            "rule" => "ended in a way that restarts the whole pod".to_owned(),
-            _ => "restarts as a whole".to_owned(),
+            "rule" => "restarting the whole pod: a container ended in a way that asks for it".to_owned(),
+            _ => "restarting the whole pod".to_owned(),
         }),
-        "rerun" => news("begins again from the first container".to_owned()),
+        "rerun" => news("starting again from the first container".to_owned()),
         // Its end is told by `finished`.
         "phase" if matches!(e.text("to"), "Succeeded" | "Failed") => None,
-        "phase" => routine(format!("is {}", e.text("to"))),
+        "phase" => routine(format!("phase {}", e.text("to"))),
         "finished" => match e.text("phase") {
-            "Succeeded" => routine("has succeeded".to_owned()),
-            "Failed" => trouble("has failed".to_owned()),
-            other => routine(format!("is over: {other}")),
+            "Succeeded" => routine("succeeded".to_owned()),
+            "Failed" => trouble("failed".to_owned()),
+            other => routine(format!("ended: {other}")),
         },
         other => routine(other.to_owned()),
     }
@@ -185,15 +183,15 @@ fn tell_event(entry: &Value) -> Option<Told> {
 
 fn starting(e: Entry<'_>) -> Option<Told> {
     if let Some(restarts) = e.number("restarts") {
-        let text = format!("starts again (restart {restarts})");
+        let text = format!("starting again (restart {restarts})");
         return Some(Told::new(Weight::News, text));
     }
     let opened = &e.0["opened_last"];
     let text = match (opened["container"].as_str(), opened["need"].as_str()) {
-        (Some(name), Some("launched")) => format!("starts after `{name}`"),
-        (Some(name), Some("completed")) => format!("starts now that `{name}` has completed"),
-        (Some(name), Some(need)) => format!("starts now that `{name}` is {need}"),
-        _ => "starts".to_owned(),
+        (Some(name), Some("launched")) => format!("starting after `{name}`"),
+        (Some(name), Some("completed")) => format!("starting: `{name}` has completed"),
+        (Some(name), Some(need)) => format!("starting: `{name}` is {need}"),
+        _ => "starting".to_owned(),
     };
     Some(Told::new(Weight::Routine, text))
 }
@@ -225,10 +223,10 @@ fn exited(e: Entry<'_>) -> Option<Told> {
     let said = if message.is_empty() { String::new() } else { format!(": {message}") };
     let signal = e.0["signal"].as_i64().map(signal);
     let text = match (e.text("reason"), signal) {
-        ("OOMKilled", _) => format!("was killed for want of memory (code {code}){after}{said}"),
-        ("StartError", _) => format!("could not be started (code {code}){said}"),
-        ("ContainerStatusUnknown", _) => format!("is gone without a trace (code {code}){after}{said}"),
-        (_, Some(signal)) => format!("was ended by {signal} (code {code}){after}{said}"),
+        ("OOMKilled", _) => format!("killed: out of memory (code {code}){after}{said}"),
+        ("StartError", _) => format!("could not start (code {code}){said}"),
+        ("ContainerStatusUnknown", _) => format!("gone, exit status unknown (code {code}){after}{said}"),
+        (_, Some(signal)) => format!("killed by SIG{signal} (code {code}){after}{said}"),
         _ => format!("exited with code {code}{after}{said}"),
     };
     // One that was told to go may say so in its code.
@@ -291,11 +289,11 @@ mod tests {
             ),
             (
                 json!({"event": "exited", "code": 137, "signal": 9, "reason": "Error", "ran_ms": 1_500}),
-                "was ended by KILL (code 137) after 1.5 s",
+                "killed by SIGKILL (code 137) after 1.5 s",
             ),
             (
                 json!({"event": "exited", "code": 137, "signal": 9, "reason": "OOMKilled", "ran_ms": 5}),
-                "was killed for want of memory (code 137) after 5 ms",
+                "killed: out of memory (code 137) after 5 ms",
             ),
             (
                 json!({"event": "waiting", "for": "gate", "text": "waits for `a` to be ready: x"}),
@@ -303,16 +301,16 @@ mod tests {
             ),
             (
                 json!({"event": "starting", "attempt": 0, "opened_last": {"container": "a", "need": "ready"}}),
-                "starts now that `a` is ready",
+                "starting: `a` is ready",
             ),
-            (json!({"event": "starting", "attempt": 2, "restarts": 2}), "starts again (restart 2)"),
+            (json!({"event": "starting", "attempt": 2, "restarts": 2}), "starting again (restart 2)"),
             (
                 json!({"event": "probe", "kind": "startup", "outcome": "failure", "failures": 2, "threshold": 3, "message": "exit code 1"}),
                 "startup probe failed (2 of 3): exit code 1",
             ),
             (
                 json!({"event": "pull-failed", "error": "ErrImagePull", "message": "not found", "retry_in_ms": 10_000}),
-                "could not get its image: ErrImagePull: not found; next try in 10 s",
+                "could not pull image: ErrImagePull: not found; next try in 10 s",
             ),
             (
                 json!({"event": "stop-begun", "cause": "completed", "grace_ms": 30_000, "message": "has completed"}),
@@ -324,7 +322,7 @@ mod tests {
             ),
             (
                 json!({"event": "kill-begun", "cause": "liveness", "message": "its liveness probe failed"}),
-                "is being stopped because its liveness probe failed",
+                "stopping: its liveness probe failed",
             ),
             (
                 json!({"event": "hook-ended", "hook": "preStop", "error": "exit code 2"}),

@@ -17,10 +17,10 @@ pub(super) fn tell(entry: &Value) -> Told {
                 Some(n) => several(n, "completion"),
                 None => "one success".to_owned(),
             };
-            (Weight::Routine, format!("runs until {goal}, {} at a time", several(at_once, "pod")))
+            (Weight::Routine, format!("started: {goal}, {} at a time", several(at_once, "pod")))
         }
         "workload-started" => {
-            (Weight::Routine, format!("keeps {} running", several(number("replicas").unwrap_or(0), "pod")))
+            (Weight::Routine, format!("keeping {} running", several(number("replicas").unwrap_or(0), "pod")))
         }
         "pod-created" => {
             let index = number("index").map_or(String::new(), |index| format!(" for index {index}"));

@@ -75,7 +75,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 32] = [
+    pub const ALL: [Kind; 34] = [
         Kind::SandboxCreating,
         Kind::SandboxReady,
         Kind::SandboxFailed,

@@ -109,7 +109,7 @@ fn bad_clients(bench: &Bench, _: &str) {
     let more: Vec<UnixStream> = (0..80).map(|_| connect()).collect();
     let said = say(bench, &["ps"]);
     assert!(
-        said.err.contains(&format!("run {} is left out: the run talks to 64 others", run.pid())),
+        said.err.contains(&format!("run {} is not listed: the run already serves 64 other", run.pid())),
         "{said:?}"
     );
     drop(more);

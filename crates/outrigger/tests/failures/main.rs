@@ -179,7 +179,7 @@ fn an_image_that_is_not_there() {
     bench.case("missing", &manifest).flags(&["--network", "none"]).says(
         Ends::WhenStopped,
         &[
-            "app  could not get its image: ErrImagePull: ",
+            "app  could not pull image: ErrImagePull: ",
             "not found: ",
             "shop/web has no 1.2",
             "; next try in 10 s\n",
@@ -232,7 +232,7 @@ fn a_command_that_cannot_be_run() {
     let said = bench.case("typo", &pod("    image: IMAGE\n    command: [slep, \"1\"]\n")).flags(&none).says(
         Ends::With(128),
         &[
-            "app  could not be started (code 128): exec \"slep\": executable file not found in $PATH\n",
+            "app  could not start (code 128): exec \"slep\": executable file not found in $PATH\n",
             " typo.yaml:10: check that the image has \"slep\", that it is executable and in PATH",
             "web failed after ",
             "`app` ended with code 128 (not started)",
@@ -242,13 +242,13 @@ fn a_command_that_cannot_be_run() {
     assert_eq!(said.matches("typo.yaml:10: ").count(), 2, "{said}");
     bench.case("line", &pod("    image: IMAGE\n    command: [\"sleep 1\"]\n")).flags(&none).says(
         Ends::With(128),
-        &[" line.yaml:10: \"sleep 1\" is taken for the name of one program; write each word as an entry of its own ([sleep, 1])"],
+        &[" line.yaml:10: \"sleep 1\" is read as the name of one program; write each word as its own entry ([sleep, 1])"],
     );
     bench.case("shell", &pod("    image: IMAGE\n    command: [sh, -c, no-such-tool]\n")).flags(&none).says(
         Ends::With(127),
         &[
             "app  exited with code 127",
-            " shell.yaml:10: code 127 is a shell's word for a program it did not find",
+            " shell.yaml:10: code 127 means that a shell did not find the program",
         ],
     );
 }
@@ -376,7 +376,7 @@ fn a_sidecar_that_never_becomes_ready() {
             "startup probe failed (2 of 2): port 15001: connection refused, nothing in the pod listens on any port\n",
             " native.yaml:13: write the port the program listens on",
             "Until it passes `app` does not start\n",
-            "proxy  starts again (restart 1)\n",
+            "proxy  starting again (restart 1)\n",
         ],
     );
     let graph = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  annotations:\n    outrigger.dev/depends-on: |\n      proxy: sidecar\n      app: proxy ready\nspec:\n  restartPolicy: Never\n  terminationGracePeriodSeconds: 0\n  containers:\n  - name: app\n    image: IMAGE\n    command: [\"true\"]\n  - name: proxy\n    image: IMAGE\n    command: [sleep, \"1000\"]\n    readinessProbe:\n      exec:\n        command: [sh, -c, \"echo no route; exit 1\"]\n      periodSeconds: 1\n      failureThreshold: 2\n";
@@ -473,7 +473,7 @@ fn a_machine_without_writable_cgroups() {
         "warn  cgroups ",
         ", not writable\n",
         "limits of containers do not apply: read-only file system in /sys/fs/cgroup",
-        "what to do: run as root, and in a container with /sys/fs/cgroup mounted writable\n",
+        "how to fix it: run as root, and in a container with /sys/fs/cgroup mounted writable\n",
     ] {
         assert!(doctor.1.contains(expected), "{expected:?} in\n{}", doctor.1);
     }
@@ -513,7 +513,7 @@ fn a_place_overlayfs_refuses() {
     for expected in [
         "warn  overlayfs          refused in ",
         "every container gets a copy of its image",
-        "what to do: choose a --state-dir",
+        "how to fix it: choose a --state-dir",
     ] {
         assert!(doctor.1.contains(expected), "{expected:?} in\n{}", doctor.1);
     }

@@ -68,7 +68,7 @@ fn a_run_ends_with_its_summary_on_a_clean_terminal() {
     }
     let last = screen.since("report-");
     assert!(last[0].contains("succeeded after"), "{last:#?}");
-    for expected in ["  prepare  init     code 0  ran", "  work     main     code 0  ran", "  the stop used "]
+    for expected in ["  prepare  init     code 0  ran", "  work     main     code 0  ran", "  stopping took "]
     {
         assert!(last.iter().any(|line| line.starts_with(expected)), "{expected:?} in {last:#?}");
     }
