@@ -348,7 +348,8 @@ fn what_happened_is_drawn() {
         assert!(!text.contains("NaN"));
         assert_eq!(text.matches("http").count(), text.matches("http://www.w3.org/2000/svg").count());
     }
-    for word in ["critical: `s2` does not end on TERM", "grace: 4s of 4s used", "prefers-color-scheme: dark"]
+    for word in
+        ["critical: `s2` does not end on TERM", "grace period: 4s of 4s used", "prefers-color-scheme: dark"]
     {
         assert!(page.contains(word), "{word}");
     }

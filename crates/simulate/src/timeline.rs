@@ -227,14 +227,13 @@ impl Timeline {
 
     /// Pauses that are drawn much shorter than the rest, `least` of the width or more: where they begin and end.
     fn breaks(&self, scale: Scale, least: f64) -> Vec<(u64, u64)> {
-        let (places, linear) = (self.places(scale), self.places(Scale::Linear));
+        let places = self.places(scale);
         let pairs = self.moments.windows(2).map(|pair| (pair[0], pair[1]));
-        let width = |places: &Places, (from, to): (u64, u64)| places.of(to) - places.of(from);
-        let is_squeezed = |pause: &(u64, u64)| {
-            let drawn = width(&places, *pause);
-            drawn >= least && width(&linear, *pause) > drawn * SQUEEZED
-        };
-        pairs.filter(is_squeezed).collect()
+        let width = |(from, to): (u64, u64)| places.of(to) - places.of(from);
+        // Moments are sorted and no two are the same.
+        let density = |pause: (u64, u64)| width(pause) / (pause.1 - pause.0) as f64;
+        let densest = pairs.clone().map(density).fold(0.0, f64::max);
+        pairs.filter(|pause| width(*pause) >= least && density(*pause) * SQUEEZED < densest).collect()
     }
 
     /// Where moments lie, from 0 to 1.
@@ -261,8 +260,8 @@ impl Timeline {
     }
 }
 
-/// A pause whose share of the width is so many times smaller than its share of the time is marked as drawn short.
-const SQUEEZED: f64 = 2.5;
+/// A pause of which a millisecond is drawn so many times narrower than elsewhere is marked as drawn short.
+const SQUEEZED: f64 = 8.0;
 
 /// Where every moment at which something happened lies.
 struct Places(BTreeMap<u64, f64>);

@@ -147,7 +147,7 @@ fn every_failure_has_its_line_and_its_way_out() {
             "pull-failed",
             json!({"message": "directory /no does not exist"}),
             "p.yaml:39",
-            "a path that is there",
+            "a path that exists",
         ),
         (Some("app"), "exited", json!({"reason": "StartError", "code": 128}), "p.yaml:22", "[echo, hi]"),
         (Some("proxy"), "exited", json!({"reason": "Error", "code": 127}), "p.yaml:40", "did not find"),

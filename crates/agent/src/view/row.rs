@@ -262,5 +262,5 @@ pub(super) fn bar(done: u64, total: Option<u64>, width: usize) -> Line {
 /// What is left of a grace, for the pod's line.
 pub(super) fn grace_left(view: &PodView, now: Time) -> Option<String> {
     let stop = view.obs.stop.as_ref().filter(|_| !view.obs.over)?;
-    Some(format!("{} of the {} grace period left", age(stop.deadline.since(now)), Span(stop.grace_ms)))
+    Some(format!("{} of {} grace left", age(stop.deadline.since(now)), Span(stop.grace_ms)))
 }

@@ -103,7 +103,7 @@ fn tell_event(entry: &Value) -> Option<Told> {
         }
         "sandbox-lost" => trouble("lost its sandbox".to_owned()),
         "pulling" => routine("pulling image".to_owned()),
-        "pulled" => routine("image is here".to_owned()),
+        "pulled" => routine("image ready".to_owned()),
         "pull-failed" => trouble(format!(
             "could not pull image: {}: {}{}",
             e.text("error"),
@@ -137,10 +137,9 @@ fn tell_event(entry: &Value) -> Option<Told> {
         },
         "hook-cancelled" => news(format!("{} hook cancelled", e.text("hook"))),
         "hook-output" => news(format!("{} hook output: {}", e.text("hook"), e.text("output").trim_end())),
-        "terminating" => routine(format!(
-            "sent stop signal; will be killed in {}",
-            Span(e.number("kill_in_ms").unwrap_or(0))
-        )),
+        "terminating" => {
+            routine(format!("sent stop signal; SIGKILL in {}", Span(e.number("kill_in_ms").unwrap_or(0))))
+        }
         "stop-signal-ignored" => {
             let (signal, left) = (e.text("signal"), Span(e.number("kill_in_ms").unwrap_or(0)));
             trouble(match e.text("why") {

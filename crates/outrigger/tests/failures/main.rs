@@ -235,7 +235,7 @@ fn a_command_that_cannot_be_run() {
             "app  could not start (code 128): exec \"slep\": executable file not found in $PATH\n",
             " typo.yaml:10: check that the image has \"slep\", that it is executable and in PATH",
             "web failed after ",
-            "`app` ended with code 128 (not started)",
+            "`app` exited with code 128 (not started)",
         ],
     );
     // Said when it happens, and again at the end, where people look.
@@ -353,7 +353,7 @@ fn a_probe_that_can_never_pass() {
             "startup probe failed (3 of 3): GET :8081/: connection refused, the pod listens on 8080\n",
             " probe.yaml:12: write the port the program listens on",
             "if it only needs longer than 3 s, raise failureThreshold",
-            "`app` was stopped because its startup probe failed",
+            "`app` was stopped: its startup probe failed",
         ],
     );
     bench.case("loopback", &pod(&server("127.0.0.1:8080", 8080))).says(

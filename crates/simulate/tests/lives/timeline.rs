@@ -1,7 +1,7 @@
 //! A life as text, JSON and pictures.
 
 use k8s_openapi::api::core::v1::Pod;
-use outrigger_lifecycle::{FeatureGates, Plan, PodInput, plan};
+use outrigger_lifecycle::{FeatureGates, Plan, PodInput, Time, plan, trace};
 use outrigger_simulate::timeline::{Scale, Timeline};
 use outrigger_simulate::{Ending, Options, Outcome, Script, simulate, trace_json, trace_text};
 use serde_json::json;
@@ -113,7 +113,8 @@ fn json_reads_back_into_the_same_picture() {
         |i: usize| json[i].as_object().expect("an object").keys().take(4).cloned().collect::<Vec<String>>();
     assert_eq!(keys(0)[..3], ["time", "pod", "event"], "about the pod");
     assert_eq!(keys(1), ["time", "pod", "container", "event"], "about a container");
-    let again = Timeline::from_json(&json).expect("our own trace");
+    let planned = trace::planned(&plan, Time(0)).to_json(&plan, &plan.pod, "0.000");
+    let again = Timeline::from_json(&[&[planned], &json[..]].concat()).expect("our own trace");
     let first = Timeline::new(&plan, &outcome.trace);
     assert_eq!(again.ascii(100, Scale::Compressed), first.ascii(100, Scale::Compressed));
 }
