@@ -39,5 +39,5 @@ pub use output::{Colors, Format, Messages, Output};
 
 pub use run::{PlannedPod, RunError, RunOptions, RunResult, Work, run};
 pub use security::app_armor;
-pub use view::{safe_log, safe_text};
 pub use text::shorten;
+pub use view::{safe_log, safe_text};
