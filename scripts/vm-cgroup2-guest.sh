@@ -38,7 +38,7 @@ event() { grep "\"event\":\"$1\"" /tmp/events | grep -q "$2" || { cat /tmp/event
 pod() { # pod NAME SPEC-LINES: writes the manifest
   printf 'apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n%s\n' "$1" "$2" >"/tmp/$1.yaml"
 }
-run() { outrigger run --output plain --network "${network:-none}" --events /tmp/events "/tmp/$1.yaml" >/tmp/out 2>&1; }
+run() { outrigger run $flags --output plain --network "${network:-none}" --events /tmp/events "/tmp/$1.yaml" >/tmp/out 2>&1; }
 
 echo "kernel $(uname -r), controllers: $(cat /sys/fs/cgroup/cgroup.controllers)"
 say 'all cgroups are v2' equals "$(grep -c cgroup /proc/mounts)" 1
@@ -90,6 +90,16 @@ pod hungry '  restartPolicy: Never
   - {name: main, image: "rootfs:/", command: [tail, -c, "200000000", /dev/zero], resources: {limits: {memory: 32Mi}}}'
 run hungry; say 'too much memory: exit code' equals $? 137
 say 'too much memory: said' event exited '"reason":"OOMKilled"'
+
+for runtime in runc crun; do
+  [ -x "/bin/$runtime" ] || continue
+  flags="--oci-runtime $runtime"
+  run plain; say "$runtime: exit code" equals $? 7
+  run hungry; say "$runtime: too much memory: exit code" equals $? 137
+  say "$runtime: too much memory: said" event exited '"reason":"OOMKilled"'
+  say "$runtime: nothing is left in the cgroups" sh -c '[ -z "$(find /sys/fs/cgroup/outrigger -mindepth 1 -type d)" ]'
+done
+flags=
 
 network=private
 pod networked '  restartPolicy: Never

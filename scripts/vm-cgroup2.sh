@@ -36,6 +36,10 @@ binary() {
 }
 binary "$outrigger" outrigger
 if [ -n "$tests" ]; then binary "$tests" tests; fi
+# OCI runtimes of this machine are tried there as well.
+for runtime in runc crun; do
+  if path=$(command -v $runtime); then binary "$path" $runtime; fi
+done
 cp "$here/vm-cgroup2-guest.sh" root/init
 chmod +x root/init
 # In the order they are loaded in; what the kernel has built in is not there.

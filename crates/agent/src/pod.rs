@@ -146,6 +146,7 @@ impl PodContext {
             host_ipc: spec.host_ipc == Some(true),
             share_pid: spec.share_process_namespace == Some(true),
             privileged: self.containers.iter().any(security::privileged),
+            runtime_class: spec.runtime_class_name.clone().filter(|name| !name.is_empty()),
             sysctls: sysctls.iter().map(|s| (s.name.clone(), s.value.clone())).collect(),
             resources: security::resources(spec.resources.as_ref())?,
             labels: self.pod.metadata.labels.clone().unwrap_or_default(),

@@ -11,6 +11,7 @@ mod exec;
 mod input;
 mod logs;
 mod man;
+mod oci;
 mod outcome;
 mod plan;
 mod ps;

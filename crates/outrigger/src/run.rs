@@ -15,12 +15,12 @@ use outrigger_lifecycle::{ContainerRef, List, Severity, parse_quantity, plan};
 use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::doctor;
-use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, rootless};
+use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntimes, rootless};
 use outrigger_runtime::{LogLimits, NetworkMode, PublishedPort, PullPolicy, Runtime, RuntimeError};
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{self, Failure};
-use crate::{confinement, simulate, terminal, timeline};
+use crate::{confinement, oci, simulate, terminal, timeline};
 
 /// As many as podman gives a container: enough for every program, too few for a fork bomb to stop the machine.
 const PIDS_LIMIT: u64 = 2048;
@@ -53,6 +53,12 @@ pub(crate) struct Args {
     /// Socket of the container runtime for --runtime cri; detected by default.
     #[arg(long, value_name = "unix:///PATH")]
     cri_endpoint: Option<String>,
+    /// Use an installed OCI runtime to make the containers: runc, crun or a path.
+    #[arg(long, value_name = "NAME|PATH", env = "OUTRIGGER_OCI_RUNTIME")]
+    oci_runtime: Option<String>,
+    /// OCI runtime of each runtimeClassName (see docs/oci-runtimes.md) [default: /etc/outrigger/runtimes.toml]
+    #[arg(long, value_name = "FILE", env = "OUTRIGGER_RUNTIMES")]
+    runtimes: Option<PathBuf>,
     /// Directory for images, pods and claims [default: /var/lib/outrigger, without root $XDG_DATA_HOME/outrigger]
     #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR")]
     state_dir: Option<PathBuf>,
@@ -223,6 +229,14 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
     if args.cri_endpoint.is_some() && args.runtime != RuntimeArg::Cri {
         return Err(Failure::Input(anyhow!("--cri-endpoint needs --runtime cri")));
     }
+    if args.oci_runtime.is_some() && args.runtime != RuntimeArg::Embedded {
+        return Err(Failure::Input(anyhow!("--oci-runtime needs --runtime embedded, which is the default")));
+    }
+    let oci = match args.runtime {
+        RuntimeArg::Embedded => oci::runtimes(args.oci_runtime.as_deref(), args.runtimes.as_deref(), &work)?,
+        // The container runtime knows its own classes.
+        RuntimeArg::Cri => OciRuntimes::default(),
+    };
     if args.runtime == RuntimeArg::Embedded {
         let mut findings = confinement::check(&work);
         if findings.iter().any(|d| d.severity == Severity::Error) {
@@ -285,6 +299,8 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
                 let shim_command = vec!["/proc/self/exe".into(), "shim".into()];
                 let runtime =
                     EmbeddedRuntime::new(EmbeddedConfig { state_dir, shim_command }).map_err(own)?;
+                let runtime = runtime.with_oci_runtimes(oci);
+                oci::try_all(&runtime, &work).map_err(own)?;
                 let runtime = Arc::new(runtime);
                 let cleaner = runtime.clone();
                 let orphans = async move { _ = cleaner.clean_orphans().await };

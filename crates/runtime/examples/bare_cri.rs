@@ -167,7 +167,7 @@ impl Bare {
             linux: Some(LinuxPodSandboxConfig { security_context: Some(security), ..Default::default() }),
             ..Default::default()
         };
-        let request = RunPodSandboxRequest { config: Some(config.clone()) };
+        let request = RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
         Pod { id: self.call(request).await.pod_sandbox_id, config }
     }
 

@@ -181,6 +181,8 @@ pub struct SandboxSpec {
     pub share_pid: bool,
     /// A container of the pod will be privileged; some runtimes must know beforehand.
     pub privileged: bool,
+    /// `runtimeClassName`: which of several runtimes is to run the pod.
+    pub runtime_class: Option<String>,
     /// Kernel settings to write in the pod's namespaces.
     pub sysctls: BTreeMap<String, String>,
     /// Resource limits of the pod as a whole.

@@ -31,7 +31,6 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
         ("overhead", some(&spec.overhead), SCHEDULING),
         ("automountServiceAccountToken", spec.automount_service_account_token == Some(true), NO_TOKENS),
         ("serviceAccountName", filled(&spec.service_account_name, "default"), NO_TOKENS),
-        ("runtimeClassName", filled(&spec.runtime_class_name, ""), "there is one runtime"),
         ("hostUsers", spec.host_users == Some(false), "user namespaces are not set up"),
         ("resourceClaims", some(&spec.resource_claims), "there are no device drivers to ask"),
     ];

@@ -99,7 +99,10 @@ impl Inner {
     ) -> Result<String, RuntimeError> {
         let mut retry = self.client.retry();
         loop {
-            let request = RunPodSandboxRequest { config: Some(config.clone()) };
+            let request = RunPodSandboxRequest {
+                config: Some(config.clone()),
+                runtime_handler: spec.runtime_class.clone().unwrap_or_default(),
+            };
             let fault = match self.client.call(request, self.client.limits().work).await {
                 Ok(answer) => return Ok(answer.pod_sandbox_id),
                 Err(fault) => fault,

@@ -210,6 +210,8 @@ pub(crate) struct SecurityProfile {
 pub(crate) struct RunPodSandboxRequest {
     #[prost(message, optional, tag = "1")]
     pub(crate) config: Option<PodSandboxConfig>,
+    #[prost(string, tag = "2")]
+    pub(crate) runtime_handler: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

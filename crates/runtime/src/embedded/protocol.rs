@@ -16,6 +16,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
+use super::oci::OciRuntime;
 use crate::{ContainerSpec, Exit, PublishedPort, Resources, SandboxId, Started, WindowSize};
 
 /// Longest frame either side accepts: an environment may be large, an attack larger.
@@ -136,6 +137,9 @@ pub(crate) struct SandboxState {
     pub(crate) ports: Vec<PublishedPort>,
     /// `namespace/name`, for messages.
     pub(crate) pod: String,
+    /// Makes the pod's containers; `None`: the shim does.
+    #[serde(default)]
+    pub(crate) oci_runtime: Option<OciRuntime>,
 }
 
 /// Names one process for good: pids are reused, start times with them are not.

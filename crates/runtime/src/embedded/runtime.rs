@@ -15,6 +15,7 @@ use super::fault::Fault;
 use super::images::ImageStore;
 use super::link::{Link, Phase, Remains};
 use super::network::{self, Forwarders, Uplink};
+use super::oci::{self, OciRuntime, OciRuntimes};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, Request, SandboxState, ShimConfig};
 use super::{layout, orphans, rootless, sandbox};
@@ -54,6 +55,7 @@ pub struct EmbeddedRuntime {
     claims: orphans::Claims,
     /// Made for the first pod that needs it, where this runs without root.
     uplink: OnceCell<Uplink>,
+    oci: OciRuntimes,
 }
 
 #[derive(Clone)]
@@ -94,7 +96,33 @@ impl EmbeddedRuntime {
             sandboxes: Mutex::default(),
             claims: orphans::Claims::default(),
             uplink: OnceCell::new(),
+            oci: OciRuntimes::default(),
         })
+    }
+
+    /// Has OCI runtimes of this machine make the containers of some pods, or of all.
+    #[must_use]
+    pub fn with_oci_runtimes(mut self, runtimes: OciRuntimes) -> Self {
+        self.oci = runtimes;
+        self
+    }
+
+    /// The OCI runtime that makes the containers of pods of a class; `None`: the shim makes them itself.
+    ///
+    /// # Errors
+    /// There is no such class, or its runtime is not installed.
+    pub fn oci_runtime_of(&self, class: Option<&str>) -> Result<Option<OciRuntime>, RuntimeError> {
+        self.oci.of_class(class)
+    }
+
+    /// Finds out whether an OCI runtime can make containers here. Blocks for as long as it takes to make one; what was
+    /// found is remembered until the machine is started again or the runtime is replaced.
+    ///
+    /// # Errors
+    /// It cannot, in its own words.
+    pub fn try_oci_runtime(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
+        let shim = self.shim_command("try-oci-runtime");
+        oci::try_runtime(shim, runtime, &self.config.state_dir, &self.hierarchies)
     }
 
     /// Whether this process may make containers at all: as root, or as an ordinary user who has become root of a user
@@ -278,10 +306,15 @@ impl Runtime for EmbeddedRuntime {
 
     async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         check_id(&spec.id.0)?;
+        let oci_runtime = self.oci.of_class(spec.runtime_class.as_deref())?;
         self.claim_pod_dir(&spec.id, &spec.pod_dir)?;
         let (making, hierarchies) = (spec.clone(), self.hierarchies.clone());
         let pause = self.shim_command("pause");
-        let state = blocking(move || sandbox::create(&making, &hierarchies, pause)).await?;
+        let mut state = blocking(move || sandbox::create(&making, &hierarchies, pause)).await?;
+        if oci_runtime.is_some() {
+            state.oci_runtime = oci_runtime;
+            sandbox::save(&state)?;
+        }
         self.connect(&spec, state).await
     }
 

@@ -50,6 +50,7 @@ pub(crate) fn create(
         ips: Vec::new(),
         ports: spec.ports.clone(),
         pod: format!("{}/{}", spec.pod_namespace, spec.pod_name),
+        oci_runtime: None,
     };
     if !own_network {
         state.hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -180,6 +180,11 @@ pub(crate) const MOUNT_ATTR_RDONLY: u64 = 0x1;
 /// Device nodes cannot be opened.
 pub(crate) const MOUNT_ATTR_NODEV: u64 = 0x4;
 
+/// No set-user-id programs.
+pub(crate) const MOUNT_ATTR_NOSUID: u64 = 0x2;
+/// No programs.
+pub(crate) const MOUNT_ATTR_NOEXEC: u64 = 0x8;
+
 /// Changes a mount that is open as `mount`, with everything below it when `recursive`.
 pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attr: MountAttr) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
@@ -222,6 +227,23 @@ pub(crate) fn close_from(first: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) } as i32)
 }
 
+/// Closes every descriptor from `first` on but those to be kept.
+///
+/// For a process that uses none of them any more and ends without running their owners' destructors.
+pub(crate) fn close_all_but(first: RawFd, mut kept: Vec<RawFd>) -> io::Result<()> {
+    kept.sort_unstable();
+    let mut next = first;
+    for fd in kept {
+        if fd > next {
+            // SAFETY: the only caller uses the kept descriptors only.
+            check(unsafe { libc::syscall(libc::SYS_close_range, next, fd - 1, 0) } as i32)?;
+        }
+        next = next.max(fd + 1);
+    }
+    // SAFETY: as above.
+    check(unsafe { libc::syscall(libc::SYS_close_range, next, u32::MAX, 0) } as i32)
+}
+
 /// A descriptor that becomes readable when one of `signals` is pending. They are blocked for the process.
 pub(crate) fn signalfd(signals: &[i32]) -> io::Result<OwnedFd> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -258,9 +280,20 @@ pub(crate) fn wait_signal(signals: &[i32]) -> i32 {
 
 /// Gives every signal its default action and unblocks all, as a new program expects to find them.
 pub(crate) fn reset_signals() {
+    // As the kernel has it: handler, flags, restorer, mask. All zero is the default action.
+    let default = [0_u64; 4];
     for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: SIG_DFL installs no handler of ours; KILL, STOP and the libc's own are refused, which is fine.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // SAFETY: the default action installs no handler. By the system call, because libc keeps the first real-time
+        // signals for itself and would leave them ignored; KILL and STOP are refused, which is fine.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                std::ptr::null_mut::<u64>(),
+                8_usize,
+            )
+        };
     }
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set before sigprocmask reads it.

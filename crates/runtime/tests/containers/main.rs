@@ -12,6 +12,7 @@ mod identity;
 mod lifecycle;
 mod limits;
 mod machines;
+mod oci;
 mod pods;
 #[path = "../streams/mod.rs"]
 mod streams;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         pods::trials(),
         attacks::trials(),
         machines::trials(),
+        oci::trials(),
     ];
     libtest_mimic::run(&arguments, all.into_iter().flatten().collect()).exit_code()
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
+use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntime, OciRuntimes};
 use outrigger_runtime::{
     ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Identity, Image, NetworkMode, Resources,
     Runtime, RuntimeError, SandboxId, SandboxSpec,
@@ -94,11 +94,21 @@ pub(crate) struct Pod {
     containers: AtomicU32,
 }
 
+/// Names the OCI runtime that is to make the containers.
+pub(crate) const OCI_RUNTIME_VARIABLE: &str = "OUTRIGGER_TEST_OCI_RUNTIME";
+
 /// A runtime on a fresh state directory.
 pub(crate) fn runtime(state_dir: &Path) -> Arc<EmbeddedRuntime> {
     let shim_command = vec!["/proc/self/exe".to_owned(), "shim".to_owned()];
     let config = EmbeddedConfig { state_dir: state_dir.to_owned(), shim_command };
-    Arc::new(EmbeddedRuntime::new(config).expect("these tests need root"))
+    let runtime = EmbeddedRuntime::new(config).expect("these tests need root");
+    Arc::new(match std::env::var(OCI_RUNTIME_VARIABLE) {
+        Ok(name) => {
+            let default = OciRuntime::find(&name, &[]).expect("the OCI runtime");
+            runtime.with_oci_runtimes(OciRuntimes::all_by(default))
+        }
+        Err(_) => runtime,
+    })
 }
 
 /// What a pod without wishes asks for.
@@ -118,6 +128,7 @@ pub(crate) fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
         host_ipc: false,
         share_pid: false,
         privileged: false,
+        runtime_class: None,
         sysctls: BTreeMap::new(),
         resources: Resources::default(),
         labels: BTreeMap::new(),

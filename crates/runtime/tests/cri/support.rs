@@ -160,6 +160,7 @@ pub(crate) fn sandbox_spec(dir: &Path) -> SandboxSpec {
         host_ipc: false,
         share_pid: false,
         privileged: false,
+        runtime_class: None,
         sysctls: BTreeMap::new(),
         resources: Resources::default(),
         labels: BTreeMap::new(),

@@ -123,7 +123,6 @@ fn what_has_no_effect_is_said() {
         ),
         ("automountServiceAccountToken", json!(true), "no API server"),
         ("serviceAccountName", json!("robot"), "no API server"),
-        ("runtimeClassName", json!("gvisor"), "one runtime"),
         ("hostUsers", json!(false), "user namespaces"),
         ("resourceClaims", json!([{"name": "gpu"}]), "device drivers"),
         ("readinessGates", json!([{"conditionType": "x"}]), "never be Ready"),

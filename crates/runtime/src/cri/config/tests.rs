@@ -17,6 +17,7 @@ fn pod() -> SandboxSpec {
         host_ipc: false,
         share_pid: false,
         privileged: false,
+        runtime_class: None,
         sysctls: BTreeMap::new(),
         resources: Resources::default(),
         labels: [("io.kubernetes.pod.name".to_owned(), "forged".to_owned())].into(),

@@ -12,7 +12,7 @@ pub(super) const CONTROLLERS_V1: [&str; 3] = ["memory", "cpu", "pids"];
 pub(super) const CONTROLLERS_V2: [&str; 3] = ["memory", "cpu", "pids"];
 
 /// Quota period, as the kubelet sets it.
-const PERIOD_US: u64 = 100_000;
+pub(super) const PERIOD_US: u64 = 100_000;
 
 /// Whether these resources ask anything of a v1 controller.
 pub(super) fn needs_v1(controller: &str, resources: &Resources) -> bool {
@@ -95,7 +95,7 @@ pub(super) fn apply_v2(dir: &Path, resources: &Resources, controllers: &[&str]) 
     Ok(())
 }
 
-fn shares(milli: u64) -> u64 {
+pub(super) fn shares(milli: u64) -> u64 {
     (milli.saturating_mul(1024) / 1000).clamp(2, 262_144)
 }
 
@@ -103,7 +103,7 @@ fn weight(shares: u64) -> u64 {
     1 + (shares - 2) * 9999 / 262_142
 }
 
-fn quota_us(milli: u64) -> u64 {
+pub(super) fn quota_us(milli: u64) -> u64 {
     (milli.saturating_mul(PERIOD_US) / 1000).max(1000)
 }
 

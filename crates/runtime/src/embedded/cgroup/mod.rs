@@ -29,6 +29,24 @@ const NO_DEVICE_LIMITS: &str =
 /// The directory all of Outrigger's cgroups are in.
 const TOP: &str = "outrigger";
 
+/// What can be mounted as hierarchies of the first generation. Runtimes make a cgroup in each of them.
+const CONTROLLERS_V1: [&str; 14] = [
+    "blkio",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "freezer",
+    "hugetlb",
+    "memory",
+    "name=systemd",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "pids",
+    "rdma",
+];
+
 /// The cgroup mounts of this machine.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Hierarchies {
@@ -84,7 +102,7 @@ impl Hierarchies {
                 }
                 Some("cgroup") => {
                     let options = source.nth(1).unwrap_or_default();
-                    for controller in ["cpu", "cpuacct", "memory", "devices", "pids", "freezer"] {
+                    for controller in CONTROLLERS_V1 {
                         if options.split(',').any(|option| option == controller) {
                             found.v1.entry(controller.to_owned()).or_insert_with(|| PathBuf::from(point));
                         }
@@ -99,6 +117,15 @@ impl Hierarchies {
     /// Whether everything is in the unified hierarchy, so that containers may see it as /sys/fs/cgroup.
     pub(crate) fn is_unified(&self) -> bool {
         self.unified.is_some() && self.v1.is_empty()
+    }
+
+    /// Whether the memory controller counts swap as well.
+    pub(crate) fn counts_swap(&self) -> bool {
+        match self.v1.get("memory") {
+            Some(memory) => memory.join("memory.memsw.limit_in_bytes").exists(),
+            // Limits exist where there is something to limit.
+            None => fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1),
+        }
     }
 
     fn v1_dir(&self, controller: &str, path: &str) -> Option<PathBuf> {
@@ -148,6 +175,47 @@ impl Hierarchies {
     pub(crate) fn exists(&self, path: &str) -> bool {
         self.dirs(path).iter().any(|dir| dir.exists())
     }
+}
+
+/// What a container asks of the CPU controller.
+pub(crate) struct CpuAmounts {
+    pub(crate) shares: Option<u64>,
+    pub(crate) quota_us: Option<u64>,
+}
+
+/// The length of the period a CPU quota is for.
+pub(crate) const CPU_PERIOD_US: u64 = limits::PERIOD_US;
+
+/// CPU requests and limits as the controller takes them.
+pub(crate) fn cpu_amounts(resources: &Resources) -> CpuAmounts {
+    CpuAmounts {
+        shares: resources.cpu_request_milli.map(limits::shares),
+        quota_us: resources.cpu_limit_milli.map(limits::quota_us),
+    }
+}
+
+/// One line of what an OCI runtime is told about devices.
+pub(crate) struct DeviceRule {
+    pub(crate) allow: bool,
+    /// `b`, `c`; `None` is both.
+    pub(crate) kind: Option<char>,
+    pub(crate) major: Option<u32>,
+    pub(crate) minor: Option<u32>,
+    /// Some of `r`, `w` and `m`.
+    pub(crate) access: &'static str,
+}
+
+/// The device allow list, or everything.
+pub(crate) fn device_rules(all_devices: bool) -> Vec<DeviceRule> {
+    let everything = DeviceRule { allow: all_devices, kind: None, major: None, minor: None, access: "rwm" };
+    let allowed = devices::ALLOWED.iter().filter(|_| !all_devices).map(|rule| DeviceRule {
+        allow: true,
+        kind: Some(if rule.block { 'b' } else { 'c' }),
+        major: rule.major,
+        minor: rule.minor,
+        access: if rule.open { "rwm" } else { "m" },
+    });
+    std::iter::once(everything).chain(allowed).collect()
 }
 
 /// Path of a sandbox's cgroup.
@@ -267,6 +335,12 @@ impl Prepared {
             }
             Err(error) => self.warn(NO_DEVICE_LIMITS, &error),
         }
+    }
+
+    /// Cgroups that an OCI runtime makes, limits and fills.
+    pub(crate) fn by_runtime(hierarchies: &Hierarchies, sandbox: &str, container: &str) -> Self {
+        let oom = OomCounter::find(hierarchies, &container_path(sandbox, container));
+        Prepared { unified: None, join: Vec::new(), oom, devices: DeviceLimits::Cgroup, warnings: Vec::new() }
     }
 
     fn make_unified(

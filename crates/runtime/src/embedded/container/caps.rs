@@ -80,6 +80,11 @@ impl CapSet {
         NAMES.iter().position(|known| *known == bare).map(|number| CapSet(1 << number))
     }
 
+    /// The name of a capability, without `CAP_`; `None` past the last one known here.
+    pub(crate) fn name(number: u32) -> Option<&'static str> {
+        NAMES.get(number as usize).copied()
+    }
+
     /// Whether every capability of `other` is in this set.
     pub(crate) fn has(self, other: CapSet) -> bool {
         self.0 & other.0 == other.0

@@ -82,6 +82,10 @@ fn make_dev(root: &Root, shm: OwnedFd, all_devices: bool) -> Result<Dev, Fault> 
         Err(error) if error.kind() == io::ErrorKind::NotFound && rootless::standing().is_rootless() => None,
         made => Some(made.creating(|| "cannot make /dev/mqueue")?),
     };
+    // The pod's own is so already; the host's may not be.
+    let set = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOEXEC;
+    sys::mount_setattr(shm.as_fd(), false, sys::MountAttr { set, ..sys::MountAttr::default() })
+        .creating(|| "cannot share /dev/shm")?;
     for (name, mounted) in [("pts", Some(pts)), ("mqueue", mqueue), ("shm", Some(shm))] {
         let Some(mounted) = mounted else { continue };
         let target = dev.plain_dir(name).creating(what)?;
@@ -132,7 +136,7 @@ pub(super) fn bind_node(dir: BorrowedFd<'_>, name: &Path, node: BorrowedFd<'_>) 
 }
 
 /// Device nodes of the host, relative to /dev, without those a container has its own of.
-fn host_devices(base: &Path) -> Vec<(PathBuf, u32, u64)> {
+pub(crate) fn host_devices(base: &Path) -> Vec<(PathBuf, u32, u64)> {
     let mut found = Vec::new();
     let mut pending = vec![PathBuf::new()];
     while let Some(dir) = pending.pop() {

@@ -3,9 +3,9 @@
 pub(crate) mod apparmor;
 pub(crate) mod caps;
 mod copy;
-mod dev;
+pub(crate) mod dev;
 pub(crate) mod init;
-mod mounts;
+pub(crate) mod mounts;
 mod pieces;
 pub(crate) mod process;
 pub(crate) mod root;

@@ -15,7 +15,7 @@ use crate::embedded::sys::{MOUNT_ATTR_NODEV, MOUNT_ATTR_RDONLY, MountAttr, errno
 use crate::{Mount, Propagation};
 
 /// Hidden altogether: what they tell is the host's.
-const MASKED_PROC: [&str; 10] = [
+pub(crate) const MASKED_PROC: [&str; 10] = [
     "asound",
     "acpi",
     "interrupts",
@@ -27,10 +27,10 @@ const MASKED_PROC: [&str; 10] = [
     "sched_debug",
     "scsi",
 ];
-const MASKED_SYS: [&str; 2] = ["firmware", "devices/virtual/powercap"];
+pub(crate) const MASKED_SYS: [&str; 2] = ["firmware", "devices/virtual/powercap"];
 
 /// Readable only: what they change is the host's.
-const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+pub(crate) const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
 /// The kernel's file systems of a container, open by their own roots: whatever is mounted where later, these are they.
 pub(super) struct Kernel {
@@ -39,15 +39,15 @@ pub(super) struct Kernel {
 }
 
 /// A volume whose source is open and waits for its place.
-pub(super) struct Volume<'a> {
+pub(crate) struct Volume<'a> {
     mount: &'a Mount,
-    tree: OwnedFd,
-    is_dir: bool,
+    pub(crate) tree: OwnedFd,
+    pub(crate) is_dir: bool,
 }
 
 /// Opens the sources of all volumes, while the host's tree is still the root and its propagation still the host's. With
 /// `nodev`, devices in them cannot be opened.
-pub(super) fn open_volumes(mounts: &[Mount], nodev: bool) -> Result<Vec<Volume<'_>>, Fault> {
+pub(crate) fn open_volumes(mounts: &[Mount], nodev: bool) -> Result<Vec<Volume<'_>>, Fault> {
     mounts
         .iter()
         .map(|mount| {

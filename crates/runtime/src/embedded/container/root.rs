@@ -75,6 +75,19 @@ impl Root {
         self.resolve(Path::new(path), OFlags::PATH, PLAIN)
     }
 
+    /// Opens a character device for reading and writing, if it is the one that is meant.
+    pub(crate) fn open_device(&self, path: &Path, device: u64) -> io::Result<OwnedFd> {
+        let found = rustix::fs::fstat(self.find(path)?)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice || found.st_rdev != device {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        let opened = self.open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        match rustix::fs::fstat(&opened)?.st_rdev == device {
+            true => Ok(opened),
+            false => Err(io::Error::from_raw_os_error(libc::ENODEV)),
+        }
+    }
+
     fn open(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         self.resolve(path, flags, ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
     }

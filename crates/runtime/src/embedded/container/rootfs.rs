@@ -32,7 +32,7 @@ const OPTIONS_MAX: usize = 4000;
 /// Makes the container's root file system, which is mounted nowhere yet. The caller is in a mount namespace of its own:
 /// the container's directory is covered on the way, so that no other one has to be made and removed for it. `warn` is
 /// told before something slow begins.
-pub(super) fn make_rootfs(
+pub(crate) fn make_rootfs(
     dir: &Path,
     layers: &[PathBuf],
     warn: impl FnOnce(String),

@@ -17,7 +17,7 @@ pub(crate) struct User {
 }
 
 /// Finds the user and refuses root where the manifest does, in the kubelet's words.
-pub(super) fn resolve(spec: &ContainerSpec, root: &Root, pod: &str) -> Result<User, Fault> {
+pub(crate) fn resolve(spec: &ContainerSpec, root: &Root, pod: &str) -> Result<User, Fault> {
     let identity = &spec.identity;
     let image_user = spec.image.user.as_deref().unwrap_or("");
     let (user, group) = image_user.split_once(':').unwrap_or((image_user, ""));

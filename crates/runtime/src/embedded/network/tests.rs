@@ -95,6 +95,7 @@ fn spec(name: &str, network: NetworkMode) -> SandboxSpec {
         host_ipc: false,
         share_pid: false,
         privileged: false,
+        runtime_class: None,
         sysctls: BTreeMap::new(),
         resources: Resources::default(),
         labels: BTreeMap::new(),

@@ -4,6 +4,7 @@
 //! every architecture a process can make calls for, several actions, and no `no_new_privs` of its own accord.
 
 mod default;
+mod export;
 mod names;
 mod oci;
 mod policy;
@@ -17,13 +18,21 @@ use crate::{Identity, Seccomp};
 
 /// The filter for a container; `None` is unconfined.
 pub(crate) fn filter(identity: &Identity, caps: CapSet) -> Result<Option<Vec<libc::sock_filter>>, Fault> {
+    policy(identity, caps)?.map(|policy| policy.compile()).transpose()
+}
+
+/// The same filter for an OCI runtime, which compiles it by itself.
+pub(crate) fn oci_form(identity: &Identity, caps: CapSet) -> Result<Option<serde_json::Value>, Fault> {
+    Ok(policy(identity, caps)?.map(|policy| export::oci_form(&policy)))
+}
+
+fn policy(identity: &Identity, caps: CapSet) -> Result<Option<policy::Policy>, Fault> {
     if identity.privileged {
         return Ok(None);
     }
-    let policy = match &identity.seccomp {
+    Ok(Some(match &identity.seccomp {
         Seccomp::Unconfined => return Ok(None),
         Seccomp::Default => default::policy(caps, oci::kernel()),
         Seccomp::Localhost(path) => oci::read(path, caps)?,
-    };
-    Ok(Some(policy.compile()?))
+    }))
 }

@@ -135,7 +135,7 @@ impl Scope {
     }
 }
 
-fn arch_name(arch: Arch) -> &'static str {
+pub(super) fn arch_name(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "SCMP_ARCH_X86_64",
         Arch::I386 => "SCMP_ARCH_X86",

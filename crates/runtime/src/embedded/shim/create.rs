@@ -7,6 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::log::{Log, LogStream};
+use super::oci::{self, OciContainer};
 use crate::embedded::cgroup::{self, DeviceLimits, Hierarchies};
 use crate::embedded::container::init::{FromInit, IN_CGROUPS, Init, START};
 use crate::embedded::container::process::{Profile, command_line, environment};
@@ -33,26 +34,31 @@ pub(super) struct Container {
     /// Whether the end of the first process is the end of the pid namespace.
     pub(super) own_pids: bool,
     /// By which its processes are found where it has no cgroup and no pid namespace of its own.
-    mounts: Option<MountNamespace>,
+    pub(super) mounts: Option<MountNamespace>,
     /// The first process; until it exists, the one that builds the container and will fork it.
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
     /// Where the builder leaves the pid of the first process.
-    slot: PidSlot,
+    pub(super) slot: PidSlot,
     /// The container's own /dev/null.
     pub(super) null: Option<OwnedFd>,
     pub(super) state: ContainerState,
     pub(super) log: Log,
     pub(super) streams: Vec<LogStream>,
     /// The socket to the first process, until it has become the user's program.
-    waiting: Option<OwnedFd>,
+    pub(super) waiting: Option<OwnedFd>,
     /// Keeps stdin from ending.
-    _stdin: Option<OwnedFd>,
+    pub(super) _stdin: Option<OwnedFd>,
+    /// The runtime that made the container, if that was not us.
+    pub(super) oci: Option<OciContainer>,
 }
 
 impl Container {
     /// Builds the container up to the point where only the word to start is missing.
     pub(super) fn create(config: &ShimConfig, warn: &mut dyn FnMut(String)) -> Result<Self, Fault> {
+        if let Some(runtime) = &config.sandbox.oci_runtime {
+            return oci::create(config, runtime, warn);
+        }
         let spec = &config.spec;
         let sandbox = &config.sandbox;
         let mut state = ContainerState {
@@ -133,6 +139,7 @@ impl Container {
             streams: Vec::new(),
             waiting: Some(ours),
             _stdin: keep_stdin,
+            oci: None,
         };
         match container.finish_create(stdout_r, stderr_r, warn) {
             Ok(()) => Ok(container),
@@ -195,6 +202,9 @@ impl Container {
 
     /// Starts the user's program. Comes back when it has been exec'd.
     pub(super) fn start(&mut self) -> Result<(), Fault> {
+        if let Some(oci) = &mut self.oci {
+            return oci.start();
+        }
         if self.waiting.is_none() {
             return Err(Fault::other("the container was started before"));
         }
@@ -264,8 +274,19 @@ impl Container {
         let _ = save(&self.dir, &self.state);
     }
 
+    /// Sends a signal to the container's first process.
+    pub(super) fn signal(&self, signal: i32) {
+        match &self.oci {
+            Some(oci) => oci.signal(signal),
+            None => _ = sys::pidfd_kill(self.pidfd.as_fd(), signal),
+        }
+    }
+
     /// Kills everything in the container.
     pub(super) fn kill(&self) {
+        if let Some(oci) = &self.oci {
+            oci.signal(libc::SIGKILL);
+        }
         let _ = sys::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
         self.kill_rest();
     }
@@ -296,6 +317,9 @@ impl Container {
 
     /// Removes the cgroup, if everybody has left it.
     pub(super) fn remove_cgroup(&self) {
+        if let Some(oci) = &self.oci {
+            oci.delete();
+        }
         self.hierarchies.remove(&self.cgroup);
     }
 }
@@ -319,7 +343,7 @@ fn profile(config: &ShimConfig, nodev: bool) -> Result<Profile, Fault> {
     })
 }
 
-fn save(dir: &std::path::Path, state: &ContainerState) -> Result<(), Fault> {
+pub(super) fn save(dir: &std::path::Path, state: &ContainerState) -> Result<(), Fault> {
     layout::write_json(&dir.join("state.json"), state)
         .creating(|| format!("cannot write in {}", dir.display()))
 }

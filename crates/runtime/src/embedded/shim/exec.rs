@@ -30,6 +30,8 @@ pub(super) struct Exec {
     /// Where it leaves the command's pid.
     slot: PidSlot,
     cancelled: bool,
+    /// An OCI runtime starts it: until that has ended, the process changes parents.
+    by_runtime: bool,
     /// Why it could not be exec'd, if it could not.
     failure: OwnedFd,
 }
@@ -52,12 +54,21 @@ impl Exec {
         let slot = PidSlot::new().creating(what)?;
         match sys::clone3(0, container.limits.unified()).creating(what)? {
             sys::Cloned::Child => {
+                if let Some(oci) = &container.oci {
+                    oci.exec_and_exit(container, command, streams, fds, &report)
+                }
                 let joining = Joining { container, command, streams, fds, slot: &slot, report: &report };
                 joining.run()
             }
-            sys::Cloned::Parent { pid, .. } => {
-                Ok(Exec { client, id, joining: pid, slot, cancelled: false, failure })
-            }
+            sys::Cloned::Parent { pid, .. } => Ok(Exec {
+                client,
+                id,
+                joining: pid,
+                slot,
+                cancelled: false,
+                by_runtime: container.oci.is_some(),
+                failure,
+            }),
         }
     }
 
@@ -93,8 +104,27 @@ impl Exec {
         self.cancelled = true;
         match self.slot.get() {
             Some(command) => kill_tree(command),
-            None => kill_tree(self.joining),
+            None => {
+                if self.by_runtime {
+                    kill_moving(self.joining);
+                }
+                kill_tree(self.joining);
+            }
         }
+    }
+}
+
+/// Kills what descends from a process until nothing does, however it moves about.
+fn kill_moving(pid: i32) {
+    for _ in 0..100 {
+        let found = descendants(pid);
+        if found.is_empty() {
+            return;
+        }
+        for child in found {
+            let _ = sys::kill(child, libc::SIGKILL);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 

@@ -33,6 +33,7 @@ mod clients;
 mod create;
 mod exec;
 mod log;
+mod oci;
 mod pause;
 mod server;
 mod uplink;
@@ -61,6 +62,7 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> i32 {
     let result = match args.first().and_then(|arg| arg.to_str()) {
         Some("container") => take_control().and_then(server::run),
         Some("uplink") => take_control().and_then(|control| uplink::run(control, &args[1..])),
+        Some("try-oci-runtime") => take_control().and_then(oci::try_runtime),
         Some("pause") => take_control().and_then(|control| pause::run(control, &args[1..])),
         _ => Err(std::io::Error::other("this command is for internal use: see `outrigger --help`")),
     };

@@ -232,7 +232,7 @@ impl Shim {
             Request::Start => self.start(index),
             Request::Signal(signal) => {
                 if let Some(container) = &self.container {
-                    let _ = sys::pidfd_kill(std::os::fd::AsFd::as_fd(&container.pidfd), signal);
+                    container.signal(signal);
                 }
             }
             Request::Kill => {

@@ -1,0 +1,74 @@
+//! Which OCI runtimes a run uses, found out before anything is started.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use outrigger_agent::{PlannedPod, Work};
+use outrigger_lifecycle::FieldPath;
+use outrigger_manifest::Diagnostic;
+use outrigger_runtime::RuntimeError;
+use outrigger_runtime::embedded::{EmbeddedRuntime, OciRuntime, OciRuntimes, rootless};
+
+use crate::outcome::Failure;
+
+/// Where runtime classes are set up unless the user says otherwise.
+const RUNTIMES_FILE: &str = "/etc/outrigger/runtimes.toml";
+
+/// The runtimes of a run: that of the command line, and those of the classes its pods name.
+pub(crate) fn runtimes(
+    default: Option<&str>,
+    file: Option<&Path>,
+    work: &Work,
+) -> Result<OciRuntimes, Failure> {
+    let own = |error: RuntimeError| Failure::Own(error.into());
+    let path = file.unwrap_or(Path::new(RUNTIMES_FILE));
+    let mut runtimes = OciRuntimes::read(path, file.is_some()).map_err(own)?;
+    runtimes.default = default.map(|name| OciRuntime::find(name, &[])).transpose().map_err(own)?;
+    let unknown = unknown_classes(work, &runtimes, path);
+    if !unknown.is_empty() {
+        return Err(Failure::Manifest(unknown, work.sources.clone()));
+    }
+    let classes = classes(work);
+    if rootless::standing().is_rootless() && (runtimes.default.is_some() || !classes.is_empty()) {
+        let error =
+            anyhow::anyhow!("OCI runtimes are used by root only: run it with sudo, or without --oci-runtime");
+        return Err(Failure::Own(error));
+    }
+    for class in classes {
+        runtimes.find_class(&class).map_err(own)?;
+    }
+    Ok(runtimes)
+}
+
+/// Has every runtime of a run make a container, so that no pod is begun that cannot be carried on.
+pub(crate) fn try_all(runtime: &EmbeddedRuntime, work: &Work) -> Result<(), RuntimeError> {
+    let names: Vec<Option<String>> = work.pods.iter().map(class_of).collect();
+    let distinct: BTreeSet<Option<String>> = names.into_iter().collect();
+    for class in distinct {
+        if let Some(oci) = runtime.oci_runtime_of(class.as_deref())? {
+            runtime.try_oci_runtime(&oci)?;
+        }
+    }
+    Ok(())
+}
+
+fn class_of(pod: &PlannedPod) -> Option<String> {
+    pod.manifest.input.pod.spec.as_ref()?.runtime_class_name.clone().filter(|name| !name.is_empty())
+}
+
+fn classes(work: &Work) -> BTreeSet<String> {
+    work.pods.iter().filter_map(class_of).collect()
+}
+
+fn unknown_classes(work: &Work, runtimes: &OciRuntimes, file: &Path) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for pod in work.pods.iter().filter(|pod| pod.manifest.origin.replica == 0) {
+        let Some(class) = class_of(pod).filter(|class| !runtimes.has_class(class)) else {
+            continue;
+        };
+        let place = pod.manifest.point(&FieldPath::spec("runtimeClassName"));
+        let hint = format!("set it up in {}, or remove runtimeClassName", file.display());
+        found.push(Diagnostic::error(place, runtimes.unknown(&class)).hint(hint));
+    }
+    found
+}

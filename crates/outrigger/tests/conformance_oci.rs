@@ -1,0 +1,85 @@
+//! Pod cases of `conformance` with runc underneath, and with crun where it is installed. A few of each kind: what orders
+//! containers is the same code, whatever makes them. OUTRIGGER_CONFORMANCE_ALL=1 runs all of them.
+
+#[path = "conformance/case.rs"]
+mod case;
+#[path = "conformance/events.rs"]
+mod events;
+#[path = "conformance/rootfs.rs"]
+mod rootfs;
+#[path = "conformance/run.rs"]
+mod run;
+#[path = "conformance/status.rs"]
+mod status;
+#[path = "conformance/trials.rs"]
+mod trials;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// Cases mostly wait, so more of them than cores run side by side.
+const CASES_AT_A_TIME: usize = 8;
+
+/// Cases that every test run tries.
+const CHOSEN: [&str; 20] = [
+    "cases::env-expansion",
+    "cases::hook-poststart-every-start",
+    "cases::hook-prestop-sidecar-at-completion",
+    "cases::init-emptydir",
+    "cases::init-order",
+    "cases::job-never-sidecar-exit-137",
+    "cases::message-fallback",
+    "cases::native-liveness-prestop",
+    "cases::native-startup-gates-chain",
+    "cases::phase-bad-command",
+    "cases::probe-liveness-exec",
+    "cases::probe-liveness-timeout",
+    "cases::probe-readiness-timeout",
+    "cases::security-non-root",
+    "cases::security-run-as",
+    "cases::stop-grace-main-deaf",
+    "cases::stop-exit-code-status",
+    "dialects::depends-on-graph",
+    "dialects::kep-2-sidecars-stop-last",
+    "e2e::prestop-of-sidecars-together",
+];
+
+fn main() -> ExitCode {
+    let mut args = Arguments::from_args();
+    args.test_threads = Some(args.test_threads.unwrap_or(CASES_AT_A_TIME));
+    let work =
+        tempfile::Builder::new().prefix("outrigger-conformance-").tempdir().expect("a temporary directory");
+    run::open_to_all(work.path());
+    let rootfs = rootfs::make(&work.path().join("rootfs"));
+    let all = std::env::var_os("OUTRIGGER_CONFORMANCE_ALL").is_some();
+    let mut chosen = Vec::new();
+    for runtime in ["runc", "crun"] {
+        // Debian has runc for containerd; crun is not on every machine that tests.
+        if runtime == "crun" && !Path::new("/usr/bin/crun").exists() {
+            continue;
+        }
+        let bench = Arc::new(run::Bench {
+            binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
+            image: format!("rootfs:{}", rootfs.display()),
+            work: work.path().join(runtime),
+            lib: trials::top().join("lib.sh"),
+            prefix: String::new(),
+            extra_flags: vec!["--oci-runtime".to_owned(), runtime.to_owned()],
+        });
+        std::fs::create_dir(&bench.work).expect("a directory for each runtime");
+        run::open_to_all(&bench.work);
+        let cases = trials::all(&bench).into_iter().filter(|case| all || CHOSEN.contains(&case.name()));
+        let before = chosen.len();
+        chosen.extend(cases.map(|case| named(runtime, case)));
+        assert!(chosen.len() - before >= CHOSEN.len(), "a chosen case is missing");
+    }
+    libtest_mimic::run(&args, chosen).exit_code()
+}
+
+/// A case under the name of its runtime.
+fn named(runtime: &str, case: Trial) -> Trial {
+    case.with_kind(runtime)
+}

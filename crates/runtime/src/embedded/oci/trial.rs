@@ -1,0 +1,166 @@
+//! Whether a runtime can run containers here at all, found out before any pod is started.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use super::OciRuntime;
+use crate::embedded::cgroup::{self, Hierarchies};
+use crate::embedded::fault::Fault;
+use crate::embedded::layout;
+use crate::embedded::protocol::{SandboxState, ShimConfig};
+use crate::{ContainerId, ContainerSpec, Identity, Image, Resources, RuntimeError, SandboxId};
+
+/// What a trial was of. While nothing of it changes, its result holds.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Stamp {
+    runtime: OciRuntime,
+    modified_ns: i128,
+    size: u64,
+    boot: String,
+}
+
+impl Stamp {
+    fn of(runtime: &OciRuntime) -> io::Result<Self> {
+        let meta = fs::metadata(runtime.path())?;
+        Ok(Stamp {
+            runtime: runtime.clone(),
+            modified_ns: i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec()),
+            size: meta.len(),
+            boot: fs::read_to_string("/proc/sys/kernel/random/boot_id")?,
+        })
+    }
+}
+
+/// Has the runtime make a container that is never started, unless it has done so before. Blocks. `shim` is the command
+/// that does it.
+pub(crate) fn try_runtime(
+    shim: Command,
+    runtime: &OciRuntime,
+    state_dir: &Path,
+    cgroups: &Hierarchies,
+) -> Result<(), RuntimeError> {
+    let refused = |why: String| {
+        let path = runtime.path().display();
+        RuntimeError::Config(format!("OCI runtime {path} cannot run containers on this machine: {why}"))
+    };
+    let stamp = Stamp::of(runtime).map_err(|error| refused(error.to_string()))?;
+    let known = state_dir.join("oci-runtimes").join(format!("{}.json", runtime.name()));
+    if layout::read_json::<Stamp>(&known).is_some_and(|before| before == stamp) {
+        return Ok(());
+    }
+    let name = format!("try-{}", std::process::id());
+    let dir = state_dir.join(format!(".{name}"));
+    let result = attempt(shim, runtime, &name, &dir, cgroups);
+    cgroups.remove(&cgroup::sandbox_path(&name));
+    let _ = layout::remove_tree(&dir);
+    match result.map_err(|error| refused(error.to_string()))? {
+        Some(fault) => Err(refused(fault.text)),
+        None => {
+            // Trying again next time is all that follows if this fails.
+            let _ = fs::create_dir_all(known.parent().unwrap_or(state_dir))
+                .and_then(|()| layout::write_json(&known, &stamp));
+            Ok(())
+        }
+    }
+}
+
+fn attempt(
+    mut shim: Command,
+    runtime: &OciRuntime,
+    name: &str,
+    dir: &Path,
+    cgroups: &Hierarchies,
+) -> io::Result<Option<Fault>> {
+    let layer = dir.join("layer");
+    fs::create_dir_all(&layer)?;
+    // Never executed; runtimes only look whether it is there.
+    fs::write(layer.join("program"), "")?;
+    fs::set_permissions(layer.join("program"), fs::Permissions::from_mode(0o755))?;
+    let container = dir.join("container");
+    fs::create_dir(&container)?;
+    let config = ShimConfig {
+        spec: container_spec(layer, dir.join("log")),
+        stop_signal: libc::SIGTERM,
+        dir: container,
+        sandbox: sandbox(runtime, name, dir),
+        cgroups: cgroups.clone(),
+    };
+    let (mut ours, theirs) = UnixStream::pair()?;
+    let mut child = shim.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).spawn()?;
+    drop(shim);
+    ours.write_all(&serde_json::to_vec(&config)?)?;
+    ours.shutdown(std::net::Shutdown::Write)?;
+    let mut answer = Vec::new();
+    ours.read_to_end(&mut answer)?;
+    let status = child.wait()?;
+    match (answer.is_empty(), status.success()) {
+        (true, true) => Ok(None),
+        (true, false) => Err(io::Error::other("the trial ended without an answer")),
+        (false, _) => Ok(Some(serde_json::from_slice(&answer)?)),
+    }
+}
+
+fn sandbox(runtime: &OciRuntime, name: &str, dir: &Path) -> SandboxState {
+    SandboxState {
+        id: SandboxId(name.to_owned()),
+        dir: dir.to_owned(),
+        net: None,
+        ipc: None,
+        uts: None,
+        pid: None,
+        proc: None,
+        pause: None,
+        host_pid: false,
+        hostname: "try".to_owned(),
+        shm: PathBuf::from("/dev/shm"),
+        resources: Resources::default(),
+        ips: Vec::new(),
+        ports: Vec::new(),
+        pod: name.to_owned(),
+        oci_runtime: Some(runtime.clone()),
+    }
+}
+
+fn container_spec(layer: PathBuf, log_path: PathBuf) -> ContainerSpec {
+    ContainerSpec {
+        id: ContainerId("try".to_owned()),
+        name: "try".to_owned(),
+        attempt: 0,
+        image: Image {
+            reference: "try".to_owned(),
+            id: "try".to_owned(),
+            layers: vec![layer],
+            entrypoint: Vec::new(),
+            cmd: Vec::new(),
+            env: Vec::new(),
+            working_dir: None,
+            user: None,
+            stop_signal: None,
+            was_present: true,
+        },
+        command: Some(vec!["/program".to_owned()]),
+        args: None,
+        env: Vec::new(),
+        working_dir: None,
+        mounts: Vec::new(),
+        read_only_rootfs: false,
+        mask_paths: true,
+        identity: Identity::default(),
+        resources: Resources::default(),
+        log_path,
+        log_limits: Default::default(),
+        stop_signal: None,
+        stdin: false,
+        tty: false,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+    }
+}

@@ -1,0 +1,89 @@
+//! What may differ, and why. The same table is in `docs/security.md`.
+
+/// A difference that is meant.
+pub(crate) struct Allowed {
+    pub(crate) what: &'static str,
+    /// The runtimes it is found on.
+    pub(crate) on: &'static [&'static str],
+    /// Whether a fact is part of it.
+    pub(crate) matches: fn(&str) -> bool,
+}
+
+const BOTH: &[&str] = &["runc", "crun"];
+const RUNC: &[&str] = &["runc"];
+const CRUN: &[&str] = &["crun"];
+
+pub(crate) const ALLOWED: [Allowed; 10] = [
+    // If the shim is killed, the kernel kills the container. The processes of OCI runtimes have no such tie.
+    Allowed {
+        what: "the signal at the shim's death",
+        on: BOTH,
+        matches: |fact| fact.starts_with("prctl pdeathsig="),
+    },
+    // runc looks whether the kernel has /proc/kcore before it makes the link; the link leads to a masked file.
+    Allowed { what: "the link /dev/core", on: RUNC, matches: |fact| fact.starts_with("dev /dev/core ") },
+    // runc gives the user the pipes of standard output and error, not the group.
+    Allowed {
+        what: "the group of pipes",
+        on: RUNC,
+        matches: |fact| fact.starts_with("fd 1 pipe") || fact.starts_with("fd 2 pipe"),
+    },
+    // The mount is read-only in both. runc makes the file system itself read-only as well, which all containers of a pod
+    // share, privileged ones included. The kernel then names another reason first.
+    Allowed {
+        what: "sysfs itself read-only",
+        on: RUNC,
+        matches: |fact| {
+            fact.starts_with("mount /sys root=/ type=sysfs ro,") || fact.starts_with("access /sys")
+        },
+    },
+    // An empty read-only tmpfs in both: ours has a size of zero, theirs is read-only twice.
+    Allowed {
+        what: "options of the empty file system over a masked directory",
+        on: RUNC,
+        matches: |fact| {
+            let masked = [
+                "/proc/acpi",
+                "/proc/asound",
+                "/proc/scsi",
+                "/sys/firmware",
+                "/sys/devices/virtual/powercap",
+            ];
+            masked.iter().any(|path| fact.starts_with(&format!("mount {path} root=/ type=tmpfs ro,")))
+        },
+    },
+    // runc 1.1 lets every container open /dev/net/tun if it can make the node. Ours cannot.
+    Allowed {
+        what: "the device tun",
+        on: RUNC,
+        matches: |fact| fact.starts_with("mknod ") && fact.contains("/probe-tun ok"),
+    },
+    // Both put a null device over masked files: ours the container's own, crun the host's, read-only.
+    Allowed {
+        what: "the null device over masked files",
+        on: CRUN,
+        matches: |fact| fact.starts_with("mount /proc/") && fact.contains(" root=/null "),
+    },
+    // crun drops these flags from the parts of /proc that it makes read-only. There are no programs and devices in it.
+    Allowed {
+        what: "nosuid, nodev and noexec on read-only parts of /proc",
+        on: CRUN,
+        matches: |fact| {
+            ["bus", "fs", "irq", "sys"]
+                .iter()
+                .any(|part| fact.starts_with(&format!("mount /proc/{part} root=/{part} type=proc ro,")))
+        },
+    },
+    // crun drops nosuid and noexec from the terminal at /dev/console.
+    Allowed {
+        what: "flags of /dev/console",
+        on: CRUN,
+        matches: |fact| fact.starts_with("mount /dev/console "),
+    },
+    // crun gives the user the null device that standard input is.
+    Allowed {
+        what: "the owner of /dev/null",
+        on: CRUN,
+        matches: |fact| fact.starts_with("dev /dev/null ") || fact.starts_with("fd 0 /dev/null "),
+    },
+];
