@@ -1,6 +1,5 @@
 //! `outrigger run`: pods on this machine, in order.
 
-use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,7 +14,8 @@ use outrigger_lifecycle::{ContainerRef, List, Severity, parse_quantity, plan};
 use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::doctor;
-use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntimes, rootless};
+use outrigger_runtime::embedded::images::ImageLimits;
+use outrigger_runtime::embedded::{self, EmbeddedConfig, EmbeddedRuntime, OciRuntimes, rootless};
 use outrigger_runtime::{LogLimits, NetworkMode, PublishedPort, PullPolicy, Runtime, RuntimeError};
 
 use crate::input::{self, ReadArgs};
@@ -62,6 +62,16 @@ pub(crate) struct Args {
     /// Directory for images, pods and claims [default: /var/lib/outrigger, without root $XDG_DATA_HOME/outrigger]
     #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR")]
     state_dir: Option<PathBuf>,
+    /// What an image may take when it is pulled, to be raised for images you trust: unpacked=64Gi (bytes), files=4000000,
+    /// ratio=200 (unpacked to packed), depth=256 (of directories), free=BYTES (to leave on the disk).
+    #[arg(
+        long,
+        value_name = "NAME=VALUE,...",
+        env = "OUTRIGGER_IMAGE_LIMITS",
+        default_value = "",
+        hide_default_value = true
+    )]
+    image_limits: ImageLimits,
     /// Write events to this file as JSON Lines (see docs/trace.md).
     #[arg(long, value_name = "PATH")]
     events: Option<PathBuf>,
@@ -297,8 +307,9 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
         match args.runtime {
             RuntimeArg::Embedded => {
                 let shim_command = vec!["/proc/self/exe".into(), "shim".into()];
-                let runtime =
-                    EmbeddedRuntime::new(EmbeddedConfig { state_dir, shim_command }).map_err(own)?;
+                let image_limits = args.image_limits;
+                let runtime = EmbeddedRuntime::new(EmbeddedConfig { state_dir, shim_command, image_limits })
+                    .map_err(own)?;
                 let runtime = runtime.with_oci_runtimes(oci);
                 oci::try_all(&runtime, &work).map_err(own)?;
                 let runtime = Arc::new(runtime);
@@ -459,11 +470,10 @@ pub(crate) fn given_or_default(given: Option<&Path>) -> Result<PathBuf, Failure>
     })
 }
 
-/// The state directory, made if missing, without symbolic links.
+/// The state directory, made if missing and closed to others, without symbolic links.
 fn state_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = given_or_default(given)?;
-    fs::create_dir_all(&path)
-        .and_then(|()| path.canonicalize())
+    embedded::state_dir(&path)
         .with_context(|| format!("cannot use {} for state; choose another with --state-dir", path.display()))
         .map_err(Failure::Own)
 }

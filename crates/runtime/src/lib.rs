@@ -7,6 +7,7 @@ pub mod cri;
 pub mod doctor;
 pub mod embedded;
 pub mod lines;
+pub mod tree;
 mod types;
 
 pub use types::*;

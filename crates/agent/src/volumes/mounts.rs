@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use outrigger_runtime::tree;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
 /// Mounts a memory file system at `path`, unless one is there.
@@ -52,21 +53,15 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, message));
     }
     // Who finds a pod's lock free takes it over: while something is there, so is the lock.
-    for entry in fs::read_dir(&path)?.flatten().filter(|entry| entry.file_name() != "lock") {
-        is_gone(match entry.file_type().is_ok_and(|found| found.is_dir()) {
-            true => fs::remove_dir_all(entry.path()),
-            false => fs::remove_file(entry.path()),
-        })?;
+    let entries = match fs::read_dir(&path) {
+        // Somebody else was faster.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries.flatten().filter(|entry| entry.file_name() != "lock") {
+        tree::remove(&entry.path())?;
     }
-    is_gone(fs::remove_dir_all(&path))
-}
-
-/// What somebody else has removed is gone as well.
-fn is_gone(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
+    tree::remove(&path)
 }
 
 /// Mount points at or below `path`, newest first.

@@ -1,44 +1,154 @@
 //! `fsGroup`: a volume's files belong to the pod's group.
+//!
+//! What is in a volume is under the containers' control, and changes while this goes on. So every file is changed
+//! through a descriptor that was opened without following a link: nothing outside of the volume can be put in its place.
 
-use std::fs;
+use std::ffi::CStr;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
+use outrigger_runtime::tree::{self, Entry, Next, Visitor};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, chmod, chownat, fstat, openat};
+use rustix::io::Errno;
+
 /// Gives everything below `path` to `group`: readable and, unless `read_only`, writable by it; directories hand the
-/// group on. With `if_needed` nothing is done when the top already fits.
+/// group on. With `if_needed` nothing is done when the top already fits. What is mounted in it is left alone.
 pub(super) fn give(path: &Path, group: u32, read_only: bool, if_needed: bool) -> io::Result<()> {
+    let root = tree::open_root(path)?;
     if if_needed {
-        let top = fs::symlink_metadata(path)?;
-        let wanted = wanted_mode(&top, read_only);
-        if top.gid() == group && top.mode() & 0o7777 == wanted {
+        let top = fstat(&root)?;
+        if top.st_gid == group && top.st_mode & 0o7777 == wanted_mode(&top, read_only) {
             return Ok(());
         }
     }
-    walk(path, group, read_only)
+    let mut giver = Giver { group, read_only };
+    giver.give(root.as_fd())?;
+    tree::walk(root, &mut giver)
 }
 
-fn walk(path: &Path, group: u32, read_only: bool) -> io::Result<()> {
-    let found = fs::symlink_metadata(path)?;
-    lchown(path, None, Some(group))?;
-    if found.is_symlink() {
-        return Ok(());
-    }
-    // After the change of group: that takes setgid bits away.
-    fs::set_permissions(path, fs::Permissions::from_mode(wanted_mode(&found, read_only)))?;
-    if found.is_dir() {
-        for entry in fs::read_dir(path)? {
-            walk(&entry?.path(), group, read_only)?;
+struct Giver {
+    group: u32,
+    read_only: bool,
+}
+
+impl Visitor for Giver {
+    fn entry(&mut self, entry: &Entry<'_>) -> io::Result<Next> {
+        // A directory's turn comes when it is entered, so that what is changed is what is walked.
+        if !entry.is_dir() {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            match openat(entry.parent, entry.name, flags, Mode::empty()) {
+                Err(Errno::NOENT) => {}
+                file => self.give(file?.as_fd())?,
+            }
         }
+        Ok(Next::Enter)
     }
-    Ok(())
+
+    fn enter(&mut self, _: BorrowedFd<'_>, _: &CStr, directory: BorrowedFd<'_>) -> io::Result<()> {
+        self.give(directory)
+    }
 }
 
-fn wanted_mode(found: &fs::Metadata, read_only: bool) -> u32 {
+impl Giver {
+    fn give(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let found = fstat(file)?;
+        chownat(file, "", None, Some(Gid::from_raw(self.group)), AtFlags::EMPTY_PATH)?;
+        if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
+            return Ok(());
+        }
+        // After the change of group: that takes setgid bits away.
+        let mode = Mode::from_raw_mode(wanted_mode(&found, self.read_only));
+        Ok(chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)?)
+    }
+}
+
+fn wanted_mode(found: &Stat, read_only: bool) -> u32 {
     let access = if read_only { 0o440 } else { 0o660 };
-    let mode = found.mode() & 0o7777 | access;
-    match found.is_dir() {
-        true => mode | 0o2110,
-        false => mode,
+    let mode = found.st_mode & 0o7777 | access;
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::Directory => mode | 0o2110,
+        _ => mode,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn is_root() -> bool {
+        rustix::process::geteuid().is_root()
+    }
+
+    #[test]
+    fn everything_in_a_volume_is_given_however_deep() {
+        if !is_root() {
+            return;
+        }
+        let volume = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut here = tree::open_root(volume.path()).unwrap();
+        // Deeper than a path can be long.
+        for _ in 0..5_000 {
+            rustix::fs::mkdirat(&here, "d", Mode::RWXU).unwrap();
+            here = tree::open_child(here.as_fd(), c"d").unwrap();
+        }
+        symlink("/etc/hostname", volume.path().join("link")).unwrap();
+        fs::write(volume.path().join("file"), "").unwrap();
+        let outside = fs::metadata("/etc/hostname").unwrap();
+        give(volume.path(), 4242, false, false).unwrap();
+        let bottom = fstat(&here).unwrap();
+        assert_eq!((bottom.st_gid, bottom.st_mode & 0o7777), (4242, 0o2770));
+        let file = fs::metadata(volume.path().join("file")).unwrap();
+        assert_eq!((file.gid(), file.mode() & 0o660), (4242, 0o660));
+        assert_eq!(fs::symlink_metadata(volume.path().join("link")).unwrap().gid(), 4242);
+        let now = fs::metadata("/etc/hostname").unwrap();
+        assert_eq!((now.gid(), now.mode()), (outside.gid(), outside.mode()), "no link is followed");
+        tree::remove(&volume.keep()).unwrap();
+    }
+
+    /// The attack: a container exchanges a file for a link while its volume is given away.
+    #[test]
+    fn a_file_that_becomes_a_link_meanwhile_changes_nothing_outside() {
+        if !is_root() {
+            return;
+        }
+        let (volume, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let secret = outside.path().join("secret");
+        fs::write(&secret, "").unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        let dir = volume.path().join("d");
+        for name in ["a", "b", "c"] {
+            fs::create_dir_all(dir.join(name)).unwrap();
+            fs::write(dir.join(name).join("secret"), "").unwrap();
+        }
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (link, kept) = (volume.path().join("link"), volume.path().join("kept"));
+                symlink(outside.path(), &link).unwrap();
+                while !done.load(Ordering::Relaxed) {
+                    // Exchanged in one step, over and over: the directory and a link to where the secret is.
+                    for (a, b) in [(&link, &dir.join("b")), (&kept, &dir.join("b"))] {
+                        let _ = rustix::fs::renameat_with(
+                            rustix::fs::CWD,
+                            a,
+                            rustix::fs::CWD,
+                            b,
+                            rustix::fs::RenameFlags::EXCHANGE,
+                        );
+                    }
+                }
+            });
+            for _ in 0..2_000 {
+                // What is exchanged may be in the way; it may not be changed.
+                let _ = give(volume.path(), 4242, false, false);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let found = fs::metadata(&secret).unwrap();
+        assert_eq!((found.gid(), found.mode() & 0o777), (0, 0o600));
     }
 }

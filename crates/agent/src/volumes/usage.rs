@@ -4,34 +4,18 @@
 //! entered, and what is gone when its turn comes is not counted.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx,
-};
+use outrigger_runtime::tree::{self, Entry, Next, Visitor};
 
 /// A block of `stat`, whatever the file system's own blocks are.
 const BLOCK_BYTES: u64 = 512;
 
 /// What a directory and everything below it takes of the disk, in bytes. Files with several names count once.
 pub(super) fn of(path: &Path) -> io::Result<u64> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = openat(CWD, path, flags, Mode::empty())?;
-    let device = rustix::fs::fstat(&root)?.st_dev;
     let mut tally = Tally::default();
-    // Paths, not descriptors: a tree may be deeper than a process may have files open.
-    let mut left = vec![PathBuf::from(".")];
-    while let Some(below) = left.pop() {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let Ok(dir) = openat2(&root, &below, flags, Mode::empty(), resolve) else { continue };
-        if rustix::fs::fstat(&dir)?.st_dev == device {
-            tally.directory(&dir, &below, &mut left)?;
-        }
-    }
+    tree::walk(tree::open_root(path)?, &mut tally)?;
     Ok(tally.bytes)
 }
 
@@ -42,25 +26,14 @@ struct Tally {
     linked: BTreeSet<u64>,
 }
 
-impl Tally {
-    fn directory(&mut self, dir: &OwnedFd, at: &Path, left: &mut Vec<PathBuf>) -> io::Result<()> {
-        for entry in Dir::read_from(dir)? {
-            let entry = entry?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name == "." || name == ".." {
-                continue;
-            }
-            let wanted = StatxFlags::TYPE | StatxFlags::BLOCKS | StatxFlags::NLINK | StatxFlags::INO;
-            let Ok(found) = statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, wanted) else { continue };
-            let is_dir = FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory;
-            if is_dir {
-                left.push(at.join(name));
-            }
-            if is_dir || found.stx_nlink <= 1 || self.linked.insert(found.stx_ino) {
-                self.bytes = self.bytes.saturating_add(found.stx_blocks.saturating_mul(BLOCK_BYTES));
-            }
+impl Visitor for Tally {
+    fn entry(&mut self, entry: &Entry<'_>) -> io::Result<Next> {
+        let found = entry.stat;
+        if entry.is_dir() || found.st_nlink <= 1 || self.linked.insert(found.st_ino) {
+            let blocks = u64::try_from(found.st_blocks).unwrap_or(0);
+            self.bytes = self.bytes.saturating_add(blocks.saturating_mul(BLOCK_BYTES));
         }
-        Ok(())
+        Ok(Next::Enter)
     }
 }
 
@@ -68,7 +41,24 @@ impl Tally {
 mod tests {
     use super::*;
     use std::fs;
+    use std::os::fd::AsFd as _;
     use std::os::unix::fs::{MetadataExt, symlink};
+
+    /// Below a path's longest length there is room for more than a limit allows.
+    #[test]
+    fn what_is_too_deep_for_a_path_counts_too() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut here = tree::open_root(dir.path()).unwrap();
+        for _ in 0..5_000 {
+            rustix::fs::mkdirat(&here, "d", rustix::fs::Mode::RWXU).unwrap();
+            here = tree::open_child(here.as_fd(), c"d").unwrap();
+        }
+        let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+        let file = rustix::fs::openat(&here, "hoard", flags, rustix::fs::Mode::RUSR).unwrap();
+        std::io::Write::write_all(&mut fs::File::from(file), &vec![1; 3 << 20]).unwrap();
+        assert!(of(dir.path()).unwrap() >= 3 << 20);
+        tree::remove(&dir.keep()).unwrap();
+    }
 
     #[test]
     fn everything_counts_once_and_nothing_from_outside() {

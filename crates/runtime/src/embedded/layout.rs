@@ -98,15 +98,5 @@ pub(crate) fn unmount_all(path: &Path) {
 
 /// Removes a directory tree. Not there is fine, and so is somebody else removing the same at the same time.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    let mut result = Ok(());
-    for _ in 0..16 {
-        result = fs::remove_dir_all(path);
-        match &result {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.exists() => return Ok(()),
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {}
-            _ => break,
-        }
-    }
-    result
+    crate::tree::remove(path)
 }

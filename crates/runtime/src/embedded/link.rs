@@ -475,6 +475,9 @@ fn spawn(mut command: Command) -> io::Result<(UnixStream, Child)> {
 fn connect(dir: &Path) -> io::Result<UnixStream> {
     let dir = layout::open_dir(dir)?;
     let stream = std::os::unix::net::UnixStream::connect(layout::socket_path(&dir))?;
+    if !socket::is_own(&stream) {
+        return Err(io::Error::other("the socket of the container's shim is another user's"));
+    }
     stream.set_nonblocking(true)?;
     UnixStream::from_std(stream)
 }

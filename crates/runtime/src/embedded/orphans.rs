@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use super::cgroup::Hierarchies;
 use super::protocol::{ContainerState, ProcessRecord};
-use super::{layout, sandbox, sys};
+use super::{layout, private, sandbox, sys};
 use crate::{RuntimeError, SandboxId};
 
 /// The pod directories of one runtime, each locked until it is gone.
@@ -77,11 +77,11 @@ impl Claims {
 /// Makes a pod's directory and locks it; `None` when somebody else has.
 fn try_claim(dir: &Path) -> io::Result<Option<OwnedFd>> {
     let parent = dir.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(parent)?;
+    private::make_all(parent)?;
     let _makers = lock_parent(parent, FlockOperation::LockShared)?;
     // Each turn starts over because a cleaner has just removed what was locked.
     for _ in 0..16 {
-        fs::create_dir_all(dir)?;
+        private::make(dir)?;
         match try_lock(dir, OFlags::CREATE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             result => return result,

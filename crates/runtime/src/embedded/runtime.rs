@@ -1,7 +1,6 @@
 //! [`EmbeddedRuntime`]: the agent's side.
 
 use std::collections::HashMap;
-use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +11,13 @@ use tokio::sync::OnceCell;
 use super::cgroup::{self, Hierarchies};
 use super::container::signal;
 use super::fault::Fault;
-use super::images::ImageStore;
+use super::images::{ImageLimits, ImageStore};
 use super::link::{Link, Phase, Remains};
 use super::network::{self, Forwarders, Uplink};
 use super::oci::{self, OciRuntime, OciRuntimes};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, Request, SandboxState, ShimConfig};
-use super::{layout, orphans, rootless, sandbox};
+use super::{layout, orphans, private, rootless, sandbox};
 use crate::{
     AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError,
     NetworkMode, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
@@ -31,6 +30,8 @@ pub struct EmbeddedConfig {
     pub state_dir: PathBuf,
     /// The program that becomes a shim and the arguments that make it one, for example `/proc/self/exe shim`.
     pub shim_command: Vec<String>,
+    /// What pulling an image may take.
+    pub image_limits: ImageLimits,
 }
 
 /// A container of a sandbox that was taken over.
@@ -56,6 +57,8 @@ pub struct EmbeddedRuntime {
     /// Made for the first pod that needs it, where this runs without root.
     uplink: OnceCell<Uplink>,
     oci: OciRuntimes,
+    /// Sandboxes on the bridge that were removed: the kernel may take a moment to take their interfaces away.
+    off_bridge: Mutex<Vec<SandboxId>>,
 }
 
 #[derive(Clone)]
@@ -73,6 +76,12 @@ struct Pod {
     ports: Option<Forwarders>,
 }
 
+impl Pod {
+    fn is_on_bridge(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.net.is_some() && !state.ips.is_empty())
+    }
+}
+
 impl EmbeddedRuntime {
     /// Opens the runtime on a state directory, which is made when missing.
     ///
@@ -84,11 +93,12 @@ impl EmbeddedRuntime {
             return Err(RuntimeError::Config("the shim command is empty".to_owned()));
         };
         let pods = layout::pods_dir(&config.state_dir);
-        fs::create_dir_all(&pods)
-            .map_err(|error| RuntimeError::Config(format!("cannot make {}: {error}", pods.display())))?;
+        private::state_dir(&config.state_dir).and_then(|_| private::make(&pods)).map_err(|error| {
+            RuntimeError::Config(format!("cannot keep pods in {}: {error}", pods.display()))
+        })?;
         let shim = ShimProgram::open(Path::new(program))?;
         Ok(EmbeddedRuntime {
-            images: ImageStore::open(&config.state_dir)?,
+            images: ImageStore::open_with(&config.state_dir, config.image_limits)?,
             hierarchies: Hierarchies::detect(),
             shim,
             config,
@@ -97,6 +107,7 @@ impl EmbeddedRuntime {
             claims: orphans::Claims::default(),
             uplink: OnceCell::new(),
             oci: OciRuntimes::default(),
+            off_bridge: Mutex::default(),
         })
     }
 
@@ -167,7 +178,21 @@ impl EmbeddedRuntime {
                 tracing::warn!(sandbox = %id, %error, "an orphaned pod's network is left behind");
             }
         }
+        if !removed.is_empty() {
+            self.release_network().await;
+        }
         removed
+    }
+
+    /// Restores what pods' networks changed about the host if no pod of this run needs it any more, and none of others.
+    async fn release_network(&self) {
+        if lock(&self.sandboxes).values().any(|pod| pod.is_on_bridge()) {
+            return;
+        }
+        let leaving = lock(&self.off_bridge).clone();
+        if let Err(error) = network::release(leaving).await {
+            tracing::warn!(%error, "forwarding may be left switched on");
+        }
     }
 
     fn entry(&self, id: &ContainerId) -> Result<Entry, RuntimeError> {
@@ -344,8 +369,13 @@ impl Runtime for EmbeddedRuntime {
         }
         let (name, hierarchies) = (id.0.clone(), self.hierarchies.clone());
         blocking(move || sandbox::remove(&name, &dir, &hierarchies)).await?;
-        if let Some(pod) = lock(&self.sandboxes).remove(id) {
+        let removed = lock(&self.sandboxes).remove(id);
+        if let Some(pod) = removed {
             self.claims.release(&pod.dir);
+            if pod.is_on_bridge() {
+                lock(&self.off_bridge).push(id.clone());
+                self.release_network().await;
+            }
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use super::cgroup::{self, Hierarchies};
 use super::fault::{Context, Fault};
 use super::protocol::{ProcessRecord, SandboxState};
 use super::shim::PAUSE_NOTE;
-use super::{layout, link, sys};
+use super::{layout, link, private, sys};
 use crate::{NetworkMode, SandboxSpec};
 
 /// Makes the namespaces, /dev/shm and cgroup of a sandbox. Blocks; runs on a thread of its own.
@@ -30,7 +30,8 @@ pub(crate) fn create(
         // What an attempt that failed half-way left.
         remove(&spec.id.0, dir, hierarchies)?;
     }
-    fs::create_dir_all(dir.join("containers")).creating(what)?;
+    private::make_all(dir).creating(what)?;
+    private::make(&dir.join("containers")).creating(what)?;
     mount_pins(&dir.join("ns")).creating(what)?;
     let own_network = spec.network != NetworkMode::Host;
     let mut state = SandboxState {

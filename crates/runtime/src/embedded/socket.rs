@@ -2,13 +2,19 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+
+/// Whether the other end of a socket is a process of the same user, or of root.
+pub(crate) fn is_own(socket: impl AsFd) -> bool {
+    let own = rustix::process::geteuid();
+    rustix::net::sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
+}
 
 /// Descriptors that go or come with one piece.
 const DESCRIPTORS_MAX: usize = 4;

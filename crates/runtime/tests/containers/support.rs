@@ -100,7 +100,11 @@ pub(crate) const OCI_RUNTIME_VARIABLE: &str = "OUTRIGGER_TEST_OCI_RUNTIME";
 /// A runtime on a fresh state directory.
 pub(crate) fn runtime(state_dir: &Path) -> Arc<EmbeddedRuntime> {
     let shim_command = vec!["/proc/self/exe".to_owned(), "shim".to_owned()];
-    let config = EmbeddedConfig { state_dir: state_dir.to_owned(), shim_command };
+    let config = EmbeddedConfig {
+        state_dir: state_dir.to_owned(),
+        shim_command,
+        image_limits: outrigger_runtime::embedded::images::ImageLimits::default(),
+    };
     let runtime = EmbeddedRuntime::new(config).expect("these tests need root");
     Arc::new(match std::env::var(OCI_RUNTIME_VARIABLE) {
         Ok(name) => {

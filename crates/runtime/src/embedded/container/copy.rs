@@ -1,128 +1,209 @@
 //! The root file system where overlayfs is refused: a plain copy of the layers, one over the other.
 
-use std::fs;
+use std::ffi::{CStr, OsStr};
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, Uid};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Uid, XattrFlags, chmodat, chownat, fgetxattr,
+    fsetxattr, fstat, mkdirat, mknodat, openat, readlinkat, seek, statat, symlinkat,
+};
 use rustix::io::Errno;
 
-use crate::embedded::{rootless, sys};
+use crate::embedded::images::is_whiteout;
+use crate::embedded::rootless;
+use crate::tree::{self, Descent, Entry, Next, Visitor};
 
 /// Copies the layers, lowest first, into an empty directory. Whiteouts and opaque directories in overlayfs' own form
 /// take away what lower layers had. Stays on the file system each layer's root is on.
 pub(super) fn copy_layers(layers: &[PathBuf], target: &Path) -> io::Result<()> {
     for layer in layers {
-        let device = fs::metadata(layer)?.dev();
-        copy_dir(layer, target, device, target)?;
+        // A layer may be given through a link; what is in it is not.
+        let source = File::open(layer)?;
+        let target = tree::open_root(target)?;
+        if is_opaque(source.as_fd()) {
+            tree::clear(rustix::io::fcntl_dupfd_cloexec(&target, 0)?)?;
+        }
+        let root = identity(&fstat(&target)?);
+        tree::walk(OwnedFd::from(source), &mut Copy { root, target: Descent::new(target) })?;
     }
     Ok(())
 }
 
-fn copy_dir(source: &Path, target: &Path, device: u64, root: &Path) -> io::Result<()> {
-    if is_opaque(source) {
-        clear(target)?;
-    }
-    for entry in fs::read_dir(source)? {
-        let entry = entry?;
-        let (from, to) = (entry.path(), target.join(entry.file_name()));
-        let meta = fs::symlink_metadata(&from)?;
-        // A layer that contains the copy itself (`rootfs:/`) must not be copied into it without end.
-        if meta.dev() != device || from == root {
-            if meta.is_dir() {
-                make_dir(&to)?;
+/// Follows the walk through a layer with the directory of the copy.
+struct Copy {
+    /// The copy itself.
+    root: (u64, u64),
+    target: Descent,
+}
+
+impl Visitor for Copy {
+    fn entry(&mut self, entry: &Entry<'_>) -> io::Result<Next> {
+        let to = self.target.here();
+        let kind = FileType::from_raw_mode(entry.stat.st_mode);
+        if kind == FileType::Directory {
+            make_dir(to, entry.name)?;
+            apply(to, entry)?;
+            // A layer that contains the copy itself (`rootfs:/`) must not be copied into it without end.
+            return Ok(if identity(entry.stat) == self.root { Next::Skip } else { Next::Enter });
+        }
+        tree::remove_at(to, OsStr::from_bytes(entry.name.to_bytes()))?;
+        if is_whiteout_entry(entry) {
+            return Ok(Next::Skip);
+        }
+        match kind {
+            FileType::Symlink => {
+                symlinkat(readlinkat(entry.parent, entry.name, Vec::new())?, to, entry.name)?;
             }
-            continue;
-        }
-        copy_entry(&from, &to, &meta, device, root)?;
-    }
-    Ok(())
-}
-
-fn copy_entry(from: &Path, to: &Path, meta: &fs::Metadata, device: u64, root: &Path) -> io::Result<()> {
-    let kind = meta.file_type();
-    if kind.is_dir() {
-        make_dir(to)?;
-        copy_dir(from, to, device, root)?;
-    } else {
-        remove(to)?;
-        if kind.is_char_device() && meta.rdev() == 0 {
-            return Ok(());
-        }
-        if kind.is_symlink() {
-            symlink(fs::read_link(from)?, to)?;
-        } else if kind.is_file() {
-            fs::copy(from, to)?;
-        } else {
-            let parent = crate::embedded::layout::open_dir(to.parent().unwrap_or(root))?;
-            let name = Path::new(to.file_name().unwrap_or_default());
-            match sys::mknodat(std::os::fd::AsFd::as_fd(&parent), name, meta.mode(), meta.rdev()) {
+            FileType::RegularFile => copy_file(entry, to)?,
+            _ => match mknodat(to, entry.name, kind, Mode::from_raw_mode(entry.stat.st_mode), entry.stat.st_rdev) {
                 // Nobody makes devices without root; those a container needs are mounted.
-                Err(error)
-                    if error.raw_os_error() == Some(libc::EPERM) && rootless::standing().is_rootless() =>
-                {
-                    return Ok(());
-                }
+                Err(Errno::PERM) if rootless::standing().is_rootless() => return Ok(Next::Skip),
                 result => result?,
-            }
+            },
         }
+        apply(to, entry)?;
+        Ok(Next::Skip)
     }
-    let (uid, gid) = (Uid::from_raw(meta.uid()), Gid::from_raw(meta.gid()));
-    match rustix::fs::chownat(CWD, to, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+
+    fn enter(&mut self, _: BorrowedFd<'_>, name: &CStr, source: BorrowedFd<'_>) -> io::Result<()> {
+        let target = tree::open_child(self.target.here(), name)?;
+        if is_opaque(source) {
+            tree::clear(rustix::io::fcntl_dupfd_cloexec(&target, 0)?)?;
+        }
+        self.target.down(target)
+    }
+
+    fn leave(&mut self) -> io::Result<()> {
+        self.target.up()
+    }
+}
+
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Owner and mode of an entry, and the capabilities of a program.
+fn apply(to: BorrowedFd<'_>, entry: &Entry<'_>) -> io::Result<()> {
+    let owner = (Uid::from_raw(entry.stat.st_uid), Gid::from_raw(entry.stat.st_gid));
+    match chownat(to, entry.name, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW) {
         // Where there is one id only everything belongs to it.
         Err(Errno::INVAL | Errno::PERM) if rootless::one_id_only() => {}
         result => result?,
     }
-    if !kind.is_symlink() {
+    let kind = FileType::from_raw_mode(entry.stat.st_mode);
+    if kind != FileType::Symlink {
         // After the owner: chown takes the set-user-id bit and the capabilities away.
-        rustix::fs::chmod(to, Mode::from_raw_mode(meta.mode() & 0o7777))?;
+        chmodat(to, entry.name, Mode::from_raw_mode(entry.stat.st_mode & 0o7777), AtFlags::empty())?;
     }
-    if kind.is_file() {
+    if kind == FileType::RegularFile {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let from = openat(entry.parent, entry.name, flags, Mode::empty())?;
         let mut capabilities = [0_u8; 64];
         let name = "security.capability";
-        if let Ok(length) = rustix::fs::lgetxattr(from, name, &mut capabilities) {
-            rustix::fs::lsetxattr(to, name, &capabilities[..length], rustix::fs::XattrFlags::empty())?;
+        if let Ok(length) = fgetxattr(&from, name, &mut capabilities) {
+            let to = openat(to, entry.name, flags, Mode::empty())?;
+            fsetxattr(&to, name, &capabilities[..length], XattrFlags::empty())?;
         }
     }
     Ok(())
 }
 
-fn make_dir(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => Ok(()),
-        Ok(_) => remove(path).and_then(|()| fs::create_dir(path)),
-        Err(_) => fs::create_dir(path),
-    }
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(_) => Ok(()),
-    }
-}
-
-fn clear(dir: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(dir)? {
-        remove(&entry?.path())?;
+/// Copies what a file holds; its holes stay holes.
+fn copy_file(entry: &Entry<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let from = File::from(openat(entry.parent, entry.name, flags | OFlags::RDONLY, Mode::empty())?);
+    let new = flags | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let to = File::from(openat(to, entry.name, new, Mode::RUSR | Mode::WUSR)?);
+    let size = from.metadata()?.len();
+    to.set_len(size)?;
+    let mut buffer = vec![0; 128 << 10];
+    let mut at = 0;
+    while at < size {
+        at = match seek(&from, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            // Nothing but a hole is left.
+            Err(Errno::NXIO) => break,
+            // This file system does not tell.
+            Err(_) => at,
+        };
+        let end = seek(&from, SeekFrom::Hole(at)).unwrap_or(size).min(size);
+        while at < end {
+            let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
+            let count = from.read_at(&mut buffer[..most], at)?;
+            if count == 0 {
+                return Ok(()); // shorter than it was
+            }
+            to.write_all_at(&buffer[..count], at)?;
+            at += count as u64;
+        }
     }
     Ok(())
 }
 
-fn is_opaque(dir: &Path) -> bool {
+fn make_dir(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => return Ok(()),
+        Ok(_) => tree::remove_at(parent, OsStr::from_bytes(name.to_bytes()))?,
+        Err(_) => {}
+    }
+    Ok(mkdirat(parent, name, Mode::RWXU)?)
+}
+
+fn is_whiteout_entry(entry: &Entry<'_>) -> bool {
+    let path = Path::new("/proc/self/fd").join(entry.parent.as_raw_fd().to_string());
+    is_whiteout(&path.join(OsStr::from_bytes(entry.name.to_bytes())))
+}
+
+fn is_opaque(dir: BorrowedFd<'_>) -> bool {
     let mut value = [0_u8; 2];
-    ["trusted.overlay.opaque", "user.overlay.opaque"].iter().any(|name| {
-        rustix::fs::lgetxattr(dir.as_os_str().as_bytes(), *name, &mut value)
-            .is_ok_and(|length| value[..length] == *b"y")
-    })
+    ["trusted.overlay.opaque", "user.overlay.opaque"]
+        .iter()
+        .any(|name| fgetxattr(dir, *name, &mut value).is_ok_and(|length| value[..length] == *b"y"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::embedded::sys;
+    use std::fs;
+
+    #[test]
+    fn a_tree_of_any_depth_is_copied_and_holes_stay_holes() {
+        let base = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (low, out) = (base.path().join("low"), base.path().join("out"));
+        fs::create_dir(&low).unwrap();
+        fs::create_dir(&out).unwrap();
+        let mut here = tree::open_root(&low).unwrap();
+        for _ in 0..10_000 {
+            mkdirat(&here, "d", Mode::RWXU).unwrap();
+            here = tree::open_child(here.as_fd(), c"d").unwrap();
+        }
+        let holes = File::create(low.join("holes")).unwrap();
+        holes.set_len(1 << 40).unwrap();
+        holes.write_all_at(b"x", 1 << 30).unwrap();
+        std::os::unix::fs::symlink("/etc", low.join("link")).unwrap();
+
+        copy_layers(&[low.clone(), low], &out).unwrap();
+
+        let copied = File::open(out.join("holes")).unwrap();
+        let meta = copied.metadata().unwrap();
+        assert_eq!(meta.len(), 1 << 40);
+        assert!(std::os::unix::fs::MetadataExt::blocks(&meta) * 512 < 1 << 20, "a hole was filled");
+        let mut byte = [0];
+        copied.read_at(&mut byte, 1 << 30).unwrap();
+        assert_eq!(&byte, b"x");
+        let mut there = tree::open_root(&out).unwrap();
+        for _ in 0..10_000 {
+            there = tree::open_child(there.as_fd(), c"d").unwrap();
+        }
+        assert!(fs::symlink_metadata(out.join("link")).unwrap().is_symlink());
+        tree::remove(&base.keep()).unwrap();
+    }
 
     #[test]
     fn whiteouts_and_opaque_directories_take_lower_files_away() {

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use super::auth;
 use super::digest::Digest;
 use super::fault::{Doing, Fault};
+use super::limits::{Budget, ImageLimits};
 use super::local::{self, LocalImage};
 use super::model::{
     CONFIG_SIZE_MAX, ConfigFile, Descriptor, Document, MANIFEST_SIZE_MAX, Manifest, choose_platform,
@@ -22,7 +23,7 @@ use super::model::{
 use super::progress::Progress;
 use super::reference::{Name, Source};
 use super::registries::{Endpoint, Registries};
-use super::registry::{Clients, Patience, Registry, broken};
+use super::registry::{Clients, Pace, Patience, Registry, broken};
 use super::store::{Scratch, Store};
 use super::tree::is_opaque;
 use super::unpack::{digest_mismatch, unpack_layer};
@@ -30,6 +31,8 @@ use crate::types::{Image, PullPolicy};
 
 /// Layers downloaded at once: more gains nothing on most lines and is held against clients by some registries.
 const DOWNLOADS_MAX: usize = 4;
+/// Free space is looked at again after this many bytes.
+const SPACE_STEP: u64 = 16 << 20;
 
 /// Fetches images into a store.
 pub(super) struct Fetcher {
@@ -37,6 +40,7 @@ pub(super) struct Fetcher {
     clients: Clients,
     downloads: Semaphore,
     unpacks: Semaphore,
+    limits: ImageLimits,
 }
 
 /// Where the bytes of a layer come from.
@@ -54,13 +58,14 @@ struct Fetched {
 }
 
 impl Fetcher {
-    pub(super) fn new(store: Store) -> Self {
+    pub(super) fn new(store: Store, limits: ImageLimits) -> Self {
         let cores = std::thread::available_parallelism().map_or(2, |n| n.get());
         Fetcher {
             store: Arc::new(store),
             clients: Clients::default(),
             downloads: Semaphore::new(DOWNLOADS_MAX),
             unpacks: Semaphore::new(cores),
+            limits,
         }
     }
 
@@ -139,10 +144,12 @@ impl Fetcher {
     /// Reads an image from files.
     async fn read(self: &Arc<Self>, source: Source) -> Result<Fetched, Fault> {
         let store = self.store.clone();
+        let budget = Budget::new(self.limits);
+        let reading = budget.clone();
         let image = blocking(move || match &source {
             Source::OciDir(local) => local::oci_dir(local),
-            Source::OciArchive(local) => local::oci_archive(local, &store),
-            Source::DockerArchive(local) => local::docker_archive(local, &store),
+            Source::OciArchive(local) => local::oci_archive(local, &store, &reading),
+            Source::DockerArchive(local) => local::docker_archive(local, &store, &reading),
             Source::Rootfs(_) | Source::Registry(_) => Err(Fault::new("not an image in a file")),
         })
         .await?;
@@ -151,7 +158,7 @@ impl Fetcher {
         let origins = origins
             .map(|(layer, diff_id)| (diff_id, Origin::Local { image: image.clone(), layer }))
             .collect();
-        let was_present = self.layers(origins).await?;
+        let was_present = self.layers(origins, &budget).await?;
         Ok(Fetched { config: image.config.clone(), id: image.config_digest.clone(), was_present })
     }
 
@@ -179,13 +186,18 @@ impl Fetcher {
         let mut total = 0;
         for (diff_id, layer) in config.diff_ids().iter().zip(manifest.layers) {
             if self.store.layer(diff_id)?.is_none() && !origins.iter().any(|(other, _)| other == diff_id) {
-                total += layer.size;
+                total = layer.size.saturating_add(total);
                 let origin = Origin::Remote { registry: registry.clone(), layer, progress: progress.clone() };
                 origins.push((diff_id.clone(), origin));
             }
         }
+        let budget = Budget::new(self.limits);
+        // Before the first byte: it has to fit twice, packed and unpacked, so once is the least.
+        budget
+            .check_space(self.store.root(), total)
+            .map_err(|error| Fault::io("cannot pull the image", &error))?;
         progress.start(total);
-        was_present &= self.layers(origins).await?;
+        was_present &= self.layers(origins, &budget).await?;
         self.store.write_blob(&digest, &bytes)?;
         self.store.remember(name, &digest)?;
         Ok(Fetched { config, id: manifest.config.digest, was_present })
@@ -258,13 +270,17 @@ impl Fetcher {
     }
 
     /// Makes layers available, several at once. Says whether all of them were there before.
-    async fn layers(self: &Arc<Self>, origins: Vec<(Digest, Origin)>) -> Result<bool, Fault> {
+    async fn layers(
+        self: &Arc<Self>,
+        origins: Vec<(Digest, Origin)>,
+        budget: &Arc<Budget>,
+    ) -> Result<bool, Fault> {
         let mut tasks = JoinSet::new();
         let mut started: Vec<Digest> = Vec::new();
         for (diff_id, origin) in origins {
             if !started.contains(&diff_id) {
                 started.push(diff_id.clone());
-                tasks.spawn(self.clone().layer(diff_id, origin));
+                tasks.spawn(self.clone().layer(diff_id, origin, budget.clone()));
             }
         }
         let mut were_present = true;
@@ -277,7 +293,12 @@ impl Fetcher {
     }
 
     /// Makes one layer available. Says whether it was there before.
-    async fn layer(self: Arc<Self>, diff_id: Digest, origin: Origin) -> Result<bool, Fault> {
+    async fn layer(
+        self: Arc<Self>,
+        diff_id: Digest,
+        origin: Origin,
+        budget: Arc<Budget>,
+    ) -> Result<bool, Fault> {
         if self.store.layer(&diff_id)?.is_some() {
             return Ok(true);
         }
@@ -293,7 +314,7 @@ impl Fetcher {
             Origin::Remote { registry, layer, progress } => {
                 let _permit = self.downloads.acquire().await;
                 let scratch = self.store.scratch();
-                Some((download(registry, layer, &scratch, progress).await?, scratch))
+                Some((download(registry, layer, &scratch, progress, &budget).await?, scratch))
             }
             Origin::Local { .. } => None,
         };
@@ -317,7 +338,7 @@ impl Fetcher {
             let dir = scratch.path().join("d");
             let mut builder = std::fs::DirBuilder::new();
             builder.recursive(true).mode(0o755).create(&dir).doing("create", &dir)?;
-            unpack_layer(Cancellable { stream, cancelled }, &dir, digest, &diff_id)?;
+            unpack_layer(Cancellable { stream, cancelled }, &dir, digest, &diff_id, &budget)?;
             store.keep_layer(&diff_id, scratch)
         })
         .await?;
@@ -372,12 +393,14 @@ struct Partial<'a> {
     written: u64,
     size: u64,
     progress: &'a Progress,
+    budget: &'a Budget,
+    space_checked: u64,
 }
 
 impl Partial<'_> {
     fn restart(&mut self) -> io::Result<()> {
         self.progress.take_back(self.written);
-        self.written = 0;
+        (self.written, self.space_checked) = (0, 0);
         self.hasher = Sha256::new();
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0)).map(drop)
@@ -392,6 +415,11 @@ impl Partial<'_> {
                 self.size
             )));
         }
+        if self.written - self.space_checked >= SPACE_STEP {
+            self.space_checked = self.written;
+            let dir = self.path.parent().unwrap_or(self.path);
+            self.budget.check_space(dir, 0).map_err(|error| Fault::io("cannot pull the layer", &error))?;
+        }
         self.hasher.update(chunk);
         self.file.write_all(chunk).doing("write", self.path)?;
         self.progress.add(chunk.len() as u64);
@@ -405,10 +433,20 @@ async fn download(
     layer: &Descriptor,
     scratch: &Scratch,
     progress: &Progress,
+    budget: &Budget,
 ) -> Result<File, Fault> {
     let path = scratch.path();
     let file = File::options().read(true).write(true).create_new(true).open(path).doing("create", path)?;
-    let mut partial = Partial { file, path, hasher: Sha256::new(), written: 0, size: layer.size, progress };
+    let mut partial = Partial {
+        file,
+        path,
+        hasher: Sha256::new(),
+        written: 0,
+        size: layer.size,
+        progress,
+        budget,
+        space_checked: 0,
+    };
     let mut patience = Patience::new();
     while let Err(fault) = download_rest(registry, &layer.digest, &mut partial).await {
         patience.after(fault).await?;
@@ -426,8 +464,11 @@ async fn download_rest(registry: &Registry, digest: &Digest, partial: &mut Parti
     if partial.written > 0 && response.status() != StatusCode::PARTIAL_CONTENT {
         partial.restart().doing("write", partial.path)?;
     }
+    // A server that sends a byte now and then is never silent, and never done.
+    let mut pace = Pace::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| broken(&error))? {
         partial.push(&chunk)?;
+        pace.received(chunk.len())?;
     }
     if partial.written < partial.size {
         let (got, size) = (partial.written, partial.size);

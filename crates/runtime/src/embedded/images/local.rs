@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
 
+use super::archive::{Archive, Kind, Sizes, Skip};
 use super::digest::Digest;
 use super::fault::{Doing, Fault};
+use super::limits::{Budget, Counted, Metered};
 use super::model::{
     CONFIG_SIZE_MAX, ConfigFile, Descriptor, Document, MANIFEST_SIZE_MAX, Manifest, choose_platform,
 };
@@ -21,6 +23,8 @@ use super::unpack::{decompress, digest_mismatch};
 
 /// Members of an archive; real ones have a few dozen.
 const MEMBERS_MAX: usize = 100_000;
+/// Bytes of their names.
+const NAMES_MAX: usize = 16 << 20;
 
 /// An image found in files.
 pub(super) struct LocalImage {
@@ -70,15 +74,15 @@ impl Files {
 
     /// Notes where the members are. A compressed archive is unpacked into the scratch space of `store` first, since
     /// members are needed in another order than they come in.
-    fn tar(path: &Path, store: &Store) -> Result<Self, Fault> {
-        let file = File::open(path).doing("open", path)?;
+    fn tar(path: &Path, store: &Store, budget: &Budget) -> Result<Self, Fault> {
+        let file = open(path).doing("open", path)?;
         if file.metadata().doing("open", path)?.is_dir() {
             return Err(Fault::new(format!("{} is a directory; for an OCI layout say oci:", path.display())));
         }
         let mut start = [0; 4];
         let n = file.read_at(&mut start, 0).doing("read", path)?;
         let is_compressed = n == 4 && (start[..2] == [0x1f, 0x8b] || start == [0x28, 0xb5, 0x2f, 0xfd]);
-        let file = if is_compressed { inflate(file, path, store)? } else { file };
+        let file = if is_compressed { inflate(file, path, store, budget)? } else { file };
         let members = index(&file).map_err(|error| {
             Fault::io(format_args!("cannot read {} as a tar file", path.display()), &error)
         })?;
@@ -90,7 +94,7 @@ impl Files {
         match self {
             Files::Dir(root) => {
                 let path = root.join(name);
-                match File::open(&path) {
+                match open(&path) {
                     Ok(file) => Ok(Some(Box::new(file))),
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
                     Err(error) => Err(error).doing("open", &path),
@@ -178,33 +182,67 @@ impl Read for Part {
     }
 }
 
-fn inflate(file: File, path: &Path, store: &Store) -> Result<File, Fault> {
+/// Opens a file that may be anything: a pipe does not make us wait, and a device is not read for ever.
+fn open(path: &Path) -> std::io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()? {
+        meta if meta.is_file() || meta.is_dir() => Ok(file),
+        _ => Err(std::io::Error::other("it is no regular file")),
+    }
+}
+
+fn inflate(file: File, path: &Path, store: &Store, budget: &Budget) -> Result<File, Fault> {
     let scratch = store.scratch();
     let options = File::options().read(true).write(true).create_new(true).open(scratch.path());
     let mut plain = options.doing("create", scratch.path())?;
-    let mut reader = BufReader::new(file);
-    std::io::copy(&mut decompress(&mut reader)?, &mut plain).doing("decompress", path)?;
+    let (counted, count) = Counted::new(file);
+    let mut reader = BufReader::new(counted);
+    let mut bounded = Metered::new(decompress(&mut reader)?, budget, store.root(), count);
+    std::io::copy(&mut bounded, &mut plain).doing("decompress", path)?;
     plain.seek(SeekFrom::Start(0)).doing("read", scratch.path())?;
     Ok(plain) // The name goes with `scratch`; the file lives as long as it is open.
 }
 
+/// Leaves content out without reading it.
+struct Seeking<'a>(&'a File);
+
+impl Read for Seeking<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(buf)
+    }
+}
+
+impl Skip for Seeking<'_> {
+    fn skip(&mut self, count: u64) -> std::io::Result<()> {
+        let count = i64::try_from(count).map_err(|_| std::io::Error::other("an entry is too large"))?;
+        self.0.seek(SeekFrom::Current(count)).map(drop)
+    }
+}
+
 fn index(file: &File) -> std::io::Result<HashMap<PathBuf, Member>> {
-    let mut members = HashMap::new();
-    let mut archive = tar::Archive::new(file);
-    for entry in archive.entries_with_seek()? {
-        let entry = entry?;
-        let name = normal(Path::new(""), &entry.path()?);
-        let kind = entry.header().entry_type();
-        if kind.is_file() {
-            members.insert(name, Member::Data { offset: entry.raw_file_position(), size: entry.size() });
-        } else if let (true, Some(target)) = (kind.is_symlink(), entry.link_name()?) {
-            let target = normal(name.parent().unwrap_or(Path::new("")), &target);
-            members.insert(name, Member::Link(target));
-        } else if let (true, Some(target)) = (kind.is_hard_link(), entry.link_name()?) {
-            members.insert(name, Member::Link(normal(Path::new(""), &target)));
+    let (mut members, mut count, mut names) = (HashMap::new(), 0, 0);
+    let mut archive = Archive::new(Seeking(file), Sizes::default());
+    while let Some(entry) = archive.next()? {
+        let path = |bytes: &[u8]| PathBuf::from(std::ffi::OsStr::from_bytes(bytes));
+        let name = normal(Path::new(""), &path(&entry.path));
+        count += 1;
+        names += entry.path.len() + entry.link.len();
+        if count > MEMBERS_MAX || names > NAMES_MAX {
+            let what = format!("it has more than {MEMBERS_MAX} members or {NAMES_MAX} bytes of names");
+            return Err(std::io::Error::other(what));
         }
-        if members.len() > MEMBERS_MAX {
-            return Err(std::io::Error::other(format!("it has more than {MEMBERS_MAX} members")));
+        match entry.kind {
+            Kind::File if entry.sparse.is_none() => {
+                members.insert(name, Member::Data { offset: archive.position(), size: entry.stored });
+            }
+            Kind::Symlink => {
+                let target = normal(name.parent().unwrap_or(Path::new("")), &path(&entry.link));
+                members.insert(name, Member::Link(target));
+            }
+            Kind::HardLink => {
+                members.insert(name, Member::Link(normal(Path::new(""), &path(&entry.link))));
+            }
+            _ => {}
         }
     }
     Ok(members)
@@ -230,8 +268,8 @@ pub(super) fn oci_dir(local: &Local) -> Result<LocalImage, Fault> {
 }
 
 /// Opens `oci-archive:FILE[:TAG]`.
-pub(super) fn oci_archive(local: &Local, store: &Store) -> Result<LocalImage, Fault> {
-    oci_layout(Files::tar(&local.path, store)?, local)
+pub(super) fn oci_archive(local: &Local, store: &Store, budget: &Budget) -> Result<LocalImage, Fault> {
+    oci_layout(Files::tar(&local.path, store, budget)?, local)
 }
 
 fn oci_layout(files: Files, local: &Local) -> Result<LocalImage, Fault> {
@@ -326,8 +364,8 @@ struct DockerEntry {
 }
 
 /// Opens `docker-archive:FILE[:TAG]`.
-pub(super) fn docker_archive(local: &Local, store: &Store) -> Result<LocalImage, Fault> {
-    let files = Files::tar(&local.path, store)?;
+pub(super) fn docker_archive(local: &Local, store: &Store, budget: &Budget) -> Result<LocalImage, Fault> {
+    let files = Files::tar(&local.path, store, budget)?;
     let at = local.path.display();
     let manifest = files.read(Path::new("manifest.json"), MANIFEST_SIZE_MAX)?.ok_or_else(|| {
         Fault::new(format!("{at} is not an archive made by docker save: it has no manifest.json"))

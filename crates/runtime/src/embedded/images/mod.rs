@@ -2,10 +2,12 @@
 //!
 //! [`ImageStore`] is all the runtime sees. Several processes may use one store at the same time.
 
+mod archive;
 mod auth;
 mod digest;
 mod fault;
 mod fetch;
+mod limits;
 mod local;
 mod model;
 mod progress;
@@ -17,6 +19,7 @@ mod tree;
 mod unpack;
 
 pub(crate) use self::auth::{Credential, default_files as credential_files, find as credentials};
+pub use self::limits::ImageLimits;
 pub(crate) use self::reference::Name;
 pub use self::reference::{is_on_disk, missing_on_disk};
 pub use self::tree::{is_opaque, is_whiteout};
@@ -62,10 +65,15 @@ impl ImageStore {
     /// Opens the store under `state_dir`, makes it where it is missing, and removes what processes that died in the
     /// middle of a pull left behind.
     pub fn open(state_dir: &Path) -> Result<Self, RuntimeError> {
+        Self::open_with(state_dir, ImageLimits::default())
+    }
+
+    /// [`ImageStore::open`] with other limits on what an image may take.
+    pub fn open_with(state_dir: &Path, limits: ImageLimits) -> Result<Self, RuntimeError> {
         let root = state_dir.join(directory(rootless::standing()));
         let store = Store::open(root)
             .map_err(|fault| RuntimeError::Other(format!("cannot open the image store: {fault}")))?;
-        Ok(ImageStore { fetcher: Arc::new(Fetcher::new(store)), flights: Mutex::default() })
+        Ok(ImageStore { fetcher: Arc::new(Fetcher::new(store, limits)), flights: Mutex::default() })
     }
 
     /// Makes sure an image is here, unpacked, and says what is known of it. Concurrent calls for one reference share one

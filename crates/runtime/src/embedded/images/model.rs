@@ -77,10 +77,7 @@ impl Document {
             (Some(config), None) => {
                 let layers = any.layers.unwrap_or_default();
                 if layers.len() > LAYERS_MAX {
-                    return Err(Fault::new(format!(
-                        "the image has {} layers, at most {LAYERS_MAX} are supported",
-                        layers.len()
-                    )));
+                    return Err(too_many_layers(layers.len()));
                 }
                 if let Some(layer) = layers.iter().find(|layer| layer.media_type.ends_with("+encrypted")) {
                     return Err(Fault::new(format!(
@@ -98,6 +95,10 @@ impl Document {
             }
         }
     }
+}
+
+fn too_many_layers(count: usize) -> Fault {
+    Fault::new(format!("the image has {count} layers, at most {LAYERS_MAX} are supported"))
 }
 
 /// This machine's architecture in Go's words, which images use.
@@ -192,6 +193,9 @@ impl ConfigFile {
             return Err(Fault::new(format!(
                 "not a container image: the manifest lists {layers} layers, its configuration {count}"
             )));
+        }
+        if count > LAYERS_MAX {
+            return Err(too_many_layers(count));
         }
         let here = this_architecture();
         if !config.architecture.is_empty() && config.architecture != here {

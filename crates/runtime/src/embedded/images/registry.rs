@@ -6,9 +6,11 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Response, StatusCode, Url};
 use serde::Deserialize;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::auth::Credential;
 use super::digest::Digest;
@@ -26,9 +28,19 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Error pages and tokens.
 const SMALL_BODY_MAX: u64 = 1 << 20;
 
+/// A small answer has to arrive within this time.
+const SMALL_BODY_TIMEOUT: Duration = Duration::from_secs(120);
+/// Redirects in a row.
+const REDIRECTS_MAX: usize = 10;
+/// A layer that comes slower than [`PACE_BYTES`] in this time counts as broken.
+const PACE_TIME: Duration = Duration::from_secs(60);
+const PACE_BYTES: u64 = 64 << 10;
+
 /// One repository at one server, as one user.
 pub(super) struct Registry {
     http: Client,
+    /// Follows no redirect: what it sends holds credentials.
+    token_http: Client,
     endpoint: Endpoint,
     credential: Option<Credential>,
     /// The `Authorization` header that last worked.
@@ -37,13 +49,14 @@ pub(super) struct Registry {
 
 /// HTTP clients by kind of connection, made when first needed: reading the machine's certificates takes a while.
 #[derive(Default)]
-pub(super) struct Clients(std::sync::Mutex<HashMap<ClientKey, Client>>);
+pub(super) struct Clients(std::sync::Mutex<HashMap<ClientKey, (Client, Client)>>);
 
 /// How certificates are treated, whether the server is on this machine, and whose extra certificates are trusted.
 type ClientKey = (Tls, bool, Option<String>);
 
 impl Clients {
-    fn get(&self, endpoint: &Endpoint) -> Result<Client, Fault> {
+    /// One that follows redirects, and one that does not.
+    fn get(&self, endpoint: &Endpoint) -> Result<(Client, Client), Fault> {
         let is_here = is_loopback(&endpoint.host);
         let certificates = match endpoint.tls {
             Tls::Verified => own_certificates(&endpoint.host)?,
@@ -51,28 +64,56 @@ impl Clients {
         };
         let key = (endpoint.tls, is_here, (!certificates.is_empty()).then(|| endpoint.host.clone()));
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(&key) {
-            return Ok(client.clone());
+        if let Some(both) = clients.get(&key) {
+            return Ok(both.clone());
         }
         // Fails when there already is one, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(READ_TIMEOUT)
-            .user_agent(concat!("outrigger/", env!("CARGO_PKG_VERSION")));
-        if is_here {
-            builder = builder.no_proxy();
-        }
-        builder = match endpoint.tls {
-            Tls::None => builder.tls_certs_only([]),
-            Tls::Unverified => builder.tls_danger_accept_invalid_certs(true),
-            Tls::Verified => builder.tls_certs_merge(certificates),
+        let build = |redirects: Policy| {
+            let mut builder = Client::builder()
+                .redirect(redirects)
+                .connect_timeout(CONNECT_TIMEOUT)
+                .read_timeout(READ_TIMEOUT)
+                .user_agent(concat!("outrigger/", env!("CARGO_PKG_VERSION")));
+            if is_here {
+                builder = builder.no_proxy();
+            }
+            builder = match endpoint.tls {
+                Tls::None => builder.tls_certs_only([]),
+                Tls::Unverified => builder.tls_danger_accept_invalid_certs(true),
+                Tls::Verified => builder.tls_certs_merge(certificates.clone()),
+            };
+            builder
+                .build()
+                .map_err(|error| Fault::new(format!("cannot set up a connection: {}", causes(&error))))
         };
-        let client = builder
-            .build()
-            .map_err(|error| Fault::new(format!("cannot set up a connection: {}", causes(&error))))?;
-        clients.insert(key, client.clone());
-        Ok(client)
+        let both = (build(redirects())?, build(Policy::none())?);
+        clients.insert(key, both.clone());
+        Ok(both)
+    }
+}
+
+/// Registries send clients on to where blobs are, but never from an encrypted connection to one that is not: who reads
+/// that could change what comes. `Authorization` goes to no other host; the library sees to that.
+fn redirects() -> Policy {
+    Policy::custom(|attempt| match check_redirect(attempt.previous(), attempt.url()) {
+        Ok(()) => attempt.follow(),
+        Err(why) => attempt.error(why),
+    })
+}
+
+fn check_redirect(before: &[Url], next: &Url) -> Result<(), String> {
+    if before.len() > REDIRECTS_MAX {
+        return Err(format!("it redirects more than {REDIRECTS_MAX} times"));
+    }
+    match next.scheme() {
+        "https" => Ok(()),
+        "http" if before.iter().all(|url| url.scheme() == "http") => Ok(()),
+        "http" => Err(format!(
+            "it redirects from https to {}, which is not encrypted; that is never followed",
+            next.origin().ascii_serialization()
+        )),
+        other => Err(format!("it redirects to {other:?}, which is neither https nor http")),
     }
 }
 
@@ -110,8 +151,8 @@ impl Registry {
         endpoint: Endpoint,
         credential: Option<Credential>,
     ) -> Result<Self, Fault> {
-        let http = clients.get(&endpoint)?;
-        Ok(Registry { http, endpoint, credential, authorization: Mutex::new(None) })
+        let (http, token_http) = clients.get(&endpoint)?;
+        Ok(Registry { http, token_http, endpoint, credential, authorization: Mutex::new(None) })
     }
 
     /// A manifest or index by tag or digest, with its digest.
@@ -247,10 +288,13 @@ impl Registry {
             let mut form = url.clone();
             form.query_pairs_mut().clear().extend_pairs(pairs);
             let form = form.query().unwrap_or_default().to_owned();
-            self.http.post(url.clone()).header("content-type", "application/x-www-form-urlencoded").body(form)
+            self.token_http
+                .post(url.clone())
+                .header("content-type", "application/x-www-form-urlencoded")
+                .body(form)
         } else {
             url.query_pairs_mut().extend_pairs(pairs);
-            let request = self.http.get(url.clone());
+            let request = self.token_http.get(url.clone());
             match &self.credential {
                 Some(Credential::Basic { username, password }) => {
                     request.header(AUTHORIZATION, basic(username, password))
@@ -288,6 +332,9 @@ impl Registry {
     fn no_answer(&self, error: &reqwest::Error) -> Fault {
         let host = self.server();
         let text = causes(error);
+        if error.is_redirect() {
+            return Fault::new(format!("{host} is not followed: {text}"));
+        }
         if error.is_connect() {
             if text.contains("refused") {
                 return Fault::Unreachable(format!(
@@ -414,7 +461,14 @@ async fn message(response: Response) -> String {
     if text.is_empty() { text } else { format!(": {text}") }
 }
 
-async fn body(mut response: Response, limit: u64) -> Result<Vec<u8>, Fault> {
+async fn body(response: Response, limit: u64) -> Result<Vec<u8>, Fault> {
+    let whole = tokio::time::timeout(SMALL_BODY_TIMEOUT, read_body(response, limit)).await;
+    whole.unwrap_or_else(|_| {
+        Err(Fault::Transient(format!("the registry's answer took longer than {SMALL_BODY_TIMEOUT:?}")))
+    })
+}
+
+async fn read_body(mut response: Response, limit: u64) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| broken(&error))? {
         bytes.extend_from_slice(&chunk);
@@ -428,6 +482,34 @@ async fn body(mut response: Response, limit: u64) -> Result<Vec<u8>, Fault> {
 /// The connection ended in the middle of an answer.
 pub(super) fn broken(error: &reqwest::Error) -> Fault {
     Fault::Transient(format!("the connection broke: {}", causes(error)))
+}
+
+/// Watches over the speed of a download.
+pub(super) struct Pace {
+    since: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        Pace { since: Instant::now(), bytes: 0 }
+    }
+
+    /// More has arrived.
+    pub(super) fn received(&mut self, bytes: usize) -> Result<(), Fault> {
+        self.bytes += bytes as u64;
+        if self.since.elapsed() < PACE_TIME {
+            return Ok(());
+        }
+        if self.bytes < PACE_BYTES {
+            return Err(Fault::Transient(format!(
+                "the registry sent {} bytes in {PACE_TIME:?}: too slow",
+                self.bytes
+            )));
+        }
+        *self = Pace::new();
+        Ok(())
+    }
 }
 
 /// Counts attempts and lengthens the pauses between them.
@@ -497,6 +579,34 @@ mod tests {
             Challenge::parse("bearer realm=http://a/t, service=s"),
             bearer("http://a/t", Some("s"), None)
         );
+    }
+
+    #[test]
+    fn no_redirect_leaves_https_or_goes_on_for_ever() {
+        let url = |text: &str| Url::parse(text).unwrap();
+        let table = [
+            (&["https://a/x"][..], "https://b/y", true),
+            (&["http://a/x"], "http://b/y", true),
+            (&["http://a/x"], "https://b/y", true),
+            (&["https://a/x"], "http://a/x", false),
+            (&["http://a/x", "https://b/y"], "http://c/z", false),
+            (&["https://a/x"], "file:///etc/passwd", false),
+            (&["http://a/x"; 11], "http://a/x", false),
+        ];
+        for (before, next, allowed) in table {
+            let before: Vec<Url> = before.iter().map(|text| url(text)).collect();
+            assert_eq!(check_redirect(&before, &url(next)).is_ok(), allowed, "{before:?} {next}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_trickles_is_given_up() {
+        let (mut fast, mut slow) = (Pace::new(), Pace::new());
+        for second in 0..120 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            fast.received(2000).unwrap();
+            assert_eq!(slow.received(1).is_err(), second >= 59, "second {second}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

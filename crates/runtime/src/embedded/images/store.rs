@@ -16,7 +16,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::digest::Digest;
 use super::fault::{Doing, Fault};
 use super::reference::Name;
+use crate::embedded::private;
 
 /// How many digits of a diff id name its directory. Short, because overlayfs' option string must fit in a page.
 const LAYER_NAME_LEN: usize = 16;
@@ -70,14 +71,7 @@ impl Drop for Scratch {
 
 /// Removes a file or a directory tree; what cannot be removed now is removed by the next process.
 fn remove_tree(path: &Path) {
-    let result = match fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = result
-        && error.kind() != io::ErrorKind::NotFound
-    {
+    if let Err(error) = crate::tree::remove(path) {
         tracing::debug!(path = %path.display(), %error, "cannot remove scratch space");
     }
 }
@@ -86,12 +80,9 @@ impl Store {
     /// Opens the store, makes it where it is missing, and clears away what dead processes left.
     pub(super) fn open(root: PathBuf) -> Result<Self, Fault> {
         if let Some(parent) = root.parent() {
-            fs::create_dir_all(parent).doing("create", parent)?;
+            private::make_all(parent).doing("create", parent)?;
         }
-        match fs::DirBuilder::new().mode(0o700).create(&root) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => other.doing("create", &root)?,
-        }
+        private::make(&root).doing("create", &root)?;
         for name in ["blobs/sha256", "layers", "index", "locks", "empty", "tmp"] {
             let dir = root.join(name);
             fs::create_dir_all(&dir).doing("create", &dir)?;
@@ -100,6 +91,11 @@ impl Store {
         clear_dead(&tmp);
         let (scratch, scratch_lock) = claim_scratch(&tmp)?;
         Ok(Store { root, scratch, scratch_lock, counter: AtomicU64::new(0) })
+    }
+
+    /// Where it is.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// A path nobody uses, on the file system of the store.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
@@ -14,6 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::fault::{Doing, Fault};
+use crate::tree::Descent;
 
 /// As many as the kernel follows.
 const LINKS_MAX: usize = 40;
@@ -65,18 +66,16 @@ impl Tree {
     /// Step by step, following links by hand, so that what a dangling link points to can be made: a layer may well have
     /// `var/run -> /run` and `var/run/x`, and leave `/run` to a layer below.
     fn walk(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
-        let mut stack = vec![dup(&self.root)?];
+        let mut way = Descent::new(dup(&self.root)?);
         let mut todo: VecDeque<OsString> = VecDeque::new();
         push_front(&mut todo, path);
         let mut links = 0;
         while let Some(part) = todo.pop_front() {
             if part == ".." {
-                if stack.len() > 1 {
-                    stack.pop();
-                }
+                way.up().map_err(errno)?;
                 continue;
             }
-            let here = stack.last().ok_or(Errno::INVAL)?;
+            let here = way.here();
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let next = match openat(here, &part, flags, Mode::empty()) {
                 Err(Errno::NOENT) => make(here, &part, false)?,
@@ -84,7 +83,7 @@ impl Tree {
             };
             let stat = rustix::fs::fstat(&next)?;
             match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => stack.push(next),
+                FileType::Directory => way.down(next).map_err(errno)?,
                 FileType::Symlink => {
                     links += 1;
                     if links > LINKS_MAX {
@@ -93,19 +92,20 @@ impl Tree {
                     let target = readlinkat(here, &part, Vec::new())?;
                     let target = Path::new(OsStr::from_bytes(target.as_bytes()));
                     if target.has_root() {
-                        stack.truncate(1);
+                        way.restart();
                     }
                     push_front(&mut todo, target);
                 }
                 // Hidden below, and filled anew by this layer.
                 _ if is_whiteout_at(here, &part, &stat) => {
                     unlinkat(here, &part, AtFlags::empty())?;
-                    stack.push(make(here, &part, true)?);
+                    let made = make(here, &part, true)?;
+                    way.down(made).map_err(errno)?;
                 }
                 _ => return Err(Errno::NOTDIR),
             }
         }
-        stack.pop().ok_or(Errno::INVAL)
+        Ok(rustix::io::fcntl_dupfd_cloexec(way.here(), 0)?)
     }
 
     /// What is there under a name, itself, not what it points to.
@@ -119,8 +119,12 @@ impl Tree {
 }
 
 /// A path to a directory for system calls that take no descriptor.
-pub(super) fn path_of(dir: &OwnedFd) -> PathBuf {
-    format!("/proc/self/fd/{}", dir.as_raw_fd()).into()
+pub(super) fn path_of(dir: impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()).into()
+}
+
+fn errno(error: std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::STALE, Errno::from_raw_os_error)
 }
 
 fn dup(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
@@ -138,7 +142,7 @@ fn push_front(todo: &mut VecDeque<OsString>, path: &Path) {
 }
 
 /// A directory the archive implies but does not list.
-fn make(parent: &OwnedFd, name: &OsStr, opaque: bool) -> rustix::io::Result<OwnedFd> {
+fn make(parent: BorrowedFd<'_>, name: &OsStr, opaque: bool) -> rustix::io::Result<OwnedFd> {
     mkdirat(parent, name, Mode::from_raw_mode(0o755))?;
     chmodat(parent, name, Mode::from_raw_mode(0o755), AtFlags::empty())?; // whatever the umask is
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -150,7 +154,7 @@ fn make(parent: &OwnedFd, name: &OsStr, opaque: bool) -> rustix::io::Result<Owne
 }
 
 /// Whether a name only says that layers below must not show theirs.
-pub(super) fn is_whiteout_at(parent: &OwnedFd, name: &OsStr, stat: &Stat) -> bool {
+pub(super) fn is_whiteout_at(parent: impl AsFd, name: &OsStr, stat: &Stat) -> bool {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::CharacterDevice => stat.st_rdev == 0,
         FileType::RegularFile => stat.st_size == 0 && has(&path_of(parent).join(name), "whiteout", b"y"),

@@ -112,14 +112,23 @@ impl Links {
     }
 
     pub(super) fn set_alias(&mut self, name: &str, alias: &str) -> io::Result<()> {
-        let mut message = Message::new(SETLINK, REQUEST | ACK, &link_header(0, 0));
+        self.change_with_alias(name, alias, 0)
+    }
+
+    /// Gives an interface its alias and switches it on.
+    pub(super) fn up_with_alias(&mut self, name: &str, alias: &str) -> io::Result<()> {
+        self.change_with_alias(name, alias, IFF_UP)
+    }
+
+    fn change_with_alias(&mut self, name: &str, alias: &str, flags: u32) -> io::Result<()> {
+        let mut message = Message::new(SETLINK, REQUEST | ACK, &link_header(0, flags));
         message.text(IFLA_IFNAME, name).bytes(IFLA_IFALIAS, alias.as_bytes());
         self.0.request(message)
     }
 
-    /// Makes a bridge that is on; `false` when there is an interface of that name already.
+    /// Makes a bridge that is off; `false` when there is an interface of that name already.
     pub(super) fn add_bridge(&mut self, name: &str, mac: Mac) -> io::Result<bool> {
-        let mut message = Message::new(NEWLINK, REQUEST | ACK | CREATE | EXCL, &link_header(0, IFF_UP));
+        let mut message = Message::new(NEWLINK, REQUEST | ACK | CREATE | EXCL, &link_header(0, 0));
         // A bridge without an address of its own takes the lowest one of its ports, and every pod that comes or goes
         // could change what the others have in their neighbour tables.
         message.text(IFLA_IFNAME, name).bytes(IFLA_ADDRESS, &mac).nested(IFLA_LINKINFO, |m| {
@@ -128,9 +137,8 @@ impl Links {
         unless_exists(self.0.request(message))
     }
 
-    /// Makes a pair of interfaces: `name` here as a port of `bridge`, on, and `peer_name` in the namespace `peer_ns`,
-    /// which the kernel does not let come up before the pair is complete.
-    /// `false` when a name is taken.
+    /// Makes a pair of interfaces that are off: `name` here as a port of `bridge`, and `peer_name` in the namespace
+    /// `peer_ns`. `false` when a name is taken.
     pub(super) fn add_veth(
         &mut self,
         name: &str,
@@ -139,7 +147,7 @@ impl Links {
         peer_mac: Mac,
         peer_ns: BorrowedFd<'_>,
     ) -> io::Result<bool> {
-        let mut message = Message::new(NEWLINK, REQUEST | ACK | CREATE | EXCL, &link_header(0, IFF_UP));
+        let mut message = Message::new(NEWLINK, REQUEST | ACK | CREATE | EXCL, &link_header(0, 0));
         message.text(IFLA_IFNAME, name).u32(IFLA_MASTER, bridge).nested(IFLA_LINKINFO, |m| {
             m.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |m| {
                 m.nested(VETH_INFO_PEER, |m| {

@@ -2,7 +2,7 @@
 //!
 //! A private pod has loopback and `eth0`, one end of a pair of interfaces whose other end is a port of the bridge
 //! `outrigger0` at the host, which all pods of all runs share. Pods reach each other and the host over the bridge and
-//! the world under the host's address (`nat.rs`).
+//! the world under the host's address (`nat.rs`). What they send is checked where it comes in (`harden.rs`).
 //!
 //! The kernel is the only register of addresses. The host's end of a pair is named after the pod's address
 //! (`or0a590002` is 10.89.0.2), and making an interface whose name is taken fails, so two runs cannot get the same
@@ -12,10 +12,12 @@
 
 mod enter;
 mod forward;
+mod harden;
 mod link;
 mod listen;
 mod nat;
 mod netlink;
+mod nft;
 mod subnet;
 #[cfg(test)]
 mod tests;
@@ -30,10 +32,12 @@ pub(crate) use uplink::Uplink;
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Once;
 use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +50,11 @@ const BRIDGE: &str = "outrigger0";
 const POD_INTERFACE: &str = "eth0";
 /// What the alias of a host interface starts with; the sandbox id follows.
 const ALIAS_PREFIX: &str = "outrigger:";
+
+/// The alias of the bridge if we have made it.
+const BRIDGE_ALIAS: &str = "outrigger";
+/// Held while a pod joins the network, and while the network is taken away after the last one.
+const LOCK: &str = "/run/outrigger/network.lock";
 
 /// How long a new interface may take to carry packets; a pod is not held up longer than that.
 const OPERATIONAL_MAX: Duration = Duration::from_millis(500);
@@ -119,6 +128,49 @@ pub async fn detach(id: &SandboxId) -> Result<(), RuntimeError> {
     .map_err(|e| RuntimeError::Other(format!("cannot remove the network of sandbox {:?}: {e}", id.0)))
 }
 
+/// Takes away what pods' networks changed about this host, unless a pod uses it still: the rules, the forwarding that
+/// was switched on, and the bridge. `leaving` are sandboxes whose interfaces the kernel is about to remove by itself.
+///
+/// # Errors
+/// The kernel refused to list or to change something.
+pub async fn release(leaving: Vec<SandboxId>) -> Result<(), RuntimeError> {
+    blocking(move || release_now(&leaving))
+        .await
+        .map_err(|e| RuntimeError::Other(format!("cannot restore the network of this host: {e}")))
+}
+
+fn release_now(leaving: &[SandboxId]) -> io::Result<()> {
+    let _lock = lock();
+    let mut host = Links::open(None)?;
+    let Some(bridge) = host.find(BRIDGE)? else { return Ok(()) };
+    let leaving: Vec<String> = leaving.iter().map(alias).collect();
+    let in_use = |link: &link::Link| link.alias.starts_with(ALIAS_PREFIX) && !leaving.contains(&link.alias);
+    if host.list()?.iter().any(in_use) {
+        return Ok(());
+    }
+    nat::restore()?;
+    match bridge.alias == BRIDGE_ALIAS {
+        true => host.delete(bridge.index),
+        // Somebody else's.
+        false => Ok(()),
+    }
+}
+
+/// Keeps other processes from changing the host's network. Without it two of them may get into each other's way, which
+/// is better than no network.
+fn lock() -> Option<OwnedFd> {
+    let path = Path::new(LOCK);
+    crate::embedded::private::make(path.parent()?).ok()?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).ok()?;
+    loop {
+        match flock(&file, FlockOperation::LockExclusive) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return result.ok().map(|()| file),
+        }
+    }
+}
+
 /// The sandboxes that have an interface at this host, whichever run made them: for finding those that nobody owns any
 /// more.
 ///
@@ -160,6 +212,7 @@ fn attach_now(netns: &Path, id: &SandboxId, mode: NetworkMode) -> io::Result<Att
         return Ok(attachment);
     }
     let mut host = Links::open(None)?;
+    let lock = lock();
     match attach_private(&mut host, &mut pod, netns, id) {
         Ok((address, subnet)) => {
             attachment.ips.push(address.into());
@@ -171,6 +224,9 @@ fn attach_now(netns: &Path, id: &SandboxId, mode: NetworkMode) -> io::Result<Att
                 ONCE.call_once(|| tracing::warn!("{warning}"));
                 attachment.warnings.push(warning);
             }
+            drop(lock);
+            wait_until_operational(&mut host, &interface_name(address))?;
+            wait_until_operational(&mut host, BRIDGE)?;
         }
         Err(e) => attachment.warn(id, format!("the pod has no address of its own, loopback only: {e}")),
     }
@@ -190,7 +246,14 @@ fn attach_private(
     let (bridge, gateway, subnet) = bridge(host)?;
     let address = add_interface(host, netns, bridge, subnet, id)?;
     let mut connect = || -> io::Result<()> {
-        host.set_alias(&interface_name(address), &alias(id))?;
+        harden::port(address)?;
+        if let Err(e) = harden::filter_port(address) {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| {
+                tracing::warn!("pods on this host can pass for each other: no filter on their ports: {e}")
+            });
+        }
+        host.up_with_alias(&interface_name(address), &alias(id))?;
         let interface =
             pod.find(POD_INTERFACE)?.ok_or_else(|| io::Error::other("the new interface is gone"))?;
         pod.add_address(interface.index, address, subnet.prefix())?;
@@ -203,8 +266,6 @@ fn attach_private(
         }
         return Err(e);
     }
-    wait_until_operational(host, &interface_name(address))?;
-    wait_until_operational(host, BRIDGE)?;
     Ok((address, subnet))
 }
 
@@ -224,16 +285,24 @@ fn wait_until_operational(links: &mut Links, name: &str) -> io::Result<()> {
 /// Finds the bridge or makes it: index, address, network.
 fn bridge(host: &mut Links) -> io::Result<(u32, Ipv4Addr, Subnet)> {
     let named = |what: &str, e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
-    let index = match host.find(BRIDGE)? {
-        Some(link) => link.index,
+    let link = match host.find(BRIDGE)? {
+        Some(link) => link,
         None => {
             let gateway = free_subnet(host, None)?.gateway();
             // Made by another run in the meantime is just as well.
-            host.add_bridge(BRIDGE, subnet::mac_of(gateway))
+            let made = host
+                .add_bridge(BRIDGE, subnet::mac_of(gateway))
                 .map_err(|e| named("cannot create the bridge outrigger0", e))?;
-            host.find(BRIDGE)?.ok_or_else(|| io::Error::other("the bridge outrigger0 is gone again"))?.index
+            if made {
+                // The kernel takes no alias with a new interface.
+                host.set_alias(BRIDGE, BRIDGE_ALIAS)?;
+            }
+            host.find(BRIDGE)?.ok_or_else(|| io::Error::other("the bridge outrigger0 is gone again"))?
         }
     };
+    let index = link.index;
+    harden::bridge(link.alias == BRIDGE_ALIAS)
+        .map_err(|e| named("cannot keep pods from reconfiguring this host", e))?;
     let mut addresses = host.addresses(index)?;
     if addresses.is_empty() {
         let subnet = free_subnet(host, Some(index))?;

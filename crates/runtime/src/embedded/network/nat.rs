@@ -1,304 +1,312 @@
-//! The way out: pods reach the world under the host's address.
+//! The way out: pods reach the world under the host's address, and nothing else becomes reachable by it.
 //!
-//! Two things are needed, and both are done for the bridge only: forwarding between the bridge and the interfaces that
-//! lead outwards, and a rule that rewrites the source of what leaves. The rule goes to nf_tables by netlink into a table
-//! of Outrigger's own; on kernels without nf_tables, the `iptables` command is tried.
+//! The kernel forwards what an interface receives if that interface's `forwarding` is on. It takes the bridge and the
+//! interfaces with a default route, and each of the latter that was off before is off again once no pod is left. Until
+//! then a rule drops all it would forward besides the pods' own traffic. That rule is also the only record of the
+//! change: it is made before the change and removed after it was undone, so that a run that is killed leaves no doubt.
+//!
+//! The rules go to nf_tables by netlink into tables of Outrigger's own; on kernels without nf_tables, the `iptables`
+//! command is used. Where the rules cannot be made, nothing is forwarded.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io;
 use std::process::{Command, Output, Stdio};
 
-use rustix::io::Errno;
-
-use super::link::{Links, is};
-use super::netlink::{ACK, APPEND, CREATE, EXCL, Message, Netlink, REQUEST};
+use super::link::Links;
+use super::nft::{
+    Direction, Family, Hook, Is, Nft, drop_packet, interface, masquerade, not_part_of_a_connection,
+    source_in, to_loopback,
+};
 use super::{BRIDGE, Subnet};
 
-const TABLE: &str = "outrigger";
+/// Chains of the table for IPv4.
 const GUARD_CHAIN: &str = "forward";
+const LOCAL_CHAIN: &str = "local";
+/// There are rules in iptables too.
+const IPTABLES_CHAIN: &str = "iptables";
+const UPLINK_PREFIX: &str = "uplink-";
+/// Marks the iptables rules that stand for a change of `forwarding`.
+const UPLINK_COMMENT: &str = "outrigger-uplink";
 
-const NFTABLES: u16 = 10;
-const BATCH_BEGIN: u16 = 0x10;
-const BATCH_END: u16 = 0x11;
-const NEWTABLE: u16 = NFTABLES << 8;
-const NEWCHAIN: u16 = NFTABLES << 8 | 3;
-const GETCHAIN: u16 = NFTABLES << 8 | 4;
-const NEWRULE: u16 = NFTABLES << 8 | 6;
-
-const INET: u8 = 2;
-const HOOK_FORWARD: u32 = 2;
-const HOOK_POSTROUTING: u32 = 4;
-const PRIORITY_FILTER: u32 = 0;
-const PRIORITY_SOURCE_NAT: u32 = 100;
-/// The register all comparisons here go through; 0 is the verdict.
-const REGISTER: u32 = 1;
-const VERDICT: u32 = 0;
-/// Length of an interface name in the kernel.
-const NAME_BYTES: usize = 16;
+/// Who keeps the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Filter {
+    Nftables,
+    Iptables,
+}
 
 /// Lets the pods of `subnet` out. Says what is missing where that is not possible.
 pub(super) fn let_out(links: &mut Links, subnet: Subnet) -> Result<(), String> {
-    allow_forwarding(links).map_err(|e| format!("forwarding cannot be switched on ({e})"))?;
-    match masquerade(subnet) {
-        Ok(false) => {}
-        Ok(true) => {
-            if let Err(e) = guard() {
-                tracing::debug!(error = %e, "cannot keep other networks from reaching pods directly");
-            }
-            if let Err(e) = pass_a_closed_forward_chain() {
-                tracing::debug!(error = %e, "cannot see whether a firewall drops what pods send");
-            }
+    let Err(nftables) = let_out_with(Filter::Nftables, links, subnet) else { return Ok(()) };
+    let_out_with(Filter::Iptables, links, subnet)
+        .map_err(|iptables| format!("nf_tables: {nftables}; iptables: {iptables}"))
+}
+
+pub(super) fn let_out_with(filter: Filter, links: &mut Links, subnet: Subnet) -> io::Result<()> {
+    // Nothing is forwarded before it is guarded.
+    match filter {
+        Filter::Nftables => guard_nftables(&mut Nft::open()?, subnet)?,
+        Filter::Iptables => guard_iptables(subnet)?,
+    }
+    for uplink in uplinks(links)? {
+        let on = is_on(&uplink)?;
+        if !on {
+            guard_uplink(filter, &uplink)?;
+            set_forwarding(&uplink, "1")?;
+        } else if filter == Filter::Nftables && is_on("all")? {
+            // Somebody has the whole machine forward by now: the rule would be in the way.
+            Nft::open()?.remove_chain(Family::Ip, &format!("{UPLINK_PREFIX}{uplink}"))?;
         }
-        Err(nftables) => iptables_masquerade(subnet).map_err(|iptables| {
-            format!("addresses cannot be rewritten (nf_tables: {nftables}; iptables: {iptables})")
-        })?,
+    }
+    if !is_on(BRIDGE)? {
+        set_forwarding(BRIDGE, "1")?;
     }
     Ok(())
 }
 
-/// Switched on for the bridge and for the interfaces with a default route, not for the machine as a whole: whatever else
-/// the machine is connected to does not become reachable through it.
-fn allow_forwarding(links: &mut Links) -> io::Result<()> {
-    let mut names = vec![BRIDGE.to_owned()];
+/// Undoes what [`let_out`] did. Nothing to undo is fine.
+pub(super) fn restore() -> io::Result<()> {
+    let (mut uplinks, mut in_iptables) = (Vec::new(), true);
+    let mut nft = Nft::open();
+    if let Ok(nft) = &mut nft
+        && let Ok(chains) = nft.chains(Family::Ip)
+    {
+        in_iptables = chains.iter().any(|chain| chain == IPTABLES_CHAIN);
+        uplinks.extend(chains.iter().filter_map(|chain| Some(chain.strip_prefix(UPLINK_PREFIX)?.to_owned())));
+    }
+    let rules = if in_iptables { own_iptables_rules() } else { Vec::new() };
+    uplinks.extend(rules.iter().filter_map(|rule| rule.uplink()));
+    for uplink in uplinks {
+        // If the whole machine forwards, somebody else has asked for it. An interface that is gone is as it was.
+        if !is_on("all")? {
+            match set_forwarding(&uplink, "0") {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+    }
+    for rule in rules {
+        rule.remove()?;
+    }
+    if let Ok(nft) = &mut nft {
+        nft.remove_table(Family::Ip)?;
+        // Kernels that cannot filter an interface have no such table.
+        let _ = nft.remove_table(Family::Netdev);
+    }
+    Ok(())
+}
+
+/// The interfaces with a default route.
+fn uplinks(links: &mut Links) -> io::Result<Vec<String>> {
     let outward: BTreeSet<u32> =
         links.routes()?.into_iter().filter(|r| r.to.prefix() == 0).filter_map(|r| r.interface).collect();
+    let mut names = Vec::new();
     for index in outward {
         names.extend(links.by_index(index)?.map(|link| link.name));
     }
-    for name in names {
-        let path = format!("/proc/sys/net/ipv4/conf/{name}/forwarding");
-        if std::fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1") {
-            continue;
+    names.retain(|name| name != BRIDGE);
+    Ok(names)
+}
+
+fn forwarding_path(interface: &str) -> String {
+    format!("/proc/sys/net/ipv4/conf/{interface}/forwarding")
+}
+
+fn is_on(interface: &str) -> io::Result<bool> {
+    match fs::read_to_string(forwarding_path(interface)) {
+        Ok(value) => Ok(value.trim() == "1"),
+        Err(e) => Err(io::Error::new(e.kind(), format!("{}: {e}", forwarding_path(interface)))),
+    }
+}
+
+fn set_forwarding(interface: &str, value: &str) -> io::Result<()> {
+    let path = forwarding_path(interface);
+    fs::write(&path, value)
+        .map_err(|e| io::Error::new(e.kind(), format!("cannot set {path} to {value}: {e}")))
+}
+
+fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
+    // Nobody beyond the bridge opens connections to a pod except through its published ports.
+    nft.add_chain(
+        Family::Ip,
+        GUARD_CHAIN,
+        Hook::Forward,
+        &[&|m| {
+            interface(m, Direction::Out, Is::Equal, BRIDGE);
+            interface(m, Direction::In, Is::Not, BRIDGE);
+            not_part_of_a_connection(m);
+            drop_packet(m);
+        }],
+    )?;
+    // What listens on the host's loopback only is not for pods, even if the machine has `route_localnet` on.
+    nft.add_chain(
+        Family::Ip,
+        LOCAL_CHAIN,
+        Hook::Prerouting,
+        &[&|m| {
+            interface(m, Direction::In, Is::Equal, BRIDGE);
+            to_loopback(m, Is::Equal);
+            drop_packet(m);
+        }],
+    )?;
+    // Everything from the pods that does not stay on the bridge gets the address of the interface it leaves by. The name
+    // says which subnet the rule is for.
+    let chain = format!("masquerade-{}-{}", subnet.base(), subnet.prefix());
+    let is_new = nft.add_chain(
+        Family::Ip,
+        &chain,
+        Hook::SourceNat,
+        &[&|m| {
+            source_in(m, subnet);
+            interface(m, Direction::Out, Is::Not, BRIDGE);
+            masquerade(m);
+        }],
+    )?;
+    if is_new {
+        match pass_a_closed_forward_chain(nft) {
+            Ok(()) => {}
+            Err(e) => tracing::debug!(error = %e, "cannot see whether a firewall drops what pods send"),
         }
-        std::fs::write(&path, "1").map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))?;
     }
     Ok(())
 }
 
-/// Everything from `subnet` that does not stay on the bridge gets the address of the interface it leaves by. `false` when
-/// that was so already.
-fn masquerade(subnet: Subnet) -> io::Result<bool> {
-    // The chain is made together with its rule or not at all, and its name says which subnet the rule is for: where
-    // there is a chain of that name, nothing is left to do.
-    let chain = format!("masquerade-{}-{}", subnet.base(), subnet.prefix());
-    add_chain(&chain, "nat", HOOK_POSTROUTING, PRIORITY_SOURCE_NAT, |m| {
-        source_in(m, subnet);
-        interface(m, Direction::Out, Is::Not);
-        expression(m, "masq", |_| {});
-    })
-}
-
-/// Nobody beyond the bridge opens connections to a pod except through its published ports, although the machine
-/// forwards now.
-fn guard() -> io::Result<bool> {
-    add_chain(GUARD_CHAIN, "filter", HOOK_FORWARD, PRIORITY_FILTER, |m| {
-        interface(m, Direction::Out, Is::Equal);
-        interface(m, Direction::In, Is::Not);
-        not_part_of_a_connection(m);
-        drop_packet(m);
-    })
-}
-
-/// Adds a chain with one rule to Outrigger's table, in one transaction; `false` when it is there.
-fn add_chain(
-    chain: &str,
-    kind: &str,
-    hook: u32,
-    priority: u32,
-    rule: impl FnOnce(&mut Message),
-) -> io::Result<bool> {
-    const TABLE_NAME: u16 = 1;
-    const CHAIN_TABLE: u16 = 1;
-    const CHAIN_NAME: u16 = 3;
-    const CHAIN_HOOK: u16 = 4;
-    const CHAIN_KIND: u16 = 7;
-    const HOOK_NUMBER: u16 = 1;
-    const HOOK_PRIORITY: u16 = 2;
-    const RULE_TABLE: u16 = 1;
-    const RULE_CHAIN: u16 = 2;
-    const RULE_EXPRESSIONS: u16 = 4;
-
-    let mut netlink = Netlink::open(Some(rustix::net::netlink::NETFILTER))?;
-    let mut look = Message::new(GETCHAIN, REQUEST | ACK, &header(INET, 0));
-    look.text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, chain);
-    match netlink.request(look) {
-        Ok(()) => return Ok(false),
-        Err(e) if is(&e, Errno::NOENT) => {}
-        Err(e) => return Err(e),
+/// What an interface receives goes to pods or nowhere, as it was before its forwarding was switched on.
+fn guard_uplink(filter: Filter, uplink: &str) -> io::Result<()> {
+    if filter == Filter::Iptables {
+        return iptables_insert(&Rule::new("filter", "FORWARD", &uplink_rule(uplink)));
     }
-
-    let mut new_table = Message::new(NEWTABLE, REQUEST | ACK | CREATE, &header(INET, 0));
-    new_table.text(TABLE_NAME, TABLE);
-    let mut new_chain = Message::new(NEWCHAIN, REQUEST | ACK | CREATE | EXCL, &header(INET, 0));
-    new_chain.text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, chain).text(CHAIN_KIND, kind).nested(
-        CHAIN_HOOK,
-        |m| {
-            m.be32(HOOK_NUMBER, hook).be32(HOOK_PRIORITY, priority);
-        },
-    );
-    let mut new_rule = Message::new(NEWRULE, REQUEST | ACK | CREATE | APPEND, &header(INET, 0));
-    new_rule.text(RULE_TABLE, TABLE).text(RULE_CHAIN, chain).nested(RULE_EXPRESSIONS, rule);
-    let batch = vec![
-        Message::new(BATCH_BEGIN, REQUEST, &header(0, NFTABLES)),
-        new_table,
-        new_chain,
-        new_rule,
-        Message::new(BATCH_END, REQUEST, &header(0, NFTABLES)),
-    ];
-    match netlink.batch(batch) {
-        // Another run was faster.
-        Err(e) if is(&e, Errno::EXIST) => Ok(false),
-        result => result.map(|()| true),
-    }
+    let chain = format!("{UPLINK_PREFIX}{uplink}");
+    Nft::open()?
+        .add_chain(
+            Family::Ip,
+            &chain,
+            Hook::Forward,
+            &[&|m| {
+                interface(m, Direction::In, Is::Equal, uplink);
+                interface(m, Direction::Out, Is::Not, BRIDGE);
+                drop_packet(m);
+            }],
+        )
+        .map(drop)
 }
 
-/// `struct nfgenmsg`.
-fn header(family: u8, resource: u16) -> [u8; 4] {
-    let [high, low] = resource.to_be_bytes();
-    [family, 0, high, low]
+fn uplink_rule(uplink: &str) -> Vec<&str> {
+    vec!["-i", uplink, "!", "-o", BRIDGE, "-m", "comment", "--comment", UPLINK_COMMENT, "-j", "DROP"]
 }
 
-enum Direction {
-    In,
-    Out,
-}
-
-enum Is {
-    Equal,
-    Not,
-}
-
-fn source_in(m: &mut Message, subnet: Subnet) {
-    const DESTINATION_REGISTER: u16 = 1;
-    const BASE: u16 = 2;
-    const OFFSET: u16 = 3;
-    const LENGTH: u16 = 4;
-    const NETWORK_HEADER: u32 = 1;
-    const SOURCE_ADDRESS: u32 = 12;
-    expression(m, "payload", |m| {
-        m.be32(DESTINATION_REGISTER, REGISTER)
-            .be32(BASE, NETWORK_HEADER)
-            .be32(OFFSET, SOURCE_ADDRESS)
-            .be32(LENGTH, 4);
-    });
-    and(m, &subnet.mask().octets());
-    compare(m, Is::Equal, &subnet.base().octets());
-}
-
-fn interface(m: &mut Message, direction: Direction, is: Is) {
-    const DESTINATION_REGISTER: u16 = 1;
-    const KEY: u16 = 2;
-    let key = match direction {
-        Direction::In => 6,
-        Direction::Out => 7,
-    };
-    expression(m, "meta", |m| {
-        m.be32(DESTINATION_REGISTER, REGISTER).be32(KEY, key);
-    });
-    let mut name = [0; NAME_BYTES];
-    name[..BRIDGE.len()].copy_from_slice(BRIDGE.as_bytes());
-    compare(m, is, &name);
-}
-
-fn not_part_of_a_connection(m: &mut Message) {
-    const DESTINATION_REGISTER: u16 = 1;
-    const KEY: u16 = 2;
-    const STATE: u32 = 0;
-    const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
-    expression(m, "ct", |m| {
-        m.be32(DESTINATION_REGISTER, REGISTER).be32(KEY, STATE);
-    });
-    and(m, &ESTABLISHED_OR_RELATED.to_ne_bytes());
-    compare(m, Is::Equal, &[0; 4]);
-}
-
-fn drop_packet(m: &mut Message) {
-    const DESTINATION_REGISTER: u16 = 1;
-    const DATA: u16 = 2;
-    const DATA_VERDICT: u16 = 2;
-    const VERDICT_CODE: u16 = 1;
-    const DROP: u32 = 0;
-    expression(m, "immediate", |m| {
-        m.be32(DESTINATION_REGISTER, VERDICT).nested(DATA, |m| {
-            m.nested(DATA_VERDICT, |m| {
-                m.be32(VERDICT_CODE, DROP);
-            });
-        });
-    });
-}
-
-/// Register &= mask.
-fn and(m: &mut Message, mask: &[u8; 4]) {
-    const SOURCE_REGISTER: u16 = 1;
-    const DESTINATION_REGISTER: u16 = 2;
-    const LENGTH: u16 = 3;
-    const MASK: u16 = 4;
-    const XOR: u16 = 5;
-    expression(m, "bitwise", |m| {
-        m.be32(SOURCE_REGISTER, REGISTER).be32(DESTINATION_REGISTER, REGISTER).be32(LENGTH, 4);
-        m.nested(MASK, |m| value(m, mask)).nested(XOR, |m| value(m, &[0; 4]));
-    });
-}
-
-/// Ends the rule unless the register holds (or does not hold) `wanted`.
-fn compare(m: &mut Message, is: Is, wanted: &[u8]) {
-    const SOURCE_REGISTER: u16 = 1;
-    const OPERATION: u16 = 2;
-    const DATA: u16 = 3;
-    let operation = match is {
-        Is::Equal => 0,
-        Is::Not => 1,
-    };
-    expression(m, "cmp", |m| {
-        m.be32(SOURCE_REGISTER, REGISTER).be32(OPERATION, operation).nested(DATA, |m| value(m, wanted));
-    });
-}
-
-fn value(m: &mut Message, bytes: &[u8]) {
-    const DATA_VALUE: u16 = 1;
-    m.bytes(DATA_VALUE, bytes);
-}
-
-fn expression(m: &mut Message, name: &str, data: impl FnOnce(&mut Message)) {
-    const LIST_ELEMENT: u16 = 1;
-    const EXPRESSION_NAME: u16 = 1;
-    const EXPRESSION_DATA: u16 = 2;
-    m.nested(LIST_ELEMENT, |m| {
-        m.text(EXPRESSION_NAME, name).nested(EXPRESSION_DATA, data);
-    });
-}
-
-fn iptables_masquerade(subnet: Subnet) -> io::Result<()> {
+fn guard_iptables(subnet: Subnet) -> io::Result<()> {
+    // Where there is nf_tables after all, it says where else to look.
+    let _ = Nft::open().and_then(|mut nft| nft.add_chain(Family::Ip, IPTABLES_CHAIN, Hook::None, &[]));
+    let opening = ["-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED", "-j", "DROP"];
+    iptables_insert(&Rule::new(
+        "filter",
+        "FORWARD",
+        &[&["!", "-i", BRIDGE, "-o", BRIDGE][..], &opening].concat(),
+    ))?;
+    iptables_insert(&Rule::new("raw", "PREROUTING", &["-d", "127.0.0.0/8", "-i", BRIDGE, "-j", "DROP"]))?;
     let subnet = subnet.to_string();
-    iptables_insert(&["-t", "nat"], "POSTROUTING", &["-s", &subnet, "!", "-o", BRIDGE, "-j", "MASQUERADE"])
+    iptables_insert(&Rule::new("nat", "POSTROUTING", &["-s", &subnet, "!", "-o", BRIDGE, "-j", "MASQUERADE"]))
 }
 
 /// Other container engines make the machine drop whatever is forwarded for anybody but themselves, and no table of our
 /// own can overrule that. They do it with iptables, so the command is there.
-fn pass_a_closed_forward_chain() -> io::Result<()> {
+fn pass_a_closed_forward_chain(nft: &mut Nft) -> io::Result<()> {
     let rules = iptables(&["-S", "FORWARD"])?;
     if !String::from_utf8_lossy(&rules.stdout).contains("-P FORWARD DROP") {
         return Ok(());
     }
-    iptables_insert(&[], "FORWARD", &["-i", BRIDGE, "-j", "ACCEPT"])?;
+    nft.add_chain(Family::Ip, IPTABLES_CHAIN, Hook::None, &[])?;
+    iptables_insert(&Rule::new("filter", "FORWARD", &["-i", BRIDGE, "-j", "ACCEPT"]))?;
     let answers = ["-o", BRIDGE, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"];
-    iptables_insert(&[], "FORWARD", &answers)
+    iptables_insert(&Rule::new("filter", "FORWARD", &answers))
+}
+
+/// A rule of iptables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rule {
+    table: &'static str,
+    chain: String,
+    words: Vec<String>,
+}
+
+impl Rule {
+    fn new(table: &'static str, chain: &str, words: &[&str]) -> Rule {
+        Rule { table, chain: chain.to_owned(), words: words.iter().map(|w| (*w).to_owned()).collect() }
+    }
+
+    /// As `iptables -S` prints it, if it is about the bridge.
+    fn parse(table: &'static str, line: &str) -> Option<Rule> {
+        let mut words = line.split_whitespace().map(|word| word.trim_matches('"').to_owned());
+        (words.next()? == "-A").then_some(())?;
+        let chain = words.next()?;
+        let words: Vec<String> = words.collect();
+        words.iter().any(|word| word == BRIDGE).then_some(Rule { table, chain, words })
+    }
+
+    /// The interface whose forwarding it stands for.
+    fn uplink(&self) -> Option<String> {
+        self.words.iter().any(|word| word == UPLINK_COMMENT).then_some(())?;
+        let at = self.words.iter().position(|word| word == "-i")?;
+        self.words.get(at + 1).cloned()
+    }
+
+    fn run(&self, action: &str) -> io::Result<Output> {
+        let words = self.words.iter().map(String::as_str);
+        iptables(&["-t", self.table, action, &self.chain].into_iter().chain(words).collect::<Vec<_>>())
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        check(&self.run("-D")?)
+    }
+}
+
+/// All rules of iptables that are about the bridge: nobody else has reason to make any.
+fn own_iptables_rules() -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for (table, chain) in [("filter", "FORWARD"), ("raw", "PREROUTING"), ("nat", "POSTROUTING")] {
+        // Without the command there are none.
+        let Ok(listed) = iptables(&["-t", table, "-S", chain]) else { return rules };
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+        rules.extend(text.lines().filter_map(|line| Rule::parse(table, line)));
+    }
+    rules
 }
 
 /// Puts a rule first in its chain unless the chain has it.
-fn iptables_insert(table: &[&str], chain: &str, rule: &[&str]) -> io::Result<()> {
-    let run = |action| iptables(&[table, &[action, chain], rule].concat());
-    if run("-C")?.status.success() {
+fn iptables_insert(rule: &Rule) -> io::Result<()> {
+    if rule.run("-C")?.status.success() {
         return Ok(());
     }
-    let output = run("-I")?;
-    if output.status.success() {
-        return Ok(());
+    check(&rule.run("-I")?)
+}
+
+fn check(output: &Output) -> io::Result<()> {
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     }
-    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
 fn iptables(arguments: &[&str]) -> io::Result<Output> {
     // Waits for others that are changing the rules.
     Command::new("iptables").arg("-w").args(arguments).stdin(Stdio::null()).output()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_as_iptables_lists_them() {
+        let line = r#"-A FORWARD -i eth0 ! -o outrigger0 -m comment --comment "outrigger-uplink" -j DROP"#;
+        let rule = Rule::parse("filter", line).unwrap();
+        assert_eq!(rule.uplink().as_deref(), Some("eth0"));
+        assert_eq!(rule, Rule::new("filter", "FORWARD", &uplink_rule("eth0")));
+        assert_eq!(Rule::parse("filter", "-P FORWARD DROP"), None);
+        assert_eq!(Rule::parse("filter", "-A FORWARD -i docker0 -j ACCEPT"), None);
+        let other = Rule::parse("filter", "-A FORWARD -i outrigger0 -j ACCEPT").unwrap();
+        assert_eq!(other.uplink(), None);
+    }
 }

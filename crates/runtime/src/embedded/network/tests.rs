@@ -1,6 +1,8 @@
 //! Real networks, as root, in namespaces of the tests' own: every test runs on a thread that stands for a whole host,
 //! with a network and mounts nobody else sees, and no packet leaves it.
 
+mod attacks;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::future::Future;

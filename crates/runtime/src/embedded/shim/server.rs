@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -14,7 +15,7 @@ use super::exec::Exec;
 use crate::embedded::container::rootfs::FS;
 use crate::embedded::fault::Fault;
 use crate::embedded::protocol::{ExitRecord, Reply, Request, ShimConfig, StartedRecord, Streams};
-use crate::embedded::{layout, sys};
+use crate::embedded::{layout, private, socket, sys};
 
 /// Clients served at a time.
 const CLIENTS_MAX: usize = 16;
@@ -197,7 +198,8 @@ impl Shim {
     fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
         let Ok(fd) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { return };
-        if self.clients.len() >= CLIENTS_MAX {
+        // Directory and mode keep others out already, unless somebody has opened them.
+        if !socket::is_own(&fd) || self.clients.len() >= CLIENTS_MAX {
             return;
         }
         if let Ok(mut client) = Client::new(self.next_token, fd) {
@@ -342,14 +344,15 @@ struct Ready {
 fn listen(config: &ShimConfig) -> Result<OwnedFd, Fault> {
     let bound = || -> io::Result<OwnedFd> {
         // Not its parents: a pod that is gone by now must not come back by half.
-        match std::fs::create_dir(&config.dir) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
+        private::make(&config.dir)?;
         let dir = layout::open_dir(&config.dir)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(layout::socket_path(&dir))?)?;
+        // By the mask, so that there is no moment at which others could connect. The shim has one thread.
+        let mask = rustix::process::umask(Mode::from_raw_mode(0o177));
+        let bound = rustix::net::bind(&socket, &SocketAddrUnix::new(layout::socket_path(&dir))?);
+        rustix::process::umask(mask);
+        bound?;
         rustix::net::listen(&socket, 8)?;
         Ok(socket)
     };

@@ -1,0 +1,96 @@
+//! What keeps a pod to its own address, and the host out of its reach.
+//!
+//! The host speaks IPv4 with pods and nothing else: its bridge takes no router advertisements or redirects, and has no
+//! IPv6 at all if it is of our own making. Each pod's port takes IPv4 and ARP packets with the pod's own addresses;
+//! whatever else the pod sends ends there, so that it cannot pass for a neighbour, for the host, or for a router.
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+
+use super::nft::{Family, Hook, Is, Nft, accept, arp_from, drop_packet, ipv4_from, to_loopback};
+use super::subnet::mac_of;
+use super::{BRIDGE, interface_name};
+
+/// Closes the bridge, before it is switched on. `is_own`: we made it; IPv6 on one that somebody else made may be wanted.
+///
+/// # Errors
+/// A setting cannot be changed. Then the bridge must not be used.
+pub(super) fn bridge(is_own: bool) -> io::Result<()> {
+    for (name, value) in [
+        ("accept_redirects", "0"),
+        ("send_redirects", "0"),
+        ("accept_source_route", "0"),
+        ("route_localnet", "0"),
+        ("proxy_arp", "0"),
+    ] {
+        set("ipv4", BRIDGE, name, value)?;
+    }
+    // Strict, unless somebody wants it loose: packets come from where answers to them would go.
+    if get("ipv4", BRIDGE, "rp_filter").as_deref() == Some("0") {
+        set("ipv4", BRIDGE, "rp_filter", "1")?;
+    }
+    for (name, value) in
+        [("accept_ra", "0"), ("autoconf", "0"), ("accept_redirects", "0"), ("forwarding", "0")]
+    {
+        set("ipv6", BRIDGE, name, value)?;
+    }
+    if is_own {
+        set("ipv6", BRIDGE, "disable_ipv6", "1")?;
+    }
+    Ok(())
+}
+
+/// Closes the host's end of a pod's interface, before it is switched on.
+///
+/// # Errors
+/// A setting cannot be changed. Then the interface must not be used.
+pub(super) fn port(address: Ipv4Addr) -> io::Result<()> {
+    set("ipv6", &interface_name(address), "disable_ipv6", "1")
+}
+
+/// Lets nothing through a pod's port but what is the pod's to send.
+///
+/// # Errors
+/// The kernel cannot filter what an interface receives.
+pub(super) fn filter_port(address: Ipv4Addr) -> io::Result<()> {
+    let (name, mac) = (interface_name(address), mac_of(address));
+    Nft::open()?.replace_chain(
+        Family::Netdev,
+        &name,
+        Hook::Ingress(&name),
+        &[
+            &|m| {
+                ipv4_from(m, mac, address);
+                to_loopback(m, Is::Not);
+                accept(m);
+            },
+            &|m| {
+                arp_from(m, mac, address);
+                accept(m);
+            },
+            &|m| drop_packet(m),
+        ],
+    )
+}
+
+fn path(family: &str, interface: &str, name: &str) -> String {
+    format!("/proc/sys/net/{family}/conf/{interface}/{name}")
+}
+
+fn get(family: &str, interface: &str, name: &str) -> Option<String> {
+    fs::read_to_string(path(family, interface, name)).ok().map(|value| value.trim().to_owned())
+}
+
+fn set(family: &str, interface: &str, name: &str, value: &str) -> io::Result<()> {
+    match get(family, interface, name) {
+        // A kernel without IPv6.
+        None => Ok(()),
+        Some(now) if now == value => Ok(()),
+        Some(_) => {
+            let path = path(family, interface, name);
+            fs::write(&path, value)
+                .map_err(|e| io::Error::new(e.kind(), format!("cannot set {path} to {value}: {e}")))
+        }
+    }
+}

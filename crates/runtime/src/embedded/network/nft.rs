@@ -1,0 +1,409 @@
+//! nf_tables by netlink: tables, chains and the few expressions that pods' rules are made of.
+
+use std::io;
+
+use rustix::io::Errno;
+
+use super::link::{Mac, is};
+use super::netlink::{ACK, APPEND, CREATE, DUMP, EXCL, Message, Netlink, REQUEST, attributes, read_text};
+use super::{Ipv4Addr, Subnet};
+
+/// The table all rules are in, one in each family.
+const TABLE: &str = "outrigger";
+
+const NFTABLES: u16 = 10;
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+const NEWTABLE: u16 = NFTABLES << 8;
+const DELTABLE: u16 = NFTABLES << 8 | 2;
+const NEWCHAIN: u16 = NFTABLES << 8 | 3;
+const GETCHAIN: u16 = NFTABLES << 8 | 4;
+const DELCHAIN: u16 = NFTABLES << 8 | 5;
+const NEWRULE: u16 = NFTABLES << 8 | 6;
+
+const TABLE_NAME: u16 = 1;
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+
+/// The register all comparisons here go through; 0 is the verdict.
+const REGISTER: u32 = 1;
+const VERDICT: u32 = 0;
+/// Length of an interface name in the kernel.
+const NAME_BYTES: usize = 16;
+
+/// Where rules are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    /// IPv4 packets.
+    Ip,
+    /// Frames that come in by one interface.
+    Netdev,
+}
+
+impl Family {
+    fn number(self) -> u8 {
+        match self {
+            Family::Ip => 2,
+            Family::Netdev => 5,
+        }
+    }
+}
+
+/// What a chain is called for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Hook<'a> {
+    /// Packets that arrive, before anything is done with them.
+    Prerouting,
+    /// Packets that are for somebody else.
+    Forward,
+    /// Packets that leave; addresses may be rewritten.
+    SourceNat,
+    /// Frames from an interface.
+    Ingress(&'a str),
+    /// Nothing: the chain is a mark.
+    None,
+}
+
+/// A rule under construction.
+pub(super) type Rule<'a> = &'a dyn Fn(&mut Message);
+
+/// A connection to nf_tables of the caller's network namespace.
+pub(super) struct Nft(Netlink);
+
+impl Nft {
+    pub(super) fn open() -> io::Result<Nft> {
+        Netlink::open(Some(rustix::net::netlink::NETFILTER)).map(Nft)
+    }
+
+    /// Whether Outrigger's table has such a chain.
+    pub(super) fn has_chain(&mut self, family: Family, chain: &str) -> io::Result<bool> {
+        let mut look = Message::new(GETCHAIN, REQUEST | ACK, &header(family.number(), 0));
+        look.text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, chain);
+        match self.0.request(look) {
+            Ok(()) => Ok(true),
+            Err(e) if is(&e, Errno::NOENT) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The chains of Outrigger's table.
+    pub(super) fn chains(&mut self, family: Family) -> io::Result<Vec<String>> {
+        let all =
+            self.0.ask(Message::new(GETCHAIN, REQUEST | DUMP, &header(family.number(), 0)), NEWCHAIN)?;
+        Ok(all.iter().filter_map(|bytes| parse_chain(bytes)).collect())
+    }
+
+    /// Adds a chain with its rules to Outrigger's table, in one transaction; `false` when it is there.
+    pub(super) fn add_chain(
+        &mut self,
+        family: Family,
+        chain: &str,
+        hook: Hook<'_>,
+        rules: &[Rule<'_>],
+    ) -> io::Result<bool> {
+        if self.has_chain(family, chain)? {
+            return Ok(false);
+        }
+        match self.0.batch(batch(new_chain(family, chain, hook, rules))) {
+            // Another run was faster.
+            Err(e) if is(&e, Errno::EXIST) => Ok(false),
+            result => result.map(|()| true),
+        }
+    }
+
+    /// Adds a chain, in the place of one of the same name.
+    pub(super) fn replace_chain(
+        &mut self,
+        family: Family,
+        chain: &str,
+        hook: Hook<'_>,
+        rules: &[Rule<'_>],
+    ) -> io::Result<()> {
+        let mut messages = Vec::new();
+        if self.has_chain(family, chain)? {
+            messages.push(delete_chain(family, chain));
+        }
+        messages.extend(new_chain(family, chain, hook, rules));
+        self.0.batch(batch(messages))
+    }
+
+    /// Removes a chain; none is fine.
+    pub(super) fn remove_chain(&mut self, family: Family, chain: &str) -> io::Result<()> {
+        gone(self.0.batch(batch(vec![delete_chain(family, chain)])))
+    }
+
+    /// Removes Outrigger's table with all that is in it; none is fine.
+    pub(super) fn remove_table(&mut self, family: Family) -> io::Result<()> {
+        let mut message = Message::new(DELTABLE, REQUEST | ACK, &header(family.number(), 0));
+        message.text(TABLE_NAME, TABLE);
+        gone(self.0.batch(batch(vec![message])))
+    }
+}
+
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if is(&e, Errno::NOENT) => Ok(()),
+        result => result,
+    }
+}
+
+/// One transaction.
+fn batch(messages: Vec<Message>) -> Vec<Message> {
+    let mark = |kind| Message::new(kind, REQUEST, &header(0, NFTABLES));
+    let mut all = vec![mark(BATCH_BEGIN)];
+    all.extend(messages);
+    all.push(mark(BATCH_END));
+    all
+}
+
+fn delete_chain(family: Family, chain: &str) -> Message {
+    let mut message = Message::new(DELCHAIN, REQUEST | ACK, &header(family.number(), 0));
+    message.text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, chain);
+    message
+}
+
+fn new_chain(family: Family, chain: &str, hook: Hook<'_>, rules: &[Rule<'_>]) -> Vec<Message> {
+    const CHAIN_HOOK: u16 = 4;
+    const CHAIN_KIND: u16 = 7;
+    const HOOK_NUMBER: u16 = 1;
+    const HOOK_PRIORITY: u16 = 2;
+    const HOOK_DEVICE: u16 = 3;
+    const RULE_TABLE: u16 = 1;
+    const RULE_CHAIN: u16 = 2;
+    const RULE_EXPRESSIONS: u16 = 4;
+    let header = header(family.number(), 0);
+    let mut table = Message::new(NEWTABLE, REQUEST | ACK | CREATE, &header);
+    table.text(TABLE_NAME, TABLE);
+    let mut new = Message::new(NEWCHAIN, REQUEST | ACK | CREATE | EXCL, &header);
+    new.text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, chain);
+    // Number of the hook, priority, kind of chain, interface.
+    let place = match hook {
+        Hook::Prerouting => Some((0, -300, "filter", None)),
+        Hook::Forward => Some((2, 0, "filter", None)),
+        Hook::SourceNat => Some((4, 100, "nat", None)),
+        Hook::Ingress(device) => Some((0, 0, "filter", Some(device))),
+        Hook::None => None,
+    };
+    if let Some((number, priority, kind, device)) = place {
+        new.text(CHAIN_KIND, kind).nested(CHAIN_HOOK, |m| {
+            m.be32(HOOK_NUMBER, number).be32(HOOK_PRIORITY, i32::cast_unsigned(priority));
+            if let Some(device) = device {
+                m.text(HOOK_DEVICE, device);
+            }
+        });
+    }
+    let mut messages = vec![table, new];
+    for rule in rules {
+        let mut message = Message::new(NEWRULE, REQUEST | ACK | CREATE | APPEND, &header);
+        message.text(RULE_TABLE, TABLE).text(RULE_CHAIN, chain).nested(RULE_EXPRESSIONS, |m| rule(m));
+        messages.push(message);
+    }
+    messages
+}
+
+/// The name of a chain, if it is in Outrigger's table.
+pub(super) fn parse_chain(bytes: &[u8]) -> Option<String> {
+    let (mut table, mut name) = (String::new(), None);
+    // After `struct nfgenmsg`.
+    for (kind, value) in attributes(bytes.get(4..)?) {
+        match kind {
+            CHAIN_TABLE => table = read_text(value),
+            CHAIN_NAME => name = Some(read_text(value)),
+            _ => {}
+        }
+    }
+    name.filter(|_| table == TABLE)
+}
+
+/// `struct nfgenmsg`.
+fn header(family: u8, resource: u16) -> [u8; 4] {
+    let [high, low] = resource.to_be_bytes();
+    [family, 0, high, low]
+}
+
+/// Which interface of a packet.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Direction {
+    In,
+    Out,
+}
+
+/// How to compare.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Is {
+    Equal,
+    Not,
+}
+
+/// Where in a packet.
+#[derive(Debug, Clone, Copy)]
+enum Base {
+    Ethernet,
+    Network,
+}
+
+/// Goes on only if bytes of the packet are `wanted`.
+fn packet_has(m: &mut Message, base: Base, offset: u32, wanted: &[u8]) {
+    load(m, base, offset, wanted.len() as u32);
+    compare(m, Is::Equal, wanted);
+}
+
+fn load(m: &mut Message, base: Base, offset: u32, length: u32) {
+    const DESTINATION_REGISTER: u16 = 1;
+    const BASE: u16 = 2;
+    const OFFSET: u16 = 3;
+    const LENGTH: u16 = 4;
+    let base = match base {
+        Base::Ethernet => 0,
+        Base::Network => 1,
+    };
+    expression(m, "payload", |m| {
+        m.be32(DESTINATION_REGISTER, REGISTER).be32(BASE, base).be32(OFFSET, offset).be32(LENGTH, length);
+    });
+}
+
+const IPV4_SOURCE: u32 = 12;
+const IPV4_DESTINATION: u32 = 16;
+
+/// Goes on only with packets from an IPv4 network.
+pub(super) fn source_in(m: &mut Message, subnet: Subnet) {
+    load(m, Base::Network, IPV4_SOURCE, 4);
+    and(m, &subnet.mask().octets());
+    compare(m, Is::Equal, &subnet.base().octets());
+}
+
+/// Goes on only with packets to addresses that are (not) 127.0.0.0/8.
+pub(super) fn to_loopback(m: &mut Message, is: Is) {
+    load(m, Base::Network, IPV4_DESTINATION, 4);
+    and(m, &[255, 0, 0, 0]);
+    compare(m, is, &[127, 0, 0, 0]);
+}
+
+/// Goes on only with frames of this hardware address and kind.
+fn frame(m: &mut Message, mac: Mac, protocol: u16) {
+    const DESTINATION_REGISTER: u16 = 1;
+    const KEY: u16 = 2;
+    const PROTOCOL: u32 = 1;
+    const SOURCE: u32 = 6;
+    packet_has(m, Base::Ethernet, SOURCE, &mac);
+    expression(m, "meta", |m| {
+        m.be32(DESTINATION_REGISTER, REGISTER).be32(KEY, PROTOCOL);
+    });
+    compare(m, Is::Equal, &protocol.to_be_bytes());
+}
+
+/// Goes on only with IPv4 packets of this address.
+pub(super) fn ipv4_from(m: &mut Message, mac: Mac, address: Ipv4Addr) {
+    const IPV4: u16 = 0x0800;
+    frame(m, mac, IPV4);
+    packet_has(m, Base::Network, IPV4_SOURCE, &address.octets());
+}
+
+/// Goes on only with ARP packets that tell the truth about this address.
+pub(super) fn arp_from(m: &mut Message, mac: Mac, address: Ipv4Addr) {
+    const ARP: u16 = 0x0806;
+    const SENDER: u32 = 8;
+    frame(m, mac, ARP);
+    // Ethernet, IPv4, and the lengths of their addresses.
+    packet_has(m, Base::Network, 0, &[0, 1, 8, 0, 6, 4]);
+    packet_has(m, Base::Network, SENDER, &mac);
+    packet_has(m, Base::Network, SENDER + 6, &address.octets());
+}
+
+/// Goes on only with packets that come from or go to an interface, or that do not.
+pub(super) fn interface(m: &mut Message, direction: Direction, is: Is, wanted: &str) {
+    const DESTINATION_REGISTER: u16 = 1;
+    const KEY: u16 = 2;
+    let key = match direction {
+        Direction::In => 6,
+        Direction::Out => 7,
+    };
+    expression(m, "meta", |m| {
+        m.be32(DESTINATION_REGISTER, REGISTER).be32(KEY, key);
+    });
+    let mut name = [0; NAME_BYTES];
+    let length = wanted.len().min(NAME_BYTES - 1);
+    name[..length].copy_from_slice(&wanted.as_bytes()[..length]);
+    compare(m, is, &name);
+}
+
+/// Goes on only with packets that begin a connection.
+pub(super) fn not_part_of_a_connection(m: &mut Message) {
+    const DESTINATION_REGISTER: u16 = 1;
+    const KEY: u16 = 2;
+    const STATE: u32 = 0;
+    const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
+    expression(m, "ct", |m| {
+        m.be32(DESTINATION_REGISTER, REGISTER).be32(KEY, STATE);
+    });
+    and(m, &ESTABLISHED_OR_RELATED.to_ne_bytes());
+    compare(m, Is::Equal, &[0; 4]);
+}
+
+/// Rewrites the source to the address of the interface the packet leaves by.
+pub(super) fn masquerade(m: &mut Message) {
+    expression(m, "masq", |_| {});
+}
+
+pub(super) fn drop_packet(m: &mut Message) {
+    verdict(m, 0);
+}
+
+pub(super) fn accept(m: &mut Message) {
+    verdict(m, 1);
+}
+
+fn verdict(m: &mut Message, code: u32) {
+    const DESTINATION_REGISTER: u16 = 1;
+    const DATA: u16 = 2;
+    const DATA_VERDICT: u16 = 2;
+    const VERDICT_CODE: u16 = 1;
+    expression(m, "immediate", |m| {
+        m.be32(DESTINATION_REGISTER, VERDICT).nested(DATA, |m| {
+            m.nested(DATA_VERDICT, |m| {
+                m.be32(VERDICT_CODE, code);
+            });
+        });
+    });
+}
+
+/// Register &= mask.
+fn and(m: &mut Message, mask: &[u8; 4]) {
+    const SOURCE_REGISTER: u16 = 1;
+    const DESTINATION_REGISTER: u16 = 2;
+    const LENGTH: u16 = 3;
+    const MASK: u16 = 4;
+    const XOR: u16 = 5;
+    expression(m, "bitwise", |m| {
+        m.be32(SOURCE_REGISTER, REGISTER).be32(DESTINATION_REGISTER, REGISTER).be32(LENGTH, 4);
+        m.nested(MASK, |m| value(m, mask)).nested(XOR, |m| value(m, &[0; 4]));
+    });
+}
+
+/// Ends the rule unless the register holds (or does not hold) `wanted`.
+fn compare(m: &mut Message, is: Is, wanted: &[u8]) {
+    const SOURCE_REGISTER: u16 = 1;
+    const OPERATION: u16 = 2;
+    const DATA: u16 = 3;
+    let operation = match is {
+        Is::Equal => 0,
+        Is::Not => 1,
+    };
+    expression(m, "cmp", |m| {
+        m.be32(SOURCE_REGISTER, REGISTER).be32(OPERATION, operation).nested(DATA, |m| value(m, wanted));
+    });
+}
+
+fn value(m: &mut Message, bytes: &[u8]) {
+    const DATA_VALUE: u16 = 1;
+    m.bytes(DATA_VALUE, bytes);
+}
+
+fn expression(m: &mut Message, name: &str, data: impl FnOnce(&mut Message)) {
+    const LIST_ELEMENT: u16 = 1;
+    const EXPRESSION_NAME: u16 = 1;
+    const EXPRESSION_DATA: u16 = 2;
+    m.nested(LIST_ELEMENT, |m| {
+        m.text(EXPRESSION_NAME, name).nested(EXPRESSION_DATA, data);
+    });
+}

@@ -1,0 +1,432 @@
+//! Walks and removes directory trees that somebody else has filled.
+//!
+//! What containers and images leave behind is hostile: thousands of directories inside each other, links that lead
+//! elsewhere, names that are exchanged while one looks. So nothing here recurses, builds a path or follows a link, and
+//! no mount is entered. Everything goes by descriptor, of which a fixed number is open however deep the tree is.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+/// Directories kept open on the way from the root of a tree to where one is.
+const OPEN_MAX: usize = 32;
+/// Turns a removal takes when somebody fills the tree again meanwhile.
+const TURNS_MAX: usize = 16;
+
+/// The way from the root of a tree down to a directory.
+///
+/// Only the last few directories are open. To get back to one that is not, its child is asked for `..`, and what that
+/// leads to must be the directory that was left: a tree that is moved meanwhile leads nowhere else.
+#[derive(Debug)]
+pub struct Descent {
+    root: OwnedFd,
+    levels: Vec<Level>,
+}
+
+#[derive(Debug)]
+struct Level {
+    fd: Option<OwnedFd>,
+    id: (u64, u64),
+}
+
+impl Descent {
+    /// Starts at an open directory.
+    pub fn new(root: OwnedFd) -> Self {
+        Descent { root, levels: Vec::new() }
+    }
+
+    /// The directory where one is.
+    pub fn here(&self) -> BorrowedFd<'_> {
+        // The last level is always open: `down` opens it and `up` opens what it goes back to.
+        self.levels.last().and_then(|level| level.fd.as_ref()).unwrap_or(&self.root).as_fd()
+    }
+
+    /// How many directories one is below the root.
+    pub fn depth(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// Goes on to a directory that is in the present one.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn down(&mut self, child: OwnedFd) -> io::Result<()> {
+        let id = identity(&fstat(&child)?);
+        if let Some(far) = self.levels.len().checked_sub(OPEN_MAX) {
+            self.levels[far].fd = None;
+        }
+        self.levels.push(Level { fd: Some(child), id });
+        Ok(())
+    }
+
+    /// Goes back to the directory above; at the root it stays.
+    ///
+    /// # Errors
+    /// The directory was moved elsewhere meanwhile.
+    pub fn up(&mut self) -> io::Result<()> {
+        let Some(left) = self.levels.pop() else { return Ok(()) };
+        if let Some(level) = self.levels.last_mut()
+            && level.fd.is_none()
+        {
+            let child = left.fd.ok_or_else(moved)?;
+            let parent = openat(&child, "..", directory_flags(), Mode::empty())?;
+            if identity(&fstat(&parent)?) != level.id {
+                return Err(moved());
+            }
+            level.fd = Some(parent);
+        }
+        Ok(())
+    }
+
+    /// Goes back to the root.
+    pub fn restart(&mut self) {
+        self.levels.clear();
+    }
+}
+
+fn moved() -> io::Error {
+    io::Error::other("a directory was moved while its tree was walked")
+}
+
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+fn directory_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+/// Opens a directory by its name in another: not through a link, and not into a mount.
+///
+/// # Errors
+/// There is none, it is something else (`NotADirectory`, `FilesystemLoop`), or a mount (`CrossesDevices`).
+pub fn open_child(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match openat2(parent, name, directory_flags(), Mode::empty(), resolve) {
+        // An old kernel, or a filter around us that does not know the call.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            let child = openat(parent, name, directory_flags(), Mode::empty())?;
+            match fstat(&child)?.st_dev == fstat(parent)?.st_dev {
+                true => Ok(child),
+                false => Err(Errno::XDEV.into()),
+            }
+        }
+        result => Ok(result?),
+    }
+}
+
+/// Opens a directory that is the root of a tree. The last part of the path is not followed if it is a link.
+///
+/// # Errors
+/// There is none, or it is not a directory.
+pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
+    Ok(openat(CWD, path, directory_flags(), Mode::empty())?)
+}
+
+/// Something in a tree.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    /// The directory it is in.
+    pub parent: BorrowedFd<'a>,
+    /// Its name there.
+    pub name: &'a CStr,
+    /// What it is, links not followed.
+    pub stat: &'a Stat,
+}
+
+impl Entry<'_> {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        FileType::from_raw_mode(self.stat.st_mode) == FileType::Directory
+    }
+}
+
+/// What to do with a directory that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Look into it, once the directory it is in was seen to its end.
+    Enter,
+    /// Leave it alone.
+    Skip,
+}
+
+/// Looks at a tree.
+pub trait Visitor {
+    /// Something was found. The answer counts for directories only.
+    ///
+    /// # Errors
+    /// Whatever ends the walk.
+    fn entry(&mut self, entry: &Entry<'_>) -> io::Result<Next>;
+
+    /// A directory is entered, before anything of it is seen.
+    ///
+    /// # Errors
+    /// Whatever ends the walk.
+    fn enter(&mut self, parent: BorrowedFd<'_>, name: &CStr, directory: BorrowedFd<'_>) -> io::Result<()> {
+        let _ = (parent, name, directory);
+        Ok(())
+    }
+
+    /// The directory that was entered last was seen to its end.
+    ///
+    /// # Errors
+    /// Whatever ends the walk.
+    fn leave(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Walks everything below `root`, each directory before what is in it. What disappears meanwhile is left out, and so
+/// are directories that turn out to be links or mounts.
+///
+/// # Errors
+/// The visitor's, and the kernel's about directories that are there.
+pub fn walk(root: OwnedFd, visitor: &mut impl Visitor) -> io::Result<()> {
+    let mut descent = Descent::new(root);
+    // Of each directory on the way: those in it that are still to be entered.
+    let mut left = vec![look(descent.here(), visitor)?];
+    while let Some(names) = left.last_mut() {
+        let Some(name) = names.pop() else {
+            left.pop();
+            if descent.depth() > 0 {
+                descent.up()?;
+                visitor.leave()?;
+            }
+            continue;
+        };
+        let child = match open_child(descent.here(), &name) {
+            Ok(child) => child,
+            Err(error) if is_elsewhere(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        visitor.enter(descent.here(), &name, child.as_fd())?;
+        descent.down(child)?;
+        left.push(look(descent.here(), visitor)?);
+    }
+    Ok(())
+}
+
+/// Shows one directory to the visitor and returns what of it is to be entered.
+fn look(directory: BorrowedFd<'_>, visitor: &mut impl Visitor) -> io::Result<Vec<CString>> {
+    let mut enter = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = match entry {
+            // The directory itself was removed.
+            Err(Errno::NOENT) => break,
+            entry => entry?,
+        };
+        let name = entry.file_name();
+        if is_dot(name) {
+            continue;
+        }
+        let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => continue,
+            stat => stat?,
+        };
+        let found = Entry { parent: directory, name, stat: &stat };
+        if visitor.entry(&found)? == Next::Enter && found.is_dir() {
+            enter.push(name.to_owned());
+        }
+    }
+    Ok(enter)
+}
+
+/// It is gone, or something else by now.
+fn is_elsewhere(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    [Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::XDEV].iter().any(|e| errno == Some(e.raw_os_error()))
+}
+
+fn is_dot(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
+}
+
+/// Removes a file, a link or a directory with all that is in it. Not there is fine, and so is somebody else removing
+/// the same at the same time.
+///
+/// # Errors
+/// Something is mounted in it, or the kernel refuses. What was not removed by then stays.
+pub fn remove(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or(Errno::INVAL)?;
+    // Through links: only the last part of the path is somebody else's.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match openat(CWD, parent, flags, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(()),
+        parent => remove_at(parent?.as_fd(), name),
+    }
+}
+
+/// Removes what has this name in an open directory, as [`remove`] does.
+///
+/// # Errors
+/// As [`remove`].
+pub fn remove_at(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    let name = CString::new(name.as_bytes())?;
+    let mut result = Ok(());
+    for _ in 0..TURNS_MAX {
+        result = remove_once(parent, &name);
+        match &result {
+            // Somebody fills it while we empty it.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            _ => break,
+        }
+    }
+    result
+}
+
+fn remove_once(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    match unlink(parent, name)? {
+        Unlinked::Gone => return Ok(()),
+        Unlinked::IsDirectory => {}
+    }
+    let root = match open_to_empty(parent, name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        root => root?,
+    };
+    empty(root)?;
+    gone(unlinkat(parent, name, AtFlags::REMOVEDIR))
+}
+
+enum Unlinked {
+    Gone,
+    IsDirectory,
+}
+
+/// Removes anything but a directory.
+fn unlink(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Unlinked> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(Unlinked::Gone),
+        Err(Errno::ISDIR) => Ok(Unlinked::IsDirectory),
+        // What POSIX says about directories, and some file systems with it.
+        Err(Errno::PERM) => match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                Ok(Unlinked::IsDirectory)
+            }
+            _ => Err(named(name, Errno::PERM)),
+        },
+        Err(errno) => Err(named(name, errno)),
+    }
+}
+
+fn open_to_empty(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
+    match open_child(parent, name) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            format!("{} is a mount point; unmount it first", name.to_string_lossy()),
+        )),
+        // A directory without the right to read it, which its owner may give to himself.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let fd = openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+            rustix::fs::chmod(path, Mode::RWXU)?;
+            open_child(parent, name)
+        }
+        result => result,
+    }
+}
+
+/// Removes everything in a directory, which itself stays.
+///
+/// # Errors
+/// As [`remove`].
+pub fn clear(directory: OwnedFd) -> io::Result<()> {
+    empty(directory)
+}
+
+/// Goes down as far as descriptors are kept open. Directories below that are moved up to the top one first, so that
+/// there is nothing that is too deep: each is moved once.
+fn empty(root: OwnedFd) -> io::Result<()> {
+    let mut descent = Descent::new(root);
+    let mut left: Vec<Vec<CString>> = vec![remove_files(descent.here())?];
+    let (mut lifted, mut number) = (Vec::new(), 0_u64);
+    while let Some(names) = left.last_mut() {
+        let Some(name) = names.pop() else {
+            if descent.depth() == 0 && !lifted.is_empty() {
+                names.append(&mut lifted);
+                continue;
+            }
+            left.pop();
+            if let Some(name) = left.last_mut().and_then(Vec::pop) {
+                descent.up()?;
+                gone(unlinkat(descent.here(), &name, AtFlags::REMOVEDIR)).map_err(|e| named_io(&name, e))?;
+            }
+            continue;
+        };
+        if descent.depth() >= OPEN_MAX {
+            lifted.push(lift(descent.here(), &name, descent.root.as_fd(), &mut number)?);
+            continue;
+        }
+        let child = match open_to_empty(descent.here(), &name) {
+            Ok(child) => child,
+            Err(error) if is_elsewhere(&error) => {
+                // Exchanged for something else since it was listed.
+                unlink(descent.here(), &name)?;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let below = remove_files(child.as_fd())?;
+        descent.down(child)?;
+        // Removed when what is below it is.
+        names.push(name);
+        left.push(below);
+    }
+    Ok(())
+}
+
+/// Moves a directory to the top under a name that is free there.
+fn lift(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, number: &mut u64) -> io::Result<CString> {
+    loop {
+        *number += 1;
+        let to = CString::new(format!(".outrigger-removed-{number}"))?;
+        match rustix::fs::renameat_with(from, name, top, &to, rustix::fs::RenameFlags::NOREPLACE) {
+            Ok(()) => return Ok(to),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(named(name, errno)),
+        }
+    }
+}
+
+/// Removes what is no directory from a directory, and returns the directories.
+fn remove_files(directory: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
+    let mut directories = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if is_dot(name) {
+            continue;
+        }
+        let is_dir = entry.file_type() == FileType::Directory
+            || matches!(unlink(directory, name)?, Unlinked::IsDirectory);
+        if is_dir {
+            directories.push(name.to_owned());
+        }
+    }
+    Ok(directories)
+}
+
+fn gone(result: rustix::io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(Errno::NOENT) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+fn named(name: &CStr, errno: Errno) -> io::Error {
+    named_io(name, errno.into())
+}
+
+fn named_io(name: &CStr, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", name.to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests;
