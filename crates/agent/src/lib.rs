@@ -14,6 +14,8 @@ mod expand;
 #[cfg(test)]
 mod fake;
 mod fields;
+#[doc(hidden)]
+pub mod fuzz;
 mod hooks;
 mod lesson;
 mod logfile;

@@ -6,6 +6,8 @@
 pub mod cri;
 pub mod doctor;
 pub mod embedded;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod lines;
 pub mod tree;
 mod types;

@@ -25,3 +25,5 @@ pub use wire::{Answer, ContainerState, ExecStart, LogsRequest, PodState, Request
 
 pub(crate) use roster::Roster;
 pub(crate) use server::{Listening, Order, RunFacts, listen};
+
+pub(crate) use wire::fuzz;

@@ -335,6 +335,22 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     }
 }
 
+/// Takes whatever bytes as what came from the other end, from both sides.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let Ok(executor) = tokio::runtime::Builder::new_current_thread().build() else { return };
+    executor.block_on(async {
+        let mut frames = Frames::new(bytes, REQUEST_MAX);
+        while let Ok(Some(frame)) = frames.next().await {
+            assert!(frame.content.len() <= REQUEST_MAX, "a frame over its limit");
+            if let Ok(hello) = frame.parse::<Hello>() {
+                let _ = serde_json::from_value::<Request>(hello.request);
+            }
+            let _ = frame.parse::<Word>();
+            let _ = frame.answer();
+        }
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

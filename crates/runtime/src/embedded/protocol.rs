@@ -264,3 +264,22 @@ pub(crate) fn decode<T: DeserializeOwned>(received: &mut Vec<u8>) -> io::Result<
     received.shrink_to(4096);
     Ok(Some(message))
 }
+
+/// Takes whatever bytes as what came from the other end, from both sides.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    fn all<T: DeserializeOwned + std::fmt::Debug>(mut received: Vec<u8>) {
+        loop {
+            let before = received.len();
+            match decode::<T>(&mut received) {
+                Ok(Some(message)) => {
+                    assert!(received.len() < before, "{message:?} took nothing");
+                }
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+    all::<Request>(bytes.to_vec());
+    all::<Reply>(bytes.to_vec());
+    let _ = serde_json::from_slice::<ContainerState>(bytes);
+    let _ = serde_json::from_slice::<SandboxState>(bytes);
+}

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -178,20 +179,33 @@ impl EmbeddedRuntime {
                 tracing::warn!(sandbox = %id, %error, "an orphaned pod's network is left behind");
             }
         }
-        if !removed.is_empty() {
-            self.release_network().await;
+        // Also what a run left behind that was killed after its last pod was gone.
+        if let Some(leaving) = self.network_is_free()
+            && let Err(error) = network::release(leaving).await
+        {
+            tracing::warn!(%error, "forwarding may be left switched on");
         }
         removed
     }
 
-    /// Restores what pods' networks changed about the host if no pod of this run needs it any more, and none of others.
-    async fn release_network(&self) {
-        if lock(&self.sandboxes).values().any(|pod| pod.is_on_bridge()) {
-            return;
-        }
-        let leaving = lock(&self.off_bridge).clone();
-        if let Err(error) = network::release(leaving).await {
-            tracing::warn!(%error, "forwarding may be left switched on");
+    /// If no pod of this run is on the bridge: those that were.
+    fn network_is_free(&self) -> Option<Vec<SandboxId>> {
+        let in_use = lock(&self.sandboxes).values().any(Pod::is_on_bridge);
+        (!in_use).then(|| lock(&self.off_bridge).clone())
+    }
+
+    /// Has another process restore what pods' networks changed about the host, if no pod of anybody needs it any more:
+    /// the kernel takes some 50 ms to remove a bridge, and nobody should wait for that.
+    fn release_network_aside(&self) {
+        let Some(leaving) = self.network_is_free() else { return };
+        let mut command = tokio::process::Command::from(self.shim_command("release-network"));
+        command
+            .args(leaving.iter().map(|id| &id.0))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        if let Err(error) = command.spawn() {
+            tracing::warn!(%error, "forwarding is left switched on until the next run");
         }
     }
 
@@ -374,7 +388,7 @@ impl Runtime for EmbeddedRuntime {
             self.claims.release(&pod.dir);
             if pod.is_on_bridge() {
                 lock(&self.off_bridge).push(id.clone());
-                self.release_network().await;
+                self.release_network_aside();
             }
         }
         Ok(())

@@ -5,6 +5,7 @@
 mod support;
 
 mod attacks;
+mod edges;
 mod exec;
 mod filesystem;
 mod filter;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         attacks::trials(),
         machines::trials(),
         oci::trials(),
+        edges::trials(),
     ];
     libtest_mimic::run(&arguments, all.into_iter().flatten().collect()).exit_code()
 }

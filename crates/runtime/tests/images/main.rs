@@ -1,6 +1,7 @@
 //! Images from real registries, layouts and archives. Needs root, and the Debian packages `docker-registry`, `skopeo`,
 //! `busybox-static` and `openssl`.
 
+mod attacks;
 mod faults;
 mod local;
 mod registry;

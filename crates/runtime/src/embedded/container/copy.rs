@@ -60,7 +60,13 @@ impl Visitor for Copy {
                 symlinkat(readlinkat(entry.parent, entry.name, Vec::new())?, to, entry.name)?;
             }
             FileType::RegularFile => copy_file(entry, to)?,
-            _ => match mknodat(to, entry.name, kind, Mode::from_raw_mode(entry.stat.st_mode), entry.stat.st_rdev) {
+            _ => match mknodat(
+                to,
+                entry.name,
+                kind,
+                Mode::from_raw_mode(entry.stat.st_mode),
+                entry.stat.st_rdev,
+            ) {
                 // Nobody makes devices without root; those a container needs are mounted.
                 Err(Errno::PERM) if rootless::standing().is_rootless() => return Ok(Next::Skip),
                 result => result?,

@@ -136,3 +136,37 @@ fn directory(standing: &Standing) -> String {
         (true, _) => "images-one-id".to_owned(),
     }
 }
+
+/// Unpacks whatever bytes as a layer.
+pub(crate) fn fuzz_layer(bytes: &[u8], dir: &Path) {
+    let limits = ImageLimits { unpacked: 8 << 20, files: 300, ..ImageLimits::default() };
+    let budget = limits::Budget::new(limits);
+    // Whatever comes of it: the digest is never the right one.
+    let _ = unpack::unpack_layer(bytes, dir, None, &digest::Digest::of(b""), &budget);
+}
+
+/// Reads whatever bytes as the documents an image is made of.
+pub(crate) fn fuzz_documents(bytes: &[u8]) {
+    if let Ok(document) = model::Document::parse(bytes) {
+        match document {
+            model::Document::Index(entries) => drop(model::choose_platform(&entries)),
+            model::Document::Manifest(manifest) => {
+                drop(model::ConfigFile::parse(bytes, manifest.layers.len()));
+            }
+        }
+    }
+    for layers in 0..4 {
+        if let Ok(config) = model::ConfigFile::parse(bytes, layers) {
+            let image = config.image("fuzz", &digest::Digest::of(bytes), Vec::new(), false);
+            assert_eq!(config.diff_ids().len(), layers, "{image:?}");
+        }
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = Source::parse(text);
+        let _ = text.parse::<ImageLimits>();
+        if let Ok(name) = Name::parse(text) {
+            let again = Name::parse(&name.to_string());
+            assert!(again.is_ok_and(|again| again == name), "{name} does not read back");
+        }
+    }
+}

@@ -226,6 +226,14 @@ fn link_header(index: u32, flags: u32) -> [u8; LINK_BYTES] {
     header
 }
 
+/// Reads whatever bytes as a link, an address and a route.
+pub(super) fn fuzz(bytes: &[u8]) {
+    drop((parse_link(bytes), parse_address(bytes)));
+    if let Some(route) = parse_route(bytes) {
+        drop(route.to.to_string());
+    }
+}
+
 fn parse_link(bytes: &[u8]) -> Option<Link> {
     let mut link =
         Link { index: read_u32(bytes, 4)?, name: String::new(), alias: String::new(), operational: false };

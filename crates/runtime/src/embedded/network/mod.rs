@@ -139,7 +139,8 @@ pub async fn release(leaving: Vec<SandboxId>) -> Result<(), RuntimeError> {
         .map_err(|e| RuntimeError::Other(format!("cannot restore the network of this host: {e}")))
 }
 
-fn release_now(leaving: &[SandboxId]) -> io::Result<()> {
+/// [`release`] for a process that has nothing else to do.
+pub(crate) fn release_now(leaving: &[SandboxId]) -> io::Result<()> {
     let _lock = lock();
     let mut host = Links::open(None)?;
     let Some(bridge) = host.find(BRIDGE)? else { return Ok(()) };
@@ -360,4 +361,12 @@ fn host_address() -> io::Result<Option<Ipv4Addr>> {
         return Ok(None);
     };
     Ok(host.addresses(index)?.first().map(|(address, _)| *address))
+}
+
+/// Reads whatever bytes as answers of the kernel.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    netlink::fuzz(bytes, |payload| {
+        link::fuzz(payload);
+        let _ = nft::parse_chain(payload);
+    });
 }

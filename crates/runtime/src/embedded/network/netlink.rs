@@ -187,6 +187,20 @@ impl Netlink {
     }
 }
 
+/// Takes whatever bytes apart as an answer.
+pub(super) fn fuzz(bytes: &[u8], mut payload: impl FnMut(&[u8])) {
+    let mut end = 0;
+    for answer in split(bytes) {
+        end += HEADER_BYTES + answer.payload.len();
+        assert!(end <= bytes.len(), "more was found than there is");
+        let _ = error_of(&answer);
+        payload(answer.payload);
+        for (_, value) in attributes(answer.payload) {
+            drop((read_text(value), attributes(value).count()));
+        }
+    }
+}
+
 struct Answer<'a> {
     kind: u16,
     sequence: u32,

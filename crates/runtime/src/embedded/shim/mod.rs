@@ -46,7 +46,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{rootless, sys};
+use super::{network, rootless, sys};
+use crate::SandboxId;
 
 /// Runs a shim: what the binary does when its first argument is `shim`. `args` are the ones after it.
 ///
@@ -64,6 +65,11 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> i32 {
         Some("uplink") => take_control().and_then(|control| uplink::run(control, &args[1..])),
         Some("try-oci-runtime") => take_control().and_then(oci::try_runtime),
         Some("pause") => take_control().and_then(|control| pause::run(control, &args[1..])),
+        Some("release-network") => {
+            let ids =
+                args[1..].iter().map(|id| SandboxId(id.to_string_lossy().into_owned())).collect::<Vec<_>>();
+            network::release_now(&ids)
+        }
         _ => Err(std::io::Error::other("this command is for internal use: see `outrigger --help`")),
     };
     match result {

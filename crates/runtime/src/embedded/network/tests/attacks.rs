@@ -322,23 +322,3 @@ fn what_somebody_else_has_switched_on_stays_on() {
         assert_eq!((forwarding("all"), forwarding("up0")), ("1".into(), "1".into()));
     });
 }
-
-#[test]
-fn letting_go_is_quick() {
-    on_a_host(async |host| {
-        let _world = world(&host);
-        for n in 0..4 {
-            let name = format!("p{n}");
-            let (netns, _) = host.pod(&name, NetworkMode::Private).await;
-            unmount(&netns, UnmountFlags::DETACH).expect("unmount");
-            let began = Instant::now();
-            nat::restore().expect("restore");
-            let restored = began.elapsed();
-            let mut links = Links::open(None).expect("links");
-            let bridge = links.find(BRIDGE).expect("list").expect("there");
-            links.delete(bridge.index).expect("delete");
-            println!("restore {restored:?} all {:?}", began.elapsed());
-            until("gone", async || attached().await.expect("list").is_empty()).await;
-        }
-    });
-}

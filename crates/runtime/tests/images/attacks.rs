@@ -1,0 +1,485 @@
+//! Images and registries that were made to do harm.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use outrigger_runtime::embedded::images::{ImageLimits, ImageStore};
+use serde_json::json;
+use tar::EntryType;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::support::*;
+
+/// The error an image of these layers is refused with, and proof that nothing of it is kept.
+async fn refused(limits: &str, layers: &[BuiltLayer]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let mut layout = OciLayout::new(dir.path().join("layout"));
+    layout.image("t", json!({}), layers);
+    let state = dir.path().join("state");
+    let store = ImageStore::open_with(&state, limits.parse::<ImageLimits>().unwrap()).unwrap();
+    let text = failure(&store, format!("oci:{}:t", layout.dir.display())).await;
+    assert_eq!(scratch_entries(&state), [] as [std::path::PathBuf; 0]);
+    text
+}
+
+/// A header alone: what it announces is up to the caller.
+fn header(kind: EntryType, name: &str, size: u64) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_cksum();
+    header
+}
+
+/// A gzip layer of some blocks followed by so many zeros.
+fn zeros(blocks: &[u8], count: usize) -> BuiltLayer {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(blocks).unwrap();
+    let piece = vec![0; 1 << 20];
+    for _ in 0..count >> 20 {
+        encoder.write_all(&piece).unwrap();
+    }
+    let bytes = encoder.finish().unwrap();
+    // It is refused before anybody could compare the digest.
+    BuiltLayer {
+        diff_id: sha256(b"never reached"),
+        bytes,
+        media_type: "application/vnd.oci.image.layer.v1.tar+gzip".to_owned(),
+    }
+}
+
+/// The most memory this process has had, in bytes.
+fn peak_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[tokio::test]
+async fn names_and_extensions_of_any_size_take_no_memory() {
+    let before = peak_memory();
+    for (kind, what) in [('L', "path"), ('K', "link target"), ('x', "extensions"), ('g', "extensions")] {
+        let layer =
+            zeros(header(EntryType::new(kind as u8), "././@LongLink", 200 << 20).as_bytes(), 200 << 20);
+        assert!(layer.bytes.len() < 2 << 20, "a small file");
+        let text = refused("", &[layer]).await;
+        assert!(text.contains(&format!("{what} has 209715200 bytes")), "{kind}: {text}");
+    }
+    let grown = peak_memory() - before;
+    assert!(grown < 150 << 20, "{} MiB more", grown >> 20);
+}
+
+#[tokio::test]
+async fn a_file_of_zeros_is_bounded_by_its_ratio_and_its_size() {
+    let file = header(EntryType::Regular, "zeros", 1 << 40);
+    let text = refused("", &[zeros(file.as_bytes(), 300 << 20)]).await;
+    assert!(
+        text.contains("more than 200 times its size") && text.contains("--image-limits ratio="),
+        "{text}"
+    );
+    let text = refused("unpacked=100Mi", &[zeros(file.as_bytes(), 150 << 20)]).await;
+    assert!(text.contains("more than 100Mi") && text.contains("--image-limits unpacked="), "{text}");
+    // Behind the end of the archive, where no file is made of them.
+    let text = refused("unpacked=100Mi", &[zeros(&[0; 1024], 150 << 20)]).await;
+    assert!(text.contains("more than 100Mi"), "{text}");
+}
+
+/// A sparse file as GNU tar writes it: all hole but one part.
+fn sparse(size: u64, offset: u64, content: &[u8]) -> Vec<u8> {
+    let mut header = header(EntryType::GNUSparse, "sparse", content.len() as u64);
+    let gnu = header.as_gnu_mut().unwrap();
+    gnu.set_real_size(size);
+    for (field, value) in
+        [(&mut gnu.sparse[0].offset, offset), (&mut gnu.sparse[0].numbytes, content.len() as u64)]
+    {
+        field.copy_from_slice(format!("{value:011o}\0").as_bytes());
+    }
+    header.set_cksum();
+    let mut tar = header.as_bytes().to_vec();
+    tar.extend_from_slice(content);
+    tar.resize(tar.len().next_multiple_of(512) + 1024, 0);
+    tar
+}
+
+fn layer_of(tar: Vec<u8>) -> BuiltLayer {
+    BuiltLayer {
+        diff_id: sha256(&tar),
+        bytes: tar,
+        media_type: "application/vnd.oci.image.layer.v1.tar".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn sparse_files_stay_sparse_and_count_as_what_they_claim() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut layout = OciLayout::new(dir.path().join("layout"));
+    layout.image("t", json!({}), &[layer_of(sparse(400 << 20, 100 << 20, b"here"))]);
+    let store = ImageStore::open(&dir.path().join("state")).unwrap();
+    let image = ensure(&store, format!("oci:{}:t", layout.dir.display())).await.unwrap();
+    let file = fs::File::open(image.layers[0].join("sparse")).unwrap();
+    let meta = file.metadata().unwrap();
+    assert_eq!(meta.len(), 400 << 20);
+    assert!(meta.blocks() * 512 < 1 << 20, "{} bytes on disk", meta.blocks() * 512);
+    let mut found = [0; 4];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut found, 100 << 20).unwrap();
+    assert_eq!(&found, b"here");
+
+    let text = refused("unpacked=300Mi", &[layer_of(sparse(400 << 20, 0, b"x"))]).await;
+    assert!(text.contains("more than 300Mi"), "{text}");
+    let text = refused("", &[layer_of(sparse(1 << 30, 2 << 30, b"x"))]).await;
+    assert!(text.contains("beyond its end"), "{text}");
+}
+
+#[tokio::test]
+async fn files_depth_layers_and_space_are_bounded() {
+    let mut many = Layer::new();
+    for n in 0..60 {
+        many = many.file(&n.to_string(), "");
+    }
+    let many = many.gzip();
+    // Two layers share what there is.
+    let text = refused(
+        "files=100",
+        &[many.clone(), Layer::new().file("other", "").dir("d/", 0o755).gzip(), {
+            let mut more = Layer::new();
+            for n in 100..160 {
+                more = more.file(&n.to_string(), "");
+            }
+            more.gzip()
+        }],
+    )
+    .await;
+    assert!(text.contains("more than 100 files") && text.contains("--image-limits files="), "{text}");
+
+    let deep = "d/".repeat(300);
+    let deep = Layer::new().pax(&[("path", deep.as_bytes())]).dir("x/", 0o755).gzip();
+    let text = refused("", std::slice::from_ref(&deep)).await;
+    assert!(text.contains("300 directories deep, more than the 256 allowed"), "{text}");
+    let text = refused("depth=299", &[deep]).await;
+    assert!(text.contains("--image-limits depth=300"), "{text}");
+
+    let long = Layer::new().pax(&[("path", &[b'n'; 5000][..])]).file("x", "").gzip();
+    let text = refused("", &[long]).await;
+    assert!(text.contains("path has 5000 bytes, more than the 4095 allowed"), "{text}");
+
+    let text = refused("free=900Ti", &[many]).await;
+    assert!(text.contains("no space left on device") && text.contains("--state-dir"), "{text}");
+}
+
+/// Members of a compressed archive count too, before any layer is looked at.
+#[tokio::test]
+async fn an_archive_that_inflates_without_end_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let archive = dir.path().join("image.tar.gz");
+    fs::write(&archive, zeros(header(EntryType::Regular, "big", 1 << 40).as_bytes(), 150 << 20).bytes)
+        .unwrap();
+    let state = dir.path().join("state");
+    let store = ImageStore::open_with(&state, "unpacked=100Mi".parse().unwrap()).unwrap();
+    for kind in ["oci-archive", "docker-archive"] {
+        let text = failure(&store, format!("{kind}:{}", archive.display())).await;
+        assert!(text.contains("more than 100Mi"), "{text}");
+    }
+    assert_eq!(scratch_entries(&state), [] as [std::path::PathBuf; 0]);
+    // A pipe nobody writes to.
+    let pipe = dir.path().join("pipe");
+    run("mkfifo", &[pipe.to_str().unwrap()]);
+    let text = failure(&store, format!("oci-archive:{}", pipe.display())).await;
+    assert!(text.contains("no regular file"), "{text}");
+}
+
+#[tokio::test]
+async fn a_parent_that_becomes_a_link_leads_nowhere() {
+    let outside = tempfile::tempdir().unwrap();
+    let to = outside.path().to_str().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let layer = Layer::new()
+        .dir("d/", 0o755)
+        .file("d/first", "x")
+        .symlink("d", to) // the directory that was just filled
+        .file("d/evil", "x")
+        .symlink("up", "../../../../../../../..")
+        .file(&format!("up{to}/evil"), "x")
+        .symlink("loop", "loop")
+        .symlink("magic", "/proc/self/cwd")
+        .file("magic/evil", "x")
+        .hard_link("d/linked", "d/evil")
+        .raw("d/device", EntryType::Char, "", b"", |header| {
+            header.set_device_major(1).unwrap();
+            header.set_device_minor(1).unwrap();
+        })
+        .file("d/.wh.secret", "")
+        .file("d/.wh..wh..opq", "")
+        .gzip();
+    fs::write(outside.path().join("secret"), "untouched").unwrap();
+    let before = fs::metadata(outside.path()).unwrap().mtime_nsec();
+    let mut layout = OciLayout::new(dir.path().join("layout"));
+    layout.image("t", json!({}), &[layer]);
+    let store = ImageStore::open(&dir.path().join("state")).unwrap();
+    let image = ensure(&store, format!("oci:{}:t", layout.dir.display())).await.unwrap();
+    let names: Vec<_> = fs::read_dir(outside.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert_eq!(names, ["secret"]);
+    assert_eq!(fs::metadata(outside.path()).unwrap().mtime_nsec(), before);
+    assert_eq!(fs::metadata(outside.path().join("secret")).unwrap().nlink(), 1);
+    // It all went to where those links lead inside.
+    let inside = image.layers[0].join(to.trim_start_matches('/'));
+    assert!(inside.join("evil").exists() && inside.join("linked").exists());
+    for bad in ["../x", "a/../../x", ".."] {
+        let text = refused("", &[Layer::new().file(bad, "x").gzip()]).await;
+        assert!(text.contains("leads out of the layer"), "{bad}: {text}");
+    }
+    let text = refused("", &[Layer::new().hard_link("x", "/etc/passwd").gzip()]).await;
+    assert!(text.contains("which this layer does not contain"), "{text}");
+}
+
+#[tokio::test]
+async fn only_harmless_attributes_are_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let layer = Layer::new()
+        .pax(&[
+            ("SCHILY.xattr.trusted.overlay.redirect", b"/etc"),
+            ("SCHILY.xattr.trusted.overlay.metacopy", b""),
+            ("SCHILY.xattr.user.overlay.whiteout", b"y"),
+            ("SCHILY.xattr.trusted.anything", b"x"),
+            ("SCHILY.xattr.security.selinux", b"system_u:object_r:shadow_t:s0"),
+            ("SCHILY.xattr.security.ima", b"x"),
+            ("SCHILY.xattr.system.posix_acl_access", b"x"),
+            ("SCHILY.xattr.user.fine", b"x"),
+        ])
+        .file("f", "")
+        .pax(&[("SCHILY.xattr.trusted.overlay.opaque", b"y")])
+        .dir("d/", 0o755)
+        .gzip();
+    let mut layout = OciLayout::new(dir.path().join("layout"));
+    layout.image("t", json!({}), &[layer]);
+    let store = ImageStore::open(&dir.path().join("state")).unwrap();
+    let image = ensure(&store, format!("oci:{}:t", layout.dir.display())).await.unwrap();
+    for (name, wanted) in [("f", "user.fine\0"), ("d", "")] {
+        let mut names = [0; 512];
+        let n = rustix::fs::llistxattr(image.layers[0].join(name), &mut names[..]).unwrap();
+        assert_eq!(str::from_utf8(&names[..n]).unwrap(), wanted, "{name}");
+    }
+}
+
+/// What a made-up server was asked: request lines and headers.
+type Asked = Arc<Mutex<Vec<String>>>;
+
+/// A server that answers each path with some bytes, written as they are; after them it goes on for ever if told so.
+async fn server(
+    ip: Ipv4Addr,
+    answer: impl Fn(&str, u16) -> (Vec<u8>, bool) + Send + Sync + 'static,
+) -> (u16, Asked) {
+    let listener = TcpListener::bind((ip, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (asked, answer) = (Asked::default(), Arc::new(answer));
+    let told = asked.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (told, answer) = (told.clone(), answer.clone());
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    match stream.read_u8().await {
+                        Ok(byte) => head.push(byte),
+                        Err(_) => return,
+                    }
+                }
+                let head = String::from_utf8_lossy(&head).into_owned();
+                let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+                told.lock().unwrap().push(head);
+                let (bytes, endless) = answer(&path, port);
+                let mut sent = stream.write_all(&bytes).await;
+                while endless && sent.is_ok() {
+                    sent = stream.write_all(&[b' '; 16 << 10]).await;
+                }
+            });
+        }
+    });
+    (port, asked)
+}
+
+fn response(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let head =
+        format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+/// The error of pulling from a server on this machine.
+async fn pulled(port: u16) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let store = ImageStore::open(&state).unwrap();
+    let began = Instant::now();
+    let text = failure(&store, format!("127.0.0.1:{port}/app:v1")).await;
+    assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}", began.elapsed());
+    assert_eq!(scratch_entries(&state), [] as [std::path::PathBuf; 0]);
+    text
+}
+
+#[tokio::test]
+async fn answers_without_end_are_cut() {
+    let chunked = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{".to_vec();
+    let (port, _) = server(Ipv4Addr::LOCALHOST, move |_, _| (chunked.clone(), true)).await;
+    let text = pulled(port).await;
+    assert!(text.contains("larger than 4194304 bytes"), "{text}");
+    // Lengths that are lies.
+    let huge = b"HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551614\r\n\r\n{".to_vec();
+    let (port, _) = server(Ipv4Addr::LOCALHOST, move |_, _| (huge.clone(), true)).await;
+    let text = pulled(port).await;
+    assert!(text.contains("larger than 4194304 bytes") || text.contains("no answer"), "{text}");
+}
+
+/// An image whose manifest says that its layer has ten bytes.
+fn small_image() -> (Vec<u8>, Vec<u8>, String) {
+    let layer = sha256(b"ten bytes.");
+    let config = json!({"architecture": this_architecture(), "os": "linux", "config": {},
+        "rootfs": {"type": "layers", "diff_ids": [layer]}})
+    .to_string();
+    let manifest = json!({"schemaVersion": 2,
+        "config": {"digest": sha256(config.as_bytes()), "size": config.len()},
+        "layers": [{"digest": layer, "size": 10}]})
+    .to_string();
+    (manifest.into_bytes(), config.into_bytes(), layer)
+}
+
+#[tokio::test]
+async fn a_layer_is_not_larger_than_its_manifest_says() {
+    let (port, _) = server(Ipv4Addr::LOCALHOST, |path, _| {
+        let (manifest, config, layer) = small_image();
+        match path {
+            _ if path.contains("manifests") => (response("200 OK", "", &manifest), false),
+            _ if path.ends_with(&layer) => (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec(), true),
+            _ => (response("200 OK", "", &config), false),
+        }
+    })
+    .await;
+    let text = pulled(port).await;
+    assert!(text.contains("larger than the 10 bytes its manifest says"), "{text}");
+}
+
+#[tokio::test]
+async fn redirects_end() {
+    let (port, asked) = server(Ipv4Addr::LOCALHOST, |path, port| {
+        let to = format!("Location: http://127.0.0.1:{port}{path}\r\n");
+        (response("307 Temporary Redirect", &to, b""), false)
+    })
+    .await;
+    let text = pulled(port).await;
+    assert!(text.contains("redirects more than 10 times"), "{text}");
+    assert!(asked.lock().unwrap().len() < 30);
+}
+
+#[tokio::test]
+async fn credentials_stay_with_their_host() {
+    let (_, config, _) = small_image();
+    let stored = config.clone();
+    let (other, seen) =
+        server(Ipv4Addr::new(127, 0, 0, 2), move |_, _| (response("200 OK", "", &stored), false)).await;
+    let (port, asked) = server(Ipv4Addr::LOCALHOST, move |path, _| {
+        let (manifest, _, layer) = small_image();
+        match path {
+            _ if path.contains("manifests") => (response("200 OK", "", &manifest), false),
+            _ if path.ends_with(&layer) => (response("404 Not Found", "", b""), false),
+            _ => {
+                let to = format!("Location: http://127.0.0.2:{other}/blob\r\n");
+                (response("307 Temporary Redirect", &to, b""), false)
+            }
+        }
+    })
+    .await;
+    // Every request is refused until it comes with credentials.
+    let (front, fronted) = server(Ipv4Addr::LOCALHOST, move |path, _| {
+        let to = format!("Location: http://127.0.0.1:{port}{path}\r\n");
+        (response("401 Unauthorized", &format!("WWW-Authenticate: Basic realm=\"x\"\r\n{to}"), b"{}"), false)
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(&dir.path().join("state")).unwrap();
+    for (port, asked) in [(port, &asked), (front, &fronted)] {
+        let auth = json!({"auths": {format!("127.0.0.1:{port}"): {"username": "u", "password": "secret"}}});
+        let mut request = request(format!("127.0.0.1:{port}/app:v1"), outrigger_runtime::PullPolicy::Always);
+        request.auth = vec![auth.to_string()];
+        let error = store.ensure(request, silent()).await.unwrap_err();
+        assert!(!asked.lock().unwrap().is_empty(), "{error}");
+    }
+    let all = seen.lock().unwrap().join("");
+    assert!(all.contains("GET /blob"), "it was sent on");
+    assert!(!all.to_lowercase().contains("authorization"), "{all}");
+    let sent = fronted.lock().unwrap().join("").to_lowercase();
+    assert!(sent.contains("authorization: basic"), "where they belong they were used: {sent}");
+}
+
+#[tokio::test]
+async fn https_is_never_left_for_http() {
+    let (plain, seen) = server(Ipv4Addr::LOCALHOST, |_, _| (response("200 OK", "", b"{}"), false)).await;
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    run(
+        "openssl",
+        &[
+            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test", "-out", cert,
+            "-keyout", key,
+        ],
+    );
+    // openssl answers with files as they are, headers and all.
+    let answer =
+        format!("HTTP/1.1 302 Found\r\nConnection: close\r\nLocation: http://127.0.0.1:{plain}/v2/\r\n\r\n");
+    let file = dir.path().join("v2/app/manifests/v1");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, answer).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut openssl = std::process::Command::new("openssl")
+        .args(["s_server", "-quiet", "-HTTP", "-accept", &port.to_string(), "-cert", cert, "-key", key])
+        .current_dir(dir.path())
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("openssl is installed");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(Instant::now() < deadline, "openssl does not listen");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let text = pulled(as_a_registry(port).await).await;
+    let _ = openssl.kill();
+    let _ = openssl.wait();
+    assert!(text.contains("redirects from https to http://127.0.0.1"), "{text}");
+    assert_eq!(seen.lock().unwrap().len(), 0, "nobody was asked over http");
+    assert!(Path::new(cert).exists());
+}
+
+/// Answers http as registries do that speak https, and passes https on.
+async fn as_a_registry(tls: u16) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut first = [0];
+                let _ = client.peek(&mut first).await;
+                if first[0] == 0x16 {
+                    let mut server =
+                        tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, tls)).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                    return;
+                }
+                let _ = client.read(&mut [0; 4096]).await;
+                let text = b"Client sent an HTTP request to an HTTPS server.\n";
+                let _ = client.write_all(&response("400 Bad Request", "", text)).await;
+            });
+        }
+    });
+    port
+}
