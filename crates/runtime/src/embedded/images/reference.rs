@@ -129,7 +129,11 @@ impl Name {
             check_tag(tag)?;
         }
         let (registry, path) = match rest.split_once('/') {
-            Some((host, path)) if is_host(host) => (host.to_ascii_lowercase(), path),
+            Some((host, path)) if is_host(host) => {
+                // Told only by its capitals: without them it would be somebody's name on Docker Hub.
+                let lower = host.to_ascii_lowercase();
+                (if is_host(&lower) { lower } else { host.to_owned() }, path)
+            }
             _ => ("docker.io".to_owned(), rest),
         };
         check_registry(&registry)?;
