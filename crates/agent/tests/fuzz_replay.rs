@@ -18,7 +18,7 @@ const TARGETS: [(&str, fn(&[u8]), u64); 5] = [
 fn inputs(target: &str) -> Vec<Vec<u8>> {
     let base = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let mut found = Vec::new();
-    for dir in [base.join("edges").join(target), base.join("regressions/edges").join(target)] {
+    for dir in [base.join("edges").join(target), base.join("edges-found").join(target)] {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         found.extend(entries.map(|entry| fs::read(entry.path()).expect("an input")));
     }

@@ -105,7 +105,7 @@ impl Tree {
                 _ => return Err(Errno::NOTDIR),
             }
         }
-        Ok(rustix::io::fcntl_dupfd_cloexec(way.here(), 0)?)
+        rustix::io::fcntl_dupfd_cloexec(way.here(), 0)
     }
 
     /// What is there under a name, itself, not what it points to.
