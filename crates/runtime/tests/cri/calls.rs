@@ -8,7 +8,9 @@ use outrigger_runtime::{ContainerId, ExecRequest, Exit, Runtime, RuntimeError};
 use tokio::task::JoinHandle;
 
 use crate::relay::{REFUSAL, Relay, Rule};
-use crate::support::{DEADLINE, Pod, connect, eventually, ids, limits, log_text, sandbox_spec, socket};
+use crate::support::{
+    DEADLINE, Pod, connect, eventually, ids, limits, log_text, runs_with, sandbox_spec, socket,
+};
 use crate::trials;
 
 trials!(
@@ -206,12 +208,13 @@ async fn events_may_be_false_repeated_or_missing() {
     relay.tell(&own);
     assert_eq!(pod.wait(&id).await.code, 5, "once and for all");
     // Told, it is seen as soon as the runtime has written it down.
-    let spec = pod.script("sleep 0.5; exit 6");
+    let mark = format!("told-{}", pod.id.0);
+    let spec = pod.script(&format!("sleep 0.3; exit 6 # {mark}"));
     let name = spec.id.0.clone();
     let id = pod.start(spec).await.expect("start");
     let own = tokio::task::block_in_place(|| ids("container", &name)).pop().expect("it is there");
     let end = waiting(&pod.runtime, &id);
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    eventually("it ends", || !runs_with(&mark)).await;
     relay.tell(&own);
     assert_eq!(end.await.expect("a task").expect("exit").code, 6);
     pod.finish().await;

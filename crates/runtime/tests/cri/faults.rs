@@ -1,5 +1,6 @@
 //! containerd goes away, hangs, or does what nobody asked for.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use outrigger_runtime::cri::Limits;
@@ -8,7 +9,8 @@ use rustix::process::Signal;
 
 use crate::containerd::Containerd;
 use crate::proxy::Proxy;
-use crate::support::{Pod, connect, eventually, limits, log_text};
+use crate::relay::{Relay, Rule};
+use crate::support::{Pod, connect, eventually, limits, log_text, runs_with};
 use crate::trials;
 
 trials!(
@@ -23,7 +25,8 @@ trials!(
 async fn a_restart_in_the_middle_of_a_pod_changes_nothing() {
     let mut containerd = Containerd::start(None);
     let pod = Pod::on(connect(containerd.endpoint(), limits()).await, |_| {}).await;
-    let short = pod.start(pod.script("sleep 1.5; exit 6")).await.expect("start");
+    let mark = format!("short-{}", pod.id.0);
+    let short = pod.start(pod.script(&format!("sleep 1; exit 6 # {mark}"))).await.expect("start");
     let spec = pod.script("trap 'exit 8' TERM; echo up; while :; do sleep 0.05; done");
     let log = spec.log_path.clone();
     let long = pod.start(spec).await.expect("start");
@@ -33,8 +36,7 @@ async fn a_restart_in_the_middle_of_a_pod_changes_nothing() {
         async move { runtime.wait(&id).await }
     });
     containerd.halt(Signal::KILL);
-    // The short one ends while nobody looks.
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    eventually("the short one ends while nobody looks", || !runs_with(&mark)).await;
     tokio::task::block_in_place(|| containerd.go_on());
     assert_eq!(wait.await.expect("a task").expect("exit").code, 6);
     assert_eq!(pod.exec(&long, "echo alive").await.output, b"alive\n");
@@ -50,13 +52,17 @@ async fn a_restart_in_the_middle_of_a_pod_changes_nothing() {
 
 async fn calls_made_while_it_is_down_wait_for_it() {
     let mut containerd = Containerd::start(None);
-    let pod = Pod::on(connect(containerd.endpoint(), limits()).await, |_| {}).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = PathBuf::from(containerd.endpoint().trim_start_matches("unix://"));
+    let proxy = Proxy::start(dir.path(), socket);
+    let pod = Pod::on(connect(proxy.endpoint(), limits()).await, |_| {}).await;
     containerd.halt(Signal::TERM);
+    let refused = proxy.refused();
     let spec = pod.script("echo ran; exit 3");
     let log = spec.log_path.clone();
     let begin = async { pod.start(spec).await.expect("start") };
     let come_back = async {
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        eventually("it is called while it is down", || proxy.refused() > refused).await;
         tokio::task::block_in_place(|| containerd.go_on());
     };
     let (id, ()) = tokio::join!(begin, come_back);
@@ -125,54 +131,69 @@ async fn events_that_are_lost_do_no_harm() {
     let proxy = Proxy::start(dir.path(), crate::support::socket());
     let limits = Limits { question: Duration::from_millis(500), ..limits() };
     let pod = Pod::on(connect(proxy.endpoint(), limits).await, |_| {}).await;
-    let id = pod.start(pod.script("sleep 1; exit 9")).await.expect("start");
+    let mark = format!("lost-{}", pod.id.0);
+    let id = pod.start(pod.script(&format!("sleep 1; exit 9 # {mark}"))).await.expect("start");
     // The connection is silent while it ends, and given up; the next one knows nothing of the event.
     proxy.stall(true);
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    eventually("it ends", || !runs_with(&mark)).await;
+    let connections = proxy.accepted();
     let wait = tokio::spawn({
         let (runtime, id) = (pod.runtime.clone(), id.clone());
         async move { runtime.wait(&id).await }
     });
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    eventually("the silent connection is given up", || proxy.accepted() > connections).await;
     proxy.stall(false);
     assert_eq!(wait.await.expect("a task").expect("exit").code, 9);
     pod.finish().await;
 }
 
+/// The connection breaks in the middle of a start: before the runtime has heard of a call, and after it has carried it
+/// out. Nothing runs twice, and what can be tried again is.
 async fn a_start_without_an_answer_is_not_made_twice() {
     let dir = tempfile::tempdir().expect("a directory");
-    let proxy = Proxy::start(dir.path(), crate::support::socket());
+    let relay = Relay::start(dir.path(), crate::support::socket());
+    let proxy = Proxy::start(dir.path(), relay.socket());
     let pod = Pod::on(connect(proxy.endpoint(), limits()).await, |_| {}).await;
-    let mut interrupted = 0;
-    for cut_after in [0, 5, 20, 40, 60, 80, 120] {
+    for (method, rule) in [
+        ("CreateContainer", Rule::Hang),
+        ("CreateContainer", Rule::Withhold),
+        ("StartContainer", Rule::Hang),
+        ("StartContainer", Rule::Withhold),
+    ] {
+        let what = format!("{method}, {rule:?}");
         let mut spec = pod.script("echo ran; sleep 0.1");
         let log = spec.log_path.clone();
+        relay.once(method, rule);
+        let (called, withheld) = (relay.count(method), relay.withheld(method));
         let begin = pod.start(spec.clone());
-        let hiccup = async {
-            tokio::time::sleep(Duration::from_millis(cut_after)).await;
+        let cut = async {
+            let is_there = || match rule {
+                Rule::Withhold => relay.withheld(method) > withheld,
+                _ => relay.count(method) > called,
+            };
+            eventually("the call is under way", is_there).await;
             proxy.cut();
         };
-        let (mut begun, ()) = tokio::join!(begin, hiccup);
+        let (mut begun, ()) = tokio::join!(begin, cut);
         if let Err(RuntimeError::Other(text)) = &begun {
-            assert!(text.contains("interrupted"), "{text}");
-            interrupted += 1;
+            assert!(text.contains("interrupted"), "{what}: {text}");
             pod.runtime.remove_container(&spec.id).await.expect("remove");
             spec.id.0 += "-again";
             begun = pod.start(spec).await;
         }
-        let id = match begun {
-            Ok(id) => id,
+        match begun {
+            Ok(id) => {
+                assert_eq!(pod.wait(&id).await.code, 0, "{what}");
+                eventually("its log", || log_text(&log) == "ran\n").await;
+            }
             // It came as far as a process: then it must not be started again.
             Err(RuntimeError::Start(text)) => {
-                assert!(text.contains("failed to start"), "{text}");
-                assert!(log_text(&log).lines().count() <= 1, "{}", log_text(&log));
-                continue;
+                assert_eq!((method, rule), ("StartContainer", Rule::Withhold), "{text}");
+                assert!(text.contains("failed to start"), "{what}: {text}");
+                assert!(log_text(&log).lines().count() <= 1, "{what}: {}", log_text(&log));
             }
-            Err(error) => panic!("after {cut_after} ms: {error}"),
-        };
-        assert_eq!(pod.wait(&id).await.code, 0, "after {cut_after} ms");
-        eventually("its log", || log_text(&log) == "ran\n").await;
+            Err(error) => panic!("{what}: {error}"),
+        }
     }
-    assert!(interrupted < 7, "none came through");
     pod.finish().await;
 }

@@ -1,6 +1,8 @@
 //! Stands between a client and containerd, and can stop passing on what is said.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -11,6 +13,15 @@ pub(crate) struct Proxy {
     pub(crate) path: PathBuf,
     stalled: watch::Sender<bool>,
     cuts: watch::Sender<u32>,
+    counts: Arc<Counts>,
+}
+
+/// Connections, as the client sees them.
+#[derive(Default)]
+struct Counts {
+    accepted: AtomicUsize,
+    /// Those containerd did not take.
+    refused: AtomicUsize,
 }
 
 impl Proxy {
@@ -19,12 +30,18 @@ impl Proxy {
         let listener = UnixListener::bind(&path).expect("a socket");
         let (stalled, seen) = watch::channel(false);
         let (cuts, cut) = watch::channel(0);
+        let counts = Arc::new(Counts::default());
+        let counted = counts.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (seen, to, mut cut) = (seen.clone(), to.clone(), cut.clone());
+                let (seen, to, mut cut, counted) = (seen.clone(), to.clone(), cut.clone(), counted.clone());
+                counted.accepted.fetch_add(1, Ordering::SeqCst);
                 cut.mark_unchanged();
                 tokio::spawn(async move {
-                    let Ok(server) = UnixStream::connect(to).await else { return };
+                    let Ok(server) = UnixStream::connect(to).await else {
+                        counted.refused.fetch_add(1, Ordering::SeqCst);
+                        return;
+                    };
                     let ((from_client, to_client), (from_server, to_server)) =
                         (client.into_split(), server.into_split());
                     tokio::select! {
@@ -35,11 +52,21 @@ impl Proxy {
                 });
             }
         });
-        Proxy { path, stalled, cuts }
+        Proxy { path, stalled, cuts, counts }
     }
 
     pub(crate) fn endpoint(&self) -> String {
         format!("unix://{}", self.path.display())
+    }
+
+    /// How many connections there were.
+    pub(crate) fn accepted(&self) -> usize {
+        self.counts.accepted.load(Ordering::SeqCst)
+    }
+
+    /// How many of them found nobody.
+    pub(crate) fn refused(&self) -> usize {
+        self.counts.refused.load(Ordering::SeqCst)
     }
 
     /// From now on nothing is passed on, or everything again.

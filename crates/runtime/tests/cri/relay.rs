@@ -27,6 +27,8 @@ pub(crate) enum Rule {
     Hang,
     /// It is carried out, and the answer is lost.
     Lose,
+    /// It is carried out, and nobody answers.
+    Withhold,
     /// Its stream is over before it began.
     End,
     /// What answers is not called containerd.
@@ -52,6 +54,7 @@ struct Shared {
     once: Mutex<HashMap<String, Rule>>,
     always: Mutex<HashMap<String, Rule>>,
     counts: Mutex<HashMap<String, usize>>,
+    withheld: Mutex<HashMap<String, usize>>,
     events: broadcast::Sender<Bytes>,
 }
 
@@ -64,6 +67,7 @@ impl Relay {
             once: Mutex::default(),
             always: Mutex::default(),
             counts: Mutex::default(),
+            withheld: Mutex::default(),
             events: broadcast::Sender::new(100),
         });
         tokio::spawn(serve(listener, shared.clone()));
@@ -92,6 +96,16 @@ impl Relay {
     /// How often a method was called.
     pub(crate) fn count(&self, method: &str) -> usize {
         lock(&self.shared.counts).get(method).copied().unwrap_or(0)
+    }
+
+    /// How often a method was carried out and its answer withheld.
+    pub(crate) fn withheld(&self, method: &str) -> usize {
+        lock(&self.shared.withheld).get(method).copied().unwrap_or(0)
+    }
+
+    /// The socket clients connect to.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path.clone()
     }
 
     /// Tells all who listen that a container, by the runtime's name for it, has stopped.
@@ -141,7 +155,7 @@ async fn answer(
         Some(Rule::Hang) => std::future::pending().await,
         Some(Rule::End) => return Ok(status("0", "")),
         Some(Rule::Tell) => return Ok(stream(shared.events.subscribe())),
-        None | Some(Rule::Lose | Rule::Rename) => {}
+        None | Some(Rule::Lose | Rule::Rename | Rule::Withhold) => {}
     }
     let Ok(response) = sender.send_request(request).await else {
         return Ok(status(UNAVAILABLE, "the connection broke"));
@@ -153,6 +167,10 @@ async fn answer(
     let Ok(body) = body.collect().await else {
         return Ok(status(UNAVAILABLE, "the connection broke"));
     };
+    if rule == Some(Rule::Withhold) {
+        *lock(&shared.withheld).entry(method).or_default() += 1;
+        return std::future::pending().await;
+    }
     if rule == Some(Rule::Lose) {
         return Ok(status(UNAVAILABLE, "the answer was lost"));
     }

@@ -296,3 +296,11 @@ pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+/// Whether a process runs whose arguments contain a text.
+pub(crate) fn runs_with(text: &str) -> bool {
+    let processes = fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
+    processes
+        .filter_map(|process| fs::read(process.path().join("cmdline")).ok())
+        .any(|arguments| String::from_utf8_lossy(&arguments).contains(text))
+}
