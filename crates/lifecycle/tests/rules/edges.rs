@@ -363,6 +363,13 @@ fn a_hook_that_is_given_up_holds_nobody() {
     p.settle();
     p.log();
     assert_eq!(p.out.wake, Some(p.now + 120_000));
+    let deadline = Some(p.now + 120_000);
+    assert!(p.actions.contains(&Action::RunHook {
+        container: 0,
+        attempt: 0,
+        hook: HookKind::PostStart,
+        deadline
+    }));
     p.pass(120_000);
     assert_eq!(p.log(), ["start b", "term a"]);
 }
@@ -547,6 +554,22 @@ fn first_hooks_hold_the_mains_no_longer_than_the_grace() {
     p.log();
     p.pass(5_000);
     assert_eq!(p.log(), ["kill app", "term s"]);
+}
+
+/// With a reserve the hook may go on, but the mains do not wait for it beyond their own part of the grace.
+#[test]
+fn first_hooks_hold_the_mains_no_longer_than_their_part_of_the_grace() {
+    let input = annotated(
+        json!({"outrigger.dev/sidecar-grace": "2s"}),
+        json!({"terminationGracePeriodSeconds": 5, "containers": [c("app"), hooked(kep("s"), "preStop")]}),
+    );
+    let mut p = Play { quick_hooks: false, ..Play::of(&input) };
+    p.log();
+    p.stop(None);
+    p.pass(2_999);
+    assert_eq!(p.log(), ["firstPreStop s"]);
+    p.pass(1);
+    assert_eq!(p.log(), ["term app"]);
 }
 
 #[test]
@@ -757,6 +780,10 @@ fn a_fence_stands_around_sidecars_only() {
     let input = fenced("restart", chain);
     assert_eq!(planned(&input).containers[3].fence, [0, 2]);
     assert_eq!(planned(&input).containers[1].fence, [0; 0], "init containers are not stopped");
+    // A fence in a graph stands around the one it is written for.
+    let one = graph("app: proxy fence, db", json!({"containers": [c("proxy"), c("db"), c("app")]}));
+    assert_eq!(gates(&one, 2), [(0, Need::Ready, true), (1, Need::Started, false)]);
+    assert_eq!(planned(&one).containers[2].fence, [0]);
     // Launch priority is between mains; a marked container is no sidecar to stand behind.
     let mains = fenced("start", json!({"containers": [env("hi", PRIORITY, "1"), c("lo")]}));
     assert_eq!(gates(&mains, 1), [(0, Need::Ready, false)]);
