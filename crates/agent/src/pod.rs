@@ -131,6 +131,11 @@ impl PodContext {
     /// The sandbox to be made.
     pub(crate) fn sandbox_spec(&self) -> Result<SandboxSpec, String> {
         let spec = self.spec();
+        if spec.host_users == Some(false) {
+            return Err(
+                "hostUsers: false is refused: pods cannot have user namespaces of their own yet".to_owned()
+            );
+        }
         let context = spec.security_context.as_ref();
         let sysctls = context.and_then(|c| c.sysctls.as_deref()).unwrap_or(&[]);
         Ok(SandboxSpec {
