@@ -135,7 +135,7 @@ fn last_error(log: &Path) -> Option<String> {
     let text = String::from_utf8_lossy(&text);
     let is_error = |line: &Value| matches!(line["level"].as_str(), Some("error" | "fatal"));
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let message = lines.filter(is_error).filter_map(|line| Some(line["msg"].as_str()?.to_owned())).last()?;
+    let message = lines.rev().filter(is_error).find_map(|line| Some(line["msg"].as_str()?.to_owned()))?;
     let mut message = message.trim().replace('\n', "; ");
     message.truncate(message.floor_char_boundary(MESSAGE_MAX));
     Some(message).filter(|message| !message.is_empty())

@@ -116,7 +116,8 @@ impl Exec {
 
 /// Kills what descends from a process until nothing does, however it moves about.
 fn kill_moving(pid: i32) {
-    for _ in 0..100 {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_millis(100);
+    while std::time::Instant::now() < deadline {
         let found = descendants(pid);
         if found.is_empty() {
             return;
@@ -124,7 +125,7 @@ fn kill_moving(pid: i32) {
         for child in found {
             let _ = sys::kill(child, libc::SIGKILL);
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::yield_now();
     }
 }
 
