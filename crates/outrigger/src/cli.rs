@@ -62,7 +62,7 @@ fn is_close(typed: &str, word: &str) -> bool {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run pods on this machine, in order, and exit with their result.
-    Run(run::Args),
+    Run(Box<run::Args>),
     /// List the pods of your active runs, and why anything is waiting.
     Ps(ps::Args),
     /// Print the logs of containers.

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| cli::only_close_suggestions(error).exit());
     cli.color.apply();
     let result = match cli.command {
-        Command::Run(args) => return run::main(args),
+        Command::Run(args) => return run::main(*args),
         Command::Ps(args) => ps::execute(args),
         Command::Exec(args) => return exec::main(args),
         Command::Logs(args) => logs::execute(args),
