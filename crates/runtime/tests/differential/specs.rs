@@ -128,7 +128,7 @@ pub(crate) const CASES: [Case; 78] = [
         w.container.read_only_rootfs = true;
     }),
     // Privileged.
-    calls("privileged", |w| privileged(w)),
+    calls("privileged", privileged),
     case("privileged-user", |w| {
         privileged(w);
         w.user(1000);
