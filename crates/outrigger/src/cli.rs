@@ -21,8 +21,8 @@ pub(crate) struct Cli {
 
 const AFTER: &str = "\
 Examples:
-  outrigger run job.yaml                  run pods here and exit with their result
-  outrigger ps                            what is running, and why anything is waiting
+  outrigger run job.yaml                  run pods and exit with their result
+  outrigger ps                            pods, and why anything is waiting
   outrigger plan pod.yaml                 what starts and stops when, and why
   outrigger validate *.yaml               all errors in the manifests
   outrigger convert pod.yaml --to native  the same pod in another dialect

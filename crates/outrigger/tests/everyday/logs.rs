@@ -112,7 +112,8 @@ fn waiting(bench: &Bench, name: &str) {
     let mut child = outrigger(bench, &["logs", "-f", name, "-c", "app"]).spawn().expect("it starts");
     let mut err = BufReader::new(child.stderr.take().expect("piped"));
     let mut note = String::new();
-    err.read_line(&mut note).expect("text");
+    // Runs of other tests may be mentioned first.
+    while !note.contains(why) && err.read_line(&mut note).expect("text") > 0 {}
     assert!(note.contains(why), "{note}");
     std::fs::write(state.join("go"), "").expect("a file");
     let mut text = String::new();

@@ -422,7 +422,7 @@ fn whoever_is_not_root() {
     assert_eq!(doctor.0, Some(1), "{}", doctor.1);
     for expected in [
         "FAIL  privileges         root without CAP_SYS_ADMIN\n",
-        "what to do: inside a container, make that a privileged one\n",
+        "how to fix it: inside a container, make that a privileged one\n",
         "pods do not run here as it is\n",
     ] {
         assert!(doctor.1.contains(expected), "{expected:?} in\n{}", doctor.1);
