@@ -10,7 +10,7 @@ use crate::terminal;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outrigger stop web                    stop a pod in order and wait until it is gone
+  outrigger stop web                    stop a pod in order, wait for it
   outrigger stop web --grace-period 5   the same within 5 seconds
   outrigger stop web --grace-period 0   kill it
   outrigger stop deploy/web             stop a Deployment with all its pods

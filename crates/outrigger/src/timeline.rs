@@ -20,7 +20,7 @@ const WIDTH: usize = 100;
 Examples:
   outrigger run --events events.jsonl job.yaml; outrigger timeline events.jsonl
   outrigger timeline events.jsonl -o html > timeline.html
-  outrigger simulate job.yaml -o json | outrigger timeline - -o svg > timeline.svg
+  outrigger simulate job.yaml -o json | outrigger timeline - -o svg > life.svg
 
 Marked as critical is what the start and the stop really waited for; `outrigger analyze` shows it as text.
 
