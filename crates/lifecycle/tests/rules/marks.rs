@@ -61,12 +61,13 @@ fn blank_marks_are_no_marks() {
     }
     let empty = json!({"restartPolicy": "Never", "containers": [{"name": "a"}, {"name": "b", "env": [{"name": KILL}]}]});
     assert_eq!(planned(&pod(empty)).containers[1].role, Role::Main);
-    // A blank type is neither of the two there are.
+    // An empty type is an absent one; any other is one of the two there are, or refused.
     let typed = |text: &str| {
         let blank = json!({"name": "b", "lifecycle": {"type": text}});
         pod(json!({"containers": [{"name": "a"}, blank]}))
     };
-    for blank in ["", " ", "sidecar"] {
+    assert_eq!(planned(&typed("")).containers[1].role, Role::Main);
+    for blank in [" ", "sidecar"] {
         let found = refused(&typed(blank));
         assert!(found.iter().any(|f| f.code == "kep-type"), "{blank:?}: {found:?}");
     }

@@ -1,6 +1,8 @@
 //! Random pods, converted to every dialect: the text keeps what is not about order, and what is not reported as lost
 //! still holds when the converted pod is played.
 
+mod format;
+
 use outrigger_lifecycle::convert::{Target, compare};
 use outrigger_lifecycle::{
     Action, Decision, Event, FeatureGates, Gate, Need, Observation, Plan, ProbeKind, Role, Time, rules,
