@@ -38,14 +38,16 @@ pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String 
             None => "was active longer than its deadline".to_owned(),
         },
         StopCause::Fatal { container } => {
-            format!("container `{}` ended, and its end is the pod's", name(container))
+            format!("container `{}` ended, which ends the pod", name(container))
         }
         StopCause::GateNeverOpens { container, on } => format!(
-            "container `{}` waits for `{}`, which has ended for good without becoming what is waited for",
+            "container `{}` waits for `{}`, which has ended and will not be restarted",
             name(container),
             name(on)
         ),
-        StopCause::SandboxLost => "lost its sandbox and must not run anything twice".to_owned(),
+        StopCause::SandboxLost => {
+            "lost its sandbox, and restartPolicy Never does not let it start again".to_owned()
+        }
         StopCause::VolumeFull { volume } => {
             let limit = &plan.volume_limits[volume];
             format!("volume `{}` holds more than its limit of {}", limit.volume, limit.written)
@@ -77,6 +79,9 @@ impl KillReason {
         }
     }
 }
+
+/// A probe attempt that takes longer than this is worth a number.
+const SLOW_PROBE_MS: u64 = 500;
 
 /// How far a chain of waiting containers is followed.
 #[derive(Clone, Copy, PartialEq)]
@@ -143,18 +148,18 @@ impl Teller<'_> {
                 None => format!("could not be started, next try in {}", self.until(at)),
             },
             Wait::Hook { hook } => format!("waits for {}", self.hook(c, hook, "its")),
-            Wait::StartupProbe => format!("runs but is not started: {}", self.probe(i, ProbeKind::Startup)),
-            Wait::ReadinessProbe => format!("runs but is not ready: {}", self.probe(i, ProbeKind::Readiness)),
+            Wait::StartupProbe => format!("running, {}", self.probe(i, ProbeKind::Startup)),
+            Wait::ReadinessProbe => format!("running, not ready: {}", self.probe(i, ProbeKind::Readiness)),
             Wait::StopTurn { on } => {
-                format!("is stopped after `{}`, which has not exited yet", self.name(on))
+                format!("stops after `{}`, which is still running", self.name(on))
             }
             Wait::FirstPreStop { on } => {
-                let whose = format!("the first preStop hook of `{}`", self.name(on));
+                let whose = format!("the preStop hook of `{}`", self.name(on));
                 match self.obs.containers[on].first_pre_stop {
                     Hook::Running { since } => {
-                        format!("is stopped after {whose}, running for {}", self.ago(since))
+                        format!("stops after {whose}, running for {}", self.ago(since))
                     }
-                    _ => format!("is stopped after {whose}"),
+                    _ => format!("stops after {whose}"),
                 }
             }
             Wait::Stopping { kill_at } => self.stopping(c, kill_at),
@@ -168,14 +173,14 @@ impl Teller<'_> {
         let sandbox = &self.obs.sandbox;
         let what = match (sandbox.state, &sandbox.message) {
             (SandboxState::Absent, Some(message)) => format!(
-                "could not be made ({}), last: {message}, next try in {}",
+                "could not be created ({}), last: {message}, next try in {}",
                 times(sandbox.failures, "try", "tries"),
                 self.until(sandbox.retry_at)
             ),
-            (SandboxState::Absent, None) => "not made yet".to_owned(),
-            (SandboxState::Creating, _) => "being made".to_owned(),
+            (SandboxState::Absent, None) => "not created yet".to_owned(),
+            (SandboxState::Creating, _) => "being created".to_owned(),
             (SandboxState::Lost, _) => "lost".to_owned(),
-            (SandboxState::Ready, _) => "just made".to_owned(),
+            (SandboxState::Ready, _) => "just created".to_owned(),
         };
         format!("waits for the pod's sandbox: {what}")
     }
@@ -202,7 +207,10 @@ impl Teller<'_> {
                 format!("told to stop {} ago{because}; KILL in {}", self.ago(at), self.until(kill_at))
             }
             None => {
-                format!("is told to stop as soon as it has started{because}; KILL in {}", self.until(kill_at))
+                format!(
+                    "will be told to stop as soon as it has started{because}; KILL in {}",
+                    self.until(kill_at)
+                )
             }
         }
     }
@@ -218,7 +226,7 @@ impl Teller<'_> {
                 Some(_) => "not started yet".to_owned(),
                 None => "about to start".to_owned(),
             },
-            State::Starting { since } => format!("being started for {}", self.ago(since)),
+            State::Starting { since } => format!("starting for {}", self.ago(since)),
             State::Unknown => "the runtime has lost track of it".to_owned(),
             State::Exited => self.exited(i, depth),
             State::Running { since } => {
@@ -268,27 +276,29 @@ impl Teller<'_> {
         let (p, c) = (&self.plan.containers[i], &self.obs.containers[i]);
         let name = kind.name();
         let (Some(plan), State::Running { since }) = (p.probe(kind), c.state) else {
-            return format!("no {name} probe has run");
+            return format!("{name} probe pending");
         };
         let state = c.probe(kind);
         if state.failures > 0 {
             let last = state.message.as_ref().map_or(String::new(), |m| format!(", last: {m}"));
-            return format!("{name} probe has failed {}{last}", times(state.failures, "time", "times"));
+            return format!("{name} probe failed {}{last}", times(state.failures, "time", "times"));
         }
         if state.last_ok == Some(true) {
             return format!(
-                "{name} probe has succeeded {} of {}",
+                "{name} probe succeeded {} of {}",
                 state.run,
                 times(plan.success_threshold, "time", "times")
             );
         }
         if let Some(message) = &state.message {
-            return format!("{name} probe could not be made: {message}");
+            return format!("{name} probe could not run: {message}");
         }
         match (state.in_flight, probe::due(plan, state, since)) {
-            (Some(began), _) => format!("{name} probe has not answered for {}", self.ago(began)),
+            (Some(began), _) if self.now.since(began) >= SLOW_PROBE_MS => {
+                format!("{name} probe pending for {}", self.ago(began))
+            }
             (None, due) if due > self.now => format!("first {name} probe in {}", self.until(due)),
-            (None, _) => format!("{name} probe has not run yet"),
+            _ => format!("{name} probe pending"),
         }
     }
 }

@@ -157,7 +157,7 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// The one definition of failure (G-33): a non-zero code, or killed for want of memory whatever the code says.
+    /// The one definition of failure (G-33): a non-zero code, or killed because it ran out of memory, whatever the code says.
     pub fn failed(&self) -> bool {
         self.code != 0 || self.reason == ExitReason::OomKilled
     }
@@ -170,7 +170,7 @@ pub enum ExitReason {
     Completed,
     /// Any other.
     Error,
-    /// Killed for want of memory.
+    /// Killed because it ran out of memory.
     OomKilled,
     /// The program could not be exec'd.
     StartError,

@@ -200,7 +200,7 @@ fn qos_amounts(list: Option<&BTreeMap<String, Quantity>>) -> Amounts {
     all
 }
 
-/// What the kernel is told about killing a container for want of memory (R9.20 to R9.25); `container` is an index of
+/// What the kernel is told about killing a container when memory runs out (R9.20 to R9.25); `container` is an index of
 /// the plan.
 pub fn oom_score_adj(pod: &PodSpec, plan: &Plan, container: usize, qos: Qos, node_memory_bytes: u64) -> i32 {
     const GUARANTEED: i32 = -997;

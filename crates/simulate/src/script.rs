@@ -52,7 +52,7 @@ pub struct ContainerScript {
     /// The exit code of that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit: Option<i32>,
-    /// That exit is a kill for want of memory.
+    /// It is killed then because it ran out of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom: Option<bool>,
     /// What it leaves as its termination message.

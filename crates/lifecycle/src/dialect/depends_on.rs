@@ -163,7 +163,7 @@ fn dependency(draft: &Draft<'_>, subject: usize, name: &str, words: &[&str]) -> 
             "fence" => dependency.fence = true,
             other => {
                 return Err((
-                    format!("{other:?} means nothing here"),
+                    format!("unknown word {other:?}"),
                     "after a name come `completed`, `started` or `ready`, then `restart` or `fence`"
                         .to_owned(),
                 ));

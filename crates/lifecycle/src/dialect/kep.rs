@@ -55,8 +55,12 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     let mains: Vec<usize> = draft.mains().into_iter().filter(|m| !sidecars.contains(m)).collect();
     if mains.is_empty() {
         draft.findings.push(
-            Finding::error("kep-standard", FieldPath::spec("containers"), "every container is `type: Sidecar`")
-                .hint("at least one container must be standard: leave `lifecycle.type` out of the one the pod is for"),
+            Finding::error(
+                "kep-standard",
+                FieldPath::spec("containers"),
+                "every container is `type: Sidecar`",
+            )
+            .hint("at least one container must be standard: remove `lifecycle.type` from the main container"),
         );
         return;
     }

@@ -52,10 +52,10 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
                     Finding::error(
                         "sidecar-grace",
                         FieldPath::annotation(SIDECAR_GRACE),
-                        format!("{value} kept for sidecars is more than the whole grace of {grace} s"),
+                        format!("{value} for sidecars is more than the pod's grace period of {grace} s"),
                     )
                     .related(FieldPath::spec("terminationGracePeriodSeconds"), "the grace of the pod")
-                    .hint("raise terminationGracePeriodSeconds or keep less"),
+                    .hint("raise terminationGracePeriodSeconds or lower this value"),
                 );
             }
             None => bad(draft, SIDECAR_GRACE, value, "a duration such as `5s` or `1500ms`"),
@@ -143,7 +143,7 @@ fn backoff(draft: &mut Draft<'_>, value: &str) {
 }
 
 fn bad(draft: &mut Draft<'_>, annotation: &'static str, value: &str, expected: &str) {
-    let message = format!("{value:?} means nothing here");
+    let message = format!("invalid value {value:?}");
     draft.findings.push(
         Finding::error("option", FieldPath::annotation(annotation), message)
             .hint(format!("expected {expected}")),
@@ -159,7 +159,7 @@ fn unknown(draft: &mut Draft<'_>) {
         let mut finding = Finding::warning(
             "option",
             FieldPath::annotation(name.clone()),
-            format!("there is no annotation {name}"),
+            format!("unknown annotation {name}"),
         );
         if let Some(near) = nearest(name, KNOWN.into_iter()) {
             finding = finding.hint(format!("did you mean {near}?"));

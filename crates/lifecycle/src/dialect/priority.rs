@@ -60,12 +60,8 @@ fn priorities(draft: &mut Draft<'_>, mains: &[usize]) -> Option<Vec<i64>> {
             return Some((0..places.len()).map(|i| -(i as i64)).collect());
         }
         Some(other) => draft.findings.push(
-            Finding::warning(
-                "LP-4",
-                FieldPath::annotation(ANNOTATION),
-                format!("{other:?} means nothing here"),
-            )
-            .hint("the only value is `Ordered`, spelt exactly so"),
+            Finding::warning("LP-4", FieldPath::annotation(ANNOTATION), format!("unknown value {other:?}"))
+                .hint("the only value is `Ordered`, spelt exactly so"),
         ),
         None => {}
     }
@@ -88,7 +84,7 @@ fn of_container(draft: &mut Draft<'_>, place: ContainerRef) -> Option<i64> {
         let finding = Finding::error(
             "LP-5",
             draft.env_path(place, &[ENVS[0]]).unwrap_or_else(|| place.path()),
-            format!("{} and {} say different things", ENVS[0], ENVS[1]),
+            format!("{} and {} have different values", ENVS[0], ENVS[1]),
         )
         .related(place.path().field("env").index(at), "the other one")
         .hint(format!("keep {} and drop {}", ENVS[0], ENVS[1]));

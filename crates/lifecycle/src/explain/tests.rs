@@ -45,7 +45,7 @@ fn gates_say_what_the_other_is_doing() {
         "waits for `s` to be started: `s` waits for `i` to complete: running for 12.4 s"
     );
     obs.containers[i].state = State::Starting { since: NOW - 300 };
-    assert_eq!(told(&obs, s, gate(i, Need::Completed)), "waits for `i` to complete: being started for 0.3 s");
+    assert_eq!(told(&obs, s, gate(i, Need::Completed)), "waits for `i` to complete: starting for 0.3 s");
     obs.containers[i].state = State::Unknown;
     assert_eq!(
         told(&obs, s, gate(i, Need::Completed)),
@@ -64,14 +64,11 @@ fn gates_say_what_the_other_is_doing() {
     );
     end(&mut obs.containers[i], exit(0));
     run(&mut obs.containers[s]);
-    assert_eq!(
-        told(&obs, a, gate(s, Need::Started)),
-        "waits for `s` to be started: startup probe has not run yet"
-    );
+    assert_eq!(told(&obs, a, gate(s, Need::Started)), "waits for `s` to be started: startup probe pending");
     obs.containers[s].probes[0] = failing(2, Some("exit code 1"));
     assert_eq!(
         told(&obs, a, gate(s, Need::Started)),
-        "waits for `s` to be started: startup probe has failed 2 times, last: exit code 1"
+        "waits for `s` to be started: startup probe failed 2 times, last: exit code 1"
     );
     obs.containers[s].kill = Some(Kill {
         reason: KillReason::Startup,
@@ -106,23 +103,23 @@ fn ready_gates_name_probe_and_hook() {
     obs.containers[0].probes[2] = failing(3, Some("connection refused"));
     assert_eq!(
         explain(&plan, &obs, 1, ready, NOW),
-        "waits for `proxy` to be ready: readiness probe has failed 3 times, last: connection refused"
+        "waits for `proxy` to be ready: readiness probe failed 3 times, last: connection refused"
     );
     obs.containers[0].probes[2] = failing(1, None);
-    let once = "waits for `proxy` to be ready: readiness probe has failed 1 time";
+    let once = "waits for `proxy` to be ready: readiness probe failed 1 time";
     assert_eq!(explain(&plan, &obs, 1, ready, NOW), once);
     obs.containers[0].probes[2] = Probe { in_flight: Some(NOW - 800), ..Probe::default() };
-    let silent = "waits for `proxy` to be ready: readiness probe has not answered for 0.8 s";
+    let silent = "waits for `proxy` to be ready: readiness probe pending for 0.8 s";
     assert_eq!(explain(&plan, &obs, 1, ready, NOW), silent);
     obs.containers[0].probes[2] = Probe { next_at: NOW + 3_000, ..Probe::default() };
     let first = "waits for `proxy` to be ready: first readiness probe in 3 s";
     assert_eq!(explain(&plan, &obs, 1, ready, NOW), first);
     obs.containers[0].probes[2] = Probe { message: Some("no such port".into()), ..Probe::default() };
-    let error = "waits for `proxy` to be ready: readiness probe could not be made: no such port";
+    let error = "waits for `proxy` to be ready: readiness probe could not run: no such port";
     assert_eq!(explain(&plan, &obs, 1, ready, NOW), error);
     plan.containers[0].probes[2] = Some(ProbePlan { success_threshold: 3, ..PROBE });
     obs.containers[0].probes[2] = Probe { last_ok: Some(true), run: 1, ..Probe::default() };
-    let part = "waits for `proxy` to be ready: readiness probe has succeeded 1 of 3 times";
+    let part = "waits for `proxy` to be ready: readiness probe succeeded 1 of 3 times";
     assert_eq!(explain(&plan, &obs, 1, ready, NOW), part);
     plan.containers[0].post_start = Some(HookPlan { timeout_ms: None, sleep_ms: None });
     obs.containers[0].post_start = Hook::Running { since: NOW - 2_000 };
@@ -162,12 +159,12 @@ fn every_other_wait() {
             Wait::Sandbox,
         )
     };
-    assert_eq!(sandbox(SandboxState::Absent, 0, None), "waits for the pod's sandbox: not made yet");
-    assert_eq!(sandbox(SandboxState::Creating, 0, None), "waits for the pod's sandbox: being made");
+    assert_eq!(sandbox(SandboxState::Absent, 0, None), "waits for the pod's sandbox: not created yet");
+    assert_eq!(sandbox(SandboxState::Creating, 0, None), "waits for the pod's sandbox: being created");
     assert_eq!(sandbox(SandboxState::Lost, 0, None), "waits for the pod's sandbox: lost");
     assert_eq!(
         sandbox(SandboxState::Absent, 2, Some("no address left")),
-        "waits for the pod's sandbox: could not be made (2 tries), last: no address left, next try in 3 s"
+        "waits for the pod's sandbox: could not be created (2 tries), last: no address left, next try in 3 s"
     );
     assert_eq!(with(&same, Wait::Image), "waits for its image: being pulled");
     let failed_once = |o: &mut Observation| o.containers[0].image_failures = 1;
@@ -218,15 +215,15 @@ fn every_other_wait() {
         let hooked = |o: &mut Observation| o.mark(&plan, &action, NOW - 3_000);
         assert_eq!(with(&hooked, Wait::Hook { hook }), expect);
     }
-    assert_eq!(with(&same, Wait::StopTurn { on: 1 }), "is stopped after `b`, which has not exited yet");
+    assert_eq!(with(&same, Wait::StopTurn { on: 1 }), "stops after `b`, which is still running");
     let first_hook = |o: &mut Observation| {
         o.containers[1].first_pre_stop = Hook::Running { since: NOW - 2_000 };
     };
     assert_eq!(
         with(&first_hook, Wait::FirstPreStop { on: 1 }),
-        "is stopped after the first preStop hook of `b`, running for 2 s"
+        "stops after the preStop hook of `b`, running for 2 s"
     );
-    assert_eq!(with(&same, Wait::FirstPreStop { on: 1 }), "is stopped after the first preStop hook of `b`");
+    assert_eq!(with(&same, Wait::FirstPreStop { on: 1 }), "stops after the preStop hook of `b`");
     assert_eq!(with(&same, Wait::Rerun { not_before: NOW + 8_000 }), "restarts with the whole pod in 8 s");
     let told = |reason, signalled_at| {
         with(
@@ -242,7 +239,10 @@ fn every_other_wait() {
         told(KillReason::Liveness, Some(NOW - 1_200)),
         "told to stop 1.2 s ago because its liveness probe failed; KILL in 28.8 s"
     );
-    assert_eq!(told(KillReason::PodStop, None), "is told to stop as soon as it has started; KILL in 28.8 s");
+    assert_eq!(
+        told(KillReason::PodStop, None),
+        "will be told to stop as soon as it has started; KILL in 28.8 s"
+    );
 }
 
 #[test]
@@ -254,11 +254,11 @@ fn waits_for_its_own_probes() {
     obs.containers[0].probes[0] = failing(1, Some("exit code 1"));
     assert_eq!(
         explain(&plan, &obs, 0, Wait::StartupProbe, NOW),
-        "runs but is not started: startup probe has failed 1 time, last: exit code 1"
+        "running, startup probe failed 1 time, last: exit code 1"
     );
     assert_eq!(
         explain(&plan, &obs, 0, Wait::ReadinessProbe, NOW),
-        "runs but is not ready: readiness probe has not run yet"
+        "running, not ready: readiness probe pending"
     );
 }
 
@@ -274,12 +274,12 @@ fn what_ends_a_pod() {
         (StopCause::Completed, "has completed"),
         (StopCause::InitFailed { container: 0 }, "init container `i` failed and is not restarted"),
         (StopCause::DeadlineExceeded, "was active longer than its deadline of 1 min 30 s"),
-        (StopCause::Fatal { container: 1 }, "container `a` ended, and its end is the pod's"),
+        (StopCause::Fatal { container: 1 }, "container `a` ended, which ends the pod"),
         (
             StopCause::GateNeverOpens { container: 1, on: 0 },
-            "container `a` waits for `i`, which has ended for good without becoming what is waited for",
+            "container `a` waits for `i`, which has ended and will not be restarted",
         ),
-        (StopCause::SandboxLost, "lost its sandbox and must not run anything twice"),
+        (StopCause::SandboxLost, "lost its sandbox, and restartPolicy Never does not let it start again"),
         (StopCause::VolumeFull { volume: 0 }, "volume `data` holds more than its limit of 1Mi"),
     ] {
         assert_eq!(explain_stop(&plan, &obs, cause), expect);

@@ -16,7 +16,7 @@ pub fn validate_job_fields(job: &Job) -> Vec<Finding> {
     let mut check = Check { spec, out: Vec::new() };
     let annotation = job.metadata.annotations.as_ref().and_then(|a| a.get(POD_BACKOFF));
     if let Some(text) = annotation.filter(|text| backoff_range(text).is_none()) {
-        let message = format!("{text:?} means nothing here");
+        let message = format!("invalid value {text:?}");
         check.refuse(FieldPath::annotation(POD_BACKOFF), message, "expected a range such as `1s..60s`");
     }
     check.numbers();
@@ -156,7 +156,7 @@ impl Check<'_> {
         let conditions = rule.on_pod_conditions.as_deref().unwrap_or_default();
         let Some(codes) = &rule.on_exit_codes else {
             if conditions.is_empty() {
-                let message = "a rule that looks for nothing";
+                let message = "this rule matches nothing";
                 self.refuse(path.clone(), message, "add `onExitCodes` or `onPodConditions`");
             }
             return;
@@ -164,7 +164,7 @@ impl Check<'_> {
         let at = path.clone().field("onExitCodes");
         if !conditions.is_empty() {
             let message = "a rule looks for exit codes or for conditions, not for both";
-            self.refuse(path.clone(), message, "make two rules of it");
+            self.refuse(path.clone(), message, "split it into two rules");
         }
         if !["In", "NotIn"].contains(&codes.operator.as_str()) {
             let message = format!("there is no operator {:?}", codes.operator);
@@ -214,7 +214,7 @@ impl Check<'_> {
                     continue;
                 }
                 None if rule.succeeded_count.is_none() => {
-                    let message = "a rule that asks for nothing";
+                    let message = "this rule requires nothing";
                     self.refuse(at, message, "add `succeededIndexes` or `succeededCount`");
                     continue;
                 }

@@ -612,7 +612,7 @@ fn bad_depends_on_lines_say_what_is_wrong() {
     for (text, part) in [
         ("app proxy", "there is no `:`"),
         ("app: proxi", "did you mean `proxy`?"),
-        ("app: proxy running", "\"running\" means nothing here"),
+        ("app: proxy running", "unknown word \"running\""),
         ("app: app", "cannot wait for itself"),
         ("app: proxy; app: none", "has a line already"),
         ("app: start x", "not a whole number"),

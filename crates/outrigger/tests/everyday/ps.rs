@@ -17,7 +17,7 @@ fn why(bench: &Bench, name: &str) {
     let spec = json!({"terminationGracePeriodSeconds": 1, "initContainers": [proxy],
         "containers": [bench.container("app", "sleep 600")]});
     let reason = |pod: &Value| pod["containers"][1]["reason"].as_str().unwrap_or_default().to_owned();
-    let run = start(bench, name, spec, |pod| reason(pod).contains("startup probe has failed"));
+    let run = start(bench, name, spec, |pod| reason(pod).contains("startup probe failed"));
     let table = must(bench, &["ps", name]);
     let app = table.lines().find(|line| line.contains(" app ")).expect("a line for app");
     let words: Vec<&str> = app.split_whitespace().collect();

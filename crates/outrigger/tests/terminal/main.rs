@@ -84,7 +84,7 @@ fn a_waiting_container_shows_why_and_interrupts_stop_it() {
     let mut run = manifest.run(WIDE, &[], &[]);
     // Which number is seen first depends on when the view is drawn.
     let tells = |line: &str| {
-        let count = line.trim_start().strip_prefix("runs but is not ready: readiness probe has failed ");
+        let count = line.trim_start().strip_prefix("running, not ready: readiness probe failed ");
         let count = count.and_then(|rest| rest.strip_suffix(" times, last: exit")?.parse::<u32>().ok());
         count.is_some_and(|count| count >= 2)
     };
@@ -92,7 +92,7 @@ fn a_waiting_container_shows_why_and_interrupts_stop_it() {
     let shown = run.screen.since("sleepy ");
     assert!(shown[0].starts_with("sleepy running"), "{shown:#?}");
     assert!(shown[1].starts_with("  ◐ nap  main    not ready "), "{shown:#?}");
-    assert!(shown[2].starts_with("      runs but is not ready: readiness probe"), "{shown:#?}");
+    assert!(shown[2].starts_with("      running, not ready: readiness probe"), "{shown:#?}");
     assert!(run.screen.text().contains("nap | napping\n"), "containers do not steer the terminal");
     run.press(b"\x03");
     let (status, screen, written) = run.end();
@@ -124,9 +124,7 @@ fn the_view_follows_the_window() {
         run.until("drawing", |s| s.drawings > drawn);
     }
     run.until("view as wide as the window", |s| {
-        s.since("sleepy ")
-            .get(2)
-            .is_some_and(|l| l.starts_with("      runs but is not ready: readiness probe"))
+        s.since("sleepy ").get(2).is_some_and(|l| l.starts_with("      running, not ready: readiness probe"))
     });
     assert_eq!(run.screen.strange, [""; 0]);
     run.press(b"\x03");

@@ -52,21 +52,21 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
             "image",
             ms,
             format!(
-                "`{name}`'s image took {cost} to pull while everything waited for it; pull it beforehand with imagePullPolicy: IfNotPresent, or use a smaller image"
+                "`{name}`'s image took {cost} to pull and everything waited for it; pull it beforehand with imagePullPolicy: IfNotPresent, or use a smaller image"
             ),
         ),
         LinkKind::PostStart => advice(
             "lifecycle.postStart",
             ms,
             format!(
-                "`{name}`'s postStart hook took {cost}, and nothing that waits for `{name}` starts before it has ended"
+                "`{name}`'s postStart hook took {cost}, and containers that wait for `{name}` start only after it"
             ),
         ),
         LinkKind::BackOff => advice(
             "command",
             ms,
             format!(
-                "`{name}` failed and was started again {cost} later; if it fails because something is not there yet, let it wait in itself or start after it (outrigger.dev/depends-on): back-off doubles with every failure"
+                "`{name}` failed and was started again {cost} later; if it fails because something is not up yet, make it wait or start it later (outrigger.dev/depends-on): the back-off doubles with every failure"
             ),
         ),
         LinkKind::Retry => advice("image", ms, format!("{}: it cost {cost}", link.text)),
@@ -93,7 +93,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, kind: &str) -> Option<Advic
         let field =
             if startup { "startupProbe.initialDelaySeconds" } else { "readinessProbe.initialDelaySeconds" };
         let text = format!(
-            "`{name}`'s {kind}Probe passed at its first attempt, {} after the container ran; if initialDelaySeconds held it back, leave it out and let periodSeconds: 1 find the moment",
+            "`{name}`'s {kind}Probe passed at its first attempt, {} after the container ran; if initialDelaySeconds delayed it, remove it and use periodSeconds: 1",
             clock(delay)
         );
         return (delay >= WORTH_MS).then_some(Advice { container, field, cost_ms: delay, text });
@@ -127,7 +127,7 @@ fn on_stop(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
                 container,
                 field: "lifecycle.stopSignal",
                 cost_ms: ms,
-                text: format!("`{name}` ignored TERM for {} until it was killed; let its program end on TERM (process 1 ignores it unless it has a handler), name the signal it does end on in lifecycle.stopSignal, or lower terminationGracePeriodSeconds", clock(ms)),
+                text: format!("`{name}` ignored TERM for {} until it was killed; handle TERM in the program (process 1 ignores it without a handler), set lifecycle.stopSignal to a signal it does handle, or lower terminationGracePeriodSeconds", clock(ms)),
             })
         }
         LinkKind::PreStop => Some(Advice {

@@ -101,7 +101,7 @@ fn life<'t, 'a>(trace: &'t Trace<'a>, name: &str, moment: Moment, walk: &mut Wal
             (LinkKind::Retry, format!("`{name}` is started again later: {message}"))
         } else {
             let code = end.fields.get("code").and_then(serde_json::Value::as_i64).unwrap_or(0);
-            (LinkKind::BackOff, format!("`{name}` is not started again yet after exit code {code}"))
+            (LinkKind::BackOff, format!("`{name}` waits for its restart after exit code {code}"))
         };
         walk.back(Some(name), kind, end.at, text);
         moment = Moment::Completed;
@@ -150,10 +150,10 @@ fn instance(trace: &Trace<'_>, name: &str, starting: u64, moment: Moment, walk: 
                 (None, true) => until,
                 (None, false) => hook_end,
             };
-            walk.back(Some(name), LinkKind::ReadinessProbe, from, format!("`{name}` runs and is not ready"));
+            walk.back(Some(name), LinkKind::ReadinessProbe, from, format!("`{name}` runs but is not ready"));
         }
         if probes {
-            let text = format!("`{name}` runs and its startup probe has not passed");
+            let text = format!("`{name}` runs, startup probe pending");
             walk.back(Some(name), LinkKind::StartupProbe, hook_end, text);
         }
         let text = format!("`{name}` runs its postStart hook");
@@ -188,17 +188,17 @@ fn opened_by(
     if let Some((opened, on, need)) = gate
         && opened >= latest
     {
-        walk.back(Some(name), LinkKind::Start, opened, format!("`{name}` may start and is not started yet"));
+        walk.back(Some(name), LinkKind::Start, opened, format!("`{name}` could start but has not yet"));
         return Some((on, need));
     }
-    let text = format!("`{name}` may start and is not started yet");
+    let text = format!("`{name}` could start but has not yet");
     if starting.is_some() {
         walk.back(Some(name), LinkKind::Start, latest, text);
     }
     if pulled >= sandbox || starting.is_none() {
         pulls(trace, name, walk);
     } else if let Some(creating) = trace.pod("sandbox-creating").next() {
-        walk.back(None, LinkKind::Sandbox, creating.at, "the pod's sandbox is made".to_owned());
+        walk.back(None, LinkKind::Sandbox, creating.at, "the pod's sandbox is created".to_owned());
     }
     None
 }

@@ -78,9 +78,9 @@ fn hook(trace: &Trace<'_>, name: &str, which: &str, begun: u64, walk: &mut Walk)
     let Some(from) = trace.of(name).rfind(|l| is(l, &["hook-started"])).map(|l| l.at) else { return };
     let cancelled = trace.of(name).rfind(|l| is(l, &["hook-cancelled"])).is_some_and(|l| l.at >= from);
     let until = trace.of(name).rfind(|l| is(l, &["hook-ended", "hook-cancelled"])).map_or(walk.at, |l| l.at);
-    walk.back(Some(name), LinkKind::Wait, until, format!("`{name}` has ended its {which} hook and waits"));
+    walk.back(Some(name), LinkKind::Wait, until, format!("`{name}` waits after its {which} hook"));
     let text = match cancelled {
-        true => format!("`{name}`'s {which} hook is given up"),
+        true => format!("`{name}`'s {which} hook is cancelled"),
         false => format!("`{name}` runs its {which} hook"),
     };
     walk.back(Some(name), LinkKind::PreStop, from, text);
@@ -101,7 +101,7 @@ fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<St
         return None;
     }
     let exited = trace.last(on, &["exited"], at)?.at;
-    let text = format!("`{name}` may stop now and is not told yet");
+    let text = format!("`{name}` could be stopped but has not been told yet");
     walk.back(Some(name), LinkKind::Wait, exited.max(begun), text);
     Some(on.to_owned())
 }
