@@ -39,7 +39,7 @@ mod workload;
 
 pub use output::{Colors, Format, Messages, Output};
 
-pub use run::{PlannedPod, RunError, RunOptions, RunResult, Work, run};
+pub use run::{PlannedPod, RunError, RunOptions, RunResult, UserNamespaces, Work, run};
 pub use security::app_armor;
 pub use text::shorten;
 pub use view::{safe_log, safe_text};

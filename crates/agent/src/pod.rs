@@ -12,14 +12,14 @@ use outrigger_lifecycle::{ContainerRef, List, Plan, PodInput, Qos, oom_score_adj
 use outrigger_manifest::Companions;
 use outrigger_runtime::{
     ContainerId, ContainerSpec, Image, Mount, NetworkMode, PublishedPort, PullPolicy, PullRequest, Sandbox,
-    SandboxId, SandboxSpec,
+    SandboxId, SandboxSpec, UserNamespace,
 };
 
 use crate::env::Environment;
 use crate::fields::{Fields, Host};
 use crate::net::Reach;
 use crate::podfiles::{PodFiles, hostname};
-use crate::run::RunOptions;
+use crate::run::{RunOptions, UserNamespaces};
 use crate::volumes::{Source, Volumes};
 use crate::{message, security};
 
@@ -131,11 +131,6 @@ impl PodContext {
     /// The sandbox to be made.
     pub(crate) fn sandbox_spec(&self) -> Result<SandboxSpec, String> {
         let spec = self.spec();
-        if spec.host_users == Some(false) {
-            return Err(
-                "hostUsers: false is refused: pods cannot have user namespaces of their own yet".to_owned()
-            );
-        }
         let context = spec.security_context.as_ref();
         let sysctls = context.and_then(|c| c.sysctls.as_deref()).unwrap_or(&[]);
         Ok(SandboxSpec {
@@ -150,6 +145,8 @@ impl PodContext {
             host_pid: spec.host_pid == Some(true),
             host_ipc: spec.host_ipc == Some(true),
             share_pid: spec.share_process_namespace == Some(true),
+            user_namespace: self.user_namespace(),
+            host_paths: self.host_paths(),
             privileged: self.containers.iter().any(security::privileged),
             runtime_class: spec.runtime_class_name.clone().filter(|name| !name.is_empty()),
             sysctls: sysctls.iter().map(|s| (s.name.clone(), s.value.clone())).collect(),
@@ -157,6 +154,29 @@ impl PodContext {
             labels: self.pod.metadata.labels.clone().unwrap_or_default(),
             annotations: self.pod.metadata.annotations.clone().unwrap_or_default(),
         })
+    }
+
+    /// Whether the pod gets a user namespace of its own: as it says, else unless it asks for something that excludes it.
+    fn user_namespace(&self) -> UserNamespace {
+        let spec = self.spec();
+        let shares = self.network == NetworkMode::Host
+            || [spec.host_pid, spec.host_ipc].contains(&Some(true))
+            || self.containers.iter().any(security::privileged);
+        match spec.host_users {
+            Some(true) => UserNamespace::Host,
+            Some(false) => UserNamespace::Required,
+            None if self.options.user_namespaces == UserNamespaces::Host => UserNamespace::Host,
+            None if shares || security::has_large_ids(spec, &self.containers) => UserNamespace::Host,
+            None => UserNamespace::Auto,
+        }
+    }
+
+    /// What of the host the pod will see.
+    fn host_paths(&self) -> Vec<PathBuf> {
+        let volumes = self.spec().volumes.iter().flatten();
+        let volumes = volumes.filter_map(|volume| Some(PathBuf::from(&volume.host_path.as_ref()?.path)));
+        let images = self.containers.iter().filter_map(|c| c.image.as_deref()?.strip_prefix("rootfs:"));
+        volumes.chain(images.map(PathBuf::from)).collect()
     }
 
     /// Makes volumes and files in a sandbox that is there.

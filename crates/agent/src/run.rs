@@ -36,6 +36,8 @@ pub struct RunOptions {
     pub pull: Option<PullPolicy>,
     /// The network of pods that do not ask for the host's.
     pub network: NetworkMode,
+    /// Whether pods that do not say it themselves get a user namespace of their own.
+    pub user_namespaces: UserNamespaces,
     /// Ports of the pods to be reached at the host, besides their `hostPort`s; for runs of one pod at a time.
     pub publish: Vec<PublishedPort>,
     /// Processes and threads each container may have; `None`: any number.
@@ -48,6 +50,16 @@ pub struct RunOptions {
     pub fail_fast: bool,
     /// What the manifests are called, for whoever asks what runs here.
     pub files: Vec<String>,
+}
+
+/// Which pods get user namespaces, of those that say nothing about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UserNamespaces {
+    /// All that ask for nothing that excludes it.
+    #[default]
+    Auto,
+    /// None.
+    Host,
 }
 
 /// A pod with its plan.

@@ -81,6 +81,25 @@ pub fn app_armor(profile: &AppArmorProfile) -> Result<AppArmor, String> {
     }
 }
 
+/// Ids a pod has in a user namespace of its own.
+const NAMESPACE_IDS: i64 = 65_536;
+
+/// Whether a pod asks for users or groups that a user namespace of its own does not have.
+pub(crate) fn has_large_ids(pod: &PodSpec, containers: &[Container]) -> bool {
+    let context = pod.security_context.as_ref();
+    let of_pod = context.into_iter().flat_map(|c| {
+        [c.run_as_user, c.run_as_group, c.fs_group]
+            .into_iter()
+            .flatten()
+            .chain(c.supplemental_groups.iter().flatten().copied())
+    });
+    let of_containers = containers
+        .iter()
+        .filter_map(|c| c.security_context.as_ref())
+        .flat_map(|c| [c.run_as_user, c.run_as_group].into_iter().flatten());
+    of_pod.chain(of_containers).any(|id| id >= NAMESPACE_IDS)
+}
+
 /// Whether a container may do everything the host's root may.
 pub(crate) fn privileged(container: &Container) -> bool {
     container.security_context.as_ref().and_then(|c| c.privileged) == Some(true)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use outrigger_agent::{Format, Output, PlannedPod, RunOptions, Work};
+use outrigger_agent::{Format, Output, PlannedPod, RunOptions, UserNamespaces, Work};
 use outrigger_lifecycle::{ContainerRef, List, Severity, parse_quantity, plan};
 use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
@@ -90,6 +90,9 @@ pub(crate) struct Args {
     /// Network of pods that do not use the host's.
     #[arg(long, value_enum, default_value_t = NetworkArg::Private, value_name = "MODE")]
     network: NetworkArg,
+    /// User namespaces of pods that do not set hostUsers.
+    #[arg(long, value_enum, default_value_t = UsernsArg::Host, value_name = "MODE")]
+    userns: UsernsArg,
     /// Publish a port of the pod on this machine; may be repeated.
     #[arg(long, value_parser = published, value_name = "[HOST:]PORT:PORT[/udp]")]
     publish: Vec<PublishedPort>,
@@ -147,6 +150,14 @@ enum NetworkArg {
     Host,
     /// Loopback only.
     None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum UsernsArg {
+    /// Ids of their own, where the pod asks for nothing that excludes it: root in a container is nobody here.
+    Auto,
+    /// This machine's: root in a container is root here.
+    Host,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -279,6 +290,10 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
             NetworkArg::Private => NetworkMode::Private,
             NetworkArg::Host => NetworkMode::Host,
             NetworkArg::None => NetworkMode::None,
+        },
+        user_namespaces: match args.userns {
+            UsernsArg::Auto => UserNamespaces::Auto,
+            UsernsArg::Host => UserNamespaces::Host,
         },
         publish: args.publish,
         pids_limit: pids_limit(args.pids_limit),

@@ -347,13 +347,12 @@ fn seccomp() -> Finding {
 fn user_namespaces() -> Finding {
     let limit = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
     let there = Path::new("/proc/self/ns/user").exists() && limit.trim().parse() != Ok(0_u64);
-    let found = if there { "available" } else { "not available" };
-    finding(
-        "user namespaces",
-        Level::Info,
-        found,
-        "not needed: containers run under the users of this machine",
-    )
+    let (found, meaning) = match (there, crate::embedded::kernel_maps_layers()) {
+        (true, true) => ("available", "pods get ids of their own with hostUsers: false or --userns auto"),
+        (true, false) => ("available, on a kernel before 5.19", "pods cannot have ids of their own"),
+        (false, _) => ("not available", "pods cannot have ids of their own"),
+    };
+    finding("user namespaces", Level::Info, found, meaning)
 }
 
 fn network() -> Finding {

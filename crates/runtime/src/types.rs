@@ -154,6 +154,18 @@ pub struct PublishedPort {
     pub udp: bool,
 }
 
+/// Whether a pod gets a user namespace of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum UserNamespace {
+    /// No: its users are the host's.
+    #[default]
+    Host,
+    /// If it can be had.
+    Auto,
+    /// Yes, or the pod is refused.
+    Required,
+}
+
 /// What a pod's containers share.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxSpec {
@@ -179,6 +191,11 @@ pub struct SandboxSpec {
     pub host_ipc: bool,
     /// One pid namespace for all containers of the pod.
     pub share_pid: bool,
+    /// Whether root in the pod is somebody else on the host.
+    pub user_namespace: UserNamespace,
+    /// What of the host the pod will see, by the paths known beforehand: a file system that cannot be mounted with other
+    /// ids excludes [`UserNamespace::Auto`].
+    pub host_paths: Vec<PathBuf>,
     /// A container of the pod will be privileged; some runtimes must know beforehand.
     pub privileged: bool,
     /// `runtimeClassName`: which of several runtimes is to run the pod.

@@ -83,6 +83,7 @@ impl Taught {
             grace_ms: None,
             pull: None,
             network: NetworkMode::Private,
+            user_namespaces: Default::default(),
             publish: Vec::new(),
             timeout_ms: None,
             fail_fast: false,

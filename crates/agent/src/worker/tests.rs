@@ -40,6 +40,7 @@ impl Running {
             grace_ms: None,
             pull: None,
             network: NetworkMode::Private,
+            user_namespaces: Default::default(),
             publish: Vec::new(),
             pids_limit: None,
             log_limits: Default::default(),

@@ -39,6 +39,7 @@ impl Bench {
             grace_ms: None,
             pull: None,
             network: NetworkMode::None,
+            user_namespaces: Default::default(),
             publish: Vec::new(),
             pids_limit: None,
             log_limits: Default::default(),

@@ -31,7 +31,6 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
         ("overhead", some(&spec.overhead), SCHEDULING),
         ("automountServiceAccountToken", spec.automount_service_account_token == Some(true), NO_TOKENS),
         ("serviceAccountName", filled(&spec.service_account_name, "default"), NO_TOKENS),
-        ("hostUsers", spec.host_users == Some(false), "user namespaces are not set up"),
         ("resourceClaims", some(&spec.resource_claims), "there are no device drivers to ask"),
     ];
     // What was said to a cluster has been heard there: a pod that was taken from one carries its node's name.

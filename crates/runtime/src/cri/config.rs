@@ -12,6 +12,7 @@ use super::wire::{
 };
 use crate::{
     AppArmor, ContainerSpec, NetworkMode, Propagation, Resources, RuntimeError, SandboxSpec, Seccomp,
+    UserNamespace,
 };
 
 /// The agent's name for a sandbox or container; by it a thing is found whose making was not answered.
@@ -54,6 +55,11 @@ pub(super) fn sandbox(spec: &SandboxSpec, owner: &str) -> Result<PodSandboxConfi
         return Err(RuntimeError::Config(
             "CRI has no pods without a network; use --network private or host, or --runtime embedded"
                 .to_owned(),
+        ));
+    }
+    if spec.user_namespace == UserNamespace::Required {
+        return Err(RuntimeError::Config(
+            "hostUsers: false is not supported with --runtime cri; use --runtime embedded".to_owned(),
         ));
     }
     let mut labels = spec.labels.clone();

@@ -4,7 +4,7 @@
 //! STATE/pods/SANDBOX/lock                 locked by the owning process for its life
 //!                   /sandbox.json         SandboxState
 //!                   /ns                   tmpfs with the pod's mounts
-//!                      /{net,ipc,uts,pid} pinned namespaces (bind mounts)
+//!                      /{user,net,ipc,uts,pid} pinned namespaces (bind mounts)
 //!                      /shm               the pod's /dev/shm (tmpfs)
 //!                      /proc              /proc of a shared pid namespace
 //!                   /containers/ID/state.json, sock, fs/{upper,work} (fs/rootfs: a copy, where overlayfs is refused)

@@ -36,6 +36,7 @@ mod seccomp;
 mod shim;
 mod socket;
 mod sys;
+mod userns;
 
 pub(crate) use cgroup::Hierarchies;
 pub use container::apparmor::{app_armor_fault, app_armor_is_active};
@@ -49,3 +50,4 @@ pub use runtime::{Adopted, EmbeddedConfig, EmbeddedRuntime};
 pub(crate) use shim::kill_tree;
 pub use shim::shim_main;
 pub(crate) use sys::errno_text;
+pub(crate) use userns::kernel_maps_layers;

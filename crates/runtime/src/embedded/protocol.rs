@@ -17,6 +17,7 @@ use tokio::io::unix::AsyncFd;
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
 use super::oci::OciRuntime;
+use super::userns::UserNamespace;
 use crate::{ContainerSpec, Exit, PublishedPort, Resources, SandboxId, Started, WindowSize};
 
 /// Longest frame either side accepts: an environment may be large, an attack larger.
@@ -113,6 +114,9 @@ pub(crate) struct SandboxState {
     pub(crate) id: SandboxId,
     /// The pod's directory.
     pub(crate) dir: PathBuf,
+    /// The pod's user namespace; `None` is the host's.
+    #[serde(default)]
+    pub(crate) user: Option<UserNamespace>,
     /// Pinned namespaces; `None` is the host's.
     pub(crate) net: Option<PathBuf>,
     pub(crate) ipc: Option<PathBuf>,

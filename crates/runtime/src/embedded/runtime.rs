@@ -18,7 +18,7 @@ use super::network::{self, Forwarders, Uplink};
 use super::oci::{self, OciRuntime, OciRuntimes};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, Request, SandboxState, ShimConfig};
-use super::{layout, orphans, private, rootless, sandbox};
+use super::{layout, orphans, private, rootless, sandbox, userns};
 use crate::{
     AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError,
     NetworkMode, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
@@ -347,7 +347,10 @@ impl Runtime for EmbeddedRuntime {
         check_id(&spec.id.0)?;
         let oci_runtime = self.oci.of_class(spec.runtime_class.as_deref())?;
         self.claim_pod_dir(&spec.id, &spec.pod_dir)?;
-        let (making, hierarchies) = (spec.clone(), self.hierarchies.clone());
+        let (mut making, hierarchies) = (spec.clone(), self.hierarchies.clone());
+        if let Some(oci) = &oci_runtime {
+            making.user_namespace = userns::with_oci_runtime(spec.user_namespace, oci)?;
+        }
         let pause = self.shim_command("pause");
         let mut state = blocking(move || sandbox::create(&making, &hierarchies, pause)).await?;
         if oci_runtime.is_some() {

@@ -14,7 +14,8 @@ use super::cgroup::{self, Hierarchies};
 use super::fault::{Context, Fault};
 use super::protocol::{ProcessRecord, SandboxState};
 use super::shim::PAUSE_NOTE;
-use super::{layout, link, private, sys};
+use super::userns::{Holder, UserNamespace};
+use super::{layout, link, private, rootless, sys, userns};
 use crate::{NetworkMode, SandboxSpec};
 
 /// Makes the namespaces, /dev/shm and cgroup of a sandbox. Blocks; runs on a thread of its own.
@@ -41,6 +42,7 @@ pub(crate) fn create(
         ipc: (!spec.host_ipc).then(|| dir.join("ns/ipc")),
         // A pod in the host's network goes by the host's name.
         uts: own_network.then(|| dir.join("ns/uts")),
+        user: None,
         pid: None,
         proc: None,
         pause: None,
@@ -56,11 +58,17 @@ pub(crate) fn create(
     if !own_network {
         state.hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
     }
+    let made = user_namespace(spec)?;
+    let holder = made.map(|(holder, namespace)| {
+        state.user = Some(namespace);
+        holder
+    });
     if !spec.host_ipc {
         state.shm = dir.join("ns/shm");
-        mount_shm(&state.shm).creating(|| "cannot make the pod's /dev/shm")?;
+        let owner = userns::host_id(state.user.as_ref(), 0);
+        mount_shm(&state.shm, owner).creating(|| "cannot make the pod's /dev/shm")?;
     }
-    pin_namespaces(&state, spec)?;
+    pin_namespaces(&state, spec, holder)?;
     for warning in cgroup::prepare_sandbox(hierarchies, &spec.id.0, &spec.resources) {
         link::warn_once(warning);
     }
@@ -72,6 +80,32 @@ pub(crate) fn create(
     }
     save(&state)?;
     Ok(state)
+}
+
+/// Makes the pod's user namespace, if it is to have one.
+fn user_namespace(spec: &SandboxSpec) -> Result<Option<(Holder, UserNamespace)>, Fault> {
+    // Without root everything is in a user namespace already.
+    if spec.user_namespace == crate::UserNamespace::Host || rootless::standing().is_rootless() {
+        return Ok(None);
+    }
+    let shares = spec.network == NetworkMode::Host || spec.host_pid || spec.host_ipc;
+    let made = if shares {
+        Err("the pod shares namespaces of the host, which belong to the host's users".to_owned())
+    } else {
+        let kinds = libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+        userns::make(&spec.pod_dir, kinds, &spec.host_paths)
+    };
+    match made {
+        Ok(made) => Ok(Some(made)),
+        Err(_) if shares && spec.user_namespace == crate::UserNamespace::Auto => Ok(None),
+        Err(reason) if spec.user_namespace == crate::UserNamespace::Auto => {
+            link::warn_once(format!(
+                "root in containers is root on this machine: no user namespace for pods: {reason}"
+            ));
+            Ok(None)
+        }
+        Err(reason) => Err(Fault::config(format!("hostUsers: false is refused: {reason}"))),
+    }
 }
 
 /// Writes `sandbox.json`.
@@ -109,14 +143,15 @@ fn mount_pins(path: &Path) -> io::Result<()> {
     Ok(mount("pod", path, "tmpfs", flags, c"mode=700,size=64k")?)
 }
 
-fn mount_shm(path: &Path) -> io::Result<()> {
+fn mount_shm(path: &Path, owner: u32) -> io::Result<()> {
     fs::create_dir_all(path)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    Ok(mount("shm", path, "tmpfs", flags, c"mode=1777,size=65536k")?)
+    let options = std::ffi::CString::new(format!("mode=1777,size=65536k,uid={owner},gid={owner}"))?;
+    Ok(mount("shm", path, "tmpfs", flags, options.as_c_str())?)
 }
 
-/// Makes the namespaces on a thread that ends with them, and pins them.
-fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec) -> Result<(), Fault> {
+/// Makes the namespaces on a thread that ends with them, or takes those of `holder`, and pins them.
+fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec, holder: Option<Holder>) -> Result<(), Fault> {
     let mut kinds = 0;
     for (path, kind) in
         [(&state.net, libc::CLONE_NEWNET), (&state.ipc, libc::CLONE_NEWIPC), (&state.uts, libc::CLONE_NEWUTS)]
@@ -127,8 +162,11 @@ fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec) -> Result<(), Fault>
     }
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| -> Result<(), Fault> {
-            if kinds != 0 {
-                sys::unshare(kinds).creating(|| "cannot make the pod's namespaces")?;
+            let what = || "cannot make the pod's namespaces";
+            match &holder {
+                Some(holder) => sys::setns(holder.pidfd(), kinds).creating(what)?,
+                None if kinds != 0 => sys::unshare(kinds).creating(what)?,
+                None => {}
             }
             if state.uts.is_some() {
                 rustix::system::sethostname(state.hostname.as_bytes())
@@ -141,7 +179,14 @@ fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec) -> Result<(), Fault>
                 check_sysctl(name, state)?;
                 let path = Path::new("/proc/sys").join(name.replace('.', "/"));
                 // /proc/sys shows the namespaces of whoever opens the file, which is this thread.
-                fs::write(&path, value).configuring(|| format!("cannot set sysctl {name} to {value:?}"))?;
+                let what = || format!("cannot set sysctl {name} to {value:?}");
+                // Those of an ipc namespace are only for the root of its user namespace to write, whoever else asks.
+                let root = state.user.as_ref().filter(|_| !name.starts_with("net."));
+                match root {
+                    Some(user) => sys::as_user(user.first_id, || fs::write(&path, value)),
+                    None => fs::write(&path, value),
+                }
+                .configuring(what)?;
             }
             for (path, name) in [(&state.net, "net"), (&state.ipc, "ipc"), (&state.uts, "uts")] {
                 let Some(path) = path else { continue };
@@ -203,6 +248,7 @@ fn bring_loopback_up() -> io::Result<()> {
 pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<(), Fault> {
     let path = cgroup::sandbox_path(id);
     hierarchies.kill(&path);
+    let user = layout::read_json::<SandboxState>(&dir.join("sandbox.json")).and_then(|state| state.user);
     if let Some(pause) = layout::read_json::<ProcessRecord>(&dir.join(PAUSE_NOTE))
         && pause.is_alive()
     {
@@ -214,6 +260,9 @@ pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<
         let path = dir.join(name);
         layout::remove_tree(&path)
             .map_err(|error| Fault::other(format!("cannot remove {}: {error}", path.display())))?;
+    }
+    if let Some(user) = user {
+        userns::release(user.first_id, dir);
     }
     for name in ["sandbox.json", "sandbox.tmp", PAUSE_NOTE] {
         let _ = fs::remove_file(dir.join(name));

@@ -67,6 +67,39 @@ pub(crate) fn clone3(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Res
     }
 }
 
+/// Forks a process into new namespaces that does nothing but keep them until it is killed, or the calling thread ends.
+/// The caller may have other threads.
+pub(crate) fn hold_namespaces(namespaces: i32) -> io::Result<(i32, OwnedFd)> {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initialises the set before it is read, pthread_sigmask the one it returns.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        // A signal for this process must not run its handlers in the other one, which has the same descriptors.
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    // SAFETY: plain system call.
+    let parent = unsafe { libc::getpid() };
+    let cloned = clone3(namespaces, None);
+    if let Ok(Cloned::Child) = cloned {
+        // SAFETY: plain system calls, which allocate nothing: another thread may have held the allocator's lock.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            // A parent that ended before that is not told of.
+            while libc::getppid() == parent {
+                libc::pause();
+            }
+            libc::_exit(0);
+        }
+    }
+    // SAFETY: the mask was stored by the call above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    match cloned? {
+        Cloned::Parent { pid, pidfd } => Ok((pid, pidfd)),
+        Cloned::Child => exit_now(1),
+    }
+}
+
 /// The pid of a process that another one forked, in memory both share: told without a system call, which a filter might
 /// refuse by then.
 pub(crate) struct PidSlot(std::ptr::NonNull<AtomicI32>);
@@ -122,6 +155,20 @@ pub(crate) fn fork_sibling(slot: &PidSlot) -> io::Result<bool> {
     Ok(pid == 0)
 }
 
+/// Does something as another user, on the calling thread alone.
+pub(crate) fn as_user(uid: u32, task: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // By the system call: libc's function changes the user of all threads.
+    let set = |uid: u32| {
+        // SAFETY: plain system call; minus one keeps the other ids.
+        check(unsafe { libc::syscall(libc::SYS_setresuid, -1_i32, uid, -1_i32) } as i32)
+    };
+    set(uid)?;
+    let result = task();
+    // The capabilities come back with it.
+    set(0)?;
+    result
+}
+
 /// Leaves the session keyring this process inherited for a new one that nobody else has.
 pub(crate) fn join_new_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
@@ -171,7 +218,7 @@ pub(crate) struct MountAttr {
     pub(crate) clear: u64,
     /// `MS_PRIVATE`, `MS_SLAVE`, `MS_SHARED` or 0.
     pub(crate) propagation: u64,
-    /// Unused: user namespace of an id-mapped mount.
+    /// User namespace of an id-mapped mount.
     pub(crate) userns_fd: u64,
 }
 
@@ -179,6 +226,8 @@ pub(crate) struct MountAttr {
 pub(crate) const MOUNT_ATTR_RDONLY: u64 = 0x1;
 /// Device nodes cannot be opened.
 pub(crate) const MOUNT_ATTR_NODEV: u64 = 0x4;
+/// Ids are those of a user namespace.
+pub(crate) const MOUNT_ATTR_IDMAP: u64 = 0x10_0000;
 
 /// No set-user-id programs.
 pub(crate) const MOUNT_ATTR_NOSUID: u64 = 0x2;

@@ -3,6 +3,7 @@
 //! The test binary is its own shim, as the product's binary is: hence no standard harness.
 
 mod support;
+mod users;
 
 mod attacks;
 mod edges;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         machines::trials(),
         oci::trials(),
         edges::trials(),
+        users::trials(),
     ];
     libtest_mimic::run(&arguments, all.into_iter().flatten().collect()).exit_code()
 }

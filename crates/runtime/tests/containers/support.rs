@@ -14,7 +14,7 @@ use libtest_mimic::{Failed, Trial};
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntime, OciRuntimes};
 use outrigger_runtime::{
     ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Identity, Image, NetworkMode, Resources,
-    Runtime, RuntimeError, SandboxId, SandboxSpec,
+    Runtime, RuntimeError, SandboxId, SandboxSpec, UserNamespace,
 };
 
 /// Nothing here takes longer, except where it hangs.
@@ -47,6 +47,9 @@ where
 
 /// Tells helper processes where the root file system is.
 pub(crate) const ROOTFS_VARIABLE: &str = "OUTRIGGER_TEST_ROOTFS";
+
+/// Has pods of all these tests run in user namespaces of their own, to see by hand what differs there.
+const USERNS_VARIABLE: &str = "OUTRIGGER_TEST_USERNS";
 
 /// A root file system of one busybox.
 static ROOTFS: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -131,6 +134,11 @@ pub(crate) fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
         host_pid: false,
         host_ipc: false,
         share_pid: false,
+        user_namespace: match std::env::var_os(USERNS_VARIABLE) {
+            Some(_) => UserNamespace::Required,
+            None => UserNamespace::Host,
+        },
+        host_paths: Vec::new(),
         privileged: false,
         runtime_class: None,
         sysctls: BTreeMap::new(),

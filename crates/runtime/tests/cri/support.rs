@@ -159,6 +159,8 @@ pub(crate) fn sandbox_spec(dir: &Path) -> SandboxSpec {
         host_pid: false,
         host_ipc: false,
         share_pid: false,
+        user_namespace: Default::default(),
+        host_paths: Vec::new(),
         privileged: false,
         runtime_class: None,
         sysctls: BTreeMap::new(),

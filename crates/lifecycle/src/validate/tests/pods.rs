@@ -123,7 +123,6 @@ fn what_has_no_effect_is_said() {
         ),
         ("automountServiceAccountToken", json!(true), "no API server"),
         ("serviceAccountName", json!("robot"), "no API server"),
-        ("hostUsers", json!(false), "user namespaces"),
         ("resourceClaims", json!([{"name": "gpu"}]), "device drivers"),
         ("readinessGates", json!([{"conditionType": "x"}]), "never be Ready"),
     ];
@@ -147,7 +146,7 @@ fn what_has_no_effect_is_said() {
                 json!({"nodeName": "node-7", "nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}],
                 "priority": 5, "serviceAccountName": "robot", "hostUsers": false}),
             ),
-            vec![("ignored", "spec.hostUsers", "user namespaces")],
+            vec![],
         ),
         (
             app(json!({"resources": {"limits": {"ephemeral-storage": "1Gi"}}})),

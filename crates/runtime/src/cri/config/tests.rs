@@ -16,6 +16,8 @@ fn pod() -> SandboxSpec {
         host_pid: false,
         host_ipc: false,
         share_pid: false,
+        user_namespace: Default::default(),
+        host_paths: Vec::new(),
         privileged: false,
         runtime_class: None,
         sysctls: BTreeMap::new(),

@@ -13,7 +13,7 @@
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
@@ -24,8 +24,9 @@ use super::root::{Root, attach, clone_mount, relative};
 use super::user::{self, User};
 use super::{dev, mounts, pieces, rootfs, terminal};
 use crate::embedded::fault::{Context, Fault};
-use crate::embedded::protocol::ShimConfig;
+use crate::embedded::protocol::{SandboxState, ShimConfig};
 use crate::embedded::sys::PidSlot;
+use crate::embedded::userns::{self, IDS};
 use crate::embedded::{layout, rootless, socket, sys};
 
 /// Shim to init: all cgroups are joined.
@@ -88,21 +89,26 @@ impl Init<'_> {
         self.profile.confine_on_exec()?;
         rustix::process::umask(Mode::from_raw_mode(0o022));
 
-        let volumes = mounts::open_volumes(&spec.mounts, self.nodev)?;
+        let namespaces = Namespaces::open(&config.sandbox)?;
+        let userns = namespaces.user.as_ref().map(AsFd::as_fd);
+        let volumes = mounts::open_volumes(&spec.mounts, self.nodev, userns)?;
         let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", slave).creating(|| "cannot separate the mounts from the host's")?;
-        let rootfs = rootfs::make_rootfs(&config.dir, &spec.image.layers, |text| self.warn(text))?;
+        let ids = userns.map(|namespace| rootfs::Ids { namespace, first: self.host_id(0) });
+        let rootfs =
+            rootfs::make_rootfs(&config.dir, &spec.image.layers, ids.as_ref(), |text| self.warn(text))?;
         let shm = clone_mount(&config.sandbox.shm, false).creating(|| "cannot share /dev/shm")?;
         let proc = config.sandbox.proc.as_ref().map(|path| clone_mount(path, false));
         let proc = proc.transpose().creating(|| "cannot share /proc")?;
-        self.join_namespaces()?;
-        let fork = self.enter_pid_namespace()?;
+        let root = Root::new(rootfs);
+        let user = self.find_user(&root)?;
+        self.give_streams(&user)?;
+        self.await_byte(IN_CGROUPS)?;
+        namespaces.join()?;
+        self.hide()?;
+        let fork = self.enter_pid_namespace(&namespaces)?;
 
-        let root = self.mount_root(rootfs)?;
-        let mut user = user::resolve(spec, &root, &config.sandbox.pod)?;
-        if let Some(text) = user::limit_groups(&mut user) {
-            self.warn(text);
-        }
+        self.mount_root(&root)?;
         let kernel = mounts::mount_kernel_filesystems(&root, proc, privileged)?;
         let dev = dev::mount_dev(&root, shm, privileged)?;
         if spec.mask_paths && !privileged {
@@ -150,25 +156,59 @@ impl Init<'_> {
 
     /// What every process of these does first.
     fn settle(&self) -> Result<(), Fault> {
+        self.hide()?;
+        rustix::process::setsid().creating(|| "cannot start a session")?;
+        Ok(())
+    }
+
+    /// Undone by every change of the user or the user namespace.
+    fn hide(&self) -> Result<(), Fault> {
         // Nothing of this process, which still has the host's files open, is for the container to look at.
         sys::prctl(libc::PR_SET_DUMPABLE, 0).creating(|| "cannot become undumpable")?;
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)
-            .creating(|| "cannot tie the process to its shim")?;
-        rustix::process::setsid().creating(|| "cannot start a session")?;
+            .creating(|| "cannot tie the process to its shim")
+    }
+
+    fn host_id(&self, id: u32) -> u32 {
+        userns::host_id(self.config.sandbox.user.as_ref(), id)
+    }
+
+    /// Who the container runs as, by the files of its image.
+    fn find_user(&self, root: &Root) -> Result<User, Fault> {
+        let mut user = user::resolve(&self.config.spec, root, &self.config.sandbox.pod)?;
+        if let Some(text) = user::limit_groups(&mut user) {
+            self.warn(text);
+        }
+        let outside =
+            [user.uid, user.gid].into_iter().chain(user.groups.iter().copied()).find(|id| *id >= IDS);
+        match (outside, &self.config.sandbox.user) {
+            (Some(id), Some(_)) => Err(Fault::config(format!(
+                "user or group {id} does not exist in the pod's user namespace, which has the ids below {IDS}; set \
+                 hostUsers: true, or use --userns host"
+            ))),
+            _ => Ok(user),
+        }
+    }
+
+    /// A pipe belongs to the user, so that /dev/stdout can be opened by name.
+    fn give_streams(&self, user: &User) -> Result<(), Fault> {
+        let uid = rustix::fs::Uid::from_raw(self.host_id(user.uid));
+        let gid = rustix::fs::Gid::from_raw(self.host_id(user.gid));
+        for fd in [Some(&self.stdout), Some(&self.stderr), self.stdin.as_ref()].into_iter().flatten() {
+            rustix::fs::fchown(fd, Some(uid), Some(gid))
+                .creating(|| "cannot hand over standard input and output")?;
+        }
         Ok(())
     }
 
     /// Goes on as the first process of the container's own pid namespace, if it has one. Returns whether the first
     /// process is still to be forked, since others are in its pid namespace already.
-    fn enter_pid_namespace(&self) -> Result<bool, Fault> {
+    fn enter_pid_namespace(&self, namespaces: &Namespaces) -> Result<bool, Fault> {
         let what = || "cannot make the container's pid namespace";
-        let sandbox = &self.config.sandbox;
-        match &sandbox.pid {
-            _ if sandbox.host_pid => return Ok(true),
-            Some(path) => {
-                let fd =
-                    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).creating(what)?;
-                sys::setns(fd.as_fd(), libc::CLONE_NEWPID).creating(what)?;
+        match &namespaces.pid {
+            _ if self.config.sandbox.host_pid => return Ok(true),
+            Some(shared) => {
+                sys::setns(shared.as_fd(), libc::CLONE_NEWPID).creating(what)?;
                 return Ok(true);
             }
             None => sys::unshare(libc::CLONE_NEWPID).creating(what)?,
@@ -182,33 +222,14 @@ impl Init<'_> {
 
     /// Mounts the container's root where it can become the root of the mount namespace: over the present one, which every
     /// process can reach.
-    fn mount_root(&self, rootfs: OwnedFd) -> Result<Root, Fault> {
+    fn mount_root(&self, root: &Root) -> Result<(), Fault> {
         let what = || "cannot mount the root file system";
         if self.nodev {
             let nodev = sys::MountAttr { set: sys::MOUNT_ATTR_NODEV, ..sys::MountAttr::default() };
-            sys::mount_setattr(rootfs.as_fd(), false, nodev).creating(what)?;
+            sys::mount_setattr(root.fd(), false, nodev).creating(what)?;
         }
         let host = layout::open_dir(Path::new("/")).creating(what)?;
-        attach(rootfs.as_fd(), host.as_fd()).creating(what)?;
-        Ok(Root::new(rootfs))
-    }
-
-    /// Joins the pod's namespaces, and then makes the cgroup namespace, whose root is where the process is by then.
-    fn join_namespaces(&self) -> Result<(), Fault> {
-        let sandbox = &self.config.sandbox;
-        for (path, kind) in [
-            (&sandbox.net, libc::CLONE_NEWNET),
-            (&sandbox.ipc, libc::CLONE_NEWIPC),
-            (&sandbox.uts, libc::CLONE_NEWUTS),
-        ] {
-            let Some(path) = path else { continue };
-            let what = || format!("cannot join namespace {}", path.display());
-            let fd =
-                rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).creating(what)?;
-            sys::setns(fd.as_fd(), kind).creating(what)?;
-        }
-        self.await_byte(IN_CGROUPS)?;
-        sys::unshare(libc::CLONE_NEWCGROUP).creating(|| "cannot make a cgroup namespace")
+        attach(root.fd(), host.as_fd()).creating(what)
     }
 
     /// Waits for the shim's word. A shim that is gone has no further use for this process.
@@ -235,16 +256,59 @@ impl Init<'_> {
             Some(inner) => (inner, inner, inner),
             None => (self.stdin.as_ref().unwrap_or(null).as_fd(), self.stdout.as_fd(), self.stderr.as_fd()),
         };
-        // A pipe or terminal belongs to the user, so that /dev/stdout can be opened by name.
-        let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
-        for fd in [stdout, stderr] {
-            rustix::fs::fchown(fd, Some(uid), if terminal.is_some() { None } else { Some(gid) })
-                .creating(what)?;
+        if let Some(inner) = terminal {
+            let uid = rustix::fs::Uid::from_raw(user.uid);
+            rustix::fs::fchown(inner, Some(uid), None).creating(what)?;
         }
         rustix::stdio::dup2_stdin(stdin).creating(what)?;
         rustix::stdio::dup2_stdout(stdout).creating(what)?;
         rustix::stdio::dup2_stderr(stderr).creating(what)?;
         Ok(())
+    }
+}
+
+/// The pod's namespaces, open. Where there is a user namespace nothing can be opened by its name on the host after that
+/// was joined.
+struct Namespaces {
+    user: Option<OwnedFd>,
+    others: Vec<(OwnedFd, i32)>,
+    /// A shared one.
+    pid: Option<OwnedFd>,
+}
+
+impl Namespaces {
+    fn open(sandbox: &SandboxState) -> Result<Self, Fault> {
+        let open = |path: &PathBuf| {
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                .creating(|| format!("cannot join namespace {}", path.display()))
+        };
+        let mut others = Vec::new();
+        for (path, kind) in [
+            (&sandbox.net, libc::CLONE_NEWNET),
+            (&sandbox.ipc, libc::CLONE_NEWIPC),
+            (&sandbox.uts, libc::CLONE_NEWUTS),
+        ] {
+            others.extend(path.as_ref().map(open).transpose()?.map(|fd| (fd, kind)));
+        }
+        let user = sandbox.user.as_ref().map(|user| open(&user.path)).transpose()?;
+        Ok(Namespaces { user, others, pid: sandbox.pid.as_ref().map(open).transpose()? })
+    }
+
+    /// Joins all but the pid namespace, and makes those that are the container's own. The root of the cgroup namespace is
+    /// where the process is by then.
+    fn join(&self) -> Result<(), Fault> {
+        let what = || "cannot join the pod's namespaces";
+        let mut own = libc::CLONE_NEWCGROUP;
+        if let Some(user) = &self.user {
+            sys::setns(user.as_fd(), libc::CLONE_NEWUSER).creating(what)?;
+            sys::become_root().creating(what)?;
+            // The mounts so far belong to the host's users.
+            own |= libc::CLONE_NEWNS;
+        }
+        for (fd, kind) in &self.others {
+            sys::setns(fd.as_fd(), *kind).creating(what)?;
+        }
+        sys::unshare(own).creating(|| "cannot make the container's namespaces")
     }
 }
 

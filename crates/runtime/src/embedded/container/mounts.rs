@@ -12,6 +12,7 @@ use super::root::{Root, attach, clone_mount, clone_mount_fd, new_filesystem, rel
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::rootless;
 use crate::embedded::sys::{MOUNT_ATTR_NODEV, MOUNT_ATTR_RDONLY, MountAttr, errno_text, mount_setattr};
+use crate::embedded::userns::map_ids;
 use crate::{Mount, Propagation};
 
 /// Hidden altogether: what they tell is the host's.
@@ -46,8 +47,12 @@ pub(crate) struct Volume<'a> {
 }
 
 /// Opens the sources of all volumes, while the host's tree is still the root and its propagation still the host's. With
-/// `nodev`, devices in them cannot be opened.
-pub(crate) fn open_volumes(mounts: &[Mount], nodev: bool) -> Result<Vec<Volume<'_>>, Fault> {
+/// `nodev`, devices in them cannot be opened. With a user namespace they are seen with its ids.
+pub(crate) fn open_volumes<'a>(
+    mounts: &'a [Mount],
+    nodev: bool,
+    userns: Option<BorrowedFd<'_>>,
+) -> Result<Vec<Volume<'a>>, Fault> {
     mounts
         .iter()
         .map(|mount| {
@@ -66,6 +71,11 @@ pub(crate) fn open_volumes(mounts: &[Mount], nodev: bool) -> Result<Vec<Volume<'
             let attr = MountAttr { set, propagation, ..MountAttr::default() };
             if set != 0 || propagation != 0 {
                 mount_setattr(tree.as_fd(), true, attr).creating(what)?;
+            }
+            if let Some(userns) = userns {
+                map_ids(tree.as_fd(), userns, true).configuring(|| {
+                    format!("{}: its file system cannot be mounted with the ids of the pod's user namespace; set hostUsers: true, or use --userns host", what())
+                })?;
             }
             Ok(Volume { mount, tree, is_dir })
         })

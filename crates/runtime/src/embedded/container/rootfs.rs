@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use super::pieces;
 use super::root::clone_mount;
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::sys::errno_text;
+use crate::embedded::userns::map_ids;
 use crate::embedded::{layout, rootless};
 
 /// Where a container's own layer is in its directory.
@@ -31,20 +32,38 @@ const OPTIONS_MAX: usize = 4000;
 
 /// Makes the container's root file system, which is mounted nowhere yet. The caller is in a mount namespace of its own:
 /// the container's directory is covered on the way, so that no other one has to be made and removed for it. `warn` is
-/// told before something slow begins.
+/// told before something slow begins. With `ids`, the files are seen with the ids of a user namespace.
 pub(crate) fn make_rootfs(
     dir: &Path,
     layers: &[PathBuf],
+    ids: Option<&Ids<'_>>,
     warn: impl FnOnce(String),
 ) -> Result<OwnedFd, Fault> {
-    let path = mount_rootfs(dir, layers, warn)?;
+    let (path, is_copy) = mount_rootfs(dir, layers, ids, warn)?;
+    let what = || format!("cannot open {}", path.display());
     // With the pieces it may be made of.
     let recursive = rootless::standing().is_rootless();
-    clone_mount(&path, recursive).creating(|| format!("cannot open {}", path.display()))
+    let root = clone_mount(&path, recursive).creating(what)?;
+    if let (true, Some(ids)) = (is_copy, ids) {
+        map_ids(root.as_fd(), ids.namespace, false).creating(what)?;
+    }
+    Ok(root)
 }
 
-/// Mounts the container's root file system and returns where.
-fn mount_rootfs(dir: &Path, layers: &[PathBuf], warn: impl FnOnce(String)) -> Result<PathBuf, Fault> {
+/// The ids of a pod with a user namespace.
+pub(crate) struct Ids<'a> {
+    pub(crate) namespace: BorrowedFd<'a>,
+    /// The host's id for id 0.
+    pub(crate) first: u32,
+}
+
+/// Mounts the container's root file system and returns where, and whether it is a copy, which has the image's own ids.
+fn mount_rootfs(
+    dir: &Path,
+    layers: &[PathBuf],
+    ids: Option<&Ids<'_>>,
+    warn: impl FnOnce(String),
+) -> Result<(PathBuf, bool), Fault> {
     let Some(top) = layers.last() else {
         return Err(Fault::create("the image has no layers: there is nothing to run"));
     };
@@ -57,13 +76,16 @@ fn mount_rootfs(dir: &Path, layers: &[PathBuf], warn: impl FnOnce(String)) -> Re
     let overlay = Overlay { upper: own.join("upper"), work: own.join("work"), layers };
     make_private(&own)?;
     make_private(&overlay.work)?;
-    make_top(&overlay.upper, top)?;
-    let Err(refused) = overlay.mount(dir) else { return Ok(dir.to_owned()) };
+    make_top(&overlay.upper, top, ids.map_or(0, |ids| ids.first))?;
+    let mapped = ids.map(|ids| map_layers(layers, ids, dir, &own)).transpose()?;
+    let overlay = Overlay { layers: mapped.as_deref().unwrap_or(layers), ..overlay };
+    let Err(refused) = overlay.mount(dir) else { return Ok((dir.to_owned(), false)) };
     if let ([layer], true) = (layers, rootless::standing().is_rootless() && is_invalid(&refused))
         && pieces::are_needed(layer)
     {
-        return pieces::mount_pieces(layer, &own)
-            .creating(|| format!("cannot make a root file system of {}", layer.display()));
+        let path = pieces::mount_pieces(layer, &own)
+            .creating(|| format!("cannot make a root file system of {}", layer.display()))?;
+        return Ok((path, false));
     }
     let target = own.join("rootfs");
     // The container's own name is left out: what is refused here is refused to all, and told once.
@@ -74,13 +96,36 @@ fn mount_rootfs(dir: &Path, layers: &[PathBuf], warn: impl FnOnce(String)) -> Re
         place.display(),
         errno_text(&refused)
     ));
-    make_top(&target, top)?;
+    make_top(&target, top, 0)?;
     let copied = copy_layers(layers, &target);
     copied.map_err(|error| {
         Fault::create(format!("overlayfs is refused ({refused}), and copying the image failed: {error}"))
     })?;
     rustix::mount::mount_bind(&target, &target).creating(|| "cannot mount the root file system")?;
-    Ok(target)
+    Ok((target, true))
+}
+
+/// Shows the layers with the ids of a user namespace: each covered by such a mount of itself, or, where the container's
+/// directory would be covered with it, in a place of its own.
+fn map_layers(layers: &[PathBuf], ids: &Ids<'_>, dir: &Path, own: &Path) -> Result<Vec<PathBuf>, Fault> {
+    let mut mapped = Vec::with_capacity(layers.len());
+    for (number, layer) in layers.iter().enumerate() {
+        let what = || {
+            format!(
+                "cannot mount {} with the ids of the pod's user namespace; set hostUsers: true, or use --userns host",
+                layer.display()
+            )
+        };
+        let real = fs::canonicalize(layer).creating(what)?;
+        let tree = clone_mount(&real, false).creating(what)?;
+        map_ids(tree.as_fd(), ids.namespace, false).creating(what)?;
+        let place = if dir.starts_with(&real) { own.join(format!("layer-{number}")) } else { real };
+        make_private(&place)?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        move_mount(&tree, "", rustix::fs::CWD, &place, flags).creating(what)?;
+        mapped.push(place);
+    }
+    Ok(mapped)
 }
 
 fn is_invalid(error: &io::Error) -> bool {
@@ -96,8 +141,9 @@ fn make_private(dir: &Path) -> Result<(), Fault> {
         .creating(|| format!("cannot make {}", dir.display()))
 }
 
-/// Makes the directory the container sees as `/`, with the owner and the mode that the root of the image has.
-fn make_top(dir: &Path, image: &Path) -> Result<(), Fault> {
+/// Makes the directory the container sees as `/`, with the owner and the mode that the root of the image has. `first` is
+/// the host's id for id 0.
+fn make_top(dir: &Path, image: &Path, first: u32) -> Result<(), Fault> {
     let what = || format!("cannot make {}", dir.display());
     make_private(dir)?;
     let like = fs::metadata(image).creating(what)?;
@@ -105,7 +151,8 @@ fn make_top(dir: &Path, image: &Path) -> Result<(), Fault> {
     // Without root, what belongs to nobody in here belongs to somebody else.
     let known = |id: &u32| !rootless::standing().is_rootless() || *id != OVERFLOW_ID;
     let (uid, gid) = (Some(like.uid()).filter(known), Some(like.gid()).filter(known));
-    rustix::fs::fchown(&open, uid.map(Uid::from_raw), gid.map(Gid::from_raw)).creating(what)?;
+    let (uid, gid) = (uid.map(|id| Uid::from_raw(first + id)), gid.map(|id| Gid::from_raw(first + id)));
+    rustix::fs::fchown(&open, uid, gid).creating(what)?;
     rustix::fs::fchmod(&open, Mode::from_raw_mode(like.mode() & 0o7777)).creating(what)
 }
 

@@ -96,6 +96,8 @@ fn spec(name: &str, network: NetworkMode) -> SandboxSpec {
         host_pid: false,
         host_ipc: false,
         share_pid: false,
+        user_namespace: Default::default(),
+        host_paths: Vec::new(),
         privileged: false,
         runtime_class: None,
         sysctls: BTreeMap::new(),

@@ -112,6 +112,7 @@ fn sandbox(runtime: &OciRuntime, name: &str, dir: &Path) -> SandboxState {
     SandboxState {
         id: SandboxId(name.to_owned()),
         dir: dir.to_owned(),
+        user: None,
         net: None,
         ipc: None,
         uts: None,

@@ -16,6 +16,7 @@ use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::{ContainerState, ProcessRecord, ShimConfig};
 use crate::embedded::rootless::MountNamespace;
 use crate::embedded::sys::PidSlot;
+use crate::embedded::userns::UserNamespace;
 use crate::embedded::{layout, rootless, seccomp, socket, sys};
 
 /// Longest message of a container's first process.
@@ -31,6 +32,8 @@ pub(super) struct Container {
     pub(super) profile: Profile,
     pub(super) user: User,
     pub(super) oom_score_adj: Option<i32>,
+    /// The pod's user namespace.
+    pub(super) userns: Option<UserNamespace>,
     /// Whether the end of the first process is the end of the pid namespace.
     pub(super) own_pids: bool,
     /// By which its processes are found where it has no cgroup and no pid namespace of its own.
@@ -128,6 +131,7 @@ impl Container {
             profile,
             user: User { uid: 0, gid: 0, groups: Vec::new(), home: String::new() },
             oom_score_adj: spec.resources.oom_score_adj,
+            userns: sandbox.user.clone(),
             own_pids,
             mounts: None,
             pid,
@@ -328,7 +332,8 @@ impl Container {
 fn profile(config: &ShimConfig, nodev: bool) -> Result<Profile, Fault> {
     let spec = &config.spec;
     let mut caps = caps::wanted(&spec.identity)?;
-    if nodev {
+    // In a user namespace no node can be made at all.
+    if nodev && config.sandbox.user.is_none() {
         caps = caps::without_devices(&spec.identity, caps)?;
     }
     let working_dir =

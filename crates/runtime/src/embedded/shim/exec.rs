@@ -17,6 +17,7 @@ use crate::embedded::container::terminal;
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::Streams;
 use crate::embedded::sys::PidSlot;
+use crate::embedded::userns::host_id;
 use crate::embedded::{layout, rootless, socket, sys};
 
 /// A command that runs, or is on its way into the container.
@@ -187,17 +188,39 @@ impl Joining<'_> {
         // A descriptor of its own: the flags of one that is shared would be shared with other commands.
         let null = container.null.as_ref().ok_or(Errno::BADF).creating(what)?;
         let null = reopen(null.as_fd(), OFlags::RDWR).creating(what)?;
-        sys::setns(container.pidfd.as_fd(), rootless::namespaces_to_join(container.pid)).creating(what)?;
+        self.give_streams().creating(what)?;
+        let user = if container.userns.is_some() { libc::CLONE_NEWUSER } else { 0 };
+        let namespaces = user | rootless::namespaces_to_join(container.pid);
+        sys::setns(container.pidfd.as_fd(), namespaces).creating(what)?;
+        if container.userns.is_some() {
+            sys::become_root().creating(what)?;
+            // That has undone both.
+            sys::prctl(libc::PR_SET_DUMPABLE, 0).creating(what)?;
+            sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).creating(what)?;
+        }
         self.connect(&null).creating(what)?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         Ok(())
     }
 
-    /// Connects the standard streams. They belong to the user, so that /dev/stdout can be opened by name. Without input
-    /// there is the container's own /dev/null: the host's would be the host's to change.
+    /// Pipes belong to the user, so that /dev/stdout can be opened by name.
+    fn give_streams(&self) -> io::Result<()> {
+        if matches!(self.streams, Streams::Terminal(_)) {
+            return Ok(());
+        }
+        let Container { user, userns, .. } = self.container;
+        let uid = rustix::fs::Uid::from_raw(host_id(userns.as_ref(), user.uid));
+        let gid = rustix::fs::Gid::from_raw(host_id(userns.as_ref(), user.gid));
+        for fd in self.fds {
+            rustix::fs::fchown(fd, Some(uid), Some(gid))?;
+        }
+        Ok(())
+    }
+
+    /// Connects the standard streams. Without input there is the container's own /dev/null: the host's would be the
+    /// host's to change.
     fn connect(&self, null: &OwnedFd) -> io::Result<()> {
-        let user = &self.container.user;
-        let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid), rustix::fs::Gid::from_raw(user.gid));
+        let uid = rustix::fs::Uid::from_raw(self.container.user.uid);
         let (stdin, stdout, stderr) = match (self.streams, self.fds) {
             (Streams::Output, [output]) => (None, output, output),
             (Streams::Pipes { stdin: false }, [stdout, stderr]) => (None, stdout, stderr),
@@ -215,9 +238,6 @@ impl Joining<'_> {
             }
             _ => return Err(io::Error::from_raw_os_error(libc::EBADF)),
         };
-        for fd in stdin.into_iter().chain([stdout, stderr]) {
-            rustix::fs::fchown(fd, Some(uid), Some(gid))?;
-        }
         rustix::stdio::dup2_stdin(stdin.unwrap_or(null))?;
         rustix::stdio::dup2_stdout(stdout)?;
         rustix::stdio::dup2_stderr(stderr)?;

@@ -114,6 +114,7 @@ pub(super) fn create(
         profile,
         user,
         oom_score_adj: spec.resources.oom_score_adj,
+        userns: None,
         own_pids: !sandbox.host_pid && sandbox.pid.is_none(),
         pid,
         pidfd,
@@ -162,7 +163,7 @@ fn mount_bundle(
     let spec = &config.spec;
     spec.mounts.iter().try_for_each(check_target)?;
     // While the propagation of the sources is still the host's.
-    let volumes = mounts::open_volumes(&spec.mounts, false)?;
+    let volumes = mounts::open_volumes(&spec.mounts, false, None)?;
     let what = || format!("cannot mount {}", dir.display());
     sys::unshare(libc::CLONE_NEWNS).creating(|| "cannot make a mount namespace")?;
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
@@ -174,7 +175,7 @@ fn mount_bundle(
         rustix::mount::unmount(unified, UnmountFlags::DETACH)
             .creating(|| format!("cannot hide {} from {}", unified.display(), runtime.name()))?;
     }
-    let rootfs = rootfs::make_rootfs(&config.dir, &spec.image.layers, warn)?;
+    let rootfs = rootfs::make_rootfs(&config.dir, &spec.image.layers, None, warn)?;
     // It covers the container's directory, which the bundle is in.
     layout::unmount_all(&config.dir);
     fs::create_dir_all(dir).creating(what)?;

@@ -5,21 +5,24 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change};
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::io::Errno;
+use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_change};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::embedded::container::caps::CapSet;
+use crate::embedded::container::root::{attach, new_filesystem};
 use crate::embedded::layout::{self, open_dir};
 use crate::embedded::protocol::ProcessRecord;
-use crate::embedded::{rootless, sys};
+use crate::embedded::sys::PidSlot;
+use crate::embedded::{rootless, socket, sys};
 
 /// Where the process is written down in the pod's directory.
 pub(crate) const NOTE: &str = "pause.json";
@@ -29,41 +32,85 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     let [dir, rest @ ..] = args else { return Err(io::Error::other("the pod's directory is missing")) };
     let ns = PathBuf::from(dir).join("ns");
     let cgroup = rest.first().map(|path| open_dir(Path::new(path))).transpose()?;
-    let (ready, report) = pipe_with(PipeFlags::CLOEXEC)?;
-    match sys::clone3(libc::CLONE_NEWPID, cgroup.as_ref().map(AsFd::as_fd))? {
+    let open =
+        |name: &str| match rustix::fs::open(ns.join(name), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Err(Errno::NOENT) => Ok(None),
+            result => result.map(Some),
+        };
+    let namespaces =
+        Namespaces { user: open("user")?, net: open("net")?, ipc: open("ipc")?, uts: open("uts")? };
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let slot = PidSlot::new()?;
+    match sys::clone3(0, cgroup.as_ref().map(AsFd::as_fd))? {
         sys::Cloned::Child => {
-            drop(ready);
-            if let Err(error) = mount_proc(&ns).and_then(|()| {
-                rustix::io::write(&report, b"r")?;
-                hold(&ns)
-            }) {
+            drop(ours);
+            // Before a user namespace is joined, where the kernel does not let it write to its own memory.
+            let _ = forget_arguments();
+            if let Err(error) = namespaces.become_first(&slot).and_then(|()| hold(theirs)) {
                 eprintln!("outrigger shim pause: {error}");
             }
             sys::exit_now(1)
         }
-        sys::Cloned::Parent { pid, pidfd } => {
-            drop(report);
+        sys::Cloned::Parent { pid: forking, .. } => {
+            drop(theirs);
+            let mut fds = Vec::new();
+            let received = socket::receive(ours.as_fd(), &mut [0], &mut fds);
+            sys::reap(forking, true);
+            let pid = slot.get().ok_or_else(|| io::Error::other("its first process did not start"))?;
             // Written down by whoever is sure to live long enough: the agent may be killed before it hears of it.
             let noted = layout::write_json(&Path::new(dir).join(NOTE), &ProcessRecord::of(pid));
             let pinned = noted
-                .and_then(|()| fs::File::from(ready).read_exact(&mut [0]))
+                .and_then(|()| received)
+                .and_then(|_| fds.pop().ok_or_else(|| io::Error::other("there is no /proc of it")))
+                .and_then(|proc| mount_proc(&ns, proc.as_fd()))
                 .and_then(|()| pin(&ns, pid))
                 .and_then(|()| fs::File::from(control).write_all(pid.to_string().as_bytes()));
             if pinned.is_err() {
-                let _ = sys::pidfd_kill(pidfd.as_fd(), libc::SIGKILL);
+                let _ = sys::kill(pid, libc::SIGKILL);
             }
             pinned
         }
     }
 }
 
-/// Mounts a /proc of the namespace for the containers: only a process in it can, and theirs must not be seen there before
-/// they are done with all such things.
-fn mount_proc(ns: &Path) -> io::Result<()> {
+/// The pod's namespaces, open.
+struct Namespaces {
+    user: Option<OwnedFd>,
+    net: Option<OwnedFd>,
+    ipc: Option<OwnedFd>,
+    uts: Option<OwnedFd>,
+}
+
+impl Namespaces {
+    /// Joins them and goes on as the first process of a new pid namespace.
+    fn become_first(&self, slot: &PidSlot) -> io::Result<()> {
+        if let Some(user) = &self.user {
+            sys::setns(user.as_fd(), libc::CLONE_NEWUSER)?;
+            sys::become_root()?;
+        }
+        for (fd, kind) in [
+            (&self.net, libc::CLONE_NEWNET),
+            (&self.ipc, libc::CLONE_NEWIPC),
+            (&self.uts, libc::CLONE_NEWUTS),
+        ] {
+            if let Some(fd) = fd {
+                sys::setns(fd.as_fd(), kind)?;
+            }
+        }
+        sys::unshare(libc::CLONE_NEWPID)?;
+        if !sys::fork_sibling(slot)? {
+            sys::exit_now(0);
+        }
+        Ok(())
+    }
+}
+
+/// Mounts a /proc of the namespace for the containers: only a process in it can make one, and theirs must not be seen
+/// there before they are done with all such things.
+fn mount_proc(ns: &Path, proc: BorrowedFd<'_>) -> io::Result<()> {
     let target = ns.join("proc");
     fs::create_dir_all(&target)?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    Ok(mount("proc", target, "proc", flags, None)?)
+    attach(proc, open_dir(&target)?.as_fd())
 }
 
 fn pin(ns: &Path, pid: i32) -> io::Result<()> {
@@ -90,22 +137,22 @@ fn forget_arguments() -> io::Result<()> {
     fs::write("/proc/self/comm", "pause")
 }
 
-fn hold(ns: &Path) -> io::Result<()> {
-    let _ = forget_arguments();
-    for (name, kind) in
-        [("net", libc::CLONE_NEWNET), ("ipc", libc::CLONE_NEWIPC), ("uts", libc::CLONE_NEWUTS)]
-    {
-        if let Ok(fd) = rustix::fs::open(ns.join(name), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-            sys::setns(fd.as_fd(), kind)?;
-        }
-    }
+fn hold(report: OwnedFd) -> io::Result<()> {
     sys::unshare(libc::CLONE_NEWNS)?;
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
-    mount("pause", ns, "tmpfs", MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV, c"size=4k")?;
-    rustix::process::chdir(ns)?;
+    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let proc = new_filesystem("proc", &[], quiet)?;
+    socket::send(report.as_fd(), b"p", &[proc.as_fd()])?;
+    let root = new_filesystem("tmpfs", &[("size", "4k")], quiet | MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    attach(root.as_fd(), open_dir(Path::new("/"))?.as_fd())?;
+    rustix::process::fchdir(&root)?;
     rustix::process::pivot_root(".", ".")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")?;
+    // Their destructors must not run.
+    std::mem::forget((proc, root, report));
     sys::close_from(3)?;
     for (number, _) in CapSet(0).numbers() {
         let _ = sys::prctl(libc::PR_CAPBSET_DROP, u64::from(number));

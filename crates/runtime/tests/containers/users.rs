@@ -1,0 +1,168 @@
+//! Pods with a user namespace of their own.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use outrigger_runtime::{Mount, Propagation, Runtime as _, UserNamespace};
+
+use crate::support::{Pod, log_text};
+
+crate::trials![
+    root_is_nobody_on_the_host,
+    files_keep_their_ids,
+    setuid_programs_are_nobody_s_on_the_host,
+    terminals_and_shared_processes_work,
+    capabilities_end_at_the_namespace,
+    kernel_settings_of_the_pod_are_set,
+    pods_have_different_ids,
+    what_the_namespace_does_not_have_is_refused,
+];
+
+async fn pod() -> Pod {
+    Pod::with(|spec| spec.user_namespace = UserNamespace::Required).await
+}
+
+fn mount(source: &Path, target: &str) -> Mount {
+    Mount {
+        source: source.to_owned(),
+        target: target.into(),
+        read_only: false,
+        propagation: Propagation::Private,
+    }
+}
+
+/// The uid a process has on the host.
+fn host_uid(pid: u32) -> u32 {
+    fs::metadata(format!("/proc/{pid}/stat")).expect("a process").uid()
+}
+
+async fn root_is_nobody_on_the_host() {
+    let pod = pod().await;
+    let spec = pod.script("id -u; cat /proc/self/uid_map; touch /made; echo ready; sleep 100");
+    let log = spec.log_path.clone();
+    let id = pod.runtime.create_container(&pod.id, spec).await.unwrap();
+    let started = pod.runtime.start_container(&id).await.unwrap();
+    pod.saw(&log, "ready").await;
+    let text = log_text(&log);
+    let map: Vec<u32> =
+        text.lines().nth(1).unwrap().split_whitespace().map(|number| number.parse().unwrap()).collect();
+    assert!(text.starts_with("0\n") && map[0] == 0 && map[1] > 65_535 && map[2] == 65_536, "{text}");
+    assert_eq!(host_uid(started.pid), map[1]);
+    let made = pod.dir.join("containers").join(&id.0).join("fs/upper/made");
+    assert_eq!(fs::metadata(made).unwrap().uid(), map[1], "what it writes is nobody's on the host");
+    // Commands too.
+    let output =
+        pod.exec(&id, "id -u; cat /proc/self/uid_map; touch /etc/passwd && echo written").await.output;
+    let output = String::from_utf8(output).unwrap();
+    assert!(output.starts_with("0\n") && output.contains(&map[1].to_string()), "{output}");
+    assert!(output.ends_with("written\n"), "the image's files are root's in there: {output}");
+    pod.finish().await;
+}
+
+async fn files_keep_their_ids() {
+    let pod = pod().await;
+    let data = pod.scratch("data");
+    fs::write(data.join("root"), "").unwrap();
+    fs::write(data.join("web"), "").unwrap();
+    std::os::unix::fs::chown(data.join("web"), Some(33), Some(34)).unwrap();
+    let mut spec =
+        pod.script("stat -c '%n %u %g' /data/root /data/web; touch /data/new; chown 33 /data/root");
+    spec.mounts = vec![mount(&data, "/data")];
+    assert_eq!(pod.output(spec).await, "/data/root 0 0\n/data/web 33 34\n");
+    let owner = |name: &str| fs::metadata(data.join(name)).unwrap().uid();
+    assert_eq!((owner("new"), owner("root")), (0, 33));
+    let mut spec = pod.script("id -u; echo x > /dev/stdout; touch /dev/shm/x && stat -c %u /dev/shm/x");
+    spec.identity.run_as_user = Some(33);
+    assert_eq!(pod.output(spec).await, "33\nx\n33\n");
+    pod.finish().await;
+}
+
+/// What a stranger who reaches it on the host becomes by a program that root of a container marked as set-user-id.
+async fn setuid_programs_are_nobody_s_on_the_host() {
+    let pod = pod().await;
+    let spec =
+        pod.script("cp /bin/busybox /suid && chmod 4755 /suid && stat -c %u:%a /suid; echo ready; sleep 100");
+    let log = spec.log_path.clone();
+    let id = pod.runtime.create_container(&pod.id, spec).await.unwrap();
+    let started = pod.runtime.start_container(&id).await.unwrap();
+    pod.saw(&log, "ready").await;
+    assert!(log_text(&log).starts_with("0:4755\n"), "{}", log_text(&log));
+    let made = fs::metadata(pod.dir.join("containers").join(&id.0).join("fs/upper/suid")).unwrap();
+    assert_eq!((made.mode() & 0o7777, made.uid()), (0o4755, host_uid(started.pid)));
+    assert!(made.uid() >= 65_536 && made.gid() >= 65_536);
+    pod.finish().await;
+}
+
+async fn terminals_and_shared_processes_work() {
+    let pod = Pod::with(|spec| {
+        spec.user_namespace = UserNamespace::Required;
+        spec.share_pid = true;
+    })
+    .await;
+    let mut spec = pod.script("tty; id -u; cat /proc/1/comm; stat -c %u /proc/1");
+    spec.identity.run_as_user = Some(33);
+    spec.tty = true;
+    let log = pod.output(spec).await.replace('\r', "");
+    assert_eq!(log, "/dev/pts/0\n33\npause\n65535\n");
+    pod.finish().await;
+}
+
+/// Neither devices nor the kernel's settings, with every capability there is.
+async fn capabilities_end_at_the_namespace() {
+    let pod = pod().await;
+    let mut spec = pod.script(
+        "mknod /node c 1 3 2>&1; mknod /dev/node b 7 0 2>&1; echo x 2>&1 > /proc/sys/kernel/core_pattern; \
+         mkdir /m; mount -t tmpfs none /m 2>&1 && echo mounted; hostname changed && hostname",
+    );
+    spec.identity.add_capabilities = vec!["ALL".to_owned()];
+    spec.identity.seccomp = outrigger_runtime::Seccomp::Unconfined;
+    spec.mask_paths = false;
+    let before = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    let log = pod.output(spec).await;
+    assert_eq!(log.matches("Operation not permitted").count(), 2, "{log}");
+    assert!(log.contains("core_pattern: Permission denied"), "{log}");
+    assert!(log.contains("mounted\nchanged\n"), "in its own namespaces it is root: {log}");
+    assert_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap(), before);
+    pod.finish().await;
+}
+
+async fn kernel_settings_of_the_pod_are_set() {
+    let pod = Pod::with(|spec| {
+        spec.user_namespace = UserNamespace::Required;
+        for (name, value) in [("kernel.shm_rmid_forced", "1"), ("net.ipv4.ip_default_ttl", "77")] {
+            spec.sysctls.insert(name.to_owned(), value.to_owned());
+        }
+    })
+    .await;
+    let script = "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/net/ipv4/ip_default_ttl";
+    assert_eq!(pod.output(pod.script(script)).await, "1\n77\n");
+    pod.finish().await;
+}
+
+async fn pods_have_different_ids() {
+    let (one, two) = (pod().await, pod().await);
+    let script = "awk '{ print $2 }' /proc/self/uid_map";
+    let (first, second) = (one.output(one.script(script)).await, two.output(two.script(script)).await);
+    assert_ne!(first, second);
+    // The same within a pod.
+    assert_eq!(one.output(one.script(script)).await, first);
+    let claim = Path::new("/run/outrigger/ids").join(first.trim());
+    assert!(claim.exists());
+    one.finish().await;
+    assert!(!claim.exists(), "the ids are given back");
+    two.finish().await;
+}
+
+async fn what_the_namespace_does_not_have_is_refused() {
+    let pod = pod().await;
+    let mut spec = pod.script("true");
+    spec.identity.run_as_user = Some(100_000);
+    let error = pod.start(spec).await.unwrap_err().to_string();
+    assert!(error.contains("100000") && error.contains("hostUsers: true"), "{error}");
+    let mut spec = pod.script("true");
+    spec.mounts = vec![mount(Path::new("/proc/sys"), "/data")];
+    let error = pod.start(spec).await.unwrap_err().to_string();
+    assert!(error.contains("--userns host"), "{error}");
+    pod.finish().await;
+}
