@@ -459,6 +459,83 @@ pub(crate) fn prctl(option: i32, value: u64) -> io::Result<()> {
     check(unsafe { libc::prctl(option, value as libc::c_ulong, 0, 0, 0) })
 }
 
+/// `prctl` that returns a number.
+pub(crate) fn prctl_get(option: i32) -> io::Result<i32> {
+    // SAFETY: callers use options that take no argument.
+    let value = unsafe { libc::prctl(option, 0, 0, 0, 0) };
+    check(value).map(|()| value)
+}
+
+/// The bounding and the ambient set of capabilities.
+pub(crate) fn capability_limits() -> io::Result<(u64, u64)> {
+    let (mut bounding, mut ambient) = (0, 0);
+    for number in 0..64_u64 {
+        // SAFETY: both options take plain numbers.
+        let (bound, is_ambient) = unsafe {
+            let is_set = libc::PR_CAP_AMBIENT_IS_SET;
+            match libc::prctl(libc::PR_CAPBSET_READ, number, 0, 0, 0) {
+                -1 => (-1, 0),
+                bound => (bound, libc::prctl(libc::PR_CAP_AMBIENT, is_set, number, 0, 0)),
+            }
+        };
+        match (bound, is_ambient) {
+            // The kernel knows no capability of this number, nor of higher ones.
+            (-1, _) if number > 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) => break,
+            (-1, _) | (_, -1) => return Err(io::Error::last_os_error()),
+            (bound, is_ambient) => {
+                bounding |= u64::from(bound == 1) << number;
+                ambient |= u64::from(is_ambient == 1) << number;
+            }
+        }
+    }
+    Ok((bounding, ambient))
+}
+
+/// Real, effective and saved ids of this process: users, groups.
+pub(crate) fn ids() -> io::Result<([u32; 3], [u32; 3])> {
+    let (mut uids, mut gids) = ([0; 3], [0; 3]);
+    let ([ruid, euid, suid], [rgid, egid, sgid]) = (&mut uids, &mut gids);
+    // SAFETY: the numbers live until the calls return.
+    unsafe {
+        check(libc::getresuid(ruid, euid, suid))?;
+        check(libc::getresgid(rgid, egid, sgid))?;
+    }
+    Ok((uids, gids))
+}
+
+/// The open descriptors below `limit`, without a /proc to list them.
+pub(crate) fn open_descriptors(limit: usize) -> io::Result<Vec<i32>> {
+    // One call takes as many as could be opened.
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let chunk = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(limit).clamp(1, 1024);
+    let mut open = Vec::new();
+    for first in (0..limit).step_by(chunk) {
+        let last = limit.min(first + chunk);
+        let mut asked: Vec<libc::pollfd> =
+            (first..last).map(|fd| libc::pollfd { fd: fd as i32, events: 0, revents: 0 }).collect();
+        // SAFETY: the list lives until the call returns, which is at once.
+        check(unsafe { libc::poll(asked.as_mut_ptr(), asked.len() as libc::nfds_t, 0) })?;
+        open.extend(asked.iter().filter(|fd| fd.revents & libc::POLLNVAL == 0).map(|fd| fd.fd));
+    }
+    Ok(open)
+}
+
+/// Whether a descriptor is closed by an exec.
+pub(crate) fn closes_on_exec(fd: RawFd) -> io::Result<bool> {
+    // SAFETY: plain system call on a number.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    check(flags).map(|()| flags & libc::FD_CLOEXEC != 0)
+}
+
+/// Whether a descriptor is that of a directory.
+pub(crate) fn is_directory(fd: RawFd) -> bool {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat fills the structure when it returns 0.
+    unsafe {
+        libc::fstat(fd, stat.as_mut_ptr()) == 0 && stat.assume_init().st_mode & libc::S_IFMT == libc::S_IFDIR
+    }
+}
+
 /// Loads a classic BPF program as seccomp filter, without touching `no_new_privs`.
 pub(crate) fn seccomp_load(program: &[libc::sock_filter]) -> io::Result<()> {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };

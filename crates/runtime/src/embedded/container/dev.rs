@@ -15,7 +15,7 @@ use crate::embedded::fault::{Context, Fault};
 use crate::embedded::{rootless, sys};
 
 /// Nodes every container has, with their numbers.
-const NODES: [(&str, u32, u32); 6] =
+pub(super) const NODES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
 const LINKS: [(&str, &str); 6] = [

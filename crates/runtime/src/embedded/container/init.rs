@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::process::{Launch, Profile};
 use super::root::{Root, attach, clone_mount, relative};
 use super::user::{self, User};
+use super::verify::mounts::{Built, Host, volume_ids};
 use super::{dev, mounts, pieces, rootfs, terminal};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::{SandboxState, ShimConfig};
@@ -114,6 +115,7 @@ impl Init<'_> {
         if spec.mask_paths && !privileged {
             mounts::cover_paths(&kernel, dev.null.as_fd())?;
         }
+        let volume_ids = volume_ids(&volumes)?;
         mounts::mount_volumes(&root, volumes)?;
         let cwd = relative(Path::new(&self.profile.cwd));
         if !cwd.as_os_str().is_empty() {
@@ -127,6 +129,7 @@ impl Init<'_> {
         } else {
             None
         };
+        let host = Host::open()?;
         enter_root(&root)?;
         if spec.read_only_rootfs {
             let read_only = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
@@ -135,6 +138,15 @@ impl Init<'_> {
                 pieces::make_read_only(&root).creating(|| "cannot make the root read-only")?;
             }
         }
+        let built = Built {
+            config,
+            root: &root,
+            kernel: &kernel,
+            dev: &dev,
+            volumes: &volume_ids,
+            nodev: self.nodev,
+        };
+        host.check(&built)?;
 
         let inner = terminal.as_ref().map(|(_, inner)| inner.as_fd());
         self.connect_stdio(inner, &dev.null, &user)?;

@@ -13,3 +13,4 @@ pub(crate) mod rootfs;
 pub(crate) mod signal;
 pub(crate) mod terminal;
 pub(crate) mod user;
+mod verify;

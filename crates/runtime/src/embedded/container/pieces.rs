@@ -19,7 +19,7 @@ use crate::embedded::orphans;
 use crate::embedded::sys::{MOUNT_ATTR_RDONLY, MountAttr, mount_setattr};
 
 /// The source of the mounts, by which they are known.
-const PIECE: &str = "outrigger-piece";
+pub(super) const PIECE: &str = "outrigger-piece";
 /// More mounts than any machine's root is made of.
 const PIECES_MAX: usize = 512;
 /// Files that are copied rather than left out, at most this long.

@@ -10,6 +10,7 @@ use rustix::thread::CapabilitySet;
 
 use super::caps::CapSet;
 use super::user::User;
+use super::verify::process as verify;
 use crate::ContainerSpec;
 use crate::embedded::fault::Fault;
 use crate::embedded::seccomp;
@@ -119,14 +120,14 @@ impl Launch<'_> {
         sys::reset_signals();
         let Some(slot) = self.fork else {
             self.take_terminal()?;
-            prepare(self.profile, self.user)?;
-            confine(self.profile)?;
+            let before = self.become_user()?;
+            self.confine(&before)?;
             return Err(program.exec());
         };
-        prepare(self.profile, self.user)?;
+        let before = self.become_user()?;
         let early = self.profile.filter.as_ref().is_none_or(|filter| self.can_launch_under(filter));
         if early {
-            confine(self.profile)?;
+            self.confine(&before)?;
         }
         if !sys::fork_sibling(slot).map_err(step("cannot fork"))? {
             sys::exit_now(0);
@@ -135,9 +136,19 @@ impl Launch<'_> {
         rustix::process::setsid().map_err(|error| step("cannot start a session")(error.into()))?;
         self.take_terminal()?;
         if !early {
-            confine(self.profile)?;
+            self.confine(&before)?;
         }
         Err(program.exec())
+    }
+
+    fn become_user(&self) -> Result<verify::Before, Fault> {
+        prepare(self.profile, self.user)?;
+        verify::check_identity(self.profile, self.user, self.report_to)
+    }
+
+    fn confine(&self, before: &verify::Before) -> Result<(), Fault> {
+        confine(self.profile)?;
+        verify::check_confinement(self.profile, self.user, before)
     }
 
     fn take_terminal(&self) -> Result<(), Fault> {
