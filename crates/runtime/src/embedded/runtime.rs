@@ -188,8 +188,12 @@ impl EmbeddedRuntime {
         removed
     }
 
-    /// If no pod of this run is on the bridge: those that were.
+    /// If no pod of this run is on the host's bridge: those that were. Without root there is none: that of the uplink goes
+    /// with the run.
     fn network_is_free(&self) -> Option<Vec<SandboxId>> {
+        if rootless::standing().is_rootless() && !rootless::owns_network() {
+            return None;
+        }
         let in_use = lock(&self.sandboxes).values().any(Pod::is_on_bridge);
         (!in_use).then(|| lock(&self.off_bridge).clone())
     }
@@ -201,6 +205,8 @@ impl EmbeddedRuntime {
         let mut command = tokio::process::Command::from(self.shim_command("release-network"));
         command
             .args(leaving.iter().map(|id| &id.0))
+            // It may outlive the run, and whoever ends the run's process group does not mean it.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());

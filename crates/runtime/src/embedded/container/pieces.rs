@@ -56,7 +56,9 @@ impl Pieces<'_> {
     /// Makes what is in `source` in `target`. Directories that mounts are below of are gone through, no others, so this
     /// goes no deeper than mounts are.
     fn fill(&mut self, source: &Path, target: &Path) -> io::Result<()> {
-        for entry in fs::read_dir(source)? {
+        // What this user may not read is not there: mounts may be anywhere.
+        let Ok(entries) = fs::read_dir(source) else { return Ok(()) };
+        for entry in entries {
             let entry = entry?;
             let (from, to) = (entry.path(), target.join(entry.file_name()));
             let Ok(meta) = fs::symlink_metadata(&from) else { continue };
@@ -75,7 +77,7 @@ impl Pieces<'_> {
                     self.overlay(&from, &to, mode)?;
                 }
             } else if meta.is_file() && meta.len() <= FILE_MAX {
-                // What this user may not read is not there.
+                // As above.
                 let _ = fs::copy(&from, &to);
             }
         }
