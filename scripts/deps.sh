@@ -12,6 +12,7 @@ need skopeo skopeo
 need openssl openssl
 need containerd containerd
 need runc runc
+need crun crun
 need /usr/lib/cni/bridge containernetworking-plugins
 need ip iproute2
 need newuidmap uidmap

@@ -242,16 +242,16 @@ pub(crate) fn main(mut args: Args) -> ExitCode {
 }
 
 fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u8, Failure> {
-    let work = work(&args)?;
-    if !args.publish.is_empty() && work.pods.len() > 1 {
-        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pods.len());
-        return Err(Failure::Input(error));
-    }
     if args.cri_endpoint.is_some() && args.runtime != RuntimeArg::Cri {
         return Err(Failure::Input(anyhow!("--cri-endpoint needs --runtime cri")));
     }
     if args.oci_runtime.is_some() && args.runtime != RuntimeArg::Embedded {
         return Err(Failure::Input(anyhow!("--oci-runtime needs --runtime embedded, which is the default")));
+    }
+    let work = work(&args)?;
+    if !args.publish.is_empty() && work.pods.len() > 1 {
+        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pods.len());
+        return Err(Failure::Input(error));
     }
     let oci = match args.runtime {
         RuntimeArg::Embedded => oci::runtimes(args.oci_runtime.as_deref(), args.runtimes.as_deref(), &work)?,

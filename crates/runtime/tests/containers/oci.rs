@@ -16,7 +16,7 @@ crate::trials![
 ];
 
 /// What an OCI runtime is asked for in every test run; the others differ in nothing an OCI runtime decides.
-const TESTS: [&str; 44] = [
+const TESTS: [&str; 43] = [
     "lifecycle::exit_codes_are_reported",
     "lifecycle::a_signal_shows_in_the_exit",
     "lifecycle::a_trap_hears_term",
@@ -31,7 +31,6 @@ const TESTS: [&str; 44] = [
     "exec::code_and_output",
     "exec::the_container_s_environment",
     "exec::a_missing_command",
-    "exec::the_timeout_kills",
     "exec::a_dropped_call_kills",
     "exec::background_children",
     "exec::it_ends_with",

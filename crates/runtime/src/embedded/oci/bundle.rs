@@ -16,6 +16,13 @@ use crate::{ContainerSpec, Mount, Propagation, Resources};
 /// The version of the specification the fields below are from. Runtimes refuse newer ones than they know.
 const OCI_VERSION: &str = "1.0.2";
 
+/// Where the runtime finds a volume.
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    /// Mounts made in it travel to the host.
+    pub(crate) is_shared: bool,
+}
+
 /// What a `config.json` is made of.
 pub(crate) struct Contents<'a> {
     pub(crate) spec: &'a ContainerSpec,
@@ -26,7 +33,7 @@ pub(crate) struct Contents<'a> {
     /// `linux.seccomp`.
     pub(crate) seccomp: Option<Value>,
     /// Where each of the container's volumes is for the runtime to find.
-    pub(crate) volumes: &'a [PathBuf],
+    pub(crate) volumes: &'a [Place],
     pub(crate) cgroups: &'a Hierarchies,
 }
 
@@ -99,7 +106,7 @@ impl Contents<'_> {
         if let Some(seccomp) = &self.seccomp {
             set("seccomp", seccomp.clone());
         }
-        if spec.mounts.iter().any(|mount| mount.propagation == Propagation::Bidirectional) {
+        if self.volumes.iter().zip(&spec.mounts).any(|(place, mount)| goes_both_ways(mount, place)) {
             // Else the runtime cuts everything off from the host's mounts before it looks at the volumes.
             set("rootfsPropagation", json!("rshared"));
         }
@@ -186,8 +193,14 @@ fn rlimits() -> Vec<Value> {
     kinds.into_iter().map(limit).collect()
 }
 
-fn bind(volume: &Mount, place: &Path) -> Value {
+/// Whether mounts are to travel both ways, and can: where the host keeps its mounts to itself, they do not.
+fn goes_both_ways(volume: &Mount, place: &Place) -> bool {
+    volume.propagation == Propagation::Bidirectional && place.is_shared
+}
+
+fn bind(volume: &Mount, place: &Place) -> Value {
     let propagation = match volume.propagation {
+        Propagation::Bidirectional if !goes_both_ways(volume, place) => "rprivate",
         Propagation::Private => "rprivate",
         Propagation::HostToContainer => "rslave",
         Propagation::Bidirectional => "rshared",
@@ -197,7 +210,7 @@ fn bind(volume: &Mount, place: &Path) -> Value {
         // The mounts below it are read-only already.
         options.push("ro");
     }
-    json!({ "destination": volume.target, "type": "bind", "source": place, "options": options })
+    json!({ "destination": volume.target, "type": "bind", "source": place.path, "options": options })
 }
 
 fn limits(wanted: &Resources, cgroups: &Hierarchies) -> Map<String, Value> {

@@ -25,7 +25,7 @@ use crate::embedded::container::root::{Root, attach, relative};
 use crate::embedded::container::{apparmor, caps, mounts, rootfs, user};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::oci::OciRuntime;
-use crate::embedded::oci::bundle::{self, Contents};
+use crate::embedded::oci::bundle::{self, Contents, Place};
 use crate::embedded::oci::command::{self, Calls, PATIENCE};
 use crate::embedded::oci::console::ConsoleSocket;
 use crate::embedded::protocol::{ContainerState, ProcessRecord, ShimConfig, Streams};
@@ -159,7 +159,7 @@ fn mount_bundle(
     runtime: &OciRuntime,
     dir: &Path,
     warn: &mut dyn FnMut(String),
-) -> Result<Vec<PathBuf>, Fault> {
+) -> Result<Vec<Place>, Fault> {
     let spec = &config.spec;
     spec.mounts.iter().try_for_each(check_target)?;
     // While the propagation of the sources is still the host's.
@@ -197,7 +197,20 @@ fn mount_bundle(
         attach(volume.tree.as_fd(), target.as_fd())?;
         Ok(place)
     };
-    volumes.into_iter().enumerate().map(place).collect::<io::Result<_>>().creating(what)
+    let places: Vec<PathBuf> =
+        volumes.into_iter().enumerate().map(place).collect::<io::Result<_>>().creating(what)?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").creating(what)?;
+    Ok(places.into_iter().map(|path| Place { is_shared: is_shared(&path, &mounts), path }).collect())
+}
+
+/// Whether what is mounted at a path travels to other mount namespaces.
+fn is_shared(path: &Path, mountinfo: &str) -> bool {
+    let path = path.to_string_lossy();
+    mountinfo.lines().any(|line| {
+        let mut fields = line.split(' ').skip(4);
+        fields.next() == Some(&*path)
+            && fields.take_while(|field| *field != "-").any(|field| field.starts_with("shared:"))
+    })
 }
 
 /// Refuses what the embedded runtime refuses; not every other one does.
