@@ -60,7 +60,7 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
             // Written down by whoever is sure to live long enough: the agent may be killed before it hears of it.
             let noted = layout::write_json(&Path::new(dir).join(NOTE), &ProcessRecord::of(pid));
             let pinned = noted
-                .and_then(|()| received)
+                .and(received)
                 .and_then(|_| fds.pop().ok_or_else(|| io::Error::other("there is no /proc of it")))
                 .and_then(|proc| mount_proc(&ns, proc.as_fd()))
                 .and_then(|()| pin(&ns, pid))
