@@ -515,6 +515,8 @@ impl<R: Runtime> Worker<R> {
             {
                 // The run is over when nobody listens.
                 let _ = failures.send(failure);
+                // At once, before the next step starts the container again.
+                self.engine.handle(&Event::StopRequested { grace_ms: None }, stamp.time);
             }
             let exact = match entry.time == stamp.time {
                 true => stamp.exact,

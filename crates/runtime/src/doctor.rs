@@ -164,9 +164,9 @@ fn ids() -> Finding {
 /// What leads from pods to the world, without root.
 fn uplink() -> Finding {
     match ["pasta", "slirp4netns"].into_iter().find(|name| find_program(name).is_some()) {
-        Some(name) => finding("way out", Level::Ok, name, "pods can reach beyond this machine"),
+        Some(name) => finding("uplink", Level::Ok, name, "pods can reach beyond this machine"),
         None => finding(
-            "way out",
+            "uplink",
             Level::Warn,
             "neither pasta nor slirp4netns is installed",
             "pods reach each other, and nothing beyond",

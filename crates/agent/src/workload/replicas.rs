@@ -20,6 +20,8 @@ pub(super) struct Replicas {
     /// `Deployment/name`.
     title: String,
     plan: ReplicaPlan,
+    /// Whether its pods have an index to be told apart by.
+    is_indexed: bool,
     obs: ReplicaObservation,
     /// Where in the observation a pod is, by its number.
     places: BTreeMap<usize, usize>,
@@ -64,10 +66,12 @@ impl Replicas {
             named: stateful.is_some() || source.takes_host_ports(),
             min_ready_ms,
         };
+        let is_indexed = stateful.is_some();
         Replicas {
             source,
             title,
             plan,
+            is_indexed,
             obs: ReplicaObservation::default(),
             places: BTreeMap::new(),
             pods: Vec::new(),
@@ -90,7 +94,7 @@ impl Replicas {
         let name = pod.manifest.name().to_owned();
         Entry::new(&self.title, "pod-created")
             .with("pod", name.as_str())
-            .maybe("index", self.plan.named.then_some(place))
+            .maybe("index", self.is_indexed.then_some(place))
             .with("attempt", attempt)
             .write(&crew.sinks, stamp.exact);
         let number = crew.hire(pod, true)?;

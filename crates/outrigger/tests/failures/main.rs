@@ -298,10 +298,11 @@ fn a_failure_that_ends_the_run() {
     // A main that would be restarted for ever, beside one that runs for ever.
     let other = "  - name: other\n    image: IMAGE\n    command: [sleep, \"1000\"]\n";
     let crash = always(pod(&format!("    image: IMAGE\n    command: [sh, -c, exit 3]\n{other}")));
-    bench
+    let said = bench
         .case("crash", &crash)
         .flags(&flags)
         .says(Ends::With(3), &["--fail-fast: `app` failed with exit code 3, stopping in order"]);
+    assert!(!said.contains("restart 1"), "it was not started again: {said}");
     let image = pod(&format!("    image: 127.0.0.1:{}/web\n", free_port()));
     bench
         .case("image", &image)

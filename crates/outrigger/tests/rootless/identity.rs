@@ -241,7 +241,7 @@ fn finding(found: &Value, check: &str) -> Value {
 
 fn doctor_is_content(bench: &Bench, _: &str) {
     let found = doctor(bench);
-    for check in ["privileges", "ids", "overlayfs", "namespaces", "network", "way out"] {
+    for check in ["privileges", "ids", "overlayfs", "namespaces", "network", "uplink"] {
         assert_eq!(finding(&found, check)["level"], "ok", "{found}");
     }
     assert_eq!(finding(&found, "cgroups")["level"], "warn", "{found}");
