@@ -3,12 +3,19 @@
 //! `$$` is a dollar sign, so `$$(VAR)` stays `$(VAR)`. A reference to something unknown stays as it is written, and so
 //! does anything that only looks like one.
 
+/// Longest result. Variables may name each other, so a few lines of YAML can stand for more than any machine can hold. The
+/// kernel takes no string of more than 128 KiB for a program: what is cut off here could not have been started either.
+const RESULT_MAX: usize = 256 << 10;
+
 /// Expands all references. `lookup` gives the value of a variable, or `None` if there is none.
 pub(crate) fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut out = String::with_capacity(input.len());
     let mut rest = input;
     while let Some(at) = rest.find('$') {
         out.push_str(&rest[..at]);
+        if out.len() > RESULT_MAX {
+            return out;
+        }
         rest = &rest[at + 1..];
         match rest.as_bytes().first() {
             Some(b'$') => {
@@ -84,5 +91,15 @@ mod tests {
             let got = expand(input, |name| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| *v));
             assert_eq!(got, expected, "{input}");
         }
+    }
+
+    #[test]
+    fn variables_that_multiply_each_other_end_at_a_limit() {
+        let mut value = "x".repeat(10);
+        for _ in 0..12 {
+            value = expand(&"$(V)".repeat(10), |_| Some(value.as_str()));
+        }
+        assert!(value.len() > 128 << 10, "the kernel refuses it");
+        assert!(value.len() <= 2 * RESULT_MAX + 10, "{}", value.len());
     }
 }

@@ -86,6 +86,8 @@ async fn pids_can_be_shared() {
     // What holds the namespace tells nothing about the host.
     let holder: Vec<&str> = seen.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(holder, ["1", "pause"], "{seen}");
+    // Who may trace it can make it call the kernel: it has the filter of the others.
+    assert_eq!(pod.output(pod.script("grep Seccomp: /proc/1/status")).await, "Seccomp:\t2\n");
     assert_eq!(pod.output(pod.script("[ $$ != 1 ] && echo not first")).await, "not first\n");
     assert_eq!(pod.exec(&first, "kill -0 $(pidof sleep)").await.code, Some(0));
     pod.runtime.terminate(&first, Duration::ZERO).await.unwrap();

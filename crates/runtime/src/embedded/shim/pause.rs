@@ -22,7 +22,7 @@ use crate::embedded::container::root::{attach, new_filesystem};
 use crate::embedded::layout::{self, open_dir};
 use crate::embedded::protocol::ProcessRecord;
 use crate::embedded::sys::PidSlot;
-use crate::embedded::{rootless, socket, sys};
+use crate::embedded::{rootless, seccomp, socket, sys};
 
 /// Where the process is written down in the pod's directory.
 pub(crate) const NOTE: &str = "pause.json";
@@ -138,6 +138,9 @@ fn forget_arguments() -> io::Result<()> {
 }
 
 fn hold(report: OwnedFd) -> io::Result<()> {
+    // A container with CAP_SYS_PTRACE can make this process call the kernel: no other calls than its own processes.
+    let filter = seccomp::filter(&crate::Identity::default(), CapSet(0))
+        .map_err(|fault| io::Error::other(fault.text))?;
     sys::unshare(libc::CLONE_NEWNS)?;
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -171,6 +174,9 @@ fn hold(report: OwnedFd) -> io::Result<()> {
     sys::prctl(libc::PR_SET_DUMPABLE, 0)?;
     // From here on there is nothing to say, and whoever reads the agent's standard error may wait for its end.
     rustix::stdio::dup2_stderr(rustix::stdio::stdin())?;
+    if let Some(filter) = &filter {
+        sys::seccomp_load(filter)?;
+    }
     loop {
         sys::wait_signal(&[libc::SIGCHLD]);
         while sys::reap(-1, false).is_some() {}
