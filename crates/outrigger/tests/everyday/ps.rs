@@ -27,7 +27,7 @@ fn why(bench: &Bench, name: &str) {
     let line = table.lines().find(|line| line.starts_with(name.as_str())).expect("a line for the pod");
     assert!(line.contains(" Pending ") && line.contains(" 0/2 "), "{table}");
     assert!(line.contains(&format!(" {} ", run.pid())) && line.contains("manifest.json"), "{table}");
-    assert!(line.contains("`proxy` runs but"), "{table}");
+    assert!(line.contains("`proxy` running, startup probe"), "{table}");
     let all: Value = serde_json::from_str(&must(bench, &["ps", "-o", "json"])).expect("JSON");
     let own = all.as_array().expect("runs").iter().find(|r| r["pid"] == run.pid()).expect("this run");
     assert_eq!((&own["pods"][0]["name"], &own["pods"][0]["phase"]), (&json!(name), &json!("Pending")));

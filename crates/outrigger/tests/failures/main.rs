@@ -424,7 +424,7 @@ fn whoever_is_not_root() {
     for expected in [
         "FAIL  privileges         root without CAP_SYS_ADMIN\n",
         "how to fix it: inside a container, make that a privileged one\n",
-        "pods do not run here as it is\n",
+        "this machine cannot run pods yet\n",
     ] {
         assert!(doctor.1.contains(expected), "{expected:?} in\n{}", doctor.1);
     }

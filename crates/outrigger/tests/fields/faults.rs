@@ -207,7 +207,7 @@ struct Small(PathBuf);
 impl Small {
     fn new(path: PathBuf, size: &str) -> Self {
         fs::create_dir_all(&path).expect("a directory");
-        let options = std::ffi::CString::new(format!("size={size}")).expect("options");
+        let options = std::ffi::CString::new(format!("size={size},mode=700")).expect("options");
         let flags = rustix::mount::MountFlags::empty();
         rustix::mount::mount("small", &path, "tmpfs", flags, options.as_c_str()).expect("mount it");
         Small(path)

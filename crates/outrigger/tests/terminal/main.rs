@@ -85,7 +85,7 @@ fn a_waiting_container_shows_why_and_interrupts_stop_it() {
     // Which number is seen first depends on when the view is drawn.
     let tells = |line: &str| {
         let count = line.trim_start().strip_prefix("running, not ready: readiness probe failed ");
-        let count = count.and_then(|rest| rest.strip_suffix(" times, last: exit")?.parse::<u32>().ok());
+        let count = count.and_then(|rest| rest.split_once(" times, last: exit")?.0.parse::<u32>().ok());
         count.is_some_and(|count| count >= 2)
     };
     run.until("reason", |s| s.text().lines().any(tells));

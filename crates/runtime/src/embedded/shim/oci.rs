@@ -199,18 +199,25 @@ fn mount_bundle(
     };
     let places: Vec<PathBuf> =
         volumes.into_iter().enumerate().map(place).collect::<io::Result<_>>().creating(what)?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").creating(what)?;
-    Ok(places.into_iter().map(|path| Place { is_shared: is_shared(&path, &mounts), path }).collect())
+    places
+        .into_iter()
+        .map(|path| Ok(Place { is_shared: is_shared(&path).creating(what)?, path }))
+        .collect::<Result<_, Fault>>()
 }
 
 /// Whether what is mounted at a path travels to other mount namespaces.
-fn is_shared(path: &Path, mountinfo: &str) -> bool {
-    let path = path.to_string_lossy();
-    mountinfo.lines().any(|line| {
-        let mut fields = line.split(' ').skip(4);
-        fields.next() == Some(&*path)
-            && fields.take_while(|field| *field != "-").any(|field| field.starts_with("shared:"))
-    })
+fn is_shared(path: &Path) -> io::Result<bool> {
+    let text = path.to_string_lossy();
+    // Mounts that come and go while the list is read can hide others from it.
+    for _ in 0..100 {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some(&*text));
+        if let Some(line) = line {
+            let mut options = line.split(' ').skip(5).take_while(|field| *field != "-");
+            return Ok(options.any(|field| field.starts_with("shared:")));
+        }
+    }
+    Err(io::Error::other(format!("{} is not in the list of mounts", path.display())))
 }
 
 /// Refuses what the embedded runtime refuses; not every other one does.
