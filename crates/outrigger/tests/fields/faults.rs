@@ -263,7 +263,7 @@ fn a_full_disk_is_said(bench: &Bench, name: &str) {
 
     let small = disk("pod", "4k");
     let main = bench.container("main", "true");
-    until_said(bench, &format!("{name}-pod"), &small, main, &["could not make its sandbox", no_space]);
+    until_said(bench, &format!("{name}-pod"), &small, main, &["could not create sandbox", no_space]);
 
     let small = disk("image", "1m");
     let archive = bench.work.join(format!("{name}.tar"));
