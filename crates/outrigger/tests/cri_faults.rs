@@ -341,7 +341,7 @@ fn restart() {
         });
         let name = format!("restart-{}", signal.as_raw());
         let mut run = bench.run(&name, &pod(&name, spec));
-        eventually("the pod runs", || bench.said(&name).contains("is Running"));
+        eventually("the pod runs", || bench.said(&name).contains("phase Running"));
         let mut containerd = bench.containerd.lock().unwrap_or_else(PoisonError::into_inner);
         containerd.halt(signal);
         std::thread::park_timeout(Duration::from_secs(2));
