@@ -29,6 +29,8 @@ fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce(Host) -> F + Send + 'stat
         separate(UnshareFlags::NEWNET | UnshareFlags::NEWNS);
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .expect("private mounts");
+        // A new namespace begins with the settings of the machine's own, where somebody may have switched it on.
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").expect("forwarding of the host");
         Links::open(None).and_then(|mut l| l.loopback_up()).expect("loopback of the host");
         // One thread, and what it starts: all of them are inside the namespaces made above.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
