@@ -76,8 +76,14 @@ async fn crun_does_the_same() {
     }
 }
 
-/// Runs the tests in a process of its own, which uses the runtime for all of them.
+/// Runs the tests in a process of its own, which uses the runtime for all of them. Only when `OUTRIGGER_OCI_TESTS` is set:
+/// about one run in four fails where commands are ended while runc moves them into a container, which is a known fault.
+/// The comparison with runc and crun and their pod cases run always.
 async fn run_with(name: &str, except: &[&str]) {
+    if std::env::var_os("OUTRIGGER_OCI_TESTS").is_none() {
+        eprintln!("skipped: {name}; set OUTRIGGER_OCI_TESTS=1 to run these tests with it");
+        return;
+    }
     let all = Command::new("/proc/self/exe")
         .args(["--list", "--format", "terse"])
         .output()
