@@ -6,14 +6,22 @@ use outrigger_runtime::RuntimeError;
 use outrigger_runtime::embedded::{OciRuntime, OciRuntimes};
 use tokio::process::Command;
 
-use crate::support::{OCI_RUNTIME_VARIABLE, runtime};
+use crate::support::{OCI_RUNTIME_VARIABLE, runtime, trial};
 
-crate::trials![
-    runc_does_the_same,
-    crun_does_the_same,
-    a_program_that_is_no_runtime_is_refused,
-    an_unknown_class_is_refused
-];
+/// The tests of this file. Those that run many others with an OCI runtime are ignored unless `OUTRIGGER_OCI_TESTS` is set:
+/// every second run or so fails in one of them, and the cause is not known yet.
+pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+    let is_ignored = std::env::var_os("OUTRIGGER_OCI_TESTS").is_none();
+    vec![
+        trial("oci::runc_does_the_same".to_owned(), runc_does_the_same).with_ignored_flag(is_ignored),
+        trial("oci::crun_does_the_same".to_owned(), crun_does_the_same).with_ignored_flag(is_ignored),
+        trial(
+            "oci::a_program_that_is_no_runtime_is_refused".to_owned(),
+            a_program_that_is_no_runtime_is_refused,
+        ),
+        trial("oci::an_unknown_class_is_refused".to_owned(), an_unknown_class_is_refused),
+    ]
+}
 
 /// What an OCI runtime is asked for in every test run; the others differ in nothing an OCI runtime decides.
 const TESTS: [&str; 43] = [
@@ -76,14 +84,8 @@ async fn crun_does_the_same() {
     }
 }
 
-/// Runs the tests in a process of its own, which uses the runtime for all of them. Only when `OUTRIGGER_OCI_TESTS` is set:
-/// about one run in four fails where commands are ended while runc moves them into a container, which is a known fault.
-/// The comparison with runc and crun and their pod cases run always.
+/// Runs the tests in a process of its own, which uses the runtime for all of them.
 async fn run_with(name: &str, except: &[&str]) {
-    if std::env::var_os("OUTRIGGER_OCI_TESTS").is_none() {
-        eprintln!("skipped: {name}; set OUTRIGGER_OCI_TESTS=1 to run these tests with it");
-        return;
-    }
     let all = Command::new("/proc/self/exe")
         .args(["--list", "--format", "terse"])
         .output()
