@@ -65,6 +65,10 @@ pub(crate) struct Sinks {
     pub(crate) lessons: Lessons,
 }
 
+/// Containers made before their time. Making one is mostly waiting for the kernel (an RCU grace period to join a v1
+/// cgroup), which several do together.
+const MADE_AHEAD_MAX: usize = 3;
+
 /// One container as the worker sees it.
 #[derive(Default)]
 struct Slot {
@@ -392,16 +396,25 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Makes the next container while its gates are closed: when they open it has only to be started. One at a time;
-    /// the engine alone decides when it starts.
+    /// Makes the next containers while their gates are closed: when they open they have only to be started. The engine
+    /// alone decides when that is.
     fn make_ahead(&mut self) {
-        let obs = self.engine.observation();
-        if obs.stop.is_some() || obs.over || self.slots.iter().any(|slot| slot.ahead.is_some()) {
-            return;
+        while self.slots.iter().filter(|slot| slot.ahead.is_some()).count() < MADE_AHEAD_MAX {
+            if !self.make_next_ahead() {
+                return;
+            }
         }
-        let Some(container) = self.slots.iter().position(|slot| slot.tries == 0) else { return };
+    }
+
+    /// Whether there was one to make.
+    fn make_next_ahead(&mut self) -> bool {
+        let obs = self.engine.observation();
+        if obs.stop.is_some() || obs.over {
+            return false;
+        }
+        let Some(container) = self.slots.iter().position(|slot| slot.tries == 0) else { return false };
         let (Some(ground), Some(image)) = (self.ground.clone(), self.slots[container].image.clone()) else {
-            return;
+            return false;
         };
         let id = self.next_id(container);
         let instance = Instance { container, attempt: 0, id: id.clone() };
@@ -412,6 +425,7 @@ impl<R: Runtime> Worker<R> {
             let _ = made.send(making.await);
         });
         self.slots[container].ahead = Some(Ahead { id, ground, is_made });
+        true
     }
 
     fn next_id(&mut self, container: usize) -> ContainerId {

@@ -180,10 +180,8 @@ impl EmbeddedRuntime {
             }
         }
         // Also what a run left behind that was killed after its last pod was gone.
-        if let Some(leaving) = self.network_is_free()
-            && let Err(error) = network::release(leaving).await
-        {
-            tracing::warn!(%error, "forwarding may be left switched on");
+        if network::is_changed().await {
+            self.release_network_aside();
         }
         removed
     }
@@ -199,7 +197,8 @@ impl EmbeddedRuntime {
     }
 
     /// Has another process restore what pods' networks changed about the host, if no pod of anybody needs it any more:
-    /// the kernel takes some 50 ms to remove a bridge, and nobody should wait for that.
+    /// the kernel takes some 50 ms to remove a bridge, and nobody should wait for that. It lets a moment pass first, so
+    /// that one run after another finds the bridge there.
     fn release_network_aside(&self) {
         let Some(leaving) = self.network_is_free() else { return };
         let mut command = tokio::process::Command::from(self.shim_command("release-network"));

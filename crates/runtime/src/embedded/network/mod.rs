@@ -59,6 +59,9 @@ const LOCK: &str = "/run/outrigger/network.lock";
 /// How long a new interface may take to carry packets; a pod is not held up longer than that.
 const OPERATIONAL_MAX: Duration = Duration::from_millis(500);
 
+/// How long the host's network stays as pods need it when the last one is gone: making it anew takes a run 50 ms.
+const RELEASED_AFTER: Duration = Duration::from_secs(1);
+
 /// How a pod is connected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
@@ -128,18 +131,16 @@ pub async fn detach(id: &SandboxId) -> Result<(), RuntimeError> {
     .map_err(|e| RuntimeError::Other(format!("cannot remove the network of sandbox {:?}: {e}", id.0)))
 }
 
+/// Whether something of this host may have to be restored once its last pod is gone: whether the bridge is there.
+pub(crate) async fn is_changed() -> bool {
+    blocking(|| Ok(Links::open(None)?.find(BRIDGE)?.is_some())).await.unwrap_or(false)
+}
+
 /// Takes away what pods' networks changed about this host, unless a pod uses it still: the rules, the forwarding that
 /// was switched on, and the bridge. `leaving` are sandboxes whose interfaces the kernel is about to remove by itself.
 ///
 /// # Errors
 /// The kernel refused to list or to change something.
-pub async fn release(leaving: Vec<SandboxId>) -> Result<(), RuntimeError> {
-    blocking(move || release_now(&leaving))
-        .await
-        .map_err(|e| RuntimeError::Other(format!("cannot restore the network of this host: {e}")))
-}
-
-/// [`release`] for a process that has nothing else to do.
 pub(crate) fn release_now(leaving: &[SandboxId]) -> io::Result<()> {
     let _lock = lock();
     let mut host = Links::open(None)?;
@@ -155,6 +156,13 @@ pub(crate) fn release_now(leaving: &[SandboxId]) -> io::Result<()> {
         // Somebody else's.
         false => Ok(()),
     }
+}
+
+/// [`release_now`] after a moment, for a process that has nothing else to do.
+#[expect(clippy::disallowed_methods, reason = "a process of its own that has nothing else to wait for")]
+pub(crate) fn release_later(leaving: &[SandboxId]) -> io::Result<()> {
+    std::thread::sleep(RELEASED_AFTER);
+    release_now(leaving)
 }
 
 /// Keeps other processes from changing the host's network. Without it two of them may get into each other's way, which

@@ -68,7 +68,7 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> i32 {
         Some("release-network") => {
             let ids =
                 args[1..].iter().map(|id| SandboxId(id.to_string_lossy().into_owned())).collect::<Vec<_>>();
-            network::release_now(&ids)
+            network::release_later(&ids)
         }
         _ => Err(std::io::Error::other("this command is for internal use: see `outrigger --help`")),
     };

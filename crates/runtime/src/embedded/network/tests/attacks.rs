@@ -2,7 +2,7 @@
 
 use super::super::nft::{Family, Nft};
 use super::super::subnet::mac_of;
-use super::super::{nat, release};
+use super::super::{nat, release_now};
 use super::*;
 
 /// Long enough for the kernel to take a frame in; what must not happen has not happened by then.
@@ -278,10 +278,10 @@ fn nothing_but_pods_is_forwarded_and_nothing_when_the_last_is_gone() {
             // A run that is killed leaves its pod; one that comes after it finds and takes away all of it.
             let (_second, _) = host.pod("b", NetworkMode::Private).await;
             let id = |name: &str| SandboxId(name.to_owned());
-            release(vec![id("a")]).await.expect("release");
+            release_now(&[id("a")]).expect("release");
             assert_eq!(forwarding("up0"), "1", "another pod uses it");
             detach(&id("a")).await.expect("detach");
-            release(vec![id("b")]).await.expect("release");
+            release_now(&[id("b")]).expect("release");
             assert_eq!((forwarding("all"), forwarding("up0")), ("0".into(), "0".into()), "{filter:?}");
             assert_eq!(Links::open(None).and_then(|mut l| l.find(BRIDGE)).expect("list"), None);
             let left = Nft::open()
@@ -308,7 +308,7 @@ fn what_somebody_else_has_switched_on_stays_on() {
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("sysctl");
         let (_, _) = host.pod("a", NetworkMode::Private).await;
         assert!(is_reached(&world, target).await, "a router goes on routing");
-        release(vec![SandboxId("a".to_owned())]).await.expect("release");
+        release_now(&[SandboxId("a".to_owned())]).expect("release");
         assert_eq!((forwarding("all"), forwarding("up0")), ("1".into(), "1".into()));
 
         // Meanwhile: another engine starts while pods run.
@@ -318,7 +318,7 @@ fn what_somebody_else_has_switched_on_stays_on() {
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("sysctl");
         let (_, _) = host.pod("c", NetworkMode::Private).await;
         assert!(is_reached(&world, target).await, "the next pod has noticed");
-        release(["b", "c"].map(|name| SandboxId(name.to_owned())).to_vec()).await.expect("release");
+        release_now(&["b", "c"].map(|name| SandboxId(name.to_owned()))).expect("release");
         assert_eq!((forwarding("all"), forwarding("up0")), ("1".into(), "1".into()));
     });
 }
