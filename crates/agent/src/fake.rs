@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use outrigger_runtime::{
-    AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError,
-    ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
+    Adopted, AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image,
+    ImageError, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -52,10 +52,13 @@ impl Script {
 }
 
 struct Made {
+    sandbox: Option<SandboxId>,
     name: String,
     script: Script,
     attempt: u32,
     message_file: Option<std::path::PathBuf>,
+    /// When it was started.
+    started: Mutex<Option<SystemTime>>,
     exit: watch::Sender<Option<Exit>>,
 }
 
@@ -63,6 +66,7 @@ struct Made {
 pub(crate) struct FakeRuntime {
     scripts: BTreeMap<String, Script>,
     made: Mutex<BTreeMap<ContainerId, Arc<Made>>>,
+    sandboxes: Mutex<BTreeMap<SandboxId, Sandbox>>,
     calls: Mutex<Vec<String>>,
     wall: SystemTime,
     began: Instant,
@@ -78,6 +82,7 @@ impl FakeRuntime {
         Arc::new(FakeRuntime {
             scripts: scripts.into_iter().map(|(n, s)| (n.to_owned(), s)).collect(),
             made: Mutex::default(),
+            sandboxes: Mutex::default(),
             calls: Mutex::default(),
             wall: SystemTime::now(),
             began: Instant::now(),
@@ -99,10 +104,12 @@ impl FakeRuntime {
         let id = ContainerId(name.to_owned());
         let script = self.scripts.get(name).cloned().unwrap_or_default();
         let made = Made {
+            sandbox: None,
             name: name.to_owned(),
             script,
             attempt: 0,
             message_file: None,
+            started: Mutex::default(),
             exit: watch::channel(None).0,
         };
         lock(&self.made).insert(id.clone(), Arc::new(made));
@@ -176,22 +183,44 @@ impl Runtime for FakeRuntime {
     async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         self.note("sandbox", &spec.pod_name);
         std::fs::create_dir_all(&spec.pod_dir).unwrap();
-        Ok(Sandbox {
-            id: spec.id,
+        let sandbox = Sandbox {
+            id: spec.id.clone(),
             ips: vec!["10.0.0.7".parse().unwrap()],
             netns: None,
             nameservers: Vec::new(),
-        })
+        };
+        lock(&self.sandboxes).insert(spec.id, sandbox.clone());
+        Ok(sandbox)
     }
 
-    async fn remove_sandbox(&self, _: &SandboxId) -> Result<(), RuntimeError> {
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         self.note("remove", "sandbox");
+        lock(&self.sandboxes).remove(id);
         Ok(())
+    }
+
+    async fn list_sandboxes(&self) -> Result<Vec<SandboxId>, RuntimeError> {
+        Ok(lock(&self.sandboxes).keys().cloned().collect())
+    }
+
+    async fn adopt_sandbox(&self, id: &SandboxId) -> Result<(Sandbox, Vec<Adopted>), RuntimeError> {
+        self.note("adopt", "sandbox");
+        let sandbox = lock(&self.sandboxes).get(id).cloned();
+        let sandbox = sandbox.ok_or_else(|| RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() })?;
+        let made = lock(&self.made);
+        let own = made.iter().filter(|(_, made)| made.sandbox.as_ref() == Some(id));
+        let adopted = own.map(|(id, made)| Adopted {
+            id: id.clone(),
+            name: made.name.clone(),
+            started: lock(&made.started).map(|at| Started { at, pid: 1 }),
+            exit: made.exit.borrow().clone(),
+        });
+        Ok((sandbox, adopted.collect()))
     }
 
     async fn create_container(
         &self,
-        _: &SandboxId,
+        sandbox: &SandboxId,
         spec: ContainerSpec,
     ) -> Result<ContainerId, RuntimeError> {
         self.note("create", &spec.name);
@@ -205,10 +234,12 @@ impl Runtime for FakeRuntime {
         script.codes = code.into_iter().collect();
         let log = spec.mounts.iter().find(|m| m.target == std::path::Path::new("/dev/termination-log"));
         let made = Made {
+            sandbox: Some(sandbox.clone()),
             name: spec.name,
             script,
             attempt: spec.attempt,
             message_file: log.map(|m| m.source.clone()),
+            started: Mutex::default(),
             exit: watch::channel(None).0,
         };
         lock(&self.made).insert(spec.id.clone(), Arc::new(made));
@@ -218,7 +249,9 @@ impl Runtime for FakeRuntime {
     async fn start_container(&self, id: &ContainerId) -> Result<Started, RuntimeError> {
         let made = self.find(id)?;
         self.note("start", &format!("{}#{}", made.name, made.attempt));
-        Ok(Started { at: self.time(), pid: 1 })
+        let at = self.time();
+        *lock(&made.started) = Some(at);
+        Ok(Started { at, pid: 1 })
     }
 
     async fn terminate(&self, id: &ContainerId, _: Duration) -> Result<(), RuntimeError> {

@@ -16,7 +16,7 @@ use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::doctor;
 use outrigger_runtime::embedded::images::ImageLimits;
 use outrigger_runtime::embedded::{self, EmbeddedConfig, EmbeddedRuntime, OciRuntimes, rootless};
-use outrigger_runtime::{LogLimits, NetworkMode, PublishedPort, PullPolicy, Runtime, RuntimeError};
+use outrigger_runtime::{LogLimits, NetworkMode, Owner, PublishedPort, PullPolicy, Runtime, RuntimeError};
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{self, Failure};
@@ -323,8 +323,9 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
             RuntimeArg::Embedded => {
                 let shim_command = vec!["/proc/self/exe".into(), "shim".into()];
                 let image_limits = args.image_limits;
-                let runtime = EmbeddedRuntime::new(EmbeddedConfig { state_dir, shim_command, image_limits })
-                    .map_err(own)?;
+                let owner = Owner::Process;
+                let config = EmbeddedConfig { state_dir, shim_command, image_limits, owner };
+                let runtime = EmbeddedRuntime::new(config).map_err(own)?;
                 let runtime = runtime.with_oci_runtimes(oci);
                 oci::try_all(&runtime, &work).map_err(own)?;
                 let runtime = Arc::new(runtime);

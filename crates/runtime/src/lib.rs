@@ -6,12 +6,17 @@
 pub mod cri;
 pub mod doctor;
 pub mod embedded;
+mod errno;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod lines;
+mod mounts;
+mod ownership;
+mod private;
 pub mod tree;
 mod types;
 
+pub use ownership::{NodeError, NodeIdentity, Owner};
 pub use types::*;
 
 use std::future::Future;
@@ -53,6 +58,22 @@ pub trait Runtime: Send + Sync + 'static {
         let _ = id;
         std::future::pending()
     }
+
+    /// The sandboxes of this runtime's owner: for a process those it has made, for a node also those that its processes
+    /// before this one have left. Of the latter some may be half made or half removed, which
+    /// [`Runtime::adopt_sandbox`] says and [`Runtime::remove_sandbox`] removes.
+    fn list_sandboxes(&self) -> impl Future<Output = Result<Vec<SandboxId>, RuntimeError>> + Send;
+
+    /// Takes over a sandbox, with its running and ended containers, from a process that died. From then on it is this
+    /// runtime's as if it had made it: every container that is returned can be waited for, run commands in, stopped and
+    /// removed, and new ones can be made. Nothing that runs is disturbed.
+    ///
+    /// `Err(RuntimeError::NotFound)` says that it is lost: it was not made to the end, or the machine was started again
+    /// since. Whatever the error, [`Runtime::remove_sandbox`] removes what there is.
+    fn adopt_sandbox(
+        &self,
+        id: &SandboxId,
+    ) -> impl Future<Output = Result<(Sandbox, Vec<Adopted>), RuntimeError>> + Send;
 
     /// Prepares a container: rootfs, mounts, cgroup, process waiting to be started. Nothing of the user's runs yet.
     /// `Err(RuntimeError::NotFound)` of a sandbox, here and at the start, says that it is lost: nothing can run in it.

@@ -421,6 +421,20 @@ pub struct Exit {
     pub detail: Option<String>,
 }
 
+/// A container of a sandbox that was taken over.
+#[derive(Debug, Clone)]
+pub struct Adopted {
+    /// Its id.
+    pub id: ContainerId,
+    /// `name` in the manifest; empty where that is lost.
+    pub name: String,
+    /// When its program was started; `None`: it never was. Remove such a container: the embedded runtime's cannot be
+    /// started any more.
+    pub started: Option<Started>,
+    /// How it ended, if it has.
+    pub exit: Option<Exit>,
+}
+
 /// A command to run in a container.
 #[derive(Debug, Clone)]
 pub struct ExecRequest {

@@ -19,8 +19,12 @@ use crate::{
 pub(super) const LABEL_ID: &str = "outrigger.dev/id";
 /// On every sandbox of Outrigger.
 pub(super) const LABEL_MANAGED: (&str, &str) = ("outrigger.dev/managed", "true");
-/// The process a sandbox belongs to.
+/// The process or node a sandbox belongs to.
 pub(super) const LABEL_OWNER: &str = "outrigger.dev/owner";
+/// `name` in the manifest, a label.
+pub(super) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+/// The stop signal a container is to be sent, an annotation.
+pub(super) const STOP_SIGNAL: &str = "outrigger.dev/stop-signal";
 /// The pod's directory on the host, an annotation.
 pub(super) const POD_DIR: &str = "outrigger.dev/pod-dir";
 
@@ -145,10 +149,11 @@ pub(super) fn container(
     })?;
     let mut labels = spec.labels.clone();
     labels.extend(kubelet_labels(&metadata.name, &metadata.namespace, &metadata.uid));
-    labels.insert("io.kubernetes.container.name".to_owned(), spec.name.clone());
+    labels.insert(CONTAINER_NAME.to_owned(), spec.name.clone());
     labels.insert(LABEL_ID.to_owned(), spec.id.0.clone());
     let mut annotations = spec.annotations.clone();
     annotations.insert("io.kubernetes.container.restartCount".to_owned(), spec.attempt.to_string());
+    annotations.extend(spec.stop_signal.clone().map(|signal| (STOP_SIGNAL.to_owned(), signal)));
     Ok(ContainerConfig {
         metadata: Some(ContainerMetadata { name: spec.name.clone(), attempt: spec.attempt }),
         image: Some(ImageSpec {

@@ -32,7 +32,7 @@ const REMOVALS_MAX: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// What containerd calls the end of a container whose program could not be run.
-const START_ERROR: &str = "StartError";
+pub(super) const START_ERROR: &str = "StartError";
 /// What it says when it did not get as far as a process.
 const NO_PROCESS: &str = "failed to create containerd task";
 
@@ -72,6 +72,20 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    /// One that is not made yet. `signal` is the stop signal, where the runtime has to be told with every stop.
+    pub(super) fn new(name: ContainerId, sandbox: SandboxId, signal: Option<u32>) -> Self {
+        Slot {
+            name,
+            sandbox,
+            id: OnceLock::new(),
+            ear: Arc::default(),
+            stops: AtomicU32::new(0),
+            exit: OnceCell::new(),
+            started: OnceLock::new(),
+            signal,
+        }
+    }
+
     /// The runtime's name for it.
     pub(super) fn id(&self) -> Result<String, RuntimeError> {
         self.id.get().cloned().ok_or_else(|| missing(&self.name))
@@ -100,16 +114,8 @@ impl Inner {
             ));
         }
         let config = config::container(&spec, &pod.config)?;
-        let slot = Arc::new(Slot {
-            name: spec.id.clone(),
-            sandbox,
-            id: OnceLock::new(),
-            ear: Arc::default(),
-            stops: AtomicU32::new(0),
-            exit: OnceCell::new(),
-            started: OnceLock::new(),
-            signal: self.own_signal(&spec)?,
-        });
+        let signal = self.own_signal(&spec.name, spec.stop_signal.as_deref())?;
+        let slot = Arc::new(Slot::new(spec.id.clone(), sandbox, signal));
         let id = match self.make(&pod, config, &spec).await {
             Ok(id) => id,
             Err(error) => return Err(self.unless_lost(&slot.sandbox, Some(&pod), error).await),
@@ -304,8 +310,12 @@ impl Inner {
     }
 
     /// The stop signal of a container if its runtime does not keep one: that of the image would be sent.
-    fn own_signal(&self, spec: &ContainerSpec) -> Result<Option<u32>, RuntimeError> {
-        let Some(name) = spec.stop_signal.as_deref() else { return Ok(None) };
+    pub(super) fn own_signal(
+        &self,
+        container: &str,
+        signal: Option<&str>,
+    ) -> Result<Option<u32>, RuntimeError> {
+        let Some(name) = signal else { return Ok(None) };
         match self.signals {
             Signals::Kept => Ok(None),
             Signals::Sent => signal_number(name)
@@ -313,10 +323,7 @@ impl Inner {
                 .map(Some)
                 .ok_or_else(|| RuntimeError::Config(format!("stop signal {name:?} is not a signal's name"))),
             Signals::Lacking => {
-                tracing::warn!(
-                    container = spec.name,
-                    "this runtime cannot send {name}: its image's stop signal is sent"
-                );
+                tracing::warn!(container, "this runtime cannot send {name}: its image's stop signal is sent");
                 Ok(None)
             }
         }
@@ -380,8 +387,8 @@ impl Inner {
     /// What the runtime has under a name of ours.
     async fn containers_of(&self, name: &ContainerId) -> Result<Vec<Container>, Fault> {
         let label_selector: BTreeMap<_, _> = [(LABEL_ID.to_owned(), name.0.clone())].into();
-        let request = ListContainersRequest { filter: Some(ContainerFilter { label_selector }) };
-        Ok(self.client.ask(request).await?.containers)
+        let filter = ContainerFilter { label_selector, ..ContainerFilter::default() };
+        Ok(self.client.ask(ListContainersRequest { filter: Some(filter) }).await?.containers)
     }
 
     /// Runs a command. Dropping the call cancels it, and with it the command.

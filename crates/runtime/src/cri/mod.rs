@@ -14,8 +14,10 @@
 //! label, so a thing whose making was not answered (the connection broke, the call hung) is looked for by it before it
 //! is made again. Making, starting and removing run as tasks of their own, one at a time for each name: a caller that
 //! goes away leaves nothing half done, and whoever removes a thing comes after whoever makes it. Sandboxes carry the
-//! process they belong to; what a process that died left behind is removed by the next.
+//! process or the node they belong to (`owner`): what a process that died left behind is removed by the next, what a
+//! node has is adopted by its next process (`adopt`).
 
+mod adopt;
 mod attach;
 mod client;
 mod config;
@@ -45,14 +47,18 @@ use self::hints::Hints;
 use self::images::Pulls;
 use self::info::Signals;
 use self::pods::Pod;
-use crate::embedded::orphans::Claims;
+use crate::ownership::Claims;
 use crate::{
-    AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError,
-    ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
+    Adopted, AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image,
+    ImageError, Owner, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec,
+    Started,
 };
 
 pub use self::client::Limits;
 pub use self::info::CriInfo;
+
+/// What users call this runtime.
+const NAME: &str = "cri";
 
 /// Which runtime is used, and how patiently.
 #[derive(Debug, Clone, Default)]
@@ -61,6 +67,8 @@ pub struct CriConfig {
     pub endpoint: Option<String>,
     /// How long calls may take.
     pub limits: Limits,
+    /// Whose its pods are.
+    pub owner: Owner,
 }
 
 /// Runs pods on a runtime that speaks CRI v1.
@@ -106,7 +114,7 @@ impl CriRuntime {
             is_containerd: info.is_containerd(),
             strict_groups: info.strict_groups,
             pods: Mutex::default(),
-            claims: Claims::default(),
+            claims: Claims::new(config.owner, NAME),
             slots: Mutex::default(),
             turns: Mutex::default(),
         });
@@ -185,7 +193,7 @@ async fn to_the_end<T: Send + 'static>(
 
 impl Runtime for CriRuntime {
     fn name(&self) -> &'static str {
-        "cri"
+        NAME
     }
 
     async fn pull_image(&self, request: PullRequest, _: ProgressSink) -> Result<Image, ImageError> {
@@ -198,6 +206,14 @@ impl Runtime for CriRuntime {
 
     async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         to_the_end(self.inner.clone().remove_sandbox(id.clone())).await
+    }
+
+    async fn list_sandboxes(&self) -> Result<Vec<SandboxId>, RuntimeError> {
+        self.inner.list_owned().await
+    }
+
+    async fn adopt_sandbox(&self, id: &SandboxId) -> Result<(Sandbox, Vec<Adopted>), RuntimeError> {
+        to_the_end(self.inner.clone().adopt_sandbox(id.clone())).await
     }
 
     async fn sandbox_lost(&self, id: &SandboxId) {

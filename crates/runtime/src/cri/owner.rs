@@ -1,10 +1,20 @@
-//! Which process a sandbox belongs to, so that those of processes that died are found.
+//! Which process or node a sandbox belongs to, so that those of processes that died are found, and those of a node.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::LazyLock;
 
+use crate::Owner;
+
+/// What a sandbox of this owner bears.
+pub(super) fn label(owner: &Owner) -> String {
+    match owner {
+        Owner::Process => process().to_owned(),
+        Owner::Node(node) => format!("node.{}", node.id()),
+    }
+}
+
 /// `<pid namespace>.<pid>.<start time>` of this process.
-pub(super) fn label() -> &'static str {
+fn process() -> &'static str {
     static LABEL: LazyLock<String> = LazyLock::new(|| {
         let pid = std::process::id();
         format!("{}.{pid}.{}", pid_namespace().unwrap_or(0), start_time(pid).unwrap_or(0))
@@ -12,7 +22,8 @@ pub(super) fn label() -> &'static str {
     &LABEL
 }
 
-/// Whether the process of a label is gone for sure. One of another pid namespace cannot be seen from here.
+/// Whether a label is that of a process which is gone for sure. One of another pid namespace cannot be seen from here,
+/// and a node is no process.
 pub(super) fn is_dead(label: &str) -> bool {
     let mut parts = label.split('.').map(|part| part.parse::<u64>().ok());
     let (Some(Some(namespace)), Some(Some(pid)), Some(Some(start))) =
@@ -42,13 +53,14 @@ mod tests {
 
     #[test]
     fn only_a_process_that_can_be_seen_to_be_gone_is_dead() {
-        assert!(!is_dead(label()), "this process lives");
+        assert!(!is_dead(process()), "this process lives");
         let namespace = pid_namespace().unwrap();
         let own = std::process::id();
         let table = [
             (format!("{namespace}.{own}.1"), true),
             (format!("{namespace}.4194304000.1"), true),
             (format!("{}.{own}.1", namespace + 1), false),
+            ("node.0123456789abcdef0123456789abcdef".to_owned(), false),
             ("nonsense".to_owned(), false),
             (String::new(), false),
         ];

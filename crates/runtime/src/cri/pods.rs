@@ -16,8 +16,8 @@ use super::wire::{
     ListPodSandboxRequest, PodSandbox, PodSandboxConfig, PodSandboxFilter, PodSandboxStatusRequest,
     RemovePodSandboxRequest, RunPodSandboxRequest, SANDBOX_READY, StopPodSandboxRequest,
 };
-use super::{Inner, leftovers, lock, owner};
-use crate::embedded::orphans;
+use super::{Inner, adopt, leftovers, lock, owner};
+use crate::ownership;
 use crate::{NetworkMode, RuntimeError, Sandbox, SandboxId, SandboxSpec};
 
 /// As often a name that is taken is tried with another number.
@@ -41,6 +41,10 @@ pub(super) struct Pod {
 }
 
 impl Pod {
+    pub(super) fn new(config: PodSandboxConfig, id: String, dir: PathBuf) -> Self {
+        Pod { config, id, dir, made: Mutex::default() }
+    }
+
     /// Takes note of something that was made for the pod.
     pub(super) fn note(&self, id: &str) {
         lock(&self.made).push(id.to_owned());
@@ -64,9 +68,12 @@ impl Inner {
     /// Makes a sandbox. Runs to its end whoever waits for it.
     pub(super) async fn create_sandbox(self: Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         let _turn = self.turn(&spec.id.0).await;
-        let mut config = config::sandbox(&spec, owner::label())?;
+        let mut config = config::sandbox(&spec, &owner::label(self.claims.owner()))?;
         let dir = spec.pod_dir.clone();
         self.claims.claim(&dir)?;
+        if !self.claims.owner().is_process() {
+            adopt::write_down(&spec)?;
+        }
         let id = match self.run_sandbox(&spec, &mut config).await {
             Ok(id) => id,
             Err(error) => {
@@ -76,8 +83,12 @@ impl Inner {
                 return Err(error);
             }
         };
-        let pod = Arc::new(Pod { config, id: id.clone(), dir, made: Mutex::default() });
-        self.pods().insert(spec.id.clone(), pod);
+        self.pods().insert(spec.id.clone(), Arc::new(Pod::new(config, id.clone(), dir)));
+        self.look_at(spec, id).await
+    }
+
+    /// What the runtime says of a sandbox that is there.
+    pub(super) async fn look_at(&self, spec: SandboxSpec, id: String) -> Result<Sandbox, RuntimeError> {
         let mut sandbox = Sandbox { id: spec.id, ips: Vec::new(), netns: None, nameservers: Vec::new() };
         if spec.network != NetworkMode::Host {
             let request = PodSandboxStatusRequest { pod_sandbox_id: id, verbose: true };
@@ -141,13 +152,23 @@ impl Inner {
             |fault: Fault| RuntimeError::Other(format!("cannot remove the sandbox of {:?}: {fault}", id.0));
         let mut made = Vec::new();
         // All that have the name: a try that was not answered may have left one more.
+        let mut unclaimed = None;
         for sandbox in self.sandboxes_of(&id).await.map_err(failed)? {
             self.remove_by_id(&sandbox.id).await.map_err(failed)?;
+            unclaimed = sandbox.annotations.get(POD_DIR).map(PathBuf::from);
             made.push(sandbox.id);
         }
         self.forget_containers_of(&id);
         let pod = self.pods().remove(&id);
+        // One that this process has neither made nor adopted.
+        if let Some(dir) = unclaimed.filter(|dir| pod.is_none() && dir.exists())
+            && self.claims.claim(&dir).is_ok()
+        {
+            adopt::forget(&dir);
+            self.claims.release(&dir);
+        }
         if let Some(pod) = pod {
+            adopt::forget(&pod.dir);
             self.claims.release(&pod.dir);
             made.push(pod.id.clone());
             made.append(&mut lock(&pod.made));
@@ -219,11 +240,11 @@ impl Inner {
     }
 
     /// What the runtime has under a name of ours.
-    async fn sandboxes_of(&self, id: &SandboxId) -> Result<Vec<PodSandbox>, Fault> {
+    pub(super) async fn sandboxes_of(&self, id: &SandboxId) -> Result<Vec<PodSandbox>, Fault> {
         self.list_sandboxes(LABEL_ID, &id.0).await
     }
 
-    async fn list_sandboxes(&self, label: &str, value: &str) -> Result<Vec<PodSandbox>, Fault> {
+    pub(super) async fn list_sandboxes(&self, label: &str, value: &str) -> Result<Vec<PodSandbox>, Fault> {
         let label_selector = [(label.to_owned(), value.to_owned())].into();
         let request = ListPodSandboxRequest { filter: Some(PodSandboxFilter { label_selector }) };
         Ok(self.client.ask(request).await?.items)
@@ -240,7 +261,7 @@ impl Inner {
                 self.remove_by_id(&sandbox.id).await.map_err(failed)?;
                 if let Some(dir) = sandbox.annotations.get(POD_DIR).map(PathBuf::from) {
                     end_leftovers(vec![sandbox.id.clone()], dir.clone()).await;
-                    let gone = tokio::task::spawn_blocking(move || orphans::remove_dir(&dir)).await;
+                    let gone = tokio::task::spawn_blocking(move || ownership::remove_dir(&dir)).await;
                     if let Ok(Err(error)) = gone {
                         tracing::warn!(sandbox = sandbox.id, %error, "an orphaned pod's directory is left behind");
                     }

@@ -128,7 +128,8 @@ fn pace(waited: Duration, has_hints: bool, stopping: bool) -> Duration {
     }
 }
 
-fn exit(slot: &Slot, status: &ContainerStatus) -> Exit {
+/// How a container ended, by what the runtime says of one that has.
+pub(super) fn exit(slot: &Slot, status: &ContainerStatus) -> Exit {
     let (mut code, mut finished_at) =
         (status.exit_code, time(status.finished_at).unwrap_or_else(SystemTime::now));
     // The runtime knows that it is over, but not how. We may have heard it.

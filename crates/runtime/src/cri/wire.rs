@@ -295,6 +295,8 @@ pub(crate) const SANDBOX_READY: i32 = 0;
 pub(crate) struct PodSandbox {
     #[prost(string, tag = "1")]
     pub(crate) id: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) metadata: Option<PodSandboxMetadata>,
     #[prost(int32, tag = "3")]
     pub(crate) state: i32,
     #[prost(btree_map = "string, string", tag = "5")]
@@ -505,6 +507,8 @@ pub(crate) struct ListContainersRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ContainerFilter {
+    #[prost(string, tag = "3")]
+    pub(crate) pod_sandbox_id: String,
     #[prost(btree_map = "string, string", tag = "4")]
     pub(crate) label_selector: BTreeMap<String, String>,
 }
@@ -521,6 +525,10 @@ pub(crate) struct Container {
     pub(crate) id: String,
     #[prost(int32, tag = "6")]
     pub(crate) state: i32,
+    #[prost(btree_map = "string, string", tag = "8")]
+    pub(crate) labels: BTreeMap<String, String>,
+    #[prost(btree_map = "string, string", tag = "9")]
+    pub(crate) annotations: BTreeMap<String, String>,
 }
 
 /// Made, not started.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! STATE/pods/SANDBOX/lock                 locked by the owning process for its life
+//!                   /node.json            there if the pod belongs to the node and not to a process
 //!                   /sandbox.json         SandboxState
 //!                   /ns                   tmpfs with the pod's mounts
 //!                      /{user,net,ipc,uts,pid} pinned namespaces (bind mounts)
@@ -17,11 +18,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::mount::UnmountFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::ContainerId;
+pub(crate) use crate::mounts::unmount_all;
 
 /// Directory of the pods below the state directory.
 pub(crate) fn pods_dir(state_dir: &Path) -> PathBuf {
@@ -84,16 +85,6 @@ pub(crate) fn open_dir_for_reading(path: &Path) -> io::Result<OwnedFd> {
 /// A short name for the socket in an open directory: socket addresses end at 107 bytes, state directories do not.
 pub(crate) fn socket_path(dir: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/sock", dir.as_raw_fd()))
-}
-
-/// Unmounts whatever is mounted at `path`, layer by layer. Not mounted, or not there, is fine.
-pub(crate) fn unmount_all(path: &Path) {
-    // Each round takes one mount; nothing of ours is stacked deeper than this.
-    for _ in 0..16 {
-        if rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
-            return;
-        }
-    }
 }
 
 /// Removes a directory tree. Not there is fine, and so is somebody else removing the same at the same time.

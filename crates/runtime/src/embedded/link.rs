@@ -46,7 +46,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         matches!(self, Phase::Exited(_) | Phase::Failed(_))
     }
 }
@@ -98,9 +98,22 @@ impl Link {
     }
 
     /// Finds the shim of a container that another process had created. One that is gone shows in the phase.
-    pub(crate) fn adopt(stop_signal: i32, remains: Remains) -> Self {
+    pub(crate) fn adopt(state: &ContainerState, remains: Remains) -> Self {
         let shim = connect(&remains.dir).map_or(Shim::Gone, Shim::Running);
-        Self::new(shim, stop_signal, remains)
+        // Of a state that is lost.
+        let stop_signal = if state.stop_signal > 0 { state.stop_signal } else { libc::SIGTERM };
+        let link = Self::new(shim, stop_signal, remains);
+        let alive = state.shim.filter(|shim| shim.is_alive());
+        *lock(&link.shared.shim) = alive.and_then(|shim| u32::try_from(shim.pid).ok());
+        link
+    }
+
+    /// Ends a shim that does not answer, and with it the container.
+    pub(crate) fn give_up(&self) {
+        let shim = *lock(&self.shared.shim);
+        if let Some(pid) = shim {
+            let _ = sys::kill(pid as i32, libc::SIGKILL);
+        }
     }
 
     fn new(shim: Shim, stop_signal: i32, remains: Remains) -> Self {
@@ -150,7 +163,7 @@ impl Link {
             let shim = *lock(&self.shared.shim);
             if let Some(pid) = shim {
                 tracing::warn!(pid, "a container's shim does not end: killing it");
-                let _ = sys::kill(pid as i32, libc::SIGKILL);
+                self.give_up();
             }
             let _ = gone.wait_for(|gone| *gone).await;
         }
@@ -371,7 +384,10 @@ impl Driver {
                     self.phase.send_replace(Phase::Failed(fault));
                 }
             },
-            Shim::Running(stream) => self.talk(stream, queue).await,
+            Shim::Running(stream) => {
+                self.talk(stream, queue).await;
+                *lock(&self.shared.shim) = None;
+            }
             Shim::Gone => {}
         }
         {

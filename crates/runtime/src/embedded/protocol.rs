@@ -187,6 +187,9 @@ impl ProcessRecord {
 /// A container's `state.json`, replaced by its shim at every step.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ContainerState {
+    /// `name` in the manifest.
+    #[serde(default)]
+    pub(crate) name: String,
     /// Number of the signal that asks the container to stop.
     pub(crate) stop_signal: i32,
     pub(crate) shim: Option<ProcessRecord>,

@@ -19,10 +19,18 @@ use super::oci::{self, OciRuntime, OciRuntimes};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, Request, SandboxState, ShimConfig};
 use super::{layout, orphans, private, rootless, sandbox, userns};
+use crate::ownership::Claims;
 use crate::{
-    AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError,
-    NetworkMode, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
+    Adopted, AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image,
+    ImageError, NetworkMode, Owner, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId,
+    SandboxSpec, Started,
 };
+
+/// What users call this runtime.
+const NAME: &str = "embedded";
+
+/// How long the shims of an adopted pod may take to say how their containers are, before they are given up.
+const ADOPTION_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How an [`EmbeddedRuntime`] is set up.
 #[derive(Debug, Clone)]
@@ -33,17 +41,8 @@ pub struct EmbeddedConfig {
     pub shim_command: Vec<String>,
     /// What pulling an image may take.
     pub image_limits: ImageLimits,
-}
-
-/// A container of a sandbox that was taken over.
-#[derive(Debug, Clone)]
-pub struct Adopted {
-    /// Its id.
-    pub id: ContainerId,
-    /// When its program was started; `None`: it never was, and cannot be any more.
-    pub started: Option<Started>,
-    /// How it ended, if it has.
-    pub exit: Option<Exit>,
+    /// Whose its pods are.
+    pub owner: Owner,
 }
 
 /// Runs containers by itself: no daemon, no other runtime.
@@ -54,7 +53,7 @@ pub struct EmbeddedRuntime {
     shim: ShimProgram,
     containers: Mutex<HashMap<ContainerId, Entry>>,
     sandboxes: Mutex<HashMap<SandboxId, Pod>>,
-    claims: orphans::Claims,
+    claims: Claims,
     /// Made for the first pod that needs it, where this runs without root.
     uplink: OnceCell<Uplink>,
     oci: OciRuntimes,
@@ -102,10 +101,10 @@ impl EmbeddedRuntime {
             images: ImageStore::open_with(&config.state_dir, config.image_limits)?,
             hierarchies: Hierarchies::detect(),
             shim,
+            claims: Claims::new(config.owner.clone(), NAME),
             config,
             containers: Mutex::default(),
             sandboxes: Mutex::default(),
-            claims: orphans::Claims::default(),
             uplink: OnceCell::new(),
             oci: OciRuntimes::default(),
             off_bridge: Mutex::default(),
@@ -278,52 +277,74 @@ impl EmbeddedRuntime {
         Ok(())
     }
 
-    /// Takes over a sandbox, with its running and ended containers, from a process that died. From then on it is this
-    /// runtime's as if it had made it. Call it before [`EmbeddedRuntime::clean_orphans`], which removes what nobody has
-    /// taken over.
-    ///
-    /// # Errors
-    /// There is no such sandbox, its owner lives, or a published port is taken.
-    pub async fn adopt_sandbox(&self, id: &SandboxId) -> Result<(Sandbox, Vec<Adopted>), RuntimeError> {
-        check_id(&id.0)?;
-        let dir = self.pod_dir(id);
+    /// What is written down of a sandbox that may be adopted.
+    fn read_sandbox(&self, id: &SandboxId) -> Result<SandboxState, RuntimeError> {
         let not_found = || RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() };
-        let state: SandboxState = layout::read_json(&dir.join("sandbox.json")).ok_or_else(not_found)?;
-        self.claim_pod_dir(id, &dir)?;
-        self.open_ports(&state).await?;
-        let mut adopted = Vec::new();
-        for container in layout::containers(&dir) {
-            if let Some(found) = self.adopt_container(id, &dir, container).await {
-                adopted.push(found);
-            }
+        let path = self.pod_dir(id).join("sandbox.json");
+        let text = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(not_found()),
+            result => result
+                .map_err(|error| RuntimeError::Other(format!("cannot read {}: {error}", path.display())))?,
+        };
+        let state: SandboxState = serde_json::from_slice(&text)
+            .map_err(|error| RuntimeError::Other(format!("{} is damaged: {error}", path.display())))?;
+        if rootless::standing().is_rootless() {
+            return Err(RuntimeError::Other(format!(
+                "pod {} cannot be taken over: without root, a pod's namespaces and network end with the process that \
+                 made them",
+                state.pod
+            )));
         }
-        let (ips, netns) = (state.ips.clone(), state.net.clone());
-        let sandbox = Sandbox { id: id.clone(), ips, netns, nameservers: Vec::new() };
-        if let Some(pod) = lock(&self.sandboxes).get_mut(id) {
-            pod.state = Some(state);
+        // After the machine was started again there are only files.
+        match sandbox::is_pinned(&state) {
+            true => Ok(state),
+            false => Err(not_found()),
         }
-        Ok((sandbox, adopted))
     }
 
-    async fn adopt_container(&self, sandbox: &SandboxId, pod_dir: &Path, id: ContainerId) -> Option<Adopted> {
-        let dir = layout::container_dir(pod_dir, &id.0);
-        let state: ContainerState = layout::read_json(&dir.join("state.json"))?;
-        let remains = self.remains(sandbox, &id, &dir);
-        let link = Arc::new(Link::adopt(state.stop_signal, remains));
-        let entry = Entry { link: Arc::clone(&link), sandbox: sandbox.clone(), pod_dir: pod_dir.to_owned() };
-        lock(&self.containers).insert(id.clone(), entry);
-        let adopted = link.until(|phase| match phase {
-            Phase::Creating => None,
-            Phase::Running(started) => {
-                Some(Adopted { id: id.clone(), started: Some(started.into()), exit: None })
+    /// Connects to the shims of all containers of a pod at once, and waits until each has said how its container is.
+    async fn adopt_containers(&self, sandbox: &SandboxId, pod_dir: &Path) -> Vec<Adopted> {
+        let mut links = Vec::new();
+        for id in layout::containers(pod_dir) {
+            let dir = layout::container_dir(pod_dir, &id.0);
+            // A shim that lives knows better than a file that is damaged.
+            let state: ContainerState = layout::read_json(&dir.join("state.json")).unwrap_or_default();
+            let link = Arc::new(Link::adopt(&state, self.remains(sandbox, &id, &dir)));
+            let (sandbox, pod_dir) = (sandbox.clone(), pod_dir.to_owned());
+            lock(&self.containers).insert(id.clone(), Entry { link: Arc::clone(&link), sandbox, pod_dir });
+            links.push((id, state.name, link));
+        }
+        let deadline = tokio::time::Instant::now() + ADOPTION_PATIENCE;
+        let mut adopted = Vec::with_capacity(links.len());
+        for (id, name, link) in links {
+            let known = link.until(|phase| match phase {
+                Phase::Creating => None,
+                Phase::Running(started) => Some((Some(started.into()), None)),
+                Phase::Exited(exit) => {
+                    Some((Some(Started { at: exit.started_at, pid: 0 }), Some(exit.clone())))
+                }
+                Phase::Created | Phase::Failed(_) => Some((None, None)),
+            });
+            let known = match tokio::time::timeout_at(deadline, known).await {
+                Ok(known) => known,
+                Err(_) => {
+                    tracing::warn!(container = %id, "its shim does not answer: it is killed, and the container with it");
+                    link.give_up();
+                    link.until(|phase| match phase {
+                        Phase::Exited(exit) => {
+                            Some((Some(Started { at: exit.started_at, pid: 0 }), Some(exit.clone())))
+                        }
+                        phase if phase.is_over() => Some((None, None)),
+                        _ => None,
+                    })
+                    .await
+                }
+            };
+            if let Ok((started, exit)) = known {
+                adopted.push(Adopted { id, name, started, exit });
             }
-            Phase::Exited(exit) => {
-                let started = Started { at: exit.started_at, pid: 0 };
-                Some(Adopted { id: id.clone(), started: Some(started), exit: Some(exit.clone()) })
-            }
-            Phase::Created | Phase::Failed(_) => Some(Adopted { id: id.clone(), started: None, exit: None }),
-        });
-        adopted.await.ok()
+        }
+        adopted
     }
 
     fn remains(&self, sandbox: &SandboxId, id: &ContainerId, dir: &Path) -> Remains {
@@ -337,7 +358,7 @@ impl EmbeddedRuntime {
 
 impl Runtime for EmbeddedRuntime {
     fn name(&self) -> &'static str {
-        "embedded"
+        NAME
     }
 
     async fn pull_image(&self, request: PullRequest, progress: ProgressSink) -> Result<Image, ImageError> {
@@ -379,18 +400,36 @@ impl Runtime for EmbeddedRuntime {
         for (container, _) in &entries {
             self.remove_container(container).await?;
         }
-        let (dir, claimed) = match lock(&self.sandboxes).get_mut(id) {
+        if !lock(&self.sandboxes).contains_key(id) {
+            check_id(&id.0)?;
+            let dir = self.pod_dir(id);
+            if !dir.exists() {
+                return Ok(());
+            }
+            self.claim_pod_dir(id, &dir)?;
+        }
+        let (dir, is_known) = match lock(&self.sandboxes).get_mut(id) {
             Some(pod) => {
                 pod.ports = None;
-                (pod.dir.clone(), true)
+                (pod.dir.clone(), pod.state.is_some())
             }
-            None => (self.pod_dir(id), false),
+            None => return Ok(()),
         };
-        if !claimed && !dir.join("sandbox.json").exists() {
-            return Ok(());
-        }
         let (name, hierarchies) = (id.0.clone(), self.hierarchies.clone());
-        blocking(move || sandbox::remove(&name, &dir, &hierarchies)).await?;
+        let left = blocking(move || {
+            // It was not adopted, or could not be.
+            let left =
+                if is_known { None } else { layout::read_json::<SandboxState>(&dir.join("sandbox.json")) };
+            if !is_known {
+                orphans::end_processes(&dir);
+            }
+            sandbox::remove(&name, &dir, &hierarchies)?;
+            Ok(left)
+        });
+        let left = left.await?;
+        if let (Some(left), Some(pod)) = (left, lock(&self.sandboxes).get_mut(id)) {
+            pod.state = Some(left);
+        }
         let removed = lock(&self.sandboxes).remove(id);
         if let Some(pod) = removed {
             self.claims.release(&pod.dir);
@@ -400,6 +439,34 @@ impl Runtime for EmbeddedRuntime {
             }
         }
         Ok(())
+    }
+
+    async fn list_sandboxes(&self) -> Result<Vec<SandboxId>, RuntimeError> {
+        if self.config.owner.is_process() {
+            return Ok(lock(&self.sandboxes).keys().cloned().collect());
+        }
+        let pods = layout::pods_dir(&self.config.state_dir);
+        self.claims
+            .marked(&pods)
+            .map_err(|error| RuntimeError::Other(format!("cannot list {}: {error}", pods.display())))
+    }
+
+    async fn adopt_sandbox(&self, id: &SandboxId) -> Result<(Sandbox, Vec<Adopted>), RuntimeError> {
+        check_id(&id.0)?;
+        let dir = self.pod_dir(id);
+        if !dir.exists() {
+            return Err(RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() });
+        }
+        self.claim_pod_dir(id, &dir)?;
+        let state = self.read_sandbox(id)?;
+        self.open_ports(&state).await?;
+        let adopted = self.adopt_containers(id, &dir).await;
+        let (ips, netns) = (state.ips.clone(), state.net.clone());
+        let sandbox = Sandbox { id: id.clone(), ips, netns, nameservers: Vec::new() };
+        if let Some(pod) = lock(&self.sandboxes).get_mut(id) {
+            pod.state = Some(state);
+        }
+        Ok((sandbox, adopted))
     }
 
     async fn sandbox_lost(&self, id: &SandboxId) {

@@ -114,6 +114,17 @@ pub(crate) fn save(state: &SandboxState) -> Result<(), Fault> {
         .creating(|| format!("cannot write in {}", state.dir.display()))
 }
 
+/// Whether the namespaces of a sandbox that another process has made are there.
+pub(crate) fn is_pinned(state: &SandboxState) -> bool {
+    let user = state.user.as_ref().map(|_| state.dir.join("ns/user"));
+    let paths = [&state.net, &state.ipc, &state.uts, &state.pid, &user];
+    let is_namespace =
+        |path: &PathBuf| rustix::fs::statfs(path).is_ok_and(|found| found.f_type == libc::NSFS_MAGIC);
+    let device = |path: &Path| rustix::fs::stat(path).map(|found| found.st_dev).ok();
+    let ns = device(&state.dir.join("ns"));
+    ns.is_some() && ns != device(&state.dir) && paths.into_iter().flatten().all(is_namespace)
+}
+
 /// Has a process made that holds the pod's pid namespace.
 fn start_pause(
     mut command: Command,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::rootless;
+pub(crate) use crate::errno::errno_text;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The new process, as [`clone3`] returns it.
@@ -607,18 +608,4 @@ pub(crate) fn now_ns() -> u64 {
 
 fn check(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// The text of an error as runtimes print it: lower case, without the number.
-pub(crate) fn errno_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or(&text);
-    let mut chars = text.chars();
-    match (chars.next(), chars.clone().next()) {
-        // "RPC …" and the like keep their capitals.
-        (Some(first), Some(second)) if second.is_lowercase() || second == ' ' => {
-            first.to_lowercase().chain(chars).collect()
-        }
-        _ => text.to_owned(),
-    }
 }

@@ -15,6 +15,7 @@ mod lifecycle;
 mod limits;
 mod machines;
 mod oci;
+mod ownership;
 mod pods;
 #[path = "../streams/mod.rs"]
 mod streams;
@@ -30,7 +31,10 @@ fn main() -> ExitCode {
     {
         Some("shim") => return ExitCode::from(outrigger_runtime::embedded::shim_main(args) as u8),
         Some("on-machine") => machines::enter(args.next().expect("a kind").to_str().expect("a name")),
-        Some("own-a-pod") => pods::own_a_pod(args.next().expect("a state directory").as_ref()),
+        Some("own-a-pod") => ownership::own_a_pod(
+            &args.next().expect("an owner"),
+            args.next().expect("a state directory").as_ref(),
+        ),
         _ => {}
     }
     let arguments = libtest_mimic::Arguments::from_iter(std::iter::once("containers".into()).chain(args));
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
         filter::trials(),
         limits::trials(),
         pods::trials(),
+        ownership::trials(),
         attacks::trials(),
         machines::trials(),
         oci::trials(),

@@ -1,19 +1,14 @@
-//! Sandboxes: what containers of a pod share, and what is left when their owner dies.
+//! Sandboxes: what containers of a pod share.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
-use outrigger_runtime::{
-    ExecRequest, Mount, NetworkMode, Propagation, Runtime as _, RuntimeError, SandboxId,
-};
+use outrigger_runtime::{NetworkMode, Runtime as _, RuntimeError, SandboxId};
 
-use crate::support::{
-    DEADLINE, Pod, ROOTFS_VARIABLE, assert_nothing_left, eventually, log_text, rootfs, runtime, sandbox_spec,
-};
+use crate::support::{DEADLINE, Pod, assert_nothing_left, eventually, log_text, runtime, sandbox_spec};
 
 crate::trials![
     namespaces_are_shared_within_the_pod,
@@ -28,9 +23,6 @@ crate::trials![
     a_missing_sandbox_is_not_found,
     a_killed_shim_ends_its_container,
     a_shim_is_small,
-    orphans_are_removed,
-    a_pod_survives_its_owner,
-    a_living_owner_s_pods_are_left_alone,
 ];
 
 /// Inodes of a container's namespaces as the container sees them.
@@ -237,116 +229,5 @@ async fn a_shim_is_small() {
     };
     assert!(number("RssAnon") <= 1500, "{status}");
     assert_eq!(number("Threads"), 1);
-    pod.finish().await;
-}
-
-/// What the process that is killed does: makes a pod with two running containers, says so, and waits.
-pub(crate) fn own_a_pod(state_dir: &Path) -> ! {
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    tokio.block_on(async {
-        let pod = Pod::in_state_dir(state_dir, |spec| spec.share_pid = true).await;
-        let mut spec = pod.script("exec sleep 31337");
-        spec.resources.memory_limit_bytes = Some(64 << 20);
-        pod.start(spec).await.unwrap();
-        let mut spec = pod.script("while [ ! -e /state/go ]; do sleep 0.01; done; echo going; exit 9");
-        spec.mounts = vec![Mount {
-            source: state_dir.to_owned(),
-            target: "/state".into(),
-            read_only: true,
-            propagation: Propagation::Private,
-        }];
-        pod.start(spec).await.unwrap();
-        fs::write(state_dir.join("owner.tmp"), &pod.id.0).unwrap();
-        fs::rename(state_dir.join("owner.tmp"), state_dir.join("owner")).unwrap();
-        std::future::pending::<()>().await;
-    });
-    unreachable!()
-}
-
-/// Starts such a process and waits until its pod runs.
-async fn owner(state_dir: &Path) -> (tokio::process::Child, SandboxId) {
-    let owner = tokio::process::Command::new("/proc/self/exe")
-        .arg("own-a-pod")
-        .arg(state_dir)
-        .env(ROOTFS_VARIABLE, rootfs())
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let note = state_dir.join("owner");
-    eventually("the pod runs", || note.exists()).await;
-    let id = SandboxId(fs::read_to_string(&note).unwrap());
-    eventually("the container's program runs", || has_sleeper(&id)).await;
-    (owner, id)
-}
-
-async fn orphans_are_removed() {
-    let state = tempfile::tempdir().unwrap();
-    let (mut owner, id) = owner(state.path()).await;
-    let runtime = runtime(state.path());
-    assert_eq!(runtime.clean_orphans().await, [], "its owner lives");
-    assert!(has_sleeper(&id));
-
-    owner.kill().await.unwrap();
-    assert_eq!(runtime.clean_orphans().await, std::slice::from_ref(&id));
-    assert!(!has_sleeper(&id));
-    assert_nothing_left(state.path(), &id);
-    assert!(!runtime.pod_dir(&id).exists());
-    assert_eq!(runtime.clean_orphans().await, []);
-}
-
-async fn a_pod_survives_its_owner() {
-    let state = tempfile::tempdir().unwrap();
-    let (mut owner, id) = owner(state.path()).await;
-    let runtime = runtime(state.path());
-    assert!(runtime.adopt_sandbox(&id).await.unwrap_err().to_string().contains("another running outrigger"));
-    owner.kill().await.unwrap();
-    // One container ends while nobody is there to hear it.
-    fs::write(state.path().join("go"), "").unwrap();
-    let ended = runtime.pod_dir(&id).join("containers/c1/state.json");
-    eventually("the exit is on disk", || {
-        fs::read_to_string(&ended).is_ok_and(|text| text.contains("\"code\":9"))
-    })
-    .await;
-
-    let (sandbox, mut containers) = runtime.adopt_sandbox(&id).await.unwrap();
-    assert_eq!(sandbox.id, id);
-    containers.sort_by(|a, b| a.id.cmp(&b.id));
-    let [first, second] = &containers[..] else { panic!("{containers:?}") };
-    assert!(
-        first.exit.is_none() && first.started.as_ref().is_some_and(|started| started.pid > 1),
-        "{first:?}"
-    );
-    assert_eq!(second.exit.as_ref().map(|exit| exit.code), Some(9), "{second:?}");
-    assert_eq!(log_text(&state.path().join("c1.log")), "going\n");
-
-    assert_eq!(runtime.clean_orphans().await, [], "it has an owner again");
-    let command = vec!["true".to_owned()];
-    let request = ExecRequest { command, timeout: Some(DEADLINE), output_limit: 100 };
-    assert_eq!(runtime.exec(&first.id, request).await.unwrap().code, Some(0));
-    runtime.terminate(&first.id, Duration::ZERO).await.unwrap();
-    assert_eq!(runtime.wait(&first.id).await.unwrap().code, 143);
-    runtime.remove_sandbox(&id).await.unwrap();
-    assert_nothing_left(state.path(), &id);
-}
-
-fn has_sleeper(sandbox: &SandboxId) -> bool {
-    fs::read_dir("/proc").into_iter().flatten().flatten().any(|entry| {
-        fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == b"sleep\x0031337\x00")
-            && fs::read_to_string(entry.path().join("cgroup")).is_ok_and(|text| text.contains(&sandbox.0))
-    })
-}
-
-async fn a_living_owner_s_pods_are_left_alone() {
-    let pod = Pod::new().await;
-    let id = pod.start(pod.script("sleep 100")).await.unwrap();
-    let other = runtime(pod.dir.parent().unwrap().parent().unwrap());
-    assert_eq!(other.clean_orphans().await, []);
-    let mut spec = sandbox_spec(&other);
-    spec.id = pod.id.clone();
-    spec.pod_dir = pod.dir.clone();
-    let error = other.create_sandbox(spec).await.unwrap_err();
-    assert!(error.to_string().contains("belongs to another running outrigger"), "{error}");
-    assert_eq!(pod.exec(&id, "exit 0").await.code, Some(0));
     pod.finish().await;
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntime, OciRuntimes};
 use outrigger_runtime::{
-    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Identity, Image, NetworkMode, Resources,
-    Runtime, RuntimeError, SandboxId, SandboxSpec, UserNamespace,
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Identity, Image, NetworkMode, NodeIdentity,
+    Owner, Resources, Runtime, RuntimeError, SandboxId, SandboxSpec, UserNamespace,
 };
 
 /// Nothing here takes longer, except where it hangs.
@@ -102,11 +102,22 @@ pub(crate) const OCI_RUNTIME_VARIABLE: &str = "OUTRIGGER_TEST_OCI_RUNTIME";
 
 /// A runtime on a fresh state directory.
 pub(crate) fn runtime(state_dir: &Path) -> Arc<EmbeddedRuntime> {
+    runtime_of(Owner::Process, state_dir)
+}
+
+/// A runtime whose pods are the node's.
+pub(crate) fn node(state_dir: &Path) -> Arc<EmbeddedRuntime> {
+    let node = NodeIdentity::open(state_dir).expect("no other node");
+    runtime_of(Owner::Node(node), state_dir)
+}
+
+fn runtime_of(owner: Owner, state_dir: &Path) -> Arc<EmbeddedRuntime> {
     let shim_command = vec!["/proc/self/exe".to_owned(), "shim".to_owned()];
     let config = EmbeddedConfig {
         state_dir: state_dir.to_owned(),
         shim_command,
         image_limits: outrigger_runtime::embedded::images::ImageLimits::default(),
+        owner,
     };
     let runtime = EmbeddedRuntime::new(config).expect("these tests need root");
     Arc::new(match std::env::var(OCI_RUNTIME_VARIABLE) {
@@ -162,7 +173,15 @@ impl Pod {
     }
 
     pub(crate) async fn in_state_dir(state: &Path, change: impl FnOnce(&mut SandboxSpec)) -> Self {
-        let runtime = runtime(state);
+        Self::on(runtime(state), state, change).await
+    }
+
+    /// A pod of a runtime that is there.
+    pub(crate) async fn on(
+        runtime: Arc<EmbeddedRuntime>,
+        state: &Path,
+        change: impl FnOnce(&mut SandboxSpec),
+    ) -> Self {
         let mut spec = sandbox_spec(&runtime);
         change(&mut spec);
         let (id, dir) = (spec.id.clone(), spec.pod_dir.clone());

@@ -6,6 +6,7 @@ mod calls;
 mod containerd;
 mod faults;
 mod lifecycle;
+mod ownership;
 mod pods;
 mod proxy;
 mod pulls;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     let trials = [
         lifecycle::trials(),
         pods::trials(),
+        ownership::trials(),
         faults::trials(),
         calls::trials(),
         pulls::trials(),

@@ -277,7 +277,8 @@ async fn references_to_files_are_refused() {
 }
 
 async fn an_endpoint_that_is_not_there_is_told() {
-    let config = CriConfig { endpoint: Some("unix:///no/such.sock".to_owned()), limits: limits() };
+    let endpoint = Some("unix:///no/such.sock".to_owned());
+    let config = CriConfig { endpoint, limits: limits(), ..CriConfig::default() };
     let error = CriRuntime::connect(config).await.map(|_| ()).expect_err("nobody listens there");
     assert!(error.to_string().contains("/no/such.sock"), "{error}");
 }

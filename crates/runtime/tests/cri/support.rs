@@ -12,7 +12,8 @@ use libtest_mimic::{Failed, Trial};
 use outrigger_runtime::cri::{CriConfig, CriRuntime, Limits};
 use outrigger_runtime::{
     ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Identity, Image, ImageError, NetworkMode,
-    PullPolicy, PullRequest, Resources, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec,
+    NodeIdentity, Owner, PullPolicy, PullRequest, Resources, Runtime, RuntimeError, Sandbox, SandboxId,
+    SandboxSpec,
 };
 
 use crate::containerd::{Containerd, IMAGE};
@@ -129,7 +130,14 @@ pub(crate) fn limits() -> Limits {
 }
 
 pub(crate) async fn connect(endpoint: String, limits: Limits) -> Arc<CriRuntime> {
-    let config = CriConfig { endpoint: Some(endpoint), limits };
+    let config = CriConfig { endpoint: Some(endpoint), limits, ..CriConfig::default() };
+    Arc::new(CriRuntime::connect(config).await.expect("these tests need root"))
+}
+
+/// A runtime whose pods are the node's of a state directory.
+pub(crate) async fn node(state_dir: &Path) -> Arc<CriRuntime> {
+    let owner = Owner::Node(NodeIdentity::open(state_dir).expect("no other node"));
+    let config = CriConfig { endpoint: Some(endpoint()), limits: limits(), owner };
     Arc::new(CriRuntime::connect(config).await.expect("these tests need root"))
 }
 
@@ -275,6 +283,11 @@ impl Pod {
     /// Waits until the container's log has a line.
     pub(crate) async fn saw(&self, log: &Path, line: &str) {
         eventually(line, || log_text(log).lines().any(|l| l == line)).await;
+    }
+
+    /// Leaves the pod as the end of this process would. What is returned is its directory.
+    pub(crate) fn leave(self) -> tempfile::TempDir {
+        self.dir
     }
 
     /// Removes the pod.

@@ -195,7 +195,8 @@ fn judge(name: &'static str, results: Results) -> Result<(), Failed> {
 fn runtime(state_dir: &Path, oci: Option<OciRuntime>) -> Result<Arc<EmbeddedRuntime>, Failed> {
     let shim_command = vec!["/proc/self/exe".to_owned(), "shim".to_owned()];
     let image_limits = outrigger_runtime::embedded::images::ImageLimits::default();
-    let config = EmbeddedConfig { state_dir: state_dir.to_owned(), shim_command, image_limits };
+    let owner = outrigger_runtime::Owner::Process;
+    let config = EmbeddedConfig { state_dir: state_dir.to_owned(), shim_command, image_limits, owner };
     let runtime = EmbeddedRuntime::new(config)?;
     Ok(Arc::new(match oci {
         Some(oci) => {

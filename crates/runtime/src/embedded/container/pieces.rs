@@ -15,8 +15,8 @@ use rustix::mount::{MountFlags, mount, mount_bind};
 
 use super::root::{Root, relative};
 use super::rootfs::escape;
-use crate::embedded::orphans;
 use crate::embedded::sys::{MOUNT_ATTR_RDONLY, MountAttr, mount_setattr};
+use crate::mounts;
 
 /// The source of the mounts, by which they are known.
 pub(super) const PIECE: &str = "outrigger-piece";
@@ -32,7 +32,7 @@ pub(super) fn are_needed(layer: &Path) -> bool {
 
 fn points_below(layer: &Path) -> BTreeSet<PathBuf> {
     let layer = fs::canonicalize(layer).unwrap_or_else(|_| layer.to_owned());
-    orphans::mounts_below(&layer).into_iter().filter(|point| *point != layer).collect()
+    mounts::mounts_below(&layer).into_iter().filter(|point| *point != layer).collect()
 }
 
 /// Mounts the pieces of `layer` below `own`, a container's own directory for its root. Returns where.
@@ -114,7 +114,7 @@ pub(super) fn make_read_only(root: &Root) -> io::Result<()> {
         if kind.starts_with(&format!("overlay {PIECE} "))
             && let Some(point) = mounted.split(' ').nth(4)
         {
-            let piece = root.find(&relative(&orphans::unescape(point)))?;
+            let piece = root.find(&relative(&mounts::unescape(point)))?;
             let read_only = MountAttr { set: MOUNT_ATTR_RDONLY, ..MountAttr::default() };
             mount_setattr(piece.as_fd(), false, read_only)?;
         }

@@ -65,6 +65,7 @@ impl Container {
         let spec = &config.spec;
         let sandbox = &config.sandbox;
         let mut state = ContainerState {
+            name: spec.name.clone(),
             stop_signal: config.stop_signal,
             shim: ProcessRecord::of(std::process::id() as i32),
             ..Default::default()

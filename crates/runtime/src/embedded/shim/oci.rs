@@ -57,6 +57,7 @@ pub(super) fn create(
 ) -> Result<Container, Fault> {
     let (spec, sandbox) = (&config.spec, &config.sandbox);
     let mut state = ContainerState {
+        name: spec.name.clone(),
         stop_signal: config.stop_signal,
         shim: ProcessRecord::of(std::process::id() as i32),
         ..Default::default()

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Dir, Mode, OFlags, Stat, fchmod, fstat, openat};
 
 /// What a state directory holds: one with anything else in it is not ours to close.
-const OWN_ENTRIES: [&str; 6] = ["pods", "images", "volumes", "seccomp", "runtimes", "ids"];
+const OWN_ENTRIES: [&str; 7] = ["pods", "images", "volumes", "seccomp", "runtimes", "ids", "node"];
 
 /// Makes a private directory, or makes sure that the one that is there is one. Its parent must exist.
 ///

@@ -1,0 +1,17 @@
+//! Errors of the kernel in words.
+
+use std::io;
+
+/// The text of an error as runtimes print it: lower case, without the number.
+pub(crate) fn errno_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        // "RPC …" and the like keep their capitals.
+        (Some(first), Some(second)) if second.is_lowercase() || second == ' ' => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
+}

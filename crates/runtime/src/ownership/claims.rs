@@ -1,0 +1,282 @@
+//! The directories of pods, each locked by the process that runs the pod.
+//!
+//! Between making a directory and locking it nobody may take it for an orphan. So whoever makes one holds the parent's
+//! lock together with others who do, and whoever looks for orphans holds it alone for the look at each.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+
+use super::{MARK, Mark, Owner, is_marked, read_mark, write_mark};
+use crate::errno::errno_text;
+use crate::{RuntimeError, SandboxId, mounts, private};
+
+/// The pod directories of one runtime, each locked until it is gone.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    owner: Owner,
+    /// What runs the pods.
+    runtime: &'static str,
+    held: Mutex<HashMap<PathBuf, OwnedFd>>,
+}
+
+impl Claims {
+    pub(crate) fn new(owner: Owner, runtime: &'static str) -> Self {
+        Claims { owner, runtime, held: Mutex::default() }
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// Makes a pod's directory and locks it, unless it is this runtime's already.
+    pub(crate) fn claim(&self, dir: &Path) -> Result<(), RuntimeError> {
+        let mut held = self.held();
+        if held.contains_key(dir) {
+            return Ok(());
+        }
+        let failed = |error: io::Error| {
+            RuntimeError::Create(format!("cannot claim {}: {}", dir.display(), errno_text(&error)))
+        };
+        let Some(lock) = try_claim(dir).map_err(failed)? else {
+            let text = format!("{} belongs to another running outrigger", dir.display());
+            return Err(RuntimeError::Create(text));
+        };
+        match &self.owner {
+            Owner::Process if is_marked(dir) => {
+                let text = format!("{} belongs to the node of this state directory", dir.display());
+                return Err(RuntimeError::Create(text));
+            }
+            Owner::Process => {}
+            Owner::Node(node) => {
+                let mark = Mark { node: node.id().to_owned(), runtime: self.runtime.to_owned() };
+                if read_mark(dir).as_ref() != Some(&mark) {
+                    write_mark(dir, &mark).map_err(failed)?;
+                }
+            }
+        }
+        held.insert(dir.to_owned(), lock);
+        Ok(())
+    }
+
+    /// Pods below a directory that belong to the node, and not to another runtime of it.
+    pub(crate) fn marked(&self, pods: &Path) -> io::Result<Vec<SandboxId>> {
+        let mut marked = Vec::new();
+        for entry in fs::read_dir(pods)? {
+            let entry = entry?;
+            let (dir, name) = (entry.path(), entry.file_name().into_string());
+            let is_ours = is_marked(&dir) && read_mark(&dir).is_none_or(|mark| mark.runtime == self.runtime);
+            marked.extend(name.ok().filter(|_| is_ours).map(SandboxId));
+        }
+        Ok(marked)
+    }
+
+    /// Gives a pod's directory up. It is removed, unless there is something in it that is not the runtime's: then it
+    /// stays locked until whoever put it there has removed the directory, for if this process dies before that,
+    /// somebody else has to do it.
+    pub(crate) fn release(&self, dir: &Path) {
+        let mut held = self.held();
+        let own = |entry: fs::DirEntry| ["lock", MARK].iter().any(|own| entry.file_name() == *own);
+        if fs::read_dir(dir).is_ok_and(|entries| entries.flatten().all(own)) {
+            let _ = fs::remove_file(dir.join(MARK));
+            let _ = fs::remove_file(dir.join("lock"));
+            let _ = fs::remove_dir(dir);
+            held.remove(dir);
+        }
+    }
+
+    /// The locks of directories that are still there.
+    fn held(&self) -> MutexGuard<'_, HashMap<PathBuf, OwnedFd>> {
+        // No panic leaves a map half-changed.
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|dir, _| dir.join("lock").exists());
+        held
+    }
+}
+
+/// Makes a pod's directory and locks it; `None` when somebody else has.
+fn try_claim(dir: &Path) -> io::Result<Option<OwnedFd>> {
+    let parent = dir.parent().unwrap_or(Path::new("/"));
+    private::make_all(parent)?;
+    let _makers = lock_parent(parent, FlockOperation::LockShared)?;
+    // Each turn starts over because a cleaner has just removed what was locked.
+    for _ in 0..16 {
+        private::make(dir)?;
+        match try_lock(dir, OFlags::CREATE) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => return result,
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EAGAIN))
+}
+
+/// Locks a directory's lock file; `None` when somebody else has. Not found if it is gone by then.
+fn try_lock(dir: &Path, flags: OFlags) -> io::Result<Option<OwnedFd>> {
+    let path = dir.join("lock");
+    let lock = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::from_raw_mode(0o600))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        result => result?,
+    }
+    let held = rustix::fs::fstat(&lock)?;
+    let now = fs::metadata(&path)?;
+    match now.ino() == held.st_ino && now.dev() == held.st_dev {
+        true => Ok(Some(lock)),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Locks the directory all pods' directories are in, for as long as what is returned lives.
+fn lock_parent(parent: &Path, how: FlockOperation) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = rustix::fs::open(parent, flags, Mode::empty())?;
+    loop {
+        match flock(&parent, how) {
+            Err(Errno::INTR) => {}
+            result => return Ok(result.map(|()| parent)?),
+        }
+    }
+}
+
+/// Locks a pod's directory if it has no owner. One without a lock has none: whoever made it died before it could lock
+/// it, or whoever removed it before it had come to the end. The node's have one, even if that is down.
+pub(crate) fn lock_orphan(dir: &Path) -> io::Result<Option<OwnedFd>> {
+    let _alone = lock_parent(dir.parent().unwrap_or(Path::new("/")), FlockOperation::LockExclusive)?;
+    if is_marked(dir) {
+        return Ok(None);
+    }
+    match try_lock(dir, OFlags::empty()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::remove_dir(dir) {
+            // It was empty, which is also what a living owner leaves for a moment at the end.
+            Ok(()) => Ok(None),
+            Err(_) => try_lock(dir, OFlags::CREATE),
+        },
+        result => result,
+    }
+}
+
+/// Removes the directory of a pod none of whose containers is left, unless it has an owner.
+pub(crate) fn remove_dir(dir: &Path) -> io::Result<()> {
+    match lock_orphan(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result?.map_or(Ok(()), |_lock| mounts::remove_tree(dir)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeIdentity;
+
+    fn of_a_process() -> Claims {
+        Claims::new(Owner::Process, "test")
+    }
+
+    #[test]
+    fn a_claimed_directory_cannot_be_claimed_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = dir.path().join("pod");
+        let claims = of_a_process();
+        claims.claim(&pod).unwrap();
+        claims.claim(&pod).unwrap();
+        assert!(of_a_process().claim(&pod).is_err() && lock_orphan(&pod).unwrap().is_none());
+        drop(claims);
+        assert!(lock_orphan(&pod).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_directory_is_its_owner_s_until_it_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (empty, full) = (dir.path().join("empty"), dir.path().join("full"));
+        let claims = of_a_process();
+        claims.claim(&empty).unwrap();
+        claims.claim(&full).unwrap();
+        fs::write(full.join("log"), "x").unwrap();
+        claims.release(&empty);
+        claims.release(&full);
+        assert!(!empty.exists() && lock_orphan(&full).unwrap().is_none());
+        fs::remove_dir_all(&full).unwrap();
+        assert!(claims.held().is_empty());
+    }
+
+    /// Nobody who makes a directory ever finds it taken by somebody who looks for orphans.
+    #[test]
+    fn makers_and_cleaners_do_not_meet() {
+        let dir = tempfile::tempdir().unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        for entry in fs::read_dir(dir.path()).unwrap().flatten() {
+                            let found = lock_orphan(&entry.path());
+                            assert!(!matches!(found, Ok(Some(_))), "{found:?}");
+                        }
+                    }
+                });
+            }
+            let claims = of_a_process();
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                for n in 0..2_000 {
+                    let pod = dir.path().join(n.to_string());
+                    claims.claim(&pod).unwrap();
+                    claims.release(&pod);
+                    assert!(!pod.exists());
+                }
+            }));
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            result.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_node_s_pods_are_its_own_while_it_is_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let pods = dir.path().join("pods");
+        let (pod, other) = (pods.join("pod"), pods.join("other"));
+        let node = || Owner::Node(NodeIdentity::open(dir.path()).unwrap());
+        let first = Claims::new(node(), "test");
+        first.claim(&pod).unwrap();
+        fs::write(pod.join("log"), "x").unwrap();
+        of_a_process().claim(&other).unwrap();
+        drop(first);
+        assert!(lock_orphan(&pod).unwrap().is_none(), "the node is down, and may come back");
+        let error = of_a_process().claim(&pod).unwrap_err();
+        assert!(error.to_string().contains("belongs to the node"), "{error}");
+        remove_dir(&pod).unwrap();
+        assert!(pod.join("log").exists());
+
+        let next = Claims::new(node(), "test");
+        assert_eq!(next.marked(&pods).unwrap(), [SandboxId("pod".to_owned())]);
+        next.claim(&pod).unwrap();
+        next.release(&pod);
+        assert!(pod.exists(), "its log is left");
+        fs::remove_file(pod.join("log")).unwrap();
+        next.release(&pod);
+        assert!(!pod.exists());
+    }
+
+    #[test]
+    fn a_mark_that_is_damaged_marks_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pods, node) = (dir.path().join("pods"), NodeIdentity::open(dir.path()).unwrap());
+        for (name, mark) in [("empty", ""), ("garbage", "{{{"), ("cri", r#"{"node":"x","runtime":"cri"}"#)] {
+            fs::create_dir_all(pods.join(name)).unwrap();
+            fs::write(pods.join(name).join(MARK), mark).unwrap();
+            assert!(lock_orphan(&pods.join(name)).unwrap().is_none(), "{name}");
+        }
+        let claims = Claims::new(Owner::Node(node), "embedded");
+        let mut found = claims.marked(&pods).unwrap();
+        found.sort();
+        assert_eq!(found, ["empty", "garbage"].map(|name| SandboxId(name.to_owned())));
+        claims.claim(&pods.join("garbage")).unwrap();
+        assert_eq!(read_mark(&pods.join("garbage")).unwrap().runtime, "embedded");
+    }
+}

@@ -1,0 +1,157 @@
+//! The node of a state directory: one process at a time, under a name that outlives it.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+
+use crate::private;
+
+/// Names are 32 hexadecimal digits.
+const ID_LENGTH: usize = 32;
+
+/// Proof that this process is the node of a state directory. Another process can become it when the last copy of this is
+/// dropped, or this process has ended.
+#[derive(Debug, Clone)]
+pub struct NodeIdentity(Arc<Node>);
+
+#[derive(Debug)]
+struct Node {
+    id: String,
+    _lock: OwnedFd,
+}
+
+/// Why a process cannot be the node of a state directory.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Another process is.
+    #[error("another outrigger node{} runs on {}; stop it, or name another --state-dir", process(*pid), state_dir.display())]
+    Taken {
+        /// The state directory.
+        state_dir: PathBuf,
+        /// The other process, where it has told.
+        pid: Option<u32>,
+    },
+    /// The state directory does not do.
+    #[error("cannot use {} for a node: {source}", path.display())]
+    Io {
+        /// What cannot be used.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn process(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
+}
+
+impl NodeIdentity {
+    /// Becomes the node of a state directory, which must exist.
+    ///
+    /// # Errors
+    /// Another process is, or the directory cannot be written.
+    pub fn open(state_dir: &Path) -> Result<Self, NodeError> {
+        let dir = state_dir.join("node");
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source: io::Error| NodeError::Io { path, source }
+        };
+        private::make(&dir).map_err(failed(&dir))?;
+        let path = dir.join("lock");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
+            .map_err(|error| failed(&path)(error.into()))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let pid = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+                return Err(NodeError::Taken { state_dir: state_dir.to_owned(), pid });
+            }
+            Err(error) => return Err(failed(&path)(error.into())),
+        }
+        // For people: the lock alone counts.
+        let _ = fs::write(&path, std::process::id().to_string());
+        let path = dir.join("id");
+        let id = match read_id(&path) {
+            Ok(Some(id)) => id,
+            Ok(None) => make_id(&path).map_err(failed(&path))?,
+            Err(error) => return Err(failed(&path)(error)),
+        };
+        Ok(NodeIdentity(Arc::new(Node { id, _lock: lock })))
+    }
+
+    /// The name of the node, the same for every process that is it.
+    pub fn id(&self) -> &str {
+        &self.0.id
+    }
+}
+
+/// The name in a file; `None` if there is none, or none that can be used.
+fn read_id(path: &Path) -> io::Result<Option<String>> {
+    let mut text = String::new();
+    match fs::File::open(path).and_then(|file| file.take(1024).read_to_string(&mut text)) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+        Err(error) => return Err(error),
+    }
+    let id = text.trim();
+    if id.len() == ID_LENGTH && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(Some(id.to_owned()));
+    }
+    tracing::warn!(
+        "{} does not hold the name of a node: it gets a new one; pods it had on a container runtime are left there",
+        path.display()
+    );
+    Ok(None)
+}
+
+/// Makes a name up and writes it down, once for the life of the state directory: not to be lost with the power.
+fn make_id(path: &Path) -> io::Result<String> {
+    let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
+    let id: String = uuid.chars().filter(char::is_ascii_hexdigit).collect();
+    let temporary = path.with_extension("tmp");
+    let mut file = fs::File::create(&temporary)?;
+    file.write_all(id.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_node_at_a_time_and_its_name_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = NodeIdentity::open(dir.path()).unwrap();
+        let error = NodeIdentity::open(dir.path()).unwrap_err();
+        assert!(matches!(error, NodeError::Taken { pid: Some(pid), .. } if pid == std::process::id()));
+        assert!(error.to_string().contains("another outrigger node (process "), "{error}");
+        let id = node.id().to_owned();
+        assert_eq!(id.len(), ID_LENGTH);
+        let copy = node.clone();
+        drop(node);
+        assert!(NodeIdentity::open(dir.path()).is_err(), "a copy is left");
+        drop(copy);
+        assert_eq!(NodeIdentity::open(dir.path()).unwrap().id(), id);
+    }
+
+    #[test]
+    fn a_name_that_is_damaged_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("node")).unwrap();
+        for damage in [&b""[..], b"abc", b"\xff\xfe", &[b'a'; 4096]] {
+            fs::write(dir.path().join("node/id"), damage).unwrap();
+            let id = NodeIdentity::open(dir.path()).unwrap().id().to_owned();
+            assert_eq!(id.len(), ID_LENGTH, "{damage:?}");
+            assert_eq!(NodeIdentity::open(dir.path()).unwrap().id(), id);
+        }
+    }
+}
