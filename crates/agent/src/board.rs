@@ -43,6 +43,11 @@ impl EventsFile {
         Ok(EventsFile(file.map(|file| Mutex::new(Lines { file, pending: Vec::new(), losing: false }))))
     }
 
+    /// No file: nobody wants events.
+    pub(crate) fn none() -> Self {
+        EventsFile(None)
+    }
+
     /// Whether anybody wants events.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.is_some()

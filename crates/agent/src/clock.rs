@@ -61,6 +61,17 @@ impl Clock {
         }
     }
 
+    /// A clock that says what another one would, given the time of day that one began with, carried back to the boot of
+    /// the machine ([`Clock::wall_at_boot`]).
+    pub(crate) fn since_boot(wall_at_boot: Duration) -> Self {
+        Clock { wall: wall_at_boot + duration(clock_gettime(ClockId::Boottime)), ..Clock::start() }
+    }
+
+    /// What this clock would have said when the machine was booted.
+    pub(crate) fn wall_at_boot(&self) -> Duration {
+        self.now().exact.saturating_sub(duration(clock_gettime(ClockId::Boottime)))
+    }
+
     /// Now.
     pub(crate) fn now(&self) -> Stamp {
         let asleep = (self.suspended)().saturating_sub(self.suspended_at_start);

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use k8s_openapi::api::core::v1::PodStatus;
-use outrigger_lifecycle::Phase;
+use outrigger_lifecycle::{Phase, StopCause};
 use outrigger_manifest::Companions;
 use outrigger_runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -14,6 +15,7 @@ use crate::clock::Clock;
 use crate::fields::Host;
 use crate::pod::PodContext;
 use crate::run::{PlannedPod, RunOptions};
+use crate::store::{Found, SavedPod, Store};
 use crate::worker::{PodResult, Sinks, StopOrder, Worker, remove_pod};
 
 /// What a worker tells of its pod: the status, whenever it changed.
@@ -45,8 +47,12 @@ pub(crate) struct Crew<R> {
     pub(crate) sinks: Sinks,
     workers: JoinSet<PodResult>,
     members: BTreeMap<Id, Member>,
-    /// Pods so far: their numbers.
-    hired: usize,
+    /// The number of the next pod; shared by all runs of a node.
+    numbers: Arc<AtomicUsize>,
+    /// Where pods are written down, so that another process can go on with them.
+    store: Option<Store>,
+    /// Closed when all pods of another process are taken over.
+    resuming: Option<mpsc::Sender<()>>,
     news: (mpsc::UnboundedSender<News>, mpsc::UnboundedReceiver<News>),
     failures: (mpsc::UnboundedSender<Failure>, mpsc::UnboundedReceiver<Failure>),
     /// A worker failed, which is Outrigger's own fault.
@@ -57,6 +63,18 @@ struct Member {
     number: usize,
     context: Arc<PodContext>,
     stop: watch::Sender<StopOrder>,
+}
+
+/// What another process left of a pod.
+enum Left {
+    /// Nothing: it begins here.
+    Nothing,
+    /// Something nobody understands.
+    Damaged,
+    /// Something that ended when the machine was shut down: it begins anew.
+    ShutDown,
+    /// All there is to know.
+    State(Box<Found>),
 }
 
 /// What happened to the crew.
@@ -86,21 +104,40 @@ impl<R: Runtime> Crew<R> {
             sinks,
             workers: JoinSet::new(),
             members: BTreeMap::new(),
-            hired: 0,
+            numbers: Arc::default(),
+            store: None,
+            resuming: None,
             news: mpsc::unbounded_channel(),
             failures: mpsc::unbounded_channel(),
             broken: false,
         }
     }
 
-    fn context(&self, pod: &PlannedPod) -> Result<PodContext, String> {
+    /// Has pods written down in a store, and gives them numbers that no other run of the store has. `resuming` is held by
+    /// workers until they have taken over what another process left.
+    pub(crate) fn durable(
+        mut self,
+        store: Store,
+        numbers: Arc<AtomicUsize>,
+        resuming: Option<mpsc::Sender<()>>,
+    ) -> Self {
+        (self.store, self.numbers, self.resuming) = (Some(store), numbers, resuming);
+        self
+    }
+
+    /// No more pods are taken over from another process.
+    pub(crate) fn is_resumed(&mut self) {
+        self.resuming = None;
+    }
+
+    fn context(&self, pod: &PlannedPod, number: usize) -> Result<PodContext, String> {
         let (companions, host, options) = (self.companions.clone(), self.host.clone(), self.options.clone());
-        PodContext::new(pod.manifest.input.clone(), &pod.plan, companions, host, options, self.hired)
+        PodContext::new(pod.manifest.input.clone(), &pod.plan, companions, host, options, number)
     }
 
     /// Whether a pod can be run at all.
     pub(crate) fn check(&self, pod: &PlannedPod) -> Result<(), String> {
-        let context = self.context(pod)?;
+        let context = self.context(pod, self.numbers.load(Ordering::Relaxed))?;
         self.runtime.check_sandbox(&context.sandbox_spec()?).map_err(|e| {
             let lessons = self.sinks.lessons.of(&pod.manifest.origin);
             lessons.of_sandbox(&context, &pod.plan, &e.to_string())
@@ -109,31 +146,117 @@ impl<R: Runtime> Crew<R> {
 
     /// Runs a pod; its number is returned. `told` has its news told.
     pub(crate) fn hire(&mut self, pod: PlannedPod, told: bool) -> Result<usize, String> {
-        let context = Arc::new(self.context(&pod)?);
-        let number = self.hired;
-        self.hired += 1;
-        let origin = &pod.manifest.origin;
-        let workload = (origin.kind != "Pod").then(|| format!("{}/{}", origin.kind, origin.name));
-        self.sinks.output.join(context.name(), workload.clone(), &pod.plan);
-        self.sinks.roster.join(number, context.clone(), workload, &pod.plan);
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.hire_as(number, pod, told)?;
+        Ok(number)
+    }
+
+    /// Runs a pod that has a number. If another process began with it, this one goes on.
+    pub(crate) fn hire_as(&mut self, number: usize, mut pod: PlannedPod, told: bool) -> Result<(), String> {
+        let found = self.find(number, &mut pod)?;
+        let context = Arc::new(self.context(&pod, number)?);
+        let store = self.store.as_ref().map(|store| store.pod(&context.sandbox_id.0));
+        if let (Some(store), Left::Nothing | Left::Damaged | Left::ShutDown) = (&store, &found) {
+            let saved = SavedPod {
+                run: self.options.run_id.clone(),
+                number,
+                namespace: context.namespace().to_owned(),
+                name: context.name().to_owned(),
+                plan: pod.plan.clone(),
+            };
+            if let Err(e) = store.create(&saved) {
+                tracing::warn!(pod = context.name(), "a restart of the node would not know the pod: {e}");
+            }
+        }
+        self.join(number, &context, &pod);
         let (stop, orders) = watch::channel(StopOrder::default());
         let mut sinks = self.sinks.clone();
         sinks.news = told.then(|| self.news.0.clone());
         sinks.failures = self.options.fail_fast.then(|| self.failures.0.clone());
         sinks.lessons = sinks.lessons.of(&pod.manifest.origin);
-        let worker =
-            Worker::new(self.runtime.clone(), context.clone(), pod.plan, number, self.clock, orders, sinks);
-        let task = self.workers.spawn(worker.run());
+        let (runtime, clock) = (self.runtime.clone(), self.clock);
+        let mut worker = Worker::new(runtime, context.clone(), pod.plan, number, clock, orders, sinks, store);
+        let resuming = self.resuming.clone();
+        let task = self.workers.spawn(async move {
+            match found {
+                Left::Nothing => {}
+                Left::Damaged | Left::ShutDown => worker.begin_again(),
+                Left::State(found) => worker.resume(*found).await,
+            }
+            drop(resuming);
+            worker.run().await
+        });
         self.members.insert(task.id(), Member { number, context, stop });
-        Ok(number)
+        Ok(())
+    }
+
+    fn join(&self, number: usize, context: &Arc<PodContext>, pod: &PlannedPod) {
+        let origin = &pod.manifest.origin;
+        let workload = (origin.kind != "Pod").then(|| format!("{}/{}", origin.kind, origin.name));
+        let run = self.store.is_some().then(|| self.options.run_id.clone());
+        self.sinks.output.join(context.name(), workload.clone(), &pod.plan);
+        self.sinks.roster.join(number, context.clone(), workload, run, &pod.plan);
+    }
+
+    /// What another process left of a pod. The plan is then the one it was begun with.
+    fn find(&self, number: usize, pod: &mut PlannedPod) -> Result<Left, String> {
+        let Some(store) = &self.store else { return Ok(Left::Nothing) };
+        let id = self.context(pod, number)?.sandbox_id;
+        let store = store.pod(&id.0);
+        let found = store.pod().and_then(|saved| Ok((saved, store.load()?)));
+        let (saved, found) = match found {
+            Ok((Some(saved), Some(found))) => (saved, found),
+            Ok(_) => return Ok(Left::Nothing),
+            Err(e) => {
+                tracing::error!(
+                    pod = pod.manifest.name(),
+                    "the pod begins again, its state cannot be read: {e}"
+                );
+                return Ok(Left::Damaged);
+            }
+        };
+        let planned = PlannedPod { plan: saved.plan, manifest: pod.manifest.clone() };
+        let count = planned.plan.containers.len();
+        let fits = found.state.observation.containers.len() == count && found.state.containers.len() == count;
+        if !fits || self.context(&planned, number).is_err() {
+            tracing::error!(pod = pod.manifest.name(), "the pod begins again, its state is another pod's");
+            return Ok(Left::Damaged);
+        }
+        let obs = &found.state.observation;
+        let is_shut_down = obs.stop.is_some_and(|stop| stop.cause == StopCause::NodeShutdown);
+        if is_shut_down && (obs.over || found.rebooted) {
+            store.forget_state();
+            return Ok(Left::ShutDown);
+        }
+        *pod = planned;
+        Ok(Left::State(Box::new(found)))
+    }
+
+    /// Shows a pod that is over, if there still is anything of it.
+    pub(crate) fn show(&mut self, number: usize, mut pod: PlannedPod) {
+        let Ok(Left::State(found)) = self.find(number, &mut pod) else { return };
+        let (Ok(context), Some(store)) = (self.context(&pod, number), &self.store) else { return };
+        let context = Arc::new(context);
+        context.logs_are_at(store.pod(&context.sandbox_id.0).logs());
+        self.join(number, &context, &pod);
+        self.sinks.roster.observe(number, &found.state.observation, &[]);
+        self.sinks.roster.leave(number);
     }
 
     /// Tells a pod to go; `None` is its own grace. A pod that is over does not mind.
     pub(crate) fn stop(&self, number: usize, grace_ms: Option<u64>) {
+        self.order(number, grace_ms, false);
+    }
+
+    /// Tells a pod that the machine shuts down.
+    pub(crate) fn shut_down(&self, number: usize, grace_ms: u64) {
+        self.order(number, Some(grace_ms), true);
+    }
+
+    fn order(&self, number: usize, grace_ms: Option<u64>, shutdown: bool) {
         for member in self.members.values().filter(|m| m.number == number) {
             member.stop.send_modify(|order| {
-                order.times += 1;
-                order.grace_ms = grace_ms;
+                *order = StopOrder { times: order.times + 1, grace_ms, shutdown };
             });
         }
     }

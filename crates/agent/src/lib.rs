@@ -22,6 +22,7 @@ mod logfile;
 mod logs;
 mod message;
 mod net;
+mod node;
 mod output;
 mod pod;
 mod podfiles;
@@ -30,6 +31,7 @@ mod quantity;
 mod report;
 mod run;
 mod security;
+mod store;
 mod tasks;
 mod text;
 mod view;
@@ -39,6 +41,10 @@ mod workload;
 
 pub use output::{Colors, Format, Messages, Output};
 
+pub use node::{
+    AtExit, FileReader, Keep, Node, NodeError, NodeOptions, PodOptions, Reader, RunRecord, ShutdownGrace,
+    new_id,
+};
 pub use run::{PlannedPod, RunError, RunOptions, RunResult, UserNamespaces, Work, run};
 pub use security::app_armor;
 pub use text::shorten;

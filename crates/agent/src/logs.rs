@@ -68,6 +68,12 @@ impl Watcher {
         Ok(inotify::add_watch(self.0.get_ref(), dir, flags)?)
     }
 
+    /// Watches a directory for files that come, go and are complete: its number.
+    pub(crate) fn watch_files(&self, dir: &Path) -> io::Result<i32> {
+        let flags = WatchFlags::CLOSE_WRITE | WatchFlags::MOVE | WatchFlags::DELETE | WatchFlags::ONLYDIR;
+        Ok(inotify::add_watch(self.0.get_ref(), dir, flags)?)
+    }
+
     fn forget(&self, watch: i32) {
         // One whose directory is gone is forgotten already.
         let _ = inotify::remove_watch(self.0.get_ref(), watch);

@@ -86,9 +86,18 @@ pub struct Output {
     /// Beginnings of lines, by pod and container.
     partial: Arc<Mutex<Partials>>,
     zone: jiff::tz::TimeZone,
+    /// What happened is remembered for the closing summary; nothing is where there will be none.
+    remembers: bool,
 }
 
 impl Output {
+    /// The same, for a process without an end: nothing is remembered for a closing summary.
+    #[must_use]
+    pub fn without_summary(mut self) -> Self {
+        self.remembers = false;
+        self
+    }
+
     /// Output to standard output and standard error. `quiet` leaves the containers' own and what went wrong; `many`
     /// has lines say of which pod they are.
     pub fn new(format: Format, quiet: bool, many: bool, colors: Colors) -> io::Result<Self> {
@@ -160,6 +169,7 @@ impl Output {
             stage,
             partial: Arc::default(),
             zone,
+            remembers: true,
         })
     }
 
@@ -173,6 +183,9 @@ impl Output {
 
     /// Says that there is another pod, and which workload it is of; the order is the one they are spoken of in later.
     pub(crate) fn join(&self, pod: &str, workload: Option<String>, plan: &Plan) {
+        if !self.remembers {
+            return;
+        }
         let mut scene = self.stage.scene();
         scene.ledger.join(pod, plan);
         let own = columns(&self.label(pod, None));
@@ -248,7 +261,7 @@ impl Output {
     /// Shows one trace entry of a pod, given as JSON.
     pub(crate) fn entry(&self, pod: usize, exact: Duration, object: &Value) {
         let ms = u64::try_from(exact.as_millis()).unwrap_or(u64::MAX);
-        let was_stopped = {
+        let was_stopped = self.remembers && {
             let ledger = &mut self.stage.scene().ledger;
             ledger.enter(pod, ms, object);
             ledger.pods.get(pod).is_some_and(|pod| object["event"] == "finished" && was_stopped(pod))

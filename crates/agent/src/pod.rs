@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use outrigger_lifecycle::{ContainerRef, List, Plan, PodInput, Qos, oom_score_adj, qos};
@@ -46,6 +46,8 @@ pub(crate) struct PodContext {
     network: NetworkMode,
     ports: Vec<PublishedPort>,
     oom_score_adj: Vec<i32>,
+    /// Where its logs are once it is over, if they stay.
+    kept_logs: OnceLock<PathBuf>,
 }
 
 /// What a pod's containers stand on, once its sandbox is there.
@@ -107,6 +109,7 @@ impl PodContext {
             oom_score_adj,
             lifecycle_types,
             pod,
+            kept_logs: OnceLock::new(),
         })
     }
 
@@ -116,6 +119,16 @@ impl PodContext {
 
     pub(crate) fn namespace(&self) -> &str {
         self.pod.metadata.namespace.as_deref().unwrap_or("default")
+    }
+
+    /// How important it is: its `priority`, or that of the classes every cluster has.
+    pub(crate) fn priority(&self) -> i32 {
+        let spec = self.spec();
+        spec.priority.unwrap_or(match spec.priority_class_name.as_deref() {
+            Some("system-node-critical") => 2_000_001_000,
+            Some("system-cluster-critical") => 2_000_000_000,
+            _ => 0,
+        })
     }
 
     fn uid(&self) -> &str {
@@ -181,21 +194,37 @@ impl PodContext {
 
     /// Makes volumes and files in a sandbox that is there.
     pub(crate) fn ground(&self, mut sandbox: Sandbox) -> Result<Ground, String> {
-        if self.network == NetworkMode::Host && sandbox.ips.is_empty() {
-            // In the host's network the host's address is the pod's.
-            sandbox.ips.extend(self.host.ip);
-        }
-        let volumes = Volumes::set_up(&Source {
-            fields: self.fields(&sandbox.ips),
-            containers: &self.containers,
-            objects: &self.companions,
-            pod_dir: &self.dir,
-            state_dir: &self.options.state_dir,
-        })?;
+        self.address(&mut sandbox);
+        let volumes = Volumes::set_up(&self.volume_source(&sandbox.ips))?;
         let host_network = self.network == NetworkMode::Host;
         let files = PodFiles::write(&self.dir.join("etc"), &self.pod, host_network, &sandbox)
             .map_err(|e| format!("cannot write the pod's files below {}: {e}", self.dir.display()))?;
         Ok(Ground { reach: Reach::of(&sandbox), sandbox, volumes, files })
+    }
+
+    /// Finds the volumes and files another process made in a sandbox: containers use them, so they stay as they are.
+    pub(crate) fn found_ground(&self, mut sandbox: Sandbox) -> Result<Ground, String> {
+        self.address(&mut sandbox);
+        let volumes = Volumes::found(&self.volume_source(&sandbox.ips))?;
+        let files = PodFiles::found(&self.dir.join("etc"));
+        Ok(Ground { reach: Reach::of(&sandbox), sandbox, volumes, files })
+    }
+
+    /// In the host's network the host's address is the pod's.
+    fn address(&self, sandbox: &mut Sandbox) {
+        if self.network == NetworkMode::Host && sandbox.ips.is_empty() {
+            sandbox.ips.extend(self.host.ip);
+        }
+    }
+
+    fn volume_source<'a>(&'a self, ips: &'a [IpAddr]) -> Source<'a> {
+        Source {
+            fields: self.fields(ips),
+            containers: &self.containers,
+            objects: &self.companions,
+            pod_dir: &self.dir,
+            state_dir: &self.options.state_dir,
+        }
     }
 
     fn fields<'a>(&'a self, ips: &'a [IpAddr]) -> Fields<'a> {
@@ -252,7 +281,22 @@ impl PodContext {
 
     /// Directory of a container's logs.
     pub(crate) fn log_dir(&self, container: usize) -> PathBuf {
-        self.dir.join("logs").join(&self.containers[container].name)
+        let name = &self.containers[container].name;
+        match self.kept_logs.get() {
+            Some(kept) => kept.join(name),
+            None => self.dir.join("logs").join(name),
+        }
+    }
+
+    /// Says where the logs are from now on: the pod is over.
+    pub(crate) fn logs_are_at(&self, dir: PathBuf) {
+        // They are moved once.
+        let _ = self.kept_logs.set(dir);
+    }
+
+    /// Whether the pod is over and its logs can still be read.
+    pub(crate) fn keeps_logs(&self) -> bool {
+        self.kept_logs.get().is_some()
     }
 
     /// Where an instance leaves its traces.

@@ -52,6 +52,12 @@ impl PodFiles {
         Ok(PodFiles { files: written })
     }
 
+    /// The files another process wrote into `dir`.
+    pub(crate) fn found(dir: &Path) -> PodFiles {
+        let there = ["hosts", "resolv.conf", "hostname"].into_iter().map(|name| (name, dir.join(name)));
+        PodFiles { files: there.filter(|(_, path)| path.is_file()).collect() }
+    }
+
     /// Mounts of the files, save those the container mounts something over itself.
     pub(crate) fn mounts(&self, container: &Container) -> Vec<Mount> {
         let taken = |target: &Path| {

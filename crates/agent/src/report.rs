@@ -47,6 +47,13 @@ pub(crate) enum Report {
         /// Its number.
         pid: u32,
     },
+    /// An instance was sent its stop signal; said where that is written down.
+    Signalled {
+        /// Which container.
+        container: usize,
+        /// Which instance.
+        attempt: u32,
+    },
     /// An instance was sent its stop signal and will ignore it.
     Deaf {
         /// Which container.
@@ -79,6 +86,8 @@ pub(crate) struct Tasks<R> {
     pub(crate) pod: Arc<PodContext>,
     pub(crate) clock: Clock,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
+    /// What is done is written down, for another process to go on with.
+    pub(crate) durable: bool,
 }
 
 impl<R> Clone for Tasks<R> {
@@ -88,6 +97,7 @@ impl<R> Clone for Tasks<R> {
             pod: self.pod.clone(),
             clock: self.clock,
             reports: self.reports.clone(),
+            durable: self.durable,
         }
     }
 }
@@ -240,8 +250,13 @@ impl<R: Runtime> Tasks<R> {
             });
         }
         self.happened(Event::Started { container, attempt });
+        self.see_end(instance).await;
+    }
+
+    /// Waits for the end of an instance that was started, and reports it.
+    pub(crate) async fn see_end(self, instance: Instance) {
         let exit = self.wait(&instance).await;
-        self.happened(Event::Exited { container, attempt, exit });
+        self.happened(Event::Exited { container: instance.container, attempt: instance.attempt, exit });
     }
 
     async fn wait(&self, instance: &Instance) -> Exit {
@@ -282,7 +297,7 @@ impl<R: Runtime> Tasks<R> {
     }
 
     /// An end the runtime did not report.
-    fn exit(&self, code: i32, reason: ExitReason, message: Option<String>) -> Exit {
+    pub(crate) fn exit(&self, code: i32, reason: ExitReason, message: Option<String>) -> Exit {
         Exit {
             code,
             signal: None,
@@ -316,8 +331,11 @@ impl<R: Runtime> Tasks<R> {
             // It is killed when its grace is over.
             tracing::warn!(container = %instance.id, "cannot signal a container: {e}");
         }
+        let Instance { container, attempt, .. } = instance;
+        if self.durable {
+            self.say(Report::Signalled { container, attempt });
+        }
         if let Some(why) = deaf {
-            let Instance { container, attempt, .. } = instance;
             self.say(Report::Deaf { container, attempt, signal, why, grace });
         }
     }

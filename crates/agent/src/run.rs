@@ -6,12 +6,13 @@ use std::sync::Arc;
 use outrigger_lifecycle::{Phase, Plan, Span, Time};
 use outrigger_manifest::{Companions, PodManifest, SourceFile, Workload};
 use outrigger_runtime::{LogLimits, NetworkMode, PublishedPort, PullPolicy, Runtime};
+use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::board::{Board, EventsFile};
 use crate::clock::Clock;
-use crate::control::{Listening, Order, Roster, RunFacts, listen};
+use crate::control::{Listening, Order, Roster, RunFacts, StopOf, listen};
 use crate::crew::{Crew, Failure, Happened};
 use crate::lesson::Lessons;
 use crate::logs::Logs;
@@ -53,7 +54,7 @@ pub struct RunOptions {
 }
 
 /// Which pods get user namespaces, of those that say nothing about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum UserNamespaces {
     /// All that ask for nothing that excludes it.
     #[default]
@@ -146,7 +147,7 @@ pub async fn run<R: Runtime>(
     };
     output.begin()?;
     let mut signals = Signals::listen(options.grace_ms)?;
-    let facts = RunFacts { id: options.run_id.clone(), files: options.files.clone() };
+    let facts = RunFacts { id: options.run_id.clone(), files: options.files.clone(), node: None };
     let clock = Clock::start();
     let mut end = EarlyEnd::new(&options, clock.now().time);
     let mut crew = Crew::new(runtime.clone(), companions, options, clock, sinks);
@@ -207,10 +208,21 @@ pub async fn run<R: Runtime>(
                 None
             }
             order = desk.next() => {
-                let owner = controllers.iter_mut().find(|c| order.workload && c.owns(order.pod));
-                match owner {
-                    Some(controller) => controller.stop(order.grace_ms),
-                    None => crew.stop(order.pod, order.grace_ms),
+                match order {
+                    Order::Stop(StopOf { pod, workload, grace_ms }) => {
+                        let owner = controllers.iter_mut().find(|c| workload && c.owns(pod));
+                        match owner {
+                            Some(controller) => controller.stop(grace_ms),
+                            None => crew.stop(pod, grace_ms),
+                        }
+                    }
+                    Order::StopRun { grace_ms, .. } => {
+                        let grace_ms = grace_ms.or(crew.grace_ms());
+                        controllers.iter_mut().for_each(|c| c.stop(grace_ms));
+                    }
+                    Order::Run { reply, .. } => {
+                        let _ = reply.send(Err("this run takes no more pods; only a node does".to_owned()));
+                    }
                 }
                 None
             }
@@ -293,7 +305,7 @@ impl EarlyEnd {
 }
 
 /// 0 if everything succeeded, else the code of the main that failed first; 1 if none has one.
-fn exit_code(results: &[PodResult]) -> u8 {
+pub(crate) fn exit_code(results: &[PodResult]) -> u8 {
     let failed = results.iter().filter(|r| r.phase != Phase::Succeeded);
     let codes = failed.clone().filter_map(|r| r.failed);
     match codes.min_by_key(|(at, _)| *at) {
@@ -378,7 +390,7 @@ impl Signals {
             2 => Some(1),
             _ => Some(0),
         };
-        (name, StopOrder { times: self.times, grace_ms })
+        (name, StopOrder { times: self.times, grace_ms, shutdown: false })
     }
 }
 

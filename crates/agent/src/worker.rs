@@ -2,6 +2,11 @@
 //!
 //! The loop waits for exactly three things: a report of one of its tasks, a change of the stop order, and the moment
 //! the engine wants to look again. Each action is a task of its own.
+//!
+//! Where there is a store, what is known, and what is about to be done, is written there before it is done. So another
+//! process can go on with the pod: see [`resume`].
+
+mod resume;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +21,7 @@ use outrigger_lifecycle::{
     ProbeKind, Role, StatusFacts, StopCause, Time, phase, pod_status,
 };
 use outrigger_runtime::{ContainerId, Image, Runtime};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -29,6 +35,7 @@ use crate::logs::Logs;
 use crate::output::Output;
 use crate::pod::{Ground, PodContext};
 use crate::report::{Instance, Report, Tasks};
+use crate::store::{PodStore, SavedContainer, SavedInstance};
 use crate::tasks::Task;
 use crate::volumes::remove_tree;
 
@@ -39,10 +46,12 @@ pub(crate) struct StopOrder {
     pub(crate) times: u32,
     /// The grace it was last given with; `None` is the plan's.
     pub(crate) grace_ms: Option<u64>,
+    /// It was given because the machine shuts down.
+    pub(crate) shutdown: bool,
 }
 
 /// How a pod ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PodResult {
     /// Its phase.
     pub(crate) phase: Phase,
@@ -80,6 +89,15 @@ struct Slot {
     followed: bool,
     /// Its first instance, while that is made, or waits made, before its time.
     ahead: Option<Ahead>,
+    /// The instance that is about to be started.
+    planned: Option<Planned>,
+}
+
+/// An instance that has a name, and nothing was done about it yet.
+struct Planned {
+    instance: Instance,
+    /// Whether it was made before its time.
+    ahead: Option<oneshot::Receiver<bool>>,
 }
 
 /// An instance made before its time, and the ground it stands on.
@@ -94,6 +112,8 @@ struct Current {
     instance: Instance,
     life: Option<Task>,
     is_running: bool,
+    /// Its stop signal has reached it.
+    signalled: bool,
     /// Its first process as the host sees it, where that is known.
     pid: Option<u32>,
     probes: BTreeMap<ProbeKind, Task>,
@@ -126,10 +146,17 @@ pub(crate) struct Worker<R> {
     background: JoinSet<()>,
     /// Work that is given up at the end: pulls, containers made ahead.
     pulls: JoinSet<()>,
+    /// Where what is known is kept, if another process may have to go on.
+    store: Option<PodStore>,
+    /// Instances that have ended and whose records can go once their end is written down.
+    ended: Vec<ContainerId>,
+    /// Another process began.
+    is_resumed: bool,
 }
 
 impl<R: Runtime> Worker<R> {
     /// A worker for a pod nothing has happened to yet.
+    #[allow(clippy::too_many_arguments, reason = "each is a part of its own")]
     pub(crate) fn new(
         runtime: Arc<R>,
         pod: Arc<PodContext>,
@@ -138,6 +165,7 @@ impl<R: Runtime> Worker<R> {
         clock: Clock,
         stop: watch::Receiver<StopOrder>,
         sinks: Sinks,
+        store: Option<PodStore>,
     ) -> Self {
         let (tx, reports) = mpsc::unbounded_channel();
         let recorder = Recorder::new(&plan);
@@ -166,7 +194,7 @@ impl<R: Runtime> Worker<R> {
             ..StatusFacts::default()
         };
         Worker {
-            tasks: Tasks { runtime, pod: pod.clone(), clock, reports: tx },
+            tasks: Tasks { runtime, pod: pod.clone(), clock, reports: tx, durable: store.is_some() },
             engine: Engine::new(plan, clock.now().time),
             pod,
             index,
@@ -185,6 +213,9 @@ impl<R: Runtime> Worker<R> {
             entries: Vec::new(),
             background: JoinSet::new(),
             pulls: JoinSet::new(),
+            store,
+            ended: Vec::new(),
+            is_resumed: false,
         }
     }
 
@@ -193,10 +224,15 @@ impl<R: Runtime> Worker<R> {
         let mut decision = Decision::default();
         // An order given before the worker was there counts as well.
         self.stop.mark_changed();
-        self.entries.push(trace::planned(self.engine.plan(), self.tasks.clock.now().time));
+        if !self.is_resumed {
+            self.entries.push(trace::planned(self.engine.plan(), self.tasks.clock.now().time));
+        }
         loop {
             let stamp = self.tasks.clock.now();
             self.engine.step(stamp.time, &mut decision);
+            self.name_instances(&decision);
+            self.save();
+            self.remove_ended();
             for action in &decision.actions {
                 self.carry_out(action, stamp);
             }
@@ -241,8 +277,10 @@ impl<R: Runtime> Worker<R> {
 
     fn stop_order(&mut self) {
         let order = *self.stop.borrow_and_update();
-        if order.times > 0 {
-            self.handle(Event::StopRequested { grace_ms: order.grace_ms });
+        match (order.times, order.grace_ms) {
+            (0, _) => {}
+            (_, Some(grace_ms)) if order.shutdown => self.handle(Event::NodeShutdown { grace_ms }),
+            (_, grace_ms) => self.handle(Event::StopRequested { grace_ms }),
         }
     }
 
@@ -266,6 +304,12 @@ impl<R: Runtime> Worker<R> {
             Report::Process { container, attempt, pid } => {
                 if let Some(current) = self.current(container, attempt) {
                     current.pid = Some(pid);
+                }
+                return;
+            }
+            Report::Signalled { container, attempt } => {
+                if let Some(current) = self.current(container, attempt) {
+                    current.signalled = true;
                 }
                 return;
             }
@@ -326,10 +370,35 @@ impl<R: Runtime> Worker<R> {
         }
         self.sinks.roster.runs(self.index, container, None);
         if let Some(current) = self.slots[container].current.take() {
+            self.ended.push(current.instance.id);
+        }
+    }
+
+    /// Removes the records of instances whose end is written down.
+    fn remove_ended(&mut self) {
+        for id in self.ended.drain(..) {
             let tasks = self.tasks.clone();
-            let id = current.instance.id;
             self.background.spawn(async move { tasks.remove(&id).await });
         }
+    }
+
+    /// Writes down what is known and what is about to be done.
+    fn save(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        let instance = |slot: &Slot| {
+            let planned = slot.planned.as_ref().map(|planned| (&planned.instance, false));
+            let current = || slot.current.as_ref().map(|current| (&current.instance, current.signalled));
+            let (instance, signalled) = planned.or_else(current)?;
+            Some(SavedInstance { id: instance.id.clone(), attempt: instance.attempt, signalled })
+        };
+        let containers = self.slots.iter().zip(&self.facts.containers).map(|(slot, facts)| SavedContainer {
+            tries: slot.tries,
+            image: slot.image.clone(),
+            instance: instance(slot),
+            container_id: facts.container_id.clone(),
+            last_container_id: facts.last_container_id.clone(),
+        });
+        store.save(self.engine.observation(), containers.collect());
     }
 
     /// Starts the task that carries an action out.
@@ -344,7 +413,7 @@ impl<R: Runtime> Worker<R> {
                 while self.pulls.try_join_next().is_some() {}
                 self.pulls.spawn(tasks.pull(self.index, container, self.sinks.output.clone()));
             }
-            Action::Start { container, attempt } => self.start(container, attempt),
+            Action::Start { container, .. } => self.start(container),
             Action::RunHook { container, attempt, hook, deadline } => {
                 let limit = deadline.map(|at| Duration::from_millis(at.since(stamp.time)));
                 let Some(ground) = self.ground.clone() else { return };
@@ -434,22 +503,32 @@ impl<R: Runtime> Worker<R> {
         self.pod.container_id(container, slot.tries - 1)
     }
 
-    fn start(&mut self, container: usize, attempt: u32) {
-        let ahead = self.slots[container].ahead.take();
-        let ground = self.ground.as_ref();
-        let ahead =
-            ahead.filter(|ahead| attempt == 0 && ground.is_some_and(|g| Arc::ptr_eq(g, &ahead.ground)));
-        let (id, ahead) = match ahead {
-            Some(ahead) => (ahead.id, Some(ahead.is_made)),
-            None => (self.next_id(container), None),
-        };
+    /// Gives the instances that are about to be started their names.
+    fn name_instances(&mut self, decision: &Decision) {
+        for action in &decision.actions {
+            let &Action::Start { container, attempt } = action else { continue };
+            let ahead = self.slots[container].ahead.take();
+            let ground = self.ground.as_ref();
+            let ahead =
+                ahead.filter(|ahead| attempt == 0 && ground.is_some_and(|g| Arc::ptr_eq(g, &ahead.ground)));
+            let (id, ahead) = match ahead {
+                Some(ahead) => (ahead.id, Some(ahead.is_made)),
+                None => (self.next_id(container), None),
+            };
+            let facts = &mut self.facts.containers[container];
+            let shown = format!("{}://{id}", self.tasks.runtime.name());
+            facts.last_container_id = facts.container_id.replace(shown);
+            self.slots[container].planned =
+                Some(Planned { instance: Instance { container, attempt, id }, ahead });
+        }
+    }
+
+    fn start(&mut self, container: usize) {
         let slot = &mut self.slots[container];
-        let instance = Instance { container, attempt, id: id.clone() };
-        let facts = &mut self.facts.containers[container];
-        let shown = format!("{}://{id}", self.tasks.runtime.name());
-        facts.last_container_id = facts.container_id.replace(shown);
         // The engine starts nothing before sandbox and image are there.
-        let (Some(ground), Some(image)) = (self.ground.clone(), slot.image.clone()) else {
+        let (Some(Planned { instance, ahead }), Some(ground), Some(image)) =
+            (slot.planned.take(), self.ground.clone(), slot.image.clone())
+        else {
             return;
         };
         if !std::mem::replace(&mut slot.followed, true)
@@ -469,6 +548,7 @@ impl<R: Runtime> Worker<R> {
             life: Some(Task::spawn(self.tasks.clone().live(instance.clone(), image, ground, ahead))),
             instance,
             is_running: false,
+            signalled: false,
             pid: None,
             probes: BTreeMap::new(),
             hooks: Vec::new(),
@@ -603,6 +683,12 @@ impl<R: Runtime> Worker<R> {
             logs.forget(self.pod.dir.clone()).await;
         }
         self.sinks.roster.seal(self.index);
+        if let Some(store) = &self.store {
+            match store.keep_logs(&self.pod.dir.join("logs")) {
+                Ok(()) => self.pod.logs_are_at(store.logs()),
+                Err(e) => tracing::warn!(pod = self.pod.name(), "its logs go with it: {e}"),
+            }
+        }
         remove_pod(&*self.tasks.runtime, &self.pod).await;
     }
 }

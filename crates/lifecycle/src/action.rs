@@ -110,6 +110,11 @@ pub enum Event {
         /// Grace; `None` is the plan's.
         grace_ms: Option<u64>,
     },
+    /// The machine shuts down.
+    NodeShutdown {
+        /// The most grace there is; the plan's may be less.
+        grace_ms: u64,
+    },
 }
 
 /// How a probe attempt ended (section 6.2).

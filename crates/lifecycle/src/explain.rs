@@ -48,6 +48,7 @@ pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String 
         StopCause::SandboxLost => {
             "lost its sandbox, and restartPolicy Never does not let it start again".to_owned()
         }
+        StopCause::NodeShutdown => "was stopped because the machine shuts down".to_owned(),
         StopCause::VolumeFull { volume } => {
             let limit = &plan.volume_limits[volume];
             format!("volume `{}` holds more than its limit of {}", limit.volume, limit.written)

@@ -130,6 +130,9 @@ impl Observation {
             Event::StopRequested { grace_ms } => {
                 self.begin_stop(plan, StopCause::Deleted, grace_ms.unwrap_or(plan.grace_ms), now);
             }
+            Event::NodeShutdown { grace_ms } => {
+                self.begin_stop(plan, StopCause::NodeShutdown, plan.grace_ms.min(*grace_ms), now);
+            }
         }
     }
 
@@ -198,6 +201,26 @@ impl Observation {
                     *hook = Hook::Done;
                 }
             }
+        }
+    }
+
+    /// Takes back a start that was marked and never reached the runtime, because the observer ended in between. It is not a
+    /// failure: the container is started as if nothing had been marked.
+    pub fn take_back_start(&mut self, container: usize) {
+        if let Some(c) = self.containers.get_mut(container)
+            && matches!(c.state, State::Starting { .. } | State::Unknown)
+        {
+            c.state = State::Waiting;
+            c.kill = None;
+        }
+    }
+
+    /// Says that nobody knows of a container's image any more: it is looked up before the next start.
+    pub fn forget_image(&mut self, container: usize) {
+        if let Some(c) = self.containers.get_mut(container)
+            && c.image == Image::Present
+        {
+            c.image = Image::Unknown;
         }
     }
 

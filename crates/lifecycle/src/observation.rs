@@ -385,6 +385,8 @@ pub enum StopCause {
     },
     /// The sandbox was lost and must not be made again.
     SandboxLost,
+    /// The machine shuts down.
+    NodeShutdown,
     /// A volume holds more than it may (R5.21).
     VolumeFull {
         /// Which, of [`Plan::volume_limits`].
@@ -452,6 +454,12 @@ impl Observation {
             volume_bytes: vec![0; plan.volume_limits.len()],
             over: false,
         }
+    }
+
+    /// When the last container ended; when the pod was accepted, if none has.
+    pub fn ended_at(&self) -> Time {
+        let ends = self.containers.iter().filter_map(|c| Some(c.exit.as_ref()?.finished_at));
+        ends.max().unwrap_or(self.since)
     }
 
     /// Whether any container may be running.

@@ -163,7 +163,7 @@ impl Recorder {
             Event::SandboxLost if obs.sandbox.state != self.sandbox => {
                 push(out, now, None, Kind::SandboxLost, [])
             }
-            Event::StopRequested { .. } => self.stop(plan, obs, now, out),
+            Event::StopRequested { .. } | Event::NodeShutdown { .. } => self.stop(plan, obs, now, out),
             Event::ImageReady { container }
             | Event::ImageFailed { container, .. }
             | Event::ImageChanged { container } => self.image(obs, *container, event, now, out),

@@ -5,7 +5,8 @@ use clap::{Parser, Subcommand};
 
 use crate::terminal::Color;
 use crate::{
-    analyze, completions, convert, doctor, exec, logs, man, plan, ps, run, simulate, stop, timeline, validate,
+    analyze, attach, completions, convert, doctor, exec, logs, man, node, plan, ps, run, simulate, stop,
+    timeline, validate,
 };
 
 /// Run Kubernetes pods whose containers start, run and stop in the right order.
@@ -63,10 +64,14 @@ fn is_close(typed: &str, word: &str) -> bool {
 pub(crate) enum Command {
     /// Run pods on this machine, in order, and exit with their result.
     Run(Box<run::Args>),
+    /// Keep pods running on this machine, through restarts of outrigger itself.
+    Node(Box<node::Args>),
     /// List the pods of your active runs, and why anything is waiting.
     Ps(ps::Args),
     /// Print the logs of containers.
     Logs(logs::Args),
+    /// Follow a detached run, and exit with its result.
+    Attach(attach::Args),
     /// Run a command in a container.
     Exec(exec::Args),
     /// Stop pods or workloads, in order.

@@ -12,11 +12,12 @@ use outrigger_manifest::{
     check_host_ports, check_references, read,
 };
 use outrigger_runtime::embedded::images::{is_on_disk, missing_on_disk};
+use serde::{Deserialize, Serialize};
 
 use crate::outcome::Failure;
 
 /// How manifests are read, for every command that reads some.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, clap::Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Reading manifests")]
 pub(crate) struct ReadArgs {
     /// How to treat unknown and repeated fields.
@@ -35,7 +36,7 @@ pub(crate) struct ReadArgs {
     verbose: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 enum ValidateArg {
     /// Report them as errors.
     Strict,

@@ -178,7 +178,8 @@ async fn follow(streams: Vec<Stream>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write(text: &[u8]) -> std::io::Result<()> {
+/// Writes lines of containers to standard output.
+pub(crate) fn write(text: &[u8]) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.is_terminal() {
         true => out.write_all(&safe_log(text, terminal::colors().out))?,

@@ -2,15 +2,18 @@
 #![forbid(unsafe_code)]
 
 mod analyze;
+mod attach;
 mod cli;
 mod completions;
 mod confinement;
 mod convert;
+mod detach;
 mod doctor;
 mod exec;
 mod input;
 mod logs;
 mod man;
+mod node;
 mod oci;
 mod outcome;
 mod plan;
@@ -41,8 +44,10 @@ fn main() -> ExitCode {
     cli.color.apply();
     let result = match cli.command {
         Command::Run(args) => return run::main(*args),
+        Command::Node(args) => node::execute(*args),
         Command::Ps(args) => ps::execute(args),
         Command::Exec(args) => return exec::main(args),
+        Command::Attach(args) => return attach::main(args),
         Command::Logs(args) => logs::execute(args),
         Command::Stop(args) => stop::execute(args),
         Command::Plan(args) => plan::execute(args),

@@ -1,6 +1,5 @@
 //! `outrigger run`: pods on this machine, in order.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,7 +8,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use outrigger_agent::{Format, Output, PlannedPod, RunOptions, UserNamespaces, Work};
+use outrigger_agent::{
+    Format, Output, PlannedPod, PodOptions, RunOptions, RunRecord, UserNamespaces, Work, new_id,
+};
 use outrigger_lifecycle::{ContainerRef, List, Severity, parse_quantity, plan};
 use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
@@ -20,7 +21,7 @@ use outrigger_runtime::{LogLimits, NetworkMode, Owner, PublishedPort, PullPolicy
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{self, Failure};
-use crate::{confinement, oci, simulate, terminal, timeline};
+use crate::{confinement, detach, node, oci, simulate, terminal, timeline};
 
 /// As many as podman gives a container: enough for every program, too few for a fork bomb to stop the machine.
 const PIDS_LIMIT: u64 = 2048;
@@ -36,6 +37,7 @@ Examples:
   outrigger run --publish 8080:80 web.yaml  reach its port 80 at localhost:8080
   cat pod.yaml | outrigger run -
   outrigger run --timeout 5m --fail-fast job.yaml  as a step of a CI job
+  outrigger run -d web.yaml                 run it in the background
 
 The first Ctrl-C stops the pods gracefully and in order, the second at once, and the third kills them. Closing the \
 terminal stops them too, unless the run was started with nohup.
@@ -114,6 +116,12 @@ pub(crate) struct Args {
     /// Log files kept for each container; older output is deleted.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=1000))]
     log_max_files: u32,
+    /// Hand the pods to the node of this machine and return; a node is started if there is none.
+    #[arg(short, long, conflicts_with_all = ["events", "timeline", "status", "timeout", "fail_fast", "output"])]
+    detach: bool,
+    /// With --detach: return when the pods are ready, or have ended with their result.
+    #[arg(long, requires = "detach")]
+    wait: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = OutputArg::Auto, value_name = "FORMAT")]
     output: OutputArg,
@@ -125,7 +133,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum RuntimeArg {
+pub(crate) enum RuntimeArg {
     /// The runtime built into this binary.
     Embedded,
     /// containerd, CRI-O or another CRI runtime on this machine.
@@ -143,7 +151,7 @@ enum PullArg {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum NetworkArg {
+pub(crate) enum NetworkArg {
     /// An address of its own, reachable from this machine.
     Private,
     /// This machine's.
@@ -153,7 +161,7 @@ enum NetworkArg {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum UsernsArg {
+pub(crate) enum UsernsArg {
     /// Ids of their own, where the pod asks for nothing that excludes it: root in a container is nobody here.
     Auto,
     /// This machine's: root in a container is root here.
@@ -168,6 +176,35 @@ enum OutputArg {
     Plain,
     /// One JSON object a line.
     Json,
+}
+
+impl PullArg {
+    fn policy(self) -> PullPolicy {
+        match self {
+            PullArg::Always => PullPolicy::Always,
+            PullArg::Missing => PullPolicy::IfNotPresent,
+            PullArg::Never => PullPolicy::Never,
+        }
+    }
+}
+
+impl NetworkArg {
+    pub(crate) fn mode(self) -> NetworkMode {
+        match self {
+            NetworkArg::Private => NetworkMode::Private,
+            NetworkArg::Host => NetworkMode::Host,
+            NetworkArg::None => NetworkMode::None,
+        }
+    }
+}
+
+impl UsernsArg {
+    pub(crate) fn mode(self) -> UserNamespaces {
+        match self {
+            UsernsArg::Auto => UserNamespaces::Auto,
+            UsernsArg::Host => UserNamespaces::Host,
+        }
+    }
 }
 
 fn published(text: &str) -> Result<PublishedPort, String> {
@@ -194,14 +231,14 @@ fn published(text: &str) -> Result<PublishedPort, String> {
 }
 
 /// The limit that was asked for; else the default, where this machine lets anybody set one.
-fn pids_limit(asked: Option<u64>) -> Option<u64> {
+pub(crate) fn pids_limit(asked: Option<u64>) -> Option<u64> {
     match asked {
         Some(limit) => Some(limit).filter(|limit| *limit > 0),
         None => doctor::counts_processes().then_some(PIDS_LIMIT),
     }
 }
 
-fn log_size(text: &str) -> Result<u64, String> {
+pub(crate) fn log_size(text: &str) -> Result<u64, String> {
     let amount = parse_quantity(text).map_err(|_| "expected a size, for example 10Mi".to_owned())?.value();
     match u64::try_from(amount) {
         Ok(size) if amount >= LOG_SIZE_MIN => Ok(size),
@@ -211,6 +248,12 @@ fn log_size(text: &str) -> Result<u64, String> {
 
 /// Runs pods; the exit code is theirs.
 pub(crate) fn main(mut args: Args) -> ExitCode {
+    if args.detach {
+        return match detached(args) {
+            Ok(code) => ExitCode::from(code),
+            Err(failure) => outcome::exit_code(Err(failure)),
+        };
+    }
     if args.runtime == RuntimeArg::Embedded {
         // Before anything is read or written: for an ordinary user the program starts again.
         let quiet = args.quiet;
@@ -277,24 +320,13 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
     let state_dir = state_dir(args.state_dir.as_deref())?;
     let options = RunOptions {
         state_dir: state_dir.clone(),
-        run_id: run_id(),
+        run_id: new_id(),
         events: args.events,
         status: args.status,
         grace_ms: args.grace_period.map(|s| s.saturating_mul(1_000)),
-        pull: args.pull.map(|pull| match pull {
-            PullArg::Always => PullPolicy::Always,
-            PullArg::Missing => PullPolicy::IfNotPresent,
-            PullArg::Never => PullPolicy::Never,
-        }),
-        network: match args.network {
-            NetworkArg::Private => NetworkMode::Private,
-            NetworkArg::Host => NetworkMode::Host,
-            NetworkArg::None => NetworkMode::None,
-        },
-        user_namespaces: match args.userns {
-            UsernsArg::Auto => UserNamespaces::Auto,
-            UsernsArg::Host => UserNamespaces::Host,
-        },
+        pull: args.pull.map(PullArg::policy),
+        network: args.network.mode(),
+        user_namespaces: args.userns.mode(),
         publish: args.publish,
         pids_limit: pids_limit(args.pids_limit),
         log_limits: LogLimits { max_bytes: args.log_max_size, max_files: args.log_max_files },
@@ -380,7 +412,7 @@ fn introduce(runtime: Arc<CriRuntime>, output: &Output) {
 }
 
 /// What goes wrong without ending anything goes to standard error, or above the view.
-fn show_warnings(quiet: bool, output: &Output) {
+pub(crate) fn show_warnings(quiet: bool, output: &Output) {
     let level = match quiet {
         true => tracing::Level::ERROR,
         false => tracing::Level::WARN,
@@ -404,21 +436,37 @@ fn is_many(work: &Work) -> bool {
 /// What to run, each pod with its plan; warnings are shown, errors refuse it all.
 fn work(args: &Args) -> Result<Work, Failure> {
     let sources = args.read.sources(&args.files)?;
-    let manifest = match args.read.read_replicas(&sources, args.replicas) {
+    let (work, warnings) = read_work(sources, &args.read, args.replicas, args.runtime)?;
+    if !args.quiet {
+        terminal::eprint(&render(&warnings, &work.sources, true));
+    }
+    Ok(work)
+}
+
+/// What manifests say is to be run, each pod with its plan, and what there is to warn of.
+pub(crate) fn read_work(
+    sources: Vec<SourceFile>,
+    read: &ReadArgs,
+    replicas: Option<u32>,
+    runtime: RuntimeArg,
+) -> Result<(Work, Vec<Diagnostic>), Failure> {
+    let manifest = match read.read_replicas(&sources, replicas) {
         Ok(manifest) => manifest,
         Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
     };
     let counted = |w: &Workload| !matches!(w, Workload::Pod(_) | Workload::Job(_) | Workload::CronJob(_));
-    if args.replicas.is_some() && !manifest.workloads.iter().any(counted) {
+    if replicas.is_some() && !manifest.workloads.iter().any(counted) {
         let error =
             anyhow!("--replicas needs a Deployment, ReplicaSet, StatefulSet or DaemonSet; there is none");
         return Err(Failure::Input(error));
     }
-    let features = args.read.features();
+    let features = read.features();
     let mut diagnostics = manifest.warnings.clone();
     diagnostics.extend(input::check(&manifest, &features).into_iter().flat_map(|c| c.diagnostics));
-    diagnostics.extend(input::check_supplies(&manifest, args.runtime == RuntimeArg::Cri));
-    warn_or_refuse(diagnostics, &sources, args.quiet)?;
+    diagnostics.extend(input::check_supplies(&manifest, runtime == RuntimeArg::Cri));
+    if diagnostics.iter().any(|d| d.severity == Severity::Error) {
+        return Err(Failure::Manifest(diagnostics, sources));
+    }
     let mut planned = Vec::with_capacity(manifest.pods.len());
     for pod in manifest.pods {
         match plan(&pod.input, &features) {
@@ -431,17 +479,47 @@ fn work(args: &Args) -> Result<Work, Failure> {
             }
         }
     }
-    Ok(Work { pods: planned, workloads: manifest.workloads, companions: manifest.companions, sources })
+    let work =
+        Work { pods: planned, workloads: manifest.workloads, companions: manifest.companions, sources };
+    Ok((work, diagnostics))
 }
 
-fn warn_or_refuse(diagnostics: Vec<Diagnostic>, sources: &[SourceFile], quiet: bool) -> Result<(), Failure> {
-    if diagnostics.iter().any(|d| d.severity == Severity::Error) {
-        return Err(Failure::Manifest(diagnostics, sources.to_vec()));
+/// Hands the pods to the node of this machine.
+fn detached(args: Args) -> Result<u8, Failure> {
+    let work = work(&args)?;
+    if !args.publish.is_empty() && work.pods.len() > 1 {
+        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pods.len());
+        return Err(Failure::Input(error));
     }
-    if !quiet {
-        terminal::eprint(&render(&diagnostics, sources, true));
+    let record = RunRecord {
+        files: args.files.iter().map(|file| file.display().to_string()).collect(),
+        sources: work.sources.iter().map(|s| (s.name.clone(), s.text.to_string())).collect(),
+        reading: node::Reading { read: args.read, replicas: args.replicas }.to_json()?,
+        pods: PodOptions {
+            grace_ms: args.grace_period.map(|s| s.saturating_mul(1_000)),
+            pull: args.pull.map(PullArg::policy),
+            network: args.network.mode(),
+            user_namespaces: args.userns.mode(),
+            publish: args.publish,
+            pids_limit: pids_limit(args.pids_limit),
+            log_limits: LogLimits { max_bytes: args.log_max_size, max_files: args.log_max_files },
+        },
+        manifest: None,
+    };
+    let mut flags: Vec<std::ffi::OsString> = Vec::new();
+    if args.runtime == RuntimeArg::Cri {
+        flags.extend(["--runtime".into(), "cri".into()]);
     }
-    Ok(())
+    let mut flag = |name: &str, value: Option<std::ffi::OsString>| {
+        if let Some(value) = value {
+            flags.extend([name.into(), value]);
+        }
+    };
+    flag("--cri-endpoint", args.cri_endpoint.map(Into::into));
+    flag("--oci-runtime", args.oci_runtime.map(Into::into));
+    flag("--runtimes", args.runtimes.map(Into::into));
+    let detach = detach::Detach { state_dir: args.state_dir, flags, wait: args.wait, quiet: args.quiet };
+    detach.hand_over(record)
 }
 
 /// Warns of limits that this machine does not let anybody set.
@@ -487,23 +565,11 @@ pub(crate) fn given_or_default(given: Option<&Path>) -> Result<PathBuf, Failure>
 }
 
 /// The state directory, made if missing and closed to others, without symbolic links.
-fn state_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(crate) fn state_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = given_or_default(given)?;
     embedded::state_dir(&path)
         .with_context(|| format!("cannot use {} for state; choose another with --state-dir", path.display()))
         .map_err(Failure::Own)
-}
-
-/// A name no other run has.
-fn run_id() -> String {
-    const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-    let mut random = RandomState::new().hash_one(std::process::id());
-    let mut id = String::with_capacity(8);
-    for _ in 0..8 {
-        id.push(char::from(ALPHABET[(random % 32) as usize]));
-        random /= 32;
-    }
-    id
 }
 
 #[cfg(test)]
@@ -528,11 +594,5 @@ mod tests {
             let got = got.as_ref().map(|(h, p, u)| (h.as_str(), *p, *u));
             assert_eq!(got, expected, "{text}");
         }
-    }
-
-    #[test]
-    fn run_ids_differ() {
-        assert_eq!(run_id().len(), 8);
-        assert_ne!(run_id(), run_id());
     }
 }

@@ -75,11 +75,6 @@ impl PodsArgs {
         let what = what.ok_or_else(|| Failure::Input(anyhow!("name a pod, or select some with -l")))?;
         Ok(self.place.which(what))
     }
-
-    /// Whether a workload was named.
-    pub(crate) fn is_workload(&self) -> bool {
-        self.pod.as_ref().is_some_and(Object::is_workload)
-    }
 }
 
 impl ContainerArgs {
@@ -108,6 +103,11 @@ pub(crate) async fn find() -> Result<Found, Failure> {
         terminal::note("only root can see runs of root; try `sudo outrigger …`");
     }
     Ok(found)
+}
+
+/// The runs of this user that answer.
+pub(crate) async fn find_quietly() -> Result<Found, Failure> {
+    control::runs().await.map_err(|e| Failure::Own(anyhow!("cannot list runs: {e}")))
 }
 
 /// Whether somebody may look for runs in the wrong place.

@@ -1,10 +1,10 @@
 //! `outrigger stop`: stops pods and workloads of a run, in order.
 
 use anyhow::anyhow;
-use outrigger_agent::control::{Answer, Connection, PodState, Request};
+use outrigger_agent::control::{Answer, Connection, Named, Object, PodState, Request, Run, Selector};
 
 use crate::outcome::{Failure, Outcome};
-use crate::runs::{self, PodsArgs};
+use crate::runs::{self, PlaceArgs};
 use crate::terminal;
 
 #[derive(Debug, clap::Args)]
@@ -15,12 +15,23 @@ Examples:
   outrigger stop web --grace-period 0   kill it
   outrigger stop deploy/web             stop a Deployment with all its pods
   outrigger stop -l app=web             stop the pods with a label
+  outrigger stop run/k3v9x0aq           stop a detached run with all its pods
+  outrigger stop --all                  stop everything
 
 A single pod of a Deployment, Job or other workload is replaced when it is stopped, as in a cluster. Ctrl-C in the \
 terminal of the run stops everything.")]
 pub(crate) struct Args {
+    /// A pod, or a workload or detached run with all its pods: POD, deploy/NAME, job/NAME, sts/NAME, run/ID, ….
+    #[arg(value_name = "POD", required_unless_present_any = ["selector", "all"], conflicts_with_all = ["selector", "all"])]
+    pod: Option<Object>,
+    /// The pods with these labels, for example app=web or 'tier in (front,back),!canary'.
+    #[arg(long, short = 'l', value_name = "SELECTOR", conflicts_with = "all")]
+    selector: Option<Selector>,
+    /// All pods of all your runs, of the node and in the foreground.
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
-    pods: PodsArgs,
+    place: PlaceArgs,
     /// Grace period instead of the pod's own; 0 kills.
     #[arg(long, value_name = "SECONDS")]
     grace_period: Option<u64>,
@@ -47,12 +58,24 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 
 async fn stop(args: Args) -> Result<(), Failure> {
     let found = runs::find().await?;
-    let pods = found.pods(&args.pods.which()?).map_err(|e| Failure::Input(anyhow!(e)))?;
     let grace_ms = args.grace_period.map(|s| s.saturating_mul(1_000));
-    if let (true, Some((run, pod))) = (args.pods.is_workload(), pods.first()) {
-        let name = pod.workload.as_deref().unwrap_or(&pod.name);
-        let request = Request::StopWorkload { pod: pod.number, grace_ms };
-        wait(&args, name, run.ask(&request).await.map_err(runs::refused)?).await?;
+    if args.all {
+        return stop_all(&args, &found.runs, grace_ms).await;
+    }
+    let by_name = args.pod.clone().map(Named::Object);
+    let what = by_name.or_else(|| args.selector.clone().map(Named::Labels));
+    let what = what.ok_or_else(|| Failure::Input(anyhow!("name a pod, or select some with -l")))?;
+    let pods = found.pods(&args.place.which(what)).map_err(|e| Failure::Input(anyhow!(e)))?;
+    let object = args.pod.as_ref().filter(|object| object.is_workload());
+    if let (Some(object), Some((run, pod))) = (object, pods.first()) {
+        let (name, request) = match object.run() {
+            Some(id) => (format!("run {id}"), Request::StopRun { run: Some(id.to_owned()), grace_ms }),
+            None => {
+                let name = pod.workload.as_deref().unwrap_or(&pod.name).to_owned();
+                (name, Request::StopWorkload { pod: pod.number, grace_ms })
+            }
+        };
+        wait(&args, &name, run.ask(&request).await.map_err(runs::refused)?).await?;
         return Ok(());
     }
     // All are asked before any is waited for: they stop at the same time.
@@ -70,6 +93,23 @@ async fn stop(args: Args) -> Result<(), Failure> {
         if let Some(workload) = pod.workload.as_ref().filter(|_| waited) {
             args.say(&format!("{workload} may replace it"));
         }
+    }
+    Ok(())
+}
+
+/// Stops every run there is.
+async fn stop_all(args: &Args, runs: &[Run], grace_ms: Option<u64>) -> Result<(), Failure> {
+    let mut asked = Vec::new();
+    for run in runs.iter().filter(|run| args.place.run.is_none_or(|pid| pid == run.state.pid)) {
+        let request = Request::StopRun { run: None, grace_ms };
+        asked.push((run, run.ask(&request).await.map_err(runs::refused)?));
+    }
+    for (run, connection) in asked {
+        let name = match run.state.node.is_some() {
+            true => "everything the node runs".to_owned(),
+            false => format!("run {}", run.state.pid),
+        };
+        wait(args, &name, connection).await?;
     }
     Ok(())
 }

@@ -371,8 +371,8 @@ impl<'p> Checker<'p> {
                 !self.books[container].ever_ran && self.gone_for_good(on).is_some()
             }
             StopCause::SandboxLost => !self.sandbox_ready && self.plan.restart_policy == RestartPolicy::Never,
-            // No script fills a volume.
-            StopCause::VolumeFull { .. } => false,
+            // No script fills a volume or shuts the machine down.
+            StopCause::VolumeFull { .. } | StopCause::NodeShutdown => false,
             StopCause::Deleted => true,
         };
         if !real {
@@ -534,6 +534,7 @@ impl Watch for Checker<'_> {
             Event::StopRequested { grace_ms } => {
                 self.stop_requested(grace_ms.unwrap_or(self.plan.grace_ms), now)
             }
+            Event::NodeShutdown { grace_ms } => self.stop_requested(grace_ms.min(self.plan.grace_ms), now),
             Event::Started { container, attempt } => {
                 let without_hook = self.plan.containers[container].post_start.is_none();
                 let b = &mut self.books[container];

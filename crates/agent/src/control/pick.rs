@@ -32,8 +32,9 @@ pub struct Object {
 }
 
 /// Kinds that have pods, and what kubectl accepts for them.
-const KINDS: [(&str, &[&str]); 7] = [
+const KINDS: [(&str, &[&str]); 8] = [
     ("Pod", &["po", "pod", "pods"]),
+    ("Run", &["run", "runs"]),
     ("Deployment", &["deploy", "deployment", "deployments"]),
     ("ReplicaSet", &["rs", "replicaset", "replicasets"]),
     ("StatefulSet", &["sts", "statefulset", "statefulsets"]),
@@ -70,6 +71,11 @@ impl Object {
     /// Whether it is a workload, not a pod.
     pub fn is_workload(&self) -> bool {
         self.kind != "Pod"
+    }
+
+    /// The run of a node it names, if it names one.
+    pub fn run(&self) -> Option<&str> {
+        (self.kind == "Run").then_some(&*self.name)
     }
 
     fn has(&self, pod: &PodState) -> bool {

@@ -26,6 +26,8 @@ pub(crate) struct Roster(Arc<Shared>);
 
 struct Shared {
     pods: Mutex<BTreeMap<usize, Entry>>,
+    /// Runs of a node that are over, and their exit codes.
+    ends: Mutex<BTreeMap<String, u8>>,
     /// Something about some pod has changed.
     changes: watch::Sender<()>,
 }
@@ -35,8 +37,10 @@ struct Entry {
     view: PodView,
     /// The workload it was made for, as written: `Deployment/web`.
     workload: Option<String>,
+    /// The run of a node it belongs to.
+    run: Option<String>,
     ips: Vec<String>,
-    /// Nothing of it is left.
+    /// Nothing of it runs any more, or will.
     over: bool,
     /// The instances that run.
     running: Vec<Option<ContainerId>>,
@@ -48,7 +52,8 @@ struct Entry {
 
 impl Default for Roster {
     fn default() -> Self {
-        Roster(Arc::new(Shared { pods: Mutex::default(), changes: watch::Sender::new(()) }))
+        let (pods, ends) = (Mutex::default(), Mutex::default());
+        Roster(Arc::new(Shared { pods, ends, changes: watch::Sender::new(()) }))
     }
 }
 
@@ -59,6 +64,7 @@ impl Roster {
         number: usize,
         context: Arc<PodContext>,
         workload: Option<String>,
+        run: Option<String>,
         plan: &Plan,
     ) {
         let now = Clock::start().now().time;
@@ -68,6 +74,7 @@ impl Roster {
             context,
             view,
             workload,
+            run,
             ips: Vec::new(),
             over: false,
             running,
@@ -120,7 +127,7 @@ impl Roster {
     /// Begins to read a pod's logs, if it has any.
     pub(super) fn visit(&self, number: usize) -> Option<Visit> {
         let mut pods = self.lock();
-        let entry = pods.get_mut(&number).filter(|entry| !entry.over)?;
+        let entry = pods.get_mut(&number).filter(|entry| !entry.over || entry.context.keeps_logs())?;
         entry.visitors += 1;
         Some(Visit { roster: self.clone(), number, context: entry.context.clone() })
     }
@@ -131,11 +138,41 @@ impl Roster {
             if let Some(entry) = pods.get_mut(&number) {
                 entry.over = true;
             }
-            let over: Vec<usize> = pods.iter().filter(|(_, e)| e.over).map(|(number, _)| *number).collect();
+            // Those whose logs stay are forgotten with their logs.
+            let is_nothing = |e: &Entry| e.over && !e.context.keeps_logs();
+            let over: Vec<usize> = pods.iter().filter(|(_, e)| is_nothing(e)).map(|(n, _)| *n).collect();
             for oldest in over.iter().take(over.len().saturating_sub(OVER_MAX)) {
                 pods.remove(oldest);
             }
         });
+    }
+
+    /// A pod is removed: nobody can ask for it any more.
+    pub(crate) fn forget(&self, number: usize) {
+        self.change(|pods| drop(pods.remove(&number)));
+    }
+
+    /// Numbers and priorities of the pods that are not over.
+    pub(crate) fn priorities(&self) -> Vec<(usize, i32)> {
+        let pods = self.lock();
+        let alive = pods.iter().filter(|(_, entry)| !entry.over);
+        alive.map(|(number, entry)| (*number, entry.context.priority())).collect()
+    }
+
+    /// A run is over.
+    pub(crate) fn run_ended(&self, run: &str, exit_code: u8) {
+        self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).insert(run.to_owned(), exit_code);
+        self.0.changes.send_replace(());
+    }
+
+    /// A run is removed.
+    pub(crate) fn forget_run(&self, run: &str) {
+        self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
+    }
+
+    /// The exit code of a run that is over.
+    pub(super) fn run_end(&self, run: &str) -> Option<u8> {
+        self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).get(run).copied()
     }
 
     /// All pods as they are now.
@@ -254,11 +291,13 @@ impl Entry {
         let references = metadata.owner_references.iter().flatten();
         owners.extend(references.map(|owner| format!("{}/{}", owner.kind, owner.name)));
         owners.dedup();
+        owners.extend(self.run.as_ref().map(|run| format!("Run/{run}")));
         let annotation = |key: &str| metadata.annotations.as_ref()?.get(key).cloned();
         PodState {
             number,
             namespace: self.context.namespace().to_owned(),
             workload: self.workload.clone(),
+            run: self.run.clone(),
             owners,
             labels: metadata.labels.clone().unwrap_or_default(),
             default_container: annotation(DEFAULT_CONTAINER),

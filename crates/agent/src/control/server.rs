@@ -1,6 +1,7 @@
 //! The run's end: it listens, checks who asks, and answers.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,11 @@ use tokio::time::timeout;
 
 use super::place::{Bound, Place};
 use super::roster::Roster;
-use super::wire::{Answer, Frame, Frames, Hello, PodState, REQUEST_MAX, Request, RunState, VERSION};
+use super::wire::{
+    Accepted, Answer, Frame, Frames, Hello, PodState, REQUEST_MAX, Request, RunState, VERSION,
+};
 use super::{exec, logs};
+use crate::node::RunRecord;
 use crate::tasks::Task;
 
 /// Connections at a time; more are told so.
@@ -27,8 +31,29 @@ const FAREWELL: Duration = Duration::from_secs(2);
 const GATHER: Duration = Duration::from_millis(50);
 
 /// Something for the run to do.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Stop a pod, or a workload.
+    Stop(StopOf),
+    /// Stop a run, or all there are.
+    StopRun {
+        /// Its id.
+        run: Option<String>,
+        /// The grace; `None` is each pod's own.
+        grace_ms: Option<u64>,
+    },
+    /// Run pods.
+    Run {
+        /// Which.
+        record: Box<RunRecord>,
+        /// What became of it.
+        reply: oneshot::Sender<Result<Accepted, String>>,
+    },
+}
+
+/// What is to be stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Order {
+pub(crate) struct StopOf {
     /// The pod that is to go.
     pub(crate) pod: usize,
     /// So is the workload it was made for, with all its pods.
@@ -44,6 +69,8 @@ pub(crate) struct RunFacts {
     pub(crate) id: String,
     /// What it was given to run.
     pub(crate) files: Vec<String>,
+    /// The state directory, if this is a node.
+    pub(crate) node: Option<PathBuf>,
 }
 
 struct Server<R> {
@@ -152,26 +179,45 @@ impl<R: Runtime> Server<R> {
     async fn carry_out(&self, request: Request, mut client: Client) -> io::Result<()> {
         match request {
             Request::List => {
-                let RunFacts { id, files } = self.facts.clone();
-                let run = RunState { pid: std::process::id(), id, files, pods: self.roster.pods() };
+                let RunFacts { id, files, node } = self.facts.clone();
+                let run = RunState { pid: std::process::id(), id, files, node, pods: self.roster.pods() };
                 client.answer(&Answer::Run(run)).await
             }
             Request::Stop { pod, grace_ms } => {
-                self.stop(Order { pod, workload: false, grace_ms }, client).await
+                let of = StopOf { pod, workload: false, grace_ms };
+                self.stop(Order::Stop(of), || self.left(of), client).await
             }
             Request::StopWorkload { pod, grace_ms } => {
-                self.stop(Order { pod, workload: true, grace_ms }, client).await
+                let of = StopOf { pod, workload: true, grace_ms };
+                self.stop(Order::Stop(of), || self.left(of), client).await
             }
+            Request::StopRun { run, grace_ms } => {
+                let order = Order::StopRun { run: run.clone(), grace_ms };
+                self.stop(order, || self.left_of_run(run.as_deref()), client).await
+            }
+            Request::Run(record) => {
+                let (reply, answer) = oneshot::channel();
+                let _ = self.orders.send(Order::Run { record, reply }).await;
+                let answer = answer.await.unwrap_or_else(|_| Err("the node is ending".to_owned()));
+                client.answer(&answer.map_or_else(Answer::Refused, Answer::Accepted)).await
+            }
+            Request::Await { run, over } => self.wait_for_run(&run, over, client).await,
             Request::Exec(start) => exec::run(&*self.runtime, &self.roster, start, client).await,
             Request::Logs(request) => logs::send(&self.roster, request, &mut client).await,
         }
     }
 
-    async fn stop(&self, order: Order, mut client: Client) -> io::Result<()> {
+    /// Has something stopped, and tells what is left of it until nothing is.
+    async fn stop(
+        &self,
+        order: Order,
+        left: impl Fn() -> Vec<PodState>,
+        mut client: Client,
+    ) -> io::Result<()> {
         let mut changes = self.roster.changes();
         let _ = self.orders.send(order).await;
         loop {
-            let left = self.left(order);
+            let left = left();
             if left.is_empty() {
                 break;
             }
@@ -189,17 +235,46 @@ impl<R: Runtime> Server<R> {
     }
 
     /// The pods an order is about that are not gone. One that was forgotten is gone.
-    fn left(&self, order: Order) -> Vec<PodState> {
+    fn left(&self, order: StopOf) -> Vec<PodState> {
         let Some(pod) = self.roster.pod(order.pod) else { return Vec::new() };
         let pods = match &pod.workload {
             Some(workload) if order.workload => {
                 let mut all = self.roster.pods();
-                all.retain(|p| p.workload.as_ref() == Some(workload) && p.namespace == pod.namespace);
+                all.retain(|p| {
+                    p.workload.as_ref() == Some(workload) && p.namespace == pod.namespace && p.run == pod.run
+                });
                 all
             }
             _ => vec![pod],
         };
         pods.into_iter().filter(|pod| !pod.over).collect()
+    }
+
+    /// The pods of a run, or of all, that are not gone.
+    fn left_of_run(&self, run: Option<&str>) -> Vec<PodState> {
+        let mut pods = self.roster.pods();
+        pods.retain(|pod| !pod.over && (run.is_none() || pod.run.as_deref() == run));
+        pods
+    }
+
+    async fn wait_for_run(&self, run: &str, over: bool, mut client: Client) -> io::Result<()> {
+        let mut changes = self.roster.changes();
+        loop {
+            if let Some(code) = self.roster.run_end(run) {
+                return client.answer(&Answer::Exit(code.into(), None)).await;
+            }
+            let mut pods = self.roster.pods();
+            pods.retain(|pod| pod.run.as_deref() == Some(run));
+            let is_up = |pod: &PodState| pod.over || (pod.phase == "Running" && pod.ready == pod.total);
+            if !over && pods.iter().any(|pod| !pod.over) && pods.iter().all(is_up) {
+                return client.answer(&Answer::Done).await;
+            }
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return Ok(()) },
+                // It says nothing more; this is its end.
+                _ = client.frames.next() => return Ok(()),
+            }
+        }
     }
 }
 

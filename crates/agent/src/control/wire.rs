@@ -5,17 +5,20 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 
 use outrigger_runtime::WindowSize;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::node::RunRecord;
+
 /// Raised whenever a frame or message changes its meaning.
 pub(crate) const VERSION: u32 = 1;
 
-/// Longest frame a run accepts from others: a command line fits, an attack does not.
-pub(crate) const REQUEST_MAX: usize = 1 << 20;
+/// Longest frame a run accepts from others: manifests fit, an attack does not.
+pub(crate) const REQUEST_MAX: usize = 8 << 20;
 /// Bytes of standard input a client may send before the command has taken them; [`Answer::More`] gives room back. So a
 /// run always listens, and a command that does not read holds nobody up but whoever writes to it.
 pub(crate) const WINDOW: usize = 256 << 10;
@@ -54,6 +57,22 @@ pub enum Request {
     },
     /// What containers wrote. Answered by log frames and [`Answer::Note`], and by [`Answer::Done`] after the last.
     Logs(LogsRequest),
+    /// That all pods of a run go, in order; `None` is every run this process has. Answered like [`Request::Stop`].
+    StopRun {
+        /// Its id.
+        run: Option<String>,
+        /// The grace; `None` is each pod's own.
+        grace_ms: Option<u64>,
+    },
+    /// That a node runs pods. Answered by [`Answer::Accepted`].
+    Run(Box<RunRecord>),
+    /// To know when all pods of a run are ready ([`Answer::Done`]), or the run is over ([`Answer::Exit`]).
+    Await {
+        /// Its id.
+        run: String,
+        /// Only when it is over.
+        over: bool,
+    },
     /// To run a command in a container. Its streams are frames, see [`WINDOW`]; answered by [`Answer::Exit`] at the end.
     Exec(ExecStart),
 }
@@ -106,6 +125,8 @@ pub enum Answer {
     Run(RunState),
     /// A pod as it is now.
     Pod(Box<PodState>),
+    /// A node has taken pods.
+    Accepted(Accepted),
     /// Something to know while the answer is on its way.
     Note(String),
     /// Lines a container wrote, in CRI format: its place in the pod, and the lines. Not a message but a frame of its own.
@@ -127,6 +148,15 @@ pub enum Answer {
     Refused(String),
 }
 
+/// What a node has made of what it was given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// The id of the run.
+    pub run: String,
+    /// Pods and workloads: `pod/web`, `job/report`.
+    pub objects: Vec<String>,
+}
+
 /// A run, for people and programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunState {
@@ -136,6 +166,9 @@ pub struct RunState {
     pub id: String,
     /// What it was given to run.
     pub files: Vec<String>,
+    /// The state directory of a node; `None` for a run in the foreground.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<PathBuf>,
     /// Its pods: those that are there, and the last that were.
     pub pods: Vec<PodState>,
 }
@@ -153,6 +186,9 @@ pub struct PodState {
     /// The workload it was made for, as written in the manifest: `Deployment/web`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
+    /// The run of a node it belongs to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
     /// The workload, and the object in between that owns the pod: `Deployment/web`, `ReplicaSet/web-7d4b9`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<String>,
@@ -203,6 +239,9 @@ pub struct ContainerState {
     pub ready: bool,
     /// How often it was started again.
     pub restarts: u32,
+    /// The exit code of one that has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
     /// Milliseconds it has been in its state; of one that has ended, milliseconds it ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,

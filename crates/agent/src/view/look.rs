@@ -36,6 +36,7 @@ fn container(view: &PodView, i: usize, now: Time) -> ContainerState {
         role: p.role.name().to_owned(),
         ready: rules::is_ready(p, c),
         restarts: c.restarts,
+        exit_code: c.exit.as_ref().map(|exit| exit.code),
         age_ms: row.ms,
         state: row.state,
         reason: row.reason,

@@ -66,6 +66,20 @@ impl Volumes {
         Ok(Volumes { by_name, subpath_dir: source.pod_dir.join("subpaths") })
     }
 
+    /// The volumes of a pod whose containers use them already: what is there is not touched, what is not is made.
+    pub(crate) fn found(source: &Source<'_>) -> Result<Volumes, String> {
+        let spec = source.fields.pod.spec.as_ref();
+        let mut by_name = BTreeMap::new();
+        for volume in spec.and_then(|s| s.volumes.as_deref()).unwrap_or(&[]) {
+            let found = match source.found_one(volume) {
+                Some(found) if found.path.exists() => Ok(found),
+                _ => source.set_up_one(volume),
+            };
+            by_name.insert(volume.name.clone(), found.map_err(|e| format!("volume {:?}: {e}", volume.name))?);
+        }
+        Ok(Volumes { by_name, subpath_dir: source.pod_dir.join("subpaths") })
+    }
+
     /// What a volume takes of the disk. Walks it.
     pub(crate) fn bytes(&self, volume: &str) -> io::Result<u64> {
         let volume = self.by_name.get(volume).ok_or(io::ErrorKind::NotFound)?;
@@ -152,6 +166,25 @@ fn sub_path<'v>(
 }
 
 impl Source<'_> {
+    /// Where a volume is if it was set up.
+    fn found_one(&self, volume: &VolumeSpec) -> Option<Volume> {
+        let at = |path, read_only| Some(Volume { path, read_only });
+        if let Some(host) = &volume.host_path {
+            return at(PathBuf::from(&host.path), false);
+        }
+        if let Some(claim) = &volume.persistent_volume_claim {
+            return at(self.claim_path(&claim.claim_name).ok()?, claim.read_only == Some(true));
+        }
+        let is_writable = volume.empty_dir.is_some() || volume.ephemeral.is_some();
+        at(self.pod_dir.join("volumes").join(&volume.name), !is_writable)
+    }
+
+    /// The directory of a claim: it outlives the pod, and is shared by all pods that name the claim.
+    fn claim_path(&self, claim: &str) -> Result<PathBuf, String> {
+        let namespace = files::safe_name(self.namespace())?;
+        Ok(self.state_dir.join("volumes").join(namespace).join(files::safe_name(claim)?))
+    }
+
     fn set_up_one(&self, volume: &VolumeSpec) -> Result<Volume, String> {
         let path = self.pod_dir.join("volumes").join(&volume.name);
         let writable = |path: PathBuf| Volume { path, read_only: false };
@@ -175,12 +208,7 @@ impl Source<'_> {
             return Ok(writable(path));
         }
         if let Some(claim) = &volume.persistent_volume_claim {
-            // A directory that outlives the pod, shared by all pods that name the claim.
-            let path = self
-                .state_dir
-                .join("volumes")
-                .join(files::safe_name(self.namespace())?)
-                .join(files::safe_name(&claim.claim_name)?);
+            let path = self.claim_path(&claim.claim_name)?;
             shared_directory(&path)?;
             self.own(&path, false)?;
             return Ok(Volume { path, read_only: claim.read_only == Some(true) });

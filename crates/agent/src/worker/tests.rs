@@ -63,12 +63,13 @@ impl Running {
         let companions = Arc::new(Companions::default());
         let context =
             PodContext::new(input, &plan, companions, Arc::new(host), Arc::new(options), 0).unwrap();
-        let worker = Worker::new(runtime.clone(), Arc::new(context), plan, 0, Clock::start(), stop, sinks);
+        let worker =
+            Worker::new(runtime.clone(), Arc::new(context), plan, 0, Clock::start(), stop, sinks, None);
         Running { worker: tokio::spawn(worker.run()), orders, dir }
     }
 
     fn order(&self, times: u32, grace_ms: Option<u64>) {
-        self.orders.send_replace(StopOrder { times, grace_ms });
+        self.orders.send_replace(StopOrder { times, grace_ms, shutdown: false });
     }
 
     fn status(&self) -> Value {

@@ -2,6 +2,8 @@
 
 use outrigger_lifecycle::{Phase, Time};
 use outrigger_runtime::Runtime;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::Controller;
 use crate::clock::Stamp;
@@ -14,6 +16,13 @@ pub(super) struct Bare {
     pod: Option<PlannedPod>,
     number: Option<usize>,
     stop: Option<Option<u64>>,
+    result: Option<PodResult>,
+}
+
+/// What another process has to know.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    number: Option<usize>,
     result: Option<PodResult>,
 }
 
@@ -59,5 +68,22 @@ impl<R: Runtime> Controller<R> for Bare {
 
     fn result(&self) -> Option<PodResult> {
         self.result
+    }
+
+    fn save(&self) -> Value {
+        json!(Saved { number: self.number, result: self.result })
+    }
+
+    fn restore(&mut self, saved: Value, crew: &mut Crew<R>) -> Result<(), String> {
+        let Saved { number, result } = serde_json::from_value(saved).map_err(|e| e.to_string())?;
+        (self.number, self.result) = (number, result);
+        let (Some(number), Some(pod)) = (number, self.pod.take_if(|_| number.is_some())) else {
+            return Ok(());
+        };
+        match result {
+            Some(_) => crew.show(number, pod),
+            None => crew.hire_as(number, pod, false)?,
+        }
+        Ok(())
     }
 }

@@ -9,6 +9,8 @@ use outrigger_lifecycle::{
     job_status,
 };
 use outrigger_runtime::Runtime;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{Controller, Entry, Source};
 use crate::clock::Stamp;
@@ -26,6 +28,8 @@ pub(super) struct JobController {
     /// Where in the observation a pod is, by its number.
     places: BTreeMap<usize, usize>,
     numbers: Vec<usize>,
+    /// Which pod of the Job each is, and how many there were before in its place.
+    made: Vec<(u32, u32)>,
     /// The last words of pods that are being cleared away.
     last_words: BTreeMap<usize, (PodStatus, Time)>,
     /// The main that failed last by itself.
@@ -36,6 +40,18 @@ pub(super) struct JobController {
     told_backoff: Option<Time>,
     /// The grace of a stop that was asked for.
     stop: Option<Option<u64>>,
+}
+
+/// What another process has to know.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    obs: JobObservation,
+    numbers: Vec<usize>,
+    made: Vec<(u32, u32)>,
+    failed: Option<(Time, i32)>,
+    is_begun: bool,
+    /// The grace of the stop that was asked for, if one was.
+    stop: Vec<Option<u64>>,
 }
 
 impl JobController {
@@ -51,6 +67,7 @@ impl JobController {
             plan,
             places: BTreeMap::new(),
             numbers: Vec::new(),
+            made: Vec::new(),
             last_words: BTreeMap::new(),
             failed: None,
             decision: JobDecision::default(),
@@ -80,11 +97,12 @@ impl JobController {
         crew: &mut Crew<R>,
         stamp: Stamp,
     ) -> Result<(), String> {
-        let pod = match order.index {
-            Some(index) => self.source.pod(index, order.attempt),
+        let made = match order.index {
+            Some(index) => (index, order.attempt),
             // Without indexes every pod has a number of its own.
-            None => self.source.pod(order.attempt, 0),
+            None => (order.attempt, 0),
         };
+        let pod = self.source.pod(made.0, made.1);
         let name = pod.manifest.name().to_owned();
         Entry::new(&self.title, "pod-created")
             .with("pod", name.as_str())
@@ -95,6 +113,7 @@ impl JobController {
         let number = crew.hire(pod, true)?;
         self.places.insert(number, self.obs.pods.len());
         self.numbers.push(number);
+        self.made.push(made);
         self.obs.pods.push(JobPod::new(name, order.index, stamp.time));
         Ok(())
     }
@@ -240,5 +259,35 @@ impl<R: Runtime> Controller<R> for JobController {
             Some(_) => Some(PodResult { phase: Phase::Succeeded, failed: None }),
             None => gone.then_some(PodResult { phase: Phase::Failed, failed: self.failed }),
         }
+    }
+
+    fn save(&self) -> Value {
+        json!(Saved {
+            obs: self.obs.clone(),
+            numbers: self.numbers.clone(),
+            made: self.made.clone(),
+            failed: self.failed,
+            is_begun: self.is_begun,
+            stop: self.stop.into_iter().collect(),
+        })
+    }
+
+    fn restore(&mut self, saved: Value, crew: &mut Crew<R>) -> Result<(), String> {
+        let Saved { obs, numbers, made, failed, is_begun, stop } =
+            serde_json::from_value(saved).map_err(|e| e.to_string())?;
+        if obs.pods.len() != numbers.len() || numbers.len() != made.len() {
+            return Err("the pods of the Job do not add up".to_owned());
+        }
+        (self.obs, self.numbers, self.made) = (obs, numbers, made);
+        (self.failed, self.is_begun, self.stop) = (failed, is_begun, stop.into_iter().next());
+        self.places = self.numbers.iter().enumerate().map(|(at, number)| (*number, at)).collect();
+        for (at, &(nth, attempt)) in self.made.iter().enumerate() {
+            let (number, pod) = (self.numbers[at], self.source.pod(nth, attempt));
+            match self.obs.pods[at].phase.is_terminal() {
+                true => crew.show(number, pod),
+                false => crew.hire_as(number, pod, true)?,
+            }
+        }
+        Ok(())
     }
 }

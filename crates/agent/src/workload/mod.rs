@@ -22,7 +22,7 @@ use crate::run::PlannedPod;
 use crate::worker::{PodResult, Sinks};
 
 /// Looks after the pods of one workload. It holds no rule of its own: it asks the engine.
-pub(crate) trait Controller<R: Runtime> {
+pub(crate) trait Controller<R: Runtime>: Send {
     /// Decides, and does what was decided.
     fn step(&mut self, crew: &mut Crew<R>, stamp: Stamp) -> Result<(), String>;
     /// When to look again, if nothing happens.
@@ -37,6 +37,10 @@ pub(crate) trait Controller<R: Runtime> {
     fn stop(&mut self, grace_ms: Option<u64>);
     /// What it came to, once nothing is left to do.
     fn result(&self) -> Option<PodResult>;
+    /// All that another process has to know to go on.
+    fn save(&self) -> Value;
+    /// Goes on where another process ended: takes over what it knew, and its pods.
+    fn restore(&mut self, saved: Value, crew: &mut Crew<R>) -> Result<(), String>;
 }
 
 /// The controllers of a manifest's pods, in the order they were written.

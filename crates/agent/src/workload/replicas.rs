@@ -8,6 +8,8 @@ use outrigger_lifecycle::{
 };
 use outrigger_manifest::Workload;
 use outrigger_runtime::Runtime;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::{Controller, Entry, Source};
 use crate::clock::Stamp;
@@ -27,12 +29,25 @@ pub(super) struct Replicas {
     places: BTreeMap<usize, usize>,
     /// Number and name, by place in the observation.
     pods: Vec<(usize, String)>,
+    /// The place each was made for, and how many there were before in it.
+    made: Vec<(u32, u32)>,
     ended: BTreeMap<usize, Time>,
     decision: ReplicaDecision,
     counts: Option<Counts>,
     is_begun: bool,
     told_wait: Option<(u32, u32)>,
     stop: Option<Option<u64>>,
+}
+
+/// What another process has to know.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    obs: ReplicaObservation,
+    pods: Vec<(usize, String)>,
+    made: Vec<(u32, u32)>,
+    is_begun: bool,
+    /// The grace of the stop that was asked for, if one was.
+    stop: Vec<Option<u64>>,
 }
 
 /// The numbers of a status.
@@ -75,6 +90,7 @@ impl Replicas {
             obs: ReplicaObservation::default(),
             places: BTreeMap::new(),
             pods: Vec::new(),
+            made: Vec::new(),
             ended: BTreeMap::new(),
             decision: ReplicaDecision::default(),
             counts: None,
@@ -100,6 +116,7 @@ impl Replicas {
         let number = crew.hire(pod, true)?;
         self.places.insert(number, self.obs.pods.len());
         self.pods.push((number, name));
+        self.made.push((place, attempt));
         self.obs.pods.push(Replica::new(place));
         Ok(())
     }
@@ -256,5 +273,34 @@ impl<R: Runtime> Controller<R> for Replicas {
     fn result(&self) -> Option<PodResult> {
         // Whoever was told to stay until it is stopped has done so.
         self.decision.finished.then_some(PodResult { phase: Phase::Succeeded, failed: None })
+    }
+
+    fn save(&self) -> Value {
+        json!(Saved {
+            obs: self.obs.clone(),
+            pods: self.pods.clone(),
+            made: self.made.clone(),
+            is_begun: self.is_begun,
+            stop: self.stop.into_iter().collect(),
+        })
+    }
+
+    fn restore(&mut self, saved: Value, crew: &mut Crew<R>) -> Result<(), String> {
+        let Saved { obs, pods, made, is_begun, stop } =
+            serde_json::from_value(saved).map_err(|e| e.to_string())?;
+        if obs.pods.len() != pods.len() || pods.len() != made.len() {
+            return Err("the pods of the workload do not add up".to_owned());
+        }
+        (self.obs, self.pods, self.made) = (obs, pods, made);
+        (self.is_begun, self.stop) = (is_begun, stop.into_iter().next());
+        self.places = self.pods.iter().enumerate().map(|(at, (number, _))| (*number, at)).collect();
+        for (at, &(nth, attempt)) in self.made.iter().enumerate() {
+            let (number, pod) = (self.pods[at].0, self.source.pod(nth, attempt));
+            match self.obs.pods[at].phase.is_terminal() {
+                true => crew.show(number, pod),
+                false => crew.hire_as(number, pod, true)?,
+            }
+        }
+        Ok(())
     }
 }

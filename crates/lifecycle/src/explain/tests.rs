@@ -279,6 +279,7 @@ fn what_ends_a_pod() {
             StopCause::GateNeverOpens { container: 1, on: 0 },
             "container `a` waits for `i`, which has ended and will not be restarted",
         ),
+        (StopCause::NodeShutdown, "was stopped because the machine shuts down"),
         (StopCause::SandboxLost, "lost its sandbox, and restartPolicy Never does not let it start again"),
         (StopCause::VolumeFull { volume: 0 }, "volume `data` holds more than its limit of 1Mi"),
     ] {

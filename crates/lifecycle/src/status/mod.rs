@@ -107,6 +107,9 @@ fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
         StopCause::GateNeverOpens { .. } => ("GateNeverOpens", explain_stop(plan, obs, cause)),
         StopCause::SandboxLost => ("SandboxLost", explain_stop(plan, obs, cause)),
         // The kubelet's words, to the letter.
+        StopCause::NodeShutdown => {
+            ("Terminated", "Pod was terminated in response to imminent node shutdown.".to_owned())
+        }
         StopCause::VolumeFull { volume } => {
             let limit = &plan.volume_limits[volume];
             let text = format!(

@@ -46,6 +46,7 @@ pub(super) fn stop(cause: StopCause) -> (&'static str, Option<usize>, Option<usi
         StopCause::Fatal { container } => ("fatal", Some(container), None),
         StopCause::GateNeverOpens { container, on } => ("gate-never-opens", Some(container), Some(on)),
         StopCause::SandboxLost => ("sandbox-lost", None, None),
+        StopCause::NodeShutdown => ("node-shutdown", None, None),
         StopCause::VolumeFull { .. } => ("volume-full", None, None),
     }
 }

@@ -1,0 +1,515 @@
+//! A node: keeps the pods of one machine running for as long as they should, whatever becomes of the process itself.
+//!
+//! What it runs comes in runs: the manifests of one `run -d`, or one file of a directory. Each is written down before
+//! anything is done about it, and so is everything its pods do ([`crate::store`]): a process that is started after this
+//! one ended, by whatever, goes on where it was.
+
+mod manifests;
+mod notify;
+mod record;
+mod runs;
+mod shutdown;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use outrigger_runtime::Runtime;
+use serde_json::Value;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+pub use record::{PodOptions, RunRecord};
+
+use crate::board::{Board, EventsFile};
+use crate::clock::Clock;
+use crate::control::{Accepted, Listening, Order, Roster, RunFacts, StopOf, listen};
+use crate::crew::Crew;
+use crate::lesson::Lessons;
+use crate::output::Output;
+use crate::run::Work;
+use crate::store::Store;
+use crate::worker::Sinks;
+use crate::workload::controllers;
+use manifests::Manifests;
+use notify::notify;
+use record::RunEnd;
+use runs::{Driven, END, RunOrder, WORKLOADS};
+pub use shutdown::ShutdownGrace;
+
+/// The name of the file that holds what a run was given.
+const RECORD: &str = "run.json";
+
+/// How often pods that are over are looked at.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// Makes pods of what was written down. The same text always makes the same pods.
+pub type Reader = Arc<dyn Fn(&RunRecord) -> Result<Work, String> + Send + Sync>;
+
+/// Makes a record of a file of the manifest directory: its path, and its text.
+pub type FileReader = Arc<dyn Fn(PathBuf, String) -> RunRecord + Send + Sync>;
+
+/// How a node works.
+#[derive(Clone)]
+pub struct NodeOptions {
+    /// Where everything is kept. Absolute, free of symbolic links.
+    pub state_dir: PathBuf,
+    /// The directory of manifests, if there is one.
+    pub manifests: Option<PathBuf>,
+    /// Makes pods of what was written down.
+    pub read: Reader,
+    /// Makes records of manifests.
+    pub read_file: FileReader,
+    /// Whether pods are stopped when the node is.
+    pub at_exit: AtExit,
+    /// How long pods may take when the machine shuts down, by their priority.
+    pub shutdown: ShutdownGrace,
+    /// How long the logs and the status of pods that are over are kept, and how much of them.
+    pub keep: Keep,
+}
+
+/// What becomes of pods when the node ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AtExit {
+    /// They go on, and the next node takes them over.
+    #[default]
+    LeavePods,
+    /// They are stopped in order.
+    StopPods,
+}
+
+/// What is kept of pods that are over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// No longer than this.
+    pub time: Duration,
+    /// No more than this in all; the oldest goes first.
+    pub bytes: u64,
+}
+
+impl Default for Keep {
+    fn default() -> Self {
+        Keep { time: Duration::from_secs(24 * 60 * 60), bytes: 1 << 30 }
+    }
+}
+
+/// Why a node cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Its state cannot be used.
+    #[error("cannot keep the state of a node in {dir}: {source}")]
+    State {
+        /// Where.
+        dir: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The machine refused something every node needs.
+    #[error("cannot run a node: {0}")]
+    Machine(#[from] std::io::Error),
+}
+
+/// A short name that no other run has: letters and digits.
+pub fn new_id() -> String {
+    const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+    let mut random = RandomState::new().hash_one(std::process::id());
+    let mut id = String::with_capacity(8);
+    for _ in 0..8 {
+        id.push(char::from(ALPHABET[(random % 32) as usize]));
+        random /= 32;
+    }
+    id
+}
+
+/// A node that has taken over what there was.
+pub struct Node<R: Runtime> {
+    runtime: Arc<R>,
+    options: NodeOptions,
+    store: Store,
+    clock: Clock,
+    output: Output,
+    roster: Roster,
+    numbers: Arc<AtomicUsize>,
+    runs: BTreeMap<String, Run>,
+    tasks: JoinSet<String>,
+    /// Texts of the manifest directory that cannot be run: each is said once.
+    refused: BTreeMap<PathBuf, String>,
+}
+
+/// One run.
+struct Run {
+    record: RunRecord,
+    orders: mpsc::UnboundedSender<RunOrder>,
+    /// It was told to stop.
+    is_stopping: bool,
+    /// Its file says something else by now.
+    is_superseded: bool,
+    /// How it ended, if it has.
+    end: Option<RunEnd>,
+}
+
+impl<R: Runtime> Node<R> {
+    /// Opens the state and takes over all pods that are there. Whoever cleans up what is nobody's may do so after this.
+    /// The runtime's pods are those of the node ([`outrigger_runtime::Owner::Node`]), which no other process is.
+    ///
+    /// # Errors
+    /// The state cannot be used.
+    pub async fn start(runtime: Arc<R>, options: NodeOptions, output: Output) -> Result<Self, NodeError> {
+        let failed = |source| NodeError::State { dir: options.state_dir.clone(), source };
+        let store = Store::open(&options.state_dir).map_err(failed)?;
+        let mut node = Node {
+            clock: store.clock(),
+            numbers: Arc::new(AtomicUsize::new(next_number(&store))),
+            runtime,
+            options,
+            store,
+            output,
+            roster: Roster::default(),
+            runs: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            refused: BTreeMap::new(),
+        };
+        let (resuming, mut resumed) = mpsc::channel(1);
+        for id in node.store.runs() {
+            if let Err(e) = node.resume(&id, &resuming) {
+                tracing::error!(run = id, "the run cannot be resumed: {e}");
+                node.store.set_aside_run(&id);
+            }
+        }
+        drop(resuming);
+        let _all_done = resumed.recv().await;
+        Ok(node)
+    }
+
+    /// Goes on with a run of another process.
+    fn resume(&mut self, id: &str, resuming: &mpsc::Sender<()>) -> Result<(), String> {
+        let missing = || "it was not written down".to_owned();
+        let text = |e: std::io::Error| e.to_string();
+        let record: RunRecord = self.store.load_run(id, RECORD).map_err(text)?.ok_or_else(missing)?;
+        let end: Option<RunEnd> = self.store.load_run(id, END).map_err(text)?;
+        let work = (self.options.read)(&record)?;
+        let saved: Option<Vec<Value>> = self.store.load_run(id, WORKLOADS).unwrap_or_else(|e| {
+            tracing::error!(run = id, "its workloads begin again: {e}");
+            None
+        });
+        let (mut driven, orders) = self.drive(id, &record, work, Some(resuming.clone()));
+        if let Some(saved) = saved {
+            driven.restore(saved);
+        }
+        driven.crew.is_resumed();
+        if let Some(end) = end {
+            self.roster.run_ended(id, end.exit_code);
+        } else {
+            self.tasks.spawn(driven.run());
+        }
+        self.runs
+            .insert(id.to_owned(), Run { record, orders, is_stopping: false, is_superseded: false, end });
+        Ok(())
+    }
+
+    /// Takes a new run: writes it down and begins.
+    fn add(&mut self, record: RunRecord) -> Result<Accepted, String> {
+        let work = (self.options.read)(&record)?;
+        let there = self.roster.pods();
+        for pod in &work.pods {
+            let (namespace, name) = (pod.manifest.namespace(), pod.manifest.name());
+            if there.iter().any(|p| !p.over && p.namespace == namespace && p.name == name) {
+                return Err(format!(
+                    "pod {name:?} is already there; stop it first, or change it with `outrigger apply`"
+                ));
+            }
+        }
+        let objects = objects(&work);
+        let id = new_id();
+        let (driven, orders) = self.drive(&id, &record, work.clone(), None);
+        for pod in &work.pods {
+            driven.crew.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
+        }
+        let failed = |e| format!("cannot write in {}: {e}", self.options.state_dir.display());
+        self.store.save_run(&id, RECORD, &record).map_err(failed)?;
+        self.tasks.spawn(driven.run());
+        self.runs
+            .insert(id.clone(), Run { record, orders, is_stopping: false, is_superseded: false, end: None });
+        Ok(Accepted { run: id, objects })
+    }
+
+    fn drive(
+        &self,
+        id: &str,
+        record: &RunRecord,
+        work: Work,
+        resuming: Option<mpsc::Sender<()>>,
+    ) -> (Driven<R>, mpsc::UnboundedSender<RunOrder>) {
+        let Work { pods, workloads, companions, sources } = work;
+        let sinks = Sinks {
+            output: self.output.clone(),
+            logs: None,
+            events: Arc::new(EventsFile::none()),
+            board: Board::new(None, false),
+            roster: self.roster.clone(),
+            news: None,
+            failures: None,
+            lessons: Lessons::new(sources),
+        };
+        let options =
+            record.pods.run_options(self.options.state_dir.clone(), id.to_owned(), record.files.clone());
+        let crew = Crew::new(self.runtime.clone(), companions, options, self.clock, sinks);
+        let (orders, given) = mpsc::unbounded_channel();
+        let driven = Driven {
+            id: id.to_owned(),
+            crew: crew.durable(self.store.clone(), self.numbers.clone(), resuming),
+            controllers: controllers::<R>(pods, workloads, self.clock.now()),
+            store: self.store.clone(),
+            clock: self.clock,
+            orders: given,
+            saved: Arc::default(),
+            is_frozen: false,
+        };
+        (driven, orders)
+    }
+
+    /// Works until it is told to end.
+    ///
+    /// # Errors
+    /// The machine refuses signals or sockets.
+    pub async fn run(mut self) -> Result<(), NodeError> {
+        let mut signals = Signals::listen()?;
+        let facts = RunFacts { id: new_id(), files: Vec::new(), node: Some(self.options.state_dir.clone()) };
+        let (listening, mut orders): (Listening, _) =
+            listen(self.runtime.clone(), self.roster.clone(), facts)?;
+        let manifests = self.options.manifests.clone().map(Manifests::new);
+        if let Some(manifests) = &manifests {
+            self.reconcile(manifests);
+        }
+        notify("READY=1");
+        let mut tidy = tokio::time::interval(TIDY_EVERY);
+        tidy.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let end = loop {
+            tokio::select! {
+                Some(order) = orders.recv() => self.carry_out(order),
+                Some(ended) = self.tasks.join_next() => {
+                    self.run_ended(ended);
+                    manifests.iter().for_each(|manifests| self.reconcile(manifests));
+                }
+                () = changed(manifests.as_ref()) => {
+                    manifests.iter().for_each(|manifests| self.reconcile(manifests));
+                }
+                _ = tidy.tick() => self.tidy(manifests.as_ref()),
+                end = signals.next() => break end,
+            }
+        };
+        notify("STOPPING=1");
+        if self.options.at_exit == AtExit::StopPods || end == End::PowerFailure {
+            self.shut_down().await;
+        }
+        listening.close().await;
+        self.output.finish().await;
+        Ok(())
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Stop(StopOf { pod, workload, grace_ms }) => {
+                for run in self.runs.values() {
+                    // Those that do not have the pod do not mind.
+                    let _ = run.orders.send(RunOrder::Stop { pod, workload, grace_ms });
+                }
+            }
+            Order::StopRun { run, grace_ms } => self.stop_runs(run.as_deref(), grace_ms),
+            Order::Run { record, reply } => {
+                // Whoever asked may have gone.
+                let _ = reply.send(self.add(*record));
+            }
+        }
+    }
+
+    fn stop_runs(&mut self, which: Option<&str>, grace_ms: Option<u64>) {
+        for (_, run) in self.runs.iter_mut().filter(|(id, _)| which.is_none_or(|which| which == *id)) {
+            run.is_stopping = true;
+            let _ = run.orders.send(RunOrder::StopAll { grace_ms });
+        }
+    }
+
+    fn run_ended(&mut self, ended: Result<String, tokio::task::JoinError>) {
+        let id = match ended {
+            Ok(id) => id,
+            Err(e) => return tracing::error!("a run failed, which is a fault of outrigger: {e}"),
+        };
+        let end = self.store.load_run::<RunEnd>(&id, END).ok().flatten();
+        let end = end.unwrap_or_else(|| RunEnd::broken(self.clock.now().time.0));
+        if let Some(run) = self.runs.get_mut(&id) {
+            run.end = Some(end);
+        }
+        self.roster.run_ended(&id, end.exit_code);
+    }
+
+    /// Makes the runs of the manifest directory what its files say.
+    fn reconcile(&mut self, manifests: &Manifests) {
+        let files = match manifests.files() {
+            Ok(files) => files,
+            Err(e) => return tracing::error!("cannot read the manifest directory: {e}"),
+        };
+        let mut there = BTreeSet::new();
+        for (id, run) in &mut self.runs {
+            let Some(path) = &run.record.manifest else { continue };
+            let is_same = files.get(path) == run.record.sources.first().map(|(_, text)| text);
+            run.is_superseded |= !is_same;
+            if !run.is_superseded {
+                there.insert(path.clone());
+            } else if run.end.is_none() {
+                // The next one begins when nothing is left of this one.
+                there.insert(path.clone());
+                if !std::mem::replace(&mut run.is_stopping, true) {
+                    tracing::info!(run = id, "{} has changed: stopping its pods", path.display());
+                    let _ = run.orders.send(RunOrder::StopAll { grace_ms: None });
+                }
+            }
+        }
+        self.refused.retain(|path, text| files.get(path) == Some(text));
+        for (path, text) in files {
+            if there.contains(&path) || self.refused.contains_key(&path) {
+                continue;
+            }
+            let record = (self.options.read_file)(path.clone(), text.clone());
+            if let Err(e) = self.add(record) {
+                tracing::error!("{}: {e}", path.display());
+                self.refused.insert(path, text);
+            }
+        }
+    }
+
+    /// Removes what is left of pods that have been over for long enough, or of which there is too much.
+    fn tidy(&mut self, manifests: Option<&Manifests>) {
+        let now = self.clock.now().time.0;
+        let keep = self.options.keep;
+        let limit = u64::try_from(keep.time.as_millis()).unwrap_or(u64::MAX);
+        let mut over: Vec<(u64, usize, crate::store::PodStore)> = Vec::new();
+        let is_some_over = self.roster.pods().iter().any(|pod| pod.over);
+        for id in self.store.pods().into_iter().filter(|_| is_some_over) {
+            let pod = self.store.pod(&id);
+            let (Ok(Some(saved)), Ok(Some(found))) = (pod.pod(), pod.load()) else { continue };
+            let is_over = self.roster.pod(saved.number).is_none_or(|pod| pod.over);
+            if found.state.observation.over && is_over {
+                over.push((found.state.observation.ended_at().0, saved.number, pod));
+            }
+        }
+        over.sort_by_key(|(at, ..)| std::cmp::Reverse(*at));
+        let mut bytes = 0;
+        for (at, number, pod) in over {
+            bytes += pod.bytes();
+            if now.saturating_sub(at) > limit || bytes > keep.bytes {
+                pod.forget();
+                self.roster.forget(number);
+            }
+        }
+        self.tidy_runs(manifests, now.saturating_sub(limit));
+    }
+
+    /// Forgets runs that are over and have no pods left. A file of the manifest directory that is still there needs its
+    /// run: else it would be run again.
+    fn tidy_runs(&mut self, manifests: Option<&Manifests>, before_ms: u64) {
+        let files = manifests.and_then(|manifests| manifests.files().ok()).unwrap_or_default();
+        let pods = self.roster.pods();
+        let is_wanted = |id: &String, run: &Run| {
+            let is_file = run.record.manifest.as_ref().is_some_and(|path| files.contains_key(path));
+            let is_recent = run.end.is_none_or(|end| end.at_ms >= before_ms);
+            is_file || is_recent || pods.iter().any(|pod| pod.run.as_ref() == Some(id))
+        };
+        let (store, roster) = (&self.store, &self.roster);
+        self.runs.retain(|id, run| {
+            let keep = is_wanted(id, run);
+            if !keep {
+                store.forget_run(id);
+                roster.forget_run(id);
+            }
+            keep
+        });
+    }
+}
+
+/// Waits for a change of the manifest directory; for ever, if there is none.
+async fn changed(manifests: Option<&Manifests>) {
+    match manifests {
+        Some(manifests) => manifests.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A number that no pod of the store has.
+fn next_number(store: &Store) -> usize {
+    let numbers = store.pods().into_iter().filter_map(|id| Some(store.pod(&id).pod().ok()??.number));
+    numbers.max().map_or(0, |number| number + 1)
+}
+
+/// Pods and workloads as people name them.
+fn objects(work: &Work) -> Vec<String> {
+    let name = |pod: &crate::run::PlannedPod| {
+        let origin = &pod.manifest.origin;
+        format!("{}/{}", origin.kind.to_lowercase(), origin.name)
+    };
+    let mut objects: Vec<String> = work.pods.iter().map(name).collect();
+    objects.dedup();
+    objects
+}
+
+/// Why a node ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Somebody wants it to.
+    Asked,
+    /// The machine is about to lose its power.
+    PowerFailure,
+}
+
+/// The signals that end a node.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    power: Signal,
+    /// Of no concern, and not to end it: nobody sits at its terminal.
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            power: signal(SignalKind::from_raw(rustix::process::Signal::POWER.as_raw()))?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> End {
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => return End::Asked,
+                _ = self.terminate.recv() => return End::Asked,
+                _ = self.power.recv() => return End::PowerFailure,
+                _ = self.hangup.recv() => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ() {
+        assert_eq!(new_id().len(), 8);
+        assert_ne!(new_id(), new_id());
+    }
+
+    #[test]
+    fn numbers_are_never_used_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        assert_eq!(next_number(&store), 0);
+    }
+}

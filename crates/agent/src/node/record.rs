@@ -1,0 +1,89 @@
+//! What a node is given to run.
+
+use std::path::PathBuf;
+
+use outrigger_lifecycle::Phase;
+use outrigger_runtime::{LogLimits, NetworkMode, PublishedPort, PullPolicy};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::run::{RunOptions, UserNamespaces};
+use crate::worker::PodResult;
+
+/// What a node is given to run: the text of manifests, and how they are read and run. The text is what is kept: whoever
+/// goes on with the run reads it again, and gets the same pods with the same names.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// What the manifests are called, for people.
+    pub files: Vec<String>,
+    /// Name and text of each manifest.
+    pub sources: Vec<(String, String)>,
+    /// How they are read; the reader's own.
+    pub reading: Value,
+    /// How their pods are run.
+    pub pods: PodOptions,
+    /// The file of the manifest directory it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<PathBuf>,
+}
+
+/// How pods are run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodOptions {
+    /// Grace of a stop that was asked for; `None` is each pod's own.
+    pub grace_ms: Option<u64>,
+    /// When images are fetched, whatever the manifest says.
+    pub pull: Option<PullPolicy>,
+    /// The network of pods that do not ask for the host's.
+    pub network: NetworkMode,
+    /// Whether pods that do not say it themselves get a user namespace of their own.
+    pub user_namespaces: UserNamespaces,
+    /// Ports of the pod to be reached at the host, besides its `hostPort`s.
+    pub publish: Vec<PublishedPort>,
+    /// Processes and threads each container may have; `None`: any number.
+    pub pids_limit: Option<u64>,
+    /// How large the log of a container may become.
+    pub log_limits: LogLimits,
+}
+
+impl PodOptions {
+    pub(super) fn run_options(&self, state_dir: PathBuf, run_id: String, files: Vec<String>) -> RunOptions {
+        RunOptions {
+            state_dir,
+            run_id,
+            events: None,
+            status: None,
+            grace_ms: self.grace_ms,
+            pull: self.pull,
+            network: self.network,
+            user_namespaces: self.user_namespaces,
+            publish: self.publish.clone(),
+            pids_limit: self.pids_limit,
+            log_limits: self.log_limits,
+            timeout_ms: None,
+            fail_fast: false,
+            files,
+        }
+    }
+}
+
+/// How a run of a node ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RunEnd {
+    /// What `run --wait` exits with.
+    pub(super) exit_code: u8,
+    /// When, in milliseconds since 1970.
+    pub(super) at_ms: u64,
+}
+
+impl RunEnd {
+    pub(super) fn new(results: &[PodResult], at_ms: u64) -> Self {
+        RunEnd { exit_code: crate::run::exit_code(results), at_ms }
+    }
+
+    /// Something could not be run at all.
+    pub(super) fn broken(at_ms: u64) -> Self {
+        let failed = PodResult { phase: Phase::Failed, failed: None };
+        RunEnd::new(&[failed], at_ms)
+    }
+}

@@ -1,0 +1,371 @@
+//! What a node keeps on disk, so that another process can go on where this one ended.
+//!
+//! Everything is below `STATE_DIR/node`, apart from the runtime's own directories: whoever clears those away takes no
+//! history with them. Files are replaced by renaming and never synced: it is the process that dies, not the disk, and
+//! after a reboot the containers are gone anyway.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use outrigger_lifecycle::{Observation, Plan};
+use outrigger_runtime::{ContainerId, Image};
+use rustix::fs::OFlags;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+
+/// Raised whenever a file changes its meaning.
+const VERSION: u32 = 1;
+
+/// No file of a store is larger: what is, was not written here.
+const FILE_MAX: u64 = 64 << 20;
+
+/// The directory of a node's files.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    dir: PathBuf,
+    boot: String,
+}
+
+impl Store {
+    /// Opens the store of a state directory, which no other process must use
+    /// ([`outrigger_runtime::NodeIdentity`]).
+    pub(crate) fn open(state_dir: &Path) -> io::Result<Self> {
+        let dir = state_dir.join("node");
+        for path in [dir.join("runs"), dir.join("pods")] {
+            make(&path)?;
+        }
+        Ok(Store { boot: boot_id()?, dir })
+    }
+
+    /// A clock that goes on where that of the last process ended, if the machine was not started anew since: deadlines
+    /// stay what they were, whatever was done to the time of day.
+    pub(crate) fn clock(&self) -> Clock {
+        let path = self.dir.join("clock.json");
+        let saved = read::<SavedClock>(&path).ok().flatten();
+        match saved.filter(|saved| saved.boot == self.boot) {
+            Some(saved) => Clock::since_boot(Duration::from_nanos(saved.wall_at_boot_ns)),
+            None => {
+                let clock = Clock::start();
+                let wall_at_boot_ns = u64::try_from(clock.wall_at_boot().as_nanos()).unwrap_or(u64::MAX);
+                let saved = SavedClock { boot: self.boot.clone(), wall_at_boot_ns };
+                if let Err(e) = replace(&path, &saved) {
+                    tracing::warn!("deadlines would not survive a change of the time of day: {e}");
+                }
+                clock
+            }
+        }
+    }
+
+    /// The directory of a pod's files.
+    pub(crate) fn pod(&self, sandbox: &str) -> PodStore {
+        PodStore {
+            dir: self.dir.join("pods").join(sandbox),
+            boot: self.boot.clone(),
+            last: Vec::new(),
+            lost: false,
+        }
+    }
+
+    /// Names of the pods there are files of.
+    pub(crate) fn pods(&self) -> Vec<String> {
+        names(&self.dir.join("pods"))
+    }
+
+    /// The file of a run.
+    fn run(&self, id: &str, what: &str) -> PathBuf {
+        self.dir.join("runs").join(id).join(what)
+    }
+
+    /// Ids of the runs there are files of.
+    pub(crate) fn runs(&self) -> Vec<String> {
+        names(&self.dir.join("runs"))
+    }
+
+    /// Notes a file of a run.
+    pub(crate) fn save_run(&self, id: &str, what: &str, content: &impl Serialize) -> io::Result<()> {
+        let path = self.run(id, what);
+        if let Some(dir) = path.parent() {
+            make(dir)?;
+        }
+        replace(&path, content)
+    }
+
+    /// Reads a file of a run; `None` if there is none.
+    pub(crate) fn load_run<T: DeserializeOwned>(&self, id: &str, what: &str) -> io::Result<Option<T>> {
+        read(&self.run(id, what))
+    }
+
+    /// Forgets a run.
+    pub(crate) fn forget_run(&self, id: &str) {
+        let dir = self.dir.join("runs").join(id);
+        if let Err(e) = fs::remove_dir_all(&dir).or_else(missing_is_fine) {
+            tracing::warn!("cannot remove {}: {e}", dir.display());
+        }
+    }
+
+    /// Puts the files of a run that cannot be understood aside, for people to look at.
+    pub(crate) fn set_aside_run(&self, id: &str) {
+        let from = self.dir.join("runs").join(id);
+        let to = self.dir.join("damaged");
+        let moved = make(&to).and_then(|()| fs::rename(&from, to.join(id)));
+        if let Err(e) = moved {
+            tracing::warn!("cannot put {} aside: {e}", from.display());
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedClock {
+    boot: String,
+    wall_at_boot_ns: u64,
+}
+
+/// The files of one pod.
+#[derive(Debug)]
+pub(crate) struct PodStore {
+    dir: PathBuf,
+    boot: String,
+    /// What was written last.
+    last: Vec<u8>,
+    /// The last write failed; that was said.
+    lost: bool,
+}
+
+/// What does not change about a pod.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SavedPod {
+    /// The run it belongs to.
+    pub(crate) run: String,
+    /// Its number.
+    pub(crate) number: usize,
+    /// `metadata.namespace`.
+    pub(crate) namespace: String,
+    /// `metadata.name`.
+    pub(crate) name: String,
+    /// Its plan: what was begun by it is ended by it, whatever a later version would make of the manifest (G-30).
+    pub(crate) plan: Plan,
+}
+
+/// All a worker has to know to go on with a pod.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SavedState {
+    version: u32,
+    /// The boot of the machine it was written in: in another one nothing of the pod is left.
+    boot: String,
+    pub(crate) observation: Observation,
+    /// In the order of the plan.
+    pub(crate) containers: Vec<SavedContainer>,
+}
+
+/// What a worker has to know of one container.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct SavedContainer {
+    /// Tries to start it so far.
+    pub(crate) tries: u32,
+    pub(crate) image: Option<Image>,
+    /// The instance that is there, or is about to be.
+    pub(crate) instance: Option<SavedInstance>,
+    pub(crate) container_id: Option<String>,
+    pub(crate) last_container_id: Option<String>,
+}
+
+/// One instance of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedInstance {
+    pub(crate) id: ContainerId,
+    pub(crate) attempt: u32,
+    /// Its stop signal has reached it.
+    pub(crate) signalled: bool,
+}
+
+/// What was found of a pod.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) state: SavedState,
+    /// The machine has been started anew since.
+    pub(crate) rebooted: bool,
+}
+
+impl PodStore {
+    /// Notes what does not change.
+    pub(crate) fn create(&self, pod: &SavedPod) -> io::Result<()> {
+        make(&self.dir)?;
+        replace(&self.dir.join("pod.json"), pod)
+    }
+
+    /// What does not change, if it was noted.
+    pub(crate) fn pod(&self) -> io::Result<Option<SavedPod>> {
+        read(&self.dir.join("pod.json"))
+    }
+
+    /// What was known last; `None` if nothing was.
+    pub(crate) fn load(&self) -> io::Result<Option<Found>> {
+        let Some(state) = read::<SavedState>(&self.dir.join("state.json"))? else { return Ok(None) };
+        if state.version != VERSION {
+            return Err(io::Error::other(format!("version {} is not known", state.version)));
+        }
+        let rebooted = state.boot != self.boot;
+        Ok(Some(Found { state, rebooted }))
+    }
+
+    /// Notes what is known now, unless that is what was noted last. What cannot be written does not hold the pod up: it is
+    /// said once, and a process that comes after this one finds what was written before.
+    pub(crate) fn save(&mut self, observation: &Observation, containers: Vec<SavedContainer>) {
+        let state = SavedState {
+            version: VERSION,
+            boot: self.boot.clone(),
+            observation: observation.clone(),
+            containers,
+        };
+        let Ok(bytes) = serde_json::to_vec(&state) else { return };
+        if bytes == self.last {
+            return;
+        }
+        match replace_bytes(&self.dir.join("state.json"), &bytes) {
+            Ok(()) => {
+                self.last = bytes;
+                self.lost = false;
+            }
+            Err(e) if !std::mem::replace(&mut self.lost, true) => {
+                let dir = self.dir.display();
+                tracing::warn!("a restart of the node would not know the latest state of a pod: {dir}: {e}");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Where the pod's logs are once it is over.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.dir.join("logs")
+    }
+
+    /// Takes the logs of a pod that is over out of its directory, which goes.
+    pub(crate) fn keep_logs(&self, from: &Path) -> io::Result<()> {
+        if from.is_dir() {
+            // Those of the same pod before the machine was shut down.
+            fs::remove_dir_all(self.logs()).or_else(missing_is_fine)?;
+        }
+        match fs::rename(from, self.logs()) {
+            // It wrote none, or they were moved before the last process ended.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            moved => moved,
+        }
+    }
+
+    /// Forgets what was known of the pod: it begins anew.
+    pub(crate) fn forget_state(&self) {
+        if let Err(e) = fs::remove_file(self.dir.join("state.json")).or_else(missing_is_fine) {
+            tracing::warn!("cannot remove the state in {}: {e}", self.dir.display());
+        }
+    }
+
+    /// Forgets the pod.
+    pub(crate) fn forget(&self) {
+        if let Err(e) = fs::remove_dir_all(&self.dir).or_else(missing_is_fine) {
+            tracing::warn!("cannot remove {}: {e}", self.dir.display());
+        }
+    }
+
+    /// What the pod's files take on the disk.
+    pub(crate) fn bytes(&self) -> u64 {
+        fn below(dir: &Path) -> u64 {
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            let size = |entry: fs::DirEntry| match entry.metadata() {
+                Ok(meta) if meta.is_dir() => below(&entry.path()),
+                Ok(meta) => meta.len(),
+                Err(_) => 0,
+            };
+            entries.map(size).sum()
+        }
+        below(&self.dir)
+    }
+}
+
+/// Makes a directory that only its owner can enter.
+fn make(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn missing_is_fine(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    }
+}
+
+/// Tells this boot of the machine from all others.
+fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Names of the entries of a directory, sorted.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    let file = match File::options().read(true).custom_flags(flags).open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    if file.metadata()?.len() > FILE_MAX {
+        return Err(io::Error::other(format!("{} is too large", path.display())));
+    }
+    let parsed = serde_json::from_reader(io::BufReader::new(file));
+    parsed.map(Some).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
+fn replace(path: &Path, content: &impl Serialize) -> io::Result<()> {
+    replace_bytes(path, &serde_json::to_vec(content)?)
+}
+
+/// Replaces a file so that every reader finds the old or the new content, never half of it.
+fn replace_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let write = || -> io::Result<()> {
+        let mut file =
+            File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(bytes)?;
+        fs::rename(&temporary, path)
+    };
+    write().inspect_err(|_| {
+        let _ = fs::remove_file(&temporary);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_garbage_is_an_error_and_what_is_missing_is_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let pod = store.pod("p");
+        assert!(pod.load().unwrap().is_none());
+        fs::create_dir_all(&pod.dir).unwrap();
+        for garbage in ["", "{", "{\"version\":1}", "[]", "\0\0\0\0"] {
+            fs::write(pod.dir.join("state.json"), garbage).unwrap();
+            assert!(pod.load().is_err(), "{garbage:?}");
+        }
+    }
+
+    #[test]
+    fn the_clock_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let first = store.clock().now().time;
+        // Whatever the time of day says by now.
+        let second = store.clock().now().time;
+        assert!(second >= first && second.since(first) < 1_000, "{first:?} {second:?}");
+    }
+}

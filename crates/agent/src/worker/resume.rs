@@ -1,0 +1,235 @@
+//! How a worker goes on with a pod that another process began.
+//!
+//! What was written down says what was meant; the runtime says what became of it. Containers that run go on untouched,
+//! those that ended meanwhile are reported with their real exit, and a start that never reached the runtime is made as if it
+//! had not been asked for. Hooks are not run a second time (G-45), back-offs, probe counters, restart counts and the
+//! end of the grace are what they were (G-44, G-47), and init containers that completed stay completed (G-46).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use outrigger_lifecycle::{Engine, Event, ExitReason, HookKind, Observation, SandboxState, State};
+use outrigger_runtime::{Adopted, Runtime, RuntimeError, Sandbox};
+
+use super::{Current, Worker};
+use crate::report::Instance;
+use crate::store::{Found, SavedContainer, SavedInstance};
+use crate::tasks::Task;
+
+/// Tries to take a sandbox over: what is in the way, a port for example, may go.
+const ADOPT_TRIES: u32 = 5;
+const ADOPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// What the runtime knows of the instance that was written down.
+enum Fate {
+    /// It was started, and runs or has ended since.
+    Started { pid: Option<u32> },
+    /// It was never started: there is nothing, or something that cannot be started any more.
+    Never,
+    /// It ran, and nobody knows what became of it.
+    Lost,
+}
+
+impl<R: Runtime> Worker<R> {
+    /// Another process began with the pod, and nobody knows how far it came: whatever is there of it is removed first.
+    pub(crate) fn begin_again(&mut self) {
+        self.sandbox_tried = true;
+    }
+
+    /// Takes over what another process left. Done before [`Worker::run`].
+    pub(crate) async fn resume(&mut self, found: Found) {
+        self.is_resumed = true;
+        self.sandbox_tried = true;
+        let Found { state, rebooted } = found;
+        let (mut obs, saved) = (state.observation, state.containers);
+        if obs.over {
+            self.restore(obs, &saved);
+            return;
+        }
+        let sandbox = match obs.sandbox.state {
+            SandboxState::Ready if rebooted => None,
+            SandboxState::Ready => self.adopt().await,
+            _ => None,
+        };
+        self.tell_interrupted_hooks(&obs);
+        let had_sandbox = obs.sandbox.state == SandboxState::Ready;
+        let fates = fates(&obs, &saved, sandbox.as_ref().map_or(&[][..], |(_, adopted)| adopted.as_slice()));
+        obs.recover();
+        for (container, fate) in fates.iter().enumerate() {
+            if matches!(fate, Some(Fate::Never)) {
+                obs.take_back_start(container);
+            }
+        }
+        self.restore(obs, &saved);
+        let lives = match sandbox {
+            Some((sandbox, adopted)) => {
+                self.remove_leftovers(&saved, &fates, &adopted).await;
+                self.stand_on(sandbox).await
+            }
+            None => false,
+        };
+        for (container, (fate, saved)) in fates.into_iter().zip(saved).enumerate() {
+            match (fate, saved.instance) {
+                (Some(Fate::Started { pid }), Some(instance)) if lives => {
+                    self.take_over(container, instance, pid)
+                }
+                (Some(Fate::Started { .. } | Fate::Lost), _) => self.is_lost(container),
+                _ => {}
+            }
+        }
+        if had_sandbox && !lives {
+            self.handle(Event::SandboxLost);
+        }
+    }
+
+    /// Puts back what was written down.
+    fn restore(&mut self, mut obs: Observation, saved: &[SavedContainer]) {
+        for (i, saved) in saved.iter().enumerate().take(self.slots.len()) {
+            let slot = &mut self.slots[i];
+            // One may have been named after the last write: no name is used twice.
+            slot.tries = saved.tries.saturating_add(1);
+            slot.image.clone_from(&saved.image);
+            let facts = &mut self.facts.containers[i];
+            facts.container_id.clone_from(&saved.container_id);
+            facts.last_container_id.clone_from(&saved.last_container_id);
+            match &saved.image {
+                Some(image) => facts.image_id.clone_from(&image.id),
+                // Whatever was said of it, it has to be looked up again.
+                None => obs.forget_image(i),
+            }
+        }
+        self.engine = Engine::resume(self.engine.plan().clone(), obs);
+    }
+
+    /// Takes the sandbox over; `None` if it is gone.
+    async fn adopt(&mut self) -> Option<(Sandbox, Vec<Adopted>)> {
+        for tried in 1.. {
+            match self.tasks.runtime.adopt_sandbox(&self.pod.sandbox_id).await {
+                Ok(adopted) => return Some(adopted),
+                Err(RuntimeError::NotFound { .. }) => return None,
+                Err(e) if tried >= ADOPT_TRIES => {
+                    tracing::warn!(pod = self.pod.name(), "cannot take the pod over, it begins again: {e}");
+                    return None;
+                }
+                Err(e) => {
+                    tracing::debug!(pod = self.pod.name(), "cannot take the pod over yet: {e}");
+                    tokio::time::sleep(ADOPT_PAUSE).await;
+                }
+            }
+        }
+        None
+    }
+
+    /// Finds the volumes and files of the pod; whether they are there.
+    async fn stand_on(&mut self, sandbox: Sandbox) -> bool {
+        let pod = self.pod.clone();
+        let found = tokio::task::spawn_blocking(move || pod.found_ground(sandbox)).await;
+        match found.map_err(|e| e.to_string()).and_then(|found| found) {
+            Ok(ground) => {
+                self.facts.pod_ips = ground.sandbox.ips.iter().map(ToString::to_string).collect();
+                self.sinks.roster.addresses(self.index, self.facts.pod_ips.clone());
+                let ground = std::sync::Arc::new(ground);
+                self.watchers = self.watch(&ground);
+                self.ground = Some(ground);
+                true
+            }
+            Err(e) => {
+                tracing::warn!(pod = self.pod.name(), "cannot find the pod's volumes, it begins again: {e}");
+                false
+            }
+        }
+    }
+
+    /// Removes what is there and nobody's: instances that ended and whose end is written down, those that were made and
+    /// not started.
+    async fn remove_leftovers(
+        &mut self,
+        saved: &[SavedContainer],
+        fates: &[Option<Fate>],
+        adopted: &[Adopted],
+    ) {
+        let is_current = |found: &Adopted| {
+            saved.iter().zip(fates).any(|(saved, fate)| {
+                matches!(fate, Some(Fate::Started { .. }))
+                    && saved.instance.as_ref().is_some_and(|instance| instance.id == found.id)
+            })
+        };
+        for found in adopted.iter().filter(|found| !is_current(found)) {
+            self.tasks.remove(&found.id).await;
+        }
+    }
+
+    /// Goes on with an instance that was started.
+    fn take_over(&mut self, container: usize, saved: SavedInstance, pid: Option<u32>) {
+        let instance = Instance { container, attempt: saved.attempt, id: saved.id };
+        let (attempt, id) = (instance.attempt, instance.id.clone());
+        if !matches!(self.engine.observation().containers[container].state, State::Running { .. }) {
+            self.handle(Event::Started { container, attempt });
+        }
+        self.sinks.roster.runs(self.index, container, Some(id.clone()));
+        let life = Task::spawn(self.tasks.clone().see_end(instance.clone()));
+        self.slots[container].current = Some(Current {
+            instance: instance.clone(),
+            life: Some(life),
+            is_running: true,
+            signalled: saved.signalled,
+            pid,
+            probes: BTreeMap::new(),
+            hooks: Vec::new(),
+        });
+        let Some(kill) = self.engine.observation().containers[container].kill else { return };
+        if kill.killed_at.is_some() {
+            self.background.spawn(self.tasks.clone().kill(id));
+        } else if kill.signalled_at.is_some() && !saved.signalled {
+            // It was about to be told, and may not have been.
+            let grace = Duration::from_millis(kill.deadline.since(self.tasks.clock.now().time));
+            let signal = self.stop_signal(container);
+            self.background.spawn(self.tasks.clone().terminate(instance, signal, pid, grace));
+        }
+    }
+
+    /// An instance ended and nobody knows how.
+    fn is_lost(&mut self, container: usize) {
+        let attempt = self.engine.observation().containers[container].attempt;
+        let exit = self.tasks.exit(137, ExitReason::ContainerStatusUnknown, None);
+        self.handle(Event::Exited { container, attempt, exit });
+    }
+
+    /// A hook that was under way counts as done: it is not run a second time, and a container is not ended for it.
+    fn tell_interrupted_hooks(&self, obs: &Observation) {
+        for (plan, c) in self.engine.plan().containers.iter().zip(&obs.containers) {
+            for (kind, name) in [
+                (HookKind::PostStart, "postStart"),
+                (HookKind::PreStop, "preStop"),
+                (HookKind::FirstPreStop, "first preStop"),
+            ] {
+                if c.hook(kind).is_running() {
+                    tracing::warn!(
+                        pod = self.pod.name(),
+                        container = plan.name,
+                        "its {name} hook was running when the node ended; it is not run again"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// What became of the instances that were written down as alive.
+fn fates(obs: &Observation, saved: &[SavedContainer], adopted: &[Adopted]) -> Vec<Option<Fate>> {
+    let fate = |(c, saved): (&outrigger_lifecycle::Container, &SavedContainer)| {
+        if !c.state.is_alive() {
+            return None;
+        }
+        let instance = saved.instance.as_ref().filter(|instance| instance.attempt == c.attempt);
+        let found = instance.and_then(|instance| adopted.iter().find(|found| found.id == instance.id));
+        Some(match (found, c.state) {
+            (Some(Adopted { started: Some(started), .. }), _) => {
+                Fate::Started { pid: Some(started.pid).filter(|pid| *pid > 0) }
+            }
+            (_, State::Starting { .. }) => Fate::Never,
+            _ => Fate::Lost,
+        })
+    };
+    obs.containers.iter().zip(saved).map(fate).collect()
+}

@@ -1,0 +1,113 @@
+//! `outrigger attach`: follows what a node runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use outrigger_agent::control::{Answer, Lines, LogsRequest, PodState, Request, Run};
+use outrigger_agent::shorten;
+use tokio::sync::mpsc;
+
+use crate::logs;
+use crate::outcome::{self, Failure};
+use crate::runs::{self, PodArgs};
+
+/// Characters of a pod's name in front of lines.
+const POD_NAME_MAX: usize = 18;
+/// How often new pods are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// What was written last arrives within this time after the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger attach web           follow the run that pod web belongs to
+  outrigger attach job/report    the same of a Job
+  outrigger attach run/k3v9x0aq  a run by its id
+
+Ctrl-C ends the command, not the run.
+
+Exit codes: that of the run, as `outrigger run` would have it.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pod: PodArgs,
+}
+
+pub(crate) fn main(args: Args) -> ExitCode {
+    match runs::block_on(attach(args)) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => outcome::exit_code(Err(failure)),
+    }
+}
+
+async fn attach(args: Args) -> Result<u8, Failure> {
+    let found = runs::find().await?;
+    let (node, pod) = found.pick(&args.pod.which()).map_err(|e| Failure::Input(anyhow!(e)))?;
+    let Some(run) = pod.run.clone() else {
+        let text = "it runs in the foreground; follow it with `outrigger logs -f`";
+        return Err(Failure::Input(anyhow!("cannot attach to {}: {text}", pod.name)));
+    };
+    let request = Request::Await { run: run.clone(), over: true };
+    let mut end = node.ask(&request).await.map_err(runs::refused)?;
+    let (lines, mut written) = mpsc::channel::<Vec<u8>>(1);
+    let mut known = BTreeSet::new();
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    let code = loop {
+        tokio::select! {
+            Some(text) = written.recv() => logs::write(&text)?,
+            answer = end.next() => match answer.map_err(runs::refused)? {
+                Answer::Exit(code, _) => break u8::try_from(code).unwrap_or(1),
+                other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
+            },
+            _ = look.tick() => {
+                for pod in pods(node, &run).await?.into_iter().filter(|pod| known.insert(pod.number)) {
+                    follow(node, &pod, lines.clone()).await?;
+                }
+            }
+        }
+    };
+    drop(lines);
+    while let Ok(Some(text)) = tokio::time::timeout(LAST_WORDS, written.recv()).await {
+        logs::write(&text)?;
+    }
+    Ok(code)
+}
+
+/// The pods of a run, as of now.
+async fn pods(node: &Run, run: &str) -> Result<Vec<PodState>, Failure> {
+    let mut connection = node.ask(&Request::List).await.map_err(runs::refused)?;
+    let mut pods = match connection.next().await.map_err(runs::refused)? {
+        Answer::Run(state) => state.pods,
+        other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
+    };
+    pods.retain(|pod| pod.run.as_deref() == Some(run));
+    Ok(pods)
+}
+
+/// Follows the logs of a pod.
+async fn follow(node: &Run, pod: &PodState, to: mpsc::Sender<Vec<u8>>) -> Result<(), Failure> {
+    let name = |container: &str| format!("{}/{container}", shorten(&pod.name, POD_NAME_MAX));
+    let names: BTreeMap<usize, String> =
+        pod.containers.iter().enumerate().map(|(at, c)| (at, name(&c.name))).collect();
+    let containers = names.keys().copied().collect();
+    let request = LogsRequest { pod: pod.number, containers, follow: true, ..LogsRequest::default() };
+    let mut connection = node.ask(&Request::Logs(request)).await.map_err(runs::refused)?;
+    let mut lines = Lines::new(names, false);
+    tokio::spawn(async move {
+        loop {
+            match connection.next().await {
+                Ok(Answer::Log(container, text)) => {
+                    if to.send(lines.format(container, &text)).await.is_err() {
+                        return;
+                    }
+                }
+                // What has not started yet will say so itself.
+                Ok(Answer::Note(_)) => {}
+                _ => return,
+            }
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! `outrigger run -d`: hands pods to the node of this machine.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use outrigger_agent::RunRecord;
+use outrigger_agent::control::{Accepted, Answer, Request, Run};
+
+use crate::outcome::Failure;
+use crate::{run, runs, terminal};
+
+/// A node that was just started answers within this time.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How pods are handed over.
+pub(crate) struct Detach {
+    /// The state directory as it was given.
+    pub(crate) state_dir: Option<PathBuf>,
+    /// What a node that has to be started is told besides.
+    pub(crate) flags: Vec<OsString>,
+    /// Return when the pods are ready or over.
+    pub(crate) wait: bool,
+    /// Say nothing.
+    pub(crate) quiet: bool,
+}
+
+impl Detach {
+    /// Hands pods over: the exit code.
+    pub(crate) fn hand_over(&self, record: RunRecord) -> Result<u8, Failure> {
+        runs::block_on(async {
+            let node = self.node().await?;
+            let mut connection = node.ask(&Request::Run(Box::new(record))).await.map_err(runs::refused)?;
+            let Accepted { run, objects } = match connection.next().await.map_err(runs::refused)? {
+                Answer::Accepted(accepted) => accepted,
+                other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
+            };
+            if !self.quiet {
+                terminal::print(&objects.iter().map(|object| format!("{object}\n")).collect::<String>())?;
+            }
+            match self.wait {
+                true => wait(&node, &run).await,
+                false => Ok(0),
+            }
+        })
+    }
+
+    /// The node of the state directory; one is started if there is none.
+    async fn node(&self) -> Result<Run, Failure> {
+        let state_dir = run::state_dir(self.state_dir.as_deref())?;
+        if let Some(node) = find(&state_dir).await? {
+            return Ok(node);
+        }
+        let log = state_dir.join("node/log");
+        let mut child = self.start(&state_dir, &log).context("cannot start a node").map_err(Failure::Own)?;
+        let began = Instant::now();
+        loop {
+            if let Some(node) = find(&state_dir).await? {
+                return Ok(node);
+            }
+            let ended = child.try_wait()?;
+            if ended.is_some() || began.elapsed() > PATIENCE {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                let last =
+                    said.lines().rev().take(5).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>();
+                let what = if ended.is_some() { "the node ended" } else { "the node does not answer" };
+                return Err(Failure::Own(anyhow!("{what}; {} says: {}", log.display(), last.join("; "))));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn start(&self, state_dir: &Path, log: &Path) -> std::io::Result<Child> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir.join("node"))?;
+        let log = File::options().create(true).append(true).mode(0o600).open(log)?;
+        Command::new("/proc/self/exe")
+            .arg0("outrigger")
+            .arg("node")
+            .arg("--state-dir")
+            .arg(state_dir)
+            .args(&self.flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            // Ctrl-C in the terminal is not meant for it.
+            .process_group(0)
+            .current_dir("/")
+            .spawn()
+    }
+}
+
+/// The node of a state directory, if there is one.
+async fn find(state_dir: &Path) -> Result<Option<Run>, Failure> {
+    let found = runs::find_quietly().await?;
+    Ok(found.runs.into_iter().find(|run| run.state.node.as_deref() == Some(state_dir)))
+}
+
+/// Waits until the pods of a run are ready (0), or the run is over: its exit code.
+async fn wait(node: &Run, run: &str) -> Result<u8, Failure> {
+    let request = Request::Await { run: run.to_owned(), over: false };
+    let mut connection = node.ask(&request).await.map_err(runs::refused)?;
+    match connection.next().await.map_err(runs::refused)? {
+        Answer::Done => Ok(0),
+        Answer::Exit(code, _) => Ok(u8::try_from(code).unwrap_or(1)),
+        other => Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
+    }
+}

@@ -1,0 +1,280 @@
+//! `outrigger node`: keeps pods running on this machine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use outrigger_agent::{
+    AtExit, Format, Keep, Node, NodeOptions, Output, PodOptions, RunRecord, ShutdownGrace, Work,
+};
+use outrigger_lifecycle::{Severity, parse_quantity};
+use outrigger_manifest::{Diagnostic, SourceFile, render};
+use outrigger_runtime::cri::{CriConfig, CriRuntime};
+use outrigger_runtime::embedded::images::ImageLimits;
+use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
+use outrigger_runtime::{LogLimits, NodeIdentity, Owner, Runtime, RuntimeError};
+use serde::{Deserialize, Serialize};
+
+use crate::input::ReadArgs;
+use crate::outcome::{Failure, Outcome};
+use crate::run::{self, NetworkArg, RuntimeArg, UsernsArg};
+use crate::{confinement, oci, simulate, terminal};
+
+/// What systemd needs to know. `KillMode=process` and `Delegate=yes` let containers outlive the service, as they outlive the
+/// process.
+const UNIT: &str = "\
+[Unit]
+Description=Outrigger node: runs pods
+Documentation=https://github.com/outrigger-dev/outrigger/blob/main/docs/node.md
+After=network-online.target dbus.service
+Wants=network-online.target
+
+[Service]
+Type=notify
+ExecStart=@COMMAND@
+Restart=always
+RestartSec=1
+KillMode=process
+Delegate=yes
+TasksMax=infinity
+LimitNOFILE=1048576
+OOMScoreAdjust=-999
+TimeoutStopSec=@STOP@
+
+[Install]
+WantedBy=multi-user.target
+";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger node                                   take pods from `outrigger run -d`
+  outrigger node --manifests /etc/outrigger/pods   and keep those of a directory running
+  outrigger node --systemd-unit > /etc/systemd/system/outrigger.service
+
+When the node is stopped its pods go on, and the next node takes them over: it can be killed and updated at any moment. \
+`outrigger stop --all` stops the pods.")]
+pub(crate) struct Args {
+    /// Keep the pods of the manifests in this directory running; files that come, change and go are noticed.
+    #[arg(long, value_name = "DIR")]
+    manifests: Option<PathBuf>,
+    /// Print a systemd unit that runs this command, and exit.
+    #[arg(long)]
+    systemd_unit: bool,
+    /// Stop all pods in order when the node is stopped.
+    #[arg(long)]
+    stop_pods_on_exit: bool,
+    /// How long pods may take to stop when the machine shuts down, by the least priority it holds for; those with less
+    /// priority are stopped first.
+    #[arg(long, value_name = "PRIORITY=TIME,...", default_value = "0=30s,2000000000=10s", value_parser = shutdown_grace)]
+    shutdown_grace: ShutdownGrace,
+    /// How long the logs and the status of pods that have ended are kept.
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = simulate::span)]
+    keep_for: simulate::Span,
+    /// How much is kept of pods that have ended; the oldest go first.
+    #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = size)]
+    keep_size: u64,
+    /// The container runtime.
+    #[arg(long, value_enum, default_value_t = RuntimeArg::Embedded)]
+    runtime: RuntimeArg,
+    /// Socket of the container runtime for --runtime cri; detected by default.
+    #[arg(long, value_name = "unix:///PATH")]
+    cri_endpoint: Option<String>,
+    /// Use an installed OCI runtime to make the containers: runc, crun or a path.
+    #[arg(long, value_name = "NAME|PATH", env = "OUTRIGGER_OCI_RUNTIME")]
+    oci_runtime: Option<String>,
+    /// OCI runtime of each runtimeClassName (see docs/oci-runtimes.md) [default: /etc/outrigger/runtimes.toml]
+    #[arg(long, value_name = "FILE", env = "OUTRIGGER_RUNTIMES")]
+    runtimes: Option<PathBuf>,
+    /// Directory for images, pods and claims [default: /var/lib/outrigger]
+    #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+    /// What an image may take when it is pulled; see `outrigger run`.
+    #[arg(
+        long,
+        value_name = "NAME=VALUE,...",
+        env = "OUTRIGGER_IMAGE_LIMITS",
+        default_value = "",
+        hide_default_value = true
+    )]
+    image_limits: ImageLimits,
+    /// Network of pods of --manifests that do not use the host's.
+    #[arg(long, value_enum, default_value_t = NetworkArg::Private, value_name = "MODE")]
+    network: NetworkArg,
+    /// User namespaces of pods of --manifests that do not set hostUsers.
+    #[arg(long, value_enum, default_value_t = UsernsArg::Host, value_name = "MODE")]
+    userns: UsernsArg,
+    /// Show only what goes wrong.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let amount = parse_quantity(text).map_err(|_| "expected a size, for example 1Gi".to_owned())?.value();
+    u64::try_from(amount).map_err(|_| "expected a size, for example 1Gi".to_owned())
+}
+
+fn shutdown_grace(text: &str) -> Result<ShutdownGrace, String> {
+    let mut all = Vec::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (priority, time) = part.split_once('=').ok_or("expected PRIORITY=TIME, for example 0=30s")?;
+        let priority = priority.trim().parse().map_err(|_| format!("{priority:?} is not a priority"))?;
+        all.push((priority, Duration::from_millis(simulate::span(time.trim())?.0)));
+    }
+    Ok(ShutdownGrace::new(all))
+}
+
+/// How the manifests of a run are read.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Reading {
+    pub(crate) read: ReadArgs,
+    pub(crate) replicas: Option<u32>,
+}
+
+impl Reading {
+    pub(crate) fn to_json(&self) -> Result<serde_json::Value, Failure> {
+        serde_json::to_value(self).map_err(|e| Failure::Own(e.into()))
+    }
+}
+
+/// Makes pods of what a run was given, or says what is wrong with it.
+fn read(record: &RunRecord, runtime: RuntimeArg) -> Result<Work, String> {
+    let Reading { read, replicas } =
+        serde_json::from_value(record.reading.clone()).map_err(|e| e.to_string())?;
+    let sources = record.sources.iter().map(|(name, text)| SourceFile::new(name, text.as_str())).collect();
+    let shown = |all: &[Diagnostic], sources: &[SourceFile]| render(all, sources, false);
+    let (work, _) = run::read_work(sources, &read, replicas, runtime).map_err(|failure| match failure {
+        Failure::Manifest(all, sources) => shown(&all, &sources),
+        Failure::Input(e) | Failure::Own(e) => format!("{e:#}"),
+    })?;
+    let mut findings = match runtime {
+        RuntimeArg::Embedded => confinement::check(&work),
+        RuntimeArg::Cri => confinement::check_cri(&work),
+    };
+    findings.retain(|d| d.severity == Severity::Error);
+    match findings.is_empty() {
+        true => Ok(work),
+        false => Err(shown(&findings, &work.sources)),
+    }
+}
+
+pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+    if args.systemd_unit {
+        terminal::print(&unit())?;
+        return Ok(Outcome::Fine);
+    }
+    if args.cri_endpoint.is_some() && args.runtime != RuntimeArg::Cri {
+        return Err(Failure::Input(anyhow!("--cri-endpoint needs --runtime cri")));
+    }
+    if args.runtime == RuntimeArg::Embedded && !rustix::process::geteuid().is_root() {
+        // Pods of an ordinary user live in a user namespace that goes with the process.
+        return Err(Failure::Own(anyhow!(
+            "a node needs root; as an ordinary user, run pods in the foreground with `outrigger run`"
+        )));
+    }
+    let state_dir = run::state_dir(args.state_dir.as_deref())?;
+    let identity = NodeIdentity::open(&state_dir).map_err(|e| Failure::Own(e.into()))?;
+    let owner = Owner::Node(identity);
+    let output = Output::new(Format::Plain, args.quiet, true, terminal::colors())?.without_summary();
+    run::show_warnings(args.quiet, &output);
+    let options = options(&args, state_dir.clone())?;
+    let executor =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
+    let own = |e: RuntimeError| Failure::Own(e.into());
+    executor.block_on(async {
+        match args.runtime {
+            RuntimeArg::Embedded => {
+                let oci =
+                    oci::runtimes(args.oci_runtime.as_deref(), args.runtimes.as_deref(), &Work::default())?;
+                let shim_command = vec!["/proc/self/exe".into(), "shim".into()];
+                let config =
+                    EmbeddedConfig { state_dir, shim_command, image_limits: args.image_limits, owner };
+                let runtime = EmbeddedRuntime::new(config).map_err(own)?;
+                let runtime = Arc::new(runtime.with_oci_runtimes(oci));
+                let cleaner = runtime.clone();
+                keep(runtime, options, output, async move { _ = cleaner.clean_orphans().await }).await
+            }
+            RuntimeArg::Cri => {
+                let config = CriConfig { endpoint: args.cri_endpoint, owner, ..CriConfig::default() };
+                let runtime = Arc::new(CriRuntime::connect(config).await.map_err(own)?);
+                let cleaner = runtime.clone();
+                let orphans = async move {
+                    if let Err(e) = cleaner.clean_orphans().await {
+                        tracing::warn!("{e}");
+                    }
+                };
+                keep(runtime, options, output, orphans).await
+            }
+        }
+    })
+}
+
+fn options(args: &Args, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
+    let manifests = args.manifests.as_ref().map(|dir| {
+        // It is watched by this name for as long as the node runs.
+        std::path::absolute(dir).map_err(|e| Failure::Input(anyhow!("{}: {e}", dir.display())))
+    });
+    let pods = PodOptions {
+        grace_ms: None,
+        pull: None,
+        network: args.network.mode(),
+        user_namespaces: args.userns.mode(),
+        publish: Vec::new(),
+        pids_limit: run::pids_limit(None),
+        log_limits: LogLimits::default(),
+    };
+    let reading = Reading::default().to_json()?;
+    let runtime = args.runtime;
+    Ok(NodeOptions {
+        state_dir,
+        manifests: manifests.transpose()?,
+        read: Arc::new(move |record| read(record, runtime)),
+        read_file: Arc::new(move |path, text| {
+            let name = path.display().to_string();
+            RunRecord {
+                files: vec![name.clone()],
+                sources: vec![(name, text)],
+                reading: reading.clone(),
+                pods: pods.clone(),
+                manifest: Some(path),
+            }
+        }),
+        at_exit: match args.stop_pods_on_exit {
+            true => AtExit::StopPods,
+            false => AtExit::LeavePods,
+        },
+        shutdown: args.shutdown_grace.clone(),
+        keep: Keep { time: Duration::from_millis(args.keep_for.0), bytes: args.keep_size },
+    })
+}
+
+/// Runs a node on a runtime; what nobody has taken over is cleared away beside it.
+async fn keep<R: Runtime>(
+    runtime: Arc<R>,
+    options: NodeOptions,
+    output: Output,
+    orphans: impl Future<Output = ()> + Send + 'static,
+) -> Result<Outcome, Failure> {
+    let node = Node::start(runtime, options, output).await.map_err(|e| Failure::Own(e.into()))?;
+    let orphans = tokio::spawn(orphans);
+    node.run().await.map_err(|e| Failure::Own(e.into()))?;
+    let _ = orphans.await;
+    Ok(Outcome::Fine)
+}
+
+/// A unit that runs what was asked for.
+fn unit() -> String {
+    let program = std::env::current_exe().unwrap_or_else(|_| "/usr/local/bin/outrigger".into());
+    let quoted = |word: String| match word.contains([' ', '"', '\\', '$', '%']) {
+        true => format!("{:?}", word.replace('%', "%%").replace('$', "$$")),
+        false => word,
+    };
+    let args = std::env::args().skip(1).filter(|arg| arg != "--systemd-unit");
+    let command: Vec<String> =
+        std::iter::once(program.display().to_string()).chain(args).map(quoted).collect();
+    let stops = command.iter().any(|word| word == "--stop-pods-on-exit");
+    // Pods that are stopped with the node may take all of their grace.
+    let stop = if stops { "10min" } else { "30s" };
+    UNIT.replace("@COMMAND@", &command.join(" ")).replace("@STOP@", stop)
+}

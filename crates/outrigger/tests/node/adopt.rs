@@ -1,0 +1,206 @@
+//! Pods that outlive the process that watches them.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::daemon::Daemon;
+use crate::run::{Bench, Test};
+
+pub(crate) const ALL: [(&str, Test); 8] = [
+    ("a_pod_goes_on_when_its_node_is_killed", goes_on),
+    ("what_happened_meanwhile_is_known", meanwhile),
+    ("there_is_one_node_for_a_state_directory", one_node),
+    ("logs_outlive_their_pod", logs_stay),
+    ("state_that_is_garbage_is_one_pod_s_trouble", garbage),
+    ("jobs_and_deployments_go_on", workloads),
+    ("a_shutdown_stops_less_priority_first", shutdown),
+    ("a_run_can_be_followed", attach),
+];
+
+/// Runs until it is told to stop, and says so.
+const POLITE: &str = "trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done";
+
+fn shell(bench: &Bench, name: &str, script: &str) -> serde_json::Value {
+    bench.container(name, script)
+}
+
+/// Process id and start of the container's program, by what it says itself.
+const WHO: &str =
+    "echo start $(cut -d' ' -f22 /proc/self/stat); trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done";
+
+fn goes_on(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let mut proxy = shell(bench, "proxy", WHO);
+    proxy["restartPolicy"] = json!("Always");
+    let spec = json!({"initContainers": [shell(bench, "init", "echo once"), proxy], "containers": [shell(bench, "app", WHO)]});
+    let said = node.run("web", &spec, &["--wait"]);
+    assert_eq!((said.code, said.out.as_str()), (0, "pod/web\n"), "{said:?}\n{}", node.account());
+    let before = node.pod("web").expect("it is there");
+    let logs = |node: &Daemon<'_>| {
+        ["init", "proxy", "app"].map(|container| node.must(&["logs", "web", "-c", container]))
+    };
+    let said_before = logs(&node);
+    for _ in 0..3 {
+        node.down(Signal::KILL);
+        node.up();
+    }
+    node.ready("web");
+    let after = node.pod("web").expect("it is there");
+    assert_eq!(logs(&node), said_before, "nothing was started again\n{}", node.account());
+    for at in 0..3 {
+        assert_eq!(after["containers"][at]["restarts"], before["containers"][at]["restarts"]);
+    }
+    assert_eq!(node.must(&["exec", "web", "-c", "app", "--", "echo", "hello"]), "hello\n");
+    let stopped = node.say(&["stop", "web"]);
+    assert_eq!(stopped.code, 0, "{stopped:?}");
+    assert!(logs(&node)[2].ends_with("bye\n"), "{:?}", logs(&node));
+    node.leaves_nothing();
+}
+
+fn meanwhile(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let flag = node.dir.join("flag");
+    fs::create_dir_all(&flag).expect("a directory");
+    let script = "while [ ! -e /flag/go ]; do sleep 0.05; done; echo done; exit 7";
+    let mut main = shell(bench, "main", script);
+    main["volumeMounts"] = json!([{"name": "flag", "mountPath": "/flag"}]);
+    let spec = json!({"restartPolicy": "Never", "containers": [main],
+        "volumes": [{"name": "flag", "hostPath": {"path": flag}}]});
+    node.run("task", &spec, &["--wait"]);
+    node.down(Signal::KILL);
+    fs::write(flag.join("go"), "").expect("a flag");
+    // It ends while nobody looks: its log says when.
+    let log = node.state().join("pods");
+    let ended = || walk(&log).iter().any(|text| text.contains("done"));
+    node.until("the container ends", |_| ended());
+    node.up();
+    assert_eq!(node.over("task"), "Failed");
+    let pod = node.pod("task").expect("it is shown");
+    assert_eq!(pod["containers"][0]["exit_code"], 7, "{pod:#}");
+    node.leaves_nothing();
+}
+
+/// Contents of all logs below a directory.
+fn walk(dir: &std::path::Path) -> Vec<String> {
+    let mut out = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match path.is_dir() && !path.is_symlink() {
+            true => out.extend(walk(&path)),
+            false if path.extension().is_some_and(|e| e == "log") => {
+                out.extend(fs::read_to_string(&path));
+            }
+            false => {}
+        }
+    }
+    out
+}
+
+fn one_node(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let state = node.state().display().to_string();
+    let said = node.say(&["node", "--state-dir", &state]);
+    assert_eq!(said.code, 125, "{said:?}");
+    assert!(said.err.contains("another outrigger node (process "), "{said:?}");
+    node.leaves_nothing();
+}
+
+fn logs_stay(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let spec =
+        json!({"restartPolicy": "Never", "containers": [shell(bench, "main", "echo out; echo err >&2")]});
+    let said = node.run("task", &spec, &["--wait"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert_eq!(node.over("task"), "Succeeded");
+    let logs = node.must(&["logs", "task"]);
+    assert!(logs.contains("out\n") && logs.contains("err\n"), "{logs}");
+    node.down(Signal::KILL);
+    node.up();
+    assert_eq!(node.over("task"), "Succeeded");
+    assert_eq!(node.must(&["logs", "task"]), logs);
+    // Its name is free.
+    let said = node.run("task", &spec, &["--wait"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    node.leaves_nothing();
+}
+
+fn garbage(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    for pod in ["good", "bad"] {
+        let said = node.run(pod, &json!({"containers": [shell(bench, "app", POLITE)]}), &["--wait"]);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+    node.down(Signal::KILL);
+    let pods = node.state().join("node/pods");
+    let bad = crate::daemon::names(&pods).into_iter().find(|id| id.ends_with("-bad")).expect("its files");
+    fs::write(pods.join(bad).join("state.json"), "{\"version\":1,\"obs").expect("damage");
+    node.up();
+    node.ready("bad");
+    node.ready("good");
+    assert!(node.said().contains("begins again, its state cannot be read"), "{}", node.said());
+    assert_eq!(node.pod("good").expect("it is there")["restarts"], 0);
+    node.leaves_nothing();
+}
+
+fn workloads(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let job = bench.job("report", json!({"completions": 3, "backoffLimit": 0}), "sleep 0.3");
+    let web = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": {
+            "metadata": {"labels": {"app": "web"}}, "spec": {"containers": [shell(bench, "app", POLITE)]}}}});
+    let said = node.run_object("web", &web, &["--wait"]);
+    assert_eq!((said.code, said.out.as_str()), (0, "deployment/web\n"), "{said:?}\n{}", node.account());
+    let said = node.run_object("report", &job, &[]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let before = node.must(&["ps", "-o", "name", "deploy/web"]);
+    node.down(Signal::KILL);
+    node.up();
+    let runs =
+        || -> serde_json::Value { serde_json::from_str(&node.must(&["ps", "-o", "json"])).expect("JSON") };
+    let succeeded = || {
+        let pods = runs()[0]["pods"].as_array().cloned().unwrap_or_default();
+        pods.iter().filter(|pod| pod["workload"] == "Job/report" && pod["phase"] == "Succeeded").count()
+    };
+    node.until("the Job is complete", |_| succeeded() == 3);
+    assert_eq!(node.must(&["ps", "-o", "name", "deploy/web"]), before);
+    node.must(&["stop", "deploy/web"]);
+    node.leaves_nothing();
+}
+
+fn shutdown(bench: &Bench, name: &str) {
+    let grace = ["--shutdown-grace", "0=20s,1000=20s"];
+    let mut node = Daemon::start(bench, name, &grace);
+    let log = node.dir.join("log");
+    fs::create_dir_all(&log).expect("a directory");
+    for (pod, priority, script) in [("high", 5_000, "sleep 0"), ("low", 0, "sleep 1")] {
+        let script =
+            format!("trap '{script}; echo {pod} >> /log/order; exit 0' TERM; while :; do sleep 0.05; done");
+        let mut main = shell(bench, "app", &script);
+        main["volumeMounts"] = json!([{"name": "log", "mountPath": "/log"}]);
+        let spec = json!({"priority": priority, "containers": [main],
+            "volumes": [{"name": "log", "hostPath": {"path": log}}]});
+        let said = node.run(pod, &spec, &["--wait"]);
+        assert_eq!(said.code, 0, "{said:?}\n{}", node.account());
+    }
+    assert_eq!(node.down(Signal::POWER), Some(0), "{}", node.account());
+    assert_eq!(fs::read_to_string(log.join("order")).expect("a log"), "low\nhigh\n");
+    // They were not stopped for good.
+    node.up();
+    node.ready("low");
+    node.ready("high");
+    node.leaves_nothing();
+}
+
+fn attach(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let spec = json!({"restartPolicy": "Never", "containers": [shell(bench, "main", "echo one; sleep 0.5; echo two; exit 3")]});
+    let said = node.run("task", &spec, &[]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let said = node.say(&["attach", "task"]);
+    assert_eq!((said.code, said.out.as_str()), (3, "task/main | one\ntask/main | two\n"), "{said:?}");
+    let said = node.say(&["attach", "task"]);
+    assert_eq!(said.code, 3, "{said:?}");
+    node.leaves_nothing();
+}

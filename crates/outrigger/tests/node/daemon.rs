@@ -1,0 +1,215 @@
+//! A node, and commands that talk to it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::run::Bench;
+
+const POLL: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What a command said, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// A state directory with a node, which may be killed and started again.
+pub(crate) struct Daemon<'b> {
+    bench: &'b Bench,
+    pub(crate) dir: PathBuf,
+    flags: Vec<String>,
+    child: Option<Child>,
+}
+
+impl<'b> Daemon<'b> {
+    /// Starts a node in a directory of its own.
+    pub(crate) fn start(bench: &'b Bench, name: &str, flags: &[&str]) -> Self {
+        let dir = bench.work.join(name);
+        fs::create_dir_all(&dir).expect("a directory");
+        let flags = flags.iter().map(ToString::to_string).collect();
+        let mut daemon = Daemon { bench, dir, flags, child: None };
+        daemon.up();
+        daemon
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.bench.binary);
+        command.env("OUTRIGGER_RUNTIME_DIR", self.dir.join("sockets")).env_remove("NO_COLOR");
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Starts the process, without waiting until it is ready.
+    pub(crate) fn spawn(&mut self) {
+        let log = fs::File::options().create(true).append(true).open(self.dir.join("err")).expect("a file");
+        let mut command = self.command();
+        command.arg("node").arg("--state-dir").arg(self.state()).args(&self.flags);
+        command.stdout(Stdio::null()).stderr(log);
+        self.child = Some(command.spawn().expect("start a node"));
+    }
+
+    /// Starts the process and waits until it answers.
+    pub(crate) fn up(&mut self) {
+        self.spawn();
+        self.until("the node answers", |daemon| daemon.answers());
+    }
+
+    fn answers(&self) -> bool {
+        let runs: Value = serde_json::from_str(&self.say(&["ps", "-o", "json"]).out).unwrap_or_default();
+        let pid = self.child.as_ref().map(Child::id);
+        runs.as_array().is_some_and(|runs| runs.iter().any(|run| run["pid"].as_u64() == pid.map(u64::from)))
+    }
+
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        let child = self.child.as_ref().expect("a node that runs");
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a pid");
+        kill_process(pid, signal).expect("send a signal");
+    }
+
+    /// Ends the process by a signal, and waits for it: its exit code.
+    pub(crate) fn down(&mut self, signal: Signal) -> Option<i32> {
+        self.signal(signal);
+        let mut child = self.child.take().expect("a node that runs");
+        child.wait().expect("its end").code()
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn say(&self, args: &[&str]) -> Said {
+        let output = self.command().args(args).output().expect("outrigger runs");
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// The same, of a command that must succeed: its standard output.
+    pub(crate) fn must(&self, args: &[&str]) -> String {
+        let said = self.say(args);
+        assert_eq!(said.code, 0, "{args:?}: {said:?}\n{}", self.account());
+        said.out
+    }
+
+    /// Writes a manifest.
+    pub(crate) fn file(&self, name: &str, manifest: &Value) -> String {
+        let path = self.dir.join(name);
+        fs::write(&path, manifest.to_string()).expect("write the manifest");
+        path.display().to_string()
+    }
+
+    /// Hands a pod over.
+    pub(crate) fn run(&self, name: &str, spec: &Value, flags: &[&str]) -> Said {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+        self.run_object(name, &pod, flags)
+    }
+
+    /// Hands a manifest over.
+    pub(crate) fn run_object(&self, name: &str, object: &Value, flags: &[&str]) -> Said {
+        let file = self.file(&format!("{name}.json"), object);
+        let state = self.state().display().to_string();
+        let args = [&["run", "-d", "--state-dir", &state, "--network", "none", &file][..], flags].concat();
+        self.say(&args)
+    }
+
+    /// A pod as `outrigger ps` shows it.
+    pub(crate) fn pod(&self, name: &str) -> Option<Value> {
+        let said = self.say(&["ps", "-o", "json", name]);
+        let runs: Value = serde_json::from_str(&said.out).ok()?;
+        Some(runs[0]["pods"][0].clone()).filter(|pod| said.code == 0 && pod.is_object())
+    }
+
+    /// Waits for something to come true.
+    pub(crate) fn until(&self, what: &str, test: impl Fn(&Self) -> bool) {
+        let began = Instant::now();
+        while !test(self) {
+            assert!(began.elapsed() < PATIENCE, "timeout: {what}\n{}", self.account());
+            std::thread::park_timeout(POLL);
+        }
+    }
+
+    /// Waits until a pod is ready.
+    pub(crate) fn ready(&self, name: &str) {
+        self.until(&format!("{name} is ready"), |daemon| {
+            daemon.pod(name).is_some_and(|pod| pod["ready"] == pod["total"] && pod["phase"] == "Running")
+        });
+    }
+
+    /// Waits until a pod is over: its phase.
+    pub(crate) fn over(&self, name: &str) -> String {
+        self.until(&format!("{name} is over"), |daemon| daemon.pod(name).is_some_and(|p| p["over"] == true));
+        self.pod(name).expect("it is shown")["phase"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// What the node said.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(self.dir.join("err")).unwrap_or_default()
+    }
+
+    /// Everything there is to know, for a failed test.
+    pub(crate) fn account(&self) -> String {
+        let ps = self.say(&["ps", "-c"]);
+        format!("the node said:\n{}\nps:\n{}{}", self.said(), ps.out, ps.err)
+    }
+
+    /// Everything is stopped, and nothing is left: no process, mount or cgroup of the pods.
+    pub(crate) fn leaves_nothing(&mut self) {
+        self.must(&["stop", "--all"]);
+        assert_eq!(self.down(Signal::TERM), Some(0), "{}", self.account());
+        let state = self.state();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+        let left: Vec<&str> =
+            mounts.lines().filter(|line| line.contains(&*state.to_string_lossy())).collect();
+        assert!(left.is_empty(), "mounts are left: {left:#?}");
+        assert_eq!(names(&state.join("pods")), Vec::<String>::new(), "pods are left\n{}", self.said());
+        let processes = processes_of(&state);
+        assert!(processes.is_empty(), "processes are left: {processes:?}");
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        // A test that failed leaves nothing running.
+        if self.child.is_none() && !self.state().join("pods").exists() {
+            return;
+        }
+        if self.child.is_none() && !names(&self.state().join("pods")).is_empty() {
+            self.spawn();
+            std::thread::park_timeout(Duration::from_secs(1));
+        }
+        if let Some(mut child) = self.child.take() {
+            let _ = self.say(&["stop", "--all", "--grace-period", "0"]);
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Names of the entries of a directory.
+pub(crate) fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Shims whose container belongs to a state directory.
+fn processes_of(state: &Path) -> Vec<String> {
+    let entries = fs::read_dir("/proc").expect("processes").flatten();
+    let of = |pid: &str| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).replace('\0', " ")
+    };
+    let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mine = |line: &String| line.contains(&*state.to_string_lossy()) && line.contains(" shim ");
+    pids.filter(|pid| pid.bytes().all(|b| b.is_ascii_digit())).map(|pid| of(&pid)).filter(mine).collect()
+}
