@@ -483,3 +483,42 @@ async fn as_a_registry(tls: u16) -> u16 {
     });
     port
 }
+
+/// Who knows the digest of a layer that is stored here, and has not got it, gets nothing of it.
+#[tokio::test]
+async fn a_layer_is_not_had_by_its_name_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(&dir.path().join("state")).unwrap();
+    let secret = Layer::new().file("secret", "x").build(Compression::None);
+    let other = Layer::new().file("other", "y").build(Compression::None);
+    let config = json!({"architecture": "amd64", "os": "linux", "rootfs": {"diff_ids": [secret.diff_id]}});
+    let manifest = json!([{"Config": "config.json", "RepoTags": null, "Layers": ["layer.tar"]}]);
+    let archive = |name: &str, layer: Option<&BuiltLayer>| {
+        let mut archive = Layer::new().file("config.json", config.to_string());
+        if let Some(layer) = layer {
+            archive = archive.file("layer.tar", &layer.bytes);
+        }
+        let archive = archive.file("manifest.json", manifest.to_string()).build(Compression::None);
+        let file = dir.path().join(name);
+        fs::write(&file, archive.bytes).unwrap();
+        format!("docker-archive:{}", file.display())
+    };
+    let honest = archive("honest.tar", Some(&secret));
+    ensure(&store, &honest).await.unwrap();
+    for (file, layer, complaint) in
+        [("other.tar", Some(&other), "digest mismatch"), ("none.tar", None, "has no file layer.tar")]
+    {
+        let text = failure(&store, archive(file, layer)).await;
+        assert!(text.contains(complaint), "{text}");
+    }
+    // A file is read once; what was changed since is read again.
+    assert!(ensure(&store, &honest).await.unwrap().was_present);
+    let text = failure(&store, archive("honest.tar", Some(&other))).await;
+    assert!(text.contains("digest mismatch"), "{text}");
+    // The same of a layout: its blob is what it says, and still not that layer.
+    let mut layout = OciLayout::new(dir.path().join("layout"));
+    let lying = BuiltLayer { diff_id: secret.diff_id.clone(), ..other };
+    layout.image("t", json!({}), &[lying]);
+    let text = failure(&store, format!("oci:{}:t", layout.dir.display())).await;
+    assert!(text.contains("digest mismatch"), "{text}");
+}

@@ -26,7 +26,7 @@ use super::registries::{Endpoint, Registries};
 use super::registry::{Clients, Pace, Patience, Registry, broken};
 use super::store::{Scratch, Store};
 use super::tree::is_opaque;
-use super::unpack::{digest_mismatch, unpack_layer};
+use super::unpack::{check_layer, digest_mismatch, unpack_layer};
 use crate::types::{Image, PullPolicy};
 
 /// Layers downloaded at once: more gains nothing on most lines and is held against clients by some registries.
@@ -300,14 +300,17 @@ impl Fetcher {
         budget: Arc<Budget>,
     ) -> Result<bool, Fault> {
         if self.store.layer(&diff_id)?.is_some() {
+            self.prove(&diff_id, origin, &budget).await?;
             return Ok(true);
         }
         let lock = self.store.lock_layer(&diff_id).await?;
         if self.store.layer(&diff_id)?.is_some() {
             // Another process, or another image with the same layer, was faster.
+            drop(lock);
             if let Origin::Remote { layer, progress, .. } = &origin {
                 progress.add(layer.size);
             }
+            self.prove(&diff_id, origin, &budget).await?;
             return Ok(false);
         }
         let blob = match &origin {
@@ -339,10 +342,35 @@ impl Fetcher {
             let mut builder = std::fs::DirBuilder::new();
             builder.recursive(true).mode(0o755).create(&dir).doing("create", &dir)?;
             unpack_layer(Cancellable { stream, cancelled }, &dir, digest, &diff_id, &budget)?;
-            store.keep_layer(&diff_id, scratch)
+            store.keep_layer(&diff_id, scratch)?;
+            if let Origin::Local { image, layer } = &origin {
+                store.note_proof(&diff_id, image.stamp(&image.layers[*layer]).as_deref());
+            }
+            Ok(())
         })
         .await?;
         Ok(false)
+    }
+
+    /// Makes sure that a file has the layer it names, though that layer is here already: a name alone, which anybody may
+    /// know, gives nobody the files of another image.
+    async fn prove(&self, diff_id: &Digest, origin: Origin, budget: &Arc<Budget>) -> Result<(), Fault> {
+        let Origin::Local { image, layer } = origin else { return Ok(()) };
+        let stamp = image.stamp(&image.layers[layer]);
+        if self.store.has_proof(diff_id, stamp.as_deref()) {
+            return Ok(());
+        }
+        let _permit = self.unpacks.acquire().await;
+        let cancel = CancelOnDrop::default();
+        let (cancelled, store) = (cancel.0.clone(), self.store.clone());
+        let (diff_id, budget) = (diff_id.clone(), budget.clone());
+        blocking(move || {
+            let stream = image.open(&image.layers[layer])?;
+            check_layer(Cancellable { stream, cancelled }, store.root(), &diff_id, &budget)?;
+            store.note_proof(&diff_id, stamp.as_deref());
+            Ok(())
+        })
+        .await
     }
 }
 

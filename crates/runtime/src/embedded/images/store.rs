@@ -6,6 +6,7 @@
 //!   layers/HEX16/d          a layer as overlayfs wants it; HEX16 starts its diff id
 //!   layers/HEX16/id         the whole diff id
 //!   index/HEX               which manifest a registry name stood for when it was last pulled
+//!   proofs/HEX              a file of this machine was read and had the layer it names
 //!   empty                   the layer of images that have none
 //!   locks/…                 files for flock(2)
 //!   tmp/N, tmp/N.lock       scratch space of one process; free for removal once nobody holds the lock
@@ -83,7 +84,7 @@ impl Store {
             private::make_all(parent).doing("create", parent)?;
         }
         private::make(&root).doing("create", &root)?;
-        for name in ["blobs/sha256", "layers", "index", "locks", "empty", "tmp"] {
+        for name in ["blobs/sha256", "layers", "index", "proofs", "locks", "empty", "tmp"] {
             let dir = root.join(name);
             fs::create_dir_all(&dir).doing("create", &dir)?;
         }
@@ -182,6 +183,21 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).doing("read", &home),
         }
+    }
+
+    fn proof_path(&self, diff_id: &Digest, stamp: &str) -> PathBuf {
+        self.root.join("proofs").join(Digest::of(format!("{diff_id} {stamp}").as_bytes()).hex())
+    }
+
+    /// Whether the bytes of that stamp were read before, and were the layer.
+    pub(super) fn has_proof(&self, diff_id: &Digest, stamp: Option<&str>) -> bool {
+        stamp.is_some_and(|stamp| self.proof_path(diff_id, stamp).exists())
+    }
+
+    /// Remembers that they were.
+    pub(super) fn note_proof(&self, diff_id: &Digest, stamp: Option<&str>) {
+        // If this fails they are read again next time.
+        let _ = stamp.map(|stamp| File::create(self.proof_path(diff_id, stamp)));
     }
 
     /// An empty directory, since overlayfs wants at least one layer.

@@ -68,6 +68,23 @@ pub(super) fn unpack_layer(
     Ok(())
 }
 
+/// Reads a layer to its end and checks the digest of the tar in it. `dir` is on the file system whose space counts.
+pub(super) fn check_layer(
+    stream: impl Read,
+    dir: &Path,
+    diff_id: &Digest,
+    budget: &Budget,
+) -> Result<(), Fault> {
+    let (counted, count) = Counted::new(stream);
+    let mut compressed = BufReader::with_capacity(128 << 10, counted);
+    let plain = Metered::new(decompress(&mut compressed)?, budget, dir, count);
+    let (actual, _) = HashingReader::new(plain).finish().map_err(unreadable)?;
+    match actual == *diff_id {
+        true => Ok(()),
+        false => Err(digest_mismatch("unpacked layer", diff_id, &actual)),
+    }
+}
+
 /// The error for content that is not what it was said to be.
 pub(super) fn digest_mismatch(what: &str, expected: &Digest, actual: &Digest) -> Fault {
     Fault::new(format!(
