@@ -5,6 +5,9 @@ use crate::embedded::fault::Fault;
 use crate::embedded::rootless::{self, Standing};
 use crate::{ContainerSpec, Identity};
 
+/// The largest id of a user or group, as Kubernetes and runc have it.
+const ID_MAX: u32 = i32::MAX as u32;
+
 /// The user a container's processes become.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct User {
@@ -171,6 +174,14 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
             groups.push(extra);
         }
     }
+    // No larger number is a user's anywhere, and to the kernel the largest one means "leave it as it is".
+    if let Some(id) = [uid].iter().chain(&groups).find(|id| **id > ID_MAX) {
+        let kind = if *id == uid { "user" } else { "group" };
+        return Err(Fault::config(format!(
+            "{kind} {id} is not between 0 and {ID_MAX}: correct USER of the image, its /etc/passwd or /etc/group, or set \
+             securityContext.runAsUser and runAsGroup"
+        )));
+    }
     let home = entry.map_or("/", |entry| entry.home);
     Ok(User { uid, gid, groups, home: if home.is_empty() { "/" } else { home }.to_owned() })
 }
@@ -178,8 +189,8 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
 fn id(value: i64, field: &str) -> Result<u32, Fault> {
     u32::try_from(value)
         .ok()
-        .filter(|id| *id <= i32::MAX as u32)
-        .ok_or_else(|| Fault::config(format!("{field} {value} is not between 0 and {}", i32::MAX)))
+        .filter(|id| *id <= ID_MAX)
+        .ok_or_else(|| Fault::config(format!("{field} {value} is not between 0 and {ID_MAX}")))
 }
 
 #[cfg(test)]
@@ -233,6 +244,17 @@ mod tests {
         assert!(
             select(&Identity::default(), "web", "none", &TABLES).unwrap_err().text.contains("group none")
         );
+        let image = Tables { passwd: "big:x:4294967295:0::/:\n", groups: "big:x:2147483648:root\n" };
+        for (user, group, refused) in [
+            ("4294967295", "", "user 4294967295 is not between 0 and 2147483647"),
+            ("2147483648", "", "user 2147483648"),
+            ("big", "", "user 4294967295"),
+            ("0", "4294967295", "group 4294967295"),
+            ("0", "big", "group 2147483648"),
+        ] {
+            let fault = select(&Identity::default(), user, group, &image).unwrap_err();
+            assert!(fault.text.contains(refused) && !fault.text.contains("without root"), "{}", fault.text);
+        }
         let negative = Identity { run_as_user: Some(-1), ..Identity::default() };
         assert!(select(&negative, "", "", &TABLES).unwrap_err().text.contains("runAsUser -1"));
     }
