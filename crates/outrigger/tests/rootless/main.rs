@@ -20,7 +20,7 @@ mod world;
 use std::process::ExitCode;
 
 use run::{Bench, Run, Test};
-use seat::{Seat, USUAL};
+use seat::{Cgroups, Seat, USUAL};
 use serde_json::{Value, json};
 
 /// Who sits where, and what is tried there.
@@ -28,12 +28,16 @@ fn seats() -> Vec<(Seat, Vec<(&'static str, Test)>)> {
     let seat = |name, ids, hidden, cgroups| Seat { name, ids, hidden, cgroups };
     vec![
         (USUAL, [identity::WITH_IDS, life::ALL, network::PASTA, limits::NONE].concat()),
-        (seat("own-id", None, "pasta", false), [identity::OWN_ID, life::ALL, network::SLIRP].concat()),
         (
-            seat("bare", Some(65_536), "newuidmap pasta slirp4netns", false),
+            seat("own-id", None, "pasta", Cgroups::None),
+            [identity::OWN_ID, life::ALL, network::SLIRP].concat(),
+        ),
+        (
+            seat("bare", Some(65_536), "newuidmap pasta slirp4netns", Cgroups::None),
             [identity::BARE, network::NEITHER].concat(),
         ),
-        (seat("cgroups", Some(65_536), "", true), limits::OWN.to_vec()),
+        (seat("cgroups", Some(65_536), "", Cgroups::Own), limits::OWN.to_vec()),
+        (seat("v2", Some(65_536), "", Cgroups::OwnV2), network::V2.to_vec()),
     ]
 }
 

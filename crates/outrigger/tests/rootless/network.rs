@@ -27,6 +27,15 @@ pub(crate) const NEITHER: &[(&str, Test)] = &[
     ("the_machine_s_network_is_always_there", the_machine_s_network_is_there_when_asked_for),
 ];
 
+/// With the machine's network /sys is the machine's, with its cgroups mounted there; the container's own goes over them.
+pub(crate) const V2: &[(&str, Test)] = &[
+    ("the_machine_s_network_is_there_with_cgroups_of_the_second_generation", cgroups_are_the_container_s_own),
+    (
+        "a_private_network_is_there_with_cgroups_of_the_second_generation",
+        cgroups_are_the_container_s_own_in_private,
+    ),
+];
+
 const PRIVATE: [&str; 2] = ["--network", "private"];
 
 fn leads_out(bench: &Bench, name: &str) {
@@ -45,6 +54,27 @@ fn leads_out(bench: &Bench, name: &str) {
     assert!(!run.output().contains("REACHED"), "{}", run.account());
     let ip = run.status()["status"]["podIP"].as_str().unwrap_or_default().to_owned();
     assert!(ip.starts_with("10."), "{ip}\n{}", run.account());
+}
+
+const LOOK_AT_CGROUPS: &str = "cat /proc/self/cgroup; grep -c ' /sys/fs/cgroup ' /proc/self/mountinfo; \
+    ls /sys/fs/cgroup/cgroup.procs; ls -d /sys/fs/cgroup/outrigger* 2>/dev/null; : > /sys/fs/cgroup/x || echo read-only";
+
+fn cgroups_are_the_container_s_own(bench: &Bench, name: &str) {
+    see_own_cgroup(bench, name, "host");
+}
+
+fn cgroups_are_the_container_s_own_in_private(bench: &Bench, name: &str) {
+    see_own_cgroup(bench, name, "private");
+}
+
+fn see_own_cgroup(bench: &Bench, name: &str, network: &str) {
+    let pod = scripted(bench, LOOK_AT_CGROUPS, json!({}), json!({}));
+    let run = succeeds(bench, name, &pod, &["--network", network]);
+    let seen = run.output();
+    for part in ["0::/\n", "/sys/fs/cgroup/cgroup.procs", "read-only"] {
+        assert!(seen.contains(part), "{part:?}\n{}", run.account());
+    }
+    assert!(!seen.contains("/sys/fs/cgroup/outrigger"), "{}", run.account());
 }
 
 fn pods_of_a_run_reach_each_other(bench: &Bench, name: &str) {

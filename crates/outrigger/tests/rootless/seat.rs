@@ -15,12 +15,22 @@ pub(crate) struct Seat {
     pub(crate) ids: Option<u32>,
     /// Programs that are not installed.
     pub(crate) hidden: &'static str,
-    /// Whether cgroups were handed over.
-    pub(crate) cgroups: bool,
+    /// Which cgroups were handed over.
+    pub(crate) cgroups: Cgroups,
+}
+
+/// Cgroups that are an ordinary user's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cgroups {
+    None,
+    /// Those of this machine.
+    Own,
+    /// One of the second generation, as on a machine that has no other.
+    OwnV2,
 }
 
 /// A machine as a distribution sets it up.
-pub(crate) const USUAL: Seat = Seat { name: "usual", ids: Some(65_536), hidden: "", cgroups: false };
+pub(crate) const USUAL: Seat = Seat { name: "usual", ids: Some(65_536), hidden: "", cgroups: Cgroups::None };
 
 /// Says where the test program is executed again.
 pub(crate) const VARIABLE: &str = "OUTRIGGER_TEST_SEAT";
@@ -45,7 +55,14 @@ impl Seat {
             .env("SEAT_UID", UID)
             .env("SEAT_RANGES", self.ids.map(|count| count.to_string()).unwrap_or_default())
             .env("SEAT_HIDE", self.hidden)
-            .env("SEAT_CGROUPS", if self.cgroups { "1" } else { "" })
+            .env(
+                "SEAT_CGROUPS",
+                match self.cgroups {
+                    Cgroups::None => "",
+                    Cgroups::Own => "1",
+                    Cgroups::OwnV2 => "v2",
+                },
+            )
             .env("SEAT_WORLD", format!("env {VARIABLE}=world {}", exe.display()))
             .env(VARIABLE, self.name)
             .status()

@@ -7,7 +7,7 @@
 #   SEAT_UID      the user
 #   SEAT_RANGES   how many ids are set aside for it ("" for none)
 #   SEAT_HIDE     programs that are not installed
-#   SEAT_CGROUPS  "1": cgroups of its own
+#   SEAT_CGROUPS  "1": cgroups of its own; "v2": one of the second generation, and no other is there
 #   SEAT_WORLD    the command that serves in the network beyond the machine's
 set -euo pipefail
 if [ "${1:-}" != inside ]; then
@@ -47,6 +47,10 @@ ip route add default via 198.51.100.2
 ip netns exec world $SEAT_WORLD &
 world=$!
 cgroups=()
+if [ "$SEAT_CGROUPS" = v2 ] && [ ! -e /sys/fs/cgroup/cgroup.controllers ]; then
+  umount --lazy /sys/fs/cgroup
+  mount -t cgroup2 none /sys/fs/cgroup
+fi
 if [ -n "$SEAT_CGROUPS" ]; then
   if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     cgroups+=("/sys/fs/cgroup/outrigger-seat-$$")

@@ -120,7 +120,12 @@ fn host_node_in(base: &Path, name: &Path, mode: u32, device: u64) -> io::Result<
         let (major, minor) = (libc::major(device), libc::minor(device));
         return Err(io::Error::other(format!("{} is not the device {major}:{minor}", path.display())));
     }
-    clone_mount_fd(node.as_fd())
+    let mounted = clone_mount_fd(node.as_fd())?;
+    // Devices can be written to all the same. What cannot be changed is the node itself, which is the host's: its mode and
+    // owner would be root's to change where the root of this user namespace is that of the host.
+    let read_only = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
+    sys::mount_setattr(mounted.as_fd(), false, read_only)?;
+    Ok(mounted)
 }
 
 /// Mounts what [`host_node`] opened at `name` in `dir`, over an empty file.
@@ -206,6 +211,13 @@ mod tests {
             }
             fs::write(place.path().join("null"), "x").unwrap();
             assert_eq!(fs::read(place.path().join("null")).unwrap(), b"");
+            // They are the host's own: not even root changes them from here.
+            let before = fs::metadata("/dev/null").unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+            let error = fs::set_permissions(place.path().join("null"), mode).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+            assert!(std::os::unix::fs::chown(place.path().join("null"), Some(0), Some(0)).is_err());
+            assert_eq!(fs::metadata("/dev/null").unwrap().ctime_nsec(), before.ctime_nsec());
             rustix::mount::unmount(place.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
         })
         .join()

@@ -19,6 +19,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use serde::{Deserialize, Serialize};
 
+use super::dev::Dev;
 use super::process::{Launch, Profile};
 use super::root::{Root, attach, clone_mount, relative};
 use super::user::{self, User};
@@ -83,70 +84,19 @@ impl Init<'_> {
     }
 
     fn build_and_exec(&self) -> Result<Infallible, Fault> {
-        let config = self.config;
-        let spec = &config.spec;
-        let privileged = spec.identity.privileged;
         self.settle()?;
         self.profile.confine_on_exec()?;
         rustix::process::umask(Mode::from_raw_mode(0o022));
 
-        let namespaces = Namespaces::open(&config.sandbox)?;
-        let userns = namespaces.user.as_ref().map(AsFd::as_fd);
-        let volumes = mounts::open_volumes(&spec.mounts, self.nodev, userns)?;
-        let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-        rustix::mount::mount_change("/", slave).creating(|| "cannot separate the mounts from the host's")?;
-        let ids = userns.map(|namespace| rootfs::Ids { namespace, first: self.host_id(0) });
-        let rootfs =
-            rootfs::make_rootfs(&config.dir, &spec.image.layers, ids.as_ref(), |text| self.warn(text))?;
-        let shm = clone_mount(&config.sandbox.shm, false).creating(|| "cannot share /dev/shm")?;
-        let proc = config.sandbox.proc.as_ref().map(|path| clone_mount(path, false));
-        let proc = proc.transpose().creating(|| "cannot share /proc")?;
-        let root = Root::new(rootfs);
-        let user = self.find_user(&root)?;
+        let namespaces = Namespaces::open(&self.config.sandbox)?;
+        let parts = self.open_parts(&namespaces)?;
+        let user = self.find_user(&parts.root)?;
         self.give_streams(&user)?;
         self.await_byte(IN_CGROUPS)?;
         namespaces.join()?;
         self.hide()?;
         let fork = self.enter_pid_namespace(&namespaces)?;
-
-        self.mount_root(&root)?;
-        let kernel = mounts::mount_kernel_filesystems(&root, proc, privileged)?;
-        let dev = dev::mount_dev(&root, shm, privileged)?;
-        if spec.mask_paths && !privileged {
-            mounts::cover_paths(&kernel, dev.null.as_fd())?;
-        }
-        let volume_ids = volume_ids(&volumes)?;
-        mounts::mount_volumes(&root, volumes)?;
-        let cwd = relative(Path::new(&self.profile.cwd));
-        if !cwd.as_os_str().is_empty() {
-            root.dir(&cwd).creating(|| format!("cannot make working directory {}", self.profile.cwd))?;
-        }
-        if config.cgroups.is_unified() {
-            mounts::mount_cgroup(&kernel, privileged)?;
-        }
-        let terminal = if spec.tty {
-            Some(terminal::open_terminal(&dev.root).creating(|| "cannot make a terminal")?)
-        } else {
-            None
-        };
-        let host = Host::open()?;
-        enter_root(&root)?;
-        if spec.read_only_rootfs {
-            let read_only = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
-            sys::mount_setattr(root.fd(), false, read_only).creating(|| "cannot make the root read-only")?;
-            if rootless::standing().is_rootless() {
-                pieces::make_read_only(&root).creating(|| "cannot make the root read-only")?;
-            }
-        }
-        let built = Built {
-            config,
-            root: &root,
-            kernel: &kernel,
-            dev: &dev,
-            volumes: &volume_ids,
-            nodev: self.nodev,
-        };
-        host.check(&built)?;
+        let (dev, terminal) = self.build(parts)?;
 
         let inner = terminal.as_ref().map(|(_, inner)| inner.as_fd());
         self.connect_stdio(inner, &dev.null, &user)?;
@@ -159,11 +109,72 @@ impl Init<'_> {
             profile: self.profile,
             user: &user,
             command: self.command,
-            terminal: spec.tty,
+            terminal: self.config.spec.tty,
             fork: fork.then_some(self.slot),
             report_to: self.shim.as_fd(),
         };
         launch.run(report)
+    }
+
+    /// Opens everything of the host's that goes into the container, while all of it can be reached.
+    fn open_parts(&self, namespaces: &Namespaces) -> Result<Parts<'_>, Fault> {
+        let config = self.config;
+        let spec = &config.spec;
+        let userns = namespaces.user.as_ref().map(AsFd::as_fd);
+        let volumes = mounts::open_volumes(&spec.mounts, self.nodev, userns)?;
+        let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+        rustix::mount::mount_change("/", slave).creating(|| "cannot separate the mounts from the host's")?;
+        let ids = userns.map(|namespace| rootfs::Ids { namespace, first: self.host_id(0) });
+        let rootfs =
+            rootfs::make_rootfs(&config.dir, &spec.image.layers, ids.as_ref(), |text| self.warn(text))?;
+        let shm = clone_mount(&config.sandbox.shm, false).creating(|| "cannot share /dev/shm")?;
+        let proc = config.sandbox.proc.as_ref().map(|path| clone_mount(path, false));
+        let proc = proc.transpose().creating(|| "cannot share /proc")?;
+        Ok(Parts { root: Root::new(rootfs), volumes, shm, proc })
+    }
+
+    /// Mounts everything in its place, enters the container's root, and checks what is there. Returns the container's
+    /// /dev, and both ends of its terminal when there is one.
+    fn build(&self, parts: Parts<'_>) -> Result<(Dev, Option<(OwnedFd, OwnedFd)>), Fault> {
+        let Parts { root, volumes, shm, proc } = parts;
+        let config = self.config;
+        let spec = &config.spec;
+        let privileged = spec.identity.privileged;
+        self.mount_root(&root)?;
+        let kernel = mounts::mount_kernel_filesystems(&root, proc, privileged)?;
+        let dev = dev::mount_dev(&root, shm, privileged)?;
+        if spec.mask_paths && !privileged {
+            mounts::cover_paths(&kernel, dev.null.as_fd())?;
+        }
+        let volume_ids = volume_ids(&volumes)?;
+        mounts::mount_volumes(&root, volumes)?;
+        let cwd = relative(Path::new(&self.profile.cwd));
+        if !cwd.as_os_str().is_empty() {
+            root.dir(&cwd).creating(|| format!("cannot make working directory {}", self.profile.cwd))?;
+        }
+        let own_cgroup = config.cgroups.is_unified().then(|| mounts::mount_cgroup(&kernel, privileged));
+        let own_cgroup = own_cgroup.transpose()?;
+        let terminal = spec.tty.then(|| terminal::open_terminal(&dev.root));
+        let terminal = terminal.transpose().creating(|| "cannot make a terminal")?;
+        let host = Host::open()?;
+        enter_root(&root)?;
+        if spec.read_only_rootfs {
+            let read_only = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
+            sys::mount_setattr(root.fd(), false, read_only).creating(|| "cannot make the root read-only")?;
+            if rootless::standing().is_rootless() {
+                pieces::make_read_only(&root).creating(|| "cannot make the root read-only")?;
+            }
+        }
+        host.check(&Built {
+            config,
+            root: &root,
+            kernel: &kernel,
+            dev: &dev,
+            volumes: &volume_ids,
+            cgroup_target: own_cgroup.as_ref(),
+            nodev: self.nodev,
+        })?;
+        Ok((dev, terminal))
     }
 
     /// What every process of these does first.
@@ -277,6 +288,15 @@ impl Init<'_> {
         rustix::stdio::dup2_stderr(stderr).creating(what)?;
         Ok(())
     }
+}
+
+/// What is the host's and goes into the container.
+struct Parts<'a> {
+    root: Root,
+    volumes: Vec<mounts::Volume<'a>>,
+    shm: OwnedFd,
+    /// That of a shared pid namespace.
+    proc: Option<OwnedFd>,
 }
 
 /// The pod's namespaces, open. Where there is a user namespace nothing can be opened by its name on the host after that

@@ -172,16 +172,18 @@ pub(super) fn new_or_host(kind: &str, host: &Path, attributes: MountAttrFlags) -
     }
 }
 
-/// Shows the container its own cgroup. The caller is in a cgroup namespace rooted there.
-pub(super) fn mount_cgroup(kernel: &Kernel, writable: bool) -> Result<(), Fault> {
+/// Shows the container its own cgroup. The caller is in a cgroup namespace rooted there. Returns what it was mounted on.
+pub(super) fn mount_cgroup(kernel: &Kernel, writable: bool) -> Result<OwnedFd, Fault> {
     let what = || "cannot mount /sys/fs/cgroup";
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let attributes = if writable { quiet } else { quiet | MountAttrFlags::MOUNT_ATTR_RDONLY };
     let mounted = new_filesystem("cgroup2", &[], attributes).creating(what)?;
-    let target = kernel.sys.find_plain("fs/cgroup").creating(what)?;
-    attach(mounted.as_fd(), target.as_fd()).creating(what)
+    // Without root and with the host's network, /sys is the host's, and so is what is mounted there.
+    let target = kernel.sys.find_mounted("fs/cgroup").creating(what)?;
+    attach(mounted.as_fd(), target.as_fd()).creating(what)?;
+    Ok(target)
 }
 
 /// Covers the masked paths and makes the read-only ones so. `null` is the container's own /dev/null, open. Comes before

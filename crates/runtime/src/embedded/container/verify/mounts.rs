@@ -202,6 +202,7 @@ impl Plan {
         let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
         let is_device =
             self.mounted_devices == Some(entry.parent) && name(&entry.point) == name(&entry.shown);
+        let is_device = is_device && entry.flags.has(Flags::RO);
         is_piece || is_device || self.host_trees.iter().any(of_host)
     }
 }
@@ -246,7 +247,12 @@ fn compare_place(plan: &Plan, place: &Place, rest: &mut Vec<&Entry>, found: &[En
         let own = |seen: Seen| seen.mount == mounted.map_or(place.parent, |entry| entry.id);
         return match place.seen {
             _ if hidden => Ok(()),
-            Some(seen) if own(seen) && seen.device == Some((major, minor)) => Ok(()),
+            Some(seen) if own(seen) && seen.device == Some((major, minor)) => {
+                match mounted.is_none_or(|entry| entry.flags.has(Flags::RO)) {
+                    true => Ok(()),
+                    false => Err(format!("{point} is the host's, and can be changed")),
+                }
+            }
             _ => Err(format!("{point} is not the device {major}:{minor}")),
         };
     }
@@ -348,6 +354,8 @@ pub(in super::super) struct Built<'a> {
     pub(in super::super) dev: &'a Dev,
     /// Of the volumes, in their order ([`volume_ids`]).
     pub(in super::super) volumes: &'a [u64],
+    /// What the container's own cgroup is mounted on, where that is shown.
+    pub(in super::super) cgroup_target: Option<&'a OwnedFd>,
     pub(in super::super) nodev: bool,
 }
 
@@ -489,8 +497,9 @@ fn places(built: &Built<'_>, [root, proc, sys, dev]: [u64; 4], is_rootless: bool
             places.push(at(kernel.sys.fd(), "/sys", name, sys, Content::Mask, Flags::NONE, false)?);
         }
     }
-    if config.cgroups.is_unified() {
-        places.push(at(kernel.sys.fd(), "/sys", "fs/cgroup", sys, mount("cgroup2", true), sys_flags, true)?);
+    if let Some(target) = built.cgroup_target {
+        let on = mount_of(target.as_fd())?;
+        places.push(at(kernel.sys.fd(), "/sys", "fs/cgroup", on, mount("cgroup2", true), sys_flags, true)?);
     }
     Ok(places)
 }

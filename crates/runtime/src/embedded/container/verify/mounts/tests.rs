@@ -212,7 +212,7 @@ fn what_pods_ask_for_is_no_difference() {
         (
             "a mounted node",
             with(vec![], &|plan| plan.places[4].seen = device(60, (1, 3))),
-            "60 3 0:9 /null /dev/null rw - devtmpfs x rw\n".to_owned(),
+            "60 3 0:9 /null /dev/null ro - devtmpfs x rw\n".to_owned(),
         ),
         (
             "a piece",
@@ -227,13 +227,25 @@ fn what_pods_ask_for_is_no_difference() {
         (
             "devices without root",
             with(vec![], &|plan| plan.mounted_devices = Some(3)),
-            "60 3 0:9 /fuse /dev/fuse rw - devtmpfs x rw\n".to_owned(),
+            "60 3 0:9 /fuse /dev/fuse ro - devtmpfs x rw\n".to_owned(),
         ),
     ] {
         assert_eq!(compare(&plan, &list(&format!("{LIST}{more}"))), Ok(()), "{name}");
     }
     let piece = format!("{LIST}60 1 0:9 / /usr rw - overlay outrigger-piece rw\n");
     assert!(compare(&with(vec![], &|plan| plan.pieces = true), &list(&piece)).is_err(), "a writable piece");
+    let node = format!("{LIST}60 3 0:9 /null /dev/null rw - devtmpfs x rw\n");
+    let seen = |plan: &mut Plan| plan.places[4].seen = device(60, (1, 3));
+    assert_eq!(
+        compare(&with(vec![], &seen), &list(&node)).unwrap_err(),
+        "/dev/null is the host's, and can be changed"
+    );
+    let node = format!("{LIST}60 3 0:9 /fuse /dev/fuse rw - devtmpfs x rw\n");
+    let devices = |plan: &mut Plan| plan.mounted_devices = Some(3);
+    assert!(
+        compare(&with(vec![], &devices), &list(&node)).is_err(),
+        "a device of the host that can be changed"
+    );
 }
 
 #[test]
