@@ -39,6 +39,9 @@ use crate::store::{PodStore, SavedContainer, SavedInstance};
 use crate::tasks::Task;
 use crate::volumes::remove_tree;
 
+/// How long the end of a pod waits for a reader of the run's output.
+const READER_PATIENCE: Duration = Duration::from_secs(2);
+
 /// The order to stop all pods of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct StopOrder {
@@ -674,13 +677,23 @@ impl<R: Runtime> Worker<R> {
         self.sinks.board.put(self.index, &pod, &self.pod.lifecycle_types);
     }
 
+    /// Shows what is left of the containers' output.
+    async fn show_last_logs(&self) {
+        if let Some(logs) = &self.sinks.logs {
+            logs.forget(self.pod.dir.clone()).await;
+        }
+    }
+
     /// Removes everything the pod had. Nothing of it runs any more.
     async fn clear_away(&mut self) {
         self.watchers.clear();
         self.pulls.shutdown().await;
         while self.background.join_next().await.is_some() {}
-        if let Some(logs) = &self.sinks.logs {
-            logs.forget(self.pod.dir.clone()).await;
+        // A reader of the run's output that stalls keeps the logs, nothing else of the pod.
+        let shown = tokio::time::timeout(READER_PATIENCE, self.show_last_logs()).await;
+        remove_sandbox(&*self.tasks.runtime, &self.pod).await;
+        if shown.is_err() {
+            self.show_last_logs().await;
         }
         self.sinks.roster.seal(self.index);
         if let Some(store) = &self.store {
@@ -689,15 +702,23 @@ impl<R: Runtime> Worker<R> {
                 Err(e) => tracing::warn!(pod = self.pod.name(), "its logs go with it: {e}"),
             }
         }
-        remove_pod(&*self.tasks.runtime, &self.pod).await;
+        remove_files(&self.pod).await;
     }
 }
 
 /// Removes a pod's sandbox, volumes and directory.
 pub(crate) async fn remove_pod<R: Runtime>(runtime: &R, pod: &PodContext) {
+    remove_sandbox(runtime, pod).await;
+    remove_files(pod).await;
+}
+
+async fn remove_sandbox<R: Runtime>(runtime: &R, pod: &PodContext) {
     if let Err(e) = runtime.remove_sandbox(&pod.sandbox_id).await {
         tracing::warn!(pod = pod.name(), "cannot remove a sandbox: {e}");
     }
+}
+
+async fn remove_files(pod: &PodContext) {
     let dir = pod.dir.clone();
     let removed = tokio::task::spawn_blocking(move || remove_tree(&dir)).await;
     if let Ok(Err(e)) = removed {

@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 use crate::command::{is_up, must, outrigger, pod, say, start};
 use crate::run::{Bench, Run, Test};
 
-pub(crate) const ALL: [(&str, Test); 7] = [
+pub(crate) const ALL: [(&str, Test); 8] = [
     ("logs_are_followed_through_restarts_to_the_end", follow),
     ("logs_are_what_was_asked_for", pieces),
     ("logs_of_a_container_that_waits_say_why", waiting),
     ("a_reader_that_hangs_does_not_hold_the_pod", held),
+    ("a_run_whose_output_nobody_reads_ends_its_pod", stalled),
     ("long_lines_arrive_whole", long),
     ("no_line_is_lost_between_log_files", rotated),
     ("output_that_nobody_reads_is_bounded", bounded),
@@ -136,6 +137,43 @@ fn held(bench: &Bench, name: &str) {
     assert_eq!(pod(bench, name), None);
     child.kill().expect("it is there");
     child.wait().expect("it ends");
+}
+
+/// The pod ends and its sandbox goes; the output waits for whoever is to read it.
+fn stalled(bench: &Bench, name: &str) {
+    let name = &name.replace('_', "-");
+    const LINES: usize = 400_000;
+    let spec = json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+        "containers": [bench.container("app", &format!("seq 1 {LINES}"))]});
+    let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+    let dir = bench.work.join(name);
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let file = dir.join("manifest.json");
+    std::fs::write(&file, manifest.to_string()).expect("a manifest");
+    let state = dir.join("state");
+    let mut run = outrigger(bench, &["run", "--output", "plain", "--network", "none", "--state-dir"])
+        .arg(&state)
+        .arg(&file)
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let sandboxes = || {
+        let pods = std::fs::read_dir(state.join("pods")).into_iter().flatten().flatten();
+        pods.filter(|pod| pod.path().join("sandbox.json").exists()).count()
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    for expected in [1, 0] {
+        while sandboxes() != expected {
+            assert!(std::time::Instant::now() < deadline, "not {expected} sandboxes in time");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+    assert!(run.try_wait().expect("a child").is_none(), "its output was not read");
+    let mut text = String::new();
+    run.stdout.take().expect("piped").read_to_string(&mut text).expect("text");
+    assert_eq!(text.lines().count(), LINES);
+    assert!(text.ends_with(&format!("app | {LINES}\n")));
+    assert_eq!(run.wait().expect("it ends").code(), Some(0));
 }
 
 fn long(bench: &Bench, name: &str) {
