@@ -93,6 +93,24 @@ pub struct Image {
     pub was_present: bool,
 }
 
+impl Image {
+    /// An image that is nothing but layers, lowest first: it says nothing about how to run it.
+    pub fn of_layers(name: &str, layers: Vec<PathBuf>) -> Self {
+        Image {
+            reference: name.to_owned(),
+            id: name.to_owned(),
+            layers,
+            entrypoint: Vec::new(),
+            cmd: Vec::new(),
+            env: Vec::new(),
+            working_dir: None,
+            user: None,
+            stop_signal: None,
+            was_present: true,
+        }
+    }
+}
+
 /// Why an image is not available. The display text is for people; [`ImageError::reason`] is Kubernetes' word.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ImageError {
@@ -393,6 +411,34 @@ pub struct ContainerSpec {
     pub labels: BTreeMap<String, String>,
     /// Annotations for runtimes that keep them.
     pub annotations: BTreeMap<String, String>,
+}
+
+impl ContainerSpec {
+    /// A container without wishes: what manifests leave out is as Kubernetes has it.
+    pub fn new(id: ContainerId, image: Image, command: &[&str], log_path: PathBuf) -> Self {
+        ContainerSpec {
+            name: id.0.clone(),
+            id,
+            attempt: 0,
+            image,
+            command: Some(command.iter().map(|part| (*part).to_owned()).collect()),
+            args: None,
+            env: Vec::new(),
+            working_dir: None,
+            mounts: Vec::new(),
+            read_only_rootfs: false,
+            mask_paths: true,
+            identity: Identity::default(),
+            resources: Resources::default(),
+            log_path,
+            log_limits: LogLimits::default(),
+            stop_signal: None,
+            stdin: false,
+            tty: false,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+        }
+    }
 }
 
 /// A container that runs.

@@ -11,9 +11,8 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use outrigger_runtime::cri::{CriConfig, CriRuntime, Limits};
 use outrigger_runtime::{
-    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Identity, Image, ImageError, NetworkMode,
-    NodeIdentity, Owner, PullPolicy, PullRequest, Resources, Runtime, RuntimeError, Sandbox, SandboxId,
-    SandboxSpec,
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError, NetworkMode, NodeIdentity,
+    Owner, PullPolicy, PullRequest, Resources, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec,
 };
 
 use crate::containerd::{Containerd, IMAGE};
@@ -208,28 +207,10 @@ impl Pod {
     pub(crate) fn script(&self, script: &str) -> ContainerSpec {
         let number = self.containers.fetch_add(1, Ordering::Relaxed);
         let id = ContainerId(format!("{}-c{number}", self.id));
-        ContainerSpec {
-            log_path: self.dir.path().join(format!("{number}.log")),
-            id,
-            name: format!("c{number}"),
-            attempt: 0,
-            image: self.image.clone(),
-            command: Some(vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()]),
-            args: None,
-            env: Vec::new(),
-            working_dir: None,
-            mounts: Vec::new(),
-            read_only_rootfs: false,
-            mask_paths: true,
-            identity: Identity::default(),
-            resources: Resources::default(),
-            log_limits: Default::default(),
-            stop_signal: None,
-            stdin: false,
-            tty: false,
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-        }
+        let log = self.dir.path().join(format!("{number}.log"));
+        let mut spec = ContainerSpec::new(id, self.image.clone(), &["sh", "-c", script], log);
+        spec.name = format!("c{number}");
+        spec
     }
 
     /// A directory of the host for this test alone.

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libtest_mimic::{Failed, Trial};
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntime, OciRuntimes};
-use outrigger_runtime::{ContainerId, ContainerSpec, Identity, Image, Resources, Runtime as _};
+use outrigger_runtime::{ContainerId, ContainerSpec, Image, Runtime as _};
 
 use specs::{CASES, Case, Wish};
 
@@ -209,39 +209,8 @@ fn runtime(state_dir: &Path, oci: Option<OciRuntime>) -> Result<Arc<EmbeddedRunt
 
 fn container(ground: &Ground, log_path: PathBuf, number: u32, calls: bool) -> ContainerSpec {
     let how = if calls { "calls" } else { "quick" };
-    ContainerSpec {
-        id: ContainerId(format!("c{number}")),
-        name: "probe".to_owned(),
-        attempt: 0,
-        image: Image {
-            reference: "probe".to_owned(),
-            id: "probe".to_owned(),
-            layers: vec![ground.rootfs.clone()],
-            entrypoint: Vec::new(),
-            cmd: Vec::new(),
-            env: Vec::new(),
-            working_dir: None,
-            user: None,
-            stop_signal: None,
-            was_present: true,
-        },
-        command: Some(vec!["/probe".to_owned(), how.to_owned()]),
-        args: None,
-        env: Vec::new(),
-        working_dir: None,
-        mounts: Vec::new(),
-        read_only_rootfs: false,
-        mask_paths: true,
-        identity: Identity::default(),
-        resources: Resources::default(),
-        log_path,
-        log_limits: Default::default(),
-        stop_signal: None,
-        stdin: false,
-        tty: false,
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-    }
+    let image = Image::of_layers("probe", vec![ground.rootfs.clone()]);
+    ContainerSpec::new(ContainerId(format!("c{number}")), image, &["/probe", how], log_path)
 }
 
 /// A root file system with nothing but the probe and what it looks at.

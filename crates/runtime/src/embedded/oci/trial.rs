@@ -1,6 +1,5 @@
 //! Whether a runtime can run containers here at all, found out before any pod is started.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -16,7 +15,7 @@ use crate::embedded::cgroup::{self, Hierarchies};
 use crate::embedded::fault::Fault;
 use crate::embedded::layout;
 use crate::embedded::protocol::{SandboxState, ShimConfig};
-use crate::{ContainerId, ContainerSpec, Identity, Image, Resources, RuntimeError, SandboxId};
+use crate::{ContainerId, ContainerSpec, Image, Resources, RuntimeError, SandboxId};
 
 /// What a trial was of. While nothing of it changes, its result holds.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +86,12 @@ fn attempt(
     let container = dir.join("container");
     fs::create_dir(&container)?;
     let config = ShimConfig {
-        spec: container_spec(layer, dir.join("log")),
+        spec: ContainerSpec::new(
+            ContainerId("try".to_owned()),
+            Image::of_layers("try", vec![layer]),
+            &["/program"],
+            dir.join("log"),
+        ),
         stop_signal: libc::SIGTERM,
         dir: container,
         sandbox: sandbox(runtime, name, dir),
@@ -127,41 +131,5 @@ fn sandbox(runtime: &OciRuntime, name: &str, dir: &Path) -> SandboxState {
         ports: Vec::new(),
         pod: name.to_owned(),
         oci_runtime: Some(runtime.clone()),
-    }
-}
-
-fn container_spec(layer: PathBuf, log_path: PathBuf) -> ContainerSpec {
-    ContainerSpec {
-        id: ContainerId("try".to_owned()),
-        name: "try".to_owned(),
-        attempt: 0,
-        image: Image {
-            reference: "try".to_owned(),
-            id: "try".to_owned(),
-            layers: vec![layer],
-            entrypoint: Vec::new(),
-            cmd: Vec::new(),
-            env: Vec::new(),
-            working_dir: None,
-            user: None,
-            stop_signal: None,
-            was_present: true,
-        },
-        command: Some(vec!["/program".to_owned()]),
-        args: None,
-        env: Vec::new(),
-        working_dir: None,
-        mounts: Vec::new(),
-        read_only_rootfs: false,
-        mask_paths: true,
-        identity: Identity::default(),
-        resources: Resources::default(),
-        log_path,
-        log_limits: Default::default(),
-        stop_signal: None,
-        stdin: false,
-        tty: false,
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
     }
 }
