@@ -23,7 +23,7 @@ use super::wire::{
     Any, CloseRequest, DeleteExecRequest, ExecRequest, KillRequest, ResizeRequest, StartExecRequest,
     StoredRequest, WaitRequest,
 };
-use crate::embedded::kill_tree;
+use crate::embedded::{Process, kill_tree};
 use crate::{AttachRequest, Attached, ContainerId, Input, Output, RuntimeError, WindowSize};
 
 /// Commands may run for days; they are looked at now and then all the same.
@@ -243,12 +243,12 @@ impl Drop for Kill {
         }
         // Its children are reached only from here, and only if that process really is one of the container's.
         let pid = command.pid.load(Ordering::Relaxed);
-        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        if let Ok(pid) = i32::try_from(pid)
-            && groups.contains(&command.container)
-        {
-            kill_tree(pid);
-        }
+        let is_in_container = || {
+            let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+            groups.contains(&command.container)
+        };
+        let process = i32::try_from(pid).ok().and_then(|pid| Process::find(pid, is_in_container));
+        process.iter().for_each(kill_tree);
         let (container_id, exec_id) = (command.container.clone(), command.id.clone());
         command.later(KillRequest { container_id, exec_id, signal: SIGKILL });
     }

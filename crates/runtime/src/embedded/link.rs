@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
+use super::processes::Process;
 use super::protocol::{ContainerState, ExitRecord, Reply, Request, StartedRecord, Streams, decode, encode};
 use super::{layout, socket, sys};
 use crate::{AttachRequest, Attached, ExecOutput, ExecRequest, Exit, Input, RuntimeError, WindowSize};
@@ -71,7 +72,7 @@ struct Outgoing {
 struct Shared {
     execs: Mutex<Execs>,
     /// The shim's process, once there is one.
-    shim: Mutex<Option<u32>>,
+    shim: Mutex<Option<Process>>,
 }
 
 #[derive(Default)]
@@ -103,16 +104,14 @@ impl Link {
         // Of a state that is lost.
         let stop_signal = if state.stop_signal > 0 { state.stop_signal } else { libc::SIGTERM };
         let link = Self::new(shim, stop_signal, remains);
-        let alive = state.shim.filter(|shim| shim.is_alive());
-        *lock(&link.shared.shim) = alive.and_then(|shim| u32::try_from(shim.pid).ok());
+        *lock(&link.shared.shim) = state.shim.and_then(|shim| shim.open());
         link
     }
 
     /// Ends a shim that does not answer, and with it the container.
     pub(crate) fn give_up(&self) {
-        let shim = *lock(&self.shared.shim);
-        if let Some(pid) = shim {
-            let _ = sys::kill(pid as i32, libc::SIGKILL);
+        if let Some(shim) = &*lock(&self.shared.shim) {
+            shim.kill();
         }
     }
 
@@ -160,10 +159,9 @@ impl Link {
         let mut gone = self.gone.clone();
         let patience = std::time::Duration::from_secs(10);
         if tokio::time::timeout(patience, gone.wait_for(|gone| *gone)).await.is_err() {
-            let shim = *lock(&self.shared.shim);
-            if let Some(pid) = shim {
-                tracing::warn!(pid, "a container's shim does not end: killing it");
-                self.give_up();
+            if let Some(shim) = &*lock(&self.shared.shim) {
+                tracing::warn!(pid = shim.pid(), "a container's shim does not end: killing it");
+                shim.kill();
             }
             let _ = gone.wait_for(|gone| *gone).await;
         }
@@ -373,7 +371,7 @@ impl Driver {
         match shim {
             Shim::New(command) => match spawn(command) {
                 Ok((stream, mut child)) => {
-                    *lock(&self.shared.shim) = child.id();
+                    *lock(&self.shared.shim) = child.id().and_then(|pid| Process::child(pid as i32));
                     self.talk(stream, queue).await;
                     *lock(&self.shared.shim) = None;
                     // It has closed the connection and removes its waste; only its number is still to be given back.
@@ -448,8 +446,8 @@ impl Driver {
     fn bury(&self) {
         let state =
             layout::read_json::<ContainerState>(&self.remains.dir.join("state.json")).unwrap_or_default();
-        if let Some(init) = state.init.filter(|init| init.is_alive()) {
-            let _ = sys::kill(init.pid, libc::SIGKILL);
+        if let Some(init) = state.init.and_then(|init| init.open()) {
+            init.kill();
         }
         self.remains.hierarchies.kill(&self.remains.cgroup);
         // The shim tells of a start before it writes it down, and of an exit after.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::cgroup::Hierarchies;
+use super::processes::{self, Process};
 use super::protocol::{ContainerState, ProcessRecord};
 use super::{layout, sandbox, sys};
 use crate::ownership::lock_orphan;
@@ -47,9 +48,9 @@ pub(crate) fn end_processes(dir: &Path) {
     kill_and_wait(states.iter().filter_map(|state| state.init));
 }
 
-fn kill_and_wait(processes: impl Iterator<Item = ProcessRecord>) {
-    let alive: Vec<i32> = processes.filter(ProcessRecord::is_alive).map(|process| process.pid).collect();
-    sys::kill_and_wait(&alive, Duration::from_secs(5));
+fn kill_and_wait(records: impl Iterator<Item = ProcessRecord>) {
+    let alive: Vec<Process> = records.filter_map(|record| record.open()).collect();
+    processes::kill_and_wait(&alive, Duration::from_secs(5));
 }
 
 #[cfg(test)]

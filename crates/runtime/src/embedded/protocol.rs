@@ -17,6 +17,7 @@ use tokio::io::unix::AsyncFd;
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
 use super::oci::OciRuntime;
+use super::processes::Process;
 use super::userns::UserNamespace;
 use crate::{ContainerSpec, Exit, PublishedPort, Resources, SandboxId, Started, WindowSize};
 
@@ -162,6 +163,11 @@ impl ProcessRecord {
     /// Whether it is still there (and not merely its number).
     pub(crate) fn is_alive(&self) -> bool {
         super::sys::start_ticks(self.pid) == Some(self.start_ticks)
+    }
+
+    /// Opens it, if it is still there.
+    pub(crate) fn open(&self) -> Option<Process> {
+        Process::find(self.pid, || self.is_alive())
     }
 
     /// Waits for its end; for ever where that cannot be seen.

@@ -12,11 +12,15 @@ use rustix::mount::{MountFlags, mount, mount_bind};
 
 use super::cgroup::{self, Hierarchies};
 use super::fault::{Context, Fault};
+use super::processes::kill_and_wait;
 use super::protocol::{ProcessRecord, SandboxState};
 use super::shim::PAUSE_NOTE;
 use super::userns::{Holder, UserNamespace};
 use super::{layout, link, private, rootless, sys, userns};
-use crate::{NetworkMode, SandboxSpec};
+use crate::{NetworkMode, Resources, SandboxSpec};
+
+/// The cgroup of the process that holds a shared pid namespace: a name no container can have.
+const PAUSE_CGROUP: &str = ".pause";
 
 /// Makes the namespaces, /dev/shm and cgroup of a sandbox. Blocks; runs on a thread of its own.
 /// `pause` is the command that makes the process for a shared pid namespace.
@@ -125,6 +129,17 @@ pub(crate) fn is_pinned(state: &SandboxState) -> bool {
     ns.is_some() && ns != device(&state.dir) && paths.into_iter().flatten().all(is_namespace)
 }
 
+/// What the process that holds a shared pid namespace may use: it only waits. A container that is allowed to trace it can
+/// have it do more, and must not get around its own limits that way.
+fn pause_resources() -> Resources {
+    Resources {
+        // Itself, and the process that forks it.
+        pids_limit: Some(2),
+        memory_limit_bytes: Some(16 << 20),
+        ..Resources::default()
+    }
+}
+
 /// Has a process made that holds the pod's pid namespace.
 fn start_pause(
     mut command: Command,
@@ -133,9 +148,16 @@ fn start_pause(
 ) -> io::Result<ProcessRecord> {
     let (mut ours, theirs) = UnixStream::pair()?;
     command.arg(&state.dir).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-    // A name no container can have.
-    if let Some(dir) = hierarchies.make_unified(&cgroup::container_path(&state.id.0, ".pause")) {
-        command.arg(dir);
+    let mut limits = cgroup::Prepared::new(
+        hierarchies,
+        &state.id.0,
+        PAUSE_CGROUP,
+        &state.resources,
+        &pause_resources(),
+        false,
+    );
+    if let (Some(_), Some(root)) = (limits.unified(), &hierarchies.unified) {
+        command.arg(root.join(cgroup::container_path(&state.id.0, PAUSE_CGROUP)));
     }
     let mut child = command.spawn()?;
     drop(command);
@@ -143,6 +165,8 @@ fn start_pause(
     ours.read_to_string(&mut pid)?;
     child.wait()?;
     let pid = pid.parse().map_err(|_| io::Error::other("its first process did not start"))?;
+    // Before there is a container that could reach it. What this machine cannot limit is told of the containers.
+    limits.adopt_first(pid)?;
     ProcessRecord::of(pid).ok_or_else(|| io::Error::other("its first process ended"))
 }
 
@@ -260,10 +284,9 @@ pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<
     let path = cgroup::sandbox_path(id);
     hierarchies.kill(&path);
     let user = layout::read_json::<SandboxState>(&dir.join("sandbox.json")).and_then(|state| state.user);
-    if let Some(pause) = layout::read_json::<ProcessRecord>(&dir.join(PAUSE_NOTE))
-        && pause.is_alive()
-    {
-        sys::kill_and_wait(&[pause.pid], Duration::from_secs(2));
+    let pause = layout::read_json::<ProcessRecord>(&dir.join(PAUSE_NOTE));
+    if let Some(pause) = pause.and_then(|pause| pause.open()) {
+        kill_and_wait(&[pause], Duration::from_secs(2));
     }
     layout::unmount_all(&dir.join("ns"));
     remove_cgroup(hierarchies, &path);
@@ -303,7 +326,7 @@ fn remove_cgroup(hierarchies: &Hierarchies, path: &str) {
     hierarchies.kill(path);
     while !hierarchies.remove(path).is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || !sys::kill_and_wait(&hierarchies.processes(path), left) {
+        if left.is_zero() || !kill_and_wait(&hierarchies.processes(path), left) {
             tracing::warn!(path, "a cgroup is still in use");
             return;
         }

@@ -2,15 +2,13 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::{Duration, Instant};
 
 use super::rootless;
 pub(crate) use crate::errno::errno_text;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The new process, as [`clone3`] returns it.
 pub(crate) enum Cloned {
@@ -271,9 +269,10 @@ pub(crate) fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Closes every descriptor from `first` on.
 ///
-/// For a process that goes on for ever and uses none of them: their owners' destructors must not run.
+/// For a process that has just begun, or one that goes on for ever and uses none of them: their owners' destructors must
+/// not run.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
-    // SAFETY: the only caller never returns to the owners of these descriptors.
+    // SAFETY: callers have no owners of these descriptors yet, or never return to them.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) } as i32)
 }
 
@@ -359,16 +358,20 @@ pub(crate) fn ignore_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Sends a signal to a process, or to a process group when `pid` is negative. A target that is gone is fine.
-pub(crate) fn kill(pid: i32, signal: i32) -> io::Result<()> {
+/// Sends a signal to the process group a process leads. A group that is gone is fine.
+pub(crate) fn kill_group(leader: i32, signal: i32) -> io::Result<()> {
+    if leader <= 1 {
+        // To the kernel these mean the caller's own group and everybody.
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
     // SAFETY: plain system call.
-    match check(unsafe { libc::kill(pid, signal) }) {
+    match check(unsafe { libc::kill(-leader, signal) }) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
         result => result,
     }
 }
 
-/// Sends a signal through a pidfd. A process that is gone is fine.
+/// Sends a signal through a pidfd. Fails when the process has ended and was waited for.
 pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: no siginfo is passed, flags are zero.
     let result = unsafe {
@@ -380,28 +383,7 @@ pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
             0,
         )
     };
-    match check(result as i32) {
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-        result => result,
-    }
-}
-
-/// Kills processes and waits until they have ended, for at most `patience`. Returns whether they have.
-pub(crate) fn kill_and_wait(pids: &[i32], patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
-    let mut ended = true;
-    for pid in pids {
-        let Some(name) = rustix::process::Pid::from_raw(*pid) else { continue };
-        // Opened before the kill: the handle cannot come to mean another process, so the wait ends for sure.
-        let Ok(pidfd) = rustix::process::pidfd_open(name, rustix::process::PidfdFlags::empty()) else {
-            continue;
-        };
-        let _ = pidfd_kill(pidfd.as_fd(), libc::SIGKILL);
-        let rest = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
-        ended &= matches!(poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)), Ok(1..));
-    }
-    ended
+    check(result as i32)
 }
 
 /// How a child ended.

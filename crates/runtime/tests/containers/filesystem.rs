@@ -29,6 +29,7 @@ crate::trials![
     unmasked_when_asked,
     sys_and_cgroups_are_read_only,
     no_descriptor_of_the_host_is_left_open,
+    shims_inherit_no_descriptor,
     a_terminal_when_asked,
     stdin_is_null_or_kept_open,
 ];
@@ -340,6 +341,22 @@ async fn no_descriptor_of_the_host_is_left_open() {
     let text = String::from_utf8(exec.output).unwrap();
     let pid = text.lines().next().unwrap();
     assert_eq!(text, format!("{pid}\n{}/\n/dev/null\n", own(pid)));
+    pod.finish().await;
+}
+
+/// A shim may outlive everybody: locks and pipes that whoever started the run has open would stay as they are.
+async fn shims_inherit_no_descriptor() {
+    let pod = Pod::new().await;
+    let file = pod.scratch("inherited").join("lock");
+    // Without O_CLOEXEC, as a shell opens descriptors for its commands.
+    let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::RDWR;
+    let lock = rustix::fs::open(&file, flags, rustix::fs::Mode::RUSR).unwrap();
+    let id = pod.start(pod.script("sleep 100")).await.unwrap();
+    let (shim, _) = crate::pods::pids(&pod, &id.0);
+    let open = fs::read_dir(format!("/proc/{shim}/fd")).unwrap().flatten();
+    let open: Vec<PathBuf> = open.filter_map(|fd| fs::read_link(fd.path()).ok()).collect();
+    assert!(!open.is_empty() && !open.contains(&file), "{open:?}");
+    drop(lock);
     pod.finish().await;
 }
 

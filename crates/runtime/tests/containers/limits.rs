@@ -18,6 +18,7 @@ crate::trials![
     a_flood_of_output_fills_neither_disk_nor_memory,
     cpu_limits_are_written,
     exec_is_limited_too,
+    what_holds_a_shared_pid_namespace_is_limited,
     devices_cannot_be_opened,
     devices_can_be_opened_by_the_privileged,
     an_impossible_oom_score_is_no_error,
@@ -155,6 +156,23 @@ async fn exec_is_limited_too() {
     let id = pod.start(spec).await.unwrap();
     let exec = pod.exec(&id, EAT).await;
     assert_eq!(exec.code, Some(137));
+    pod.finish().await;
+}
+
+/// Who may trace it could have it fork and allocate without end.
+async fn what_holds_a_shared_pid_namespace_is_limited() {
+    let pod = Pod::with(|spec| spec.share_pid = true).await;
+    let text = fs::read_to_string(pod.dir.join("sandbox.json")).unwrap();
+    let state: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let pause = state["pause"]["pid"].to_string();
+    for (file, v2, most) in [("pids.max", "pids.max", 2), ("memory.limit_in_bytes", "memory.max", 16 * MIB)] {
+        assert_eq!(limit(&pod, ".pause", file, v2).parse::<u64>().unwrap(), most, "{file}");
+    }
+    let dirs = cgroups(&pod.id.0).into_iter().map(|dir| dir.join(".pause")).filter(|dir| dir.exists());
+    for dir in dirs {
+        let there = fs::read_to_string(dir.join("cgroup.procs")).unwrap();
+        assert_eq!(there.trim(), pause, "{}", dir.display());
+    }
     pod.finish().await;
 }
 

@@ -6,25 +6,17 @@ use outrigger_runtime::RuntimeError;
 use outrigger_runtime::embedded::{OciRuntime, OciRuntimes};
 use tokio::process::Command;
 
-use crate::support::{OCI_RUNTIME_VARIABLE, runtime, trial};
+use crate::support::{OCI_RUNTIME_VARIABLE, runtime};
 
-/// The tests of this file. Those that run many others with an OCI runtime are ignored unless `OUTRIGGER_OCI_TESTS` is set:
-/// every second run or so fails in one of them, and the cause is not known yet.
-pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
-    let is_ignored = std::env::var_os("OUTRIGGER_OCI_TESTS").is_none();
-    vec![
-        trial("oci::runc_does_the_same".to_owned(), runc_does_the_same).with_ignored_flag(is_ignored),
-        trial("oci::crun_does_the_same".to_owned(), crun_does_the_same).with_ignored_flag(is_ignored),
-        trial(
-            "oci::a_program_that_is_no_runtime_is_refused".to_owned(),
-            a_program_that_is_no_runtime_is_refused,
-        ),
-        trial("oci::an_unknown_class_is_refused".to_owned(), an_unknown_class_is_refused),
-    ]
-}
+crate::trials![
+    runc_does_the_same,
+    crun_does_the_same,
+    a_program_that_is_no_runtime_is_refused,
+    an_unknown_class_is_refused,
+];
 
 /// What an OCI runtime is asked for in every test run; the others differ in nothing an OCI runtime decides.
-const TESTS: [&str; 43] = [
+const TESTS: [&str; 45] = [
     "lifecycle::exit_codes_are_reported",
     "lifecycle::a_signal_shows_in_the_exit",
     "lifecycle::a_trap_hears_term",
@@ -39,7 +31,9 @@ const TESTS: [&str; 43] = [
     "exec::code_and_output",
     "exec::the_container_s_environment",
     "exec::a_missing_command",
+    "exec::the_timeout_kills",
     "exec::a_dropped_call_kills",
+    "exec::commands_killed",
     "exec::background_children",
     "exec::it_ends_with",
     "exec::many_at_once",

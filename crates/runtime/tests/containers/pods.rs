@@ -192,7 +192,7 @@ async fn a_missing_sandbox_is_not_found() {
 }
 
 /// The shim of a container, and the container's first process, as the shim wrote them down.
-fn pids(pod: &Pod, container: &str) -> (i32, i32) {
+pub(crate) fn pids(pod: &Pod, container: &str) -> (i32, i32) {
     let text = fs::read(pod.dir.join("containers").join(container).join("state.json")).unwrap();
     let state: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let pid = |who: &str| state[who]["pid"].as_i64().unwrap() as i32;

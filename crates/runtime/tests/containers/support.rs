@@ -13,7 +13,7 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntime, OciRuntimes};
 use outrigger_runtime::{
-    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Identity, Image, NetworkMode, NodeIdentity,
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, NetworkMode, NodeIdentity,
     Owner, Resources, Runtime, RuntimeError, SandboxId, SandboxSpec, UserNamespace,
 };
 
@@ -40,7 +40,7 @@ where
     Trial::test(name, move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime
-            .block_on(async { tokio::time::timeout(DEADLINE * 3, test()).await })
+            .block_on(async { tokio::time::timeout(DEADLINE * 12, test()).await })
             .map_err(|_| Failed::from("still not over"))
     })
 }
@@ -201,39 +201,10 @@ impl Pod {
     pub(crate) fn script(&self, script: &str) -> ContainerSpec {
         let number = self.containers.fetch_add(1, Ordering::Relaxed);
         let id = ContainerId(format!("c{number}"));
-        ContainerSpec {
-            log_path: self.state.join(format!("{id}.log")),
-            id,
-            name: "main".to_owned(),
-            attempt: 0,
-            image: Image {
-                reference: "test".to_owned(),
-                id: "test".to_owned(),
-                layers: vec![rootfs().to_owned()],
-                entrypoint: Vec::new(),
-                cmd: Vec::new(),
-                env: Vec::new(),
-                working_dir: None,
-                user: None,
-                stop_signal: None,
-                was_present: true,
-            },
-            command: Some(vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()]),
-            args: None,
-            env: Vec::new(),
-            working_dir: None,
-            mounts: Vec::new(),
-            read_only_rootfs: false,
-            mask_paths: true,
-            identity: Identity::default(),
-            resources: Resources::default(),
-            log_limits: Default::default(),
-            stop_signal: None,
-            stdin: false,
-            tty: false,
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-        }
+        let (image, log) = (Image::of_layers("test", vec![rootfs().to_owned()]), format!("{id}.log"));
+        let mut spec = ContainerSpec::new(id, image, &["sh", "-c", script], self.state.join(log));
+        spec.name = "main".to_owned();
+        spec
     }
 
     /// A directory of the host for this test alone.

@@ -10,7 +10,7 @@ mod delegated;
 mod devices;
 mod limits;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::layout::open_dir;
+use super::processes::Process;
 use super::{rootless, sys};
 use crate::Resources;
 
@@ -148,27 +149,19 @@ impl Hierarchies {
     }
 
     /// Processes in a cgroup and below it, over all hierarchies.
-    pub(crate) fn processes(&self, path: &str) -> Vec<i32> {
-        let mut pids = Vec::new();
+    pub(crate) fn processes(&self, path: &str) -> Vec<Process> {
+        let mut found: Vec<Process> = Vec::new();
         let mut pending = self.dirs(path);
         while let Some(dir) = pending.pop() {
-            pids.extend(processes(&dir));
+            found.extend(processes(&dir));
             pending.extend(subdirectories(&dir));
         }
-        pids.sort_unstable();
-        pids.dedup();
-        pids
+        found
     }
 
     /// Removes a cgroup and everything below it. Returns what could not be removed.
     pub(crate) fn remove(&self, path: &str) -> Vec<PathBuf> {
         self.dirs(path).into_iter().filter(|dir| !remove_tree(dir)).collect()
-    }
-
-    /// Makes a cgroup in the unified hierarchy, where there is one and it can be written to.
-    pub(crate) fn make_unified(&self, path: &str) -> Option<PathBuf> {
-        let dir = self.unified.as_ref()?.join(path);
-        fs::create_dir_all(&dir).ok().map(|()| dir)
     }
 
     /// Whether there is such a cgroup in any hierarchy.
@@ -472,7 +465,16 @@ fn no_cgroup(root: &Path, error: &io::Error) -> String {
     format!("containers get no cgroup of their own in {root}: {error}; `outrigger doctor` says what to do")
 }
 
-fn processes(dir: &Path) -> Vec<i32> {
+/// The processes in a cgroup.
+fn processes(dir: &Path) -> Vec<Process> {
+    let open = |pid: i32| Process::find(pid, || true);
+    let found: Vec<Process> = pids(dir).into_iter().filter_map(open).collect();
+    // Now that they are open: one that is in the list under the same number again is the one that is open.
+    let still = pids(dir);
+    found.into_iter().filter(|process| still.contains(&process.pid())).collect()
+}
+
+fn pids(dir: &Path) -> BTreeSet<i32> {
     let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|pid| pid.parse().ok()).filter(|pid| *pid > 0).collect()
 }
@@ -486,13 +488,10 @@ fn kill_tree(dir: &Path) {
     }
     // A process may fork while the list is read; a group that keeps forking for this long has no limit anyway.
     for _ in 0..64 {
-        let pids = processes(dir);
-        if pids.is_empty() {
+        if pids(dir).is_empty() {
             return;
         }
-        for pid in pids {
-            let _ = sys::kill(pid, libc::SIGKILL);
-        }
+        processes(dir).iter().for_each(Process::kill);
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct ConsoleSocket {
 
 impl ConsoleSocket {
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
-        let name = format!("console-{}", std::process::id());
+        let name = Self::name_for(std::process::id() as i32);
         let dir = layout::open_dir(dir)?;
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -30,6 +30,15 @@ impl ConsoleSocket {
         rustix::net::bind(&listener, &address)?;
         rustix::net::listen(&listener, 1)?;
         Ok(ConsoleSocket { listener, name, dir })
+    }
+
+    fn name_for(pid: i32) -> String {
+        format!("console-{pid}")
+    }
+
+    /// Removes what a process that opened one has left.
+    pub(crate) fn remove(dir: &Path, pid: i32) {
+        let _ = std::fs::remove_file(dir.join(Self::name_for(pid)));
     }
 
     /// Its name relative to the bundle.

@@ -4,50 +4,58 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::embedded::sys;
+use crate::embedded::processes::Process;
 
 /// A container that forks faster than this many rounds of killing has no limit that would stop it either.
 const ROUNDS_MAX: usize = 64;
 
-/// A mount namespace, by the number the kernel gave it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MountNamespace(u64);
+/// A mount namespace. Kept open: the kernel gives the number of one that is gone to the next one at once, which would be
+/// another container's.
+#[derive(Debug)]
+pub(crate) struct MountNamespace {
+    number: u64,
+    _open: fs::File,
+}
 
 impl MountNamespace {
     /// That of a process.
     pub(crate) fn of(pid: i32) -> Option<Self> {
-        Self::at(&Path::new("/proc").join(pid.to_string()))
-    }
-
-    fn at(process: &Path) -> Option<Self> {
-        Some(MountNamespace(fs::metadata(process.join("ns/mnt")).ok()?.ino()))
+        let open = fs::File::open(format!("/proc/{pid}/ns/mnt")).ok()?;
+        Some(MountNamespace { number: open.metadata().ok()?.ino(), _open: open })
     }
 
     /// Everybody in it.
-    fn processes(self) -> Vec<i32> {
+    fn processes(&self) -> Vec<Process> {
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-        let pid = |entry: fs::DirEntry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            (Self::at(&entry.path()) == Some(self)).then_some(pid)
+        let is_in = |process: &Path| number(process) == Some(self.number);
+        let found = |entry: fs::DirEntry| {
+            let (pid, path) = (entry.file_name().to_str()?.parse().ok()?, entry.path());
+            if !is_in(&path) {
+                return None;
+            }
+            Process::find(pid, || is_in(&path))
         };
-        entries.flatten().filter_map(pid).collect()
+        entries.flatten().filter_map(found).collect()
     }
 
     /// Kills everybody in it. Never the caller's own.
-    pub(crate) fn kill(self) {
-        if Self::at(Path::new("/proc/self")).is_none_or(|own| own == self) {
+    pub(crate) fn kill(&self) {
+        if number(Path::new("/proc/self")).is_none_or(|own| own == self.number) {
             return;
         }
         for _ in 0..ROUNDS_MAX {
-            let pids = self.processes();
-            if pids.is_empty() {
+            let found = self.processes();
+            if found.is_empty() {
                 return;
             }
-            for pid in pids {
-                let _ = sys::kill(pid, libc::SIGKILL);
-            }
+            found.iter().for_each(Process::kill);
         }
     }
+}
+
+/// The number of a process's mount namespace.
+fn number(process: &Path) -> Option<u64> {
+    Some(fs::metadata(process.join("ns/mnt")).ok()?.ino())
 }
 
 /// The namespaces a process has and the caller has not, as flags. Joining one that both are in already takes the right to
@@ -68,4 +76,49 @@ pub(crate) fn namespaces_to_join(pid: i32) -> i32 {
         theirs.is_none() || theirs != inode("self", name)
     };
     kinds.into_iter().filter(|(name, _)| differs(name)).fold(0, |all, (_, kind)| all | kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    /// A process in a mount namespace of its own, which it says when it is there.
+    fn in_new_namespace() -> Child {
+        use std::io::Read as _;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", "echo; exec sleep 600"]).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("unshare");
+        child.stdout.take().expect("output").read_exact(&mut [0]).expect("these tests need root");
+        child
+    }
+
+    /// The kernel gives the number of a mount namespace that is gone to the next one: a container that had it is not
+    /// killed in place of the one that is over.
+    #[test]
+    fn a_namespace_that_is_gone_is_never_another_one() {
+        for _ in 0..20 {
+            let mut first = in_new_namespace();
+            let namespace = MountNamespace::of(first.id() as i32).expect("a namespace");
+            first.kill().expect("kill");
+            first.wait().expect("its end");
+            let mut others: Vec<Child> = (0..3).map(|_| in_new_namespace()).collect();
+            namespace.kill();
+            for other in &mut others {
+                assert!(
+                    other.try_wait().expect("a child").is_none(),
+                    "a process of another namespace was killed"
+                );
+                other.kill().expect("kill");
+                other.wait().expect("its end");
+            }
+        }
+    }
+
+    #[test]
+    fn everybody_in_a_namespace_is_killed() {
+        let mut child = in_new_namespace();
+        MountNamespace::of(child.id() as i32).expect("a namespace").kill();
+        assert!(!child.wait().expect("its end").success());
+    }
 }

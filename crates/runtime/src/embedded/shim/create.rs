@@ -13,6 +13,7 @@ use crate::embedded::container::init::{FromInit, IN_CGROUPS, Init, START};
 use crate::embedded::container::process::{Profile, command_line, environment};
 use crate::embedded::container::{apparmor, caps, user::User};
 use crate::embedded::fault::{Context, Fault};
+use crate::embedded::processes::Process;
 use crate::embedded::protocol::{ContainerState, ProcessRecord, ShimConfig};
 use crate::embedded::rootless::MountNamespace;
 use crate::embedded::sys::PidSlot;
@@ -201,7 +202,9 @@ impl Container {
                 LogStream::new(stderr, "stderr").creating(what)?,
             ],
         };
-        self.mounts = MountNamespace::of(self.pid);
+        if !self.own_pids && !self.hierarchies.exists(&self.cgroup) {
+            self.mounts = MountNamespace::of(self.pid);
+        }
         save(&self.dir, &self.state)
     }
 
@@ -302,9 +305,7 @@ impl Container {
             return;
         }
         self.hierarchies.kill(&self.cgroup);
-        if !self.hierarchies.exists(&self.cgroup)
-            && let Some(mounts) = self.mounts
-        {
+        if let Some(mounts) = &self.mounts {
             mounts.kill();
         }
     }
@@ -314,7 +315,9 @@ impl Container {
         self.kill();
         sys::reap(self.pid, true);
         if let Some(first) = self.slot.get().filter(|first| *first != self.pid) {
-            let _ = sys::kill(first, libc::SIGKILL);
+            if let Some(first) = Process::child(first) {
+                first.kill();
+            }
             sys::reap(first, true);
         }
         self.remove_cgroup();

@@ -15,6 +15,7 @@ use crate::embedded::container::process::Launch;
 use crate::embedded::container::root::{Root, reopen};
 use crate::embedded::container::terminal;
 use crate::embedded::fault::{Context, Fault};
+use crate::embedded::processes::{Process, kill_tree};
 use crate::embedded::protocol::Streams;
 use crate::embedded::sys::PidSlot;
 use crate::embedded::userns::host_id;
@@ -26,13 +27,12 @@ pub(super) struct Exec {
     pub(super) client: u64,
     /// Its number on that connection.
     pub(super) id: u64,
-    /// The process that joins the container and forks the command there.
-    joining: i32,
+    /// The process that joins the container and forks the command there. With an OCI runtime, the one that runs it and then
+    /// is the command's parent.
+    joining: Process,
     /// Where it leaves the command's pid.
     slot: PidSlot,
     cancelled: bool,
-    /// An OCI runtime starts it: until that has ended, the process changes parents.
-    by_runtime: bool,
     /// Why it could not be exec'd, if it could not.
     failure: OwnedFd,
 }
@@ -61,15 +61,10 @@ impl Exec {
                 let joining = Joining { container, command, streams, fds, slot: &slot, report: &report };
                 joining.run()
             }
-            sys::Cloned::Parent { pid, .. } => Ok(Exec {
-                client,
-                id,
-                joining: pid,
-                slot,
-                cancelled: false,
-                by_runtime: container.oci.is_some(),
-                failure,
-            }),
+            sys::Cloned::Parent { pid, pidfd } => {
+                let joining = Process::new(pid, pidfd);
+                Ok(Exec { client, id, joining, slot, cancelled: false, failure })
+            }
         }
     }
 
@@ -77,16 +72,21 @@ impl Exec {
     pub(super) fn ends_with(&self, pid: i32) -> bool {
         match self.slot.get() {
             Some(command) => command == pid,
-            None => self.joining == pid,
+            None => self.joining.pid() == pid,
         }
     }
 
     /// Hears of the end of a process that was not the command itself.
     pub(super) fn saw_end_of(&self, pid: i32) {
         // Killed on its way, it may have forked the command just before.
-        if pid == self.joining && self.cancelled {
-            self.slot.get().into_iter().for_each(kill_tree);
+        if pid == self.joining.pid() && self.cancelled {
+            self.kill_command();
         }
+    }
+
+    /// The number of the process that was forked for it.
+    pub(super) fn forked(&self) -> i32 {
+        self.joining.pid()
     }
 
     /// What came of it, once its process was reaped.
@@ -103,41 +103,16 @@ impl Exec {
     /// Kills the command and what it started.
     pub(super) fn kill(&mut self) {
         self.cancelled = true;
-        match self.slot.get() {
-            Some(command) => kill_tree(command),
-            None => {
-                if self.by_runtime {
-                    kill_moving(self.joining);
-                }
-                kill_tree(self.joining);
-            }
-        }
+        kill_tree(&self.joining);
+        self.kill_command();
     }
-}
 
-/// Kills what descends from a process until nothing does, however it moves about.
-fn kill_moving(pid: i32) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_millis(100);
-    while std::time::Instant::now() < deadline {
-        let found = descendants(pid);
-        if found.is_empty() {
-            return;
+    /// A child of the shim until it is reaped, and then this is gone.
+    fn kill_command(&self) {
+        if let Some(command) = self.slot.get().and_then(Process::child) {
+            kill_tree(&command);
         }
-        for child in found {
-            let _ = sys::kill(child, libc::SIGKILL);
-        }
-        std::thread::yield_now();
     }
-}
-
-/// Kills a process that leads its own session, and what it started.
-pub(crate) fn kill_tree(pid: i32) {
-    for child in descendants(pid) {
-        let _ = sys::kill(child, libc::SIGKILL);
-    }
-    // Whatever stayed in its group goes with it.
-    let _ = sys::kill(-pid, libc::SIGKILL);
-    let _ = sys::kill(pid, libc::SIGKILL);
 }
 
 /// The process that goes into the container's namespaces and forks the command there.
@@ -250,21 +225,4 @@ fn report(pipe: BorrowedFd<'_>, fault: Fault) {
     if let Ok(message) = serde_json::to_vec(&fault) {
         let _ = rustix::io::write(pipe, &message);
     }
-}
-
-/// Children of a process, their children, and so on.
-fn descendants(pid: i32) -> Vec<i32> {
-    let mut found = Vec::new();
-    let mut pending = vec![pid];
-    while let Some(pid) = pending.pop() {
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
-            // A tree larger than this is a fork bomb, which only the container's own end can stop.
-            if found.len() < 4096 {
-                found.push(child);
-                pending.push(child);
-            }
-        }
-    }
-    found
 }

@@ -38,7 +38,6 @@ mod pause;
 mod server;
 mod uplink;
 
-pub(crate) use exec::kill_tree;
 pub(crate) use pause::NOTE as PAUSE_NOTE;
 
 use std::ffi::OsString;
@@ -83,6 +82,9 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> i32 {
 
 /// Takes the socket off standard input, where a container must not find it, and leaves the agent's session.
 fn take_control() -> std::io::Result<OwnedFd> {
+    // Whatever the agent was started with is not for those who outlive it: others may wait for the end of a pipe or for a
+    // lock that goes with a descriptor.
+    sys::close_from(3)?;
     let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;

@@ -361,6 +361,19 @@ impl OciContainer {
         }
     }
 
+    /// What the process that was forked for a command writes to: the command, its pid, and what the runtime says.
+    fn command_files(&self, forked: i32) -> [PathBuf; 3] {
+        ["json", "pid", "log"].map(|name| self.calls.dir.join(format!("exec-{forked}.{name}")))
+    }
+
+    /// Removes what such a process has left, however it ended: the next one may get its number.
+    pub(super) fn forget_command(&self, forked: i32) {
+        for file in self.command_files(forked) {
+            let _ = fs::remove_file(file);
+        }
+        ConsoleSocket::remove(&self.calls.dir, forked);
+    }
+
     /// Has the runtime start a command with this process's standard streams, or with a terminal. Returns its process.
     fn start_command(
         &self,
@@ -371,8 +384,7 @@ impl OciContainer {
     ) -> Result<i32, Fault> {
         let calls = &self.calls;
         let what = || "cannot run a command in the container";
-        let own = |name: &str| calls.dir.join(format!("exec-{}.{name}", std::process::id()));
-        let (file, pid_file, log) = (own("json"), own("pid"), own("log"));
+        let [file, pid_file, log] = self.command_files(std::process::id() as i32);
         let mut profile = container.profile.clone();
         let terminal = matches!(streams, Streams::Terminal(_));
         if terminal && !profile.env.iter().any(|(name, _)| name == "TERM") {
@@ -400,9 +412,6 @@ impl OciContainer {
             read_pid(&pid_file)
                 .ok_or_else(|| Fault::other("the runtime does not say which process the command is"))
         });
-        for file in [file, pid_file, log] {
-            let _ = fs::remove_file(file);
-        }
         // Whatever is wrong with a command, it could not be started.
         result.map_err(|fault| Fault::start(fault.text))
     }

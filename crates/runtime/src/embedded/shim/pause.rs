@@ -20,6 +20,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use crate::embedded::container::caps::CapSet;
 use crate::embedded::container::root::{attach, new_filesystem};
 use crate::embedded::layout::{self, open_dir};
+use crate::embedded::processes::Process;
 use crate::embedded::protocol::ProcessRecord;
 use crate::embedded::sys::PidSlot;
 use crate::embedded::{rootless, seccomp, socket, sys};
@@ -66,7 +67,7 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
                 .and_then(|()| pin(&ns, pid))
                 .and_then(|()| fs::File::from(control).write_all(pid.to_string().as_bytes()));
             if pinned.is_err() {
-                let _ = sys::kill(pid, libc::SIGKILL);
+                Process::child(pid).iter().for_each(Process::kill);
             }
             pinned
         }

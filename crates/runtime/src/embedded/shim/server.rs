@@ -128,6 +128,9 @@ impl Shim {
             } else if let Some(index) = self.execs.iter().position(|exec| exec.ends_with(reaped.pid)) {
                 let exec = self.execs.swap_remove(index);
                 let (client, id) = (exec.client, exec.id);
+                if let Some(oci) = self.container.as_ref().and_then(|container| container.oci.as_ref()) {
+                    oci.forget_command(exec.forked());
+                }
                 let result = exec.finish(reaped.code);
                 self.reply_to(client, &Reply::ExecDone { id, result });
             } else {
@@ -145,6 +148,8 @@ impl Shim {
         let Some(container) = &mut self.container else { return };
         if !container.own_pids {
             container.kill_rest();
+            // Its mounts go with it.
+            container.mounts = None;
         }
         let Container { streams, log, .. } = container;
         for stream in streams {
