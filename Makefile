@@ -35,5 +35,13 @@ soak: ## millions of simulated pods with faults (SOAK=2000000)
 soak-cri: deps ## PODS pods (200) on a containerd that is restarted now and then (root)
 	OUTRIGGER_SOAK_PODS=$(or $(PODS),200) cargo test --locked -p outrigger --test cri_faults -- every_result --nocapture
 
-fuzz: ## fuzz the manifest reader for SECONDS (needs cargo-fuzz)
-	cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run manifest seeds/manifest -- -max_total_time=$(or $(SECONDS),300)
+FUZZ_TARGETS = manifest edit layer documents shim control netlink
+FUZZ_SEEDS_manifest = seeds regressions
+FUZZ_SEEDS_edit = seeds regressions
+
+fuzz: $(FUZZ_TARGETS:%=fuzz-%) ## fuzz every target for SECONDS each, 300 if not given (needs cargo-fuzz)
+
+fuzz-%:
+	mkdir -p fuzz/corpus/$*
+	cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run $* corpus/$* $(or $(FUZZ_SEEDS_$*),$(patsubst fuzz/%,%,$(wildcard fuzz/edges/$* fuzz/edges-found/$*))) -- \
+	  -max_total_time=$(or $(SECONDS),300) -timeout=25 -rss_limit_mb=2048
