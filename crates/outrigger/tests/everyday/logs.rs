@@ -165,7 +165,7 @@ fn stalled(bench: &Bench, name: &str) {
     for expected in [1, 0] {
         while sandboxes() != expected {
             assert!(std::time::Instant::now() < deadline, "not {expected} sandboxes in time");
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::park_timeout(std::time::Duration::from_millis(5));
         }
     }
     assert!(run.try_wait().expect("a child").is_none(), "its output was not read");

@@ -18,6 +18,9 @@ use super::sys;
 /// How long the processes of a tree may take to stop, all of them together.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
+/// How often it is looked whether they have.
+const LOOK: Duration = Duration::from_micros(100);
+
 /// A tree larger than this is a fork bomb, which only the container's own end can stop.
 const TREE_MAX: usize = 4096;
 
@@ -82,7 +85,7 @@ impl Process {
         let _ = sys::pidfd_kill(self.handle.as_fd(), libc::SIGSTOP);
         // A fork that has begun is finished before the process stops.
         while !self.is_still() && self.has_number() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_micros(100));
+            self.ends_before(Instant::now() + LOOK);
         }
     }
 
@@ -206,7 +209,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !check() {
             assert!(Instant::now() < deadline, "not in time: {what}");
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::park_timeout(Duration::from_millis(1));
         }
     }
 
@@ -236,7 +239,7 @@ mod tests {
             let script =
                 format!("n=0; while [ $n -lt 150 ]; do setsid sleep {mark} & n=$((n+1)); done; wait");
             let mut child = shell(&script);
-            std::thread::sleep(Duration::from_micros(round * 700));
+            std::thread::park_timeout(Duration::from_micros(round * 700));
             kill_tree(&Process::child(child.id() as i32).unwrap());
             child.wait().unwrap();
             eventually("all are gone", || sleepers(mark) == 0);

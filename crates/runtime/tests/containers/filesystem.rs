@@ -279,7 +279,10 @@ async fn the_container_s_mounts_reach_the_host_only_when_asked() {
         let mut spec = pod.script("mount -t tmpfs none /data/sub && touch /data/sub/mark");
         spec.identity.privileged = true;
         spec.mounts = vec![Mount { propagation, ..mount(&dir, "/data", false) }];
+        let id = spec.id.clone();
         pod.output(spec).await;
+        // With everything of the container gone, its mounts on the host stay.
+        pod.runtime.remove_container(&id).await.unwrap();
         let reached = dir.join("sub/mark").exists();
         unmount(&dir.join("sub"));
         unmount(&dir);

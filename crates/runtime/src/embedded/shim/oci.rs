@@ -307,6 +307,9 @@ impl OciContainer {
     /// Has the runtime forget the container, and takes its mounts away.
     pub(super) fn delete(&self) {
         let _ = self.calls.run("delete", &["--force", &self.calls.id]);
+        // Only here: what the container has mounted in a volume that goes both ways stays on the host, as it does when a
+        // mount namespace ends.
+        let _ = mount_change(&self.calls.dir, MountPropagationFlags::PRIVATE | MountPropagationFlags::REC);
         layout::unmount_all(&self.calls.dir);
     }
 
