@@ -61,7 +61,7 @@ const TESTS: [&str; 45] = [
     "limits::devices_can",
     "pods::namespaces_are",
     "pods::pids_can",
-    "pods::orphans_are",
+    "ownership::orphans_are",
 ];
 
 /// What crun 1.8 does in another way, as docs/oci-runtimes.md says.

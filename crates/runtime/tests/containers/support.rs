@@ -13,8 +13,8 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntime, OciRuntimes};
 use outrigger_runtime::{
-    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, NetworkMode, NodeIdentity,
-    Owner, Resources, Runtime, RuntimeError, SandboxId, SandboxSpec, UserNamespace,
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, NetworkMode, NodeIdentity, Owner,
+    Resources, Runtime, RuntimeError, SandboxId, SandboxSpec, UserNamespace,
 };
 
 /// Nothing here takes longer, except where it hangs.
