@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::cgroup::Hierarchies;
 use super::processes::{self, Process};
 use super::protocol::{ContainerState, ProcessRecord};
-use super::{layout, sandbox, sys};
+use super::{layout, sandbox};
 use crate::ownership::lock_orphan;
 use crate::{SandboxId, mounts};
 
