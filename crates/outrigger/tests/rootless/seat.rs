@@ -21,6 +21,7 @@ pub(crate) struct Seat {
 
 /// Cgroups that are an ordinary user's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code, reason = "the conformance cases use one kind of seat")]
 pub(crate) enum Cgroups {
     None,
     /// Those of this machine.
