@@ -49,7 +49,32 @@ pub(crate) async fn run<R: Runtime>(
         let command = exec.command.clone().unwrap_or_default();
         return command_hook(runtime, id, command, limit).await;
     }
-    let error = if let Some(action) = &handler.http_get {
+    let error = outside(container, handler, reach, wait).await;
+    Ended { error, output: String::new() }
+}
+
+/// Runs a hook that is a request, a connection or a pause, from this process, against a pod's address.
+///
+/// # Errors
+/// What happened, if not what was hoped for; also for a hook that is a command, which only a runtime can run.
+pub async fn hook_from_here(
+    container: &Container,
+    handler: &LifecycleHandler,
+    ip: std::net::IpAddr,
+    limit: Duration,
+) -> Result<(), String> {
+    let reach = Reach { netns: None, ip };
+    outside(container, handler, &reach, limit).await.map_or(Ok(()), Err)
+}
+
+/// What goes wrong with a hook that is no command.
+async fn outside(
+    container: &Container,
+    handler: &LifecycleHandler,
+    reach: &Reach,
+    wait: Duration,
+) -> Option<String> {
+    if let Some(action) = &handler.http_get {
         match Get::new(container, action, USER_AGENT) {
             Ok(get) => http_hook(&get, reach, wait).await,
             Err(e) => Some(e),
@@ -68,8 +93,7 @@ pub(crate) async fn run<R: Runtime>(
         (time > wait).then(|| format!("not done within {wait:?}"))
     } else {
         Some("the hook has no handler; give it exec, httpGet or sleep".into())
-    };
-    Ended { error, output: String::new() }
+    }
 }
 
 async fn command_hook<R: Runtime>(

@@ -39,6 +39,7 @@ mod volumes;
 mod worker;
 mod workload;
 
+pub use hooks::hook_from_here;
 pub use output::{Colors, Format, Messages, Output};
 
 pub use node::{

@@ -30,7 +30,7 @@ mod validate;
 pub use action::{Action, Event, ProbeOutcome};
 pub use confinement::{APP_ARMOR_ANNOTATION, SettingOrigin, app_armor_profile, selinux_options};
 pub use decision::{Decision, Wait};
-pub use dialect::{ANNOTATION_PREFIX, Planned, plan};
+pub use dialect::{ANNOTATION_PREFIX, Planned, TerminatorMarks, duration_ms, level_gates, plan};
 pub use engine::{Engine, STOP_MIN_MS, decide};
 pub use explain::{Span, explain, explain_stop};
 pub use job::{
@@ -53,6 +53,6 @@ pub use resources::{
     qos,
 };
 pub use source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput, Segment, Severity};
-pub use status::{ContainerFacts, Phase, StatusFacts, phase, pod_status};
+pub use status::{ContainerFacts, Phase, StatusFacts, observe, phase, pod_status};
 pub use time::Time;
 pub use validate::{is_launch_barrier, validate, validate_job, validate_plan};

@@ -12,7 +12,9 @@ mod priority;
 mod terminator;
 
 pub(crate) use depends_on::place_of as depends_on_place;
-pub(crate) use options::duration_ms;
+pub use options::duration_ms;
+pub use priority::level_gates;
+pub use terminator::TerminatorMarks;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 

@@ -11,9 +11,25 @@ const FENCE: &str = "outrigger.dev/fence";
 const BACKOFF: &str = "outrigger.dev/restart-backoff";
 const POST_START_TIMEOUT: &str = "outrigger.dev/post-start-timeout";
 
+/// Read by the operator in a cluster.
+const SIDECARS: &str = "outrigger.dev/sidecars";
+const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
+/// Written by the operator.
+const WOKEN: &str = "outrigger.dev/barrier-opened";
+
 /// Every annotation that is ours.
-const KNOWN: [&str; 7] =
-    [depends_on::ANNOTATION, SIDECAR_PHASE, PRE_STOP, SIDECAR_GRACE, FENCE, BACKOFF, POST_START_TIMEOUT];
+const KNOWN: [&str; 10] = [
+    depends_on::ANNOTATION,
+    SIDECAR_PHASE,
+    PRE_STOP,
+    SIDECAR_GRACE,
+    FENCE,
+    BACKOFF,
+    POST_START_TIMEOUT,
+    SIDECARS,
+    LAUNCH_TIMEOUT,
+    WOKEN,
+];
 
 pub(super) fn apply(draft: &mut Draft<'_>) {
     unknown(draft);
@@ -169,7 +185,7 @@ fn unknown(draft: &mut Draft<'_>) {
 }
 
 /// `1500ms`, `5s`, `2m`, `1h`; a bare number is seconds.
-pub(crate) fn duration_ms(text: &str) -> Option<u64> {
+pub fn duration_ms(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().ok()?;

@@ -2,7 +2,7 @@
 //! (LP-3 to LP-7, LP-23).
 
 use super::Draft;
-use crate::plan::{Dialect, Need};
+use crate::plan::{Dialect, Gate, Need};
 use crate::source::{ContainerRef, FieldPath, Finding};
 
 pub(super) const ANNOTATION: &str = "apps.kruise.io/container-launch-priority";
@@ -36,11 +36,21 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
         // Containers of one level start together.
         draft.plan.containers[main].gates.retain(|g| g.need != Need::Launched);
     }
-    for (&lower, low) in mains.iter().zip(&priorities) {
-        for (&higher, _) in mains.iter().zip(&priorities).filter(|(_, high)| *high > low) {
-            draft.gate(lower, higher, Need::Ready, Some(Dialect::Priority));
-        }
+    let levels: Vec<(usize, i64)> = mains.iter().copied().zip(priorities).collect();
+    for (lower, gate) in level_gates(&levels) {
+        draft.gate(lower, gate.on, gate.need, gate.dialect);
     }
+}
+
+/// The gates between containers of different levels, each with the container it stands in front of: higher first, a
+/// level waits until every higher one is ready (LP-23).
+pub fn level_gates(levels: &[(usize, i64)]) -> Vec<(usize, Gate)> {
+    let gate = |on| Gate { on, need: Need::Ready, every_start: false, dialect: Some(Dialect::Priority) };
+    let waits = |&(lower, low): &(usize, i64)| {
+        let higher = levels.iter().filter(move |(_, high)| *high > low);
+        higher.map(move |&(on, _)| (lower, gate(on))).collect::<Vec<_>>()
+    };
+    levels.iter().flat_map(waits).collect()
 }
 
 /// One number per container, or `None` if there are none (or bad ones, which are reported).

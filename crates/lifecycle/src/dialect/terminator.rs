@@ -1,5 +1,7 @@
 //! OpenKruise's sidecar terminator: marked containers do not keep a finished Job alive (ST-1 to ST-9).
 
+use k8s_openapi::api::core::v1::Container;
+
 use super::Draft;
 use crate::plan::{Counts, Dialect, RestartPolicy, Role};
 use crate::source::{Finding, List};
@@ -8,22 +10,45 @@ const KILL: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT";
 const IMAGE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE";
 const IGNORE: &str = "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE";
 
+/// What the envs of one container say to the sidecar terminator.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TerminatorMarks {
+    /// It is to end when the mains are done.
+    pub kill: bool,
+    /// The image that ends it where no agent can.
+    pub image: Option<String>,
+    /// Its exit code does not count.
+    pub ignore_exit_code: bool,
+}
+
+impl TerminatorMarks {
+    /// Reads a container's envs: literal values only, any entry of a name will do (ST-1, ST-2).
+    pub fn of(container: &Container) -> Self {
+        let values = |name: &'static str| {
+            let entries = container.env.as_deref().unwrap_or_default().iter().filter(move |e| e.name == name);
+            entries.filter_map(|e| e.value.as_deref())
+        };
+        let is_true = |name| values(name).any(|v| v.eq_ignore_ascii_case("true"));
+        TerminatorMarks {
+            kill: is_true(KILL),
+            image: values(IMAGE).rfind(|v| !v.is_empty()).map(str::to_owned),
+            ignore_exit_code: is_true(IGNORE),
+        }
+    }
+
+    /// Whether the container is a sidecar to the terminator.
+    pub fn is_sidecar(&self) -> bool {
+        self.kill || self.image.is_some()
+    }
+}
+
 pub(super) fn apply(draft: &mut Draft<'_>) {
     for index in 0..draft.plan.containers.len() {
         let place = draft.plan.containers[index].place;
-        let is_true = |name: &str| {
-            // ST-2: any entry of that name will do.
-            let env = draft.container(place).and_then(|c| c.env.as_ref());
-            env.into_iter()
-                .flatten()
-                .any(|e| e.name == name && e.value.as_deref().is_some_and(|v| v.eq_ignore_ascii_case("true")))
-        };
-        let with_image = draft
-            .env(place, &[IMAGE])
-            .is_some_and(|(_, e)| e.value.as_deref().is_some_and(|v| !v.is_empty()));
-        let (kill, ignore) = (is_true(KILL), is_true(IGNORE));
+        let marks = draft.container(place).map(TerminatorMarks::of).unwrap_or_default();
+        let ignore = marks.ignore_exit_code;
         let path = draft.env_path(place, &[KILL, IMAGE, IGNORE]).unwrap_or_else(|| place.path());
-        if !kill && !with_image {
+        if !marks.is_sidecar() {
             if ignore {
                 draft.findings.push(
                     Finding::warning("ST-4", path, format!("{IGNORE} does nothing without {KILL}"))

@@ -7,6 +7,7 @@ mod conditions;
 mod containers;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod observe;
 mod phase;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 use k8s_openapi::jiff::Timestamp;
 
+pub use self::observe::observe;
 pub use self::phase::{Phase, phase};
 use crate::decision::Wait;
 use crate::explain::explain_stop;

@@ -28,6 +28,7 @@ mod images;
 mod info;
 mod leftovers;
 mod native;
+mod node;
 mod owner;
 mod pods;
 mod wait;
@@ -56,6 +57,7 @@ use crate::{
 
 pub use self::client::Limits;
 pub use self::info::CriInfo;
+pub use self::node::{NodeContainer, NodeContainerState, NodeRuntime};
 
 /// What users call this runtime.
 const NAME: &str = "cri";

@@ -523,8 +523,12 @@ pub(crate) struct ListContainersResponse {
 pub(crate) struct Container {
     #[prost(string, tag = "1")]
     pub(crate) id: String,
+    #[prost(string, tag = "2")]
+    pub(crate) pod_sandbox_id: String,
     #[prost(int32, tag = "6")]
     pub(crate) state: i32,
+    #[prost(int64, tag = "7")]
+    pub(crate) created_at: i64,
     #[prost(btree_map = "string, string", tag = "8")]
     pub(crate) labels: BTreeMap<String, String>,
     #[prost(btree_map = "string, string", tag = "9")]

@@ -1,0 +1,251 @@
+//! The container recreate request: v1beta1 of OpenKruise's `apps.kruise.io`, field by field.
+//!
+//! Two fields are ours: `strategy.action` (D4: `Stop` does not expect the container back) and the id an agent has
+//! decided to stop, so that it is stopped once, whatever happens to the agent in between.
+
+use k8s_openapi::api::core::v1::{ContainerPort, LifecycleHandler};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+use serde::{Deserialize, Serialize};
+
+/// The stored version.
+pub const VERSION: &str = "v1beta1";
+/// `kind`.
+pub const KIND: &str = "ContainerRecreateRequest";
+/// The resource's name in paths.
+pub const PLURAL: &str = "containerrecreaterequests";
+
+/// A request to recreate, or stop, containers of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Request {
+    /// Group and version.
+    #[serde(default)]
+    pub api_version: String,
+    /// Kind.
+    #[serde(default)]
+    pub kind: String,
+    /// Metadata.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// What is asked for.
+    #[serde(default)]
+    pub spec: Spec,
+    /// How far it is.
+    #[serde(default)]
+    pub status: Status,
+}
+
+/// What is asked for. Immutable.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Spec {
+    /// The pod, of the same namespace.
+    pub pod_name: String,
+    /// Its containers, in this order.
+    pub containers: Vec<Target>,
+    /// How.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<Strategy>,
+    /// Given up after this long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_deadline_seconds: Option<i64>,
+    /// Deleted this long after it is finished.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds_after_finished: Option<i32>,
+}
+
+/// One container of a request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Target {
+    /// Its name.
+    pub name: String,
+    /// Copied from the pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pre_stop: Option<LifecycleHandler>,
+    /// Copied from the pod, if the hook is an HTTP request.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<ContainerPort>,
+    /// The instance there was when the request was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status_context: Option<StatusContext>,
+}
+
+/// An instance of a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StatusContext {
+    /// `runtime://id`.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// How often it was restarted.
+    pub restart_count: i32,
+}
+
+/// How containers are recreated.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Strategy {
+    /// `Fail` or `Ignore`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure_policy: Option<String>,
+    /// The next only when the one before has succeeded.
+    #[serde(skip_serializing_if = "is_false")]
+    pub ordered_recreate: bool,
+    /// Also if the container was restarted since.
+    #[serde(skip_serializing_if = "is_false")]
+    pub force_recreate: bool,
+    /// Time for hook and stop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub termination_grace_period_seconds: Option<i64>,
+    /// The pod is made unready this long before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unready_grace_period_seconds: Option<i64>,
+    /// The new instance must have run this long.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub min_started_seconds: i32,
+    /// `Recreate`, the default, or `Stop`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<String>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+fn is_zero(value: &i32) -> bool {
+    *value == 0
+}
+
+/// How far a request is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Status {
+    /// Empty, `Pending`, `Recreating`, `Completed`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub phase: String,
+    /// When it was finished.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+    /// Why it ended as it did.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Container by container.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub container_recreate_states: Vec<RecreateState>,
+    /// What the kubelet says of the containers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub container_status_snapshot: Vec<Snapshot>,
+    /// Conditions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// How far one container is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RecreateState {
+    /// Its name.
+    pub name: String,
+    /// How far.
+    pub phase: Progress,
+    /// Why.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// It was told to stop.
+    #[serde(skip_serializing_if = "is_false")]
+    pub is_killed: bool,
+    /// The instance that is stopped: written down before it is.
+    #[serde(rename = "killedContainerID", skip_serializing_if = "String::is_empty")]
+    pub killed_container_id: String,
+}
+
+/// How far one container is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Progress {
+    /// Nothing was done yet.
+    #[default]
+    Pending,
+    /// It is on its way.
+    Recreating,
+    /// Done.
+    Succeeded,
+    /// Given up.
+    Failed,
+}
+
+impl Progress {
+    /// Nothing more will happen.
+    pub fn is_final(self) -> bool {
+        matches!(self, Progress::Succeeded | Progress::Failed)
+    }
+}
+
+/// What the kubelet says of a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: String,
+    /// It is ready.
+    pub ready: bool,
+    /// How often it was restarted.
+    pub restart_count: i32,
+    /// `runtime://id`.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+}
+
+impl Request {
+    /// The strategy, all defaults if there is none.
+    pub fn strategy(&self) -> Strategy {
+        self.spec.strategy.clone().unwrap_or_default()
+    }
+
+    /// Containers are stopped, not recreated.
+    pub fn only_stops(&self) -> bool {
+        self.strategy().action.as_deref() == Some("Stop")
+    }
+
+    /// Its verdict stands.
+    pub fn is_finished(&self) -> bool {
+        self.status.completion_time.is_some()
+    }
+
+    /// A label's value.
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.metadata.labels.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// A condition.
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|c| c.type_ == kind)
+    }
+
+    /// When it was made, in milliseconds.
+    pub fn created_ms(&self) -> u64 {
+        let created = self.metadata.creation_timestamp.as_ref();
+        created.map_or(0, |t| u64::try_from(t.0.as_millisecond()).unwrap_or(0))
+    }
+}
+
+impl k8s_openapi::Resource for Request {
+    const API_VERSION: &'static str = "apps.kruise.io/v1beta1";
+    const GROUP: &'static str = crate::names::GROUP;
+    const KIND: &'static str = KIND;
+    const VERSION: &'static str = VERSION;
+    const URL_PATH_SEGMENT: &'static str = PLURAL;
+    type Scope = k8s_openapi::NamespaceResourceScope;
+}
+
+impl k8s_openapi::Metadata for Request {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}

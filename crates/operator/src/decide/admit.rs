@@ -1,0 +1,300 @@
+//! What is changed in a pod that is being created (LP-1 to LP-12, D8, D12).
+//!
+//! Pods that ask for nothing are not touched, and do not even come here: the webhook's match conditions leave them to
+//! the API server. What is asked for and cannot be done is refused with a sentence, never with an internal error.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+use outrigger_lifecycle::convert::{Target, convert};
+use outrigger_lifecycle::{
+    ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, Severity, TerminatorMarks, plan,
+};
+use serde_json::{Value, json};
+
+use super::{Refusal, edits};
+use crate::key::{gate_key, level_key, proposed_level_key};
+use crate::names;
+use crate::view::is_served_gate;
+
+/// Letters and digits that make a ConfigMap's name one pod's own.
+pub const SUFFIX_LEN: usize = 10;
+/// The longest name of a ConfigMap.
+const NAME_MAX: usize = 253;
+
+/// A pod as it is to be created.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admitted {
+    /// The pod.
+    pub pod: Value,
+    /// What its author should know.
+    pub warnings: Vec<String>,
+}
+
+/// Looks at a pod that is being created. `suffix` is random, [`SUFFIX_LEN`] lower-case letters and digits.
+///
+/// # Errors
+/// 422 and a sentence if the pod asks for something that cannot be done.
+pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
+    let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
+    let pod = typed(object)?;
+    check_timeout(&pod)?;
+    let pod = match annotation(&pod, names::SIDECARS).map(str::to_owned) {
+        Some(sidecars) => {
+            native_sidecars(&pod, &sidecars, &mut admitted)?;
+            typed(&admitted.pod)?
+        }
+        None => pod,
+    };
+    let planned = plan_of(&pod)?;
+    admitted.warnings.extend(planned.warnings.iter().map(sentence));
+    // Nothing a pod's author wrote under these names is meant (LP-10): the pod may be the copy of a live one.
+    let foreign = drop_foreign(&mut admitted.pod, &pod);
+    let keys = keys(&pod, &planned.plan)?;
+    if keys.is_empty() {
+        if foreign {
+            admitted
+                .warnings
+                .push("the barrier envs of this pod were removed: nothing asks for them".to_owned());
+        }
+        return Ok(admitted);
+    }
+    admitted.warnings.extend(unserved(&planned.plan));
+    let env = match uses_proposed_names(&pod) {
+        true => names::BARRIER_ENVS[1],
+        false => names::BARRIER_ENVS[0],
+    };
+    let map = map_name(&pod, suffix);
+    for (place, key) in keys {
+        let entry = json!({"name": env, "valueFrom": {"configMapKeyRef": {"name": map, "key": key}}});
+        let container = &mut admitted.pod["spec"][place.list.field()][place.index];
+        match container.get_mut("env").and_then(Value::as_array_mut) {
+            Some(list) => list.push(entry),
+            None => container["env"] = json!([entry]),
+        }
+    }
+    Ok(admitted)
+}
+
+fn typed(object: &Value) -> Result<Pod, Refusal> {
+    serde_json::from_value(object.clone())
+        .map_err(|error| Refusal::new(422, format!("the pod cannot be read: {error}")))
+}
+
+fn annotation<'p>(pod: &'p Pod, name: &str) -> Option<&'p str> {
+    pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+}
+
+/// A finding in one sentence.
+fn sentence(finding: &Finding) -> String {
+    let hint = finding.hint.as_ref().map_or(String::new(), |hint| format!("; {hint}"));
+    format!("{}: {}{hint}", finding.path, finding.message)
+}
+
+fn refuse(findings: &[Finding]) -> Refusal {
+    let errors = findings.iter().filter(|f| f.severity == Severity::Error);
+    Refusal::new(422, errors.map(sentence).collect::<Vec<_>>().join("; "))
+}
+
+fn check_timeout(pod: &Pod) -> Result<(), Refusal> {
+    match annotation(pod, names::LAUNCH_TIMEOUT) {
+        Some(text) if outrigger_lifecycle::duration_ms(text).is_none() => Err(Refusal::new(
+            422,
+            format!(
+                "annotation {}: {text:?} is not a duration; write for example 5m or 90s",
+                names::LAUNCH_TIMEOUT
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The plan of what the pod asks for. The terminator's envs ask nothing of a pod that is being created.
+fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Refusal> {
+    let mut pod = pod.clone();
+    for env in pod.spec.iter_mut().flat_map(|s| s.containers.iter_mut()).filter_map(|c| c.env.as_mut()) {
+        env.retain(|e| !e.name.starts_with("KRUISE_TERMINATE_SIDECAR_"));
+    }
+    let input = PodInput { pod, lifecycle_types: Default::default() };
+    plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))
+}
+
+/// Turns the containers named by the annotation into native sidecars, in the order the KEP gives them. Everything else
+/// the pod says about order stays.
+fn native_sidecars(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result<(), Refusal> {
+    let mut only = pod.clone();
+    only.metadata.annotations = None;
+    let spec = only.spec.get_or_insert_default();
+    for c in &mut spec.containers {
+        c.env = None;
+    }
+    let mut lifecycle_types = std::collections::BTreeMap::new();
+    for name in sidecars.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        let Some(index) = spec.containers.iter().position(|c| c.name == name) else {
+            let names: Vec<&str> = spec.containers.iter().map(|c| c.name.as_str()).collect();
+            return Err(Refusal::new(
+                422,
+                format!(
+                    "annotation {}: there is no container {name:?}; spec.containers has {}",
+                    names::SIDECARS,
+                    names.join(", ")
+                ),
+            ));
+        };
+        lifecycle_types.insert(ContainerRef { list: List::Main, index }, "Sidecar".to_owned());
+    }
+    if lifecycle_types.len() == spec.containers.len() {
+        return Err(Refusal::new(
+            422,
+            format!("annotation {}: every container is a sidecar; leave at least one out", names::SIDECARS),
+        ));
+    }
+    if lifecycle_types.is_empty() {
+        return Ok(());
+    }
+    let marked: Vec<&str> = lifecycle_types
+        .keys()
+        .filter(|place| {
+            let c = &pod.spec.as_ref().map(|s| &s.containers[place.index]);
+            c.is_some_and(|c| TerminatorMarks::of(c).is_sidecar())
+        })
+        .map(|place| spec.containers[place.index].name.as_str())
+        .collect();
+    if !marked.is_empty() {
+        admitted.warnings.push(format!(
+            "native sidecars end with the mains: the terminator envs of {} have no effect",
+            marked.join(", ")
+        ));
+    }
+    let input = PodInput { pod: only, lifecycle_types };
+    let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
+    edits::apply(&mut admitted.pod, &convert(&input, &planned.plan, Target::Native));
+    Ok(())
+}
+
+/// The key each container waits for; none if nothing of the pod waits (LP-3, LP-7).
+fn keys(pod: &Pod, plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> {
+    let graph = plan.containers.iter().flat_map(|c| &c.gates).any(|g| g.dialect == Some(Dialect::DependsOn));
+    if graph {
+        return gate_keys(plan);
+    }
+    if !plan.dialects.contains(&Dialect::Priority) {
+        return Ok(Vec::new());
+    }
+    let mains = plan.containers.iter().filter(|c| c.place.list == List::Main);
+    let key = if uses_proposed_names(pod) { proposed_level_key } else { level_key };
+    // LP-8: every entry of `spec.containers`, also the highest.
+    Ok(mains.map(|c| (c.place, key(level(pod, c.place)))).collect())
+}
+
+/// The priority of a container in a pod that was planned, so that it is known to be a number.
+fn level(pod: &Pod, place: ContainerRef) -> i64 {
+    if annotation(pod, names::ORDERED) == Some("Ordered") {
+        return -i64::try_from(place.index).unwrap_or(0);
+    }
+    let container = pod.spec.as_ref().and_then(|s| s.containers.get(place.index));
+    let env = container.and_then(|c| c.env.as_deref()).unwrap_or_default();
+    let last = env.iter().rev().find(|e| names::PRIORITY_ENVS.contains(&e.name.as_str()));
+    last.and_then(|e| e.value.as_deref()?.parse().ok()).unwrap_or(0)
+}
+
+/// A key of its own for each container that waits for another, unless the kubelet's own order is all it waits for.
+fn gate_keys(plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> {
+    let mut keys = Vec::new();
+    for (i, c) in plan.containers.iter().enumerate() {
+        let gates: Vec<_> = c.gates.iter().filter(|g| is_served_gate(g.dialect)).collect();
+        for gate in &gates {
+            let on = &plan.containers[gate.on];
+            // The kubelet starts init containers one after the other, and the others when those are through.
+            let never = c.place.list == List::Init && (on.place.list != List::Init || gate.on > i);
+            if never {
+                return Err(Refusal::new(
+                    422,
+                    format!(
+                        "annotation {}: init container `{}` cannot wait for `{}`, which the kubelet starts later; move `{}` before it",
+                        names::DEPENDS_ON,
+                        c.name,
+                        on.name,
+                        on.name
+                    ),
+                ));
+            }
+        }
+        if !gates.is_empty() {
+            keys.push((c.place, gate_key(&c.name)));
+        }
+    }
+    Ok(keys)
+}
+
+/// What a graph asks for and a kubelet cannot do.
+fn unserved(plan: &Plan) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let mut warn = |names: Vec<&str>, what: &str| {
+        if !names.is_empty() {
+            warnings.push(format!(
+                "annotation {}: {what} has no effect in a cluster ({})",
+                names::DEPENDS_ON,
+                names.join(", ")
+            ));
+        }
+    };
+    let all = |test: fn(&outrigger_lifecycle::ContainerPlan) -> bool| -> Vec<&str> {
+        plan.containers.iter().filter(|c| test(c)).map(|c| c.name.as_str()).collect()
+    };
+    warn(all(|c| !c.restart_with.is_empty()), "`restart`");
+    warn(all(|c| !c.fence.is_empty()), "`fence`");
+    warn(all(|c| c.fatal), "`fatal`");
+    warn(
+        all(|c| c.role == outrigger_lifecycle::Role::Sidecar && c.dialect == Some(Dialect::DependsOn)),
+        "`sidecar`",
+    );
+    warnings
+}
+
+/// Whether the pod speaks only the words of the proposal.
+fn uses_proposed_names(pod: &Pod) -> bool {
+    let env = pod.spec.iter().flat_map(|s| &s.containers).flat_map(|c| c.env.iter().flatten());
+    let used: BTreeSet<&str> =
+        env.map(|e| e.name.as_str()).filter(|n| names::PRIORITY_ENVS.contains(n)).collect();
+    used.contains(names::PRIORITY_ENVS[1]) && !used.contains(names::PRIORITY_ENVS[0])
+}
+
+/// Removes barrier envs nobody but the webhook should write. True if there were any.
+fn drop_foreign(object: &mut Value, pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let lists = [
+        (List::Init, spec.init_containers.as_deref().unwrap_or_default()),
+        (List::Main, spec.containers.as_slice()),
+    ];
+    let mut found = false;
+    for (list, containers) in lists {
+        for (index, _) in containers.iter().enumerate() {
+            let container = &mut object["spec"][list.field()][index];
+            let Some(env) = container.get_mut("env").and_then(Value::as_array_mut) else { continue };
+            let before = env.len();
+            env.retain(|e| !e["name"].as_str().is_some_and(|n| names::BARRIER_ENVS.contains(&n)));
+            found |= env.len() != before;
+        }
+    }
+    if let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+        // A copy of a live pod has not been launched.
+        for name in [names::COMPLETED, names::OPENED] {
+            found |= annotations.shift_remove(name).is_some();
+        }
+    }
+    found
+}
+
+/// A name of the pod's own: two pods of one name, one after the other, never share a barrier (LP-31).
+fn map_name(pod: &Pod, suffix: &str) -> String {
+    let name = pod.metadata.name.as_deref().filter(|name| !name.is_empty());
+    let base = name.or(pod.metadata.generate_name.as_deref()).unwrap_or_default();
+    let tail = format!("-barrier-{suffix}");
+    let base: String = base.chars().take(NAME_MAX - tail.len()).collect();
+    let base = match base.trim_end_matches(['-', '.']) {
+        "" => "pod",
+        base => base,
+    };
+    format!("{base}{tail}")
+}

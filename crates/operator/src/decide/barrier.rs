@@ -1,0 +1,277 @@
+//! Which keys of a pod's barrier are to be published (LP-16 to LP-34, D8 to D11).
+//!
+//! Level-triggered: pod and ConfigMap go in as they are now, and what is missing comes out. A key is earned when the
+//! gates in front of its containers are open, or one of them has run before; earned keys are published whenever they
+//! are missing, also long after the launch, because the kubelet needs them at every restart (LP-15).
+
+use std::collections::BTreeSet;
+
+use outrigger_lifecycle::{Gate, Span, Time, rules};
+
+use super::explain;
+use crate::view::{PodView, is_served_gate};
+
+/// The barrier ConfigMap of a pod as it is in the API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Map {
+    /// There is none.
+    Missing,
+    /// It belongs to an earlier pod of the same name (LP-31).
+    OfPredecessor,
+    /// It is not a barrier of this pod: never touched.
+    Foreign,
+    /// It is this pod's.
+    Ours {
+        /// The keys it holds with the value `true`.
+        keys: BTreeSet<String>,
+    },
+}
+
+/// What is remembered of a pod between two looks; losing it costs at most one more wake.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// When the kubelet was last woken.
+    pub woken_at: Option<Time>,
+    /// How often it was woken since the last key was published.
+    pub wakes: u32,
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Make the ConfigMap, owned by the pod, with these keys.
+    Create {
+        /// Its name.
+        map: String,
+        /// The keys.
+        keys: BTreeSet<String>,
+    },
+    /// Replace what an earlier pod of the same name left.
+    Replace {
+        /// Its name.
+        map: String,
+        /// The keys.
+        keys: BTreeSet<String>,
+    },
+    /// Add keys.
+    Publish {
+        /// The ConfigMap.
+        map: String,
+        /// The keys to add.
+        keys: BTreeSet<String>,
+    },
+    /// Write annotations to the pod, which also makes the kubelet look at it.
+    Annotate {
+        /// Every key is published.
+        completed: bool,
+    },
+    /// End the pod: what a container waits for can no longer happen (D10).
+    Fail {
+        /// Why.
+        message: String,
+    },
+    /// Set the launch condition.
+    Condition {
+        /// Whether all containers were launched.
+        is_true: bool,
+        /// The sentence.
+        message: String,
+    },
+    /// Tell the pod's author.
+    Event {
+        /// Something is wrong.
+        is_warning: bool,
+        /// One word.
+        reason: &'static str,
+        /// The sentence.
+        message: String,
+    },
+}
+
+/// What to do for a pod's launch, and when to look again if nothing happens.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Launch {
+    /// In this order.
+    pub steps: Vec<Step>,
+    /// Look again at this time.
+    pub again: Option<Time>,
+    /// Containers whose key is not earned yet.
+    pub waiting: usize,
+}
+
+/// A launch that makes no progress is reported after this long, unless the pod says otherwise.
+pub const TIMEOUT_MS: u64 = 10 * 60_000;
+/// The kubelet is woken again after this long, doubling: its ConfigMap watch may be behind its pod watch.
+const WAKE_AGAIN_MS: u64 = 500;
+/// As often it is woken for the same keys; it looks by itself every 10 to 15 s (LP-14).
+const WAKES_MAX: u32 = 6;
+
+/// The ConfigMap of a pod's barrier: the one its first barrier names, if the name is one for a barrier of this pod.
+/// A pod's author chooses the name in a pod no webhook has seen, so nothing else is ever made or written.
+pub fn map_name(view: &PodView) -> Option<&str> {
+    let (_, barrier) = view.barriers().next()?;
+    is_barrier_name(&barrier.map, &view.name).then_some(barrier.map.as_str())
+}
+
+/// `POD-barrier` as Kruise names it, or the name our webhook makes: `…barrier-` and ten letters and digits.
+fn is_barrier_name(map: &str, pod: &str) -> bool {
+    let ours = |suffix: &str| {
+        suffix.len() == super::admit::SUFFIX_LEN
+            && suffix.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    };
+    map.strip_suffix("-barrier") == Some(pod)
+        || map.rsplit_once("-barrier-").is_some_and(|(base, suffix)| !base.is_empty() && ours(suffix))
+}
+
+/// The closed gate a container waits for, if it does.
+pub fn closed_gate(view: &PodView, container: usize) -> Option<&Gate> {
+    let (plan, obs) = (&view.plan, &view.observation);
+    if obs.containers[container].was_run {
+        return None;
+    }
+    let gates = plan.containers[container].gates.iter().filter(|g| is_served_gate(g.dialect));
+    gates.into_iter().find(|g| !rules::gate_open(plan, obs, container, g))
+}
+
+/// The keys that are earned now (LP-21, LP-23).
+pub fn earned(view: &PodView) -> BTreeSet<String> {
+    let open = view.barriers().filter(|(i, _)| closed_gate(view, *i).is_none());
+    open.map(|(_, barrier)| barrier.key.clone()).collect()
+}
+
+/// Levels of containers that are not ready, lowest first (LP-18).
+pub fn pending_levels(view: &PodView) -> Vec<i64> {
+    let pending = (0..view.containers.len()).filter(|&i| !view.containers[i].ready);
+    let mut levels: Vec<i64> = pending.filter_map(|i| view.level(i)).collect();
+    levels.sort_unstable();
+    levels
+}
+
+/// What is to be done for a pod's launch now.
+pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
+    let mut launch = Launch::default();
+    if view.deleting || view.is_over() || view.barriers().next().is_none() {
+        return launch;
+    }
+    let Some(name) = map_name(view) else {
+        launch.warn("BarrierIgnored", "the barrier of this pod names a ConfigMap that is not one of a barrier; recreate the pod, so that the webhook writes it".to_owned());
+        return launch;
+    };
+    let waiting: Vec<(usize, &Gate)> =
+        view.barriers().filter_map(|(i, _)| Some((i, closed_gate(view, i)?))).collect();
+    launch.waiting = waiting.len();
+    if let Some(message) = hopeless(view, &waiting) {
+        launch.steps.push(Step::Fail { message });
+        return launch;
+    }
+    let earned = earned(view);
+    let (held, news) = match map {
+        Map::Foreign => {
+            launch.warn("BarrierBlocked", format!("ConfigMap {name} exists and does not belong to this pod; delete it, so that the barrier can be made"));
+            return launch;
+        }
+        Map::Missing => {
+            launch.steps.push(Step::Create { map: name.to_owned(), keys: earned.clone() });
+            (BTreeSet::new(), earned)
+        }
+        Map::OfPredecessor => {
+            launch.steps.push(Step::Replace { map: name.to_owned(), keys: earned.clone() });
+            (BTreeSet::new(), earned)
+        }
+        Map::Ours { keys } => {
+            let news: BTreeSet<String> = earned.difference(keys).cloned().collect();
+            if !news.is_empty() {
+                launch.steps.push(Step::Publish { map: name.to_owned(), keys: news.clone() });
+            }
+            (keys.clone(), news)
+        }
+    };
+    launch.wake(view, &held, &news, memory, now);
+    launch.report(view, &waiting, now);
+    launch
+}
+
+/// A container that waits for what can no longer happen (LP-28, D10).
+fn hopeless(view: &PodView, waiting: &[(usize, &Gate)]) -> Option<String> {
+    let (plan, obs) = (&view.plan, &view.observation);
+    let (i, gate) = waiting.iter().find(|(i, gate)| rules::gate_hopeless(plan, obs, *i, gate))?;
+    let code = obs.containers[gate.on].exit.as_ref().map_or(0, |exit| exit.code);
+    Some(format!(
+        "container `{}` waits for `{}`, which failed with code {code} and will not be restarted",
+        plan.containers[*i].name, plan.containers[gate.on].name
+    ))
+}
+
+impl Launch {
+    fn warn(&mut self, reason: &'static str, message: String) {
+        self.steps.push(Step::Event { is_warning: true, reason, message });
+    }
+
+    fn look_at(&mut self, at: Time) {
+        self.again = Some(self.again.map_or(at, |again| again.min(at)));
+    }
+
+    /// Annotates the pod: when every key is published, and whenever a container's key is there and the kubelet may not
+    /// know (D9).
+    fn wake(
+        &mut self,
+        view: &PodView,
+        held: &BTreeSet<String>,
+        news: &BTreeSet<String>,
+        memory: Memory,
+        now: Time,
+    ) {
+        let all = view.barriers().all(|(_, b)| held.contains(&b.key) || news.contains(&b.key));
+        let completes = all && !view.completed;
+        let refused = |keys: &BTreeSet<String>| {
+            view.barriers().any(|(i, b)| view.containers[i].is_refused() && keys.contains(&b.key))
+        };
+        // Before it is on a node nobody has looked at the pod, and whoever does will find the key.
+        let is_news = !news.is_empty() && view.node.is_some();
+        if completes || is_news || refused(news) {
+            self.steps.push(Step::Annotate { completed: all });
+            if is_news {
+                self.look_at(now + WAKE_AGAIN_MS);
+            }
+            return;
+        }
+        if refused(held) && memory.wakes < WAKES_MAX {
+            let at = memory.woken_at.map_or(now, |at| at + (WAKE_AGAIN_MS << memory.wakes.min(8)));
+            if at <= now {
+                self.steps.push(Step::Annotate { completed: all });
+            } else {
+                self.look_at(at);
+            }
+        }
+    }
+
+    /// Says who is waited for when it takes too long, and that it is over when it is (D11).
+    fn report(&mut self, view: &PodView, waiting: &[(usize, &Gate)], now: Time) {
+        let was_late = view.launched.as_ref().is_some_and(|(is_true, _)| !is_true);
+        let Some((container, gate)) = waiting.first() else {
+            if was_late {
+                let message = "every container was launched".to_owned();
+                self.steps.push(Step::Condition { is_true: true, message });
+            }
+            return;
+        };
+        let Some(started) = view.started else { return };
+        let limit = view.launch_timeout_ms.unwrap_or(TIMEOUT_MS);
+        if now < started + limit {
+            return self.look_at(started + limit);
+        }
+        let waited = explain::gate(view, *container, gate, now);
+        let name = &view.plan.containers[*container].name;
+        let message =
+            format!("container `{name}` {waited}, longer than the launch timeout of {}", Span(limit));
+        let on = &view.plan.containers[gate.on].name;
+        let said = view
+            .launched
+            .as_ref()
+            .is_some_and(|(is_true, said)| !is_true && said.contains(&format!("`{name}` waits for `{on}`")));
+        if !said {
+            self.steps.push(Step::Condition { is_true: false, message: message.clone() });
+            self.warn("LaunchTimeout", message);
+        }
+    }
+}

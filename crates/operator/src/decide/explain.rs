@@ -1,0 +1,129 @@
+//! What a pod in a cluster waits for, in the sentences all of Outrigger uses.
+
+use outrigger_lifecycle::{Gate, Span, State, Time, Wait, explain};
+
+use super::barrier;
+use super::terminate::{self, Node, Past};
+use crate::key::Opens;
+use crate::view::PodView;
+
+/// Why a container's gate is closed; the container is the unnamed subject.
+pub fn gate(view: &PodView, container: usize, gate: &Gate, now: Time) -> String {
+    let on = &view.containers[gate.on];
+    // The kubelet's own word about a container that does not start says more than the plan can.
+    if let (Some((reason, message)), false) = (&on.waiting, on.is_refused() && on.barrier.is_some()) {
+        let name = &view.plan.containers[gate.on].name;
+        let message = if message.is_empty() { String::new() } else { format!(": {message}") };
+        return format!("waits for `{name}` {}: {reason}{message}", need(gate));
+    }
+    let wait = Wait::Gate { on: gate.on, need: gate.need };
+    explain(&view.plan, &view.observation, container, wait, now)
+}
+
+fn need(gate: &Gate) -> &'static str {
+    use outrigger_lifecycle::Need;
+    match gate.need {
+        Need::Completed => "to complete",
+        Need::Started => "to be started",
+        Need::Ready => "to be ready",
+        Need::Launched => "to be launched",
+    }
+}
+
+/// One container, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// Its name.
+    pub container: String,
+    /// Its level, `gates`, or nothing.
+    pub level: String,
+    /// Whether its key is published: `open`, `closed`, or nothing without a barrier.
+    pub barrier: &'static str,
+    /// What it does or waits for.
+    pub doing: String,
+}
+
+/// A pod, container by container, and what happens next.
+pub fn pod(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time) -> (Vec<Line>, String) {
+    let held = match map {
+        barrier::Map::Ours { keys } => keys.clone(),
+        _ => Default::default(),
+    };
+    let lines = (0..view.containers.len()).map(|i| line(view, &held, i, now)).collect();
+    (lines, next(view, map, node, past, now))
+}
+
+fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now: Time) -> Line {
+    let (plan, c) = (&view.plan.containers[i], &view.containers[i]);
+    let barrier = match &c.barrier {
+        Some(barrier) if held.contains(&barrier.key) => "open",
+        Some(_) => "closed",
+        None => "",
+    };
+    let level = match c.barrier.as_ref().map(|b| b.opens) {
+        Some(Opens::Level(level)) => level.to_string(),
+        Some(Opens::Gates) => "gates".to_owned(),
+        None => String::new(),
+    };
+    let state = &view.observation.containers[i];
+    let doing = match (barrier::closed_gate(view, i), state.state) {
+        (Some(closed), _) if c.barrier.is_some() => gate(view, i, closed, now),
+        (_, State::Running { since }) if c.ready => format!("ready, running for {}", Span(now.since(since))),
+        (_, State::Running { since } | State::Starting { since }) => {
+            format!("not ready, running for {}", Span(now.since(since)))
+        }
+        (_, State::Exited) => match &state.exit {
+            Some(exit) => format!("ended with exit code {}", exit.code),
+            None => "ended".to_owned(),
+        },
+        _ => match &c.waiting {
+            Some((reason, message)) if !message.is_empty() => format!("waits: {reason}: {message}"),
+            Some((reason, _)) => format!("waits: {reason}"),
+            None => "not started yet".to_owned(),
+        },
+    };
+    Line { container: plan.name.clone(), level, barrier, doing }
+}
+
+/// What happens next, in one sentence.
+fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time) -> String {
+    if let Some(problem) = &view.problem {
+        return format!("nothing: the pod cannot be understood: {problem}");
+    }
+    if view.is_over() {
+        return format!("nothing: the pod is {}", view.phase);
+    }
+    if view.deleting {
+        return "the pod is being deleted".to_owned();
+    }
+    if let Some(sentence) = terminate::outlook(view, node, past, now) {
+        return sentence;
+    }
+    if view.barriers().next().is_none() {
+        return "nothing: every container may start".to_owned();
+    }
+    match map {
+        barrier::Map::Missing => return "the operator makes the barrier ConfigMap".to_owned(),
+        barrier::Map::Foreign => {
+            return "nothing: a ConfigMap that belongs to somebody else has the name of the barrier; delete it"
+                .to_owned();
+        }
+        _ => {}
+    }
+    let waiting = view.barriers().filter_map(|(i, b)| Some((i, b, barrier::closed_gate(view, i)?)));
+    // Of several levels the highest is next.
+    match waiting.max_by_key(|(i, ..)| (view.level(*i), std::cmp::Reverse(*i))) {
+        None => "nothing: every container may start".to_owned(),
+        Some((i, barrier, closed)) => {
+            let what = match barrier.opens {
+                Opens::Level(level) => format!("level {level}"),
+                Opens::Gates => format!("`{}`", view.plan.containers[i].name),
+            };
+            format!("{what} starts once `{}` is {}", view.plan.containers[closed.on].name, is(closed))
+        }
+    }
+}
+
+fn is(gate: &Gate) -> &'static str {
+    need(gate).strip_prefix("to be ").unwrap_or("complete")
+}

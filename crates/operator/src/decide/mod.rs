@@ -1,0 +1,40 @@
+//! Every decision, as a pure function: what the API server shows goes in, patches and steps come out.
+//!
+//! | module | question |
+//! |---|---|
+//! | [`admit`] | what is changed in a pod that is being created, or why is it refused? |
+//! | [`barrier`] | which keys are to be published, and what is to be told? |
+//! | [`terminate`] | which sidecars are to end now, and how? |
+//! | [`request`] | is a container recreate request in order, and what is it completed by? |
+//! | [`convert`] | how does a request look in the other version? |
+//! | [`serve`] | what does the agent of a node do next for a request? |
+//! | [`oversee`] | what does the operator do next for a request? |
+//! | [`explain`] | what does a pod wait for, in a sentence? |
+
+pub mod admit;
+pub mod barrier;
+pub mod convert;
+mod edits;
+pub mod explain;
+pub mod oversee;
+pub mod request;
+pub mod serve;
+pub mod terminate;
+#[cfg(test)]
+mod tests;
+
+/// Why an object is refused: the HTTP code and a sentence for its author.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// HTTP status code.
+    pub code: u16,
+    /// What is wrong and how to fix it.
+    pub message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: u16, message: impl Into<String>) -> Self {
+        Refusal { code, message: message.into() }
+    }
+}

@@ -1,0 +1,237 @@
+//! What the operator does next for a container recreate request (CRR-17 to CRR-28, D3).
+
+use outrigger_lifecycle::{State, Time, rules};
+use serde_json::{Value, json};
+
+use crate::api::{Progress, RecreateState, Request, Snapshot};
+use crate::names;
+use crate::view::PodView;
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Take the request's entry out of the pod's readiness condition, if the pod is still there.
+    Release,
+    /// Remove the finalizer.
+    Unlock,
+    /// Remove the active label.
+    Deactivate,
+    /// Delete the request.
+    Delete,
+    /// Add the finalizer.
+    Lock,
+    /// Put an entry into the pod's readiness condition.
+    Acquire,
+    /// Say that the pod was made unready, now.
+    Grace,
+    /// Write what the kubelet says of the containers.
+    Snapshot(Vec<Snapshot>),
+    /// Give the verdict.
+    Complete {
+        /// The states, all final.
+        states: Vec<RecreateState>,
+        /// Why.
+        message: String,
+    },
+}
+
+/// What to do for a request, and when to look again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Oversight {
+    /// In this order.
+    pub steps: Vec<Step>,
+    /// Look again at this time.
+    pub again: Option<Time>,
+}
+
+/// An agent that has not begun by then is not there (CRR-20).
+pub const RESPONSE_MS: u64 = 60_000;
+/// Every request ends: after this long beyond its graces, if it has no deadline of its own (D3).
+pub const DEADLINE_MS: u64 = 10 * 60_000;
+/// What a request says that nobody has served.
+pub const UNSERVED: &str = "daemon has not responded for a long time";
+
+/// What is to be done for a request now. `pod` is the pod of its name, if there is one.
+pub fn decide(request: &Request, pod: Option<&PodView>, now: Time) -> Oversight {
+    if request.is_finished() || request.metadata.deletion_timestamp.is_some() {
+        return finished(request, now);
+    }
+    let mut out = Oversight::default();
+    let Some(pod) = pod.filter(|pod| is_pod_of(request, pod)) else {
+        out.steps.push(give_up(request, "pod has gone".to_owned()));
+        return out;
+    };
+    let created = Time(request.created_ms());
+    if request.status.phase.is_empty() {
+        if now >= created + RESPONSE_MS {
+            out.steps.push(give_up(request, UNSERVED.to_owned()));
+            return out;
+        }
+        out.look_at(created + RESPONSE_MS);
+    }
+    let (limit, message) = deadline(request);
+    if now >= created + limit {
+        out.steps.push(give_up(request, message));
+        return out;
+    }
+    out.look_at(created + limit);
+    if let Some(verdict) = ended_for_good(request, pod) {
+        out.steps.push(verdict);
+        return out;
+    }
+    if request.status.phase == "Recreating"
+        && request.strategy().unready_grace_period_seconds.is_some()
+        && request.condition(names::CRR_GRACE).is_none_or(|c| c.status != "True")
+    {
+        if pod.ready_gate.is_some() {
+            if !has_finalizer(request) {
+                out.steps.push(Step::Lock);
+            }
+            out.steps.push(Step::Acquire);
+        }
+        out.steps.push(Step::Grace);
+    }
+    let snapshot = snapshot(request, pod);
+    if !snapshot.is_empty() && snapshot != request.status.container_status_snapshot {
+        out.steps.push(Step::Snapshot(snapshot));
+    }
+    out
+}
+
+impl Oversight {
+    fn look_at(&mut self, at: Time) {
+        self.again = Some(self.again.map_or(at, |again| again.min(at)));
+    }
+}
+
+fn is_pod_of(request: &Request, pod: &PodView) -> bool {
+    !pod.deleting && request.label(names::CRR_POD_UID) == Some(pod.uid.as_str())
+}
+
+fn has_finalizer(request: &Request) -> bool {
+    request.metadata.finalizers.iter().flatten().any(|f| f == names::CRR_UNREADY)
+}
+
+/// CRR-18.
+fn finished(request: &Request, now: Time) -> Oversight {
+    let mut out = Oversight::default();
+    if has_finalizer(request) {
+        out.steps.extend([Step::Release, Step::Unlock]);
+    }
+    if request.metadata.deletion_timestamp.is_some() {
+        return out;
+    }
+    if request.label(names::CRR_ACTIVE).is_some() {
+        out.steps.push(Step::Deactivate);
+    }
+    let ended = request.status.completion_time.as_ref();
+    if let (Some(ttl), Some(ended)) = (request.spec.ttl_seconds_after_finished, ended) {
+        let ended = Time(u64::try_from(ended.0.as_millisecond()).unwrap_or(0));
+        let at = ended + u64::try_from(ttl).unwrap_or(0).saturating_mul(1_000);
+        if now >= at && out.steps.is_empty() {
+            out.steps.push(Step::Delete);
+        } else {
+            out.look_at(at.max(now));
+        }
+    }
+    out
+}
+
+/// The deadline, and what is said when it passes.
+fn deadline(request: &Request) -> (u64, String) {
+    if let Some(seconds) = request.spec.active_deadline_seconds {
+        let ms = u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000);
+        return (ms, format!("recreating has exceeded the activeDeadlineSeconds of {seconds}"));
+    }
+    let strategy = request.strategy();
+    let seconds = |s: Option<i64>| u64::try_from(s.unwrap_or(0)).unwrap_or(0).saturating_mul(1_000);
+    let each = seconds(strategy.termination_grace_period_seconds)
+        .saturating_add(u64::try_from(strategy.min_started_seconds).unwrap_or(0).saturating_mul(1_000));
+    let count = u64::try_from(request.spec.containers.len()).unwrap_or(u64::MAX);
+    let graces = each.saturating_mul(count).saturating_add(seconds(strategy.unready_grace_period_seconds));
+    let limit = graces.saturating_add(DEADLINE_MS);
+    (
+        limit,
+        format!(
+            "not finished after {}; requests without activeDeadlineSeconds end then",
+            outrigger_lifecycle::Span(limit)
+        ),
+    )
+}
+
+/// A verdict on everything: what is not done has failed (CRR-21, issue 2353 of Kruise).
+fn give_up(request: &Request, message: String) -> Step {
+    let states = request.spec.containers.iter().map(|target| {
+        let stored = request.status.container_recreate_states.iter().find(|s| s.name == target.name);
+        let mut state = stored
+            .cloned()
+            .unwrap_or_else(|| RecreateState { name: target.name.clone(), ..Default::default() });
+        if !state.phase.is_final() {
+            (state.phase, state.message) = (Progress::Failed, message.clone());
+        }
+        state
+    });
+    Step::Complete { states: states.collect(), message: message.clone() }
+}
+
+/// A container that was stopped and that the kubelet will not start again (CRR-43): that is a result, too.
+fn ended_for_good(request: &Request, pod: &PodView) -> Option<Step> {
+    if request.only_stops() || request.status.container_recreate_states.is_empty() {
+        return None;
+    }
+    let mut states = request.status.container_recreate_states.clone();
+    let mut changed = false;
+    for state in states.iter_mut().filter(|s| s.phase == Progress::Recreating && s.is_killed) {
+        let Some(i) = pod.plan.find(&state.name) else { continue };
+        let c = &pod.observation.containers[i];
+        if c.state == State::Exited && rules::final_exit(&pod.plan.containers[i], c).is_some() {
+            let policy = pod.plan.containers[i].restart.policy;
+            state.phase = Progress::Failed;
+            state.message = format!("stopped, and restartPolicy {policy:?} does not start it again");
+            changed = true;
+        }
+    }
+    let all = states.iter().all(|s| s.phase.is_final());
+    (changed && all).then(|| Step::Complete { states, message: String::new() })
+}
+
+/// What the kubelet says of the containers that are new since the request was made (CRR-26). By instance, not by time:
+/// clocks differ (issue 895 of Kruise).
+fn snapshot(request: &Request, pod: &PodView) -> Vec<Snapshot> {
+    let of = |target: &crate::api::Target| {
+        let i = pod.plan.find(&target.name)?;
+        let (c, state) = (&pod.containers[i], pod.observation.containers[i].state);
+        let before = target.status_context.clone().unwrap_or_default();
+        let id = c.id.clone()?;
+        let is_new = id != before.container_id || c.restarts > before.restart_count;
+        (is_new && matches!(state, State::Running { .. } | State::Starting { .. })).then(|| Snapshot {
+            name: target.name.clone(),
+            ready: c.ready,
+            restart_count: c.restarts,
+            container_id: id,
+        })
+    };
+    request.spec.containers.iter().filter_map(of).collect()
+}
+
+/// The entry of a request in the message of a pod's readiness condition.
+fn entry(request: &Request) -> Value {
+    let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
+    let name = request.metadata.name.as_deref().unwrap_or_default();
+    json!({"userAgent": "ContainerRecreateRequest", "key": format!("{namespace}/{name}")})
+}
+
+/// The message of the readiness condition with, or without, a request's entry; and whether the pod may be ready
+/// (CRR-23, CRR-24, CRR-C-11). The list is JSON that others write to as well: what cannot be read is kept out of the way.
+pub fn ready_entries(message: &str, request: &Request, present: bool) -> (String, bool) {
+    let list: Vec<Value> = serde_json::from_str(message).unwrap_or_default();
+    let entry = entry(request);
+    let mut list: Vec<Value> = list.into_iter().filter(|e| *e != entry).collect();
+    if present {
+        list.push(entry);
+    }
+    match list.is_empty() {
+        true => (String::new(), true),
+        false => (Value::Array(list).to_string(), false),
+    }
+}

@@ -1,0 +1,214 @@
+//! Whether a container recreate request is in order, and what it is completed by (CRR-7 to CRR-16, D15, D16).
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, LifecycleHandler, Pod};
+use serde_json::{Value, json};
+
+use super::Refusal;
+use super::terminate::Node;
+use crate::api::{Request, StatusContext, Target};
+use crate::names;
+
+/// The shortest deadline.
+const DEADLINE_MIN: i64 = 3;
+/// More containers than a pod may have make no sense.
+const CONTAINERS_MAX: usize = outrigger_lifecycle::CONTAINERS_MAX;
+
+/// What a request is about, as far as it was found.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'a> {
+    /// The pod.
+    pub pod: Option<&'a Pod>,
+    /// The pod's node; `None` if there is no such node.
+    pub node: Option<Node>,
+}
+
+/// Checks a new request and completes it (CRR-10 to CRR-15).
+///
+/// # Errors
+/// 400 and a sentence.
+pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
+    let request = typed(object)?;
+    check_fields(&request)?;
+    let pod_name = &request.spec.pod_name;
+    let bad = |message: String| Refusal::new(400, message);
+    let pod = found.pod.ok_or_else(|| {
+        bad(format!("no found pod named {pod_name}: there is no such pod in the namespace of the request"))
+    })?;
+    check_pod(pod)?;
+    let spec = pod.spec.as_ref().ok_or_else(|| bad(format!("pod {pod_name} has no spec")))?;
+    let node_name = spec.node_name.as_deref().filter(|n| !n.is_empty());
+    let node_name = node_name.ok_or_else(|| bad(format!("pod {pod_name} is not on a node yet")))?;
+    let node = found.node.ok_or_else(|| bad(format!("there is no node {node_name}")))?;
+    let mut out = object.clone();
+    let mut labels = vec![
+        (names::CRR_ACTIVE, "true"),
+        (names::CRR_NODE, node_name),
+        (names::CRR_POD_UID, pod.metadata.uid.as_deref().unwrap_or_default()),
+    ];
+    if node == Node::Virtual {
+        labels.push(names::NODE_TYPE);
+    }
+    for (name, value) in labels {
+        set(&mut out, &["metadata", "labels"], name, json!(value));
+    }
+    let mut seen = Vec::new();
+    for (index, target) in request.spec.containers.iter().enumerate() {
+        if seen.contains(&&target.name) {
+            return Err(bad(format!("container {:?} is listed twice", target.name)));
+        }
+        seen.push(&target.name);
+        let completed = complete(target, pod)?;
+        out["spec"]["containers"][index] = serde_json::to_value(completed).unwrap_or_default();
+    }
+    let strategy = request.strategy();
+    if strategy.failure_policy.as_deref().unwrap_or_default().is_empty() {
+        set(&mut out, &["spec", "strategy"], "failurePolicy", json!("Fail"));
+    }
+    if strategy.termination_grace_period_seconds.is_none() {
+        let grace = spec.termination_grace_period_seconds.unwrap_or(30).max(0);
+        set(&mut out, &["spec", "strategy"], "terminationGracePeriodSeconds", json!(grace));
+    }
+    Ok(out)
+}
+
+/// Checks a change of a request: its spec and what it is found by never change (CRR-9).
+///
+/// # Errors
+/// 403 and a sentence.
+pub fn update(old: &Value, new: &Value) -> Result<(), Refusal> {
+    let forbidden = |message: String| Err(Refusal::new(403, message));
+    let spec = |object: &Value| typed(object).map(|request| request.spec);
+    if spec(old)? != spec(new)? {
+        return forbidden(
+            "spec of a container recreate request is immutable; make another request".to_owned(),
+        );
+    }
+    let label = |object: &Value, name: &str| object["metadata"]["labels"].get(name).cloned();
+    for name in [names::CRR_POD_UID, names::CRR_NODE] {
+        if label(old, name) != label(new, name) {
+            return forbidden(format!("label {name} of a container recreate request is immutable"));
+        }
+    }
+    let acquired = |object: &Value| object["metadata"]["annotations"].get(names::CRR_UNREADY).cloned();
+    let is_old = |object: &Value| object["apiVersion"].as_str().is_some_and(|v| v.ends_with("/v1alpha1"));
+    if is_old(old)
+        && acquired(old).is_some_and(|v| v.as_str().is_some_and(|v| !v.is_empty()))
+        && acquired(old) != acquired(new)
+    {
+        return forbidden(format!("annotation {} is immutable once set", names::CRR_UNREADY));
+    }
+    Ok(())
+}
+
+fn typed(object: &Value) -> Result<Request, Refusal> {
+    serde_json::from_value(object.clone())
+        .map_err(|error| Refusal::new(400, format!("the request cannot be read: {error}")))
+}
+
+fn check_fields(request: &Request) -> Result<(), Refusal> {
+    let (spec, strategy) = (&request.spec, request.strategy());
+    let problem = if spec.pod_name.is_empty() {
+        "spec.podName must not be empty".to_owned()
+    } else if spec.containers.is_empty() {
+        "spec.containers must name at least one container".to_owned()
+    } else if spec.containers.len() > CONTAINERS_MAX {
+        format!("spec.containers has {} entries, more than a pod can have", spec.containers.len())
+    } else if spec.active_deadline_seconds.is_some_and(|s| s < DEADLINE_MIN) {
+        format!("spec.activeDeadlineSeconds must be at least {DEADLINE_MIN}")
+    } else if spec.ttl_seconds_after_finished.is_some_and(|s| s < 0) {
+        "spec.ttlSecondsAfterFinished must not be negative".to_owned()
+    } else if strategy.termination_grace_period_seconds.is_some_and(|s| s < 0) {
+        "spec.strategy.terminationGracePeriodSeconds must not be negative".to_owned()
+    } else if strategy.unready_grace_period_seconds.is_some_and(|s| s < 0) {
+        "spec.strategy.unreadyGracePeriodSeconds must not be negative".to_owned()
+    } else if strategy.min_started_seconds < 0 {
+        "spec.strategy.minStartedSeconds must not be negative".to_owned()
+    } else if !matches!(strategy.failure_policy.as_deref(), None | Some("" | "Fail" | "Ignore")) {
+        let policy = strategy.failure_policy.unwrap_or_default();
+        format!("spec.strategy.failurePolicy {policy:?} is unknown; write Fail or Ignore")
+    } else if !matches!(strategy.action.as_deref(), None | Some("" | "Recreate" | "Stop")) {
+        let action = strategy.action.unwrap_or_default();
+        format!("spec.strategy.action {action:?} is unknown; write Recreate or Stop")
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::new(400, problem))
+}
+
+/// CRR-11: a pod that is over has nothing to recreate, unless its sidecars are being ended.
+fn check_pod(pod: &Pod) -> Result<(), Refusal> {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
+    let ending = status.and_then(|s| s.conditions.as_ref());
+    let ending = ending.into_iter().flatten().any(|c| c.type_ == names::SIDECAR_TERMINATED);
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Err(Refusal::new(400, format!("pod {name} is being deleted")));
+    }
+    if matches!(phase, "Succeeded" | "Failed") && !ending {
+        return Err(Refusal::new(400, format!("pod {name} is over: its phase is {phase}")));
+    }
+    Ok(())
+}
+
+/// CRR-13 to CRR-16: copies what the agent needs to know from the pod.
+fn complete(target: &Target, pod: &Pod) -> Result<Target, Refusal> {
+    let name = &target.name;
+    let bad = |message: String| Err(Refusal::new(400, message));
+    if target.pre_stop.is_some() || !target.ports.is_empty() || target.status_context.is_some() {
+        return bad(format!(
+            "preStop, ports and statusContext of container {name:?} are filled in from the pod; leave them out"
+        ));
+    }
+    let spec = pod.spec.as_ref();
+    let main = spec.and_then(|s| s.containers.iter().find(|c| c.name == *name));
+    let init = spec.and_then(|s| s.init_containers.iter().flatten().find(|c| c.name == *name));
+    let Some(container) = main.or(init) else {
+        let pod = pod.metadata.name.as_deref().unwrap_or_default();
+        return bad(format!("pod {pod} has no container {name:?}"));
+    };
+    if main.is_none() && container.restart_policy.as_deref() != Some("Always") {
+        return bad(format!(
+            "{name:?} is an init container; only native sidecars among them can be recreated"
+        ));
+    }
+    let status = pod.status.as_ref();
+    let statuses = match main.is_some() {
+        true => status.and_then(|s| s.container_statuses.as_deref()),
+        false => status.and_then(|s| s.init_container_statuses.as_deref()),
+    };
+    let status = statuses.unwrap_or_default().iter().find(|s| s.name == *name);
+    let Some(context) = status.and_then(context) else {
+        return bad(format!("container {name:?} has not been started yet"));
+    };
+    Ok(Target {
+        name: name.clone(),
+        pre_stop: pre_stop(container),
+        ports: match container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()) {
+            Some(LifecycleHandler { http_get: Some(_), .. }) => container.ports.clone().unwrap_or_default(),
+            _ => Vec::new(),
+        },
+        status_context: Some(context),
+    })
+}
+
+fn context(status: &ContainerStatus) -> Option<StatusContext> {
+    let container_id = status.container_id.clone().filter(|id| !id.is_empty())?;
+    Some(StatusContext { container_id, restart_count: status.restart_count })
+}
+
+/// The hook as it is, whatever its kind (D15).
+fn pre_stop(container: &Container) -> Option<LifecycleHandler> {
+    container.lifecycle.as_ref()?.pre_stop.clone()
+}
+
+fn set(object: &mut Value, path: &[&str], key: &str, value: Value) {
+    let mut place = object;
+    for field in path {
+        if !place[*field].is_object() {
+            place[*field] = json!({});
+        }
+        place = &mut place[*field];
+    }
+    place[key] = value;
+}

@@ -1,0 +1,281 @@
+//! What the agent of a node does next for a container recreate request (CRR-29 to CRR-50, D1 to D4, D15).
+//!
+//! One small step at a time: what is to be done is written down before it is done, and what was done is found out
+//! from the runtime, so an agent that is killed anywhere finishes what it began, once.
+
+use crate::api::{Progress, RecreateState, Request, Snapshot, Target};
+use crate::names;
+use outrigger_lifecycle::Time;
+
+/// One instance of a container on the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// The container.
+    pub name: String,
+    /// The runtime's id, without the runtime's name.
+    pub id: String,
+    /// Where it is.
+    pub state: InstanceState,
+    /// When it was made; the newest counts (CRR-36).
+    pub created_at: u64,
+    /// When it was started, by the node's clock.
+    pub started_at: Option<Time>,
+    /// How often the container was restarted before.
+    pub restarts: i32,
+}
+
+/// Where an instance is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstanceState {
+    /// Made, not started; or the runtime has lost track of it.
+    Other,
+    /// It runs.
+    Running,
+    /// It is over.
+    Exited,
+}
+
+/// The next thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Write the phase and the states, then ask again.
+    Store {
+        /// `Pending` or `Recreating`.
+        phase: &'static str,
+        /// The states.
+        states: Vec<RecreateState>,
+    },
+    /// Run the hook and stop the instance, then report with [`killed`].
+    Kill {
+        /// Which container of the request.
+        index: usize,
+        /// Which instance.
+        id: String,
+    },
+    /// Finish the request.
+    Complete {
+        /// The states.
+        states: Vec<RecreateState>,
+        /// Why, if not because everything was done.
+        message: String,
+    },
+    /// Wait for something to happen, at most this long.
+    Wait {
+        /// Milliseconds.
+        ms: Option<u64>,
+    },
+}
+
+/// Kruise's words for a container that is not there.
+const NOT_FOUND: &str = "not found container on Node";
+
+/// Of the requests of one pod, the one to be served now; the rest wait (CRR-31, CRR-32). Keyed by what they are, not by
+/// events, so the next one's turn comes whatever becomes of the first (CRR-47).
+pub fn pick(requests: &[Request]) -> (Option<usize>, Vec<usize>) {
+    let open = |i: &usize| {
+        let request = &requests[*i];
+        !request.is_finished() && request.metadata.deletion_timestamp.is_none()
+    };
+    let mut order: Vec<usize> = (0..requests.len()).filter(open).collect();
+    let rank = |phase: &str| match phase {
+        "Recreating" => 0,
+        "Pending" => 1,
+        _ => 2,
+    };
+    order.sort_by_key(|&i| {
+        let request = &requests[i];
+        (rank(&request.status.phase), request.created_ms(), request.metadata.name.clone())
+    });
+    let queued = order.iter().skip(1).copied().filter(|&i| requests[i].status.phase.is_empty()).collect();
+    (order.first().copied(), queued)
+}
+
+/// What to do next. `unready_seen` is when the agent first saw that the pod was made unready, by its own clock.
+pub fn step(
+    request: &Request,
+    runtimes: &[&str],
+    instances: &[Instance],
+    unready_seen: Option<Time>,
+    now: Time,
+) -> Step {
+    if let Err(message) = check_runtime(request, runtimes) {
+        return Step::Complete { states: request.status.container_recreate_states.clone(), message };
+    }
+    if request.status.phase != "Recreating" {
+        return Step::Store { phase: "Recreating", states: request.status.container_recreate_states.clone() };
+    }
+    let strategy = request.strategy();
+    if let Some(seconds) = strategy.unready_grace_period_seconds {
+        let acquired = request.condition(names::CRR_GRACE).is_some_and(|c| c.status == "True");
+        let (true, Some(seen)) = (acquired, unready_seen) else { return Step::Wait { ms: None } };
+        let until = seen + u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000);
+        if now < until {
+            return Step::Wait { ms: Some(until.since(now)) };
+        }
+    }
+    let looks: Vec<Look> = request.spec.containers.iter().map(|t| look(request, t, instances, now)).collect();
+    let states: Vec<RecreateState> = looks.iter().map(|look| look.state.clone()).collect();
+    if states != request.status.container_recreate_states {
+        return Step::Store { phase: "Recreating", states };
+    }
+    walk(request, instances, &looks, states)
+}
+
+/// Goes through the containers in order; at most one is stopped in a pass (CRR-38, CRR-39).
+fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<RecreateState>) -> Step {
+    let strategy = request.strategy();
+    let ignores = strategy.failure_policy.as_deref() == Some("Ignore");
+    for (index, state) in states.iter().enumerate() {
+        match state.phase {
+            Progress::Succeeded => {}
+            Progress::Failed if ignores => {}
+            Progress::Failed => {
+                let message = format!("container {} failed: {}", state.name, state.message);
+                return Step::Complete { states, message };
+            }
+            Progress::Recreating if strategy.ordered_recreate => break,
+            Progress::Recreating => {}
+            Progress::Pending => {
+                let Some(newest) = newest(instances, &state.name) else { break };
+                if state.killed_container_id == newest.id {
+                    return Step::Kill { index, id: newest.id.clone() };
+                }
+                let mut states = states.clone();
+                states[index].killed_container_id.clone_from(&newest.id);
+                return Step::Store { phase: "Recreating", states };
+            }
+        }
+    }
+    if states.iter().all(|s| s.phase.is_final()) {
+        return Step::Complete { states, message: String::new() };
+    }
+    Step::Wait { ms: looks.iter().filter_map(|look| look.again_ms).min() }
+}
+
+/// The states after a container was stopped, or not.
+pub fn killed(request: &Request, index: usize, result: Result<(), String>) -> Vec<RecreateState> {
+    let mut states = request.status.container_recreate_states.clone();
+    if let Some(state) = states.get_mut(index) {
+        match result {
+            Ok(()) => {
+                (state.phase, state.is_killed) = (Progress::Recreating, true);
+                state.message.clear();
+            }
+            Err(message) => (state.phase, state.message) = (Progress::Failed, message),
+        }
+    }
+    states
+}
+
+/// Seconds a hook may take, and a stop after it: one budget for both (CRR-40). No grace is none: no hook, killed at once.
+pub fn hook_seconds(grace: i64) -> u64 {
+    u64::try_from(grace).unwrap_or(0)
+}
+
+/// Seconds that are left to stop a container whose hook took so long.
+pub fn stop_seconds(grace: i64, hook_took_ms: u64) -> u64 {
+    match u64::try_from(grace).unwrap_or(0) {
+        0 => 0,
+        grace => grace.saturating_sub(hook_took_ms / 1_000).max(outrigger_lifecycle::STOP_MIN_MS / 1_000),
+    }
+}
+
+struct Look {
+    state: RecreateState,
+    /// It only has to run a little longer.
+    again_ms: Option<u64>,
+}
+
+fn newest<'i>(instances: &'i [Instance], name: &str) -> Option<&'i Instance> {
+    instances.iter().filter(|i| i.name == name).max_by_key(|i| (i.created_at, i.restarts))
+}
+
+/// The state of one container (CRR-37): the first row that holds.
+fn look(request: &Request, target: &Target, instances: &[Instance], now: Time) -> Look {
+    let stored = request.status.container_recreate_states.iter().find(|s| s.name == target.name);
+    let mut state =
+        stored.cloned().unwrap_or_else(|| RecreateState { name: target.name.clone(), ..Default::default() });
+    let mut look = |phase, message: &str, again_ms| {
+        state.phase = phase;
+        message.clone_into(&mut state.message);
+        Look { state: state.clone(), again_ms }
+    };
+    if let Some(stored) = stored.filter(|s| s.phase.is_final()) {
+        return look(stored.phase, &stored.message, None);
+    }
+    let mark = stored.map(|s| s.killed_container_id.as_str()).unwrap_or_default();
+    let gone = |id: &str| !instances.iter().any(|i| i.id == id && i.state != InstanceState::Exited);
+    let was_killed = (stored.is_some_and(|s| s.is_killed) || !mark.is_empty()) && gone(mark);
+    let strategy = request.strategy();
+    let forced = strategy.force_recreate || request.only_stops();
+    let Some(newest) = newest(instances, &target.name) else {
+        return match (was_killed, request.only_stops()) {
+            (true, true) => look(Progress::Succeeded, "", None),
+            (true, false) => look(Progress::Recreating, "", None),
+            _ => look(Progress::Pending, NOT_FOUND, None),
+        };
+    };
+    if was_killed {
+        state.is_killed = true;
+    }
+    let mut look = |phase, message: &str, again_ms| {
+        state.phase = phase;
+        message.clone_into(&mut state.message);
+        Look { state: state.clone(), again_ms }
+    };
+    if request.only_stops() && (was_killed || newest.state == InstanceState::Exited) {
+        let again = newest.state != InstanceState::Exited;
+        return look(
+            Progress::Succeeded,
+            if again { "stopped, and started again by the kubelet" } else { "" },
+            None,
+        );
+    }
+    if newest.state == InstanceState::Exited {
+        return look(Progress::Recreating, "", None);
+    }
+    if forced && !was_killed {
+        return look(Progress::Pending, "", None);
+    }
+    let context = target.status_context.clone().unwrap_or_default();
+    let id = context.container_id.rsplit_once("://").map_or("", |(_, id)| id);
+    if newest.id == id && newest.restarts <= context.restart_count && (!was_killed || newest.id == mark) {
+        return look(Progress::Pending, "", None);
+    }
+    let snapshot = request.status.container_status_snapshot.iter().find(|s| is_of(s, newest));
+    let min_ms = u64::try_from(strategy.min_started_seconds).unwrap_or(0).saturating_mul(1_000);
+    let ran_ms = newest.started_at.map_or(0, |at| now.since(at));
+    match snapshot.is_some_and(|s| s.ready) {
+        true if min_ms == 0 || ran_ms > min_ms => look(Progress::Succeeded, "", None),
+        true => look(Progress::Recreating, "", Some(min_ms - ran_ms + 50)),
+        false => look(Progress::Recreating, "", None),
+    }
+}
+
+fn is_of(snapshot: &Snapshot, instance: &Instance) -> bool {
+    let id = snapshot.container_id.rsplit_once("://").map_or("", |(_, id)| id);
+    snapshot.name == instance.name && id == instance.id
+}
+
+/// CRR-35: every container is of one runtime, and that runtime is here.
+fn check_runtime(request: &Request, runtimes: &[&str]) -> Result<(), String> {
+    let mut found: Option<&str> = None;
+    for target in &request.spec.containers {
+        let id = target.status_context.as_ref().map(|c| c.container_id.as_str()).unwrap_or_default();
+        let Some((runtime, rest)) = id.split_once("://").filter(|(r, id)| !r.is_empty() && !id.is_empty())
+        else {
+            return Err(format!("container {} has no valid id: {id:?}", target.name));
+        };
+        let _ = rest;
+        if found.is_some_and(|other| other != runtime) {
+            return Err("the containers of the request have different runtimes".to_owned());
+        }
+        found = Some(runtime);
+    }
+    match found {
+        Some(runtime) if !runtimes.contains(&runtime) => {
+            Err(format!("the agent has no runtime {runtime:?}, only {}", runtimes.join(", ")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,319 @@
+//! Which sidecars of a pod are to end now that its mains are done (ST-1 to ST-29, D4 to D7).
+//!
+//! Level-triggered like everything here: each look sees pod, node and earlier requests, and asks for the next thing.
+//! It ends in every case: a sidecar that never started, was restarted by the kubelet, sits in back-off, or whose node
+//! has no agent, does not keep the pod. The last resort is the pod's phase, which every kubelet honours (ST-17).
+
+use outrigger_lifecycle::{RestartPolicy, State, Time, rules};
+
+use crate::view::PodView;
+
+/// What a pod's node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Node {
+    /// A machine; an agent can run there.
+    Machine,
+    /// None: only the API can be used (ST-5).
+    Virtual,
+}
+
+/// How a marked container is ended (ST-3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// It is no sidecar.
+    Main,
+    /// Stopped by the agent of its node.
+    Normal,
+    /// The same, after the pod's result was written down.
+    IgnoreExitCode,
+    /// Its image is replaced by one that exits.
+    InPlace,
+    /// It cannot be ended there.
+    Stuck,
+}
+
+/// An earlier request of the terminator's for the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Past {
+    /// Its number, from 1.
+    pub attempt: u32,
+    /// It is finished.
+    pub finished: bool,
+    /// Nobody has served it.
+    pub unserved: bool,
+    /// Instances (name, id) it has stopped.
+    pub stopped: Vec<(String, String)>,
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Replace images: index in `spec.containers`, name, image.
+    Swap(Vec<(usize, String, String)>),
+    /// Make a container recreate request that stops these, in this order.
+    Stop {
+        /// The number of the request.
+        attempt: u32,
+        /// Whom.
+        containers: Vec<String>,
+        /// One after the other.
+        ordered: bool,
+    },
+    /// Write the pod's result down.
+    End {
+        /// `Succeeded` or `Failed`.
+        phase: &'static str,
+        /// Why.
+        message: String,
+    },
+    /// Tell the pod's author.
+    Event {
+        /// Something is wrong.
+        is_warning: bool,
+        /// The sentence.
+        message: String,
+    },
+}
+
+/// As often a sidecar is stopped that the kubelet restarts.
+const ATTEMPTS_MAX: u32 = 5;
+
+/// How a container is ended.
+pub fn class(view: &PodView, container: usize, node: Node) -> Class {
+    let marks = &view.containers[container].marks;
+    let is_main_list = view.plan.containers[container].place.list == outrigger_lifecycle::List::Main;
+    if !marks.is_sidecar() || !is_main_list {
+        return Class::Main;
+    }
+    match node {
+        Node::Virtual if marks.image.is_some() => Class::InPlace,
+        Node::Virtual => Class::Stuck,
+        Node::Machine if marks.kill && marks.ignore_exit_code => Class::IgnoreExitCode,
+        Node::Machine if marks.kill => Class::Normal,
+        // Kruise leaves these alone, and their pods run for ever; an image can be replaced on machines as well.
+        Node::Machine => Class::InPlace,
+    }
+}
+
+/// The name of the terminator's request for a pod.
+pub fn request_name(uid: &str, attempt: u32) -> String {
+    match attempt {
+        0 | 1 => format!("sidecar-termination-{uid}"),
+        n => format!("sidecar-termination-{uid}-{n}"),
+    }
+}
+
+/// The number in a request's name, if it is one of the terminator's for this pod.
+pub fn attempt_of(name: &str, uid: &str) -> Option<u32> {
+    let rest = name.strip_prefix("sidecar-termination-")?.strip_prefix(uid)?;
+    match rest.strip_prefix('-') {
+        Some(number) => number.parse().ok().filter(|n| *n > 1),
+        None => rest.is_empty().then_some(1),
+    }
+}
+
+/// Whether the mains of a pod are done and marked sidecars are left to look after (ST-6, ST-7). A pod without a main
+/// is never of interest (ST-9), one that is still `Pending` may be (ST-25).
+pub fn is_of_interest(view: &PodView) -> bool {
+    if view.deleting || view.is_over() || view.plan.restart_policy == RestartPolicy::Always {
+        return false;
+    }
+    let sidecars = || sidecars(view);
+    let left = |i: usize| view.observation.containers[i].state != State::Exited || !ended_well(view, i);
+    sidecars().next().is_some() && mains_are_done(view) && sidecars().any(left)
+}
+
+fn sidecars(view: &PodView) -> impl Iterator<Item = usize> {
+    (0..view.containers.len()).filter(|&i| class(view, i, Node::Machine) != Class::Main)
+}
+
+fn mains_are_done(view: &PodView) -> bool {
+    rules::all_keepers(&view.plan, &view.observation, |p, c| rules::final_exit(p, c).is_some())
+}
+
+fn ended_well(view: &PodView, i: usize) -> bool {
+    view.observation.containers[i].exit.as_ref().is_some_and(|exit| !exit.failed())
+}
+
+/// The result the mains give the pod.
+fn result(view: &PodView) -> &'static str {
+    let keepers =
+        view.plan.containers.iter().zip(&view.observation.containers).filter(|(p, _)| p.keeps_alive);
+    let failed = |c: &outrigger_lifecycle::Container| c.exit.as_ref().is_some_and(|exit| exit.failed());
+    if keepers.into_iter().any(|(_, c)| failed(c)) { "Failed" } else { "Succeeded" }
+}
+
+/// What is to be done for a pod's sidecars now. `past` are the terminator's own requests for this pod.
+pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step> {
+    if !is_of_interest(view) {
+        return Vec::new();
+    }
+    let of = |class_: Class| -> Vec<usize> {
+        sidecars(view)
+            .filter(|&i| class(view, i, node) == class_ && is_alive(view, i, class_, past))
+            .collect()
+    };
+    let mut steps = Vec::new();
+    let swapped = swap(view, &of(Class::InPlace), &mut steps);
+    let (normal, ignored) = (of(Class::Normal), of(Class::IgnoreExitCode));
+    if !normal.is_empty() {
+        stop(view, &normal, past, &mut steps);
+        return steps;
+    }
+    // ST-14: the others come first.
+    if swapped || !of(Class::InPlace).is_empty() {
+        return steps;
+    }
+    if !ignored.is_empty() {
+        // ST-15, ST-16: the result first, so that the exit code cannot change it.
+        steps.push(end(view));
+        stop(view, &ignored, past, &mut steps);
+        return steps;
+    }
+    if let [stuck, ..] = of(Class::Stuck)[..] {
+        let name = &view.plan.containers[stuck].name;
+        let message = format!(
+            "sidecar `{name}` cannot be ended on a virtual node; give it the env KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE"
+        );
+        steps.push(Step::Event { is_warning: true, message });
+        return steps;
+    }
+    if !is_left_to_kubelet(view, past) {
+        steps.push(end(view));
+    }
+    steps
+}
+
+/// Nothing of the pod runs any more. Whether the kubelet will give it the result of its mains by itself.
+fn is_left_to_kubelet(view: &PodView, past: &[Past]) -> bool {
+    let all_exited = sidecars(view).all(|i| view.observation.containers[i].state == State::Exited);
+    if view.sidecars_count {
+        // Exit codes count: the kubelet's word stands, unless a sidecar that is not running keeps it from one.
+        return all_exited && view.plan.restart_policy == RestartPolicy::Never
+            || sidecars(view).any(|i| {
+                was_stopped(view, i, past) && view.observation.containers[i].state != State::Exited
+            });
+    }
+    // Some exited with an error, or never ran, or are restarted, or the kubelet has not seen the end yet.
+    all_exited && (result(view) == "Failed" && view.plan.restart_policy == RestartPolicy::Never)
+}
+
+fn end(view: &PodView) -> Step {
+    let phase = result(view);
+    let message = match phase {
+        "Succeeded" => "every main container has completed; its sidecars are ended".to_owned(),
+        _ => "a main container has failed; the sidecars are ended".to_owned(),
+    };
+    Step::End { phase, message }
+}
+
+/// Whether an instance of a sidecar may run. One that was stopped, and whose end the kubelet has not reported yet, does
+/// not; one without an instance, never started or in back-off, does not either (ST-25). An image can be replaced
+/// whether or not there is an instance, and virtual kubelets report no ids.
+fn is_alive(view: &PodView, i: usize, class: Class, past: &[Past]) -> bool {
+    let c = &view.containers[i];
+    let exited = view.observation.containers[i].state == State::Exited;
+    match class {
+        Class::InPlace => c.reported && !exited,
+        Class::Stuck => c.reported && !exited && c.waiting.is_none(),
+        _ => c.id.is_some() && !exited && c.waiting.is_none() && !was_stopped(view, i, past),
+    }
+}
+
+fn was_stopped(view: &PodView, i: usize, past: &[Past]) -> bool {
+    let (name, id) = (&view.plan.containers[i].name, &view.containers[i].id);
+    past.iter().flat_map(|p| &p.stopped).any(|(n, stopped)| n == name && Some(stopped) == id.as_ref())
+}
+
+/// ST-12: images that are not replaced yet. True if there are any.
+fn swap(view: &PodView, containers: &[usize], steps: &mut Vec<Step>) -> bool {
+    let image = |&i: &usize| {
+        let (c, p) = (&view.containers[i], &view.plan.containers[i]);
+        let image = c.marks.image.clone()?;
+        (c.image != image).then(|| (p.place.index, p.name.clone(), image))
+    };
+    let swaps: Vec<_> = containers.iter().filter_map(image).collect();
+    if swaps.is_empty() {
+        return false;
+    }
+    let names: Vec<&str> = swaps.iter().map(|(_, name, _)| name.as_str()).collect();
+    let message = format!("the mains are done: replacing the image of {}", names.join(", "));
+    steps.push(Step::Swap(swaps));
+    steps.push(Step::Event { is_warning: false, message });
+    true
+}
+
+/// ST-13, D4, D7: a request for those that run, unless one is under way.
+fn stop(view: &PodView, containers: &[usize], past: &[Past], steps: &mut Vec<Step>) {
+    if past.iter().any(|p| !p.finished) {
+        return;
+    }
+    let last = past.iter().max_by_key(|p| p.attempt);
+    let attempt = last.map_or(1, |p| p.attempt + 1);
+    if last.is_some_and(|p| p.unserved) || attempt > ATTEMPTS_MAX {
+        // ST-28: no agent, or a kubelet that restarts faster than anybody stops. The phase ends it.
+        if !steps.iter().any(|s| matches!(s, Step::End { .. })) {
+            let swaps: Vec<usize> =
+                containers.iter().copied().filter(|&i| view.containers[i].marks.image.is_some()).collect();
+            if last.is_some_and(|p| p.unserved) && swap(view, &swaps, steps) {
+                return;
+            }
+            steps.push(end(view));
+        }
+        return;
+    }
+    // What started last stops first.
+    let turn = |&i: &usize| (view.plan.containers[i].stop_stage, view.level(i).unwrap_or(0));
+    let mut order = containers.to_vec();
+    order.sort_by_key(turn);
+    let ordered = order.iter().any(|i| turn(i) != turn(&order[0]));
+    let names: Vec<String> = order.iter().map(|&i| view.plan.containers[i].name.clone()).collect();
+    let message = format!("the mains are done: stopping {}", names.join(", "));
+    steps.push(Step::Stop { attempt, containers: names, ordered });
+    steps.push(Step::Event { is_warning: false, message });
+}
+
+/// What the terminator does next for a pod, in one sentence.
+pub fn outlook(view: &PodView, node: Node, past: &[Past], now: Time) -> Option<String> {
+    let sidecars: Vec<&str> = sidecars(view).map(|i| view.plan.containers[i].name.as_str()).collect();
+    if sidecars.is_empty() || view.plan.restart_policy == RestartPolicy::Always {
+        return None;
+    }
+    if !mains_are_done(view) {
+        let launching = view.barriers().any(|(i, _)| super::barrier::closed_gate(view, i).is_some());
+        let is_alive = |i: usize, p: &outrigger_lifecycle::ContainerPlan| {
+            p.keeps_alive && rules::final_exit(p, &view.observation.containers[i]).is_none()
+        };
+        let mains = view.plan.containers.iter().enumerate().filter(|(i, p)| is_alive(*i, p));
+        let mains: Vec<&str> = mains.map(|(_, p)| p.name.as_str()).collect();
+        return (!launching).then(|| format!("{} stopped once {} done", are(&sidecars), are_or_is(&mains)));
+    }
+    let steps = decide(view, node, past, now);
+    if steps.is_empty() && past.iter().any(|p| !p.finished) {
+        return Some(format!("the agent of node {} stops the sidecars", view.node.as_deref().unwrap_or("?")));
+    }
+    Some(match steps.first() {
+        Some(Step::Swap(_)) => "images of sidecars are replaced".to_owned(),
+        Some(Step::Stop { containers, .. }) => {
+            format!("{} stopped", are(&containers.iter().map(String::as_str).collect::<Vec<_>>()))
+        }
+        Some(Step::End { phase, .. }) => format!("the pod becomes {phase}"),
+        Some(Step::Event { message, .. }) => message.clone(),
+        None => "the kubelet ends the pod".to_owned(),
+    })
+}
+
+fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn are(names: &[&str]) -> String {
+    format!("{} {}", quoted(names), if names.len() == 1 { "is" } else { "are" })
+}
+
+fn are_or_is(names: &[&str]) -> String {
+    match names {
+        [] => "the mains are".to_owned(),
+        names => are(names),
+    }
+}

@@ -1,0 +1,264 @@
+//! Section 5.3.
+
+use serde_json::{Value, json};
+
+use crate::decide::Refusal;
+use crate::decide::admit::{Admitted, admit};
+use crate::names;
+
+const SUFFIX: &str = "abcde12345";
+
+fn priority(value: &str) -> Value {
+    json!([{"name": "KRUISE_CONTAINER_PRIORITY", "value": value}])
+}
+
+/// A pod of containers with envs.
+fn pod(containers: &[(&str, Value)]) -> Value {
+    let list: Vec<Value> = containers
+        .iter()
+        .map(|(name, env)| match env {
+            Value::Null => json!({"name": name, "image": "i"}),
+            env => json!({"name": name, "image": "i", "env": env}),
+        })
+        .collect();
+    json!({"metadata": {"name": "fake", "namespace": "ns"}, "spec": {"containers": list}})
+}
+
+fn ordered(mut pod: Value, value: &str) -> Value {
+    pod["metadata"]["annotations"] = json!({names::ORDERED: value});
+    pod
+}
+
+fn admitted(pod: &Value) -> Admitted {
+    admit(pod, SUFFIX).unwrap_or_else(|refusal| panic!("{refusal:?}"))
+}
+
+/// The keys the containers wait for, in order; the map they are of.
+fn barriers(pod: &Value) -> (Vec<Option<String>>, Option<String>) {
+    let mut map = None;
+    let keys = pod["spec"]["containers"].as_array().expect("containers").iter().map(|c| {
+        let env = c["env"]
+            .as_array()?
+            .iter()
+            .filter(|e| names::BARRIER_ENVS.contains(&e["name"].as_str().unwrap_or_default()));
+        let found: Vec<&Value> = env.collect();
+        assert!(found.len() <= 1, "one barrier a container: {c}");
+        let reference = &found.first()?["valueFrom"]["configMapKeyRef"];
+        assert!(reference.get("optional").is_none(), "LP-8");
+        let name = reference["name"].as_str().expect("a name").to_owned();
+        assert!(map.as_ref().is_none_or(|m| *m == name), "one map a pod");
+        map = Some(name);
+        Some(reference["key"].as_str()?.to_owned())
+    });
+    (keys.collect(), map)
+}
+
+fn keys(pod: &Value) -> Vec<String> {
+    barriers(&admitted(pod).pod).0.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+#[test]
+fn pods_get_the_barrier_they_ask_for() {
+    let none = Value::Null;
+    let three = pod(&[("a", none.clone()), ("b", none.clone()), ("c", none.clone())]);
+    let rows: Vec<(&str, Value, &[&str])> = vec![
+        ("LP-W-01", pod(&[("a", none.clone()), ("b", none.clone())]), &["", ""]),
+        ("LP-W-02", ordered(three, "Ordered"), &["p_0", "p_-1", "p_-2"]),
+        ("LP-W-03", pod(&[("a", priority("1")), ("b", none.clone())]), &["p_1", "p_0"]),
+        ("LP-W-04", pod(&[("a", priority("5")), ("b", priority("5"))]), &["", ""]),
+        ("LP-W-05", pod(&[("a", priority("0")), ("b", priority("0"))]), &["", ""]),
+        ("LP-W-06", pod(&[("a", priority("1"))]), &[""]),
+        ("LP-W-06", ordered(pod(&[("a", none.clone())]), "Ordered"), &[""]),
+        (
+            "LP-W-08",
+            ordered(pod(&[("a", priority("abc")), ("b", none.clone())]), "Ordered"),
+            &["p_0", "p_-1"],
+        ),
+        ("LP-W-09", ordered(pod(&[("a", none.clone()), ("b", none.clone())]), "ordered"), &["", ""]),
+        (
+            "LP-W-12",
+            pod(&[("a", json!([priority("3")[0], priority("7")[0]])), ("b", none.clone())]),
+            &["p_7", "p_0"],
+        ),
+        ("LP-6", pod(&[("a", priority("+4")), ("b", priority("-2"))]), &["p_4", "p_-2"]),
+        (
+            "the seed's spelling",
+            pod(&[
+                ("main", none.clone()),
+                ("sidecar", json!([{"name": "KRUISE_CONTAINER_LAUNCH_PRIORITY", "value": "1"}])),
+            ]),
+            &["c_0", "c_1"],
+        ),
+    ];
+    for (id, pod, expected) in rows {
+        assert_eq!(keys(&pod), expected, "{id}");
+        if expected.iter().all(|k| k.is_empty()) {
+            assert_eq!(admitted(&pod).pod, pod, "{id}: unchanged");
+        }
+    }
+}
+
+#[test]
+fn the_barrier_is_the_last_env_and_of_the_pods_own_map() {
+    let env = json!([{"name": "KRUISE_CONTAINER_PRIORITY", "value": "10"}, {"name": "test", "value": "foo"}]);
+    let out = admitted(&pod(&[("c1", json!([{"name": "x", "value": "y"}])), ("c2", env)])).pod;
+    // LP-E-01: c1 env[1], c2 env[2]
+    assert_eq!(out["spec"]["containers"][0]["env"][1]["valueFrom"]["configMapKeyRef"]["key"], "p_0");
+    assert_eq!(out["spec"]["containers"][1]["env"][2]["valueFrom"]["configMapKeyRef"]["key"], "p_10");
+    // LP-U-25 to LP-U-28, D8: Kruise's name would be fake-barrier, for every pod of that name.
+    assert_eq!(barriers(&out).1.as_deref(), Some("fake-barrier-abcde12345"));
+    // The seed's env goes with the seed's key.
+    let seed = json!([{"name": "KRUISE_CONTAINER_LAUNCH_PRIORITY", "value": "1"}]);
+    let out = admitted(&pod(&[("main", Value::Null), ("sidecar", seed)])).pod;
+    assert_eq!(out["spec"]["containers"][0]["env"][0]["name"], "KRUISE_CONTAINER_LAUNCH_BARRIER");
+}
+
+#[test]
+fn a_pod_whose_name_the_server_makes_keeps_that() {
+    // LP-W-10, LP-9: no name is made up here, so none can collide.
+    let mut pod = pod(&[("a", priority("1")), ("b", Value::Null)]);
+    pod["metadata"] = json!({"generateName": "web-7d9f-"});
+    let out = admitted(&pod).pod;
+    assert_eq!(out["metadata"], pod["metadata"]);
+    assert_eq!(barriers(&out).1.as_deref(), Some("web-7d9f-barrier-abcde12345"));
+    // LP-12: never too long for a ConfigMap; LP-U-28: nor without anything before it.
+    pod["metadata"] = json!({"name": "x".repeat(253)});
+    assert_eq!(barriers(&admitted(&pod).pod).1.map(|m| m.len()), Some(253));
+    pod["metadata"] = json!({});
+    assert_eq!(barriers(&admitted(&pod).pod).1.as_deref(), Some("pod-barrier-abcde12345"));
+}
+
+#[test]
+fn bad_priorities_are_refused_with_a_sentence() {
+    // LP-W-07, LP-6, D12: 422, not an internal error.
+    let from = json!([{"name": "KRUISE_CONTAINER_PRIORITY", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]);
+    let rows = [
+        (priority("abc"), "launch priority \"abc\" is not a whole number"),
+        (priority(""), "launch priority \"\" is not a whole number"),
+        (priority("1.5"), "launch priority \"1.5\" is not a whole number"),
+        (priority(" 1"), "launch priority \" 1\" is not a whole number"),
+        (priority("2147483648"), "launch priority 2147483648 is out of range"),
+        (priority("99999999999999999999"), "is not a whole number"),
+        (from, "launch priority must be a literal value, not valueFrom"),
+    ];
+    for (env, expected) in rows {
+        let refusal = admit(&pod(&[("a", env), ("b", Value::Null)]), SUFFIX).expect_err(expected);
+        assert_eq!(refusal.code, 422, "{refusal}");
+        assert!(refusal.message.contains(expected), "{refusal}");
+        assert!(refusal.message.contains("spec.containers[0].env[0]"), "{refusal}");
+    }
+}
+
+#[test]
+fn init_containers_are_not_looked_at() {
+    // LP-W-13, LP-8
+    let mut pod = pod(&[("a", Value::Null), ("b", Value::Null)]);
+    pod["spec"]["initContainers"] = json!([{"name": "i", "env": priority("3")}]);
+    let out = admitted(&pod);
+    assert_eq!(out.pod, pod);
+    assert!(out.warnings[0].contains("init containers"), "{:?}", out.warnings);
+}
+
+#[test]
+fn a_barrier_somebody_else_wrote_is_replaced() {
+    // LP-W-14, LP-10, D12: a pod made from the dump of a live one.
+    let first = admitted(&pod(&[("a", priority("1")), ("b", Value::Null)])).pod;
+    let mut dumped = first.clone();
+    dumped["metadata"]["annotations"] = json!({names::COMPLETED: "true", names::OPENED: "x"});
+    let again = admit(&dumped, "zzzzz99999").expect("admitted").pod;
+    let (keys, map) = barriers(&again);
+    assert_eq!(keys, [Some("p_1".to_owned()), Some("p_0".to_owned())]);
+    assert_eq!(map.as_deref(), Some("fake-barrier-zzzzz99999"));
+    assert_eq!(again["metadata"]["annotations"], json!({}));
+    // Called twice it changes nothing but the name: safe to be called again after other webhooks.
+    assert_eq!(admit(&first, SUFFIX).expect("admitted").pod, first);
+    // A barrier that nothing asks for goes away.
+    let env = json!([{"name": "KRUISE_CONTAINER_BARRIER", "value": "x"}]);
+    let out = admitted(&pod(&[("a", env), ("b", Value::Null)]));
+    assert_eq!(out.pod["spec"]["containers"][0]["env"], json!([]));
+    assert!(out.warnings[0].contains("removed"), "{:?}", out.warnings);
+}
+
+#[test]
+fn graphs_get_keys_of_their_own() {
+    let mut pod = pod(&[("app", Value::Null), ("db", Value::Null), ("web", Value::Null)]);
+    pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "app: db ready\nweb: app started restart"});
+    let out = admitted(&pod);
+    assert_eq!(barriers(&out.pod).0, [Some("g_app".to_owned()), None, Some("g_web".to_owned())]);
+    assert!(
+        out.warnings.iter().any(|w| w.contains("`restart` has no effect in a cluster (web)")),
+        "{:?}",
+        out.warnings
+    );
+    // With launch priority beside it the gates of both are in one key.
+    pod["spec"]["containers"][1]["env"] = priority("5");
+    let keys = barriers(&admitted(&pod).pod).0;
+    assert_eq!(keys, [Some("g_app".to_owned()), None, Some("g_web".to_owned())]);
+    for (text, expected) in [
+        ("app: nobody ready", "there is no container `nobody`"),
+        ("app: db ready\ndb: app ready", "wait for each other in a circle"),
+    ] {
+        pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: text});
+        let refusal = admit(&pod, SUFFIX).expect_err(text);
+        assert_eq!(refusal.code, 422);
+        assert!(refusal.message.contains(expected), "{refusal}");
+    }
+    pod["spec"]["initContainers"] = json!([{"name": "first"}, {"name": "second"}]);
+    pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "first: second completed; second: none"});
+    let refusal = admit(&pod, SUFFIX).expect_err("the wrong way round");
+    assert!(refusal.message.contains("move `second` before it"), "{refusal}");
+}
+
+#[test]
+fn sidecars_become_native() {
+    let probe = json!({"httpGet": {"path": "/", "port": 80}, "periodSeconds": 5});
+    let mut pod = pod(&[("main", Value::Null), ("proxy", Value::Null), ("log", Value::Null)]);
+    pod["spec"]["containers"][1]["readinessProbe"] = probe;
+    pod["spec"]["initContainers"] = json!([{"name": "setup", "image": "i"}]);
+    pod["spec"]["hostUsers"] = json!(false);
+    pod["spec"]["somethingNew"] = json!({"kept": true});
+    pod["metadata"]["annotations"] = json!({names::SIDECARS: "proxy, log"});
+    let out = admitted(&pod).pod;
+    let names = |list: &str| -> Vec<&str> {
+        out["spec"][list].as_array().expect("a list").iter().filter_map(|c| c["name"].as_str()).collect()
+    };
+    assert_eq!(names("containers"), ["main"]);
+    assert_eq!(names("initContainers"), ["setup", "proxy", "log"]);
+    let proxy = &out["spec"]["initContainers"][1];
+    assert_eq!(proxy["restartPolicy"], "Always");
+    assert_eq!(proxy["startupProbe"]["httpGet"]["path"], "/");
+    assert_eq!(out["spec"]["somethingNew"], json!({"kept": true}), "what is not known here stays");
+    for (value, expected) in
+        [("nobody", "there is no container \"nobody\""), ("main,proxy,log", "every container is a sidecar")]
+    {
+        pod["metadata"]["annotations"] = json!({names::SIDECARS: value});
+        let refusal = admit(&pod, SUFFIX).expect_err(expected);
+        assert_eq!(refusal.code, 422);
+        assert!(refusal.message.contains(expected), "{refusal}");
+    }
+}
+
+#[test]
+fn a_timeout_that_is_none_is_refused() {
+    let mut pod = pod(&[("a", priority("1")), ("b", Value::Null)]);
+    pod["metadata"]["annotations"] = json!({names::LAUNCH_TIMEOUT: "soon"});
+    let message =
+        "annotation outrigger.dev/launch-timeout: \"soon\" is not a duration; write for example 5m or 90s";
+    assert_eq!(admit(&pod, SUFFIX), Err(Refusal { code: 422, message: message.to_owned() }));
+}
+
+proptest::proptest! {
+    /// Nothing a pod's author writes makes the webhook panic, and what it admits it admits again.
+    #[test]
+    fn hostile_text_is_harmless(text in "\\PC{0,40}", name in "\\PC{0,8}", key in "\\PC{0,8}") {
+        let mut pod = pod(&[("a", priority(&text)), ("b", json!([{"name": name, "value": text}]))]);
+        pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: text, names::SIDECARS: name, names::ORDERED: text});
+        let _ = admit(&pod, SUFFIX);
+        let env = json!([{"name": "KRUISE_CONTAINER_BARRIER", "valueFrom": {"configMapKeyRef": {"name": text, "key": key}}}]);
+        let mut live = super::pod(json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "a", "env": env}]}}));
+        live.metadata.annotations = Some([(names::DEPENDS_ON.to_owned(), text)].into());
+        if let Some(view) = crate::view::PodView::of(&live, super::NOW) {
+            let _ = crate::decide::barrier::decide(&view, &crate::decide::barrier::Map::Missing, Default::default(), super::NOW);
+        }
+    }
+}

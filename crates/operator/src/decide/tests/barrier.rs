@@ -1,0 +1,358 @@
+//! Sections 5.1 and 5.2.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{NOW, barrier_env, pod, status, view};
+use crate::decide::barrier::{Launch, Map, Memory, Step, decide, earned, map_name, pending_levels};
+use crate::key::{self, Opens};
+use crate::names;
+use crate::view::PodView;
+
+/// Containers by name and level, `a=3 b d`; `R` the ready ones, `N` those with a status that are not.
+fn launching(containers: &str, ready: &str, not_ready: &str) -> PodView {
+    view(object(containers, ready, not_ready))
+}
+
+fn object(containers: &str, ready: &str, not_ready: &str) -> Value {
+    let container = |word: &str| match word.split_once('=') {
+        Some((name, level)) => json!({"name": name, "env": [barrier_env(&format!("p_{level}"))]}),
+        None => json!({"name": word}),
+    };
+    let list: Vec<Value> = containers.split_whitespace().map(container).collect();
+    let statuses = ready
+        .split_whitespace()
+        .map(|name| status(name, "ready"))
+        .chain(not_ready.split_whitespace().map(|name| status(name, "not-ready")));
+    json!({
+        "metadata": {"name": "pod", "namespace": "ns", "uid": "uid-1"},
+        "spec": {"nodeName": "n", "containers": list},
+        "status": {"phase": "Pending", "containerStatuses": statuses.collect::<Vec<_>>()},
+    })
+}
+
+fn ours(levels: &str) -> Map {
+    Map::Ours { keys: levels.split_whitespace().map(|l| format!("p_{l}")).collect() }
+}
+
+fn keys(levels: &str) -> BTreeSet<String> {
+    levels.split_whitespace().map(|l| format!("p_{l}")).collect()
+}
+
+fn run(view: &PodView, map: &Map) -> Launch {
+    decide(view, map, Memory::default(), NOW)
+}
+
+/// The keys a map holds after the steps were carried out, and whether the pod was marked completed.
+fn after(view: &PodView, map: &Map) -> (BTreeSet<String>, bool) {
+    let mut held = match map {
+        Map::Ours { keys } => keys.clone(),
+        _ => BTreeSet::new(),
+    };
+    let mut completed = view.completed;
+    for step in run(view, map).steps {
+        match step {
+            Step::Create { keys, .. } | Step::Publish { keys, .. } | Step::Replace { keys, .. } => {
+                held.extend(keys)
+            }
+            Step::Annotate { completed: all } => completed |= all,
+            _ => {}
+        }
+    }
+    (held, completed)
+}
+
+const P6: &str = "a=3 b=5 c=0 d e=-1 f=3";
+
+#[test]
+fn keys_are_published_level_by_level() {
+    // id, containers, ready, not ready, keys before, keys after, completed
+    let rows: &[(&str, &str, &str, &str, &str, &str, bool)] = &[
+        ("LP-U-01", "c1=100", "", "c1", "", "100", true),
+        ("LP-U-02", "c1=100 c2=1000", "", "c1 c2", "", "1000", false),
+        ("LP-U-05", P6, "", "", "", "5", false),
+        ("LP-U-06", P6, "b f", "a", "5 3", "5 3", false),
+        ("LP-U-07", P6, "a b f", "", "5 3", "5 3 0", false),
+        ("LP-U-08", P6, "a b c f", "", "5 3 0", "5 3 0 -1", true),
+        ("LP-23", "a=2 b=1 c=0", "a", "b", "2 1", "2 1", false),
+        ("LP-26", "a=2 b=1", "", "a", "2", "2", false),
+    ];
+    for (id, containers, ready, not_ready, before, after_keys, completed) in rows {
+        let view = launching(containers, ready, not_ready);
+        let (held, done) = after(&view, &ours(before));
+        assert_eq!((&held, done), (&keys(after_keys), *completed), "{id}");
+        // Twice is as once.
+        let again = Map::Ours { keys: held.clone() };
+        assert_eq!(after(&view, &again).0, held, "{id} twice");
+        // LP-29: a map that was lost comes back with every key that was earned.
+        let mut lost = earned(&view);
+        lost.retain(|key| held.contains(key));
+        assert_eq!(after(&view, &Map::Missing).0, lost, "{id} after a loss");
+    }
+}
+
+#[test]
+fn only_pods_with_something_to_do_are_written() {
+    // id, ready, not ready, keys before, is anything published?
+    let rows: &[(&str, &str, &str, &str, bool)] = &[
+        ("LP-U-09", "", "", "", true),
+        ("LP-U-10", "", "", "5", false),
+        ("LP-U-11", "b f", "a", "5 3", false),
+        ("LP-U-12", "a b f", "", "5 3", true),
+        ("LP-U-13", "a b f", "", "5 3 0", false),
+        ("LP-U-14", "a b c f", "", "5 3 0", true),
+        ("LP-U-16", "a b c", "f", "5 3 0 -1", false),
+    ];
+    for (id, ready, not_ready, before, publishes) in rows {
+        let launch = run(&launching(P6, ready, not_ready), &ours(before));
+        let published = launch.steps.iter().any(|s| matches!(s, Step::Publish { .. }));
+        assert_eq!(published, *publishes, "{id}: {launch:?}");
+    }
+    // LP-U-15, LP-U-16: nothing at all once the pod is marked.
+    let mut object = object(P6, "a b c f", "");
+    object["metadata"]["annotations"] = json!({names::COMPLETED: "true"});
+    assert_eq!(run(&view(object), &ours("5 3 0 -1")), Launch::default());
+}
+
+#[test]
+fn the_pending_levels_are_those_not_ready() {
+    assert_eq!(pending_levels(&launching("a=3 b=5 c=0 d e=-1 f=4", "b", "a")), [-1, 0, 3, 4], "LP-U-03");
+    assert_eq!(pending_levels(&launching(P6, "b f", "a")), [-1, 0, 3], "LP-U-04");
+}
+
+#[test]
+fn keys_are_written_and_read() {
+    let rows = [
+        ("LP-U-20", 5, "p_5"),
+        ("LP-U-21", -3, "p_-3"),
+        ("LP-U-22", 0, "p_0"),
+        ("LP-U-23", 2_147_483_647, "p_2147483647"),
+        ("LP-U-24", -2_147_483_647, "p_-2147483647"),
+        ("LP-U-40", 42, "p_42"),
+        ("LP-U-41", -15, "p_-15"),
+    ];
+    for (id, level, text) in rows {
+        assert_eq!(key::level_key(level), text, "{id}");
+        assert_eq!(key::read(text, "c"), Some(Opens::Level(level)), "{id}, LP-U-29 to 31, 38, 42 to 45");
+        assert_eq!(
+            key::read(&key::proposed_level_key(level), "c"),
+            Some(Opens::Level(level)),
+            "{id}, the seed's"
+        );
+    }
+    for (id, text, read) in [
+        ("LP-U-35", "p", None),
+        ("LP-U-36", "x_5", Some(Opens::Level(5))),
+        ("LP-U-37", "p_abc", Some(Opens::Level(0))),
+        ("LP-19", "", None),
+        ("LP-19 in other scripts", "\u{20ac}", None),
+        ("gates", "g_c", Some(Opens::Gates)),
+        ("gates of another", "g_d", Some(Opens::Level(0))),
+    ] {
+        assert_eq!(key::read(text, "c"), read, "{id}");
+    }
+}
+
+#[test]
+fn a_barrier_is_found_whatever_else_a_container_has() {
+    let with = |env: Value| {
+        let list = json!([{"name": "c", "env": env}, {"name": "other", "env": [barrier_env("p_1")]}]);
+        let object = json!({"metadata": {"name": "pod"}, "spec": {"containers": list}});
+        view(object).containers[0].barrier.as_ref().map(|b| b.opens)
+    };
+    let plain = json!({"name": "A", "value": "1"});
+    assert_eq!(with(json!([plain])), None, "LP-U-32");
+    assert_eq!(with(json!([])), None, "LP-U-33");
+    assert_eq!(with(json!([plain, barrier_env("p_10"), plain])), Some(Opens::Level(10)), "LP-U-34");
+    assert_eq!(with(json!([{"name": "KRUISE_CONTAINER_BARRIER", "value": "x"}])), None, "LP-U-39");
+    assert_eq!(
+        with(json!([{"name": "KRUISE_CONTAINER_BARRIER", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}])),
+        None,
+        "LP-19"
+    );
+    let seed = json!({"name": "KRUISE_CONTAINER_LAUNCH_BARRIER", "valueFrom": {"configMapKeyRef": {"name": "pod-barrier", "key": "c_7"}}});
+    assert_eq!(with(json!([seed])), Some(Opens::Level(7)), "the seed's spelling");
+}
+
+#[test]
+fn only_a_barrier_of_this_pod_is_ever_written() {
+    let named = |map: &str| {
+        let mut object = object("a=1 b=0", "", "");
+        for c in [0, 1] {
+            object["spec"]["containers"][c]["env"][0]["valueFrom"]["configMapKeyRef"]["name"] = json!(map);
+        }
+        view(object)
+    };
+    for good in ["pod-barrier", "pod-barrier-abcde12345", "web-7d9f-barrier-0123456789"] {
+        assert_eq!(map_name(&named(good)), Some(good));
+    }
+    for bad in [
+        "kube-root-ca.crt",
+        "other-barrier",
+        "settings",
+        "-barrier-abcde12345",
+        "x-barrier-ABCDE12345",
+        "x-barrier-short",
+        "",
+    ] {
+        let view = named(bad);
+        assert_eq!(map_name(&view), None, "{bad}");
+        let steps = run(&view, &Map::Missing).steps;
+        assert!(matches!(steps.as_slice(), [Step::Event { is_warning: true, .. }]), "{bad}: {steps:?}");
+    }
+    // LP-31, D8: what another pod of the name left is replaced, what is somebody else's is left alone.
+    let view = launching("a=1 b=0", "", "");
+    let replaced = run(&view, &Map::OfPredecessor).steps;
+    assert!(
+        replaced.contains(&Step::Replace { map: "pod-barrier".to_owned(), keys: keys("1") }),
+        "{replaced:?}"
+    );
+    let foreign = run(&view, &Map::Foreign).steps;
+    assert!(matches!(foreign.as_slice(), [Step::Event { reason: "BarrierBlocked", .. }]), "{foreign:?}");
+}
+
+#[test]
+fn publishing_wakes_the_kubelet() {
+    // D9, LP-14
+    let refused = |name: &str| status(name, "waiting:CreateContainerConfigError");
+    let mut object = object("a=1 b=0", "a", "");
+    object["status"]["containerStatuses"] = json!([status("a", "ready"), refused("b")]);
+    let view = view(object.clone());
+    let launch = run(&view, &ours("1"));
+    let published = Step::Publish { map: "pod-barrier".to_owned(), keys: keys("0") };
+    assert_eq!(launch.steps, [published, Step::Annotate { completed: true }]);
+    // The kubelet saw the annotation before the key: it is woken again, later and later, and not for ever.
+    object["metadata"]["annotations"] = json!({names::COMPLETED: "true"});
+    let view = super::view(object.clone());
+    let woken = |wakes, ago| {
+        let memory = Memory { woken_at: Some(NOW - ago), wakes };
+        decide(&view, &ours("1 0"), memory, NOW)
+    };
+    assert_eq!(woken(0, 100).steps, []);
+    assert_eq!(woken(0, 100).again, Some(NOW + 400));
+    assert_eq!(woken(0, 500).steps, [Step::Annotate { completed: true }]);
+    assert_eq!(woken(2, 500).steps, []);
+    assert_eq!(woken(9, 1_000_000).steps, []);
+    // A pod no kubelet has seen yet needs no waking.
+    object["spec"]["nodeName"] = json!("");
+    object["metadata"]["annotations"] = json!({});
+    object["status"] = json!({});
+    let steps = run(&super::view(object), &Map::Missing).steps;
+    assert_eq!(steps, [Step::Create { map: "pod-barrier".to_owned(), keys: keys("1") }]);
+}
+
+#[test]
+fn a_level_is_passed_by_completion_and_ended_by_failure() {
+    // LP-28, D10
+    let ended = |policy: &str, code: &str| {
+        let mut object = object("a=1 b=0", "", "");
+        object["spec"]["restartPolicy"] = json!(policy);
+        object["status"]["containerStatuses"] = json!([status("a", code)]);
+        view(object)
+    };
+    for policy in ["Never", "OnFailure"] {
+        assert_eq!(after(&ended(policy, "0"), &ours("1")), (keys("1 0"), true), "{policy}");
+    }
+    assert_eq!(after(&ended("OnFailure", "1"), &ours("1")).0, keys("1"), "it is restarted");
+    assert_eq!(after(&ended("Always", "0"), &ours("1")).0, keys("1"), "it is restarted");
+    let failed = run(&ended("Never", "3"), &ours("1"));
+    let message =
+        "container `b` waits for `a`, which failed with code 3 and will not be restarted".to_owned();
+    assert_eq!(failed.steps, [Step::Fail { message }]);
+}
+
+#[test]
+fn keys_of_containers_that_ran_come_back_at_any_time() {
+    // LP-15, LP-30, D8: also after completion.
+    let mut object = object("a=1 b=0", "b", "a");
+    object["metadata"]["annotations"] = json!({names::COMPLETED: "true"});
+    object["status"]["containerStatuses"][0]["restartCount"] = json!(0);
+    let mut crashed = status("a", "waiting:CreateContainerConfigError");
+    crashed["restartCount"] = json!(2);
+    object["status"]["containerStatuses"][1] = crashed;
+    let steps = run(&view(object), &Map::Missing).steps;
+    assert_eq!(steps[0], Step::Create { map: "pod-barrier".to_owned(), keys: keys("1 0") });
+    assert!(matches!(steps[1], Step::Annotate { completed: true }), "{steps:?}");
+}
+
+#[test]
+fn a_launch_that_hangs_says_for_whom() {
+    // D11, issue 1422 of Kruise
+    let mut object = object("a=1 b=0", "", "");
+    object["status"]["startTime"] = json!("2023-11-14T22:13:20Z");
+    object["status"]["containerStatuses"] = json!([{
+        "name": "a", "image": "i", "imageID": "", "restartCount": 0, "ready": false,
+        "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}},
+    }]);
+    object["metadata"]["annotations"] = json!({names::LAUNCH_TIMEOUT: "90s"});
+    let launch = run(&view(object.clone()), &ours("1"));
+    let message = "container `b` waits for `a` to be ready: ImagePullBackOff: no such image, longer than the launch timeout of 1 min 30 s";
+    assert!(
+        launch.steps.contains(&Step::Condition { is_true: false, message: message.to_owned() }),
+        "{launch:?}"
+    );
+    assert!(launch.steps.iter().any(|s| matches!(s, Step::Event { reason: "LaunchTimeout", .. })));
+    // Said once.
+    object["status"]["conditions"] =
+        json!([{"type": names::LAUNCHED, "status": "False", "message": message}]);
+    assert_eq!(run(&view(object.clone()), &ours("1")).steps, []);
+    // And taken back.
+    object["status"]["containerStatuses"] = json!([status("a", "ready")]);
+    let steps = run(&view(object.clone()), &ours("1")).steps;
+    assert!(steps.iter().any(|s| matches!(s, Step::Condition { is_true: true, .. })), "{steps:?}");
+    object["metadata"]["annotations"] = json!({});
+    object["status"]["conditions"] = json!([]);
+    object["status"]["containerStatuses"] = json!([]);
+    assert_eq!(
+        run(&view(object), &ours("1")).again,
+        Some(outrigger_lifecycle::Time(1_700_000_600_000)),
+        "ten minutes"
+    );
+}
+
+#[test]
+fn pods_that_are_over_or_going_are_left_alone() {
+    // LP-34
+    for change in [json!({"phase": "Failed"}), json!({"phase": "Succeeded"})] {
+        let mut object = object("a=1 b=0", "", "");
+        object["status"] = change;
+        assert_eq!(run(&view(object), &Map::Missing), Launch::default());
+    }
+    let mut object = object("a=1 b=0", "", "");
+    object["metadata"]["deletionTimestamp"] = json!("2023-11-14T22:13:20Z");
+    assert_eq!(run(&view(object), &Map::Missing), Launch::default());
+}
+
+#[test]
+fn gates_of_a_graph_are_keys_of_their_own() {
+    let gated = |statuses: Value| {
+        let gate = |name: &str| json!({"name": name, "env": [barrier_env(&format!("g_{name}"))]});
+        view(json!({
+            "metadata": {"name": "pod", "namespace": "ns", "uid": "u", "annotations": {
+                names::DEPENDS_ON: "app: db ready, migrate completed\nweb: app started",
+            }},
+            "spec": {"nodeName": "n", "restartPolicy": "OnFailure", "containers": [
+                gate("app"), {"name": "db"}, {"name": "migrate"}, gate("web"),
+            ]},
+            "status": {"phase": "Pending", "containerStatuses": statuses},
+        }))
+    };
+    let set = |names: &[&str]| -> BTreeSet<String> { names.iter().map(|n| format!("g_{n}")).collect() };
+    assert_eq!(earned(&gated(json!([]))), set(&[]));
+    assert_eq!(earned(&gated(json!([status("db", "ready")]))), set(&[]));
+    assert_eq!(earned(&gated(json!([status("db", "ready"), status("migrate", "0")]))), set(&["app"]));
+    assert_eq!(earned(&gated(json!([status("app", "ready"), status("migrate", "0")]))), set(&["app", "web"]));
+}
+
+#[test]
+fn what_does_not_use_the_operator_is_not_even_kept() {
+    let plain =
+        pod(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}));
+    assert!(PodView::of(&plain, NOW).is_none(), "LP-E-03");
+    let always = json!({"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"});
+    let marked = pod(
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}, {"name": "b", "env": [always]}]}}),
+    );
+    assert!(PodView::of(&marked, NOW).is_none(), "ST-6: restartPolicy Always");
+}

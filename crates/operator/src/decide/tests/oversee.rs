@@ -1,0 +1,202 @@
+//! Section 5.11: the operator's part in a request.
+
+use outrigger_lifecycle::Time;
+use serde_json::{Value, json};
+
+use super::{NOW, pod, status};
+use crate::api::{Progress, Request};
+use crate::decide::oversee::{Oversight, Step, UNSERVED, decide, ready_entries};
+use crate::names;
+use crate::view::PodView;
+
+const CREATED: &str = "2023-11-14T22:14:50Z"; // ten seconds before NOW
+
+fn object(change: impl Fn(&mut Value)) -> Value {
+    let mut object = json!({
+        "metadata": {
+            "name": "r", "namespace": "ns", "creationTimestamp": CREATED,
+            "labels": {names::CRR_POD_UID: "u", names::CRR_ACTIVE: "true"},
+        },
+        "spec": {"podName": "pod", "containers": [
+            {"name": "app", "statusContext": {"containerID": "containerd://app-old", "restartCount": 0}},
+            {"name": "sidecar", "statusContext": {"containerID": "containerd://sidecar-0", "restartCount": 0}},
+        ]},
+        "status": {"phase": "Recreating"},
+    });
+    change(&mut object);
+    object
+}
+
+fn request(change: impl Fn(&mut Value)) -> Request {
+    serde_json::from_value(object(change)).expect("a request")
+}
+
+fn view(policy: &str, app: &str, change: impl Fn(&mut Value)) -> PodView {
+    let mut object = json!({
+        "metadata": {"name": "pod", "namespace": "ns", "uid": "u"},
+        "spec": {"restartPolicy": policy, "nodeName": "n", "containers": [{"name": "app"}, {"name": "sidecar"}]},
+        "status": {"phase": "Running", "containerStatuses": [status("app", app), status("sidecar", "ready")]},
+    });
+    change(&mut object);
+    PodView::always(&pod(object), NOW).expect("a pod")
+}
+
+fn steps(request: &Request, pod: Option<&PodView>) -> Vec<Step> {
+    decide(request, pod, NOW).steps
+}
+
+fn verdict(request: &Request, pod: Option<&PodView>) -> String {
+    match steps(request, pod).as_slice() {
+        [Step::Complete { states, message }] => {
+            // D3, issue 2353 of Kruise: nothing is left open.
+            assert!(states.iter().all(|s| s.phase.is_final()) && states.len() == 2, "{states:?}");
+            message.clone()
+        }
+        other => panic!("no verdict: {other:?}"),
+    }
+}
+
+#[test]
+fn every_request_gets_a_verdict() {
+    let live = view("Always", "ready", |_| {});
+    let late = request(|r| {
+        r["status"]["phase"] = json!("");
+        r["metadata"]["creationTimestamp"] = json!("2023-11-14T22:13:59Z");
+    });
+    assert_eq!(verdict(&late, Some(&live)), UNSERVED, "CRR-C-12");
+    for phase in ["Pending", "Recreating"] {
+        let exceeded = request(|r| {
+            r["status"]["phase"] = json!(phase);
+            r["spec"]["activeDeadlineSeconds"] = json!(10);
+            r["status"]["containerRecreateStates"] = json!([{"name": "app", "phase": "Succeeded"}]);
+        });
+        assert!(verdict(&exceeded, Some(&live)).contains("activeDeadlineSeconds of 10"), "CRR-C-13");
+        let Step::Complete { states, .. } = &steps(&exceeded, Some(&live))[0] else { unreachable!() };
+        assert_eq!(
+            (states[0].phase, states[1].phase),
+            (Progress::Succeeded, Progress::Failed),
+            "what was done was done"
+        );
+    }
+    // CRR-44, D3: without a deadline there is one all the same.
+    let forgotten = request(|r| r["metadata"]["creationTimestamp"] = json!("2023-11-14T21:00:00Z"));
+    assert!(verdict(&forgotten, Some(&live)).contains("not finished after"));
+    assert_eq!(verdict(&request(|_| {}), None), "pod has gone", "CRR-19");
+    let other = view("Always", "ready", |p| p["metadata"]["uid"] = json!("another"));
+    assert_eq!(verdict(&request(|_| {}), Some(&other)), "pod has gone", "CRR-C-14");
+    let deleting = view("Always", "ready", |p| p["metadata"]["deletionTimestamp"] = json!(CREATED));
+    assert_eq!(verdict(&request(|_| {}), Some(&deleting)), "pod has gone", "CRR-C-14");
+    // CRR-22: looked at again in time.
+    let fresh = request(|r| r["status"]["phase"] = json!(""));
+    assert_eq!(decide(&fresh, Some(&live), NOW).again, Some(NOW + 50_000));
+}
+
+#[test]
+fn a_container_that_is_not_started_again_is_a_result() {
+    // CRR-D-34, CRR-43
+    let killed = request(|r| {
+        r["status"]["containerRecreateStates"] = json!([
+            {"name": "app", "phase": "Recreating", "isKilled": true}, {"name": "sidecar", "phase": "Succeeded", "isKilled": true},
+        ]);
+    });
+    let ended = view("Never", "143", |_| {});
+    let Step::Complete { states, .. } = &steps(&killed, Some(&ended))[0] else { panic!("no verdict") };
+    assert_eq!(states[0].phase, Progress::Failed);
+    assert_eq!(states[0].message, "stopped, and restartPolicy Never does not start it again");
+    let restarts = view("Always", "143", |_| {});
+    assert!(!steps(&killed, Some(&restarts)).iter().any(|s| matches!(s, Step::Complete { .. })));
+}
+
+#[test]
+fn the_snapshot_is_of_new_instances_only() {
+    // CRR-C-09: by instance; a clock that is behind does not matter (issue 895 of Kruise)
+    let live = view("Always", "ready", |p| p["status"]["containerStatuses"][0]["restartCount"] = json!(1));
+    let found = steps(&request(|_| {}), Some(&live));
+    let [Step::Snapshot(snapshot)] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!(snapshot.len(), 1);
+    assert_eq!(
+        (snapshot[0].name.as_str(), snapshot[0].container_id.as_str(), snapshot[0].ready),
+        ("app", "containerd://app-0", true)
+    );
+    // CRR-C-01 to CRR-C-04: written only when it differs, and an empty one erases nothing.
+    let stored =
+        request(|r| r["status"]["containerStatusSnapshot"] = serde_json::to_value(snapshot).expect("json"));
+    assert_eq!(steps(&stored, Some(&live)), []);
+    let waiting = view("Always", "waiting:CrashLoopBackOff", |_| {});
+    assert_eq!(steps(&stored, Some(&waiting)), []);
+}
+
+#[test]
+fn the_unready_grace_begins_once() {
+    let graceful = |status: &str, kind: &str| {
+        request(|r| {
+            r["spec"]["strategy"] = json!({"unreadyGracePeriodSeconds": 30});
+            if !status.is_empty() {
+                r["status"]["conditions"] = json!([{"type": kind, "status": status, "lastTransitionTime": CREATED, "reason": "", "message": ""}]);
+            }
+        })
+    };
+    let plain = view("Always", "waiting:x", |_| {});
+    let grace = names::CRR_GRACE;
+    let begins = |request: &Request| steps(request, Some(&plain)).contains(&Step::Grace);
+    assert!(begins(&graceful("", "")), "CRR-C-05, CRR-C-10");
+    assert!(!begins(&graceful("True", grace)), "CRR-C-06, CRR-C-10");
+    assert!(begins(&graceful("False", grace)), "CRR-C-07");
+    assert!(begins(&graceful("True", "Other")), "CRR-C-08");
+    let gated = view("Always", "waiting:x", |p| {
+        p["spec"]["readinessGates"] = json!([{"conditionType": names::POD_READY}])
+    });
+    assert_eq!(steps(&graceful("", ""), Some(&gated)), [Step::Lock, Step::Acquire, Step::Grace], "CRR-23");
+    assert_eq!(
+        steps(&graceful("", ""), Some(&plain)),
+        [Step::Grace],
+        "CRR-23: without the gate the wait remains"
+    );
+}
+
+#[test]
+fn readiness_is_given_back_by_the_last() {
+    // CRR-C-11
+    let named = |name: &str| {
+        let mut request = request(|_| {});
+        request.metadata.name = Some(name.to_owned());
+        request
+    };
+    let (one, ready) = ready_entries("", &named("foo"), true);
+    assert!(!ready && one.contains("ns/foo"));
+    let (both, ready) = ready_entries(&one, &named("bar"), true);
+    assert!(!ready && both.contains("ns/foo") && both.contains("ns/bar"));
+    assert_eq!(ready_entries(&both, &named("bar"), true).0.matches("ns/bar").count(), 1, "once");
+    let (left, ready) = ready_entries(&both, &named("foo"), false);
+    assert!(!ready && !left.contains("ns/foo"));
+    assert_eq!(ready_entries(&left, &named("bar"), false), (String::new(), true));
+    assert_eq!(ready_entries("not json", &named("bar"), false), (String::new(), true));
+}
+
+#[test]
+fn finished_requests_are_tidied_away() {
+    // CRR-C-15
+    let finished = |label: bool, ago: u64| {
+        let mut request = request(|r| {
+            r["spec"]["ttlSecondsAfterFinished"] = json!(3);
+            r["status"]["completionTime"] = json!("2023-11-14T22:15:00Z");
+            if !label {
+                r["metadata"]["labels"] = json!({});
+            }
+        });
+        request.status.phase = "Completed".to_owned();
+        decide(&request, None, NOW + ago)
+    };
+    assert_eq!(
+        finished(true, 0),
+        Oversight { steps: vec![Step::Deactivate], again: Some(Time(NOW.0 + 3_000)) }
+    );
+    assert_eq!(finished(false, 2_000), Oversight { steps: vec![], again: Some(Time(NOW.0 + 3_000)) });
+    assert_eq!(finished(false, 3_000), Oversight { steps: vec![Step::Delete], again: None });
+    // CRR-C-16
+    let deleting = request(|r| {
+        r["metadata"]["deletionTimestamp"] = json!(CREATED);
+        r["metadata"]["finalizers"] = json!([names::CRR_UNREADY]);
+    });
+    assert_eq!(steps(&deleting, None), [Step::Release, Step::Unlock]);
+}

@@ -1,0 +1,180 @@
+//! Section 5.10.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::decide::request::{Found, create, update};
+use crate::decide::terminate::Node;
+use crate::names;
+
+fn pod_object() -> Value {
+    json!({
+        "metadata": {"name": "pod-0", "namespace": "ns", "uid": "uid-0"},
+        "spec": {
+            "nodeName": "node-1", "terminationGracePeriodSeconds": 45,
+            "initContainers": [{"name": "setup"}, {"name": "mesh", "restartPolicy": "Always"}],
+            "containers": [
+                {"name": "app", "ports": [{"name": "web", "containerPort": 80}], "lifecycle": {"preStop": {"httpGet": {"path": "/bye", "port": "web"}}}},
+                {"name": "naps", "ports": [{"containerPort": 81}], "lifecycle": {"preStop": {"sleep": {"seconds": 3}}}},
+                {"name": "new"},
+            ],
+        },
+        "status": {
+            "phase": "Running",
+            "initContainerStatuses": [
+                {"name": "setup", "image": "", "imageID": "", "ready": true, "restartCount": 0, "containerID": "containerd://s"},
+                {"name": "mesh", "image": "", "imageID": "", "ready": true, "restartCount": 1, "containerID": "containerd://m"},
+            ],
+            "containerStatuses": [
+                {"name": "app", "image": "", "imageID": "", "ready": true, "restartCount": 2, "containerID": "containerd://a"},
+                {"name": "naps", "image": "", "imageID": "", "ready": true, "restartCount": 0, "containerID": "containerd://n"},
+                {"name": "new", "image": "", "imageID": "", "ready": false, "restartCount": 0},
+            ],
+        },
+    })
+}
+
+fn pod() -> Pod {
+    super::pod(pod_object())
+}
+
+fn request(version: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": format!("apps.kruise.io/{version}"), "kind": "ContainerRecreateRequest",
+        "metadata": {"name": "r", "namespace": "ns"}, "spec": spec,
+    })
+}
+
+fn app() -> Value {
+    json!({"podName": "pod-0", "containers": [{"name": "app"}]})
+}
+
+fn try_create(spec: Value, pod: Option<&Pod>, node: Option<Node>) -> Result<Value, u16> {
+    create(&request("v1beta1", spec), Found { pod, node }).map_err(|refusal| {
+        assert!(refusal.message.len() > 10, "a sentence: {refusal}");
+        refusal.code
+    })
+}
+
+#[test]
+fn requests_in_order_are_completed() {
+    for version in ["v1alpha1", "v1beta1"] {
+        // CRR-W-01, CRR-W-06, CRR-W-12, CRR-W-25, CRR-12, CRR-15
+        let out = create(&request(version, app()), Found { pod: Some(&pod()), node: Some(Node::Machine) })
+            .expect("in order");
+        assert_eq!(
+            out["metadata"]["labels"],
+            json!({names::CRR_ACTIVE: "true", names::CRR_NODE: "node-1", names::CRR_POD_UID: "uid-0"}),
+            "CRR-W-15"
+        );
+        assert_eq!(
+            out["spec"]["strategy"],
+            json!({"failurePolicy": "Fail", "terminationGracePeriodSeconds": 45})
+        );
+        let app = &out["spec"]["containers"][0];
+        assert_eq!(app["statusContext"], json!({"containerID": "containerd://a", "restartCount": 2}));
+        assert_eq!(app["preStop"]["httpGet"]["path"], "/bye");
+        assert_eq!(app["ports"][0]["containerPort"], 80);
+        // CRR-W-14
+        let out =
+            create(&request(version, self::app()), Found { pod: Some(&pod()), node: Some(Node::Virtual) })
+                .expect("in order");
+        assert_eq!(out["metadata"]["labels"]["type"], "virtual-kubelet");
+    }
+    // D15: a hook that sleeps is kept; ports only go with HTTP. D16: native sidecars too.
+    let spec = json!({"podName": "pod-0", "containers": [{"name": "naps"}, {"name": "mesh"}]});
+    let out = try_create(spec, Some(&pod()), Some(Node::Machine)).expect("in order");
+    assert_eq!(out["spec"]["containers"][0]["preStop"], json!({"sleep": {"seconds": 3}}));
+    assert_eq!(out["spec"]["containers"][0].get("ports"), None);
+    assert_eq!(out["spec"]["containers"][1]["statusContext"]["containerID"], "containerd://m");
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    let with = |field: &str, value: Value| {
+        let mut spec = app();
+        spec[field] = value;
+        spec
+    };
+    let strategy = |value: Value| with("strategy", value);
+    let containers = |value: Value| with("containers", value);
+    let rows = vec![
+        ("CRR-W-02, CRR-W-07", with("podName", json!(""))),
+        ("CRR-W-03", containers(json!([]))),
+        ("CRR-W-08", with("activeDeadlineSeconds", json!(1))),
+        ("CRR-10", strategy(json!({"terminationGracePeriodSeconds": -1}))),
+        ("CRR-10", strategy(json!({"unreadyGracePeriodSeconds": -1}))),
+        ("CRR-2", strategy(json!({"minStartedSeconds": -1}))),
+        ("CRR-2", with("ttlSecondsAfterFinished", json!(-1))),
+        ("CRR-W-22", containers(json!([{"name": "app"}, {"name": "app"}]))),
+        ("CRR-W-22", containers(json!([{"name": "nobody"}]))),
+        ("CRR-W-22", containers(json!([{"name": "setup"}]))),
+        (
+            "CRR-W-23",
+            containers(json!([{"name": "app", "statusContext": {"containerID": "x", "restartCount": 0}}])),
+        ),
+        ("CRR-W-23", containers(json!([{"name": "app", "preStop": {"exec": {"command": ["x"]}}}]))),
+        ("CRR-W-23", containers(json!([{"name": "app", "ports": [{"containerPort": 1}]}]))),
+        ("CRR-W-24", containers(json!([{"name": "new"}]))),
+        ("CRR-W-26", strategy(json!({"failurePolicy": "Retry"}))),
+        ("D4", strategy(json!({"action": "Explode"}))),
+    ];
+    for (id, spec) in rows {
+        assert_eq!(try_create(spec, Some(&pod()), Some(Node::Machine)), Err(400), "{id}");
+    }
+    assert_eq!(try_create(app(), None, Some(Node::Machine)), Err(400), "CRR-W-13");
+    assert_eq!(try_create(app(), Some(&pod()), None), Err(400), "CRR-11: no such node");
+}
+
+#[test]
+fn pods_that_are_over_are_left_alone() {
+    let changed = |change: fn(&mut Value)| {
+        let mut object = pod_object();
+        change(&mut object);
+        try_create(app(), Some(&super::pod(object)), Some(Node::Machine)).map(|_| ())
+    };
+    assert_eq!(changed(|p| p["status"]["phase"] = json!("Succeeded")), Err(400), "CRR-W-20");
+    let ending = |p: &mut Value| {
+        p["status"]["phase"] = json!("Succeeded");
+        p["status"]["conditions"] = json!([{"type": "SidecarTerminated", "status": "True"}]);
+    };
+    assert_eq!(changed(ending), Ok(()), "CRR-W-20, ST-16");
+    assert_eq!(changed(|p| p["spec"]["nodeName"] = Value::Null), Err(400), "CRR-W-21");
+    assert_eq!(
+        changed(|p| p["metadata"]["deletionTimestamp"] = json!("2023-11-14T22:13:20Z")),
+        Err(400),
+        "CRR-W-21"
+    );
+}
+
+#[test]
+fn what_was_asked_for_does_not_change() {
+    for version in ["v1alpha1", "v1beta1"] {
+        let old = create(&request(version, app()), Found { pod: Some(&pod()), node: Some(Node::Machine) })
+            .expect("in order");
+        let changed = |change: &dyn Fn(&mut Value)| {
+            let mut new = old.clone();
+            change(&mut new);
+            update(&old, &new).map_err(|r| r.code)
+        };
+        assert_eq!(changed(&|_| {}), Ok(()));
+        assert_eq!(
+            changed(&|r| r["spec"]["containers"] = json!([1])),
+            Err(400),
+            "what cannot be read is refused"
+        );
+        assert_eq!(changed(&|r| r["spec"]["podName"] = json!("other")), Err(403), "CRR-W-04, CRR-W-09");
+        assert_eq!(
+            changed(&|r| r["metadata"]["labels"][names::CRR_POD_UID] = json!("x")),
+            Err(403),
+            "CRR-W-05"
+        );
+        assert_eq!(changed(&|r| r["metadata"]["labels"][names::CRR_NODE] = json!("x")), Err(403), "CRR-W-10");
+        assert_eq!(changed(&|r| r["metadata"]["labels"][names::CRR_ACTIVE] = Value::Null), Ok(()), "CRR-9");
+    }
+    let mut old = request("v1alpha1", app());
+    old["metadata"]["annotations"] = json!({names::CRR_UNREADY: "2023-11-14T22:13:20Z"});
+    let mut new = old.clone();
+    new["metadata"]["annotations"] = json!({});
+    assert_eq!(update(&old, &new).map_err(|r| r.code), Err(403), "CRR-9");
+}

@@ -1,0 +1,266 @@
+//! Section 5.13: the agent.
+
+use outrigger_lifecycle::Time;
+use serde_json::{Value, json};
+
+use super::NOW;
+use crate::api::{Progress, RecreateState, Request};
+use crate::decide::serve::{Instance, InstanceState, Step, hook_seconds, killed, pick, step, stop_seconds};
+
+fn request(strategy: Value, containers: &[&str], states: Value, snapshot: Value) -> Request {
+    let targets: Vec<Value> = containers
+        .iter()
+        .map(|name| json!({"name": name, "statusContext": {"containerID": format!("containerd://{name}-0"), "restartCount": 0}}))
+        .collect();
+    let object = json!({
+        "metadata": {"name": "r", "namespace": "ns"},
+        "spec": {"podName": "p", "containers": targets, "strategy": strategy},
+        "status": {"phase": "Recreating", "containerRecreateStates": states, "containerStatusSnapshot": snapshot},
+    });
+    serde_json::from_value(object).expect("a request")
+}
+
+fn instance(name: &str, number: u32, state: InstanceState) -> Instance {
+    Instance {
+        name: name.to_owned(),
+        id: format!("{name}-{number}"),
+        state,
+        created_at: u64::from(number),
+        started_at: Some(NOW - 10_000),
+        restarts: i32::try_from(number).expect("small"),
+    }
+}
+
+fn running(name: &str, number: u32) -> Instance {
+    instance(name, number, InstanceState::Running)
+}
+
+fn exited(name: &str, number: u32) -> Instance {
+    instance(name, number, InstanceState::Exited)
+}
+
+fn next(request: &Request, instances: &[Instance]) -> Step {
+    step(request, &["containerd"], instances, None, NOW)
+}
+
+/// The states the next step stores, or those that are stored.
+fn states(request: &Request, instances: &[Instance]) -> Vec<RecreateState> {
+    match next(request, instances) {
+        Step::Store { states, .. } | Step::Complete { states, .. } => states,
+        _ => request.status.container_recreate_states.clone(),
+    }
+}
+
+/// Carries steps out until the agent would wait, stopping containers by `stop`; returns what was stopped.
+fn drive(
+    request: &mut Request,
+    instances: &mut [Instance],
+    mut stop: impl FnMut(&str) -> Result<(), String>,
+) -> (Vec<String>, Step) {
+    let mut kills = Vec::new();
+    for _ in 0..50 {
+        match next(request, instances) {
+            Step::Store { phase, states } => {
+                phase.clone_into(&mut request.status.phase);
+                request.status.container_recreate_states = states;
+            }
+            Step::Kill { index, id } => {
+                kills.push(id.clone());
+                let result = stop(&id);
+                if result.is_ok() {
+                    instances.iter_mut().filter(|i| i.id == id).for_each(|i| i.state = InstanceState::Exited);
+                }
+                request.status.container_recreate_states = killed(request, index, result);
+            }
+            other => return (kills, other),
+        }
+    }
+    panic!("it never rests");
+}
+
+#[test]
+fn the_state_of_a_container_is_the_first_row_that_holds() {
+    let stored = |phase: &str| json!([{"name": "a", "phase": phase}]);
+    let snapshot = |ready: bool| json!([{"name": "a", "ready": ready, "restartCount": 1, "containerID": "containerd://a-1"}]);
+    let state = |strategy: Value, before: Value, snapshot: Value, instances: &[Instance]| {
+        let state = states(&request(strategy, &["a"], before, snapshot), instances).remove(0);
+        (state.phase, state.message)
+    };
+    let none = || json!([]);
+    for phase in ["Failed", "Succeeded"] {
+        let (got, _) = state(json!({"failurePolicy": "Ignore"}), stored(phase), none(), &[running("a", 0)]);
+        assert_eq!(format!("{got:?}"), phase, "CRR-D-20, row a");
+    }
+    let missing = state(json!({}), none(), none(), &[]);
+    assert_eq!(missing, (Progress::Pending, "not found container on Node".to_owned()), "CRR-D-21, row b");
+    assert_eq!(
+        state(json!({}), none(), none(), &[exited("a", 0)]).0,
+        Progress::Recreating,
+        "CRR-D-22, row c"
+    );
+    let force = json!({"forceRecreate": true});
+    assert_eq!(
+        state(force, none(), snapshot(true), &[running("a", 1)]).0,
+        Progress::Pending,
+        "CRR-D-23, row d"
+    );
+    assert_eq!(
+        state(json!({}), none(), snapshot(true), &[running("a", 1)]).0,
+        Progress::Succeeded,
+        "CRR-D-24, row e"
+    );
+    assert_eq!(
+        state(json!({}), none(), snapshot(false), &[running("a", 1)]).0,
+        Progress::Recreating,
+        "CRR-D-24, row e"
+    );
+    assert_eq!(
+        state(json!({}), none(), none(), &[running("a", 1)]).0,
+        Progress::Recreating,
+        "CRR-D-24, row e"
+    );
+    assert_eq!(state(json!({}), none(), none(), &[running("a", 0)]).0, Progress::Pending, "CRR-D-25, row f");
+    // CRR-E-01: it must have run longer than it was asked to; looked at again when it has.
+    let slow = request(
+        json!({"minStartedSeconds": 12}),
+        &["a"],
+        json!([{"name": "a", "phase": "Recreating"}]),
+        snapshot(true),
+    );
+    assert_eq!(next(&slow, &[running("a", 1)]), Step::Wait { ms: Some(2_050) });
+}
+
+#[test]
+fn containers_are_stopped_one_after_the_other() {
+    // CRR-D-26, CRR-39: no wait for readiness between them.
+    let mut both = request(json!({}), &["a", "b"], json!([]), json!([]));
+    let (kills, rest) = drive(&mut both, &mut [running("a", 0), running("b", 0)], |_| Ok(()));
+    assert_eq!((kills, rest), (vec!["a-0".to_owned(), "b-0".to_owned()], Step::Wait { ms: None }));
+    // CRR-D-27: ordered, the second waits until the first has succeeded.
+    let mut ordered = request(json!({"orderedRecreate": true}), &["a", "b"], json!([]), json!([]));
+    let mut instances = vec![running("a", 0), running("b", 0)];
+    assert_eq!(drive(&mut ordered, &mut instances, |_| Ok(())).0, ["a-0"]);
+    instances.push(running("a", 1));
+    assert_eq!(drive(&mut ordered, &mut instances, |_| Ok(())).0, Vec::<String>::new());
+    let ready = json!([{"name": "a", "ready": true, "restartCount": 1, "containerID": "containerd://a-1"}]);
+    ordered.status.container_status_snapshot = serde_json::from_value(ready).expect("a snapshot");
+    assert_eq!(drive(&mut ordered, &mut instances, |_| Ok(())).0, ["b-0"]);
+}
+
+#[test]
+fn a_stop_that_fails_ends_the_request_or_not() {
+    // CRR-D-28
+    let fails = |id: &str| if id == "a-0" { Err("no".to_owned()) } else { Ok(()) };
+    let mut strict = request(json!({"failurePolicy": "Fail"}), &["a", "b"], json!([]), json!([]));
+    let (kills, rest) = drive(&mut strict, &mut [running("a", 0), running("b", 0)], fails);
+    assert_eq!(kills, ["a-0"]);
+    let Step::Complete { states, message } = rest else { panic!("{rest:?}") };
+    assert_eq!((states[0].phase, message.as_str()), (Progress::Failed, "container a failed: no"));
+    let mut lax = request(json!({"failurePolicy": "Ignore"}), &["a", "b"], json!([]), json!([]));
+    assert_eq!(drive(&mut lax, &mut [running("a", 0), running("b", 0)], fails).0, ["a-0", "b-0"]);
+}
+
+#[test]
+fn hook_and_stop_share_the_grace() {
+    assert_eq!((hook_seconds(30), stop_seconds(30, 8_000)), (30, 22), "CRR-D-29");
+    assert_eq!((hook_seconds(3), stop_seconds(3, 3_000)), (3, 2), "CRR-D-30");
+    // Kruise gives 2 s here; D15: no grace is none.
+    assert_eq!((hook_seconds(0), stop_seconds(0, 0)), (0, 0), "CRR-D-31");
+}
+
+#[test]
+fn the_next_request_of_a_pod_gets_its_turn() {
+    // CRR-D-32, CRR-32, CRR-47, issues 1626 and 2474 of Kruise
+    let made = |name: &str, second: u32, phase: &str, finished: bool| -> Request {
+        let mut request = request(json!({}), &["a"], json!([]), json!([]));
+        request.metadata.name = Some(name.to_owned());
+        let at = |s: u32| {
+            format!("2023-11-14T22:13:{s:02}Z")
+                .parse()
+                .map(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time)
+                .ok()
+        };
+        request.metadata.creation_timestamp = at(second);
+        phase.clone_into(&mut request.status.phase);
+        request.status.completion_time = at(30).filter(|_| finished);
+        request
+    };
+    let first = [made("b", 1, "", false), made("a", 2, "", false), made("c", 3, "", false)];
+    assert_eq!(pick(&first), (Some(0), vec![1, 2]));
+    let busy = [made("b", 1, "Pending", false), made("a", 2, "Recreating", false), made("c", 3, "", false)];
+    assert_eq!(pick(&busy), (Some(1), vec![2]));
+    let after = [made("a", 2, "Completed", true), made("b", 1, "Pending", false)];
+    assert_eq!(pick(&after), (Some(1), vec![]), "the second must start");
+}
+
+#[test]
+fn ids_that_are_not_ours_end_the_request() {
+    // CRR-D-33, CRR-35
+    let with = |ids: &[&str]| {
+        let names: Vec<String> = (0..ids.len()).map(|i| format!("c{i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut request = request(json!({}), &names, json!([]), json!([]));
+        for (target, id) in request.spec.containers.iter_mut().zip(ids) {
+            target.status_context.as_mut().expect("a context").container_id = (*id).to_owned();
+        }
+        match next(&request, &[]) {
+            Step::Complete { message, .. } => message,
+            other => panic!("{ids:?}: {other:?}"),
+        }
+    };
+    assert!(with(&["containerd://a", "cri-o://b"]).contains("different runtimes"));
+    for malformed in ["", "a", "://a", "containerd://", "containerd:/a"] {
+        assert!(with(&[malformed]).contains("no valid id"), "{malformed}");
+    }
+    assert!(with(&["docker://a"]).contains("no runtime \"docker\""));
+}
+
+#[test]
+fn force_stops_once_whatever_happens_to_the_agent() {
+    // CRR-D-35, CRR-46
+    let mut forced = request(json!({"forceRecreate": true}), &["a"], json!([]), json!([]));
+    let mut instances = vec![exited("a", 0), running("a", 1)];
+    let (kills, _) = drive(&mut forced, &mut instances, |_| Ok(()));
+    assert_eq!(kills, ["a-1"], "killed, though its id has changed");
+    instances.push(running("a", 2));
+    assert_eq!(drive(&mut forced, &mut instances, |_| Ok(())).0, Vec::<String>::new(), "once");
+    // The agent dies between the stop and writing it down: the id was written before.
+    let mut crashed = request(json!({"forceRecreate": true}), &["a"], json!([]), json!([]));
+    let before = [running("a", 0)];
+    while let Step::Store { states, .. } = next(&crashed, &before) {
+        crashed.status.container_recreate_states = states;
+    }
+    assert_eq!(next(&crashed, &before), Step::Kill { index: 0, id: "a-0".to_owned() });
+    let (kills, _) = drive(&mut crashed, &mut [exited("a", 0), running("a", 1)], |_| Ok(()));
+    assert_eq!(kills, Vec::<String>::new());
+}
+
+#[test]
+fn a_stop_is_done_when_the_container_is_gone() {
+    // D4
+    let mut stop = request(json!({"action": "Stop"}), &["a", "b"], json!([]), json!([]));
+    let (kills, rest) = drive(&mut stop, &mut [running("a", 3), exited("b", 0)], |_| Ok(()));
+    assert_eq!(kills, ["a-3"], "what runs now is stopped, whichever instance it is");
+    let Step::Complete { states, .. } = rest else { panic!("{rest:?}") };
+    assert!(states.iter().all(|s| s.phase == Progress::Succeeded), "{states:?}");
+}
+
+#[test]
+fn the_unready_grace_is_waited_for() {
+    // CRR-34, CRR-E-07: by the agent's own clock only (D2)
+    let mut request = request(json!({"unreadyGracePeriodSeconds": 5}), &["a"], json!([]), json!([]));
+    assert_eq!(next(&request, &[running("a", 0)]), Step::Wait { ms: None });
+    let condition = json!([{"type": "PreRecreateGrace", "status": "True", "reason": "", "message": "", "lastTransitionTime": "1999-01-01T00:00:00Z"}]);
+    request.status.conditions = serde_json::from_value(condition).expect("a condition");
+    let seen = |at: Time| step(&request, &["containerd"], &[running("a", 0)], Some(at), NOW);
+    assert_eq!(seen(NOW - 1_000), Step::Wait { ms: Some(4_000) });
+    assert!(matches!(seen(NOW - 5_000), Step::Store { .. }));
+}
+
+#[test]
+fn work_begins_with_saying_so() {
+    // CRR-33
+    let mut request = request(json!({}), &["a"], json!([]), json!([]));
+    request.status.phase.clear();
+    assert_eq!(next(&request, &[running("a", 0)]), Step::Store { phase: "Recreating", states: vec![] });
+}

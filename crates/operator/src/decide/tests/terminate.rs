@@ -1,0 +1,357 @@
+//! Sections 5.5 to 5.8.
+
+use serde_json::{Value, json};
+
+use super::{NOW, pod, status};
+use crate::decide::terminate::{
+    Class, Node, Past, Step, attempt_of, class, decide, is_of_interest, request_name,
+};
+use crate::view::PodView;
+
+/// `kill`, `image`, `ignore`: the envs of a sidecar.
+fn envs(marks: &str) -> Value {
+    let env = |mark: &str| match mark {
+        "kill" => json!({"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "TRUE"}),
+        "image" => json!({"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE", "value": "exit:1"}),
+        "ignore" => json!({"name": "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE", "value": "true"}),
+        other => panic!("no such mark: {other}"),
+    };
+    marks.split_whitespace().map(env).collect()
+}
+
+/// Containers: name, marks, state ("" for no status).
+fn object(policy: &str, phase: &str, containers: &[(&str, &str, &str)]) -> Value {
+    let list: Vec<Value> = containers
+        .iter()
+        .map(|(name, marks, _)| json!({"name": name, "image": "i", "env": envs(marks)}))
+        .collect();
+    let statuses = containers.iter().filter(|(.., state)| !state.is_empty());
+    let statuses: Vec<Value> = statuses.map(|(name, _, state)| status(name, state)).collect();
+    json!({
+        "metadata": {"name": "pod", "namespace": "ns", "uid": "u-1"},
+        "spec": {"nodeName": "n", "restartPolicy": policy, "containers": list},
+        "status": {"phase": phase, "containerStatuses": statuses},
+    })
+}
+
+fn view(policy: &str, phase: &str, containers: &[(&str, &str, &str)]) -> PodView {
+    PodView::always(&pod(object(policy, phase, containers)), NOW).expect("a pod")
+}
+
+fn stopped(steps: &[Step]) -> Vec<String> {
+    let stops = steps.iter().find_map(|s| match s {
+        Step::Stop { containers, .. } => Some(containers.clone()),
+        _ => None,
+    });
+    stops.unwrap_or_default()
+}
+
+fn phase(steps: &[Step]) -> Option<&'static str> {
+    steps.iter().find_map(|s| match s {
+        Step::End { phase, .. } => Some(*phase),
+        _ => None,
+    })
+}
+
+const KI: &str = "kill image";
+
+#[test]
+fn sidecars_are_stopped_when_the_mains_are_done() {
+    // id, policy, phase, containers, stopped, phase written
+    type Row<'a> =
+        (&'a str, &'a str, &'a str, &'a [(&'a str, &'a str, &'a str)], &'a [&'a str], Option<&'a str>);
+    let rows: &[Row<'_>] = &[
+        ("ST-U-01", "Never", "Running", &[("main", "", "unknown"), ("sidecar", KI, "running")], &[], None),
+        (
+            "ST-U-02",
+            "Never",
+            "Running",
+            &[("main", "", "137"), ("sidecar", KI, "running")],
+            &["sidecar"],
+            None,
+        ),
+        ("ST-U-03", "Never", "Failed", &[("main", "", "137"), ("sidecar", KI, "137")], &[], None),
+        ("ST-U-04", "Never", "Running", &[("main", "", "0"), ("sidecar", KI, "running")], &["sidecar"], None),
+        (
+            "ST-U-05",
+            "OnFailure",
+            "Running",
+            &[("main", "", "unknown"), ("sidecar", KI, "running")],
+            &[],
+            None,
+        ),
+        ("ST-U-06", "OnFailure", "Running", &[("main", "", "137"), ("sidecar", KI, "0")], &[], None),
+        ("ST-U-07", "OnFailure", "Succeeded", &[("main", "", "0"), ("sidecar", KI, "0")], &[], None),
+        (
+            "ST-U-08",
+            "OnFailure",
+            "Running",
+            &[("m1", "", "0"), ("m2", "", "0"), ("s1", KI, "unknown"), ("s2", KI, "unknown")],
+            &["s1", "s2"],
+            None,
+        ),
+        (
+            "ST-U-09",
+            "OnFailure",
+            "Running",
+            &[("m1", "", "0"), ("m2", "", "0"), ("s1", KI, "running"), ("s2", KI, "running")],
+            &["s1", "s2"],
+            None,
+        ),
+        (
+            "ST-U-10",
+            "OnFailure",
+            "Running",
+            &[("m1", "", "0"), ("m2", "", "0"), ("s1", KI, "0"), ("s2", KI, "unknown")],
+            &["s2"],
+            None,
+        ),
+        (
+            "ST-U-11, ST-V-09",
+            "OnFailure",
+            "Running",
+            &[("m1", "", "0"), ("m2", "", "unknown"), ("s1", KI, "0"), ("s2", KI, "unknown")],
+            &[],
+            None,
+        ),
+        (
+            "ST-U-12",
+            "OnFailure",
+            "Running",
+            &[
+                ("m1", "", "0"),
+                ("m2", "", "0"),
+                ("s1", KI, "unknown"),
+                ("s2", KI, "unknown"),
+                ("s3", "kill ignore", "unknown"),
+            ],
+            &["s1", "s2"],
+            None,
+        ),
+        (
+            "ST-U-13",
+            "OnFailure",
+            "Running",
+            &[
+                ("m1", "", "0"),
+                ("m2", "", "0"),
+                ("s1", KI, "0"),
+                ("s2", KI, "0"),
+                ("s3", "kill ignore", "unknown"),
+            ],
+            &["s3"],
+            Some("Succeeded"),
+        ),
+        ("ST-6", "Always", "Running", &[("main", "", "0"), ("sidecar", KI, "running")], &[], None),
+        ("ST-9", "Never", "Running", &[("s1", KI, "running"), ("s2", KI, "running")], &[], None),
+        ("ST-4", "Never", "Running", &[("main", "", "0"), ("other", "ignore", "running")], &[], None),
+        // D6, ST-25, ST-29: the pod is Pending because one sidecar never started. The others are stopped.
+        (
+            "D6",
+            "Never",
+            "Pending",
+            &[("main", "", "0"), ("s1", "kill", "running"), ("s2", "kill", "waiting:ImagePullBackOff")],
+            &["s1"],
+            None,
+        ),
+    ];
+    for (id, policy, before, containers, stops, written) in rows {
+        let steps = decide(&view(policy, before, containers), Node::Machine, &[], NOW);
+        assert_eq!(stopped(&steps), *stops, "{id}: {steps:?}");
+        assert_eq!(phase(&steps), *written, "{id}: {steps:?}");
+    }
+}
+
+#[test]
+fn images_are_replaced_on_virtual_nodes() {
+    type Row<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str, &'a str)], usize);
+    let rows: &[Row<'_>] = &[
+        ("ST-V-01", "Never", &[("main", "", "unknown"), ("s", KI, "unknown")], 0),
+        ("ST-V-02", "Never", &[("main", "", "137"), ("s", "image", "unknown")], 1),
+        ("ST-V-03", "Never", &[("main", "", "0"), ("s", KI, "unknown")], 1),
+        ("ST-V-04", "OnFailure", &[("main", "", "unknown"), ("s", KI, "unknown")], 0),
+        ("ST-V-05", "OnFailure", &[("main", "", "137"), ("s", KI, "unknown")], 0),
+        ("ST-V-06", "OnFailure", &[("main", "", "0"), ("s", KI, "unknown")], 1),
+        (
+            "ST-V-07",
+            "OnFailure",
+            &[("m1", "", "0"), ("m2", "", "0"), ("s1", KI, "unknown"), ("s2", KI, "unknown")],
+            2,
+        ),
+        (
+            "ST-V-08",
+            "OnFailure",
+            &[("m1", "", "0"), ("m2", "", "0"), ("s1", KI, "0"), ("s2", KI, "unknown")],
+            1,
+        ),
+    ];
+    for (id, policy, containers, swaps) in rows {
+        let steps = decide(&view(policy, "Running", containers), Node::Virtual, &[], NOW);
+        let swapped = steps.iter().find_map(|s| match s {
+            Step::Swap(list) => Some(list.len()),
+            _ => None,
+        });
+        assert_eq!(swapped.unwrap_or(0), *swaps, "{id}: {steps:?}");
+        assert_eq!(stopped(&steps), Vec::<String>::new(), "{id}: no request on a virtual node");
+    }
+    // Once replaced it is waited for, not replaced again.
+    let mut object = object("Never", "Running", &[("main", "", "0"), ("s", "image", "running")]);
+    object["spec"]["containers"][1]["image"] = json!("exit:1");
+    let view = PodView::always(&pod(object), NOW).expect("a pod");
+    assert_eq!(decide(&view, Node::Virtual, &[], NOW), []);
+}
+
+#[test]
+fn only_pods_whose_mains_are_done_are_of_interest() {
+    type Row<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str, bool);
+    let rows: &[Row<'_>] = &[
+        // id, policy, phase, main, sidecar, of interest
+        ("ST-Q-02, ST-Q-13", "Always", "Running", "137", "unknown", false),
+        ("ST-Q-03, ST-Q-14", "Never", "Running", "137", "unknown", true),
+        ("ST-Q-04", "Never", "Running", "0", "unknown", true),
+        ("ST-Q-05, ST-Q-06", "Never", "Running", "0", "0", false),
+        ("ST-Q-07, ST-Q-15", "Never", "Succeeded", "0", "0", false),
+        ("ST-Q-08, ST-Q-16", "Never", "Succeeded", "0", "137", false),
+        ("ST-Q-09, ST-Q-11, ST-Q-17", "Never", "Running", "unknown", "0", false),
+        ("ST-Q-10, ST-Q-18", "Never", "Running", "unknown", "unknown", false),
+        // Kruise skips Pending pods; D6: mains that are done are done.
+        ("ST-Q-01, ST-Q-12", "Never", "Pending", "unknown", "unknown", false),
+        ("ST-Q-01 with D6", "Never", "Pending", "0", "unknown", true),
+        ("ST-C-01", "Never", "Running", "127", "running", true),
+    ];
+    for (id, policy, phase, main, sidecar, expected) in rows {
+        let view = view(policy, phase, &[("main", "", main), ("sidecar", KI, sidecar)]);
+        assert_eq!(is_of_interest(&view), *expected, "{id}");
+    }
+    for (id, last) in [("ST-C-02", "kill ignore"), ("ST-C-03", "image")] {
+        let containers = [("main", "", "0"), ("normal", "kill", "0"), ("last", last, "running")];
+        assert!(is_of_interest(&view("OnFailure", "", &containers)), "{id}");
+    }
+    let mut deleting = object("Never", "Running", &[("main", "", "0"), ("s", KI, "running")]);
+    deleting["metadata"]["deletionTimestamp"] = json!("2023-11-14T22:13:20Z");
+    assert!(!is_of_interest(&PodView::always(&pod(deleting), NOW).expect("a pod")), "ST-6");
+}
+
+#[test]
+fn marks_decide_how_a_sidecar_is_ended() {
+    let view = view(
+        "Never",
+        "Running",
+        &[
+            ("main", "", "0"),
+            ("s1", KI, "running"),
+            ("s2", "kill ignore", "running"),
+            ("s3", "image", "running"),
+        ],
+    );
+    let classes = |node| -> Vec<Class> { (0..4).map(|i| class(&view, i, node)).collect() };
+    use Class::{IgnoreExitCode, InPlace, Main, Normal, Stuck};
+    assert_eq!(classes(Node::Machine), [Main, Normal, IgnoreExitCode, InPlace], "ST-C-04");
+    assert_eq!(classes(Node::Virtual), [Main, InPlace, Stuck, InPlace], "ST-C-05");
+}
+
+fn past(attempt: u32, finished: bool, stopped: &[(&str, &str)]) -> Past {
+    let stopped = stopped.iter().map(|(n, id)| ((*n).to_owned(), (*id).to_owned())).collect();
+    Past { attempt, finished, unserved: false, stopped }
+}
+
+#[test]
+fn a_sidecar_that_comes_back_is_stopped_again() {
+    // ST-23, D4, issue 1366 of Kruise: restarted by the kubelet under OnFailure.
+    let mut object = object("OnFailure", "Running", &[("main", "", "0"), ("s", "kill", "running")]);
+    object["status"]["containerStatuses"][1]["containerID"] = json!("containerd://s-1");
+    object["status"]["containerStatuses"][1]["restartCount"] = json!(1);
+    let view = PodView::always(&pod(object), NOW).expect("a pod");
+    let first = past(1, true, &[("s", "containerd://s-0")]);
+    let steps = decide(&view, Node::Machine, std::slice::from_ref(&first), NOW);
+    assert!(matches!(&steps[0], Step::Stop { attempt: 2, .. }), "{steps:?}");
+    // Not while a request is under way.
+    assert_eq!(decide(&view, Node::Machine, &[first.clone(), past(2, false, &[])], NOW), []);
+    // And not for ever: the phase ends it.
+    let tried: Vec<Past> = (1..=5).map(|n| past(n, true, &[("s", "containerd://s-0")])).collect();
+    assert_eq!(phase(&decide(&view, Node::Machine, &tried, NOW)), Some("Succeeded"));
+}
+
+#[test]
+fn the_result_is_that_of_the_mains() {
+    let done = [past(1, true, &[("s", "containerd://s-0")])];
+    // D5: stopped, and the kubelet has not seen it yet.
+    let view_of = |policy: &str, main: &str, sidecar: &str| {
+        view(policy, "Running", &[("main", "", main), ("s", "kill", sidecar)])
+    };
+    assert_eq!(
+        phase(&decide(&view_of("Never", "0", "running"), Node::Machine, &done, NOW)),
+        Some("Succeeded")
+    );
+    assert_eq!(phase(&decide(&view_of("Never", "3", "running"), Node::Machine, &done, NOW)), Some("Failed"));
+    // OnFailure: a sidecar that exited with an error would be restarted (ST-23).
+    assert_eq!(
+        phase(&decide(&view_of("OnFailure", "0", "143"), Node::Machine, &done, NOW)),
+        Some("Succeeded")
+    );
+    // Nothing to add: the kubelet says the same.
+    assert_eq!(decide(&view_of("Never", "0", "0"), Node::Machine, &done, NOW), []);
+    assert_eq!(decide(&view_of("Never", "3", "143"), Node::Machine, &done, NOW), []);
+    // A sidecar that never started, or sits in back-off, does not keep the pod (ST-25).
+    for reason in
+        ["waiting:ImagePullBackOff", "waiting:CrashLoopBackOff", "waiting:CreateContainerConfigError"]
+    {
+        let steps = decide(&view_of("OnFailure", "0", reason), Node::Machine, &[], NOW);
+        assert_eq!(phase(&steps), Some("Succeeded"), "{reason}");
+    }
+    // Unless the author wants exit codes to count (ST-18).
+    let mut counting = object("Never", "Running", &[("main", "", "0"), ("s", "kill", "143")]);
+    counting["metadata"]["annotations"] = json!({"outrigger.dev/sidecar-phase": "Count"});
+    let view = PodView::always(&pod(counting), NOW).expect("a pod");
+    assert_eq!(decide(&view, Node::Machine, &done, NOW), []);
+}
+
+#[test]
+fn a_node_without_an_agent_does_not_keep_the_pod() {
+    // ST-28, D17, P7
+    let unserved = [Past { unserved: true, ..past(1, true, &[]) }];
+    let view_of = |marks| view("Never", "Running", &[("main", "", "0"), ("s", marks, "running")]);
+    assert_eq!(phase(&decide(&view_of("kill"), Node::Machine, &unserved, NOW)), Some("Succeeded"));
+    let steps = decide(&view_of("kill image"), Node::Machine, &unserved, NOW);
+    assert!(matches!(&steps[0], Step::Swap(_)), "{steps:?}");
+}
+
+#[test]
+fn what_started_last_stops_first() {
+    // D7
+    let mut object = object(
+        "Never",
+        "Running",
+        &[("main", "", "0"), ("mesh", "kill", "running"), ("log", "kill", "running")],
+    );
+    for (c, level) in [(0, 0), (1, 2), (2, 1)] {
+        let env = object["spec"]["containers"][c]["env"].as_array_mut().expect("envs");
+        env.push(super::barrier_env(&format!("p_{level}")));
+    }
+    let steps = decide(&PodView::always(&pod(object), NOW).expect("a pod"), Node::Machine, &[], NOW);
+    let Step::Stop { containers, ordered, .. } = &steps[0] else { panic!("{steps:?}") };
+    assert_eq!((containers.as_slice(), *ordered), (["log".to_owned(), "mesh".to_owned()].as_slice(), true));
+}
+
+#[test]
+fn mixed_classes_have_requests_of_their_own() {
+    // ST-27, D6
+    let view = view(
+        "Never",
+        "Running",
+        &[("main", "", "0"), ("s1", "kill", "running"), ("s2", "kill ignore", "running")],
+    );
+    let done = [past(1, true, &[("s1", "containerd://s1-0")])];
+    let steps = decide(&view, Node::Machine, &done, NOW);
+    assert_eq!(phase(&steps), Some("Succeeded"));
+    assert!(
+        steps.iter().any(|s| matches!(s, Step::Stop { attempt: 2, containers, .. } if *containers == ["s2"])),
+        "{steps:?}"
+    );
+    assert_eq!(request_name("u-1", 1), "sidecar-termination-u-1", "ST-13");
+    for n in 1..4 {
+        assert_eq!(attempt_of(&request_name("u-1", n), "u-1"), Some(n));
+    }
+    assert_eq!(attempt_of("sidecar-termination-u-2", "u-1"), None);
+    assert_eq!(attempt_of("mine", "u-1"), None);
+}

@@ -1,0 +1,51 @@
+//! The words manifests, Kruise and this operator share.
+
+/// API group of OpenKruise's workloads, and of the container recreate request.
+pub const GROUP: &str = "apps.kruise.io";
+
+/// Launch priority of a container: as released, and as proposed first.
+pub const PRIORITY_ENVS: [&str; 2] = ["KRUISE_CONTAINER_PRIORITY", "KRUISE_CONTAINER_LAUNCH_PRIORITY"];
+/// The barrier of a container, in the same order.
+pub const BARRIER_ENVS: [&str; 2] = ["KRUISE_CONTAINER_BARRIER", "KRUISE_CONTAINER_LAUNCH_BARRIER"];
+/// Annotation of a pod whose containers start in list order.
+pub const ORDERED: &str = "apps.kruise.io/container-launch-priority";
+/// Annotation of a pod all of whose barrier keys are published.
+pub const COMPLETED: &str = "apps.kruise.io/container-launch-priority-completed";
+
+/// Annotation that names the containers to turn into native sidecars.
+pub const SIDECARS: &str = "outrigger.dev/sidecars";
+/// Annotation with a graph of dependencies.
+pub const DEPENDS_ON: &str = "outrigger.dev/depends-on";
+/// Annotation that says after how long a launch that makes no progress is reported.
+pub const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
+/// Annotation written after a key was published, so that the kubelet looks at the pod at once (D9).
+pub const OPENED: &str = "outrigger.dev/barrier-opened";
+/// Annotation `Count`: the exit codes of sidecars that were stopped are part of a pod's result.
+pub const SIDECAR_PHASE: &str = "outrigger.dev/sidecar-phase";
+
+/// Label of the barriers the operator looks after.
+pub const BARRIER_LABEL: &str = "outrigger.dev/barrier";
+/// Condition of a pod whose launch is held up.
+pub const LAUNCHED: &str = "outrigger.dev/ContainersLaunched";
+/// Condition of a pod whose sidecars were stopped because its mains are done.
+pub const SIDECAR_TERMINATED: &str = "SidecarTerminated";
+
+/// Label and value of nodes that are no machines.
+pub const NODE_TYPE: (&str, &str) = ("type", "virtual-kubelet");
+
+/// Labels of a container recreate request.
+pub const CRR_POD_UID: &str = "crr.apps.kruise.io/pod-uid";
+/// The node whose agent serves it.
+pub const CRR_NODE: &str = "crr.apps.kruise.io/node-name";
+/// Present until it is finished.
+pub const CRR_ACTIVE: &str = "crr.apps.kruise.io/active";
+/// Finalizer of a request that made its pod unready; in v1alpha1 an annotation with the time, too.
+pub const CRR_UNREADY: &str = "crr.apps.kruise.io/unready-acquired";
+/// v1alpha1's place for what v1beta1 has as `status.containerStatusSnapshot`.
+pub const CRR_SNAPSHOT: &str = "crr.apps.kruise.io/sync-container-statuses";
+/// Condition of a request whose pod was made unready.
+pub const CRR_GRACE: &str = "PreRecreateGrace";
+/// Condition with the result of a request as a whole (D3).
+pub const CRR_SUCCEEDED: &str = "Succeeded";
+/// Readiness gate and condition of pods.
+pub const POD_READY: &str = "KruisePodReady";

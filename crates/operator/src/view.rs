@@ -1,0 +1,269 @@
+//! The little of a pod that is kept in memory, and asked by every decision.
+//!
+//! A cluster has many pods and few that use what the operator serves: [`PodView::of`] is `None` for all others, and
+//! of those it keeps the plan and the facts of the status, not the object.
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
+use outrigger_lifecycle::{
+    Dialect, FeatureGates, List, Observation, Plan, PodInput, TerminatorMarks, Time, level_gates, observe,
+    plan,
+};
+
+use crate::key::{self, Opens};
+use crate::names;
+
+/// One pod, as far as it matters here.
+#[derive(Debug, Clone)]
+pub struct PodView {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// The node it is on.
+    pub node: Option<String>,
+    /// Its version in the API server.
+    pub version: String,
+    /// It is being deleted.
+    pub deleting: bool,
+    /// Its phase; empty if none was published.
+    pub phase: String,
+    /// When the kubelet took it on.
+    pub started: Option<Time>,
+    /// Its grace in seconds.
+    pub grace_seconds: i64,
+    /// What its author wants: gates, roles, restart policies.
+    pub plan: Plan,
+    /// What its status says, container by container of the plan.
+    pub observation: Observation,
+    /// What only a cluster has, container by container of the plan.
+    pub containers: Vec<ContainerView>,
+    /// All keys of its barrier are published.
+    pub completed: bool,
+    /// After how long a launch that makes no progress is reported.
+    pub launch_timeout_ms: Option<u64>,
+    /// Exit codes of stopped sidecars count.
+    pub sidecars_count: bool,
+    /// The launch condition: whether it is true, and its message.
+    pub launched: Option<(bool, String)>,
+    /// The sidecars were stopped by the operator.
+    pub sidecars_terminated: bool,
+    /// Readiness gate [`names::POD_READY`] is set, and the condition's entries if it has any.
+    pub ready_gate: Option<String>,
+    /// The plan could not be made as written: why.
+    pub problem: Option<String>,
+}
+
+/// What only a cluster has of a container.
+#[derive(Debug, Clone, Default)]
+pub struct ContainerView {
+    /// Where its start waits.
+    pub barrier: Option<Barrier>,
+    /// What it says to the sidecar terminator.
+    pub marks: TerminatorMarks,
+    /// Its image.
+    pub image: String,
+    /// The status has an entry for it.
+    pub reported: bool,
+    /// The runtime's id of its newest instance.
+    pub id: Option<String>,
+    /// How often it was restarted.
+    pub restarts: i32,
+    /// It is ready.
+    pub ready: bool,
+    /// Why it waits, in the kubelet's word and sentence.
+    pub waiting: Option<(String, String)>,
+}
+
+/// The key a container's start waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Barrier {
+    /// The ConfigMap.
+    pub map: String,
+    /// The key, as it stands in the pod.
+    pub key: String,
+    /// What publishes it.
+    pub opens: Opens,
+}
+
+/// The waiting reason of a container whose barrier is closed (LP-13).
+const REFUSED: &str = "CreateContainerConfigError";
+
+impl ContainerView {
+    /// The kubelet has refused to start it, perhaps because its key is missing.
+    pub fn is_refused(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|(reason, _)| reason == REFUSED)
+    }
+}
+
+impl PodView {
+    /// What matters of a pod; `None` if it uses nothing the operator serves.
+    pub fn of(pod: &Pod, now: Time) -> Option<PodView> {
+        is_served(pod).then(|| PodView::always(pod, now)).flatten()
+    }
+
+    /// The same for a pod whoever it is for; `None` only without a spec.
+    pub fn always(pod: &Pod, now: Time) -> Option<PodView> {
+        let spec = pod.spec.as_ref()?;
+        let empty = PodStatus::default();
+        let status = pod.status.as_ref().unwrap_or(&empty);
+        let annotation = |name: &str| pod.metadata.annotations.as_ref()?.get(name).map(String::as_str);
+        let (mut plan, problem) = plan_of(pod)?;
+        let containers: Vec<ContainerView> = plan
+            .containers
+            .iter()
+            .map(|c| {
+                let (written, statuses) = match c.place.list {
+                    List::Init => {
+                        (spec.init_containers.as_ref()?.get(c.place.index), &status.init_container_statuses)
+                    }
+                    List::Main => (spec.containers.get(c.place.index), &status.container_statuses),
+                    List::Ephemeral => (None, &None),
+                };
+                let status = statuses.iter().flatten().find(|s| s.name == c.name);
+                Some(container_view(written, status))
+            })
+            .map(Option::unwrap_or_default)
+            .collect();
+        add_levels(&mut plan, &containers);
+        let observation = observe(&plan, status, now);
+        let conditions = status.conditions.as_deref().unwrap_or_default();
+        let condition = |kind: &str| conditions.iter().find(|c| c.type_ == kind);
+        let has_gate = spec.readiness_gates.iter().flatten().any(|g| g.condition_type == names::POD_READY);
+        Some(PodView {
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            node: spec.node_name.clone().filter(|node| !node.is_empty()),
+            version: pod.metadata.resource_version.clone().unwrap_or_default(),
+            deleting: pod.metadata.deletion_timestamp.is_some(),
+            phase: status.phase.clone().unwrap_or_default(),
+            started: status.start_time.as_ref().map(|_| observation.since),
+            grace_seconds: spec.termination_grace_period_seconds.unwrap_or(30),
+            containers,
+            completed: annotation(names::COMPLETED) == Some("true"),
+            launch_timeout_ms: annotation(names::LAUNCH_TIMEOUT).and_then(outrigger_lifecycle::duration_ms),
+            sidecars_count: annotation(names::SIDECAR_PHASE) == Some("Count"),
+            launched: condition(names::LAUNCHED)
+                .map(|c| (c.status == "True", c.message.clone().unwrap_or_default())),
+            sidecars_terminated: condition(names::SIDECAR_TERMINATED).is_some(),
+            ready_gate: has_gate
+                .then(|| condition(names::POD_READY).and_then(|c| c.message.clone()).unwrap_or_default()),
+            problem,
+            observation,
+            plan,
+        })
+    }
+
+    /// `namespace/name`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Its result stands.
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Containers with a barrier, by index.
+    pub fn barriers(&self) -> impl Iterator<Item = (usize, &Barrier)> {
+        self.containers.iter().enumerate().filter_map(|(i, c)| Some((i, c.barrier.as_ref()?)))
+    }
+
+    /// The level of a container, if it has one.
+    pub fn level(&self, container: usize) -> Option<i64> {
+        match self.containers[container].barrier.as_ref()?.opens {
+            Opens::Level(level) => Some(level),
+            Opens::Gates => None,
+        }
+    }
+}
+
+/// Whether a pod uses anything the operator serves: a barrier, or the sidecar terminator.
+fn is_served(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let ends = matches!(spec.restart_policy.as_deref(), Some("Never" | "OnFailure"));
+    all.into_iter().any(|c| barrier_of(c).is_some())
+        || (ends && spec.containers.iter().any(|c| TerminatorMarks::of(c).is_sidecar()))
+}
+
+/// The barrier of a container: the first env of that name that refers to a key (LP-19). Never panics on what a pod's
+/// author wrote: an env without a reference, or with a key that is too short, is no barrier (LP-U-35, LP-U-39).
+fn barrier_of(container: &Container) -> Option<Barrier> {
+    let env = container.env.as_deref()?.iter().filter(|e| names::BARRIER_ENVS.contains(&e.name.as_str()));
+    env.filter_map(|e| {
+        let reference = e.value_from.as_ref()?.config_map_key_ref.as_ref()?;
+        let opens = key::read(&reference.key, &container.name)?;
+        Some(Barrier { map: reference.name.clone(), key: reference.key.clone(), opens })
+    })
+    .next()
+}
+
+fn container_view(written: Option<&Container>, status: Option<&ContainerStatus>) -> ContainerView {
+    let waiting = status.and_then(|s| s.state.as_ref()).and_then(|s| s.waiting.as_ref());
+    ContainerView {
+        barrier: written.and_then(barrier_of),
+        marks: written.map(TerminatorMarks::of).unwrap_or_default(),
+        image: written.and_then(|c| c.image.clone()).unwrap_or_default(),
+        reported: status.is_some(),
+        id: status.and_then(|s| s.container_id.clone()).filter(|id| !id.is_empty()),
+        restarts: status.map_or(0, |s| s.restart_count),
+        ready: status.is_some_and(|s| s.ready),
+        waiting: waiting
+            .map(|w| (w.reason.clone().unwrap_or_default(), w.message.clone().unwrap_or_default())),
+    }
+}
+
+/// The plan of a live pod. Levels come from its barrier keys, not from its envs, so those are left out, unless keys of
+/// gates stand for both; if what else its author wrote cannot be planned, nothing of it counts, and why is said.
+fn plan_of(pod: &Pod) -> Option<(Plan, Option<String>)> {
+    let mut copy = Pod { metadata: pod.metadata.clone(), spec: pod.spec.clone(), status: None };
+    copy.metadata.managed_fields = None;
+    let all = || pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+    if !all().filter_map(barrier_of).any(|b| b.opens == Opens::Gates) {
+        drop_priorities(&mut copy);
+    }
+    let mut input = PodInput { pod: copy, lifecycle_types: Default::default() };
+    let gates = FeatureGates::default();
+    let findings = match plan(&input, &gates) {
+        Ok(planned) => return Some((planned.plan, None)),
+        Err(findings) => findings,
+    };
+    let problem = findings.first().map(|f| format!("{}: {}", f.path, f.message));
+    input.pod.metadata.annotations = None;
+    for c in input.pod.spec.iter_mut().flat_map(|s| s.containers.iter_mut()) {
+        c.env = None;
+    }
+    plan(&input, &gates).ok().map(|planned| (planned.plan, problem))
+}
+
+fn drop_priorities(pod: &mut Pod) {
+    if let Some(annotations) = &mut pod.metadata.annotations {
+        annotations.remove(names::ORDERED);
+    }
+    if let Some(spec) = &mut pod.spec {
+        let inits = spec.init_containers.iter_mut().flatten();
+        for env in spec.containers.iter_mut().chain(inits).filter_map(|c| c.env.as_mut()) {
+            env.retain(|e| !names::PRIORITY_ENVS.contains(&e.name.as_str()));
+        }
+    }
+}
+
+/// Adds the gates of levels, which stand in the barrier keys (LP-18). Containers without a barrier have no level.
+fn add_levels(plan: &mut Plan, containers: &[ContainerView]) {
+    let level = |(i, c): (usize, &ContainerView)| match c.barrier.as_ref()?.opens {
+        Opens::Level(level) if plan.containers[i].place.list == List::Main => Some((i, level)),
+        _ => None,
+    };
+    let levels: Vec<(usize, i64)> = containers.iter().enumerate().filter_map(level).collect();
+    for (i, gate) in level_gates(&levels) {
+        plan.containers[i].gates.push(gate);
+    }
+}
+
+/// Gates a barrier serves; all others are the kubelet's.
+pub(crate) fn is_served_gate(dialect: Option<Dialect>) -> bool {
+    matches!(dialect, Some(Dialect::Priority | Dialect::DependsOn))
+}
