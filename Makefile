@@ -1,6 +1,6 @@
 # The targets people and CI use. `make help` lists them.
 
-.PHONY: help deps deny lint test test-cri test-v2 bench soak soak-cri fuzz
+.PHONY: help deps deny lint test test-cri test-v2 test-operator image bench soak soak-cri fuzz
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -25,6 +25,13 @@ test-v2: deps ## the embedded runtime on a machine with cgroup v2 only, emulated
 	cargo build --locked -p outrigger
 	cargo test --locked -p outrigger-runtime --test containers --no-run
 	scripts/vm-cgroup2.sh target/debug/outrigger "$$(ls -t target/debug/deps/containers-* | grep -v '\.d$$' | head -1)"
+
+test-operator: deps ## only the operator's tests, on a kube-apiserver from KUBEBUILDER_ASSETS
+	cargo test --locked -p outrigger-operator
+	cargo test --locked -p outrigger --test operator -- --nocapture
+
+image: ## an OCI image of the static binary, for clusters: target/outrigger-image.tar
+	@scripts/image.sh
 
 bench: ## the engine's benchmarks; docs/benchmarks.md says how to read them
 	cargo bench -p outrigger-lifecycle -p outrigger-simulate

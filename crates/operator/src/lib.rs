@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod cluster;
 pub mod decide;
+pub mod install;
 pub mod key;
 pub mod names;
 pub mod view;

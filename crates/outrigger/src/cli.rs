@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 
 use crate::terminal::Color;
 use crate::{
-    analyze, attach, completions, convert, doctor, exec, logs, man, node, plan, ps, run, simulate, stop,
+    analyze, attach, completions, convert, doctor, exec, logs, man, node, operator, plan, ps, run, simulate, stop,
     timeline, validate,
 };
 
@@ -90,6 +90,8 @@ pub(crate) enum Command {
     Analyze(analyze::Args),
     /// Check whether this machine can run pods, and how to fix it if not.
     Doctor(doctor::Args),
+    /// Launch priority and sidecar termination in a cluster.
+    Operator(operator::Args),
     /// Print a shell completion script.
     Completions(completions::Args),
     /// Print the manual page, or write all of them.

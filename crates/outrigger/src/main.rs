@@ -15,6 +15,7 @@ mod logs;
 mod man;
 mod node;
 mod oci;
+mod operator;
 mod outcome;
 mod plan;
 mod ps;
@@ -40,7 +41,8 @@ fn main() -> ExitCode {
         let code = outrigger_runtime::embedded::shim_main(args);
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
     }
-    let cli = Cli::try_parse().unwrap_or_else(|error| cli::only_close_suggestions(error).exit());
+    let args = operator::plugin_args(std::env::args_os().collect());
+    let cli = Cli::try_parse_from(args).unwrap_or_else(|error| cli::only_close_suggestions(error).exit());
     cli.color.apply();
     let result = match cli.command {
         Command::Run(args) => return run::main(*args),
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Timeline(args) => timeline::execute(args),
         Command::Analyze(args) => analyze::execute(args),
         Command::Doctor(args) => doctor::execute(args),
+        Command::Operator(args) => operator::execute(args),
         Command::Completions(args) => completions::execute(args),
         Command::Man(args) => man::execute(args),
     };

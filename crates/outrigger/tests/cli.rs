@@ -406,6 +406,7 @@ fn help_completions_and_manual() {
         "timeline",
         "analyze",
         "doctor",
+        "operator",
         "completions",
         "man",
     ] {

@@ -1,0 +1,337 @@
+//! `outrigger operator agent`: serves the container recreate requests of one node.
+//!
+//! It reads requests of its node and writes their status; everything it must know of a pod stands in the request or
+//! comes from the runtime. It reads no pods, and starts nothing: the kubelet does.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Container;
+use kube::runtime::watcher::{Config, Event};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client};
+use outrigger_lifecycle::Time;
+use outrigger_runtime::cri::{NodeContainerState, NodeRuntime};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use super::queue::Queue;
+use super::requests::{complete, patch_request};
+use super::{Error, connect, now};
+use crate::api::Request;
+use crate::decide::serve::{Instance, InstanceState, Step, hook_seconds, killed, pick, step, stop_seconds};
+use crate::names;
+
+/// How the agent runs.
+#[derive(Debug, Clone)]
+pub struct AgentOptions {
+    /// The node's name.
+    pub node: String,
+    /// The runtime's socket; `None`: the usual places.
+    pub endpoint: Option<String>,
+    /// Where health is, if anywhere.
+    pub health: Option<SocketAddr>,
+}
+
+/// Pods served at a time.
+const WORKERS: usize = 32;
+/// A container that is on its way is looked at this often.
+const POLL: Duration = Duration::from_millis(250);
+/// Every pod with a request is looked at this often, whatever was heard (D1).
+const RESYNC: Duration = Duration::from_secs(10);
+
+struct Agent {
+    client: Client,
+    runtime: NodeRuntime,
+    requests: Mutex<HashMap<String, Request>>,
+    /// When each request's pod was first seen to be unready.
+    unready: Mutex<HashMap<String, Time>>,
+    queue: Queue<(String, String)>,
+}
+
+/// Runs until a signal ends it.
+///
+/// # Errors
+/// There is no cluster.
+pub async fn run_agent(options: AgentOptions) -> Result<(), Error> {
+    let client = connect().await?;
+    let runtime = loop {
+        match NodeRuntime::connect(options.endpoint.as_deref()).await {
+            Ok(runtime) => break runtime,
+            // It may come: nodes start their parts in any order (D18).
+            Err(error) => tracing::warn!(%error, "no container runtime yet"),
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    };
+    tracing::info!(
+        node = options.node,
+        runtime = runtime.info().summary(),
+        "serving container recreate requests"
+    );
+    let agent = Arc::new(Agent {
+        client,
+        runtime,
+        requests: Mutex::default(),
+        unready: Mutex::default(),
+        queue: Queue::new(),
+    });
+    let mut tasks = JoinSet::new();
+    tasks.spawn(agent.clone().follow(options.node.clone()));
+    tasks.spawn(agent.clone().resync());
+    for _ in 0..WORKERS {
+        tasks.spawn(agent.clone().work());
+    }
+    if let Some(address) = options.health {
+        tasks.spawn(super::server::serve_plain_health(address));
+    }
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut term = signal(SignalKind::terminate()).map_err(|error| Error::Setup(error.to_string()))?;
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+        _ = tasks.join_next() => return Err(Error::Setup("a part of the agent has ended".to_owned())),
+    }
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Single map operations: a panic cannot leave one half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pod_of(request: &Request) -> (String, String) {
+    (request.metadata.namespace.clone().unwrap_or_default(), request.spec.pod_name.clone())
+}
+
+fn key_of(request: &Request) -> String {
+    let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
+    format!("{namespace}/{}", request.metadata.name.as_deref().unwrap_or_default())
+}
+
+impl Agent {
+    /// Follows the active requests of the node. One that is finished, deleted or no longer labelled is a change of its
+    /// pod like any other: the next one's turn may have come (CRR-47).
+    async fn follow(self: Arc<Self>, node: String) {
+        let selector = format!("{}={node},{}=true", names::CRR_NODE, names::CRR_ACTIVE);
+        let config = Config { label_selector: Some(selector), ..Config::default() };
+        let mut events =
+            std::pin::pin!(watcher(Api::<Request>::all(self.client.clone()), config).default_backoff());
+        let mut told: Option<HashMap<String, Request>> = None;
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => told = Some(HashMap::new()),
+                Ok(Event::InitApply(request)) => {
+                    told.get_or_insert_default().insert(key_of(&request), request);
+                }
+                Ok(Event::InitDone) => {
+                    let new = told.take().unwrap_or_default();
+                    let old = std::mem::replace(&mut *lock(&self.requests), new.clone());
+                    old.values().chain(new.values()).for_each(|request| self.queue.add(pod_of(request)));
+                }
+                Ok(Event::Apply(request)) => {
+                    let pod = pod_of(&request);
+                    lock(&self.requests).insert(key_of(&request), request);
+                    self.queue.add(pod);
+                }
+                Ok(Event::Delete(request)) => {
+                    lock(&self.requests).remove(&key_of(&request));
+                    lock(&self.unready).remove(&key_of(&request));
+                    self.queue.add(pod_of(&request));
+                }
+                Err(error) => tracing::warn!(%error, "the watch broke; it begins again"),
+            }
+        }
+    }
+
+    async fn resync(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(RESYNC).await;
+            let pods: Vec<_> = lock(&self.requests).values().map(pod_of).collect();
+            pods.into_iter().for_each(|pod| self.queue.add(pod));
+        }
+    }
+
+    async fn work(self: Arc<Self>) {
+        loop {
+            let pod = self.queue.next().await;
+            let result = self.serve(&pod).await;
+            self.queue.done(&pod, result.is_ok());
+            match result {
+                Ok(Some(after)) => self.queue.add_after(pod, after),
+                Ok(None) => {}
+                Err(error) => {
+                    if !error.is_stale() {
+                        tracing::warn!(pod = format!("{}/{}", pod.0, pod.1), %error, "trying again");
+                    }
+                    self.queue.retry(pod);
+                }
+            }
+        }
+    }
+
+    /// One step for the pod's request whose turn it is.
+    async fn serve(&self, pod: &(String, String)) -> Result<Option<Duration>, Error> {
+        let requests: Vec<Request> =
+            lock(&self.requests).values().filter(|r| pod_of(r) == *pod).cloned().collect();
+        let api: Api<Request> = Api::namespaced(self.client.clone(), &pod.0);
+        let (turn, queued) = pick(&requests);
+        for waiting in queued {
+            let name = requests[waiting].metadata.name.clone().unwrap_or_default();
+            patch_request(&api, &name, json!({"phase": "Pending"})).await?;
+        }
+        let Some(turn) = turn else { return Ok(None) };
+        // As it is now: a request that was finished meanwhile must not be acted upon.
+        let name = requests[turn].metadata.name.clone().unwrap_or_default();
+        let found = api.get_opt(&name).await.map_err(Error::api("read a container recreate request"))?;
+        let Some(request) = found.filter(|r| !r.is_finished()) else {
+            lock(&self.requests).remove(&key_of(&requests[turn]));
+            return Ok(Some(Duration::ZERO));
+        };
+        self.advance(&api, request).await
+    }
+
+    async fn advance(&self, api: &Api<Request>, mut request: Request) -> Result<Option<Duration>, Error> {
+        let uid = request.label(names::CRR_POD_UID).unwrap_or_default().to_owned();
+        let name = request.metadata.name.clone().unwrap_or_default();
+        let runtime = self.runtime.info().name.clone();
+        // Each round writes something down or stops something, so there is an end to them.
+        for _ in 0..4 * request.spec.containers.len() + 4 {
+            let instances = self.instances(&request, &uid).await?;
+            let unready = self.unready_since(&request);
+            let next = step(&request, &[&runtime], &instances, unready, now());
+            match next {
+                Step::Store { phase, states } => {
+                    let patch = json!({
+                        "metadata": {"resourceVersion": request.metadata.resource_version},
+                        "status": {"phase": phase, "containerRecreateStates": states},
+                    });
+                    let patch = kube::api::Patch::Merge(patch);
+                    request = api
+                        .patch_status(&name, &kube::api::PatchParams::default(), &patch)
+                        .await
+                        .map_err(Error::api(format!("write container recreate request {name}")))?;
+                }
+                Step::Kill { index, id } => {
+                    let result = self.stop(&request, index, &id, &instances, &uid).await;
+                    // Whatever was written meanwhile, this happened: the newest version gets it.
+                    let found =
+                        api.get_opt(&name).await.map_err(Error::api("read a container recreate request"))?;
+                    let Some(newest) = found.filter(|r| !r.is_finished()) else { return Ok(None) };
+                    request = newest;
+                    request.status.container_recreate_states = killed(&request, index, result);
+                    patch_request(
+                        api,
+                        &name,
+                        json!({"containerRecreateStates": request.status.container_recreate_states}),
+                    )
+                    .await?;
+                    return Ok(Some(Duration::ZERO));
+                }
+                Step::Complete { states, message } => {
+                    complete(api, &request, &states, &message).await?;
+                    lock(&self.requests).remove(&key_of(&request));
+                    return Ok(Some(Duration::ZERO));
+                }
+                Step::Wait { ms } => {
+                    let wait = ms.map_or(POLL, |ms| Duration::from_millis(ms).min(RESYNC));
+                    return Ok(Some(wait));
+                }
+            }
+        }
+        Ok(Some(POLL))
+    }
+
+    fn unready_since(&self, request: &Request) -> Option<Time> {
+        let acquired = request.condition(names::CRR_GRACE).is_some_and(|c| c.status == "True");
+        acquired.then(|| *lock(&self.unready).entry(key_of(request)).or_insert_with(now))
+    }
+
+    async fn instances(&self, request: &Request, uid: &str) -> Result<Vec<Instance>, Error> {
+        let failed = |error: outrigger_runtime::RuntimeError| Error::Setup(error.to_string());
+        let found = self.runtime.containers(uid).await.map_err(failed)?;
+        let timed = request.strategy().min_started_seconds > 0;
+        let mut instances = Vec::new();
+        for c in found.into_iter().filter(|c| request.spec.containers.iter().any(|t| t.name == c.name)) {
+            let started = match timed && c.state == NodeContainerState::Running {
+                true => self.runtime.started_at(&c.id).await.map_err(failed)?,
+                false => None,
+            };
+            instances.push(Instance {
+                name: c.name,
+                id: c.id,
+                state: match c.state {
+                    NodeContainerState::Other => InstanceState::Other,
+                    NodeContainerState::Running => InstanceState::Running,
+                    NodeContainerState::Exited => InstanceState::Exited,
+                },
+                created_at: u64::try_from(c.created_at).unwrap_or(0),
+                started_at: started.map(time),
+                restarts: c.restarts,
+            });
+        }
+        Ok(instances)
+    }
+
+    /// Runs the hook and stops the instance, both within the grace (CRR-40). What a hook does wrong does not keep the
+    /// container.
+    async fn stop(
+        &self,
+        request: &Request,
+        index: usize,
+        id: &str,
+        instances: &[Instance],
+        uid: &str,
+    ) -> Result<(), String> {
+        let grace = request.strategy().termination_grace_period_seconds.unwrap_or(30);
+        let target = &request.spec.containers[index];
+        let begun = tokio::time::Instant::now();
+        let is_running = instances.iter().any(|i| i.id == id && i.state == InstanceState::Running);
+        if let (Some(hook), true) = (&target.pre_stop, is_running && grace > 0) {
+            let limit = Duration::from_secs(hook_seconds(grace));
+            let ran = tokio::time::timeout(limit, self.hook(target, hook, id, uid, limit)).await;
+            match ran.unwrap_or_else(|_| Err(format!("not done within {limit:?}"))) {
+                Ok(()) => {}
+                Err(error) => tracing::warn!(container = target.name, error, "the preStop hook failed"),
+            }
+        }
+        let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let left = Duration::from_secs(stop_seconds(grace, took));
+        tracing::info!(request = key_of(request), container = target.name, id, "stopping");
+        self.runtime.stop(id, left).await.map_err(|error| error.to_string())
+    }
+
+    async fn hook(
+        &self,
+        target: &crate::api::Target,
+        hook: &k8s_openapi::api::core::v1::LifecycleHandler,
+        id: &str,
+        uid: &str,
+        limit: Duration,
+    ) -> Result<(), String> {
+        let text = |error: outrigger_runtime::RuntimeError| error.to_string();
+        if let Some(exec) = &hook.exec {
+            let command = exec.command.clone().unwrap_or_default();
+            return match self.runtime.exec(id, command, limit).await.map_err(text)? {
+                Some(0) => Ok(()),
+                Some(code) => Err(format!("exit code {code}")),
+                None => Err(format!("not done within {limit:?}")),
+            };
+        }
+        let sandbox = self.runtime.containers(uid).await.map_err(text)?;
+        let sandbox = sandbox.into_iter().find(|c| c.id == id).map(|c| c.sandbox).unwrap_or_default();
+        let address = self.runtime.address(&sandbox).await.map_err(text)?;
+        // A pod in the host's network is where the agent is.
+        let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let container =
+            Container { name: target.name.clone(), ports: Some(target.ports.clone()), ..Default::default() };
+        outrigger_agent::hook_from_here(&container, hook, address, limit).await
+    }
+}
+
+fn time(time: SystemTime) -> Time {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_millis()).unwrap_or(0))
+}

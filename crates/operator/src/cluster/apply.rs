@@ -1,0 +1,69 @@
+//! `outrigger operator install` without `-o`: applies the manifests to the cluster.
+
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+
+use super::Error;
+use crate::install;
+
+/// The webhook configuration a Kruise installation has.
+const KRUISE_WEBHOOKS: &str = "kruise-mutating-webhook-configuration";
+/// Who applies, for the API server's records.
+const MANAGER: &str = "outrigger-install";
+
+/// What in the cluster would clash with the operator: both would answer for the same pods and requests.
+///
+/// # Errors
+/// The cluster cannot be asked.
+pub async fn clashes(client: &Client) -> Result<Vec<String>, Error> {
+    let mut found = Vec::new();
+    let hooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let held = hooks.get_opt(KRUISE_WEBHOOKS).await.map_err(Error::api("look for OpenKruise"))?;
+    if held.is_some() {
+        found.push(format!(
+            "OpenKruise is installed (MutatingWebhookConfiguration {KRUISE_WEBHOOKS}): its webhook and ours would both write barriers"
+        ));
+    }
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let held = crds.get_opt(install::CRD).await.map_err(Error::api("look for OpenKruise"))?;
+    let config = held.and_then(|crd| crd.spec.conversion?.webhook?.client_config?.service);
+    if let Some(service) = config.filter(|service| service.name != "outrigger-webhook") {
+        found.push(format!(
+            "CustomResourceDefinition {} belongs to the Service {}/{}: its controllers would serve the same requests",
+            install::CRD, service.namespace, service.name
+        ));
+    }
+    Ok(found)
+}
+
+/// Applies manifests in order; returns what was applied.
+///
+/// # Errors
+/// A manifest is refused.
+pub async fn apply(client: &Client, manifests: &[String]) -> Result<Vec<String>, Error> {
+    let mut applied = Vec::new();
+    for text in manifests {
+        let bad = |error: String| Error::Setup(format!("a manifest cannot be read: {error}"));
+        let value: serde_json::Value =
+            serde_saphyr::from_str(text).map_err(|error| bad(error.to_string()))?;
+        let object: DynamicObject = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
+        let types = object.types.clone().unwrap_or_default();
+        let gvk = GroupVersionKind::try_from(&types)
+            .map_err(|error| Error::Setup(format!("a manifest has no kind: {error}")))?;
+        let resource = ApiResource::from_gvk(&gvk);
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let api: Api<DynamicObject> = match &object.metadata.namespace {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+            None => Api::all_with(client.clone(), &resource),
+        };
+        let params = PatchParams::apply(MANAGER).force();
+        api.patch(&name, &params, &Patch::Apply(&object))
+            .await
+            .map_err(Error::api(format!("{} {name}", types.kind)))?;
+        applied.push(format!("{} {name}", types.kind));
+    }
+    Ok(applied)
+}

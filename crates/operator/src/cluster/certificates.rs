@@ -1,0 +1,224 @@
+//! The webhook's certificate: made here, kept in a Secret that all replicas share, renewed in time.
+//!
+//! The authority's key is thrown away as soon as the certificate is signed. A new certificate comes with a new
+//! authority; both are trusted until the next one, so no answer is refused while replicas change over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::json;
+
+use super::{Error, has_code};
+use crate::install;
+
+/// The Secret's name.
+pub(crate) const SECRET: &str = "outrigger-webhook";
+/// How long a certificate is good for.
+const LIFE: SignedDuration = SignedDuration::from_hours(24 * 365);
+/// A new one is made when less than this is left.
+const LEFT: SignedDuration = SignedDuration::from_hours(24 * 120);
+/// How often it is looked at.
+pub(crate) const PAUSE: Duration = Duration::from_secs(60);
+
+/// A certificate, its key, and what trusts it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Certificate {
+    chain: String,
+    key: String,
+    /// This authority, and the one before.
+    pub(crate) authorities: String,
+    not_after: Timestamp,
+}
+
+impl Certificate {
+    /// Makes one for these names.
+    pub(crate) fn make(names: &[String], before: Option<&Certificate>) -> Result<Self, Error> {
+        let failed = |error: rcgen::Error| Error::Setup(format!("cannot make a certificate: {error}"));
+        let now = Timestamp::now();
+        let not_after = now + LIFE;
+        let date = |time: Timestamp| {
+            let date = time.to_zoned(TimeZone::UTC).date();
+            let part = |n: i8| u8::try_from(n).unwrap_or(1);
+            rcgen::date_time_ymd(i32::from(date.year()), part(date.month()), part(date.day()))
+        };
+        let mut authority = CertificateParams::new(Vec::new()).map_err(failed)?;
+        authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        authority
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, format!("outrigger webhook {}", now.as_second()));
+        let day = SignedDuration::from_hours(24);
+        (authority.not_before, authority.not_after) = (date(now - day), date(not_after + day));
+        let authority =
+            CertifiedIssuer::self_signed(authority, KeyPair::generate().map_err(failed)?).map_err(failed)?;
+        let mut params = CertificateParams::new(names.to_vec()).map_err(failed)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.distinguished_name.push(rcgen::DnType::CommonName, "outrigger-webhook");
+        (params.not_before, params.not_after) = (date(now - day), date(not_after));
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.signed_by(&key, &authority).map_err(failed)?;
+        let previous = before.map(|before| first_pem(&before.authorities)).unwrap_or_default();
+        Ok(Certificate {
+            chain: certificate.pem(),
+            key: key.serialize_pem(),
+            authorities: format!("{}{previous}", authority.pem()),
+            not_after,
+        })
+    }
+
+    fn read(secret: &Secret) -> Option<Self> {
+        let data = secret.data.as_ref()?;
+        let text = |name: &str| String::from_utf8(data.get(name)?.0.clone()).ok();
+        Some(Certificate {
+            chain: text("tls.crt")?,
+            key: text("tls.key")?,
+            authorities: text("ca.crt")?,
+            not_after: text("not-after")?.parse().ok()?,
+        })
+    }
+
+    fn data(&self) -> BTreeMap<String, ByteString> {
+        let entry = |name: &str, text: &str| (name.to_owned(), ByteString(text.as_bytes().to_vec()));
+        let not_after = self.not_after.to_string();
+        [
+            entry("tls.crt", &self.chain),
+            entry("tls.key", &self.key),
+            entry("ca.crt", &self.authorities),
+            entry("not-after", &not_after),
+        ]
+        .into()
+    }
+
+    fn is_due(&self) -> bool {
+        Timestamp::now() + LEFT >= self.not_after
+    }
+
+    /// What a server needs to know.
+    pub(crate) fn server_config(&self) -> Result<Arc<ServerConfig>, Error> {
+        let bad =
+            |what: &str| Error::Setup(format!("Secret {SECRET}: {what}; delete it, and it is made anew"));
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(self.chain.as_bytes())
+            .collect::<Result<_, _>>()
+            .map_err(|_| bad("tls.crt cannot be read"))?;
+        let key =
+            PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|_| bad("tls.key cannot be read"))?;
+        let config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(|error| bad(&error.to_string()))?;
+        Ok(Arc::new(config))
+    }
+}
+
+fn first_pem(text: &str) -> String {
+    let second = text.match_indices("-----BEGIN").nth(1).map_or(text.len(), |(at, _)| at);
+    text[..second].to_owned()
+}
+
+/// The certificate in force: the Secret's, made or renewed if it is time.
+pub(crate) async fn obtain(client: &Client, namespace: &str, names: &[String]) -> Result<Certificate, Error> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    loop {
+        let what = || Error::api(format!("Secret {namespace}/{SECRET}"));
+        let held = api.get_opt(SECRET).await.map_err(what())?;
+        let current = held.as_ref().and_then(Certificate::read);
+        if let Some(current) = current.as_ref().filter(|current| !current.is_due()) {
+            trust(client, current).await?;
+            return Ok(current.clone());
+        }
+        let new = Certificate::make(names, current.as_ref())?;
+        // Trusted first: a replica may use it the moment it is written.
+        trust(client, &new).await?;
+        let mut secret = held.clone().unwrap_or_else(|| Secret {
+            metadata: ObjectMeta { name: Some(SECRET.to_owned()), ..Default::default() },
+            type_: Some("Opaque".to_owned()),
+            ..Default::default()
+        });
+        secret.data = Some(new.data());
+        let written = match held {
+            Some(_) => api.replace(SECRET, &PostParams::default(), &secret).await,
+            None => api.create(&PostParams::default(), &secret).await,
+        };
+        match written {
+            Ok(_) => return Ok(new),
+            // Another replica was faster: take its.
+            Err(error) if has_code(&error, &[409]) => {}
+            Err(error) => return Err(what()(error)),
+        }
+    }
+}
+
+/// Has the API server trust the webhook: admission and conversion. Written only if it differs.
+async fn trust(client: &Client, certificate: &Certificate) -> Result<(), Error> {
+    let bundle = STANDARD.encode(&certificate.authorities);
+    let hooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let name = install::WEBHOOKS;
+    let what = || Error::api(format!("MutatingWebhookConfiguration {name}"));
+    if let Some(held) = hooks.get_opt(name).await.map_err(what())? {
+        let is = |hook: &k8s_openapi::api::admissionregistration::v1::MutatingWebhook| {
+            hook.client_config.ca_bundle.as_ref().is_some_and(|b| b.0 == certificate.authorities.as_bytes())
+        };
+        let list = held.webhooks.unwrap_or_default();
+        let old: Vec<_> = list
+            .iter()
+            .filter(|hook| !is(hook))
+            .map(|hook| json!({"name": hook.name, "clientConfig": {"caBundle": bundle}}))
+            .collect();
+        if !old.is_empty() {
+            let patch = Patch::Strategic(json!({"webhooks": old}));
+            hooks.patch(name, &PatchParams::default(), &patch).await.map_err(what())?;
+        }
+    }
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let name = install::CRD;
+    let what = || Error::api(format!("CustomResourceDefinition {name}"));
+    if let Some(held) = crds.get_opt(name).await.map_err(what())? {
+        let config = held.spec.conversion.and_then(|c| c.webhook).and_then(|w| w.client_config);
+        let is_old =
+            config.is_some_and(|c| c.ca_bundle.is_none_or(|b| b.0 != certificate.authorities.as_bytes()));
+        if is_old {
+            let patch = json!({"spec": {"conversion": {"webhook": {"clientConfig": {"caBundle": bundle}}}}});
+            crds.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(what())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_serves_and_is_kept_and_trusted_over_a_change() {
+        super::super::install_crypto();
+        let names = ["outrigger-webhook.ns.svc".to_owned(), "127.0.0.1".to_owned()];
+        let first = Certificate::make(&names, None).expect("made");
+        first.server_config().expect("it serves");
+        assert!(!first.is_due());
+        let secret = Secret { data: Some(first.data()), ..Default::default() };
+        assert_eq!(Certificate::read(&secret), Some(first.clone()));
+        let second = Certificate::make(&names, Some(&first)).expect("made");
+        assert!(second.authorities.contains(&first.authorities), "the one before is trusted as well");
+        let third = Certificate::make(&names, Some(&second)).expect("made");
+        assert!(!third.authorities.contains(&first.authorities), "but not for ever");
+        assert_eq!(Certificate::read(&Secret::default()), None);
+    }
+}

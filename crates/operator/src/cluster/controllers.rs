@@ -1,0 +1,291 @@
+//! Watches the cluster and looks at what has changed.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::runtime::watcher::{Config, Event};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client};
+use tokio::task::JoinSet;
+
+use super::events::Events;
+use super::metrics::Metrics;
+use super::queue::Queue;
+use super::store::{MapView, Store};
+use super::{Error, ending, launch, now, requests};
+use crate::api::{Progress, RecreateState, Request};
+use crate::names;
+use crate::view::PodView;
+
+/// What every look needs.
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) store: Store,
+    pub(crate) events: Events,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) queue: Queue<Key>,
+    synced: AtomicUsize,
+}
+
+/// What is looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    Pod(String),
+    Request(String),
+}
+
+/// Looks at a time.
+const WORKERS: usize = 16;
+/// Watches that must have told everything before anything is written.
+const WATCHES: usize = 4;
+/// Objects asked for at a time when a watch begins: a page is all that is in memory untrimmed.
+const PAGE: u32 = 100;
+
+impl Context {
+    pub(crate) fn new(client: Client, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Context {
+            events: Events::new(client.clone()),
+            client,
+            store: Store::default(),
+            metrics,
+            queue: Queue::new(),
+            synced: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn is_synced(&self) -> bool {
+        self.synced.load(Ordering::Relaxed) >= WATCHES
+    }
+
+    pub(crate) fn count_verdict(&self, states: &[RecreateState]) {
+        match states.iter().all(|s| s.phase == Progress::Succeeded) {
+            true => self.metrics.succeeded.add_one(),
+            false => self.metrics.failed.add_one(),
+        }
+    }
+}
+
+/// Watches and works until it is dropped.
+pub(crate) async fn run(cx: Arc<Context>) {
+    let mut tasks = JoinSet::new();
+    let all = |selector: Option<String>| Config {
+        label_selector: selector,
+        page_size: Some(PAGE),
+        ..Config::default()
+    };
+    let (nodes, maps) =
+        (format!("{}={}", names::NODE_TYPE.0, names::NODE_TYPE.1), names::BARRIER_LABEL.to_owned());
+    let client = || cx.client.clone();
+    tasks.spawn(follow(cx.clone(), Api::<Node>::all(client()), all(Some(nodes)), "nodes", on_node));
+    tasks.spawn(follow(cx.clone(), Api::<ConfigMap>::all(client()), all(Some(maps)), "configmaps", on_map));
+    tasks.spawn(follow(
+        cx.clone(),
+        Api::<Request>::all(client()),
+        all(None),
+        "containerrecreaterequests",
+        on_request,
+    ));
+    tasks.spawn(follow(cx.clone(), Api::<Pod>::all(client()), all(None), "pods", on_pod));
+    for _ in 0..WORKERS {
+        tasks.spawn(work(cx.clone()));
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// What has happened to an object.
+enum Change<K> {
+    Is(K),
+    Gone(K),
+    /// All there are have been told; these names of the store are not among them.
+    Told(HashSet<String>),
+}
+
+fn name_of(metadata: &ObjectMeta) -> String {
+    let name = metadata.name.as_deref().unwrap_or_default();
+    match metadata.namespace.as_deref() {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    }
+}
+
+/// Follows all objects of a kind. A watch that breaks begins again, and what was missed meanwhile is found by
+/// comparing what there is with what is known.
+async fn follow<K>(
+    cx: Arc<Context>,
+    api: Api<K>,
+    config: Config,
+    what: &'static str,
+    on: fn(&Context, Change<K>),
+) where
+    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+    let mut told = HashSet::new();
+    let mut first = true;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => told.clear(),
+            Ok(Event::InitApply(object)) => {
+                told.insert(name_of(object.meta()));
+                on(&cx, Change::Is(object));
+            }
+            Ok(Event::InitDone) => {
+                on(&cx, Change::Told(std::mem::take(&mut told)));
+                if std::mem::take(&mut first) {
+                    cx.synced.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Ok(Event::Apply(object)) => on(&cx, Change::Is(object)),
+            Ok(Event::Delete(object)) => on(&cx, Change::Gone(object)),
+            Err(error) => tracing::warn!(what, %error, "a watch broke; it begins again"),
+        }
+    }
+}
+
+fn on_node(cx: &Context, change: Change<Node>) {
+    match change {
+        Change::Is(node) => cx.store.set_virtual_node(name_of(&node.metadata), true),
+        Change::Gone(node) => cx.store.set_virtual_node(name_of(&node.metadata), false),
+        Change::Told(_) => {}
+    }
+}
+
+fn on_map(cx: &Context, change: Change<ConfigMap>) {
+    let owners = |map: &ConfigMap| {
+        let namespace = map.metadata.namespace.clone().unwrap_or_default();
+        for owner in map.metadata.owner_references.iter().flatten().filter(|o| o.kind == "Pod") {
+            cx.queue.add(Key::Pod(format!("{namespace}/{}", owner.name)));
+        }
+    };
+    match change {
+        Change::Is(map) => {
+            cx.store.set_map(name_of(&map.metadata), MapView::of(&map));
+            owners(&map);
+        }
+        Change::Gone(map) => {
+            cx.store.drop_map(&name_of(&map.metadata));
+            owners(&map);
+        }
+        Change::Told(names) => {
+            for name in cx.store.map_names().into_iter().filter(|name| !names.contains(name)) {
+                cx.store.drop_map(&name);
+            }
+            // Whose they were is not known any more: look at every pod.
+            cx.store.pod_names().into_iter().for_each(|name| cx.queue.add(Key::Pod(name)));
+        }
+    }
+}
+
+fn on_request(cx: &Context, change: Change<Request>) {
+    let pod = |request: &Request| {
+        let namespace = request.metadata.namespace.as_deref().unwrap_or_default();
+        cx.queue.add(Key::Pod(format!("{namespace}/{}", request.spec.pod_name)));
+    };
+    match change {
+        Change::Is(request) => {
+            let name = name_of(&request.metadata);
+            pod(&request);
+            let was_finished = cx.store.request(&name).is_some_and(|held| held.is_finished());
+            if request.is_finished() && !was_finished && cx.is_synced() {
+                cx.count_verdict(&request.status.container_recreate_states);
+            }
+            cx.store.set_request(name.clone(), request);
+            cx.queue.add(Key::Request(name));
+        }
+        Change::Gone(request) => {
+            cx.store.drop_request(&name_of(&request.metadata));
+            pod(&request);
+        }
+        Change::Told(names) => {
+            for name in cx.store.request_names().into_iter().filter(|name| !names.contains(name)) {
+                if let Some(request) = cx.store.drop_request(&name) {
+                    pod(&request);
+                }
+            }
+        }
+    }
+}
+
+fn on_pod(cx: &Context, change: Change<Pod>) {
+    let requests = |namespace: &str, name: &str| {
+        for request in cx.store.requests_of(namespace, name).iter().filter(|r| !r.is_finished()) {
+            cx.queue.add(Key::Request(name_of(&request.metadata)));
+        }
+    };
+    match change {
+        Change::Is(pod) => {
+            let (namespace, name) = (
+                pod.metadata.namespace.clone().unwrap_or_default(),
+                pod.metadata.name.clone().unwrap_or_default(),
+            );
+            match PodView::of(&pod, now()) {
+                Some(view) => {
+                    let key = view.key();
+                    cx.store.set_pod(view);
+                    cx.queue.add(Key::Pod(key));
+                }
+                None => {
+                    cx.store.drop_pod(&format!("{namespace}/{name}"));
+                }
+            }
+            requests(&namespace, &name);
+        }
+        Change::Gone(pod) => {
+            let name = name_of(&pod.metadata);
+            cx.store.drop_pod(&name);
+            if let Some((namespace, name)) = name.split_once('/') {
+                requests(namespace, name);
+            }
+        }
+        Change::Told(names) => {
+            for name in cx.store.pod_names().into_iter().filter(|name| !names.contains(name)) {
+                cx.store.drop_pod(&name);
+            }
+        }
+    }
+}
+
+async fn work(cx: Arc<Context>) {
+    // Before everything is known, "there is none" only means "none was told yet".
+    while !cx.is_synced() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    loop {
+        let key = cx.queue.next().await;
+        let result = look(&cx, &key).await;
+        cx.queue.done(&key, result.is_ok());
+        match result {
+            Ok(Some(at)) => cx.queue.add_after(key, Duration::from_millis(at.since(now()))),
+            Ok(None) => {}
+            Err(error) => {
+                cx.metrics.errors.add_one();
+                match error.is_stale() {
+                    true => tracing::debug!(?key, %error, "looking again"),
+                    false => tracing::warn!(?key, %error, "trying again"),
+                }
+                cx.queue.retry(key);
+            }
+        }
+    }
+}
+
+async fn look(cx: &Context, key: &Key) -> Result<Option<outrigger_lifecycle::Time>, Error> {
+    let begun = Instant::now();
+    match key {
+        Key::Pod(name) => {
+            let Some(view) = cx.store.pod(name) else { return Ok(None) };
+            let again = launch::look(cx, &view, begun).await?;
+            ending::look(cx, &view).await?;
+            Ok(again)
+        }
+        Key::Request(name) => {
+            let Some(request) = cx.store.request(name) else { return Ok(None) };
+            requests::look(cx, &request).await
+        }
+    }
+}

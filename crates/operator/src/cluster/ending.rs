@@ -1,0 +1,143 @@
+//! Carries out what the sidecars of a finished pod need.
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use super::controllers::Context;
+use super::launch::{patch_status, seconds};
+use super::{Error, has_code, now};
+use crate::api::{Progress, Request, Spec, Strategy, Target};
+use crate::decide::terminate::{Past, Step, attempt_of, decide, request_name};
+use crate::names;
+use crate::view::PodView;
+
+/// Finished requests of the terminator's are kept this long.
+const TTL_SECONDS: i32 = 3_600;
+/// A request that is not served by then is given up, and the pod ended another way.
+const DEADLINE_SECONDS: i64 = 120;
+
+/// Looks at a pod's sidecars.
+pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<(), Error> {
+    let node = cx.store.node(view.node.as_deref().unwrap_or_default());
+    let requests = cx.store.requests_of(&view.namespace, &view.name);
+    let past: Vec<Past> = requests.iter().filter_map(|r| past_of(r, &view.uid)).collect();
+    for step in decide(view, node, &past, now()) {
+        match step {
+            Step::Swap(swaps) => swap(cx, view, swaps).await?,
+            Step::Stop { attempt, containers, ordered } => {
+                stop(cx, view, attempt, containers, ordered).await?;
+                cx.metrics.terminations.add_one();
+            }
+            Step::End { phase, message } => {
+                let condition = json!({
+                    "type": names::SIDECAR_TERMINATED, "status": "True", "reason": "MainsDone",
+                    "message": message, "lastTransitionTime": seconds(),
+                });
+                patch_status(cx, view, json!({"phase": phase, "conditions": [condition]})).await?;
+                cx.events.tell(view, false, "SidecarTerminator", &message);
+                cx.metrics.ended.add_one();
+            }
+            Step::Event { is_warning, message } => {
+                cx.events.tell(view, is_warning, "SidecarTerminator", &message)
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a request says, if it is one of the terminator's for the pod.
+pub(crate) fn past_of(request: &Request, uid: &str) -> Option<Past> {
+    let attempt = attempt_of(request.metadata.name.as_deref()?, uid)?;
+    let states = &request.status.container_recreate_states;
+    let done = states.iter().filter(|s| s.phase == Progress::Succeeded);
+    let stopped = done.filter_map(|state| {
+        let target = request.spec.containers.iter().find(|t| t.name == state.name)?;
+        let id = &target.status_context.as_ref()?.container_id;
+        let id = match (id.split_once("://"), state.killed_container_id.as_str()) {
+            (Some((runtime, _)), killed) if !killed.is_empty() => format!("{runtime}://{killed}"),
+            _ => id.clone(),
+        };
+        Some((state.name.clone(), id))
+    });
+    let stopped: Vec<(String, String)> = stopped.collect();
+    // Also one an agent began and never ended: trying the same again would take as long.
+    let unserved = request.is_finished() && stopped.is_empty();
+    Some(Past { attempt, finished: request.is_finished(), unserved, stopped })
+}
+
+async fn swap(cx: &Context, view: &PodView, swaps: Vec<(usize, String, String)>) -> Result<(), Error> {
+    // The name is tested, so that no other container's image is replaced.
+    let operations: Vec<Value> = swaps
+        .iter()
+        .flat_map(|(index, name, image)| {
+            let path = format!("/spec/containers/{index}");
+            [
+                json!({"op": "test", "path": format!("{path}/name"), "value": name}),
+                json!({"op": "replace", "path": format!("{path}/image"), "value": image}),
+            ]
+        })
+        .collect();
+    let operations: json_patch::Patch = serde_json::from_value(Value::Array(operations)).unwrap_or_default();
+    let api: Api<Pod> = Api::namespaced(cx.client.clone(), &view.namespace);
+    api.patch(&view.name, &PatchParams::default(), &Patch::Json::<()>(operations))
+        .await
+        .map(|_| ())
+        .map_err(Error::api(format!("replace images of pod {}", view.key())))
+}
+
+async fn stop(
+    cx: &Context,
+    view: &PodView,
+    attempt: u32,
+    containers: Vec<String>,
+    ordered: bool,
+) -> Result<(), Error> {
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: view.name.clone(),
+        uid: view.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    };
+    let count = i64::try_from(containers.len()).unwrap_or(1);
+    let request = Request {
+        api_version: "apps.kruise.io/v1beta1".to_owned(),
+        kind: crate::api::KIND.to_owned(),
+        metadata: ObjectMeta {
+            name: Some(request_name(&view.uid, attempt)),
+            namespace: Some(view.namespace.clone()),
+            owner_references: Some(vec![owner]),
+            ..Default::default()
+        },
+        spec: Spec {
+            pod_name: view.name.clone(),
+            containers: containers.into_iter().map(|name| Target { name, ..Default::default() }).collect(),
+            strategy: Some(Strategy {
+                failure_policy: Some("Ignore".to_owned()),
+                ordered_recreate: ordered,
+                force_recreate: true,
+                action: Some("Stop".to_owned()),
+                ..Default::default()
+            }),
+            active_deadline_seconds: Some(
+                DEADLINE_SECONDS.saturating_add(view.grace_seconds.max(0).saturating_mul(count)),
+            ),
+            ttl_seconds_after_finished: Some(TTL_SECONDS),
+        },
+        ..Default::default()
+    };
+    let api: Api<Request> = Api::namespaced(cx.client.clone(), &view.namespace);
+    match api.create(&PostParams::default(), &request).await {
+        Ok(made) => {
+            // Known at once, so that the next look does not make another.
+            cx.store.set_request(format!("{}/{}", view.namespace, request_name(&view.uid, attempt)), made);
+            Ok(())
+        }
+        Err(error) if has_code(&error, &[409]) => Ok(()),
+        Err(error) => Err(Error::api(format!("ask for the sidecars of {} to be stopped", view.key()))(error)),
+    }
+}

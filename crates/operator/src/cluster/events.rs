@@ -1,0 +1,74 @@
+//! Events on pods: the same sentences `outrigger operator status` says.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use crate::view::PodView;
+
+/// As many sentences are remembered, so that none is said twice.
+const SAID_MAX: usize = 10_000;
+/// The longest message an event may have.
+const MESSAGE_MAX: usize = 1_000;
+
+pub(crate) struct Events {
+    client: Client,
+    said: Mutex<HashSet<(String, String)>>,
+}
+
+impl Events {
+    pub(crate) fn new(client: Client) -> Self {
+        Events { client, said: Mutex::default() }
+    }
+
+    /// Tells the readers of a pod's events something, once. Nobody waits for it.
+    pub(crate) fn tell(&self, pod: &PodView, is_warning: bool, reason: &str, message: &str) {
+        {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            if said.len() >= SAID_MAX {
+                said.clear();
+            }
+            if !said.insert((pod.uid.clone(), message.to_owned())) {
+                return;
+            }
+        }
+        let now = Timestamp::now();
+        let reference = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            uid: Some(pod.uid.clone()),
+            ..Default::default()
+        };
+        let base: String = pod.name.chars().take(200).collect();
+        let event = Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{base}.{:x}", now.as_nanosecond())),
+                namespace: Some(pod.namespace.clone()),
+                ..Default::default()
+            },
+            involved_object: reference,
+            reason: Some(reason.to_owned()),
+            message: Some(message.chars().take(MESSAGE_MAX).collect()),
+            type_: Some(if is_warning { "Warning" } else { "Normal" }.to_owned()),
+            source: Some(EventSource { component: Some("outrigger".to_owned()), host: None }),
+            first_timestamp: Some(Time(now)),
+            last_timestamp: Some(Time(now)),
+            count: Some(1),
+            ..Default::default()
+        };
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let key = pod.key();
+        tokio::spawn(async move {
+            if let Err(error) = api.create(&PostParams::default(), &event).await {
+                tracing::debug!(pod = key, %error, "an event was not written");
+            }
+        });
+    }
+}

@@ -1,0 +1,235 @@
+//! Carries out what a pod's launch needs.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use outrigger_lifecycle::Time;
+use serde_json::{Value, json};
+
+use super::controllers::Context;
+use super::store::MapView;
+use super::{Error, has_code, now};
+use crate::decide::barrier::{Map, Memory, Step, decide, map_name};
+use crate::key::OPEN;
+use crate::names;
+use crate::view::PodView;
+
+/// Looks at a pod's barrier. Returns when to look again.
+pub(crate) async fn look(
+    cx: &Context,
+    view: &PodView,
+    begun: std::time::Instant,
+) -> Result<Option<Time>, Error> {
+    let Some(name) = map_name(view) else {
+        let launch = decide(view, &Map::Missing, Memory::default(), now());
+        for step in launch.steps {
+            if let Step::Event { is_warning, reason, message } = step {
+                cx.events.tell(view, is_warning, reason, &message);
+            }
+        }
+        return Ok(None);
+    };
+    let key = view.key();
+    let held = cx.store.map(&format!("{}/{name}", view.namespace));
+    let map = held.as_ref().map_or(Map::Missing, |held| held.seen_from(view));
+    let memory = cx.store.memory(&key);
+    let launch = decide(view, &map, memory, now());
+    let again = launch.again;
+    for step in launch.steps {
+        match step {
+            Step::Create { map, keys } => {
+                if !create(cx, view, &map, keys.iter()).await? {
+                    return Ok(Some(now()));
+                }
+                cx.metrics.publish_seconds.observe(begun.elapsed());
+            }
+            Step::Replace { map, keys } => {
+                let version = held.as_ref().map(|held| held.version.clone());
+                replace(cx, view, &map, keys.iter(), version).await?;
+            }
+            Step::Publish { map, keys } => {
+                let uid = held.as_ref().map(|held| held.uid.clone()).unwrap_or_default();
+                publish(cx, view, &map, keys.iter(), &uid).await?;
+                cx.metrics.publish_seconds.observe(begun.elapsed());
+                for key in &keys {
+                    cx.metrics.keys.add_one();
+                    cx.events.tell(view, false, "BarrierOpened", &format!("{} may start", opened(view, key)));
+                }
+                cx.store.remember(&key, Memory::default());
+            }
+            Step::Annotate { completed } => {
+                annotate(cx, view, completed).await?;
+                let wakes = if cx.store.memory(&key).woken_at.is_some() { memory.wakes + 1 } else { 0 };
+                cx.store.remember(&key, Memory { woken_at: Some(now()), wakes });
+                if completed && !view.completed {
+                    let took = view.started.map_or(0, |started| now().since(started));
+                    cx.metrics.launch_seconds.observe(std::time::Duration::from_millis(took));
+                }
+            }
+            Step::Fail { message } => fail(cx, view, &message).await?,
+            Step::Condition { is_true, message } => condition(cx, view, is_true, &message).await?,
+            Step::Event { is_warning, reason, message } => {
+                if reason == "LaunchTimeout" {
+                    cx.metrics.launch_timeouts.add_one();
+                }
+                cx.events.tell(view, is_warning, reason, &message);
+            }
+        }
+    }
+    Ok(again)
+}
+
+/// The containers behind a key, for people.
+fn opened(view: &PodView, key: &str) -> String {
+    let behind = view.barriers().filter(|(_, b)| b.key == key);
+    let names: Vec<String> = behind.map(|(i, _)| format!("`{}`", view.plan.containers[i].name)).collect();
+    names.join(", ")
+}
+
+fn object<'k>(view: &PodView, map: &str, keys: impl Iterator<Item = &'k String>) -> ConfigMap {
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: view.name.clone(),
+        uid: view.uid.clone(),
+        ..Default::default()
+    };
+    ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(map.to_owned()),
+            namespace: Some(view.namespace.clone()),
+            labels: Some([(names::BARRIER_LABEL.to_owned(), OPEN.to_owned())].into()),
+            owner_references: Some(vec![owner]),
+            ..Default::default()
+        },
+        data: Some(keys.map(|key| (key.clone(), OPEN.to_owned())).collect()),
+        ..Default::default()
+    }
+}
+
+fn keep(cx: &Context, view: &PodView, map: &ConfigMap) {
+    let name = map.metadata.name.as_deref().unwrap_or_default();
+    cx.store.set_map(format!("{}/{name}", view.namespace), MapView::of(map));
+}
+
+/// Makes the ConfigMap. False if there was one nobody knew of: it is known now.
+async fn create<'k>(
+    cx: &Context,
+    view: &PodView,
+    map: &str,
+    keys: impl Iterator<Item = &'k String>,
+) -> Result<bool, Error> {
+    let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &view.namespace);
+    match api.create(&PostParams::default(), &object(view, map, keys)).await {
+        Ok(made) => {
+            cx.metrics.keys.add_one();
+            keep(cx, view, &made);
+            Ok(true)
+        }
+        Err(error) if has_code(&error, &[409]) => {
+            let found = api.get_opt(map).await.map_err(Error::api("read a barrier"))?;
+            if let Some(found) = found {
+                keep(cx, view, &found);
+            }
+            Ok(false)
+        }
+        Err(error) => Err(Error::api(format!("make ConfigMap {map}"))(error)),
+    }
+}
+
+async fn replace<'k>(
+    cx: &Context,
+    view: &PodView,
+    map: &str,
+    keys: impl Iterator<Item = &'k String>,
+    version: Option<String>,
+) -> Result<(), Error> {
+    let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &view.namespace);
+    let mut object = object(view, map, keys);
+    object.metadata.resource_version = version;
+    let what = format!("replace ConfigMap {map}");
+    let made = api.replace(map, &PostParams::default(), &object).await.map_err(Error::api(what))?;
+    keep(cx, view, &made);
+    Ok(())
+}
+
+async fn publish<'k>(
+    cx: &Context,
+    view: &PodView,
+    map: &str,
+    keys: impl Iterator<Item = &'k String>,
+    uid: &str,
+) -> Result<(), Error> {
+    let data: BTreeMap<&str, &str> = keys.map(|key| (key.as_str(), OPEN)).collect();
+    // The uid makes sure that it is still the one that was looked at.
+    let patch = json!({
+        "metadata": {"uid": uid, "labels": {names::BARRIER_LABEL: OPEN}},
+        "data": data,
+    });
+    let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &view.namespace);
+    match api.patch(map, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(made) => {
+            keep(cx, view, &made);
+            Ok(())
+        }
+        Err(error) => {
+            if has_code(&error, &[404, 409, 422]) {
+                cx.store.drop_map(&format!("{}/{map}", view.namespace));
+            }
+            Err(Error::api(format!("publish in ConfigMap {map}"))(error))
+        }
+    }
+}
+
+/// Writes to the pod, so that its kubelet looks at it now and not in ten seconds.
+async fn annotate(cx: &Context, view: &PodView, completed: bool) -> Result<(), Error> {
+    let mut annotations = json!({names::OPENED: Timestamp::now().to_string()});
+    if completed {
+        annotations[names::COMPLETED] = json!("true");
+    }
+    let patch = json!({"metadata": {"uid": view.uid, "annotations": annotations}});
+    let api: Api<Pod> = Api::namespaced(cx.client.clone(), &view.namespace);
+    api.patch(&view.name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .map(|_| ())
+        .map_err(Error::api(format!("annotate pod {}", view.key())))
+}
+
+/// Writes a part of a pod's status; conditions are merged by their type.
+pub(crate) async fn patch_status(cx: &Context, view: &PodView, status: Value) -> Result<(), Error> {
+    let patch = json!({"metadata": {"uid": view.uid}, "status": status});
+    let api: Api<Pod> = Api::namespaced(cx.client.clone(), &view.namespace);
+    api.patch_status(&view.name, &PatchParams::default(), &Patch::Strategic(patch))
+        .await
+        .map(|_| ())
+        .map_err(Error::api(format!("write the status of pod {}", view.key())))
+}
+
+async fn fail(cx: &Context, view: &PodView, message: &str) -> Result<(), Error> {
+    cx.events.tell(view, true, "GateNeverOpens", message);
+    patch_status(cx, view, json!({"phase": "Failed", "reason": "GateNeverOpens", "message": message}))
+        .await?;
+    cx.metrics.ended.add_one();
+    Ok(())
+}
+
+async fn condition(cx: &Context, view: &PodView, is_true: bool, message: &str) -> Result<(), Error> {
+    let condition = json!({
+        "type": names::LAUNCHED,
+        "status": if is_true { "True" } else { "False" },
+        "reason": if is_true { "Launched" } else { "LaunchTimeout" },
+        "message": message,
+        "lastTransitionTime": seconds(),
+    });
+    patch_status(cx, view, json!({"conditions": [condition]})).await
+}
+
+/// The time in the precision statuses have.
+pub(crate) fn seconds() -> String {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
+}

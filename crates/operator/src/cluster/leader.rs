@@ -1,0 +1,129 @@
+//! One replica of several writes: the one that holds the Lease.
+//!
+//! A holder that does not renew loses it after [`DURATION`], measured by everybody's own clock from when they last saw
+//! it change, so clocks need not agree.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use super::has_code;
+
+/// The Lease's name.
+pub(crate) const NAME: &str = "outrigger-operator";
+/// Not renewed for this long, it is anybody's.
+const DURATION: Duration = Duration::from_secs(8);
+/// How often it is renewed, or looked at.
+const PAUSE: Duration = Duration::from_secs(2);
+
+pub(crate) struct Leader {
+    api: Api<Lease>,
+    identity: String,
+    /// The last state seen of another's Lease, and when it was first seen.
+    seen: Option<(String, Instant)>,
+}
+
+impl Leader {
+    pub(crate) fn new(client: Client, namespace: &str, identity: String) -> Self {
+        Leader { api: Api::namespaced(client, namespace), identity, seen: None }
+    }
+
+    /// Waits until this replica leads.
+    pub(crate) async fn acquire(&mut self) {
+        loop {
+            match self.try_hold().await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%error, "the leader's Lease cannot be read"),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Renews for as long as that works; returns when this replica no longer leads.
+    pub(crate) async fn keep(&mut self) {
+        let mut renewed = Instant::now();
+        loop {
+            tokio::time::sleep(PAUSE).await;
+            match tokio::time::timeout(DURATION, self.try_hold()).await {
+                Ok(Ok(true)) => renewed = Instant::now(),
+                Ok(Ok(false)) => return,
+                Ok(Err(error)) => tracing::warn!(%error, "the leader's Lease cannot be renewed"),
+                Err(_) => tracing::warn!("the leader's Lease cannot be renewed: no answer"),
+            }
+            // Others take over after the whole time; stop before they do.
+            if renewed.elapsed() + PAUSE >= DURATION {
+                return;
+            }
+        }
+    }
+
+    /// Gives the Lease back, so that another replica need not wait.
+    pub(crate) async fn release(&self) {
+        let Ok(mut lease) = self.api.get(NAME).await else { return };
+        let spec = lease.spec.get_or_insert_default();
+        if spec.holder_identity.as_deref() != Some(&self.identity) {
+            return;
+        }
+        spec.holder_identity = Some(String::new());
+        let _ = self.api.replace(NAME, &PostParams::default(), &lease).await;
+    }
+
+    async fn try_hold(&mut self) -> Result<bool, kube::Error> {
+        let Some(mut lease) = self.api.get_opt(NAME).await? else {
+            let lease = Lease {
+                metadata: ObjectMeta { name: Some(NAME.to_owned()), ..Default::default() },
+                spec: Some(self.spec(0)),
+            };
+            return took(self.api.create(&PostParams::default(), &lease).await);
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        let version = lease.metadata.resource_version.clone().unwrap_or_default();
+        if holder != self.identity && !holder.is_empty() {
+            match &self.seen {
+                Some((seen, since)) if *seen == version => {
+                    if since.elapsed() < DURATION {
+                        return Ok(false);
+                    }
+                }
+                _ => {
+                    self.seen = Some((version, Instant::now()));
+                    return Ok(false);
+                }
+            }
+        }
+        let transitions = spec.lease_transitions.unwrap_or(0);
+        let mut new = self.spec(if holder == self.identity { transitions } else { transitions + 1 });
+        if holder == self.identity {
+            new.acquire_time = spec.acquire_time;
+        }
+        lease.spec = Some(new);
+        // The version is in it: of two that try at once, one fails.
+        took(self.api.replace(NAME, &PostParams::default(), &lease).await)
+    }
+
+    fn spec(&self, transitions: i32) -> LeaseSpec {
+        let now = MicroTime(Timestamp::now());
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
+            lease_transitions: Some(transitions),
+            ..Default::default()
+        }
+    }
+}
+
+fn took(result: Result<Lease, kube::Error>) -> Result<bool, kube::Error> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) if has_code(&error, &[409]) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,93 @@
+//! The thin shells around the decisions: watches, writes, webhooks.
+//!
+//! | module | does |
+//! |---|---|
+//! | `queue` | which object is to be looked at, when |
+//! | `store` | what is known of the cluster, trimmed |
+//! | `controllers` | watches the cluster, asks [`crate::decide`], writes |
+//! | `launch`, `ending`, `requests` | carry the steps of one decision out |
+//! | `leader` | one replica of several writes |
+//! | `webhook`, `certificates` | answers the API server, over TLS |
+//! | `agent` | serves the requests of one node |
+
+mod agent;
+mod apply;
+mod certificates;
+mod controllers;
+mod ending;
+mod events;
+mod launch;
+mod leader;
+mod metrics;
+mod queue;
+mod requests;
+mod server;
+mod status;
+mod store;
+mod webhook;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use agent::{AgentOptions, run_agent};
+pub use apply::{apply, clashes};
+pub use metrics::Metrics;
+pub use server::{RunOptions, run};
+pub use status::status;
+
+use kube::Client;
+use outrigger_lifecycle::Time;
+
+/// What goes wrong between the operator and the cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server refuses or cannot be reached.
+    #[error("{what}: {source}")]
+    Api {
+        /// What was being done.
+        what: String,
+        /// What happened.
+        source: Box<kube::Error>,
+    },
+    /// There is no usable configuration, socket or runtime.
+    #[error("{0}")]
+    Setup(String),
+}
+
+impl Error {
+    pub(crate) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Error {
+        let what = what.into();
+        move |source| Error::Api { what, source: Box::new(source) }
+    }
+
+    /// Somebody else has written the object in the meantime, or made it, or removed it: look again.
+    pub(crate) fn is_stale(&self) -> bool {
+        matches!(self, Error::Api { source, .. } if has_code(source, &[404, 409, 422]))
+    }
+}
+
+fn has_code(error: &kube::Error, codes: &[u16]) -> bool {
+    matches!(error, kube::Error::Api(status) if codes.contains(&status.code))
+}
+
+/// A client for the cluster of the kubeconfig, or the one this process runs in.
+///
+/// # Errors
+/// There is neither.
+pub async fn connect() -> Result<Client, Error> {
+    install_crypto();
+    Client::try_default().await.map_err(|error| {
+        Error::Setup(format!("no cluster: {error}; set KUBECONFIG, or run with a service account in a pod"))
+    })
+}
+
+/// TLS needs one provider of cryptography per process.
+pub(crate) fn install_crypto() {
+    // An error says that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// The time, in milliseconds.
+pub(crate) fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

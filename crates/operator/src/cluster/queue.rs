@@ -1,0 +1,166 @@
+//! Which object is to be looked at, and when.
+//!
+//! A key that is added many times before its turn is looked at once; one that is added while it is being looked at is
+//! looked at again afterwards. No key is ever looked at by two workers at a time.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::Hash;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Keys in the order they are to be looked at.
+pub(crate) struct Queue<K> {
+    state: Mutex<State<K>>,
+    changed: Notify,
+}
+
+struct State<K> {
+    ready: VecDeque<K>,
+    queued: HashSet<K>,
+    running: HashSet<K>,
+    delayed: HashMap<K, Instant>,
+    failures: HashMap<K, u32>,
+}
+
+impl<K: Clone + Eq + Hash> Queue<K> {
+    pub(crate) fn new() -> Self {
+        let state = State {
+            ready: VecDeque::new(),
+            queued: HashSet::new(),
+            running: HashSet::new(),
+            delayed: HashMap::new(),
+            failures: HashMap::new(),
+        };
+        Queue { state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        // A panic between two of the operations below leaves a key queued too often at worst.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at a key as soon as there is a worker.
+    pub(crate) fn add(&self, key: K) {
+        let mut state = self.lock();
+        state.delayed.remove(&key);
+        if state.queued.insert(key.clone()) && !state.running.contains(&key) {
+            state.ready.push_back(key);
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Looks at a key after a while, or earlier if something else asks for it.
+    pub(crate) fn add_after(&self, key: K, delay: Duration) {
+        let at = Instant::now() + delay;
+        let mut state = self.lock();
+        let due = state.delayed.entry(key).or_insert(at);
+        *due = (*due).min(at);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Looks at a key again after a failure: soon, then later and later.
+    pub(crate) fn retry(&self, key: K) {
+        let failures = {
+            let mut state = self.lock();
+            let failures = state.failures.entry(key.clone()).or_insert(0);
+            *failures += 1;
+            *failures
+        };
+        self.add_after(key, Duration::from_millis(50 << failures.min(10)));
+    }
+
+    /// The next key; [`Queue::done`] must follow.
+    pub(crate) async fn next(&self) -> K {
+        loop {
+            let due = {
+                let mut state = self.lock();
+                let now = Instant::now();
+                let due: Vec<K> =
+                    state.delayed.iter().filter(|(_, at)| **at <= now).map(|(k, _)| k.clone()).collect();
+                for key in due {
+                    state.delayed.remove(&key);
+                    if state.queued.insert(key.clone()) && !state.running.contains(&key) {
+                        state.ready.push_back(key);
+                    }
+                }
+                if let Some(key) = state.ready.pop_front() {
+                    state.queued.remove(&key);
+                    state.running.insert(key.clone());
+                    if !state.ready.is_empty() {
+                        self.changed.notify_one();
+                    }
+                    return key;
+                }
+                state.delayed.values().min().copied()
+            };
+            match due {
+                Some(at) => tokio::select! {
+                    () = tokio::time::sleep_until(at) => {}
+                    () = self.changed.notified() => {}
+                },
+                None => self.changed.notified().await,
+            }
+        }
+    }
+
+    /// A key was looked at, well or not.
+    pub(crate) fn done(&self, key: &K, well: bool) {
+        let mut state = self.lock();
+        state.running.remove(key);
+        if well {
+            state.failures.remove(key);
+        }
+        if state.queued.contains(key) {
+            state.ready.push_back(key.clone());
+            drop(state);
+            self.changed.notify_one();
+        }
+    }
+
+    /// How many keys wait for a worker.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().ready.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_looked_at_once_and_again_if_it_changes_meanwhile() {
+        let queue = Queue::new();
+        queue.add("a");
+        queue.add("a");
+        queue.add("b");
+        assert_eq!(queue.next().await, "a");
+        queue.add("a");
+        assert_eq!(queue.next().await, "b");
+        assert_eq!(queue.len(), 0, "`a` is being looked at");
+        queue.done(&"a", true);
+        assert_eq!(queue.next().await, "a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_delay_ends_early_when_something_happens() {
+        let queue = Queue::new();
+        queue.add_after("a", Duration::from_secs(60));
+        queue.add_after("a", Duration::from_secs(10));
+        let begun = Instant::now();
+        assert_eq!(queue.next().await, "a");
+        assert_eq!(begun.elapsed().as_secs(), 10);
+        queue.done(&"a", true);
+        queue.add_after("a", Duration::from_secs(60));
+        queue.add("a");
+        assert_eq!(queue.next().await, "a");
+        assert_eq!(begun.elapsed().as_secs(), 10);
+        queue.done(&"a", false);
+        queue.retry("a");
+        assert_eq!(queue.next().await, "a");
+    }
+}

@@ -1,0 +1,168 @@
+//! Carries out the operator's part in a container recreate request.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use outrigger_lifecycle::Time;
+use serde_json::{Value, json};
+
+use super::controllers::Context;
+use super::launch::{patch_status, seconds};
+use super::{Error, has_code, now};
+use crate::api::{Progress, RecreateState, Request};
+use crate::decide::oversee::{Step, decide, ready_entries};
+use crate::names;
+use crate::view::PodView;
+
+/// Looks at a request. Returns when to look again.
+pub(crate) async fn look(cx: &Context, request: &Request) -> Result<Option<Time>, Error> {
+    let namespace = request.metadata.namespace.clone().unwrap_or_default();
+    let pod_name = &request.spec.pod_name;
+    let pods: Api<Pod> = Api::namespaced(cx.client.clone(), &namespace);
+    let held = cx.store.pod(&format!("{namespace}/{pod_name}"));
+    // A pod that uses nothing else of the operator is not kept; it is asked for while somebody waits for it.
+    let pod = match (held, request.is_finished()) {
+        (Some(view), _) => Some((*view).clone()),
+        (None, true) => None,
+        (None, false) => {
+            let found = pods.get_opt(pod_name).await.map_err(Error::api(format!("read pod {pod_name}")))?;
+            found.and_then(|pod| PodView::always(&pod, now()))
+        }
+    };
+    let oversight = decide(request, pod.as_ref(), now());
+    let api: Api<Request> = Api::namespaced(cx.client.clone(), &namespace);
+    for step in oversight.steps {
+        carry_out(cx, &api, request, pod.as_ref(), step).await?;
+    }
+    Ok(oversight.again)
+}
+
+async fn carry_out(
+    cx: &Context,
+    api: &Api<Request>,
+    request: &Request,
+    pod: Option<&PodView>,
+    step: Step,
+) -> Result<(), Error> {
+    let name = request.metadata.name.clone().unwrap_or_default();
+    let version = &request.metadata.resource_version;
+    match step {
+        Step::Release => {
+            let uid = request.label(names::CRR_POD_UID);
+            let pods: Api<Pod> =
+                Api::namespaced(cx.client.clone(), request.metadata.namespace.as_deref().unwrap_or_default());
+            let found = pods.get_opt(&request.spec.pod_name).await.map_err(Error::api("read a pod"))?;
+            let view = found.and_then(|pod| PodView::always(&pod, now()));
+            match view.filter(|view| Some(view.uid.as_str()) == uid && !view.deleting) {
+                Some(view) => set_ready(cx, &view, request, false).await,
+                None => Ok(()),
+            }
+        }
+        Step::Unlock => {
+            let left: Vec<&String> =
+                request.metadata.finalizers.iter().flatten().filter(|f| *f != names::CRR_UNREADY).collect();
+            let patch = json!({"metadata": {"finalizers": left, "resourceVersion": version}});
+            write(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
+        }
+        Step::Deactivate => {
+            let patch = json!({"metadata": {"labels": {names::CRR_ACTIVE: Value::Null}}});
+            write(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
+        }
+        Step::Delete => {
+            let uid = request.metadata.uid.clone();
+            let only = DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
+            write(api.delete(&name, &only).await.map(|_| ()), &name)
+        }
+        Step::Lock => {
+            let mut finalizers = request.metadata.finalizers.clone().unwrap_or_default();
+            finalizers.push(names::CRR_UNREADY.to_owned());
+            let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}});
+            write(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
+        }
+        Step::Acquire => match pod {
+            Some(view) => set_ready(cx, view, request, true).await,
+            None => Ok(()),
+        },
+        Step::Grace => {
+            let condition =
+                condition(names::CRR_GRACE, "True", "UnreadyAcquired", "the pod was made unready");
+            let conditions = with_condition(request, condition);
+            patch_request(api, &name, json!({"conditions": conditions})).await
+        }
+        Step::Snapshot(snapshot) => {
+            patch_request(api, &name, json!({"containerStatusSnapshot": snapshot})).await
+        }
+        Step::Complete { states, message } => complete(api, request, &states, &message).await,
+    }
+}
+
+fn write(result: Result<(), kube::Error>, name: &str) -> Result<(), Error> {
+    match result {
+        Err(error) if has_code(&error, &[404]) => Ok(()),
+        result => result.map_err(Error::api(format!("write container recreate request {name}"))),
+    }
+}
+
+pub(crate) async fn patch_request(api: &Api<Request>, name: &str, status: Value) -> Result<(), Error> {
+    let patch = json!({"status": status});
+    write(api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), name)
+}
+
+fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": seconds()})
+}
+
+fn with_condition(request: &Request, condition: Value) -> Vec<Value> {
+    let others = request
+        .status
+        .conditions
+        .iter()
+        .filter(|c| c.type_ != condition["type"].as_str().unwrap_or_default());
+    let mut all: Vec<Value> = others.filter_map(|c| serde_json::to_value(c).ok()).collect();
+    all.push(condition);
+    all
+}
+
+/// Gives the verdict: final for every container, and one for all (D3). Never over one that was given already.
+pub(crate) async fn complete(
+    api: &Api<Request>,
+    request: &Request,
+    states: &[RecreateState],
+    message: &str,
+) -> Result<(), Error> {
+    let name = request.metadata.name.clone().unwrap_or_default();
+    let failed: Vec<&str> =
+        states.iter().filter(|s| s.phase == Progress::Failed).map(|s| s.name.as_str()).collect();
+    let condition = match failed.is_empty() && message.is_empty() {
+        true => condition(names::CRR_SUCCEEDED, "True", "Done", "every container is done"),
+        false => {
+            condition(names::CRR_SUCCEEDED, "False", "Failed", &format!("not done: {}", failed.join(", ")))
+        }
+    };
+    let patch = json!({
+        "metadata": {"resourceVersion": request.metadata.resource_version},
+        "status": {
+            "phase": "Completed", "completionTime": seconds(), "message": message,
+            "containerRecreateStates": states, "conditions": with_condition(request, condition),
+        },
+    });
+    write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
+}
+
+/// Puts a request's entry into the pod's readiness condition, or takes it out (CRR-23, CRR-24).
+async fn set_ready(cx: &Context, view: &PodView, request: &Request, present: bool) -> Result<(), Error> {
+    let Some(message) = &view.ready_gate else { return Ok(()) };
+    let (message, is_ready) = ready_entries(message, request, present);
+    let status = if is_ready { "True" } else { "False" };
+    let gate = json!({"type": names::POD_READY, "status": status, "message": message, "lastTransitionTime": seconds()});
+    let mut conditions = vec![gate];
+    if !is_ready {
+        // At once, not when the kubelet next looks.
+        let ready = json!({
+            "type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady",
+            "message": "a container recreate request makes the pod unready", "lastTransitionTime": seconds(),
+        });
+        conditions.push(ready);
+    }
+    patch_status(cx, view, json!({"conditions": conditions})).await
+}

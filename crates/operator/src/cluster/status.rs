@@ -1,0 +1,81 @@
+//! `outrigger operator status`: what a pod in the cluster waits for.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+use super::ending::past_of;
+use super::store::MapView;
+use super::{Error, has_code, now};
+use crate::api::Request;
+use crate::decide::barrier::{self, Map};
+use crate::decide::{explain, terminate};
+use crate::names;
+use crate::view::PodView;
+
+/// What a pod waits for, for people: a line for each container, and what happens next.
+///
+/// # Errors
+/// There is no such pod, or the cluster cannot be asked.
+pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Result<String, Error> {
+    let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    let pod = pods.get_opt(name).await.map_err(Error::api(format!("pod {namespace}/{name}")))?;
+    let missing = || Error::Setup(format!("there is no pod {name} in namespace {namespace}"));
+    let view = PodView::always(&pod.ok_or_else(missing)?, now()).ok_or_else(missing)?;
+    let map = map_of(client, &view).await?;
+    let node = node_of(client, &view).await?;
+    let requests: Api<Request> = Api::namespaced(client.clone(), &namespace);
+    let requests = match requests.list(&ListParams::default()).await {
+        Ok(list) => list.items,
+        // The operator is not installed.
+        Err(error) if has_code(&error, &[404]) => Vec::new(),
+        Err(error) => return Err(Error::api("container recreate requests")(error)),
+    };
+    let past: Vec<_> = requests.iter().filter_map(|request| past_of(request, &view.uid)).collect();
+    let (lines, next) = explain::pod(&view, &map, node, &past, now());
+    Ok(table(&view, &lines, &next))
+}
+
+async fn map_of(client: &Client, view: &PodView) -> Result<Map, Error> {
+    let Some(name) = barrier::map_name(view) else { return Ok(Map::Missing) };
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &view.namespace);
+    let found = maps.get_opt(name).await.map_err(Error::api(format!("ConfigMap {name}")))?;
+    Ok(found.map_or(Map::Missing, |map| MapView::of(&map).seen_from(view)))
+}
+
+async fn node_of(client: &Client, view: &PodView) -> Result<terminate::Node, Error> {
+    let Some(name) = &view.node else { return Ok(terminate::Node::Machine) };
+    let nodes: Api<Node> = Api::all(client.clone());
+    // Not everybody who may see a pod may see nodes.
+    let node = nodes.get_opt(name).await.ok().flatten();
+    let labels = node.and_then(|node| node.metadata.labels).unwrap_or_default();
+    Ok(match labels.get(names::NODE_TYPE.0).is_some_and(|value| value == names::NODE_TYPE.1) {
+        true => terminate::Node::Virtual,
+        false => terminate::Node::Machine,
+    })
+}
+
+fn table(view: &PodView, lines: &[explain::Line], next: &str) -> String {
+    let rows: Vec<[&str; 4]> = std::iter::once(["CONTAINER", "LEVEL", "BARRIER", "STATE"])
+        .chain(lines.iter().map(|l| [l.container.as_str(), l.level.as_str(), l.barrier, l.doing.as_str()]))
+        .collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..3).map(width).collect();
+    let phase = if view.phase.is_empty() { "Pending" } else { &view.phase };
+    let mut out = format!("{} is {phase}\n\n", view.key());
+    for row in &rows {
+        for (cell, width) in row.iter().zip(&widths) {
+            out.push_str(&format!("{cell:width$}  "));
+        }
+        out.push_str(&safe(row[3]));
+        out.push('\n');
+    }
+    out.push_str(&format!("\nNext: {}\n", safe(next)));
+    out
+}
+
+/// Messages of kubelets and images must not steer the terminal.
+fn safe(text: &str) -> String {
+    outrigger_agent::safe_text(text).to_string()
+}

@@ -1,0 +1,202 @@
+//! Answers the API server: what becomes of pods and container recreate requests.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::metrics::Metrics;
+use crate::decide::admit::{SUFFIX_LEN, admit};
+use crate::decide::request::{Found, create, update};
+use crate::decide::terminate;
+use crate::decide::{Refusal, convert};
+use crate::names;
+
+/// What the answers need.
+pub(crate) struct Webhook {
+    pub(crate) client: Client,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// An object as it is to be, and what its author should know.
+type Answer = Result<(Value, Vec<String>), Refusal>;
+
+impl Webhook {
+    /// Answers one call; `None` for a path or a body that means nothing.
+    pub(crate) async fn answer(&self, path: &str, body: &[u8]) -> Option<Value> {
+        let begun = Instant::now();
+        let mut review: Value = serde_json::from_slice(body).ok()?;
+        let request = review.get_mut("request")?.take();
+        let response = match path {
+            "/mutate-pods" => self.review(&request, pods(&request)),
+            "/mutate-requests" => {
+                let answer = self.requests(&request).await;
+                self.review(&request, answer)
+            }
+            "/convert" => conversion(&request),
+            _ => return None,
+        };
+        self.metrics.webhook_seconds.observe(begun.elapsed());
+        Some(json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}))
+    }
+
+    fn review(&self, request: &Value, answer: Answer) -> Value {
+        let mut response = json!({"uid": request["uid"], "allowed": answer.is_ok()});
+        match answer {
+            Ok((object, warnings)) => {
+                let patch = json_patch::diff(&request["object"], &object);
+                if !patch.0.is_empty() {
+                    let patch = serde_json::to_vec(&patch).unwrap_or_default();
+                    response["patchType"] = json!("JSONPatch");
+                    response["patch"] = json!(STANDARD.encode(patch));
+                }
+                if !warnings.is_empty() {
+                    response["warnings"] = json!(warnings);
+                }
+            }
+            Err(refusal) => {
+                self.metrics.refused.add_one();
+                let reason = match refusal.code {
+                    403 => "Forbidden",
+                    422 => "Invalid",
+                    400 => "BadRequest",
+                    _ => "InternalError",
+                };
+                response["status"] =
+                    json!({"code": refusal.code, "reason": reason, "message": refusal.message});
+            }
+        }
+        response
+    }
+
+    async fn requests(&self, request: &Value) -> Answer {
+        let object = &request["object"];
+        if is_subresource(request) {
+            return Ok((object.clone(), Vec::new()));
+        }
+        match request["operation"].as_str() {
+            Some("UPDATE") => update(&request["oldObject"], object).map(|()| (object.clone(), Vec::new())),
+            Some("CREATE") => {
+                let namespace = request["namespace"].as_str().unwrap_or_default();
+                let (pod, node) = self.find(namespace, object).await?;
+                create(object, Found { pod: pod.as_ref(), node }).map(|object| (object, Vec::new()))
+            }
+            _ => Ok((object.clone(), Vec::new())),
+        }
+    }
+
+    /// The pod a request names, and what its node is.
+    async fn find(
+        &self,
+        namespace: &str,
+        object: &Value,
+    ) -> Result<(Option<Pod>, Option<terminate::Node>), Refusal> {
+        let failed = |error: kube::Error| Refusal::new(500, format!("cannot look for the pod: {error}"));
+        let name = object["spec"]["podName"].as_str().unwrap_or_default();
+        if name.is_empty() || name.contains('/') {
+            return Ok((None, None));
+        }
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let pod = pods.get_opt(name).await.map_err(failed)?;
+        let node =
+            pod.as_ref().and_then(|pod| pod.spec.as_ref()?.node_name.clone()).filter(|node| !node.is_empty());
+        let Some(node) = node else { return Ok((pod, Some(terminate::Node::Machine))) };
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let node = nodes.get_opt(&node).await.map_err(failed)?.map(|node| {
+            let labels = node.metadata.labels.unwrap_or_default();
+            match labels.get(names::NODE_TYPE.0).is_some_and(|value| value == names::NODE_TYPE.1) {
+                true => terminate::Node::Virtual,
+                false => terminate::Node::Machine,
+            }
+        });
+        Ok((pod, node))
+    }
+}
+
+fn is_subresource(request: &Value) -> bool {
+    request["subResource"].as_str().is_some_and(|name| !name.is_empty())
+}
+
+/// LP-1, LP-W-11: pods that are being created, and nothing else.
+fn pods(request: &Value) -> Answer {
+    let object = &request["object"];
+    if request["operation"] != "CREATE"
+        || request["resource"]["resource"] != "pods"
+        || is_subresource(request)
+    {
+        return Ok((object.clone(), Vec::new()));
+    }
+    let admitted = admit(object, &suffix())?;
+    // Each a line in a terminal; the API server cuts long ones, and many.
+    let warnings = admitted.warnings.into_iter().take(8).map(|w| w.chars().take(250).collect()).collect();
+    Ok((admitted.pod, warnings))
+}
+
+/// Letters and digits nobody can guess, so that nobody else can have made the ConfigMap before.
+fn suffix() -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut bytes = [0_u8; SUFFIX_LEN];
+    let random = rustls::crypto::ring::default_provider().secure_random;
+    if random.fill(&mut bytes).is_err() {
+        // No random numbers: the time at least is nobody else's.
+        let nanos = k8s_openapi::jiff::Timestamp::now().as_nanosecond().to_le_bytes();
+        bytes.iter_mut().zip(nanos).for_each(|(byte, n)| *byte = n);
+    }
+    bytes.iter().map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()])).collect()
+}
+
+fn conversion(request: &Value) -> Value {
+    let wanted = request["desiredAPIVersion"].as_str().unwrap_or_default();
+    let objects = request["objects"].as_array().cloned().unwrap_or_default();
+    let converted: Option<Vec<Value>> =
+        objects.iter().map(|object| convert::convert(object, wanted)).collect();
+    match converted {
+        Some(objects) => {
+            json!({"uid": request["uid"], "convertedObjects": objects, "result": {"status": "Success"}})
+        }
+        None => json!({
+            "uid": request["uid"], "convertedObjects": [],
+            "result": {"status": "Failure", "message": format!("cannot convert to {wanted}")},
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffixes_are_names() {
+        let (one, other) = (suffix(), suffix());
+        assert_ne!(one, other);
+        assert!(one.len() == SUFFIX_LEN && one.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()));
+    }
+
+    #[test]
+    fn only_pods_that_are_made_are_changed() {
+        // LP-W-11
+        let env = json!([{"name": "KRUISE_CONTAINER_PRIORITY", "value": "1"}]);
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "env": env}, {"name": "b"}]}});
+        let request = |operation: &str, sub: &str| json!({"operation": operation, "resource": {"resource": "pods"}, "subResource": sub, "object": pod});
+        assert_ne!(pods(&request("CREATE", "")).expect("allowed").0, pod);
+        for (operation, sub) in [("UPDATE", ""), ("CREATE", "ephemeralcontainers"), ("DELETE", "")] {
+            assert_eq!(pods(&request(operation, sub)).expect("allowed").0, pod, "{operation} {sub}");
+        }
+    }
+
+    #[test]
+    fn conversions_are_all_or_nothing() {
+        let object = json!({"apiVersion": "apps.kruise.io/v1alpha1", "spec": {"podName": "p"}});
+        let ask =
+            |wanted: &str| conversion(&json!({"uid": "u", "desiredAPIVersion": wanted, "objects": [object]}));
+        assert_eq!(
+            ask("apps.kruise.io/v1beta1")["convertedObjects"][0]["apiVersion"],
+            "apps.kruise.io/v1beta1"
+        );
+        assert_eq!(ask("apps.kruise.io/v2")["result"]["status"], "Failure");
+    }
+}

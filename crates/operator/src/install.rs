@@ -1,0 +1,110 @@
+//! What is installed in a cluster: the manifests of `deploy/kustomize`, filled in.
+//!
+//! The files are the one source: `kubectl apply -k` takes them as they are, this module fills in namespace, image and
+//! failure policy, and the Helm chart is the same text with Helm's placeholders (a test compares them).
+
+/// Name of the MutatingWebhookConfiguration.
+pub const WEBHOOKS: &str = "outrigger-operator";
+/// Name of the CustomResourceDefinition.
+pub const CRD: &str = "containerrecreaterequests.apps.kruise.io";
+/// Namespace in the files.
+const NAMESPACE: &str = "outrigger-system";
+/// Image in the files.
+const IMAGE: &str = "outrigger:latest";
+
+/// The files, in the order they are applied.
+pub const FILES: [(&str, &str); 6] = [
+    ("namespace.yaml", include_str!("../../../deploy/kustomize/namespace.yaml")),
+    ("crd.yaml", include_str!("../../../deploy/kustomize/crd.yaml")),
+    ("rbac.yaml", include_str!("../../../deploy/kustomize/rbac.yaml")),
+    ("operator.yaml", include_str!("../../../deploy/kustomize/operator.yaml")),
+    ("agent.yaml", include_str!("../../../deploy/kustomize/agent.yaml")),
+    ("webhook.yaml", include_str!("../../../deploy/kustomize/webhook.yaml")),
+];
+
+/// What becomes of pods that use the operator while no replica of it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FailurePolicy {
+    /// They are refused, so that none starts without its order.
+    #[default]
+    Fail,
+    /// They are created without it.
+    Ignore,
+}
+
+/// How the operator is installed.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The namespace it runs in.
+    pub namespace: String,
+    /// Its image.
+    pub image: String,
+    /// What happens while it does not answer.
+    pub failure_policy: FailurePolicy,
+    /// Without the node agent.
+    pub without_agent: bool,
+    /// Call the webhook at this address instead of by its Service: for operators that run outside the cluster.
+    pub webhook_url: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            namespace: NAMESPACE.to_owned(),
+            image: IMAGE.to_owned(),
+            failure_policy: FailurePolicy::Fail,
+            without_agent: false,
+            webhook_url: None,
+        }
+    }
+}
+
+/// The manifests, as YAML documents.
+pub fn manifests(options: &Options) -> Vec<String> {
+    let wanted = |(name, _): &&(&str, &str)| {
+        let outside = options.webhook_url.is_some() && matches!(*name, "operator.yaml" | "agent.yaml");
+        let unwanted = options.without_agent && *name == "agent.yaml";
+        !outside && !unwanted
+    };
+    let documents = FILES.iter().filter(wanted).flat_map(|(_, text)| text.split("\n---\n"));
+    documents
+        .map(|document| fill_in(document, options))
+        .filter(|document| !document.trim().is_empty())
+        .collect()
+}
+
+fn fill_in(document: &str, options: &Options) -> String {
+    let mut text = document.replace(NAMESPACE, &options.namespace).replace(IMAGE, &options.image);
+    if options.failure_policy == FailurePolicy::Ignore {
+        // Requests are ours to complete: without the webhook they would be useless, so only pods are let through.
+        text = text.replacen("failurePolicy: Fail # pods", "failurePolicy: Ignore # pods", 1);
+    }
+    if let Some(url) = &options.webhook_url {
+        text = by_url(&text, url);
+    }
+    text.trim_end().to_owned() + "\n"
+}
+
+/// Replaces references to the Service by addresses: `service:` and the lines below it become `url:`.
+fn by_url(text: &str, url: &str) -> String {
+    let mut out = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line.trim() != "service:" {
+            out.push_str(line);
+            out.push('\n');
+            continue;
+        }
+        let indent = line.len() - line.trim_start().len();
+        let mut path = "";
+        while let Some(next) = lines.peek().filter(|next| next.len() - next.trim_start().len() > indent) {
+            path = next.trim().strip_prefix("path: ").unwrap_or(path);
+            lines.next();
+        }
+        out.push_str(&format!("{}url: {url}{path}\n", " ".repeat(indent)));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

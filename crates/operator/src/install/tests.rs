@@ -1,0 +1,63 @@
+use super::*;
+
+fn all(options: &Options) -> String {
+    manifests(options).join("---\n")
+}
+
+#[test]
+fn the_files_are_filled_in() {
+    let options = Options {
+        namespace: "platform".to_owned(),
+        image: "registry.example/outrigger:1".to_owned(),
+        failure_policy: FailurePolicy::Ignore,
+        ..Options::default()
+    };
+    let text = all(&options);
+    assert!(!text.contains(NAMESPACE) && !text.contains(IMAGE), "everything is replaced");
+    assert!(text.contains("namespace: platform") && text.contains("image: registry.example/outrigger:1"));
+    assert!(text.contains("system:serviceaccount:platform:outrigger-agent"));
+    assert!(text.contains("failurePolicy: Ignore # pods"));
+    assert_eq!(
+        text.matches("failurePolicy: Fail\n").count(),
+        2,
+        "requests and the agent's policy stay closed"
+    );
+    assert!(text.contains("kind: DaemonSet"));
+    assert!(!all(&Options { without_agent: true, ..options }).contains("kind: DaemonSet"));
+}
+
+#[test]
+fn an_operator_outside_the_cluster_is_called_by_address() {
+    let url = "https://127.0.0.1:8443".to_owned();
+    let text = all(&Options { webhook_url: Some(url), ..Options::default() });
+    for path in ["/mutate-pods", "/mutate-requests", "/convert"] {
+        assert!(text.contains(&format!("url: https://127.0.0.1:8443{path}\n")), "{path}: {text}");
+    }
+    assert!(!text.contains("service:") && !text.contains("kind: Deployment"));
+    assert!(text.contains("namespaceSelector:"), "what follows the service is kept");
+}
+
+#[test]
+fn the_helm_chart_says_the_same() {
+    for (name, text) in FILES.iter().filter(|(name, _)| *name != "namespace.yaml") {
+        let path = format!("{}/../../deploy/helm/outrigger/templates/{name}", env!("CARGO_MANIFEST_DIR"));
+        let chart = std::fs::read_to_string(&path).expect("the chart has the file");
+        let plain: String =
+            chart.lines().filter(|line| !line.starts_with("{{- ")).map(|line| format!("{line}\n")).collect();
+        let plain = plain
+            .replace("{{ .Release.Namespace }}", NAMESPACE)
+            .replace("{{ .Values.image }}", IMAGE)
+            .replace("{{ .Values.replicas }}", "2")
+            .replace("{{ .Values.failurePolicy }}", "Fail");
+        assert_eq!(&plain, text, "{name}");
+    }
+}
+
+#[test]
+fn the_kustomization_has_every_file() {
+    let path = format!("{}/../../deploy/kustomize/kustomization.yaml", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).expect("a kustomization");
+    for (name, _) in FILES {
+        assert!(text.contains(&format!("- {name}\n")), "{name}");
+    }
+}

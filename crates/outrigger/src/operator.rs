@@ -1,0 +1,217 @@
+//! `outrigger operator`: launch priority and sidecar termination in clusters whose kubelets are not ours.
+
+use std::net::SocketAddr;
+
+use clap::{Subcommand, ValueEnum};
+use outrigger_operator::cluster::{self, AgentOptions, RunOptions};
+use outrigger_operator::install::{FailurePolicy, Options, manifests};
+
+use crate::outcome::{Failure, Outcome};
+use crate::terminal;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger operator install -o yaml | kubectl apply -f -
+  outrigger operator status -n shop web-0
+
+With the name kubectl-outrigger on the PATH the same is `kubectl outrigger status`.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Explain what a pod in the cluster waits for, and what happens next.
+    Status(Status),
+    /// Install the operator: print its manifests, or apply them.
+    Install(Install),
+    /// Run webhooks and controllers (in the cluster; several replicas may run).
+    Run(Run),
+    /// Run the agent of one node (in the cluster; one per node).
+    Agent(Agent),
+}
+
+#[derive(Debug, clap::Args)]
+struct Status {
+    /// The pod's namespace; the kubeconfig's by default.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// The pod.
+    #[arg(value_name = "POD")]
+    pod: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct Install {
+    /// Print the manifests instead of applying them.
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    output: Option<Format>,
+    /// The namespace the operator runs in.
+    #[arg(short, long, default_value = "outrigger-system", value_name = "NAMESPACE")]
+    namespace: String,
+    /// The image of operator and agent.
+    #[arg(long, default_value = "outrigger:latest", value_name = "IMAGE")]
+    image: String,
+    /// What becomes of pods that use the operator while it does not answer.
+    #[arg(long, value_enum, default_value_t = Policy::Fail, value_name = "POLICY")]
+    failure_policy: Policy,
+    /// Leave the node agent out: sidecars then end by their pod's phase, and containers cannot be recreated.
+    #[arg(long)]
+    without_agent: bool,
+    /// Have the API server call the webhook at this address: for an operator outside the cluster.
+    #[arg(long, value_name = "URL")]
+    webhook_url: Option<String>,
+    /// Apply even if OpenKruise is installed.
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// YAML, for kubectl.
+    Yaml,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Policy {
+    /// They are refused, so that none starts without its order.
+    Fail,
+    /// They are created without it.
+    Ignore,
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// The operator's own namespace.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "outrigger-system", value_name = "NAMESPACE")]
+    namespace: String,
+    /// Who this replica is; its host's name and process by default.
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    identity: Option<String>,
+    /// Where the webhook listens.
+    #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS")]
+    webhook_address: SocketAddr,
+    /// Where /healthz, /readyz and /metrics are.
+    #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS")]
+    health_address: SocketAddr,
+    /// A further name or address the webhook's certificate is for.
+    #[arg(long, value_name = "NAME")]
+    webhook_name: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Agent {
+    /// The node's name.
+    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
+    node_name: String,
+    /// The container runtime's socket, as unix:///PATH; the usual places by default.
+    #[arg(long, value_name = "ENDPOINT")]
+    cri_endpoint: Option<String>,
+    /// Where to answer health checks.
+    #[arg(long, value_name = "ADDRESS")]
+    health_address: Option<SocketAddr>,
+}
+
+pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+    let executor = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let own = |error: cluster::Error| Failure::Own(error.into());
+    let input = |error: cluster::Error| Failure::Input(error.into());
+    match args.command {
+        Command::Install(args) => executor.block_on(install(args)),
+        Command::Status(args) => executor.block_on(async {
+            let client = cluster::connect().await.map_err(input)?;
+            let text = cluster::status(&client, args.namespace.as_deref(), &args.pod).await.map_err(input)?;
+            terminal::print(&text)?;
+            Ok(Outcome::Fine)
+        }),
+        Command::Run(args) => {
+            logs();
+            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            let identity = args.identity.unwrap_or_else(|| format!("{host}-{}", std::process::id()));
+            let options = RunOptions {
+                namespace: args.namespace,
+                identity,
+                webhook: args.webhook_address,
+                health: args.health_address,
+                names: args.webhook_name,
+            };
+            executor.block_on(cluster::run(options)).map_err(own)?;
+            Ok(Outcome::Fine)
+        }
+        Command::Agent(args) => {
+            logs();
+            let options = AgentOptions {
+                node: args.node_name,
+                endpoint: args.cri_endpoint,
+                health: args.health_address,
+            };
+            executor.block_on(cluster::run_agent(options)).map_err(own)?;
+            Ok(Outcome::Fine)
+        }
+    }
+}
+
+async fn install(args: Install) -> Result<Outcome, Failure> {
+    let input = |error: cluster::Error| Failure::Input(error.into());
+    let options = Options {
+        namespace: args.namespace,
+        image: args.image,
+        failure_policy: match args.failure_policy {
+            Policy::Fail => FailurePolicy::Fail,
+            Policy::Ignore => FailurePolicy::Ignore,
+        },
+        without_agent: args.without_agent,
+        webhook_url: args.webhook_url,
+    };
+    let manifests = manifests(&options);
+    if args.output.is_some() {
+        terminal::print_plain(&manifests.join("---\n"))?;
+        return Ok(Outcome::Fine);
+    }
+    let client = cluster::connect().await.map_err(input)?;
+    let clashes = cluster::clashes(&client).await.map_err(input)?;
+    if !clashes.is_empty() && !args.force {
+        let text = format!("{}; uninstall it first, or use --force", clashes.join("; "));
+        return Err(Failure::Input(anyhow::anyhow!(text)));
+    }
+    for applied in cluster::apply(&client, &manifests).await.map_err(input)? {
+        terminal::print(&format!("applied {applied}\n"))?;
+    }
+    Ok(Outcome::Fine)
+}
+
+/// One line each on standard error, with the time: what a cluster collects.
+fn logs() {
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_env("OUTRIGGER_LOG").unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+}
+
+/// As a plugin of kubectl, `kubectl outrigger status` means `outrigger operator status`.
+pub(crate) fn plugin_args(mut args: Vec<std::ffi::OsString>) -> Vec<std::ffi::OsString> {
+    let program = args.first().map(std::path::Path::new).and_then(|path| path.file_name());
+    let is_plugin = program.is_some_and(|name| name == "kubectl-outrigger");
+    let is_short = args.get(1).is_some_and(|word| word == "status" || word == "install");
+    if is_plugin && is_short {
+        args.insert(1, "operator".into());
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plugin_args;
+
+    #[test]
+    fn kubectl_has_the_short_form() {
+        let of = |args: &[&str]| -> Vec<String> {
+            let args = args.iter().map(Into::into).collect();
+            plugin_args(args).into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
+        };
+        assert_eq!(of(&["/bin/kubectl-outrigger", "status", "p"])[1..], ["operator", "status", "p"]);
+        assert_eq!(of(&["kubectl-outrigger", "plan", "p"])[1..], ["plan", "p"]);
+        assert_eq!(of(&["outrigger", "status", "p"])[1..], ["status", "p"]);
+    }
+}
