@@ -1,0 +1,89 @@
+//! The operator against a real kube-apiserver and etcd.
+//!
+//! The binaries are found by the convention of envtest: in `KUBEBUILDER_ASSETS`, else in /usr/local/kubebuilder/bin.
+//! Where they are missing the tests are shown as ignored, and why is said.
+
+mod calls;
+mod cluster;
+mod many;
+mod scenes;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cluster::{Cluster, Process};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// The cluster and the operator that runs in it.
+pub(crate) struct Stage {
+    pub(crate) cluster: Cluster,
+    pub(crate) operator: Option<Process>,
+    pub(crate) webhook: u16,
+    pub(crate) health: u16,
+}
+
+type Scene = fn(&mut Stage);
+
+/// In this order: the last ones look back at what all did.
+const SCENES: [(&str, Scene); 10] = [
+    ("installs", scenes::installs),
+    ("admits_pods", scenes::admits_pods),
+    ("opens_levels_in_order", scenes::opens_levels_in_order),
+    ("serves_gates_and_native_sidecars", scenes::serves_gates_and_native_sidecars),
+    ("ends_sidecars", scenes::ends_sidecars),
+    ("keeps_requests_in_order", scenes::keeps_requests_in_order),
+    ("goes_on_after_crashes", scenes::goes_on_after_crashes),
+    ("another_replica_takes_over", scenes::another_replica_takes_over),
+    ("launches_many_pods", many::launches_many_pods),
+    ("calls_what_it_may_and_nothing_else", calls::calls_what_it_may_and_nothing_else),
+];
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // One cluster, one scene after the other.
+    arguments.test_threads = Some(1);
+    let missing = cluster::missing();
+    if let Some(missing) = &missing {
+        eprintln!("SKIPPED: the operator's tests need a kube-apiserver, kubectl and etcd: {missing}");
+    }
+    let stage: Arc<Mutex<Option<Stage>>> = Arc::default();
+    let trial = |&(name, scene): &(&str, Scene)| {
+        let stage = stage.clone();
+        let run = move || {
+            let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+            let stage = stage.get_or_insert_with(set);
+            let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scene(stage)));
+            played.map_err(|panic| {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+                Failed::from(format!("{text}\n{}", stage.cluster.logs()))
+            })
+        };
+        Trial::test(name, run).with_ignored_flag(missing.is_some())
+    };
+    let conclusion = libtest_mimic::run(&arguments, SCENES.iter().map(trial).collect());
+    drop(stage);
+    conclusion.exit();
+}
+
+/// A cluster with the operator installed and running.
+fn set() -> Stage {
+    let cluster = Cluster::start();
+    let (webhook, health) = (cluster::free_port(), cluster::free_port());
+    let (applied, said) =
+        cluster.outrigger(&["operator", "install", "--webhook-url", &format!("https://127.0.0.1:{webhook}")]);
+    assert!(applied, "{said}");
+    let mut stage = Stage { operator: None, webhook, health, cluster };
+    stage.start_operator();
+    stage
+}
+
+impl Stage {
+    pub(crate) fn start_operator(&mut self) {
+        self.operator = Some(self.cluster.operator("first", self.webhook, self.health));
+        cluster::eventually("the operator is ready and leads", || {
+            let ready = many::page(self.health, "/readyz")?;
+            let metrics = many::page(self.health, "/metrics")?;
+            (ready == "ok" && metrics.contains("outrigger_leader 1")).then_some(())
+        });
+    }
+}

@@ -1,0 +1,405 @@
+//! What people do with pods, and what must come of it.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::Stage;
+use crate::cluster::{Cluster, eventually};
+
+fn pod(name: &str, annotations: Value, containers: Value) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"nodeName": "machine", "restartPolicy": "Never", "containers": containers},
+    })
+    .to_string()
+}
+
+fn container(name: &str, env: &[(&str, &str)]) -> Value {
+    let env: Vec<Value> = env.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+    json!({"name": name, "image": "localhost/busybox:1", "env": env})
+}
+
+fn create(cluster: &Cluster, manifest: &str) {
+    let (created, said) = cluster.apply(manifest);
+    assert!(created, "{said}");
+}
+
+/// Writes what a kubelet would write: name and `ready`, `running`, or an exit code.
+fn report(cluster: &Cluster, pod: &str, phase: &str, states: &[(&str, &str)]) {
+    let status = |(name, state): &(&str, &str)| {
+        let running = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+        let state_json = match *state {
+            "ready" | "running" => running,
+            "waiting" => json!({"waiting": {"reason": "CreateContainerConfigError"}}),
+            code => {
+                json!({"terminated": {"exitCode": code.parse::<i32>().expect("a code"), "containerID": format!("containerd://{name}")}})
+            }
+        };
+        json!({
+            "name": name, "image": "i", "imageID": "i", "restartCount": 0, "ready": *state == "ready", "started": *state == "ready",
+            "containerID": if *state == "waiting" { String::new() } else { format!("containerd://{name}") }, "state": state_json,
+        })
+    };
+    let patch = json!({"status": {"phase": phase, "containerStatuses": states.iter().map(status).collect::<Vec<_>>()}});
+    let output = cluster.kubectl(&[
+        "patch",
+        "pod",
+        pod,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &patch.to_string(),
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The barrier ConfigMap a pod waits for.
+fn map_of(cluster: &Cluster, pod: &str) -> String {
+    let pod = cluster.get(&["pod", pod]).expect("the pod");
+    let env = pod["spec"]["containers"]
+        .as_array()
+        .expect("containers")
+        .iter()
+        .flat_map(|c| c["env"].as_array().cloned().unwrap_or_default());
+    let names: Vec<String> =
+        env.filter_map(|e| e["valueFrom"]["configMapKeyRef"]["name"].as_str().map(str::to_owned)).collect();
+    names.first().expect("a barrier").clone()
+}
+
+fn keys(cluster: &Cluster, map: &str) -> Vec<String> {
+    let map = cluster.get(&["configmap", map]);
+    let data = map.and_then(|map| map["data"].as_object().cloned()).unwrap_or_default();
+    data.keys().cloned().collect()
+}
+
+fn wait_for_keys(cluster: &Cluster, map: &str, expected: &[&str]) {
+    eventually(&format!("{map} holds {expected:?}"), || {
+        let mut held = keys(cluster, map);
+        let mut expected: Vec<String> = expected.iter().map(|k| (*k).to_owned()).collect();
+        held.sort();
+        expected.sort();
+        (held == expected).then_some(())
+    });
+}
+
+pub(crate) fn installs(stage: &mut Stage) {
+    let (_, said) = stage.cluster.outrigger(&["operator", "install", "-o", "yaml"]);
+    assert!(said.contains("kind: DaemonSet") && said.contains("kind: Deployment"), "{said}");
+    // Twice is as once.
+    let url = format!("https://127.0.0.1:{}", stage.webhook);
+    let (applied, said) = stage.cluster.outrigger(&["operator", "install", "--webhook-url", &url]);
+    assert!(applied, "{said}");
+    // The whole, as it is for people, is accepted by the API server too.
+    let (_, yaml) = stage.cluster.outrigger(&["operator", "install", "-o", "yaml", "-n", "elsewhere"]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("all.yaml");
+    std::fs::write(&file, &yaml).expect("a file");
+    stage.cluster.kubectl(&["create", "namespace", "elsewhere"]);
+    let output = stage.cluster.kubectl(&["apply", "--dry-run=server", "-f", file.to_str().expect("a path")]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // Kruise beside it is not silently accepted.
+    let kruise = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration", "metadata": {"name": "kruise-mutating-webhook-configuration"}});
+    create(&stage.cluster, &kruise.to_string());
+    let (applied, said) = stage.cluster.outrigger(&["operator", "install", "--webhook-url", &url]);
+    assert!(!applied && said.contains("OpenKruise is installed"), "{said}");
+    stage.cluster.kubectl(&[
+        "delete",
+        "mutatingwebhookconfiguration",
+        "kruise-mutating-webhook-configuration",
+    ]);
+}
+
+pub(crate) fn admits_pods(stage: &mut Stage) {
+    let cluster = &stage.cluster;
+    // The seed's own example, both spellings.
+    for (name, env, key) in [
+        ("seed", "KRUISE_CONTAINER_LAUNCH_PRIORITY", "c_1"),
+        ("released", "KRUISE_CONTAINER_PRIORITY", "p_1"),
+    ] {
+        let containers = json!([container("main", &[]), container("sidecar", &[(env, "1")])]);
+        create(cluster, &pod(name, json!({}), containers));
+        let made = cluster.get(&["pod", name]).expect("the pod");
+        let last = &made["spec"]["containers"][1]["env"][1];
+        assert_eq!(last["valueFrom"]["configMapKeyRef"]["key"], key, "{made}");
+    }
+    let bad = pod(
+        "bad",
+        json!({}),
+        json!([container("a", &[("KRUISE_CONTAINER_PRIORITY", "high")]), container("b", &[])]),
+    );
+    let (created, said) = cluster.apply(&bad);
+    assert!(!created && said.contains("launch priority \"high\" is not a whole number"), "{said}");
+    let circle = json!({"outrigger.dev/depends-on": "a: b ready\nb: a ready"});
+    let (created, said) =
+        cluster.apply(&pod("circle", circle, json!([container("a", &[]), container("b", &[])])));
+    assert!(!created && said.contains("wait for each other in a circle"), "{said}");
+    let (created, said) = cluster.apply(&pod(
+        "warned",
+        json!({"apps.kruise.io/container-launch-priority": "ordered"}),
+        json!([container("a", &[])]),
+    ));
+    assert!(created && said.contains("Warning:") && said.contains("`Ordered`"), "{said}");
+    // Without the operator: pods that ask for nothing do not notice, pods that do are not started without their order.
+    stage.operator = None;
+    let cluster = &stage.cluster;
+    create(
+        cluster,
+        &pod("plain", json!({}), json!([container("a", &[]), container("b", &[("OTHER", "1")])])),
+    );
+    let (created, said) = cluster.apply(&pod(
+        "asks",
+        json!({"apps.kruise.io/container-launch-priority": "Ordered"}),
+        json!([container("a", &[]), container("b", &[])]),
+    ));
+    assert!(!created && said.contains("pods.outrigger.dev"), "{said}");
+    stage.start_operator();
+}
+
+pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
+    let cluster = &stage.cluster;
+    let ordered = json!({"apps.kruise.io/container-launch-priority": "Ordered"});
+    create(
+        cluster,
+        &pod("levels", ordered, json!([container("a", &[]), container("b", &[]), container("c", &[])])),
+    );
+    let map = map_of(cluster, "levels");
+    assert!(map.starts_with("levels-barrier-"), "{map}");
+    wait_for_keys(cluster, &map, &["p_0"]);
+    let (explained, said) = cluster.outrigger(&["operator", "status", "levels"]);
+    assert!(explained && said.contains("Next: level -1 starts once `a` is ready"), "{said}");
+    report(cluster, "levels", "Pending", &[("a", "ready"), ("b", "waiting"), ("c", "waiting")]);
+    wait_for_keys(cluster, &map, &["p_0", "p_-1"]);
+    // The kubelet is woken.
+    eventually("the pod was annotated", || {
+        cluster.get(&["pod", "levels"])?["metadata"]["annotations"]["outrigger.dev/barrier-opened"]
+            .as_str()
+            .map(|_| ())
+    });
+    // Lost in the middle, it comes back with what was earned.
+    cluster.kubectl(&["delete", "configmap", &map]);
+    wait_for_keys(cluster, &map, &["p_0", "p_-1"]);
+    report(cluster, "levels", "Running", &[("a", "ready"), ("b", "0"), ("c", "waiting")]);
+    wait_for_keys(cluster, &map, &["p_0", "p_-1", "p_-2"]);
+    eventually("the pod is marked completed", || {
+        let pod = cluster.get(&["pod", "levels"])?;
+        (pod["metadata"]["annotations"]["apps.kruise.io/container-launch-priority-completed"] == "true")
+            .then_some(())
+    });
+    // LP-30: also after that.
+    cluster.kubectl(&["delete", "configmap", &map]);
+    wait_for_keys(cluster, &map, &["p_0", "p_-1", "p_-2"]);
+    let events = cluster.get(&["events", "--field-selector", "involvedObject.name=levels"]).expect("events");
+    assert!(events.to_string().contains("`b` may start"), "{events}");
+    // D10: what can no longer happen ends the pod, with a sentence.
+    create(
+        cluster,
+        &pod(
+            "hopeless",
+            json!({}),
+            json!([container("a", &[("KRUISE_CONTAINER_PRIORITY", "1")]), container("b", &[])]),
+        ),
+    );
+    report(cluster, "hopeless", "Pending", &[("a", "3"), ("b", "waiting")]);
+    eventually("the pod failed", || {
+        let pod = cluster.get(&["pod", "hopeless"])?;
+        (pod["status"]["phase"] == "Failed"
+            && pod["status"]["message"].as_str()?.contains("`b` waits for `a`"))
+        .then_some(())
+    });
+    // D11: a launch that hangs says for whom.
+    let hurried =
+        json!({"outrigger.dev/launch-timeout": "1s", "apps.kruise.io/container-launch-priority": "Ordered"});
+    create(cluster, &pod("hangs", hurried, json!([container("a", &[]), container("b", &[])])));
+    let patch = json!({"status": {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"}}).to_string();
+    cluster.kubectl(&["patch", "pod", "hangs", "--subresource=status", "--type=merge", "-p", &patch]);
+    eventually("the condition names the container", || {
+        let pod = cluster.get(&["pod", "hangs"])?;
+        let found = pod["status"]["conditions"]
+            .as_array()?
+            .iter()
+            .find(|c| c["type"] == "outrigger.dev/ContainersLaunched")
+            .cloned()?;
+        (found["status"] == "False" && found["message"].as_str()?.contains("`b` waits for `a`")).then_some(())
+    });
+}
+
+pub(crate) fn serves_gates_and_native_sidecars(stage: &mut Stage) {
+    let cluster = &stage.cluster;
+    let graph = json!({"outrigger.dev/depends-on": "app: db ready, migrate completed"});
+    create(
+        cluster,
+        &pod("graph", graph, json!([container("app", &[]), container("db", &[]), container("migrate", &[])])),
+    );
+    let map = map_of(cluster, "graph");
+    report(cluster, "graph", "Pending", &[("db", "ready"), ("migrate", "running"), ("app", "waiting")]);
+    eventually("the map is there, and empty", || cluster.get(&["configmap", &map]).map(|_| ()));
+    assert!(keys(cluster, &map).is_empty());
+    report(cluster, "graph", "Pending", &[("db", "ready"), ("migrate", "0"), ("app", "waiting")]);
+    wait_for_keys(cluster, &map, &["g_app"]);
+    let sidecars = json!({"outrigger.dev/sidecars": "proxy"});
+    create(cluster, &pod("native", sidecars, json!([container("main", &[]), container("proxy", &[])])));
+    let made = cluster.get(&["pod", "native"]).expect("the pod");
+    assert_eq!(made["spec"]["initContainers"][0]["name"], "proxy");
+    assert_eq!(made["spec"]["initContainers"][0]["restartPolicy"], "Always");
+}
+
+const KILL: (&str, &str) = ("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "true");
+
+/// Makes a Node, which requests are checked against.
+fn make_node(cluster: &Cluster, name: &str, labels: Value) {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
+    let _ = cluster.apply(&node.to_string());
+}
+
+fn request_of(cluster: &Cluster, pod: &str) -> Option<Value> {
+    let list = cluster.get(&["containerrecreaterequests"])?;
+    let items = list["items"].as_array()?.clone();
+    items.into_iter().find(|r| r["spec"]["podName"] == pod)
+}
+
+pub(crate) fn ends_sidecars(stage: &mut Stage) {
+    let cluster = &stage.cluster;
+    make_node(cluster, "machine", json!({}));
+    make_node(cluster, "virtual", json!({"type": "virtual-kubelet"}));
+    // The seed's example: a request stops the sidecar, and the pod has the result of its main.
+    create(cluster, &pod("job", json!({}), json!([container("main", &[]), container("sidecar1", &[KILL])])));
+    report(cluster, "job", "Running", &[("main", "0"), ("sidecar1", "running")]);
+    let request = eventually("a request", || request_of(cluster, "job"));
+    assert_eq!(request["spec"]["containers"][0]["statusContext"]["containerID"], "containerd://sidecar1");
+    assert_eq!(request["spec"]["strategy"]["forceRecreate"], true);
+    assert_eq!(request["metadata"]["ownerReferences"][0]["kind"], "Pod");
+    let name = request["metadata"]["name"].as_str().expect("a name");
+    // The agent's part, by hand.
+    let states = json!([{"name": "sidecar1", "phase": "Succeeded", "isKilled": true}]);
+    let patch = json!({"status": {"phase": "Completed", "completionTime": "2026-01-01T00:00:00Z", "containerRecreateStates": states}}).to_string();
+    cluster.kubectl(&[
+        "patch",
+        "containerrecreaterequest",
+        name,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &patch,
+    ]);
+    eventually("the pod succeeded", || {
+        let pod = cluster.get(&["pod", "job"])?;
+        (pod["status"]["phase"] == "Succeeded").then_some(())
+    });
+    eventually("the request is no longer active", || {
+        cluster.get(&["containerrecreaterequest", name])?["metadata"]["labels"]
+            .get("crr.apps.kruise.io/active")
+            .is_none()
+            .then_some(())
+    });
+    // A sidecar that never started does not keep the pod.
+    create(cluster, &pod("stuck", json!({}), json!([container("main", &[]), container("sidecar", &[KILL])])));
+    report(cluster, "stuck", "Pending", &[("main", "0"), ("sidecar", "waiting")]);
+    eventually("the pod succeeded", || {
+        (cluster.get(&["pod", "stuck"])?["status"]["phase"] == "Succeeded").then_some(())
+    });
+    // Virtual nodes: the image is replaced.
+    let image = ("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE", "example/exit-immediately:latest");
+    let on_virtual =
+        pod("elsewhere", json!({}), json!([container("main", &[]), container("sidecar1", &[KILL, image])]));
+    create(cluster, &on_virtual.replace("\"machine\"", "\"virtual\""));
+    report(cluster, "elsewhere", "Running", &[("main", "1"), ("sidecar1", "running")]);
+    eventually("the image was replaced", || {
+        let pod = cluster.get(&["pod", "elsewhere"])?;
+        (pod["spec"]["containers"][1]["image"] == image.1).then_some(())
+    });
+    assert!(request_of(cluster, "elsewhere").is_none());
+}
+
+pub(crate) fn keeps_requests_in_order(stage: &mut Stage) {
+    let cluster = &stage.cluster;
+    make_node(cluster, "machine", json!({}));
+    create(cluster, &pod("app", json!({}), json!([container("app", &[]), container("new", &[])])));
+    report(cluster, "app", "Running", &[("app", "ready"), ("new", "waiting")]);
+    let request = |name: &str, version: &str, spec: Value| {
+        json!({"apiVersion": format!("apps.kruise.io/{version}"), "kind": "ContainerRecreateRequest", "metadata": {"name": name}, "spec": spec}).to_string()
+    };
+    let app = json!({"podName": "app", "containers": [{"name": "app"}], "activeDeadlineSeconds": 3, "ttlSecondsAfterFinished": 2});
+    create(cluster, &request("old", "v1alpha1", app));
+    let made = cluster.get(&["containerrecreaterequests.v1beta1.apps.kruise.io", "old"]).expect("as v1beta1");
+    assert_eq!(made["spec"]["strategy"]["failurePolicy"], "Fail");
+    assert_eq!(made["metadata"]["labels"]["crr.apps.kruise.io/node-name"], "machine");
+    assert_eq!(made["spec"]["containers"][0]["statusContext"]["containerID"], "containerd://app");
+    let back =
+        cluster.get(&["containerrecreaterequests.v1alpha1.apps.kruise.io", "old"]).expect("as v1alpha1");
+    assert_eq!(back["apiVersion"], "apps.kruise.io/v1alpha1");
+    let rows = [
+        (json!({"podName": "nobody", "containers": [{"name": "app"}]}), "there is no such pod"),
+        (json!({"podName": "app", "containers": [{"name": "x"}]}), "has no container \"x\""),
+        (json!({"podName": "app", "containers": [{"name": "new"}]}), "has not been started yet"),
+        (
+            json!({"podName": "app", "containers": [{"name": "app"}], "activeDeadlineSeconds": 1}),
+            "at least 3",
+        ),
+    ];
+    for (spec, expected) in rows {
+        let (created, said) = cluster.apply(&request("bad", "v1beta1", spec));
+        assert!(!created && said.contains(expected), "{said}");
+    }
+    let patch = json!({"spec": {"podName": "other"}}).to_string();
+    let changed = cluster.kubectl(&["patch", "crr", "old", "--type=merge", "-p", &patch]);
+    assert!(String::from_utf8_lossy(&changed.stderr).contains("immutable"), "{changed:?}");
+    // No agent serves it: the verdict comes all the same, with every container Failed, and then it goes away.
+    let done = eventually("a verdict", || {
+        let request = cluster.get(&["crr", "old"])?;
+        request["status"]["completionTime"].is_string().then_some(request)
+    });
+    assert_eq!(done["status"]["containerRecreateStates"][0]["phase"], "Failed", "{done}");
+    assert_eq!(done["status"]["conditions"][0]["status"], "False", "{done}");
+    eventually("it was deleted", || cluster.get(&["crr", "old"]).is_none().then_some(()));
+}
+
+pub(crate) fn goes_on_after_crashes(stage: &mut Stage) {
+    let ordered = || json!({"apps.kruise.io/container-launch-priority": "Ordered"});
+    let three = || json!([container("a", &[]), container("b", &[]), container("c", &[])]);
+    create(&stage.cluster, &pod("crash", ordered(), three()));
+    let map = map_of(&stage.cluster, "crash");
+    wait_for_keys(&stage.cluster, &map, &["p_0"]);
+    // The operator is killed between two levels, and a level becomes ready meanwhile.
+    stage.operator = None;
+    report(&stage.cluster, "crash", "Pending", &[("a", "ready"), ("b", "waiting"), ("c", "waiting")]);
+    stage.start_operator();
+    wait_for_keys(&stage.cluster, &map, &["p_0", "p_-1"]);
+    // The API server is killed and comes back; watches resume.
+    stage.cluster.stop_api();
+    stage.cluster.start_api();
+    report(&stage.cluster, "crash", "Pending", &[("a", "ready"), ("b", "ready"), ("c", "waiting")]);
+    wait_for_keys(&stage.cluster, &map, &["p_0", "p_-1", "p_-2"]);
+    // What is deleted while nobody watches is forgotten, and a successor of the same name begins anew.
+    stage.operator = None;
+    stage.cluster.kubectl(&["delete", "pod", "crash", "--grace-period=0", "--force"]);
+    stage.start_operator();
+    create(&stage.cluster, &pod("crash", ordered(), three()));
+    let second = map_of(&stage.cluster, "crash");
+    assert_ne!(second, map);
+    wait_for_keys(&stage.cluster, &second, &["p_0"]);
+}
+
+pub(crate) fn another_replica_takes_over(stage: &mut Stage) {
+    let (webhook, health) = (crate::cluster::free_port(), crate::cluster::free_port());
+    let second = stage.cluster.operator("second", webhook, health);
+    let leads = |port: u16| {
+        crate::many::page(port, "/metrics").is_some_and(|text| text.contains("outrigger_leader 1"))
+    };
+    eventually("the second replica serves", || (crate::many::page(health, "/readyz")? == "ok").then_some(()));
+    assert!(leads(stage.health) && !leads(health), "one leads");
+    let ordered = json!({"apps.kruise.io/container-launch-priority": "Ordered"});
+    create(&stage.cluster, &pod("handed", ordered, json!([container("a", &[]), container("b", &[])])));
+    let map = map_of(&stage.cluster, "handed");
+    wait_for_keys(&stage.cluster, &map, &["p_0"]);
+    // Killed: nothing is given back.
+    stage.operator = None;
+    let begun = Instant::now();
+    report(&stage.cluster, "handed", "Pending", &[("a", "ready"), ("b", "waiting")]);
+    wait_for_keys(&stage.cluster, &map, &["p_0", "p_-1"]);
+    println!("another replica has taken over after {:.1} s", begun.elapsed().as_secs_f64());
+    assert!(leads(health));
+    drop(second);
+    stage.start_operator();
+}
