@@ -9,7 +9,7 @@ use super::wire::{
     CONTAINER_CREATED, CONTAINER_EXITED, CONTAINER_UNKNOWN, ContainerFilter, ContainerStatusRequest,
     ExecSyncRequest, ListContainersRequest, PodSandboxStatusRequest, StopContainerRequest,
 };
-use super::{CriConfig, containers, endpoint};
+use super::{containers, endpoint};
 use crate::RuntimeError;
 
 /// Labels and annotations kubelets give their containers.
@@ -60,9 +60,8 @@ impl NodeRuntime {
     /// # Errors
     /// Says where a runtime was looked for, or why the one that is there does not do.
     pub async fn connect(endpoint: Option<&str>) -> Result<Self, RuntimeError> {
-        let config = CriConfig { endpoint: endpoint.map(str::to_owned), limits: Limits::default() };
-        let path = endpoint::find(config.endpoint.as_deref()).map_err(RuntimeError::Other)?;
-        let client = Client::new(path, config.limits);
+        let path = endpoint::find(endpoint).map_err(RuntimeError::Other)?;
+        let client = Client::new(path, Limits::default());
         let info = CriInfo::of(&client).await?;
         Ok(NodeRuntime { client, info })
     }
@@ -78,7 +77,8 @@ impl NodeRuntime {
     /// The runtime cannot be asked.
     pub async fn containers(&self, pod_uid: &str) -> Result<Vec<NodeContainer>, RuntimeError> {
         let label_selector = [(POD_UID.to_owned(), pod_uid.to_owned())].into();
-        let request = ListContainersRequest { filter: Some(ContainerFilter { label_selector }) };
+        let request =
+            ListContainersRequest { filter: Some(ContainerFilter { label_selector, ..Default::default() }) };
         let found = self.client.ask(request).await.map_err(other)?.containers;
         Ok(found
             .into_iter()
