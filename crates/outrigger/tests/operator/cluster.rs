@@ -35,6 +35,7 @@ pub(crate) fn free_port() -> u16 {
 }
 
 /// Polls until something holds, or says what did not.
+#[allow(clippy::disallowed_methods)] // a cluster tells nobody here when it is ready
 pub(crate) fn eventually<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
