@@ -5,8 +5,8 @@ use clap::{Parser, Subcommand};
 
 use crate::terminal::Color;
 use crate::{
-    analyze, attach, completions, convert, doctor, exec, logs, man, node, operator, plan, ps, run, simulate, stop,
-    timeline, validate,
+    analyze, attach, completions, convert, doctor, exec, logs, man, node, operator, plan, ps, run, simulate,
+    stop, timeline, validate,
 };
 
 /// Run Kubernetes pods whose containers start, run and stop in the right order.
