@@ -6,13 +6,16 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
-use outrigger_lifecycle::{ContainerRef, List, Plan, PodInput, Qos, oom_score_adj, qos};
+use outrigger_lifecycle::{
+    ContainerRef, List, Plan, PodInput, Qos, STOP_MIN_MS, oom_score_adj, qos, stop_turns,
+};
 use outrigger_manifest::Companions;
 use outrigger_runtime::{
     ContainerId, ContainerSpec, Image, Mount, NetworkMode, PublishedPort, PullPolicy, PullRequest, Sandbox,
-    SandboxId, SandboxSpec, UserNamespace,
+    SandboxId, SandboxSpec, StopPlan, StopTurn, UserNamespace,
 };
 
 use crate::env::Environment;
@@ -48,6 +51,8 @@ pub(crate) struct PodContext {
     oom_score_adj: Vec<i32>,
     /// Where its logs are once it is over, if they stay.
     kept_logs: OnceLock<PathBuf>,
+    /// How it is stopped if this process dies.
+    stop: StopPlan,
 }
 
 /// What a pod's containers stand on, once its sandbox is there.
@@ -96,7 +101,9 @@ impl PodContext {
         let name = pod.metadata.name.as_deref().unwrap_or("pod");
         let sandbox_id = SandboxId(id(&[&options.run_id, &index.to_string(), name]));
         let dir = options.state_dir.join("pods").join(&sandbox_id.0);
+        let stop = stop_plan(plan, options.grace_ms.unwrap_or(plan.grace_ms));
         Ok(PodContext {
+            stop,
             containers,
             companions,
             host,
@@ -164,6 +171,7 @@ impl PodContext {
             runtime_class: spec.runtime_class_name.clone().filter(|name| !name.is_empty()),
             sysctls: sysctls.iter().map(|s| (s.name.clone(), s.value.clone())).collect(),
             resources: security::resources(spec.resources.as_ref())?,
+            stop: self.stop.clone(),
             labels: self.pod.metadata.labels.clone().unwrap_or_default(),
             annotations: self.pod.metadata.annotations.clone().unwrap_or_default(),
         })
@@ -439,6 +447,24 @@ impl PodContext {
             NetworkMode::Host => self.host.name.clone(),
             _ => hostname(&self.pod),
         }
+    }
+}
+
+/// How a pod is stopped without us, in the engine's order.
+fn stop_plan(plan: &Plan, grace_ms: u64) -> StopPlan {
+    let name = |&i: &usize| plan.containers[i].name.clone();
+    let turns = stop_turns(plan, grace_ms).into_iter().enumerate().map(|(i, turn)| {
+        let turn = StopTurn {
+            after: turn.after.iter().map(name).collect(),
+            free_at: turn.free_at_ms.map(Duration::from_millis),
+            kill_at: Duration::from_millis(turn.kill_at_ms),
+        };
+        (name(&i), turn)
+    });
+    StopPlan {
+        grace: Duration::from_millis(grace_ms),
+        reaction: Duration::from_millis(STOP_MIN_MS),
+        turns: turns.collect(),
     }
 }
 

@@ -4,6 +4,7 @@ use anyhow::anyhow;
 use clap::ValueEnum;
 use outrigger_agent::control::{ContainerState, Named, Object, PodState, Run, Selector};
 use outrigger_lifecycle::Span;
+use outrigger_runtime::embedded::killed_runs;
 
 use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, PlaceArgs};
@@ -49,6 +50,9 @@ enum Format {
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let mut found = runs::block_on(runs::find())?;
+    for run in killed_runs() {
+        terminal::note(&format!("run {} was killed; being stopped: {}", run.pid, run.pods.join(", ")));
+    }
     if let Some(object) = &args.pod {
         let which = args.place.which(Named::Object(object.clone()));
         let pods = found.pods(&which).map_err(|e| Failure::Input(anyhow!(e)))?;

@@ -362,7 +362,11 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
                 oci::try_all(&runtime, &work).map_err(own)?;
                 let runtime = Arc::new(runtime);
                 let cleaner = runtime.clone();
-                let orphans = async move { _ = cleaner.clean_orphans().await };
+                let orphans = async move {
+                    // The first pod needs it, and it takes a moment.
+                    cleaner.ensure_guard().await;
+                    cleaner.clean_orphans().await;
+                };
                 carry_out(work, options, runtime, output, orphans).await
             }
             RuntimeArg::Cri => {

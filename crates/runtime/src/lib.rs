@@ -13,6 +13,7 @@ pub mod lines;
 mod mounts;
 mod ownership;
 mod private;
+mod stop;
 pub mod tree;
 mod types;
 

@@ -222,10 +222,36 @@ pub struct SandboxSpec {
     pub sysctls: BTreeMap<String, String>,
     /// Resource limits of the pod as a whole.
     pub resources: Resources,
+    /// How its containers are stopped if the process that owns the pod dies.
+    #[serde(default)]
+    pub stop: StopPlan,
     /// Labels for runtimes that keep them.
     pub labels: BTreeMap<String, String>,
     /// Annotations for runtimes that keep them.
     pub annotations: BTreeMap<String, String>,
+}
+
+/// How the containers of a pod are stopped when the process that owned it has died: in the order the engine would stop
+/// them in, but without hooks and restarts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopPlan {
+    /// What the containers have altogether. Zero: each is killed when its turn comes.
+    pub grace: Duration,
+    /// A container that was signalled has at least this long to react.
+    pub reaction: Duration,
+    /// Containers by name. One that is missing is killed at once.
+    pub turns: BTreeMap<String, StopTurn>,
+}
+
+/// The turn of a container in its pod's stop. Times count from the beginning of the stop.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopTurn {
+    /// It is signalled once none of these is alive.
+    pub after: Vec<String>,
+    /// From here on it is signalled even if one of them is; `None`: never.
+    pub free_at: Option<Duration>,
+    /// It is killed here, unless it was signalled less than [`StopPlan::reaction`] ago.
+    pub kill_at: Duration,
 }
 
 /// A sandbox that is ready.

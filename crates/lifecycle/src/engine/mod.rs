@@ -5,6 +5,9 @@
 
 mod run;
 mod stop;
+mod turns;
+
+pub use turns::{StopTurn, stop_turns};
 
 use crate::action::{Action, Event};
 use crate::decision::{Decision, Wait};

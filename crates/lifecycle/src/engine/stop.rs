@@ -5,6 +5,7 @@
 //! before the next one is signalled; only in pods that use nothing but native sidecars all that is left is signalled
 //! together, as the kubelet does it ([`Plan::keeps_order_after_grace`]).
 
+use super::turns::kept_for_later;
 use super::{STOP_MIN_MS, run};
 use crate::action::Action;
 use crate::decision::{Decision, Wait};
@@ -136,14 +137,9 @@ impl Turn {
     }
 }
 
-/// Where the stage of a container ends. Without a reserve every stage ends with the grace (R3.24); with one, the
-/// first stage ends early and the others share what was kept for them (G-24, G-25).
+/// Where the stage of a container ends.
 fn kill_deadline(plan: &Plan, stop: &Stop, stage: usize) -> Time {
-    let reserve = plan.sidecar_grace_ms.min(stop.grace_ms);
-    if reserve == 0 || plan.stop_stages == 0 {
-        return stop.deadline;
-    }
-    stop.deadline - reserve + reserve * stage as u64 / plan.stop_stages as u64
+    stop.deadline - kept_for_later(plan, stop.grace_ms, stage)
 }
 
 /// Where the stage before ends: from here on a stage has had its turn, even if those before it are still being killed.

@@ -2,6 +2,7 @@
 
 mod command;
 mod exec;
+mod killed;
 mod logs;
 mod ps;
 #[path = "../terminal/pty.rs"]
@@ -24,6 +25,7 @@ mod workloads;
 fn main() {
     trials::run(
         "everyday",
-        [&ps::ALL[..], &logs::ALL, &exec::ALL, &stop::ALL, &workloads::ALL, &socket::ALL].concat(),
+        [&ps::ALL[..], &logs::ALL, &exec::ALL, &stop::ALL, &workloads::ALL, &socket::ALL, &killed::ALL]
+            .concat(),
     );
 }

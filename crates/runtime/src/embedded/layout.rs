@@ -16,13 +16,17 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::ContainerId;
 pub(crate) use crate::mounts::unmount_all;
+
+/// How long a container that is being made may hold back the removal of a pod whose owner has died.
+const MAKING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Directory of the pods below the state directory.
 pub(crate) fn pods_dir(state_dir: &Path) -> PathBuf {
@@ -32,6 +36,35 @@ pub(crate) fn pods_dir(state_dir: &Path) -> PathBuf {
 /// Directory of one container.
 pub(crate) fn container_dir(pod_dir: &Path, id: &str) -> PathBuf {
     pod_dir.join("containers").join(id)
+}
+
+/// Says that something is being made in a pod, for as long as what is returned lives: whoever removes a pod whose owner has
+/// died waits for that, or it would come back by half.
+///
+/// # Errors
+/// The pod is being removed, or is gone.
+pub(crate) fn begin_making(pod_dir: &Path) -> io::Result<OwnedFd> {
+    let dir = open_dir_for_reading(&pod_dir.join("containers"))?;
+    flock(&dir, FlockOperation::NonBlockingLockShared)?;
+    Ok(dir)
+}
+
+/// Waits until nothing is being made in a pod any more, and lets nothing more be, for as long as what is returned lives.
+/// Something that takes too long is not waited for. Blocks.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own; a lock cannot be waited for with a limit"
+)]
+pub(crate) fn end_making(pod_dir: &Path) -> Option<OwnedFd> {
+    let dir = open_dir_for_reading(&pod_dir.join("containers")).ok()?;
+    let deadline = Instant::now() + MAKING_PATIENCE;
+    while flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Some(dir)
 }
 
 /// Containers that have a directory in a pod's.

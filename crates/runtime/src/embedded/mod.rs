@@ -50,6 +50,6 @@ pub use oci::{OciRuntime, OciRuntimes};
 pub(crate) use processes::{Process, kill_tree};
 pub(crate) use protocol::fuzz as fuzz_shim;
 pub use runtime::{EmbeddedConfig, EmbeddedRuntime};
-pub use shim::shim_main;
+pub use shim::{KilledRun, killed_runs, shim_main};
 pub(crate) use sys::errno_text;
 pub(crate) use userns::kernel_maps_layers;

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::cgroup::Hierarchies;
@@ -12,27 +13,31 @@ use super::{layout, sandbox};
 use crate::ownership::lock_orphan;
 use crate::{SandboxId, mounts};
 
-/// Ends and removes every pod below `pods` that has no owner.
-pub(crate) fn clean(pods: &Path, hierarchies: &Hierarchies) -> Vec<SandboxId> {
-    let Ok(entries) = fs::read_dir(pods) else { return Vec::new() };
-    let mut removed = Vec::new();
-    for entry in entries.flatten() {
-        let dir = entry.path();
-        let Ok(Some(lock)) = lock_orphan(&dir) else { continue };
-        let id = entry.file_name().to_string_lossy().into_owned();
-        match clean_pod(&id, &dir, hierarchies) {
-            Ok(()) => removed.push(SandboxId(id)),
-            Err(error) => tracing::warn!(pod = id, %error, "an orphaned pod could not be removed"),
-        }
-        drop(lock);
-    }
-    removed
+/// A pod that nobody owns. It is this process's to remove for as long as this lives.
+pub(crate) struct Orphan {
+    pub(crate) id: SandboxId,
+    pub(crate) dir: PathBuf,
+    _lock: OwnedFd,
 }
 
-fn clean_pod(id: &str, dir: &Path, hierarchies: &Hierarchies) -> io::Result<()> {
-    end_processes(dir);
-    sandbox::remove(id, dir, hierarchies).map_err(|fault| io::Error::other(fault.text))?;
-    mounts::remove_tree(dir)
+/// The pods below a directory that nobody owns.
+pub(crate) fn find(pods: &Path) -> Vec<Orphan> {
+    let Ok(entries) = fs::read_dir(pods) else { return Vec::new() };
+    let orphan = |entry: fs::DirEntry| {
+        let (dir, id) = (entry.path(), SandboxId(entry.file_name().to_string_lossy().into_owned()));
+        lock_orphan(&dir).ok()?.map(|lock| Orphan { id, dir, _lock: lock })
+    };
+    entries.flatten().filter_map(orphan).collect()
+}
+
+impl Orphan {
+    /// Ends and removes everything of the pod. Blocks.
+    pub(crate) fn remove(&self, hierarchies: &Hierarchies) -> io::Result<()> {
+        let _alone = layout::end_making(&self.dir);
+        end_processes(&self.dir);
+        sandbox::remove(&self.id.0, &self.dir, hierarchies).map_err(|fault| io::Error::other(fault.text))?;
+        mounts::remove_tree(&self.dir)
+    }
 }
 
 /// Ends the shims and containers of a pod that nobody is connected to.
@@ -64,7 +69,10 @@ mod tests {
             fs::create_dir_all(dir.path().join(path)).unwrap();
         }
         fs::write(dir.path().join("file"), "").unwrap();
-        assert_eq!(clean(dir.path(), &Hierarchies::default()), [SandboxId("full".to_owned())]);
+        let found = find(dir.path());
+        assert_eq!(found.iter().map(|orphan| orphan.id.0.as_str()).collect::<Vec<_>>(), ["full"]);
+        assert!(find(dir.path()).is_empty(), "somebody is at it");
+        found[0].remove(&Hierarchies::default()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "only the file is left");
     }
 }

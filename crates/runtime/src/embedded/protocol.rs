@@ -19,7 +19,7 @@ use super::fault::Fault;
 use super::oci::OciRuntime;
 use super::processes::Process;
 use super::userns::UserNamespace;
-use crate::{ContainerSpec, Exit, PublishedPort, Resources, SandboxId, Started, WindowSize};
+use crate::{ContainerSpec, Exit, PublishedPort, Resources, SandboxId, Started, StopPlan, WindowSize};
 
 /// Longest frame either side accepts: an environment may be large, an attack larger.
 pub(crate) const FRAME_LIMIT: usize = 16 << 20;
@@ -145,6 +145,12 @@ pub(crate) struct SandboxState {
     /// Makes the pod's containers; `None`: the shim does.
     #[serde(default)]
     pub(crate) oci_runtime: Option<OciRuntime>,
+    /// The process that owns it; `None`: the node does.
+    #[serde(default)]
+    pub(crate) owner: Option<ProcessRecord>,
+    /// How its containers are stopped if that process dies.
+    #[serde(default)]
+    pub(crate) stop: StopPlan,
 }
 
 /// Names one process for good: pids are reused, start times with them are not.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,10 +16,12 @@ use super::images::{ImageLimits, ImageStore};
 use super::link::{Link, Phase, Remains};
 use super::network::{self, Forwarders, Uplink};
 use super::oci::{self, OciRuntime, OciRuntimes};
+use super::orphans::{self, Orphan};
 use super::program::ShimProgram;
-use super::protocol::{ContainerState, Request, SandboxState, ShimConfig};
-use super::{layout, orphans, private, rootless, sandbox, userns};
+use super::protocol::{ContainerState, ProcessRecord, Request, SandboxState, ShimConfig};
+use super::{layout, private, rootless, sandbox, userns};
 use crate::ownership::Claims;
+use crate::stop::{join_all, stop_in_order};
 use crate::{
     Adopted, AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image,
     ImageError, NetworkMode, Owner, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId,
@@ -57,6 +59,8 @@ pub struct EmbeddedRuntime {
     /// Made for the first pod that needs it, where this runs without root.
     uplink: OnceCell<Uplink>,
     oci: OciRuntimes,
+    /// The process that stops the pods if this one is killed, once there are pods.
+    guard: tokio::sync::Mutex<Option<Child>>,
     /// Sandboxes on the bridge that were removed: the kernel may take a moment to take their interfaces away.
     off_bridge: Mutex<Vec<SandboxId>>,
 }
@@ -107,6 +111,7 @@ impl EmbeddedRuntime {
             sandboxes: Mutex::default(),
             uplink: OnceCell::new(),
             oci: OciRuntimes::default(),
+            guard: tokio::sync::Mutex::default(),
             off_bridge: Mutex::default(),
         })
     }
@@ -171,8 +176,9 @@ impl EmbeddedRuntime {
     /// Ends and removes what processes that died left behind in this state directory. Returns the sandboxes removed.
     pub async fn clean_orphans(&self) -> Vec<SandboxId> {
         let pods = layout::pods_dir(&self.config.state_dir);
-        let hierarchies = self.hierarchies.clone();
-        let removed = blocking(move || Ok(orphans::clean(&pods, &hierarchies))).await.unwrap_or_default();
+        let found = blocking(move || Ok(orphans::find(&pods))).await.unwrap_or_default();
+        let removed = join_all(found.into_iter().map(|orphan| self.clean_orphan(orphan))).await;
+        let removed: Vec<SandboxId> = removed.into_iter().flatten().collect();
         for id in &removed {
             if let Err(error) = network::detach(id).await {
                 tracing::warn!(sandbox = %id, %error, "an orphaned pod's network is left behind");
@@ -183,6 +189,52 @@ impl EmbeddedRuntime {
             self.release_network_aside();
         }
         removed
+    }
+
+    /// Stops a pod that nobody owns in its order, and removes it.
+    async fn clean_orphan(&self, orphan: Orphan) -> Option<SandboxId> {
+        let (id, dir) = (orphan.id.clone(), orphan.dir.clone());
+        let state = layout::read_json::<SandboxState>(&dir.join("sandbox.json"));
+        if let Some(state) = state.filter(|state| !state.stop.turns.is_empty() && sandbox::is_pinned(state)) {
+            let containers = self.adopt_containers(&id, &dir).await;
+            stop_in_order(self, &containers, &state.stop).await;
+            lock(&self.containers).retain(|_, entry| entry.sandbox != id);
+        }
+        let hierarchies = self.hierarchies.clone();
+        let removed = tokio::task::spawn_blocking(move || orphan.remove(&hierarchies)).await;
+        match removed.map_err(std::io::Error::other).flatten() {
+            Ok(()) => Some(id),
+            Err(error) => {
+                tracing::warn!(pod = %id, %error, "an orphaned pod could not be removed");
+                None
+            }
+        }
+    }
+
+    /// Makes sure that there is a process which stops the pods of this one if it is killed. A node's pods go on.
+    pub async fn ensure_guard(&self) {
+        if !self.config.owner.is_process() {
+            return;
+        }
+        let mut guard = self.guard.lock().await;
+        if let Some(child) = &mut *guard
+            && matches!(child.try_wait(), Ok(None))
+        {
+            return;
+        }
+        let Some(own) = ProcessRecord::of(std::process::id() as i32) else { return };
+        let mut command = self.shim_command("guard");
+        command.args([own.pid.to_string(), own.start_ticks.to_string()]);
+        command.arg(&self.config.state_dir).args(&self.config.shim_command[1..]);
+        // It outlives the run, and whoever reads the run's output may wait for its end.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let spawned = tokio::task::spawn_blocking(move || command.spawn()).await;
+        match spawned.map_err(std::io::Error::other).flatten() {
+            Ok(child) => *guard = Some(child),
+            Err(error) => {
+                tracing::warn!(%error, "if this process is killed, its containers are stopped by the next run only");
+            }
+        }
     }
 
     /// If no pod of this run is on the host's bridge: those that were. Without root there is none: that of the uplink goes
@@ -356,6 +408,18 @@ impl EmbeddedRuntime {
     }
 }
 
+impl Drop for EmbeddedRuntime {
+    /// A runtime that has no pods leaves nobody behind to look after them.
+    fn drop(&mut self) {
+        let has_pods = !lock(&self.sandboxes).is_empty();
+        if let Some(guard) = self.guard.get_mut()
+            && !has_pods
+        {
+            let _ = guard.kill().and_then(|()| guard.wait());
+        }
+    }
+}
+
 impl Runtime for EmbeddedRuntime {
     fn name(&self) -> &'static str {
         NAME
@@ -372,13 +436,18 @@ impl Runtime for EmbeddedRuntime {
     async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         check_id(&spec.id.0)?;
         let oci_runtime = self.oci.of_class(spec.runtime_class.as_deref())?;
+        self.ensure_guard().await;
         self.claim_pod_dir(&spec.id, &spec.pod_dir)?;
         let (mut making, hierarchies) = (spec.clone(), self.hierarchies.clone());
         if let Some(oci) = &oci_runtime {
             making.user_namespace = userns::with_oci_runtime(spec.user_namespace, oci)?;
         }
         let pause = self.shim_command("pause");
-        let mut state = blocking(move || sandbox::create(&making, &hierarchies, pause)).await?;
+        let owner = match &self.config.owner {
+            Owner::Process => ProcessRecord::of(std::process::id() as i32),
+            Owner::Node(_) => None,
+        };
+        let mut state = blocking(move || sandbox::create(&making, &hierarchies, pause, owner)).await?;
         if oci_runtime.is_some() {
             state.oci_runtime = oci_runtime;
             sandbox::save(&state)?;

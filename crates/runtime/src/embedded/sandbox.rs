@@ -23,11 +23,12 @@ use crate::{NetworkMode, Resources, SandboxSpec};
 const PAUSE_CGROUP: &str = ".pause";
 
 /// Makes the namespaces, /dev/shm and cgroup of a sandbox. Blocks; runs on a thread of its own.
-/// `pause` is the command that makes the process for a shared pid namespace.
+/// `pause` is the command that makes the process for a shared pid namespace, `owner` the process that owns the pod.
 pub(crate) fn create(
     spec: &SandboxSpec,
     hierarchies: &Hierarchies,
     pause: Command,
+    owner: Option<ProcessRecord>,
 ) -> Result<SandboxState, Fault> {
     let dir = &spec.pod_dir;
     let what = || format!("cannot make {}", dir.display());
@@ -58,6 +59,8 @@ pub(crate) fn create(
         ports: spec.ports.clone(),
         pod: format!("{}/{}", spec.pod_namespace, spec.pod_name),
         oci_runtime: None,
+        owner,
+        stop: spec.stop.clone(),
     };
     if !own_network {
         state.hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -21,6 +21,7 @@ use crate::support::{
 
 crate::trials![
     orphans_are_removed,
+    a_killed_process_s_pods_are_gone_with_it,
     a_living_owner_s_pods_are_left_alone,
     a_node_s_pods_survive_it,
     a_node_s_pods_are_nobody_else_s,
@@ -87,12 +88,46 @@ async fn orphans_are_removed() {
     assert_eq!(runtime.clean_orphans().await, [], "its owner lives");
     assert!(has_sleeper(&id));
 
+    kill_guards(state.path());
     owner.kill().await.unwrap();
     assert_eq!(runtime.clean_orphans().await, std::slice::from_ref(&id));
     assert!(!has_sleeper(&id));
     assert_nothing_left(state.path(), &id);
     assert!(!runtime.pod_dir(&id).exists());
     assert_eq!(runtime.clean_orphans().await, []);
+}
+
+/// The processes that would stop the pods of killed processes in a state directory.
+fn guards(state_dir: &Path) -> Vec<i32> {
+    let state_dir = state_dir.to_str().unwrap();
+    let is_guard = |line: &str| line.contains("\0guard\0") && line.contains(state_dir);
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter(|process| {
+            fs::read_to_string(process.path().join("cmdline")).is_ok_and(|line| is_guard(&line))
+        })
+        .filter_map(|process| process.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+fn kill_guards(state_dir: &Path) {
+    let guards = guards(state_dir);
+    assert!(!guards.is_empty());
+    for guard in guards {
+        let guard = rustix::process::Pid::from_raw(guard).unwrap();
+        rustix::process::kill_process(guard, rustix::process::Signal::KILL).unwrap();
+    }
+}
+
+async fn a_killed_process_s_pods_are_gone_with_it() {
+    let state = tempfile::tempdir().unwrap();
+    let (mut owner, id) = owner("process", state.path()).await;
+    owner.kill().await.unwrap();
+    let dir = state.path().join("pods").join(&id.0);
+    eventually("nothing is left of the pod", || !dir.exists()).await;
+    assert!(!has_sleeper(&id));
+    assert_nothing_left(state.path(), &id);
+    eventually("nobody waits for anything", || guards(state.path()).is_empty()).await;
 }
 
 async fn a_living_owner_s_pods_are_left_alone() {

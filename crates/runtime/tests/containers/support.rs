@@ -154,6 +154,7 @@ pub(crate) fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
         runtime_class: None,
         sysctls: BTreeMap::new(),
         resources: Resources::default(),
+        stop: Default::default(),
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
     }

@@ -172,6 +172,7 @@ pub(crate) fn sandbox_spec(dir: &Path) -> SandboxSpec {
         runtime_class: None,
         sysctls: BTreeMap::new(),
         resources: Resources::default(),
+        stop: Default::default(),
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
     }

@@ -22,6 +22,7 @@ fn pod() -> SandboxSpec {
         runtime_class: None,
         sysctls: BTreeMap::new(),
         resources: Resources::default(),
+        stop: Default::default(),
         labels: [("io.kubernetes.pod.name".to_owned(), "forged".to_owned())].into(),
         annotations: BTreeMap::new(),
     }

@@ -104,6 +104,7 @@ fn spec(name: &str, network: NetworkMode) -> SandboxSpec {
         runtime_class: None,
         sysctls: BTreeMap::new(),
         resources: Resources::default(),
+        stop: Default::default(),
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
     }

@@ -32,12 +32,14 @@
 mod clients;
 mod create;
 mod exec;
+mod guard;
 mod log;
 mod oci;
 mod pause;
 mod server;
 mod uplink;
 
+pub use guard::{KilledRun, killed_runs};
 pub(crate) use pause::NOTE as PAUSE_NOTE;
 
 use std::ffi::OsString;
@@ -61,6 +63,7 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> i32 {
     }
     let result = match args.first().and_then(|arg| arg.to_str()) {
         Some("container") => take_control().and_then(server::run),
+        Some("guard") => take_control().and_then(|_| guard::run(&args[1..])),
         Some("uplink") => take_control().and_then(|control| uplink::run(control, &args[1..])),
         Some("try-oci-runtime") => take_control().and_then(oci::try_runtime),
         Some("pause") => take_control().and_then(|control| pause::run(control, &args[1..])),

@@ -31,6 +31,7 @@ pub(crate) const NOTE: &str = "pause.json";
 /// Runs with the pod's directory and, where there is one, the cgroup to be in.
 pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     let [dir, rest @ ..] = args else { return Err(io::Error::other("the pod's directory is missing")) };
+    let _making = layout::begin_making(Path::new(dir))?;
     let ns = PathBuf::from(dir).join("ns");
     let cgroup = rest.first().map(|path| open_dir(Path::new(path))).transpose()?;
     let open =

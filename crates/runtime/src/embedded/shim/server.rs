@@ -264,6 +264,15 @@ impl Shim {
                 .send(&Reply::Failed(Fault::other("the container was created before")));
         }
         self.dir = Some(config.dir.clone());
+        // Until the container is made: a pod whose owner has died is not removed meanwhile.
+        let making = layout::begin_making(&config.sandbox.dir).map_err(|error| {
+            let dir = config.sandbox.dir.display();
+            Fault::create(format!("{dir} is being removed: {}", sys::errno_text(&error)))
+        });
+        let _making = match making {
+            Ok(making) => making,
+            Err(fault) => return self.fail(fault),
+        };
         let client = &mut self.clients[index];
         let created = listen(config).and_then(|listener| {
             let container = Container::create(config, &mut |warning| client.send(&Reply::Warning(warning)))?;

@@ -1,0 +1,49 @@
+//! When the turn of each container comes in a pod's stop: what the engine asks at every step, and what somebody is given
+//! beforehand who has to stop a pod without it.
+
+use crate::plan::Plan;
+
+/// The turn of one container in a pod's stop. Times are milliseconds since the stop began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopTurn {
+    /// It is signalled once none of these is alive.
+    pub after: Vec<usize>,
+    /// From here on it is signalled even if one of them is; `None`: never.
+    pub free_at_ms: Option<u64>,
+    /// It is killed here, if it had [`super::STOP_MIN_MS`] to react by then. With a grace of zero nothing is signalled:
+    /// each is killed when its turn comes.
+    pub kill_at_ms: u64,
+}
+
+/// The turns of all containers in a stop with this grace, by their index.
+pub fn stop_turns(plan: &Plan, grace_ms: u64) -> Vec<StopTurn> {
+    let mut after: Vec<Vec<usize>> = vec![Vec::new(); plan.containers.len()];
+    for &i in &plan.stop_order {
+        // One that is gone still stands for those before it (G-22).
+        let mut all = plan.containers[i].stop_after.clone();
+        all.extend(plan.containers[i].stop_after.iter().flat_map(|&before| after[before].clone()));
+        all.sort_unstable();
+        all.dedup();
+        after[i] = all;
+    }
+    let turn = |(i, after): (usize, Vec<usize>)| {
+        let stage = plan.containers[i].stop_stage;
+        let turn_ends = grace_ms - kept_for_later(plan, grace_ms, stage.saturating_sub(1));
+        StopTurn {
+            after,
+            free_at_ms: (!plan.keeps_order_after_grace()).then_some(turn_ends),
+            kill_at_ms: grace_ms - kept_for_later(plan, grace_ms, stage),
+        }
+    };
+    after.into_iter().enumerate().map(turn).collect()
+}
+
+/// How long before the end of the grace a stage ends. Without a reserve every stage ends with the grace (R3.24); with
+/// one, the first stage ends early and the others share what was kept for them (G-24, G-25).
+pub(super) fn kept_for_later(plan: &Plan, grace_ms: u64, stage: usize) -> u64 {
+    let reserve = plan.sidecar_grace_ms.min(grace_ms);
+    if reserve == 0 || plan.stop_stages == 0 {
+        return 0;
+    }
+    reserve - reserve * stage as u64 / plan.stop_stages as u64
+}

@@ -1,0 +1,234 @@
+//! A run that is killed: its containers are stopped in their order, and nothing is left.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::command::say;
+use crate::run::{Bench, Run, Test};
+
+pub(crate) const ALL: [(&str, Test); 4] = [
+    ("a_killed_run_stops_its_containers_in_order", in_order),
+    ("a_killed_run_leaves_nothing_whenever_that_is", at_any_moment),
+    ("a_killed_run_gives_its_containers_their_grace", grace),
+    ("everything_killed_at_once_is_cleaned_by_the_next_run", everything),
+];
+
+/// How a pod says which containers must be gone before which.
+type Dialect = fn(&Killed<'_>) -> Value;
+
+const DIALECTS: [(&str, Dialect); 3] = [("native", native), ("kep", kep), ("depends", depends_on)];
+
+/// Those that stop one after another in every one of these pods.
+const ORDER: [&str; 2] = ["app", "proxy"];
+
+/// A state directory and a log that containers write to.
+struct Killed<'a> {
+    bench: &'a Bench,
+    name: String,
+    dir: PathBuf,
+}
+
+impl<'a> Killed<'a> {
+    fn new(bench: &'a Bench, name: &str) -> Self {
+        let (name, dir) = (name.replace('_', "-"), bench.work.join(name));
+        fs::create_dir_all(dir.join("ev")).expect("a directory");
+        Killed { bench, name, dir }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    fn log(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.dir.join("ev/log")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// A container that says when it begins and when it is told to stop, which takes it a moment.
+    fn container(&self, name: &str) -> Value {
+        let script = format!(
+            "trap 'sleep 0.2; echo stop {name} >> /ev/log; exit 0' TERM; echo start {name} >> /ev/log; \
+             while :; do sleep 0.02; done"
+        );
+        let mut container = self.bench.container(name, &script);
+        container["volumeMounts"] = json!([{"name": "ev", "mountPath": "/ev"}]);
+        container
+    }
+
+    fn start(&self, spec: Value, annotations: Value) -> Run {
+        let mut spec = spec;
+        spec["volumes"] = json!([{"name": "ev", "hostPath": {"path": self.dir.join("ev")}}]);
+        spec["restartPolicy"] = json!("Never");
+        let metadata = json!({"name": self.name, "annotations": annotations});
+        let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+        let state = self.state();
+        let state = state.to_str().expect("text");
+        Run::start(self.bench, &self.name, &manifest, &["--state-dir", state, "--network", "private"])
+    }
+
+    /// What is left of the pod, in words.
+    fn left(&self) -> Vec<String> {
+        let state = self.state();
+        let text = state.to_str().expect("text");
+        let mut left: Vec<String> = list(&state.join("pods"));
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        left.extend(mounts.lines().filter(|line| line.contains(text)).map(str::to_owned));
+        let processes = fs::read_dir("/proc").expect("/proc").flatten();
+        left.extend(processes.filter_map(|process| {
+            let line = fs::read_to_string(process.path().join("cmdline")).ok()?.replace('\0', " ");
+            (line.contains(text) && line.contains("shim")).then_some(line)
+        }));
+        for hierarchy in list(Path::new("/sys/fs/cgroup")).iter().map(String::as_str).chain([""]) {
+            let cgroups = list(&Path::new("/sys/fs/cgroup").join(hierarchy).join("outrigger"));
+            left.extend(cgroups.into_iter().filter(|cgroup| cgroup.ends_with(&self.name)));
+        }
+        left
+    }
+
+    fn wait_until_nothing_is_left(&self, limit: Duration, run: &Run) {
+        let begun = Instant::now();
+        while !self.left().is_empty() {
+            let (left, log) = (self.left(), self.log());
+            assert!(begun.elapsed() < limit, "left: {left:#?}\nlog: {log:?}\n{}", run.account());
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+    }
+
+    fn wait_for_starts(&self, run: &mut Run) {
+        let has = |name: &str| self.log().contains(&format!("start {name}"));
+        run.wait_for("all containers run", |_| ORDER.iter().all(|name| has(name)));
+    }
+
+    /// Who stopped, in that order.
+    fn stops(&self) -> Vec<String> {
+        self.log().iter().filter_map(|line| line.strip_prefix("stop ").map(str::to_owned)).collect()
+    }
+}
+
+/// The names in a directory.
+fn list(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn native(killed: &Killed<'_>) -> Value {
+    let mut proxy = killed.container("proxy");
+    proxy["restartPolicy"] = json!("Always");
+    json!({"initContainers": [proxy], "containers": [killed.container("app")]})
+}
+
+fn kep(killed: &Killed<'_>) -> Value {
+    let mut proxy = killed.container("proxy");
+    proxy["lifecycle"] = json!({"type": "Sidecar"});
+    json!({"containers": [proxy, killed.container("app")]})
+}
+
+fn depends_on(killed: &Killed<'_>) -> Value {
+    json!({"containers": [killed.container("app"), killed.container("proxy")]})
+}
+
+fn annotations(dialect: &str) -> Value {
+    match dialect {
+        "depends" => json!({"outrigger.dev/depends-on": "app: proxy"}),
+        _ => json!({}),
+    }
+}
+
+fn in_order(bench: &Bench, name: &str) {
+    for (dialect, spec) in DIALECTS {
+        let killed = Killed::new(bench, &format!("{name}_{dialect}"));
+        let mut run = killed.start(spec(&killed), annotations(dialect));
+        killed.wait_for_starts(&mut run);
+        run.signal(Signal::KILL);
+        run.end();
+        let pid = run.pid();
+        let begun = Instant::now();
+        // Each takes 0.2 s to stop: somebody who asks in the meantime is told.
+        let noted = loop {
+            let said = say(bench, &["ps"]).err;
+            if said.contains(&format!("run {pid} was killed; being stopped: default/{}", killed.name)) {
+                break true;
+            }
+            if killed.left().is_empty() || begun.elapsed() > Duration::from_secs(60) {
+                break false;
+            }
+        };
+        killed.wait_until_nothing_is_left(Duration::from_secs(60), &run);
+        assert_eq!(killed.stops(), ORDER, "{dialect}\n{}", run.account());
+        assert!(noted, "{dialect}: ps does not tell");
+    }
+}
+
+/// A number of random moments, to be repeated with the seed that is printed.
+const SEED_VARIABLE: &str = "OUTRIGGER_TEST_SEED";
+const TIMES_VARIABLE: &str = "OUTRIGGER_TEST_KILLS";
+
+fn at_any_moment(bench: &Bench, name: &str) {
+    let number = |variable: &str| std::env::var(variable).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number(SEED_VARIABLE).unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time");
+        u64::from(now.subsec_nanos()) | 1
+    });
+    println!("{SEED_VARIABLE}={seed}");
+    let mut random = seed;
+    for time in 0..number(TIMES_VARIABLE).unwrap_or(6) {
+        // xorshift
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let (dialect, spec) = DIALECTS[(random % 3) as usize];
+        let after = Duration::from_micros(random / 3 % 400_000);
+        let killed = Killed::new(bench, &format!("{name}_{time}"));
+        let mut spec = spec(&killed);
+        spec["terminationGracePeriodSeconds"] = json!(4);
+        spec["shareProcessNamespace"] = json!(random / 7 % 2 == 0);
+        let run = killed.start(spec, annotations(dialect));
+        let mut run = run;
+        std::thread::park_timeout(after);
+        run.signal(Signal::KILL);
+        run.end();
+        killed.wait_until_nothing_is_left(Duration::from_secs(60), &run);
+        let stops = killed.stops();
+        // One that was killed before it could listen says nothing.
+        let is_in_order = match stops.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["app", "proxy"] | ["proxy"] | ["app"] | [] => true,
+            _ => false,
+        };
+        assert!(is_in_order, "seed {seed}, {time}: {dialect} after {after:?}: {:?}", killed.log());
+    }
+}
+
+fn grace(bench: &Bench, name: &str) {
+    let killed = Killed::new(bench, name);
+    let mut spec = native(&killed);
+    let deaf = "trap '' TERM; echo start app >> /ev/log; while :; do sleep 0.05; done";
+    spec["containers"][0]["command"] = json!(["/bin/sh", "-c", deaf]);
+    spec["terminationGracePeriodSeconds"] = json!(3);
+    let mut run = killed.start(spec, json!({}));
+    killed.wait_for_starts(&mut run);
+    run.signal(Signal::KILL);
+    let begun = Instant::now();
+    run.end();
+    killed.wait_until_nothing_is_left(Duration::from_secs(60), &run);
+    assert!(begun.elapsed() >= Duration::from_secs(3), "it had {:?}", begun.elapsed());
+    assert_eq!(killed.stops(), ["proxy"], "what does not listen is killed, the others are told");
+}
+
+fn everything(bench: &Bench, name: &str) {
+    let killed = Killed::new(bench, name);
+    let mut run = killed.start(native(&killed), json!({}));
+    killed.wait_for_starts(&mut run);
+    // Shims and the process that would stop the containers, then the run.
+    run.signal_children(Signal::KILL);
+    run.signal(Signal::KILL);
+    run.end();
+    assert!(!killed.left().is_empty(), "the sandbox is left");
+    let next = json!({"containers": [bench.container("next", "exit 3")]});
+    let mut next = killed.start(next, json!({}));
+    assert_eq!(next.end(), 3, "{}", next.account());
+    killed.wait_until_nothing_is_left(Duration::from_secs(60), &next);
+}

@@ -1,0 +1,101 @@
+//! The process that stops a run's pods in order when the run is killed.
+//!
+//! `shim guard PID TICKS STATE-DIR ARGUMENTS` waits until the process with that number and start time has ended, and then does
+//! what the next run would do: it stops and removes the pods in the state directory that nobody owns. There are none if
+//! the run came to its own end.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::Owner;
+use crate::embedded::protocol::{ProcessRecord, SandboxState};
+use crate::embedded::{EmbeddedConfig, EmbeddedRuntime, layout};
+
+/// Runs with the owner's number and start time, the state directory, and what makes this binary a shim.
+pub(super) fn run(args: &[OsString]) -> io::Result<()> {
+    let [pid, start_ticks, state_dir, arguments @ ..] = args else {
+        return Err(io::Error::other("the process to watch is missing"));
+    };
+    let number = |text: &OsString| text.to_str().and_then(|text| text.parse::<u64>().ok());
+    let (Some(pid), Some(start_ticks)) =
+        (number(pid).and_then(|pid| i32::try_from(pid).ok()), number(start_ticks))
+    else {
+        return Err(io::Error::other("the process to watch is not a number"));
+    };
+    wait_for_the_end(ProcessRecord { pid, start_ticks })?;
+    let words = arguments.iter().filter_map(|word| word.to_str()).map(str::to_owned);
+    let config = EmbeddedConfig {
+        state_dir: PathBuf::from(state_dir),
+        shim_command: std::iter::once("/proc/self/exe".to_owned()).chain(words).collect(),
+        image_limits: Default::default(),
+        owner: Owner::Process,
+    };
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    executor.block_on(async {
+        let runtime = EmbeddedRuntime::new(config).map_err(io::Error::other)?;
+        runtime.clean_orphans().await;
+        Ok(())
+    })
+}
+
+/// A run that was killed, and whose pods are being stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KilledRun {
+    /// The number its process had.
+    pub pid: u32,
+    /// What is left of its pods, `namespace/name`.
+    pub pods: Vec<String>,
+}
+
+/// The runs that were killed and whose pods are still being stopped, as far as this user may see them.
+pub fn killed_runs() -> Vec<KilledRun> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut runs: Vec<KilledRun> = processes
+        .filter_map(|process| {
+            let line = std::fs::read(process.path().join("cmdline")).ok()?;
+            let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            // `outrigger shim guard PID TICKS STATE-DIR …`
+            let at = words.iter().position(|word| *word == b"guard")?;
+            let [pid, start_ticks, state_dir] = words.get(at + 1..at + 4)?.try_into().ok()?;
+            let text = |word| std::str::from_utf8(word).ok();
+            let (pid, start_ticks) = (text(pid)?.parse().ok()?, text(start_ticks)?.parse().ok()?);
+            let owner = ProcessRecord { pid, start_ticks };
+            if owner.is_alive() {
+                return None;
+            }
+            let pods = layout::pods_dir(Path::new(OsStr::from_bytes(state_dir)));
+            let mut pods = pods_of(owner, &pods);
+            pods.sort();
+            Some(KilledRun { pid: u32::try_from(pid).ok()?, pods }).filter(|run| !run.pods.is_empty())
+        })
+        .collect();
+    runs.sort_by_key(|run| run.pid);
+    runs.dedup();
+    runs
+}
+
+fn pods_of(owner: ProcessRecord, pods: &Path) -> Vec<String> {
+    let dirs = std::fs::read_dir(pods).into_iter().flatten().flatten();
+    let states = dirs.filter_map(|dir| layout::read_json::<SandboxState>(&dir.path().join("sandbox.json")));
+    states.filter(|state| state.owner == Some(owner)).map(|state| state.pod).collect()
+}
+
+/// Its locks are free by then: the kernel closes a process's files before it tells of the end.
+fn wait_for_the_end(owner: ProcessRecord) -> io::Result<()> {
+    let Some(pid) = Pid::from_raw(owner.pid) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
+    // Whoever has its number now is somebody else.
+    while owner.is_alive() {
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None) {
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
