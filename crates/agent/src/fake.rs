@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use outrigger_runtime::{
-    Adopted, AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image,
-    ImageError, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started,
+    Adopted, ContainerId, ContainerSpec, ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Image,
+    ImageError, ProcessStreams, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId,
+    SandboxSpec, Started, Stats,
 };
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -297,8 +299,20 @@ impl Runtime for FakeRuntime {
         }
     }
 
-    async fn attach(&self, _: &ContainerId, _: AttachRequest) -> Result<Attached, RuntimeError> {
+    async fn exec_streams(
+        &self,
+        _: &ContainerId,
+        _: ExecStreamsRequest,
+    ) -> Result<ProcessStreams, RuntimeError> {
         Err(RuntimeError::Other("timers have no streams".into()))
+    }
+
+    async fn stats(&self, id: &ContainerId) -> Result<Stats, RuntimeError> {
+        self.find(id).map(|_| Stats::default())
+    }
+
+    async fn port_forward(&self, _: &SandboxId, _: u16) -> Result<TcpStream, RuntimeError> {
+        Err(RuntimeError::Other("timers have no network".into()))
     }
 
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {

@@ -23,6 +23,8 @@ pub use types::*;
 use std::future::Future;
 use std::time::Duration;
 
+use tokio::net::TcpStream;
+
 /// Runs sandboxes and containers.
 ///
 /// Every call may be made from any task, concurrently, and may be dropped half-way: a dropped call leaves nothing
@@ -116,11 +118,32 @@ pub trait Runtime: Send + Sync + 'static {
     /// Starts a command inside a running container, as [`Runtime::exec`] does, and hands its standard streams over:
     /// three pipes, or a terminal of the container's own. Nothing is kept or cut: a stream that is not read makes the
     /// command wait, standard input that is dropped ends. A command that cannot be run shows either here or as its end.
-    fn attach(
+    fn exec_streams(
         &self,
         id: &ContainerId,
-        request: AttachRequest,
-    ) -> impl Future<Output = Result<Attached, RuntimeError>> + Send;
+        request: ExecStreamsRequest,
+    ) -> impl Future<Output = Result<ProcessStreams, RuntimeError>> + Send;
+
+    /// Connects to the streams of a container's own program: what it writes from now on, which is in the log all the
+    /// same, and its standard input if the container has one. Whoever does not read is cut off; the program never waits.
+    fn attach(&self, id: &ContainerId) -> impl Future<Output = Result<ProcessStreams, RuntimeError>> + Send {
+        let _ = id;
+        async {
+            Err(RuntimeError::Other(
+                "this runtime does not let anybody attach to a running program".to_owned(),
+            ))
+        }
+    }
+
+    /// What a running container uses.
+    fn stats(&self, id: &ContainerId) -> impl Future<Output = Result<Stats, RuntimeError>> + Send;
+
+    /// Connects to a TCP port of the pod, as a program in it would that connects to its own loopback.
+    fn port_forward(
+        &self,
+        id: &SandboxId,
+        port: u16,
+    ) -> impl Future<Output = Result<TcpStream, RuntimeError>> + Send;
 
     /// Removes an exited (or never started) container: rootfs, cgroup, state. The log file stays. Idempotent.
     fn remove_container(&self, id: &ContainerId) -> impl Future<Output = Result<(), RuntimeError>> + Send;

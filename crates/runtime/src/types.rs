@@ -529,7 +529,7 @@ pub struct ExecOutput {
 
 /// A command to run in a container, its streams in the caller's hands.
 #[derive(Debug, Clone)]
-pub struct AttachRequest {
+pub struct ExecStreamsRequest {
     /// Program and arguments.
     pub command: Vec<String>,
     /// Give it standard input; else that is empty.
@@ -552,9 +552,9 @@ pub type Input = Box<dyn AsyncWrite + Send + Unpin>;
 /// Where a command's output comes from. An error is its end as well: that of a terminal is one.
 pub type Output = Box<dyn AsyncRead + Send + Unpin>;
 
-/// A command that runs.
-pub struct Attached {
-    /// Its standard input, if that was asked for.
+/// The streams of a command that runs, or of a container's own program.
+pub struct ProcessStreams {
+    /// Its standard input, if that was asked for, and the program has one.
     pub stdin: Option<Input>,
     /// Its standard output; with a terminal, everything.
     pub stdout: Output,
@@ -563,8 +563,18 @@ pub struct Attached {
     /// Gives its terminal another size; does nothing where there is none.
     pub resize: Box<dyn Fn(WindowSize) + Send + Sync>,
     /// Resolves to its exit code, 128 + signal when a signal ended it, the container's end included. What it wrote may
-    /// not have been read by then. Dropped before the end, it kills the command and what that started.
+    /// not have been read by then. Dropped before the end, it kills a command and what that started; a container's own
+    /// program goes on.
     pub done: Pin<Box<dyn Future<Output = Result<i32, RuntimeError>> + Send>>,
+}
+
+/// What a container uses. `None` where the machine does not tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Time on CPUs since it was started.
+    pub cpu: Option<Duration>,
+    /// Memory that cannot be taken back easily: the kubelet's working set, in bytes.
+    pub memory_bytes: Option<u64>,
 }
 
 /// Why a runtime could not do a thing. [`RuntimeError::reason`] is Kubernetes' word for it.

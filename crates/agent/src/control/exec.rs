@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use outrigger_runtime::{AttachRequest, Attached, Input, Output, Runtime, RuntimeError};
+use outrigger_runtime::{ExecStreamsRequest, Input, Output, ProcessStreams, Runtime, RuntimeError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -51,9 +51,9 @@ pub(super) async fn run<R: Runtime>(
         Err(text) => return client.answer(&Answer::Refused(text)).await,
     };
     let has_terminal = terminal.is_some();
-    let request = AttachRequest { command, stdin, terminal };
+    let request = ExecStreamsRequest { command, stdin, terminal };
     let attached = tokio::select! {
-        attached = runtime.attach(&id, request) => attached,
+        attached = runtime.exec_streams(&id, request) => attached,
         () = client.frames.end() => return Ok(()),
     };
     let attached = match attached {
@@ -61,7 +61,7 @@ pub(super) async fn run<R: Runtime>(
         Err(e) => return client.answer(&ended(Err(e))).await,
     };
     let Client { mut frames, mut write } = client;
-    let Attached { stdin, stdout, stderr, resize, done } = attached;
+    let ProcessStreams { stdin, stdout, stderr, resize, done } = attached;
     let (chunks, input) = mpsc::unbounded_channel();
     let room = AtomicUsize::new(WINDOW);
     let listen = async {

@@ -18,11 +18,13 @@ use super::native::{self, Trace};
 use super::pods::Pod;
 use super::wire::{
     CONTAINER_CREATED, CONTAINER_EXITED, CONTAINER_UNKNOWN, Container, ContainerConfig, ContainerFilter,
-    ContainerStatus, ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, ListContainersRequest,
-    RemoveContainerRequest, Rpc, StartContainerRequest, StopContainerRequest,
+    ContainerStatsRequest, ContainerStatus, ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest,
+    ListContainersRequest, RemoveContainerRequest, Rpc, StartContainerRequest, StopContainerRequest,
 };
 use crate::embedded::signal_number;
-use crate::{ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, RuntimeError, SandboxId, Started};
+use crate::{
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, RuntimeError, SandboxId, Started, Stats,
+};
 
 /// As often a name that is taken is tried with another number.
 const NUMBERS_MAX: u32 = 100;
@@ -389,6 +391,22 @@ impl Inner {
         let label_selector: BTreeMap<_, _> = [(LABEL_ID.to_owned(), name.0.clone())].into();
         let filter = ContainerFilter { label_selector, ..ContainerFilter::default() };
         Ok(self.client.ask(ListContainersRequest { filter: Some(filter) }).await?.containers)
+    }
+
+    /// What a container uses.
+    pub(super) async fn stats(&self, name: &ContainerId) -> Result<Stats, RuntimeError> {
+        let request = ContainerStatsRequest { container_id: self.slot(name)?.id()? };
+        let answer = self.client.ask(request).await.map_err(|fault| match fault {
+            Fault::NotFound(_) => missing(name),
+            fault => RuntimeError::Other(format!("cannot tell what container {name} uses: {fault}")),
+        })?;
+        let stats = answer.stats.unwrap_or_default();
+        let cpu = stats.cpu.and_then(|cpu| cpu.usage_core_nano_seconds);
+        let memory = stats.memory.and_then(|memory| memory.working_set_bytes);
+        Ok(Stats {
+            cpu: cpu.map(|used| Duration::from_nanos(used.value)),
+            memory_bytes: memory.map(|used| used.value),
+        })
     }
 
     /// Runs a command. Dropping the call cancels it, and with it the command.

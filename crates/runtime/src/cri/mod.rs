@@ -6,7 +6,7 @@
 //! * `config` puts sandboxes and containers into CRI's words, `pods` and `containers` make and remove them, `images`
 //!   has images pulled.
 //! * `hints` listens to the runtime's events, `wait` turns them into exits.
-//! * `native` and `attach` are the little that containerd is asked beside CRI, `leftovers` ends what it has lost.
+//! * `native` and `exec_streams` are the little that containerd is asked beside CRI, `leftovers` ends what it has lost.
 //!
 //! # Nothing twice, nothing left
 //!
@@ -18,11 +18,11 @@
 //! node has is adopted by its next process (`adopt`).
 
 mod adopt;
-mod attach;
 mod client;
 mod config;
 mod containers;
 mod endpoint;
+mod exec_streams;
 mod hints;
 mod images;
 mod info;
@@ -39,6 +39,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::AbortHandle;
 
@@ -48,11 +49,12 @@ use self::hints::Hints;
 use self::images::Pulls;
 use self::info::Signals;
 use self::pods::Pod;
+use crate::embedded::network::connect_loopback;
 use crate::ownership::Claims;
 use crate::{
-    Adopted, AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image,
-    ImageError, Owner, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec,
-    Started,
+    Adopted, ContainerId, ContainerSpec, ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Image,
+    ImageError, Owner, ProcessStreams, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId,
+    SandboxSpec, Started, Stats,
 };
 
 pub use self::client::Limits;
@@ -253,12 +255,27 @@ impl Runtime for CriRuntime {
         self.inner.wait(id).await
     }
 
-    async fn attach(&self, id: &ContainerId, request: AttachRequest) -> Result<Attached, RuntimeError> {
-        self.inner.attach(id, request).await
+    async fn exec_streams(
+        &self,
+        id: &ContainerId,
+        request: ExecStreamsRequest,
+    ) -> Result<ProcessStreams, RuntimeError> {
+        self.inner.exec_streams(id, request).await
     }
 
     async fn exec(&self, id: &ContainerId, request: ExecRequest) -> Result<ExecOutput, RuntimeError> {
         self.inner.exec(id, request).await
+    }
+
+    async fn stats(&self, id: &ContainerId) -> Result<Stats, RuntimeError> {
+        self.inner.stats(id).await
+    }
+
+    async fn port_forward(&self, id: &SandboxId, port: u16) -> Result<TcpStream, RuntimeError> {
+        let pod = self.inner.pods().get(id).cloned();
+        let pod = pod.ok_or_else(|| RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() })?;
+        let netns = self.inner.network_namespace_of(&pod).await?;
+        connect_loopback(netns.as_deref(), port).await
     }
 
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {

@@ -13,8 +13,9 @@ use super::client::Fault;
 use super::config::{self, LABEL_ID, LABEL_MANAGED, LABEL_OWNER, POD_DIR};
 use super::hints::{Ear, Hints};
 use super::wire::{
-    ListPodSandboxRequest, PodSandbox, PodSandboxConfig, PodSandboxFilter, PodSandboxStatusRequest,
-    RemovePodSandboxRequest, RunPodSandboxRequest, SANDBOX_READY, StopPodSandboxRequest,
+    ListPodSandboxRequest, NAMESPACE_NODE, PodSandbox, PodSandboxConfig, PodSandboxFilter,
+    PodSandboxStatusRequest, RemovePodSandboxRequest, RunPodSandboxRequest, SANDBOX_READY,
+    StopPodSandboxRequest,
 };
 use super::{Inner, adopt, leftovers, lock, owner};
 use crate::ownership;
@@ -177,6 +178,23 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// The network namespace of a sandbox; `None` is the host's.
+    pub(super) async fn network_namespace_of(&self, pod: &Pod) -> Result<Option<PathBuf>, RuntimeError> {
+        let linux = pod.config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
+        if linux.and_then(|context| context.namespace_options).is_some_and(|o| o.network == NAMESPACE_NODE) {
+            return Ok(None);
+        }
+        let request = PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: true };
+        let answer =
+            self.client.ask(request).await.map_err(|fault| RuntimeError::Other(fault.to_string()))?;
+        match answer.info.values().find_map(|info| network_namespace(info)) {
+            Some(path) => Ok(Some(path)),
+            None => {
+                Err(RuntimeError::Other("the runtime does not say where the pod's network is".to_owned()))
+            }
+        }
     }
 
     /// What a step in a sandbox really failed of: a sandbox that is gone is more than a refusal.

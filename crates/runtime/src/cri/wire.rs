@@ -38,6 +38,7 @@ rpcs! {
     "runtime.v1.RuntimeService" / "RemoveContainer": RemoveContainerRequest -> Nothing;
     "runtime.v1.RuntimeService" / "ListContainers": ListContainersRequest -> ListContainersResponse;
     "runtime.v1.RuntimeService" / "ContainerStatus": ContainerStatusRequest -> ContainerStatusResponse;
+    "runtime.v1.RuntimeService" / "ContainerStats": ContainerStatsRequest -> ContainerStatsResponse;
     "runtime.v1.RuntimeService" / "ExecSync": ExecSyncRequest -> ExecSyncResponse;
     "runtime.v1.RuntimeService" / "GetContainerEvents": GetEventsRequest -> ContainerEvent;
     "runtime.v1.ImageService" / "ImageStatus": ImageStatusRequest -> ImageStatusResponse;
@@ -569,6 +570,44 @@ pub(crate) struct ContainerStatus {
     pub(crate) reason: String,
     #[prost(string, tag = "11")]
     pub(crate) message: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ContainerStatsRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) container_id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ContainerStatsResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) stats: Option<ContainerStats>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ContainerStats {
+    #[prost(message, optional, tag = "2")]
+    pub(crate) cpu: Option<CpuUsage>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) memory: Option<MemoryUsage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct CpuUsage {
+    #[prost(message, optional, tag = "2")]
+    pub(crate) usage_core_nano_seconds: Option<UInt64Value>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MemoryUsage {
+    #[prost(message, optional, tag = "2")]
+    pub(crate) working_set_bytes: Option<UInt64Value>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UInt64Value {
+    #[prost(uint64, tag = "1")]
+    pub(crate) value: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -18,9 +18,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
 use super::processes::Process;
-use super::protocol::{ContainerState, ExitRecord, Reply, Request, StartedRecord, Streams, decode, encode};
+use super::protocol::{
+    ContainerState, ExitRecord, Reply, Request, StartedRecord, Streams, attached_to, decode, encode,
+};
 use super::{layout, socket, sys};
-use crate::{AttachRequest, Attached, ExecOutput, ExecRequest, Exit, Input, RuntimeError, WindowSize};
+use crate::{
+    ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Input, Output, ProcessStreams, RuntimeError,
+    WindowSize,
+};
 
 /// Different warnings of shims that are passed on.
 const WARNINGS_MAX: usize = 100;
@@ -208,14 +213,20 @@ impl Link {
     }
 
     /// Starts a command in the container and hands its streams over.
-    pub(crate) async fn attach(self: &Arc<Self>, request: AttachRequest) -> Result<Attached, RuntimeError> {
+    pub(crate) async fn exec_streams(
+        self: &Arc<Self>,
+        request: ExecStreamsRequest,
+    ) -> Result<ProcessStreams, RuntimeError> {
         match request.terminal {
-            Some(size) => self.attach_terminal(request, size).await,
-            None => self.attach_pipes(request).map_err(no_streams)?,
+            Some(size) => self.exec_terminal(request, size).await,
+            None => self.exec_pipes(request).map_err(no_streams)?,
         }
     }
 
-    fn attach_pipes(self: &Arc<Self>, request: AttachRequest) -> io::Result<Result<Attached, RuntimeError>> {
+    fn exec_pipes(
+        self: &Arc<Self>,
+        request: ExecStreamsRequest,
+    ) -> io::Result<Result<ProcessStreams, RuntimeError>> {
         let (stdout, their_stdout) = output_pipe()?;
         let (stderr, their_stderr) = output_pipe()?;
         let mut theirs = vec![their_stdout, their_stderr];
@@ -227,7 +238,7 @@ impl Link {
             theirs.push(their_stdin);
         }
         let streams = Streams::Pipes { stdin: request.stdin };
-        Ok(Running::start(self, request.command, streams, theirs).map(|(running, done)| Attached {
+        Ok(Running::start(self, request.command, streams, theirs).map(|(running, done)| ProcessStreams {
             stdin,
             stdout: Box::new(stdout),
             stderr: Some(Box::new(stderr)),
@@ -236,11 +247,11 @@ impl Link {
         }))
     }
 
-    async fn attach_terminal(
+    async fn exec_terminal(
         self: &Arc<Self>,
-        request: AttachRequest,
+        request: ExecStreamsRequest,
         size: WindowSize,
-    ) -> Result<Attached, RuntimeError> {
+    ) -> Result<ProcessStreams, RuntimeError> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(no_streams)?;
         ours.set_nonblocking(true).map_err(no_streams)?;
         let ours = UnixStream::from_std(ours).map_err(no_streams)?;
@@ -267,18 +278,76 @@ impl Link {
             ))
         };
         let (stdin, stdout) = streams().map_err(no_streams)?;
-        Ok(Attached {
+        Ok(ProcessStreams {
             stdin: request.stdin.then(|| Box::new(stdin) as Input),
             stdout: Box::new(stdout),
             stderr: None,
             resize: Box::new(move |size| {
-                let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
                 // A terminal nobody uses any more has no size.
-                let _ = tcsetwinsize(&terminal, size);
+                let _ = tcsetwinsize(&terminal, window(size));
             }),
             done: Box::pin(end(running, done)),
         })
     }
+}
+
+impl Link {
+    /// Connects to the streams of the container's own program.
+    pub(crate) async fn attach(&self) -> Result<ProcessStreams, RuntimeError> {
+        let failed =
+            |error: io::Error| RuntimeError::Other(format!("cannot attach to the container: {error}"));
+        let (stdout, their_stdout) = output_pipe().map_err(failed)?;
+        let (stderr, their_stderr) = output_pipe().map_err(failed)?;
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let ours = UnixStream::from_std(ours).map_err(failed)?;
+        let fds = vec![their_stdout, their_stderr, theirs.into()];
+        let _ = self.outgoing.send(Outgoing { request: Request::Attach, fds });
+        let (mut word, mut fds) = ([0], Vec::new());
+        let received =
+            ours.async_io(Interest::READABLE, || socket::receive(ours.as_fd(), &mut word, &mut fds)).await;
+        if received.map_err(failed)? == 0 {
+            return Err(RuntimeError::Other("the container is not running".to_owned()));
+        }
+        let fd = fds.pop();
+        let has_terminal = matches!(word[0], attached_to::SCREEN | attached_to::TERMINAL);
+        let stdin = match (word[0], &fd) {
+            (attached_to::PIPES | attached_to::TERMINAL, Some(fd)) => Some(input(fd).map_err(failed)?),
+            _ => None,
+        };
+        let terminal = fd.filter(|_| has_terminal);
+        let mut phase = self.phase.clone();
+        Ok(ProcessStreams {
+            stdin,
+            stdout: Box::new(stdout),
+            stderr: (!has_terminal).then(|| Box::new(stderr) as Output),
+            resize: Box::new(move |size| {
+                if let Some(terminal) = &terminal {
+                    // A terminal nobody uses any more has no size.
+                    let _ = tcsetwinsize(terminal, window(size));
+                }
+            }),
+            done: Box::pin(async move {
+                let over = phase.wait_for(Phase::is_over).await.map(|phase| phase.clone());
+                match over {
+                    Ok(Phase::Exited(exit)) => Ok(exit.code),
+                    Ok(Phase::Failed(fault)) => Err(fault.into()),
+                    _ => Err(RuntimeError::Other("the container's shim is gone".to_owned())),
+                }
+            }),
+        })
+    }
+}
+
+/// The writing end of a pipe or terminal that the shim holds as well, to which it does not matter whether it blocks.
+fn input(fd: &OwnedFd) -> io::Result<Input> {
+    let fd = fd.try_clone()?;
+    rustix::io::ioctl_fionbio(&fd, true)?;
+    Ok(Box::new(pipe::Sender::from_owned_fd_unchecked(fd)?))
+}
+
+fn window(size: WindowSize) -> Winsize {
+    Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
 /// A pipe whose inner end is another's.

@@ -44,12 +44,31 @@ pub(crate) enum Request {
         /// What the descriptors are.
         streams: Streams,
     },
+    /// Copy what the container's program writes from now on to the two descriptors that come along; a terminal's output
+    /// goes to the first. Over the socket that comes third, one of [`attached_to`] is answered, with the descriptor of
+    /// standard input or the terminal.
+    Attach,
     /// Kill the command and what it started. `ExecDone` follows.
     CancelExec {
         /// As in `Exec`.
         id: u64,
     },
 }
+
+/// What somebody is attached to, as the one byte that is sent back.
+pub(crate) mod attached_to {
+    /// Pipes, without standard input.
+    pub(crate) const OUTPUT: u8 = b'o';
+    /// Pipes; the descriptor is standard input.
+    pub(crate) const PIPES: u8 = b'p';
+    /// A terminal that the program does not read; the descriptor is the terminal.
+    pub(crate) const SCREEN: u8 = b's';
+    /// A terminal; so is the descriptor.
+    pub(crate) const TERMINAL: u8 = b't';
+}
+
+/// Descriptors that come with [`Request::Attach`].
+pub(crate) const ATTACH_DESCRIPTORS: usize = 3;
 
 /// The standard streams of a command.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]

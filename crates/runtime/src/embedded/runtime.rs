@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 
 use super::cgroup::{self, Hierarchies};
@@ -23,9 +24,9 @@ use super::{layout, private, rootless, sandbox, userns};
 use crate::ownership::Claims;
 use crate::stop::{join_all, stop_in_order};
 use crate::{
-    Adopted, AttachRequest, Attached, ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image,
-    ImageError, NetworkMode, Owner, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId,
-    SandboxSpec, Started,
+    Adopted, ContainerId, ContainerSpec, ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Image,
+    ImageError, NetworkMode, Owner, ProcessStreams, ProgressSink, PullRequest, Runtime, RuntimeError,
+    Sandbox, SandboxId, SandboxSpec, Started, Stats,
 };
 
 /// What users call this runtime.
@@ -640,8 +641,29 @@ impl Runtime for EmbeddedRuntime {
         self.entry(id)?.link.exec(request).await
     }
 
-    async fn attach(&self, id: &ContainerId, request: AttachRequest) -> Result<Attached, RuntimeError> {
-        self.entry(id)?.link.attach(request).await
+    async fn exec_streams(
+        &self,
+        id: &ContainerId,
+        request: ExecStreamsRequest,
+    ) -> Result<ProcessStreams, RuntimeError> {
+        self.entry(id)?.link.exec_streams(request).await
+    }
+
+    async fn attach(&self, id: &ContainerId) -> Result<ProcessStreams, RuntimeError> {
+        self.entry(id)?.link.attach().await
+    }
+
+    async fn stats(&self, id: &ContainerId) -> Result<Stats, RuntimeError> {
+        let entry = self.entry(id)?;
+        let (path, hierarchies) = (cgroup::container_path(&entry.sandbox.0, &id.0), self.hierarchies.clone());
+        // Reading a large container's processes may take a moment.
+        blocking(move || Ok(hierarchies.usage(&path))).await
+    }
+
+    async fn port_forward(&self, id: &SandboxId, port: u16) -> Result<TcpStream, RuntimeError> {
+        let netns = lock(&self.sandboxes).get(id).and_then(|pod| Some(pod.state.as_ref()?.net.clone()));
+        let netns = netns.ok_or_else(|| RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() })?;
+        network::connect_loopback(netns.as_deref(), port).await
     }
 
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use outrigger_runtime::{AttachRequest, ExecRequest, Runtime as _, RuntimeError, WindowSize};
+use outrigger_runtime::{ExecRequest, ExecStreamsRequest, Runtime as _, RuntimeError, WindowSize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::streams::{self, attach};
@@ -226,7 +226,7 @@ async fn a_terminal_is_the_container_s_own() {
     let script = "trap 'stty size; resized=1' WINCH; stty size; tty; echo to $TERM >/dev/tty; id -u; \
         echo to $(tty) > $(tty); while [ -z \"$resized\" ]; do sleep 0.05; done; \
         while read line; do echo got $line; done";
-    let mut attached = pod.runtime.attach(&id, attach(script, true, Some(size))).await.unwrap();
+    let mut attached = pod.runtime.exec_streams(&id, attach(script, true, Some(size))).await.unwrap();
     assert!(attached.stderr.is_none());
     let mut lines = BufReader::new(attached.stdout).lines();
     for expected in ["17 91", "/dev/pts/0", "to xterm", "33", "to /dev/pts/0"] {
@@ -250,13 +250,14 @@ async fn a_command_that_is_let_go_is_killed() {
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
     for terminal in [None, Some(WindowSize { columns: 80, rows: 24 })] {
         let request = attach("setsid sleep 71 & echo begun; sleep 72", true, terminal);
-        let mut attached = pod.runtime.attach(&id, request).await.unwrap();
+        let mut attached = pod.runtime.exec_streams(&id, request).await.unwrap();
         let mut begun = [0; 5];
         attached.stdout.read_exact(&mut begun).await.unwrap();
         drop(attached);
         no_sleepers(&pod, &id).await;
     }
-    let mut attached = pod.runtime.attach(&id, attach("echo begun; sleep 73", false, None)).await.unwrap();
+    let mut attached =
+        pod.runtime.exec_streams(&id, attach("echo begun; sleep 73", false, None)).await.unwrap();
     attached.stdout.read_exact(&mut [0; 5]).await.unwrap();
     pod.runtime.kill(&id).await.unwrap();
     assert_eq!(attached.done.await.unwrap(), 137, "it goes with the container");
@@ -267,8 +268,8 @@ async fn a_command_that_cannot_be_attached_says_why() {
     let pod = Pod::new().await;
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
     for terminal in [None, Some(WindowSize { columns: 80, rows: 24 })] {
-        let request = AttachRequest { command: vec!["nothing".to_owned()], stdin: true, terminal };
-        let error = match pod.runtime.attach(&id, request).await {
+        let request = ExecStreamsRequest { command: vec!["nothing".to_owned()], stdin: true, terminal };
+        let error = match pod.runtime.exec_streams(&id, request).await {
             Ok(attached) => attached.done.await.unwrap_err(),
             Err(error) => error,
         };

@@ -5,6 +5,7 @@
 mod support;
 mod users;
 
+mod attach;
 mod attacks;
 mod edges;
 mod exec;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
     let all = [
         lifecycle::trials(),
         exec::trials(),
+        attach::trials(),
         identity::trials(),
         filesystem::trials(),
         filter::trials(),

@@ -1,6 +1,8 @@
 //! Commands whose streams are connected.
 
-use outrigger_runtime::{AttachRequest, ContainerId, Runtime as _, RuntimeError, WindowSize};
+use outrigger_runtime::{
+    ContainerId, ExecStreamsRequest, NetworkMode, Runtime as _, RuntimeError, WindowSize,
+};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::time::Instant;
 
@@ -12,6 +14,7 @@ crate::trials![
     a_terminal_is_the_container_s_own,
     a_command_that_is_let_go_is_killed,
     a_command_that_cannot_be_run_says_why,
+    use_and_ports_are_told,
 ];
 
 const SIZE: WindowSize = WindowSize { columns: 91, rows: 17 };
@@ -31,7 +34,7 @@ async fn a_terminal_is_the_container_s_own() {
     let script = "stty size; tty; echo to $TERM > /dev/tty; id -u; \
         while [ \"$(stty size)\" != '5 40' ]; do sleep 0.05; done; echo resized; \
         while read line; do echo got $line; done; exit 4";
-    let mut attached = pod.runtime.attach(&id, attach(script, true, Some(SIZE))).await.unwrap();
+    let mut attached = pod.runtime.exec_streams(&id, attach(script, true, Some(SIZE))).await.unwrap();
     assert!(attached.stderr.is_none());
     let mut lines = BufReader::new(attached.stdout).lines();
     for expected in ["17 91", "/dev/pts/0", "to xterm", "33"] {
@@ -53,12 +56,13 @@ async fn a_command_that_is_let_go_is_killed() {
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
     for terminal in [None, Some(SIZE)] {
         let request = attach("setsid sleep 71 & echo begun; sleep 72", true, terminal);
-        let mut attached = pod.runtime.attach(&id, request).await.unwrap();
+        let mut attached = pod.runtime.exec_streams(&id, request).await.unwrap();
         attached.stdout.read_exact(&mut [0; 5]).await.unwrap();
         drop(attached);
         no_sleepers(&pod, &id).await;
     }
-    let mut attached = pod.runtime.attach(&id, attach("echo begun; sleep 73", false, None)).await.unwrap();
+    let mut attached =
+        pod.runtime.exec_streams(&id, attach("echo begun; sleep 73", false, None)).await.unwrap();
     attached.stdout.read_exact(&mut [0; 5]).await.unwrap();
     pod.runtime.kill(&id).await.unwrap();
     assert_eq!(attached.done.await.unwrap(), 137, "it goes with the container");
@@ -81,8 +85,8 @@ async fn a_command_that_cannot_be_run_says_why() {
     let pod = Pod::new().await;
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
     for terminal in [None, Some(SIZE)] {
-        let request = AttachRequest { command: vec!["nothing".to_owned()], stdin: true, terminal };
-        let error = match pod.runtime.attach(&id, request).await {
+        let request = ExecStreamsRequest { command: vec!["nothing".to_owned()], stdin: true, terminal };
+        let error = match pod.runtime.exec_streams(&id, request).await {
             Ok(attached) => attached.done.await.unwrap_err(),
             Err(error) => error,
         };
@@ -91,6 +95,16 @@ async fn a_command_that_cannot_be_run_says_why() {
     }
     pod.runtime.kill(&id).await.unwrap();
     pod.wait(&id).await;
-    assert!(pod.runtime.attach(&id, attach("true", false, None)).await.is_err(), "the container is gone");
+    assert!(
+        pod.runtime.exec_streams(&id, attach("true", false, None)).await.is_err(),
+        "the container is gone"
+    );
+    pod.finish().await;
+}
+
+async fn use_and_ports_are_told() {
+    let pod = Pod::with(|spec| spec.network = NetworkMode::Private).await;
+    let id = pod.start(pod.script(streams::BUSY_SERVER)).await.unwrap();
+    streams::use_and_ports_are_told(&*pod.runtime, &pod.id, &id).await;
     pod.finish().await;
 }

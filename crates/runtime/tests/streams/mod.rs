@@ -1,18 +1,18 @@
 //! What commands with connected streams do on every runtime.
 
-use outrigger_runtime::{AttachRequest, ContainerId, Runtime, WindowSize};
+use outrigger_runtime::{ContainerId, ExecStreamsRequest, Runtime, RuntimeError, SandboxId, WindowSize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 /// A script to be run with its streams connected.
-pub(crate) fn attach(script: &str, stdin: bool, terminal: Option<WindowSize>) -> AttachRequest {
-    AttachRequest { command: ["sh", "-c", script].map(str::to_owned).to_vec(), stdin, terminal }
+pub(crate) fn attach(script: &str, stdin: bool, terminal: Option<WindowSize>) -> ExecStreamsRequest {
+    ExecStreamsRequest { command: ["sh", "-c", script].map(str::to_owned).to_vec(), stdin, terminal }
 }
 
 /// Input, output and errors go their ways whole, and so does the end of the input.
 pub(crate) async fn are_handed_over(runtime: &impl Runtime, id: &ContainerId) {
     // `tee` reads on while it writes.
     let request = attach("echo ready >&2; tee /tmp/copy; exit 5", true, None);
-    let mut attached = runtime.attach(id, request).await.unwrap();
+    let mut attached = runtime.exec_streams(id, request).await.unwrap();
     let (mut stdin, mut stderr) = (attached.stdin.unwrap(), BufReader::new(attached.stderr.unwrap()));
     let mut line = String::new();
     stderr.read_line(&mut line).await.unwrap();
@@ -29,7 +29,40 @@ pub(crate) async fn are_handed_over(runtime: &impl Runtime, id: &ContainerId) {
     assert!(received == sent, "{} bytes of {}", received.len(), sent.len());
     assert_eq!(attached.done.await.unwrap(), 5);
     // Without input there is nothing to read, and without a reader nothing to wait for.
-    let attached = runtime.attach(id, attach("cat; exit 6", false, None)).await.unwrap();
+    let attached = runtime.exec_streams(id, attach("cat; exit 6", false, None)).await.unwrap();
     assert!(attached.stdin.is_none());
     assert_eq!(attached.done.await.unwrap(), 6);
 }
+
+/// A container says what it uses, and a port of its pod can be reached. Its program serves `hello` on port 8080, and uses a
+/// CPU.
+pub(crate) async fn use_and_ports_are_told(runtime: &impl Runtime, sandbox: &SandboxId, id: &ContainerId) {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let stats = runtime.stats(id).await.unwrap();
+        let uses_cpu = stats.cpu.is_some_and(|cpu| cpu > std::time::Duration::from_millis(20));
+        if uses_cpu && stats.memory_bytes.is_some_and(|bytes| bytes > 1000) {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{stats:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let mut said = String::new();
+    while said != "hello\n" {
+        assert!(tokio::time::Instant::now() < deadline, "{said:?}");
+        said.clear();
+        if let Ok(mut stream) = runtime.port_forward(sandbox, 8080).await {
+            stream.write_all(b"\n").await.unwrap();
+            let _ = stream.read_to_string(&mut said).await;
+        }
+    }
+    let error = runtime.port_forward(sandbox, 8081).await.unwrap_err();
+    assert!(error.to_string().contains("port 8081 of the pod: connection refused"), "{error}");
+    let nobody = SandboxId("nobody".to_owned());
+    assert!(matches!(runtime.port_forward(&nobody, 80).await, Err(RuntimeError::NotFound { .. })));
+    assert!(runtime.stats(&ContainerId("nobody".to_owned())).await.is_err());
+}
+
+/// The program of [`use_and_ports_are_told`].
+pub(crate) const BUSY_SERVER: &str =
+    "while :; do echo hello | nc -l -p 8080; done & i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; wait";

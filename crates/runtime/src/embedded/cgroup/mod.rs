@@ -9,6 +9,7 @@ mod bpf;
 mod delegated;
 mod devices;
 mod limits;
+mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

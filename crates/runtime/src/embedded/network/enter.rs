@@ -6,7 +6,9 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, TcpStream as StdTcpStream, UdpSocket as StdUdpSocket};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdTcpStream, UdpSocket as StdUdpSocket,
+};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::thread;
@@ -16,6 +18,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::oneshot;
+
+use crate::RuntimeError;
+use crate::errno::errno_text;
+
+/// Loopback answers at once, or somebody does not accept.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Enough for a few system calls and whatever formatting an error needs.
 const STACK_BYTES: usize = 128 * 1024;
@@ -75,6 +83,20 @@ pub(super) async fn socket_in_async<T: Send + 'static>(
         drop(answer.send(made));
     })?;
     result.await.unwrap_or_else(|_| Err(io::Error::other("the thread inside the network namespace panicked")))
+}
+
+/// Connects to a port of the loopback interface of a network namespace (`None` is the host's).
+pub(crate) async fn connect_loopback(netns: Option<&Path>, port: u16) -> Result<TcpStream, RuntimeError> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+        match connect_tcp(netns, SocketAddr::new(ip, port), CONNECT_TIMEOUT).await {
+            Ok(stream) => return Ok(stream),
+            // What the first address says counts: not every pod has the second.
+            Err(error) if ip.is_ipv4() => last = error,
+            Err(_) => {}
+        }
+    }
+    Err(RuntimeError::Other(format!("cannot connect to port {port} of the pod: {}", errno_text(&last))))
 }
 
 /// Connects to `addr` as seen from inside the given network namespace (`None` is the host's).

@@ -23,6 +23,7 @@ mod subnet;
 mod tests;
 mod uplink;
 
+pub(crate) use enter::connect_loopback;
 pub use enter::{connect_tcp, socket_in};
 pub use forward::Forwarders;
 pub use listen::{Listener, listening, listening_here};

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::embedded::protocol::{Reply, Request, decode, encode};
+use crate::embedded::protocol::{ATTACH_DESCRIPTORS, Reply, Request, decode, encode};
 use crate::embedded::socket;
 
 /// One agent, or whoever connected to the socket.
@@ -64,6 +64,7 @@ impl Client {
             Ok(Some(request)) => {
                 let carries = match &request {
                     Request::Exec { streams, .. } => streams.descriptors().min(self.fds.len()),
+                    Request::Attach => ATTACH_DESCRIPTORS.min(self.fds.len()),
                     _ => 0,
                 };
                 let fds = self.fds.drain(..carries).collect();

@@ -8,6 +8,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::log::{Log, LogStream};
 use super::oci::{self, OciContainer};
+use crate::ContainerSpec;
 use crate::embedded::cgroup::{self, DeviceLimits, Hierarchies};
 use crate::embedded::container::init::{FromInit, IN_CGROUPS, Init, START};
 use crate::embedded::container::process::{Profile, command_line, environment};
@@ -22,6 +23,26 @@ use crate::embedded::{layout, rootless, seccomp, socket, sys};
 
 /// Longest message of a container's first process.
 const MESSAGE_MAX: usize = 128 * 1024;
+
+/// What a container's terminal is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Terminal {
+    /// Its output.
+    Screen,
+    /// Its input as well.
+    Both,
+}
+
+impl Terminal {
+    /// That of a container, if it has one.
+    pub(super) fn of(spec: &ContainerSpec) -> Option<Self> {
+        match (spec.tty, spec.stdin) {
+            (true, true) => Some(Terminal::Both),
+            (true, false) => Some(Terminal::Screen),
+            (false, _) => None,
+        }
+    }
+}
 
 /// A container whose first process exists.
 pub(super) struct Container {
@@ -52,7 +73,9 @@ pub(super) struct Container {
     /// The socket to the first process, until it has become the user's program.
     pub(super) waiting: Option<OwnedFd>,
     /// Keeps stdin from ending.
-    pub(super) _stdin: Option<OwnedFd>,
+    pub(super) stdin: Option<OwnedFd>,
+    /// It has a terminal, which it reads or not.
+    pub(super) terminal: Option<Terminal>,
     /// The runtime that made the container, if that was not us.
     pub(super) oci: Option<OciContainer>,
 }
@@ -144,7 +167,8 @@ impl Container {
             log,
             streams: Vec::new(),
             waiting: Some(ours),
-            _stdin: keep_stdin,
+            stdin: keep_stdin,
+            terminal: Terminal::of(spec),
             oci: None,
         };
         match container.finish_create(stdout_r, stderr_r, warn) {

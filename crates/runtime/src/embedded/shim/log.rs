@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use super::watchers::Watchers;
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::sys;
 use crate::{LogLimits, lines};
@@ -21,12 +22,13 @@ pub(super) struct LogStream {
     name: &'static str,
     line: Vec<u8>,
     open: bool,
+    pub(super) watchers: Watchers,
 }
 
 impl LogStream {
     pub(super) fn new(fd: OwnedFd, name: &'static str) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(LogStream { fd, name, line: Vec::new(), open: true })
+        Ok(LogStream { fd, name, line: Vec::new(), open: true, watchers: Watchers::default() })
     }
 
     pub(super) fn fd(&self) -> &OwnedFd {
@@ -42,7 +44,10 @@ impl LogStream {
         let mut chunk = [0; LINE_MAX];
         match rustix::io::read(&self.fd, &mut chunk) {
             Ok(0) => self.open = false,
-            Ok(count) => self.take(&chunk[..count], log),
+            Ok(count) => {
+                self.watchers.write(&chunk[..count]);
+                self.take(&chunk[..count], log);
+            }
             Err(Errno::AGAIN) => return false,
             Err(Errno::INTR) => {}
             // A terminal whose last user is gone says so with an error.

@@ -25,6 +25,7 @@
 //! * An agent that goes away before the start takes the container with it; after the start the shim stays, listening on
 //!   `sock` in the container's directory, and speaks the same protocol with whoever connects. A client that connects is
 //!   told at once how far the container is.
+//! * Whoever sends `Attach` gets what the container writes from then on, besides the log.
 //! * Commands exec'd for a client die when that client goes away.
 //! * The container dies with its shim (`PR_SET_PDEATHSIG`): nobody would be left to read its log or its exit code.
 //! * Nothing is sent about an exit before it is in `state.json`.
@@ -38,6 +39,7 @@ mod oci;
 mod pause;
 mod server;
 mod uplink;
+mod watchers;
 
 pub use guard::{KilledRun, killed_runs};
 pub(crate) use pause::NOTE as PAUSE_NOTE;

@@ -17,7 +17,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use super::create::{Container, save};
+use super::create::{Container, Terminal, save};
 use super::log::{Log, LogStream};
 use crate::embedded::cgroup;
 use crate::embedded::container::process::{Profile, command_line, environment};
@@ -123,7 +123,8 @@ pub(super) fn create(
         log,
         streams,
         waiting: None,
-        _stdin: keep_stdin,
+        stdin: keep_stdin,
+        terminal: Terminal::of(spec),
         mounts: None,
         slot: PidSlot::new().creating(|| "cannot share memory")?,
         null: None,

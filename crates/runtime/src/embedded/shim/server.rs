@@ -1,21 +1,27 @@
 //! The shim's loop: one poll over signals, clients and the container's output.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::clients::Client;
-use super::create::Container;
+use super::create::{Container, Terminal};
 use super::exec::Exec;
 use crate::embedded::container::rootfs::FS;
 use crate::embedded::fault::Fault;
-use crate::embedded::protocol::{ExitRecord, Reply, Request, ShimConfig, StartedRecord, Streams};
+use crate::embedded::protocol::{
+    ATTACH_DESCRIPTORS, ExitRecord, Reply, Request, ShimConfig, StartedRecord, Streams, attached_to,
+};
 use crate::embedded::{layout, private, socket, sys};
+
+/// How long those who are attached to a container that has ended may take to read the rest of its output.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Clients served at a time.
 const CLIENTS_MAX: usize = 16;
@@ -67,6 +73,9 @@ impl Shim {
             for index in ready.streams {
                 container.streams[index].pump(&mut container.log);
             }
+            if ready.watchers {
+                container.streams.iter_mut().for_each(|stream| stream.watchers.flush());
+            }
         }
         self.tell_trouble();
         if ready.listener {
@@ -101,6 +110,11 @@ impl Shim {
         if let Some(container) = &self.container {
             fds.extend(open.iter().map(|index| PollFd::new(container.streams[*index].fd(), read)));
         }
+        let watchers = fds.len();
+        let waiting = self.container.iter().flat_map(|container| &container.streams);
+        fds.extend(
+            waiting.flat_map(|stream| stream.watchers.waiting()).map(|fd| PollFd::new(fd, PollFlags::OUT)),
+        );
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -108,6 +122,7 @@ impl Shim {
         let is_ready = |index: usize| !fds[index].revents().is_empty();
         Ok(Ready {
             signals: is_ready(0),
+            watchers: (watchers..fds.len()).any(is_ready),
             listener: self.listener.is_some() && is_ready(1),
             clients: (0..self.clients.len()).filter(|index| is_ready(clients + index)).collect(),
             streams: open
@@ -167,7 +182,24 @@ impl Shim {
         container.state.exit = Some(exit.clone());
         container.save();
         self.broadcast(&Reply::Exited(exit));
+        self.last_words();
         self.leave();
+    }
+
+    /// Gives those who are attached a moment to read the rest.
+    fn last_words(&mut self) {
+        let Some(container) = &mut self.container else { return };
+        let deadline = Instant::now() + LAST_WORDS;
+        loop {
+            container.streams.iter_mut().for_each(|stream| stream.watchers.flush());
+            let waiting = container.streams.iter().flat_map(|stream| stream.watchers.waiting());
+            let mut fds: Vec<_> = waiting.map(|fd| PollFd::new(fd, PollFlags::OUT)).collect();
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(left) = Timespec::try_from(left) else { return };
+            if fds.is_empty() || Instant::now() >= deadline || poll(&mut fds, Some(&left)).is_err() {
+                return;
+            }
+        }
     }
 
     /// Says that a part of the container's output is lost.
@@ -248,6 +280,7 @@ impl Shim {
                 }
             }
             Request::Exec { id, command, streams } => self.exec(index, id, &command, streams, fds),
+            Request::Attach => self.attach(fds),
             Request::CancelExec { id } => {
                 let client = self.clients[index].token;
                 if let Some(exec) = self.execs.iter_mut().find(|exec| exec.client == client && exec.id == id)
@@ -333,6 +366,31 @@ impl Shim {
         }
     }
 
+    /// Lets somebody see what the container writes, and write to it. Nothing is answered by a container that does not run.
+    fn attach(&mut self, fds: Vec<OwnedFd>) {
+        let Some(container) = self.container.as_mut().filter(|container| container.is_started()) else {
+            return;
+        };
+        let Ok([stdout, stderr, answer]) = <[OwnedFd; ATTACH_DESCRIPTORS]>::try_from(fds) else { return };
+        let (word, fd) = match (container.terminal, &container.stdin) {
+            (Some(Terminal::Both), _) => {
+                (attached_to::TERMINAL, container.streams.first().map(|stream| stream.fd()))
+            }
+            (Some(Terminal::Screen), _) => {
+                (attached_to::SCREEN, container.streams.first().map(|stream| stream.fd()))
+            }
+            (None, Some(stdin)) => (attached_to::PIPES, Some(stdin)),
+            (None, None) => (attached_to::OUTPUT, None),
+        };
+        let fd: Vec<_> = fd.map(AsFd::as_fd).into_iter().collect();
+        if socket::send(answer.as_fd(), &[word], &fd).is_err() {
+            return;
+        }
+        for (stream, fd) in container.streams.iter_mut().zip([stdout, stderr]) {
+            stream.watchers.add(fd);
+        }
+    }
+
     fn broadcast(&mut self, reply: &Reply) {
         for client in &mut self.clients {
             client.send(reply);
@@ -349,6 +407,7 @@ impl Shim {
 /// What poll found.
 struct Ready {
     signals: bool,
+    watchers: bool,
     listener: bool,
     clients: Vec<usize>,
     streams: Vec<usize>,

@@ -24,7 +24,7 @@ use super::wire::{
     StoredRequest, WaitRequest,
 };
 use crate::embedded::{Process, kill_tree};
-use crate::{AttachRequest, Attached, ContainerId, Input, Output, RuntimeError, WindowSize};
+use crate::{ContainerId, ExecStreamsRequest, Input, Output, ProcessStreams, RuntimeError, WindowSize};
 
 /// Commands may run for days; they are looked at now and then all the same.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
@@ -38,11 +38,11 @@ const PROCESS: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process
 
 impl Inner {
     /// Starts a command and hands its streams over.
-    pub(super) async fn attach(
+    pub(super) async fn exec_streams(
         &self,
         name: &ContainerId,
-        request: AttachRequest,
-    ) -> Result<Attached, RuntimeError> {
+        request: ExecStreamsRequest,
+    ) -> Result<ProcessStreams, RuntimeError> {
         if !self.is_containerd {
             let text = "commands whose streams are connected need containerd or the embedded runtime";
             return Err(RuntimeError::Other(text.to_owned()));
@@ -82,7 +82,7 @@ impl Inner {
         command.pid.store(started.pid, Ordering::Relaxed);
         let Pipes { stdin, stdout, stderr, .. } = pipes;
         let resized = command.clone();
-        Ok(Attached {
+        Ok(ProcessStreams {
             stdin: stdin
                 .map(|pipe| Box::new(Closing { pipe: Some(pipe), command: command.clone() }) as Input),
             stdout: Box::new(stdout),
@@ -103,7 +103,7 @@ fn no_streams(error: io::Error) -> RuntimeError {
 }
 
 /// The container's own process, with another command.
-fn process(spec: &[u8], request: &AttachRequest) -> Option<Vec<u8>> {
+fn process(spec: &[u8], request: &ExecStreamsRequest) -> Option<Vec<u8>> {
     let mut spec: Value = serde_json::from_slice(spec).ok()?;
     let process = spec.get_mut("process")?.as_object_mut()?;
     process.insert("args".to_owned(), json!(request.command));
@@ -134,7 +134,7 @@ struct Pipes {
 }
 
 impl Pipes {
-    fn open(dir: &Path, request: &AttachRequest) -> io::Result<Self> {
+    fn open(dir: &Path, request: &ExecStreamsRequest) -> io::Result<Self> {
         let make = |name: &str| {
             let path = dir.join(name);
             rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
@@ -295,7 +295,7 @@ mod tests {
             "capabilities": {"bounding": ["CAP_CHOWN"]}, "consoleSize": {"height": 1, "width": 1}}});
         let spec = serde_json::to_vec(&spec).unwrap();
         let command = vec!["ls".to_owned()];
-        let plain = AttachRequest { command: command.clone(), stdin: true, terminal: None };
+        let plain = ExecStreamsRequest { command: command.clone(), stdin: true, terminal: None };
         let made: Value = serde_json::from_slice(&process(&spec, &plain).unwrap()).unwrap();
         assert_eq!(
             made,
@@ -303,7 +303,7 @@ mod tests {
                 "capabilities": {"bounding": ["CAP_CHOWN"]}})
         );
         let size = WindowSize { columns: 80, rows: 24 };
-        let terminal = AttachRequest { command, stdin: true, terminal: Some(size) };
+        let terminal = ExecStreamsRequest { command, stdin: true, terminal: Some(size) };
         let made: Value = serde_json::from_slice(&process(&spec, &terminal).unwrap()).unwrap();
         assert_eq!(made["consoleSize"], json!({"height": 24, "width": 80}));
         assert_eq!(made["env"], json!(["A=b", "TERM=xterm"]));
