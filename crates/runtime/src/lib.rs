@@ -3,6 +3,7 @@
 //! [`Runtime`] is the whole contract between the agent and a runtime. A runtime carries out single steps; it never
 //! decides *when* anything starts or stops: that is the engine's, through the agent.
 
+mod credentials;
 pub mod cri;
 pub mod doctor;
 pub mod embedded;
@@ -11,8 +12,11 @@ mod errno;
 pub mod fuzz;
 pub mod lines;
 mod mounts;
+mod netns;
 mod ownership;
 mod private;
+mod reference;
+mod signals;
 mod stop;
 pub mod tree;
 mod types;

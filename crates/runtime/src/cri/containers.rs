@@ -21,7 +21,7 @@ use super::wire::{
     ContainerStatsRequest, ContainerStatus, ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest,
     ListContainersRequest, RemoveContainerRequest, Rpc, StartContainerRequest, StopContainerRequest,
 };
-use crate::embedded::signal_number;
+use crate::signals;
 use crate::{
     ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, RuntimeError, SandboxId, Started, Stats,
 };
@@ -320,7 +320,7 @@ impl Inner {
         let Some(name) = signal else { return Ok(None) };
         match self.signals {
             Signals::Kept => Ok(None),
-            Signals::Sent => signal_number(name)
+            Signals::Sent => signals::number(name)
                 .and_then(|number| u32::try_from(number).ok())
                 .map(Some)
                 .ok_or_else(|| RuntimeError::Config(format!("stop signal {name:?} is not a signal's name"))),

@@ -10,7 +10,8 @@ use tokio::sync::OnceCell;
 use super::Inner;
 use super::client::Fault;
 use super::wire::{self, AuthConfig, ImageSpec, ImageStatusRequest, PullImageRequest};
-use crate::embedded::images::{Credential, Name, credential_files, credentials};
+use crate::credentials::{self, Credential};
+use crate::reference::Name;
 use crate::{Image, ImageError, PullPolicy, PullRequest};
 
 /// A pull may take this long; runtimes give up by themselves when nothing comes any more.
@@ -77,7 +78,8 @@ impl Inner {
 
     /// Pulls with each credential that fits, best first, and as nobody where there is none.
     async fn fetch(&self, reference: &str, name: &Name, secrets: &[String]) -> Result<(), String> {
-        let found = credentials(secrets, &credential_files(), &name.registry, &name.repository).await;
+        let found =
+            credentials::find(secrets, &credentials::default_files(), &name.registry, &name.repository).await;
         let mut ways: Vec<Option<AuthConfig>> =
             found.credentials.iter().map(|credential| Some(auth(credential))).collect();
         if ways.is_empty() {

@@ -49,7 +49,7 @@ use self::hints::Hints;
 use self::images::Pulls;
 use self::info::Signals;
 use self::pods::Pod;
-use crate::embedded::network::connect_loopback;
+use crate::netns::connect_loopback;
 use crate::ownership::Claims;
 use crate::{
     Adopted, ContainerId, ContainerSpec, ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Image,

@@ -43,7 +43,6 @@ use crate::private;
 pub use crate::private::state_dir;
 pub(crate) use cgroup::Hierarchies;
 pub use container::apparmor::{app_armor_fault, app_armor_is_active};
-pub(crate) use container::signal::number as signal_number;
 pub(crate) use images::{fuzz_documents, fuzz_layer};
 pub(crate) use network::fuzz as fuzz_netlink;
 pub use oci::{OciRuntime, OciRuntimes};

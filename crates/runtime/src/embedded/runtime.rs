@@ -11,7 +11,6 @@ use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 
 use super::cgroup::{self, Hierarchies};
-use super::container::signal;
 use super::fault::Fault;
 use super::images::{ImageLimits, ImageStore};
 use super::link::{Link, Phase, Remains};
@@ -21,12 +20,13 @@ use super::orphans::{self, Orphan};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, ProcessRecord, Request, SandboxState, ShimConfig};
 use super::{layout, private, rootless, sandbox, userns};
+use crate::netns::connect_loopback;
 use crate::ownership::Claims;
 use crate::stop::{join_all, stop_in_order};
 use crate::{
     Adopted, ContainerId, ContainerSpec, ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Image,
     ImageError, NetworkMode, Owner, ProcessStreams, ProgressSink, PullRequest, Runtime, RuntimeError,
-    Sandbox, SandboxId, SandboxSpec, Started, Stats,
+    Sandbox, SandboxId, SandboxSpec, Started, Stats, signals,
 };
 
 /// What users call this runtime.
@@ -559,7 +559,7 @@ impl Runtime for EmbeddedRuntime {
         let state = state.ok_or_else(|| RuntimeError::NotFound { kind: "sandbox", id: sandbox.0.clone() })?;
         let stop_signal = spec.stop_signal.as_ref().or(spec.image.stop_signal.as_ref());
         let stop_signal = match stop_signal {
-            Some(name) => signal::number(name).ok_or_else(|| {
+            Some(name) => signals::number(name).ok_or_else(|| {
                 RuntimeError::Config(format!("stop signal {name:?} is not a signal's name"))
             })?,
             None => libc::SIGTERM,
@@ -663,7 +663,7 @@ impl Runtime for EmbeddedRuntime {
     async fn port_forward(&self, id: &SandboxId, port: u16) -> Result<TcpStream, RuntimeError> {
         let netns = lock(&self.sandboxes).get(id).and_then(|pod| Some(pod.state.as_ref()?.net.clone()));
         let netns = netns.ok_or_else(|| RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() })?;
-        network::connect_loopback(netns.as_deref(), port).await
+        connect_loopback(netns.as_deref(), port).await
     }
 
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {

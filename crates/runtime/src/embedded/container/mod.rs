@@ -10,7 +10,6 @@ mod pieces;
 pub(crate) mod process;
 pub(crate) mod root;
 pub(crate) mod rootfs;
-pub(crate) mod signal;
 pub(crate) mod terminal;
 pub(crate) mod user;
 mod verify;

@@ -3,26 +3,21 @@
 //! [`ImageStore`] is all the runtime sees. Several processes may use one store at the same time.
 
 mod archive;
-mod auth;
-mod digest;
 mod fault;
 mod fetch;
 mod limits;
 mod local;
 mod model;
 mod progress;
-mod reference;
 mod registries;
 mod registry;
 mod store;
 mod tree;
 mod unpack;
 
-pub(crate) use self::auth::{Credential, default_files as credential_files, find as credentials};
 pub use self::limits::ImageLimits;
-pub(crate) use self::reference::Name;
-pub use self::reference::{is_on_disk, missing_on_disk};
 pub use self::tree::{is_opaque, is_whiteout};
+pub use crate::reference::{is_on_disk, missing_on_disk};
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -33,9 +28,10 @@ use tokio::task::AbortHandle;
 
 use self::fetch::Fetcher;
 use self::progress::Progress;
-use self::reference::Source;
 use self::store::Store;
+use crate::credentials as auth;
 use crate::embedded::rootless::{self, Standing};
+use crate::reference::{self, Source, digest};
 use crate::types::{Image, ImageError, ProgressSink, PullPolicy, PullRequest, RuntimeError};
 
 /// The images of this machine, in a directory that any number of processes share.

@@ -10,7 +10,6 @@
 //! interface is gone, which the kernel sees to by itself once nothing is left of the pod's network namespace: a crash
 //! leaves no stale allocations behind. The alias of the interface holds the sandbox id, for [`detach`] and for people.
 
-mod enter;
 mod forward;
 mod harden;
 mod link;
@@ -23,8 +22,7 @@ mod subnet;
 mod tests;
 mod uplink;
 
-pub(crate) use enter::connect_loopback;
-pub use enter::{connect_tcp, socket_in};
+pub use crate::netns::{connect_tcp, socket_in};
 pub use forward::Forwarders;
 pub use listen::{Listener, listening, listening_here};
 pub use subnet::Subnet;
@@ -42,7 +40,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{NetworkMode, RuntimeError, SandboxId, SandboxSpec};
+use crate::{NetworkMode, RuntimeError, SandboxId, SandboxSpec, netns as enter};
 use link::Links;
 
 /// The bridge at the host.

@@ -9,21 +9,21 @@ use sha2::{Digest as _, Sha256};
 /// A SHA-256 digest, the only algorithm registries use for images.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(super) struct Digest(String);
+pub(crate) struct Digest(String);
 
 impl Digest {
     /// Of some bytes.
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
         Self::finish(Sha256::new_with_prefix(bytes))
     }
 
     /// Of all that went into `hasher`.
-    pub(super) fn finish(hasher: Sha256) -> Self {
+    pub(crate) fn finish(hasher: Sha256) -> Self {
         Digest(hex(&hasher.finalize()))
     }
 
     /// 64 hexadecimal digits.
-    pub(super) fn hex(&self) -> &str {
+    pub(crate) fn hex(&self) -> &str {
         &self.0
     }
 }
@@ -72,18 +72,18 @@ impl fmt::Debug for Digest {
 }
 
 /// Hashes what is read through it.
-pub(super) struct HashingReader<R> {
+pub(crate) struct HashingReader<R> {
     inner: R,
     hasher: Sha256,
 }
 
 impl<R: Read> HashingReader<R> {
-    pub(super) fn new(inner: R) -> Self {
+    pub(crate) fn new(inner: R) -> Self {
         HashingReader { inner, hasher: Sha256::new() }
     }
 
     /// Reads what is left, since the digest is that of the whole, and tells it.
-    pub(super) fn finish(mut self) -> io::Result<(Digest, R)> {
+    pub(crate) fn finish(mut self) -> io::Result<(Digest, R)> {
         io::copy(&mut self, &mut io::sink())?;
         Ok((Digest::finish(self.hasher), self.inner))
     }

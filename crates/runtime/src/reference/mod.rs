@@ -1,14 +1,16 @@
 //! What an image reference names.
 
+pub(crate) mod digest;
+
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::digest::Digest;
+use digest::Digest;
 
 /// Where an image comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// `rootfs:/PATH`: a directory of this machine.
     Rootfs(PathBuf),
     /// `oci:DIR[:TAG]`: an OCI image layout.
@@ -52,9 +54,9 @@ pub fn missing_on_disk(reference: &str) -> Option<String> {
 
 /// A file or directory with images, and which of them is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Local {
-    pub(super) path: PathBuf,
-    pub(super) tag: Option<String>,
+pub(crate) struct Local {
+    pub(crate) path: PathBuf,
+    pub(crate) tag: Option<String>,
 }
 
 impl Local {
@@ -83,14 +85,14 @@ pub(crate) struct Name {
     /// `library/busybox`.
     pub(crate) repository: String,
     /// `latest` unless a tag or a digest is given.
-    pub(super) tag: Option<String>,
+    pub(crate) tag: Option<String>,
     /// Given with `@`; wins over the tag.
-    pub(super) digest: Option<Digest>,
+    pub(crate) digest: Option<Digest>,
 }
 
 impl Source {
     /// Reads a reference.
-    pub(super) fn parse(reference: &str) -> Result<Self, String> {
+    pub(crate) fn parse(reference: &str) -> Result<Self, String> {
         if let Some(path) = reference.strip_prefix("rootfs:") {
             if !path.starts_with('/') {
                 return Err(format!("rootfs: wants an absolute path, as in rootfs:/{path}"));
@@ -149,7 +151,7 @@ impl Name {
     }
 
     /// What to ask the registry for.
-    pub(super) fn tag_or_digest(&self) -> String {
+    pub(crate) fn tag_or_digest(&self) -> String {
         match (&self.digest, &self.tag) {
             (Some(digest), _) => digest.to_string(),
             (None, Some(tag)) => tag.clone(),

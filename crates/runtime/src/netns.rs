@@ -54,7 +54,7 @@ pub fn socket_in<T: Send>(netns: Option<&Path>, f: impl FnOnce() -> io::Result<T
 
 /// Runs `f` on a thread that is in the network namespace at `path` for good: everything it does is done there, what it
 /// writes below /proc/sys/net and the commands it starts included.
-pub(super) fn inside<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub(crate) fn inside<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let namespace = open(path)?;
     thread::scope(|scope| {
         scope
@@ -68,7 +68,7 @@ pub(super) fn inside<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + S
 }
 
 /// [`socket_in`] for async callers: the calling worker is free while the thread runs.
-pub(super) async fn socket_in_async<T: Send + 'static>(
+pub(crate) async fn socket_in_async<T: Send + 'static>(
     netns: Option<&Path>,
     f: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -118,7 +118,7 @@ pub async fn connect_tcp(netns: Option<&Path>, addr: SocketAddr, timeout: Durati
 }
 
 /// A UDP socket inside the given network namespace that talks to `addr` only.
-pub(super) async fn connect_udp(netns: Option<&Path>, addr: SocketAddr) -> io::Result<UdpSocket> {
+pub(crate) async fn connect_udp(netns: Option<&Path>, addr: SocketAddr) -> io::Result<UdpSocket> {
     let fd = socket_in_async(netns, move || nonblocking_socket(addr, SocketType::DGRAM)).await?;
     let socket = UdpSocket::from_std(StdUdpSocket::from(fd))?;
     socket.connect(addr).await?;
