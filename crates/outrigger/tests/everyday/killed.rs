@@ -25,6 +25,9 @@ const DIALECTS: [(&str, Dialect); 3] = [("native", native), ("kep", kep), ("depe
 /// Those that stop one after another in every one of these pods.
 const ORDER: [&str; 2] = ["app", "proxy"];
 
+/// Where the ranges of ids that pods have are written down.
+const IDS: &str = "/run/outrigger/ids";
+
 /// A state directory and a log that containers write to.
 struct Killed<'a> {
     bench: &'a Bench,
@@ -67,7 +70,7 @@ impl<'a> Killed<'a> {
         let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
         let state = self.state();
         let state = state.to_str().expect("text");
-        Run::start(self.bench, &self.name, &manifest, &["--state-dir", state, "--network", "private"])
+        Run::start(self.bench, &self.name, &manifest, &["--state-dir", state])
     }
 
     /// What is left of the pod, in words.
@@ -85,6 +88,10 @@ impl<'a> Killed<'a> {
         for hierarchy in list(Path::new("/sys/fs/cgroup")).iter().map(String::as_str).chain([""]) {
             let cgroups = list(&Path::new("/sys/fs/cgroup").join(hierarchy).join("outrigger"));
             left.extend(cgroups.into_iter().filter(|cgroup| cgroup.ends_with(&self.name)));
+        }
+        for range in list(Path::new(IDS)) {
+            let owner = fs::read_to_string(Path::new(IDS).join(&range)).unwrap_or_default();
+            left.extend(owner.starts_with(text).then_some(format!("ids {range}")));
         }
         left
     }
