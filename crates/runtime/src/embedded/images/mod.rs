@@ -31,7 +31,7 @@ use self::progress::Progress;
 use self::store::Store;
 use crate::credentials as auth;
 use crate::embedded::rootless::{self, Standing};
-use crate::reference::{self, Source, digest};
+use crate::reference::{self, Name, Source, digest};
 use crate::types::{Image, ImageError, ProgressSink, PullPolicy, PullRequest, RuntimeError};
 
 /// The images of this machine, in a directory that any number of processes share.

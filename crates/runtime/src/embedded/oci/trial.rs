@@ -131,5 +131,7 @@ fn sandbox(runtime: &OciRuntime, name: &str, dir: &Path) -> SandboxState {
         ports: Vec::new(),
         pod: name.to_owned(),
         oci_runtime: Some(runtime.clone()),
+        owner: None,
+        stop: Default::default(),
     }
 }
