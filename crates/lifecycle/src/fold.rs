@@ -254,6 +254,7 @@ impl Observation {
         let started_with = p.restart_with.iter().map(|&on| self.containers[on].attempt).sum();
         let fence_was_open =
             p.fence.iter().all(|&on| rules::is_ready(&plan.containers[on], &self.containers[on]));
+        let sandbox = self.sandbox.attempt;
         let c = &mut self.containers[container];
         if let Some(exit) = c.exit.take() {
             backoff::let_through(&p.restart.backoff, &mut c.backoff, exit.finished_at, now);
@@ -266,6 +267,7 @@ impl Observation {
         c.image_changed = false;
         c.started_with = started_with;
         c.fence_was_open = fence_was_open;
+        c.sandbox = sandbox;
     }
 
     fn begin_stop(&mut self, plan: &Plan, cause: StopCause, grace_ms: u64, now: Time) {

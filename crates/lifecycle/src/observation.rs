@@ -107,6 +107,9 @@ pub struct Container {
     pub started_with: u32,
     /// All containers it is fenced by have been ready since it was started.
     pub fence_was_open: bool,
+    /// Number of the sandbox it was last started in.
+    #[serde(default)]
+    pub sandbox: u32,
 }
 
 /// Where a container is in its life.
@@ -493,6 +496,7 @@ impl Container {
             kill: None,
             started_with: 0,
             fence_was_open: false,
+            sandbox: 0,
         }
     }
 

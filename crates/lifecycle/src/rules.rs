@@ -130,13 +130,15 @@ pub fn gate_open(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> b
 
 /// Whether the same gate has already let another container through: it then stays open for the others, which may only
 /// be late because their images are. Otherwise the end of a helper that has served its purpose at the start would be
-/// the end of the pod. A level of launch priority opens as a whole, for its own containers only (LP-23, LP-26).
+/// the end of the pod. A level of launch priority opens as a whole, for its own containers only (LP-23, LP-26). A main
+/// that finished in a sandbox that is lost has passed no gate of this one.
 fn others_passed(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
     let level = |p: &ContainerPlan| -> Vec<usize> {
         p.gates.iter().filter(|g| g.dialect == Some(Dialect::Priority)).map(|g| g.on).collect()
     };
     plan.containers.iter().zip(&obs.containers).any(|(p, c)| {
         (c.was_run || c.state.is_alive())
+            && c.sandbox == obs.sandbox.attempt
             && p.gates.iter().any(|g| g.on == gate.on && g.need == gate.need)
             && (gate.dialect != Some(Dialect::Priority) || level(p) == level(&plan.containers[index]))
     })
@@ -148,9 +150,13 @@ pub fn gate_hopeless(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) 
     gate.need != Need::Launched && final_exit(p, c).is_some() && !gate_open(plan, obs, index, gate)
 }
 
+/// Whether a gate has a say in the next start of the container behind it.
+pub fn gate_is_asked(gate: &Gate, c: &Container) -> bool {
+    gate.every_start || !c.was_run
+}
+
 /// The first closed gate in front of a container's next start.
 pub fn closed_gate<'p>(plan: &'p Plan, obs: &Observation, index: usize) -> Option<&'p Gate> {
     let c = &obs.containers[index];
-    let asked = |g: &Gate| g.every_start || !c.was_run;
-    plan.containers[index].gates.iter().find(|g| asked(g) && !gate_open(plan, obs, index, g))
+    plan.containers[index].gates.iter().find(|g| gate_is_asked(g, c) && !gate_open(plan, obs, index, g))
 }

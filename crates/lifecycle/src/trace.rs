@@ -363,6 +363,7 @@ impl Recorder {
             None => {
                 let (cause, container, on) = text::stop(stop.cause);
                 let name = |i: usize| plan.containers[i].name.as_str();
+                let running = obs.containers.iter().filter(|c| c.state.is_alive()).count();
                 push(
                     out,
                     now,
@@ -373,6 +374,7 @@ impl Recorder {
                         ("because_of", container.map(name).into()),
                         ("waited_for", on.map(name).into()),
                         ("grace_ms", stop.grace_ms.into()),
+                        ("running", running.into()),
                         ("message", explain_stop(plan, obs, stop.cause).into()),
                     ],
                 );
@@ -545,7 +547,7 @@ impl Recorder {
                 seen.hooks[hook as usize] = matches!(c.hook(hook), Hook::Running { .. });
             }
             if !c.state.is_alive() && !p.gates.is_empty() {
-                let asked = |g: &Gate| g.every_start || !c.was_run;
+                let asked = |g: &Gate| rules::gate_is_asked(g, c);
                 let closed = p.gates.iter().rposition(|g| asked(g) && !rules::gate_open(plan, obs, i, g));
                 match closed {
                     Some(_) => (seen.gate, seen.gate_opened_at) = (closed, None),

@@ -82,6 +82,8 @@ struct Book {
     kill: Option<KillBook>,
     signalled: Option<Time>,
     pre_stop_ran: bool,
+    /// It finished for good in a sandbox that is lost.
+    of_lost_sandbox: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -238,7 +240,7 @@ impl<'p> Checker<'p> {
     }
 
     /// Whether somebody else has been let through by the same gate; for launch priority, somebody of the same level. Mains
-    /// that are finished say nothing of a gate that has not been open since the pod began again.
+    /// that finished before the pod began again have not.
     fn was_passed(&self, i: usize, gate: Gate) -> bool {
         if !self.books[gate.on].ever_ready && !self.books[gate.on].ever_completed {
             return false;
@@ -251,9 +253,22 @@ impl<'p> Checker<'p> {
         (0..self.books.len()).any(|j| {
             let same = |g: &Gate| g.on == gate.on && g.need == gate.need;
             (self.books[j].ever_ran || self.books[j].alive)
+                && !self.books[j].of_lost_sandbox
                 && self.plan.containers[j].gates.iter().any(same)
                 && (!priority || waits_for(j) == waits_for(i))
         })
+    }
+
+    /// Whether a container that is to start waits for one that is gone for good.
+    fn waits_in_vain(&self, i: usize, on: usize) -> bool {
+        let b = &self.books[i];
+        let closed = |g: &Gate| {
+            g.on == on && g.need != Need::Launched && (g.every_start || !b.ever_ran) && !self.open(i, *g)
+        };
+        !b.alive
+            && self.gone_for_good(i).is_none()
+            && self.gone_for_good(on).is_some()
+            && self.plan.containers[i].gates.iter().any(closed)
     }
 
     fn all_done(&self) -> bool {
@@ -367,9 +382,7 @@ impl<'p> Checker<'p> {
             StopCause::Fatal { container } => {
                 self.plan.containers[container].fatal && self.gone_for_good(container).is_some()
             }
-            StopCause::GateNeverOpens { container, on } => {
-                !self.books[container].ever_ran && self.gone_for_good(on).is_some()
-            }
+            StopCause::GateNeverOpens { container, on } => self.waits_in_vain(container, on),
             StopCause::SandboxLost => !self.sandbox_ready && self.plan.restart_policy == RestartPolicy::Never,
             // No script fills a volume or shuts the machine down.
             StopCause::VolumeFull { .. } | StopCause::NodeShutdown => false,
@@ -462,6 +475,10 @@ impl<'p> Checker<'p> {
                     let name = self.name(i);
                     self.broken(5, now, format!("`{name}` waits and nobody says why"));
                 }
+                Some(Wait::Gate { on, .. }) if self.waits_in_vain(i, on) => {
+                    let (name, on) = (self.name(i), self.name(on));
+                    self.broken(3, now, format!("`{name}` waits for `{on}`, which is gone for good"));
+                }
                 Some(Wait::Gate { on, need }) => {
                     let mut gates =
                         self.plan.containers[i].gates.iter().filter(|g| g.on == on && g.need == need);
@@ -496,6 +513,7 @@ impl<'p> Checker<'p> {
         for i in 0..self.books.len() {
             let role = self.plan.containers[i].role;
             if role == Role::Ephemeral || (lost && role == Role::Main && self.gone_for_good(i).is_some()) {
+                self.books[i].of_lost_sandbox = lost;
                 continue;
             }
             let Book { attempt, used, no_image, .. } = self.books[i];

@@ -12,7 +12,7 @@ pub use turns::{StopTurn, stop_turns};
 use crate::action::{Action, Event};
 use crate::decision::{Decision, Wait};
 use crate::observation::{Observation, RerunCause, SandboxState, State, StopCause};
-use crate::plan::{Plan, RestartPolicy, Role};
+use crate::plan::{Gate, Plan, RestartPolicy, Role};
 use crate::rules;
 use crate::time::Time;
 
@@ -148,13 +148,15 @@ fn after_lost_sandbox(plan: &Plan, obs: &Observation, finished: bool) -> Option<
     (plan.restart_policy == RestartPolicy::Never && ran).then_some(StopCause::SandboxLost)
 }
 
-/// A container that waits for what can no longer happen (LP-28, D10).
+/// A container that waits for what can no longer happen (LP-28, D10), be it for its first start or, behind a fence, for
+/// a restart.
 fn hopeless(plan: &Plan, obs: &Observation) -> Option<(usize, usize)> {
     for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
-        if c.was_run || c.state.is_alive() {
+        if !run::wants_start(p, c) {
             continue;
         }
-        if let Some(gate) = p.gates.iter().find(|g| rules::gate_hopeless(plan, obs, i, g)) {
+        let lost = |g: &&Gate| rules::gate_is_asked(g, c) && rules::gate_hopeless(plan, obs, i, g);
+        if let Some(gate) = p.gates.iter().find(lost) {
             return Some((i, gate.on));
         }
     }

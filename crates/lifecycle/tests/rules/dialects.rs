@@ -1,7 +1,7 @@
 //! Launch priority, sidecar terminator and depends-on, alone and together.
 
 use crate::common::{Play, annotated, planned, pod, refused};
-use outrigger_lifecycle::{Dialect, FeatureGates, Need, ProbeKind, Role, Wait, plan};
+use outrigger_lifecycle::{Dialect, Event, FeatureGates, Need, Phase, ProbeKind, Role, Wait, plan};
 use serde_json::{Value, json};
 
 const PRIORITY: &str = "KRUISE_CONTAINER_PRIORITY";
@@ -14,6 +14,10 @@ const DEPENDS_ON: &str = "outrigger.dev/depends-on";
 
 fn c(name: &str) -> Value {
     json!({"name": name})
+}
+
+fn phase_of(play: &Play) -> Phase {
+    outrigger_lifecycle::phase(play.engine.plan(), play.engine.observation())
 }
 
 fn env(name: &str, vars: &[(&str, &str)]) -> Value {
@@ -236,7 +240,6 @@ fn a_terminated_sidecar_is_not_restarted_st_23() {
 /// sooner, it would have been stopped and the Job would have succeeded.
 #[test]
 fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
-    let phase_of = |play: &Play| outrigger_lifecycle::phase(play.engine.plan(), play.engine.observation());
     let marked = || env("s", &[(KILL, "true")]);
     // (policy, own policy, code of the sidecar, phase once main has exited with 0)
     for (policy, own, code, expected) in [
@@ -282,7 +285,6 @@ fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
 /// The same for helpers of other kinds: sidecars that count, and mains beside a primary or a fatal one.
 #[test]
 fn helpers_in_back_off_have_no_say() {
-    let phase_of = |play: &Play| outrigger_lifecycle::phase(play.engine.plan(), play.engine.observation());
     let kep = json!({"name": "helper", "lifecycle": {"type": "Sidecar"}});
     let rows = [
         ("kep", json!({"outrigger.dev/sidecar-phase": "Count"}), kep, 0, "Succeeded"),
@@ -353,6 +355,66 @@ fn a_gate_that_let_nobody_through_is_not_open() {
     play.log();
     play.exit("proxy", 1);
     assert_eq!(play.log(), ["stop GateNeverOpens { container: 2, on: 0 }", "term app"]);
+}
+
+/// A main that finished in a sandbox that is lost has passed no gate of the next one.
+#[test]
+fn a_gate_of_a_lost_sandbox_says_nothing_of_the_next() {
+    let proxy = ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
+    let late = json!({"name": "late", "image": "slow"});
+    let spec = json!({"restartPolicy": "OnFailure", "containers": [proxy, c("done"), late]});
+    let mut play = Play::of_late(&pod(spec), "late");
+    play.probed("proxy", ProbeKind::Readiness, true);
+    play.exit("done", 0);
+    assert_eq!(play.log(), ["start proxy", "start done"]);
+    play.engine.handle(&Event::SandboxLost, play.now);
+    play.settle();
+    play.probed("proxy", ProbeKind::Readiness, true);
+    play.exit("proxy", 1);
+    play.log();
+    play.image_arrives("late");
+    assert!(matches!(play.wait("late"), Some(Wait::Gate { .. })), "{:?}", play.wait("late"));
+    play.pass(60_000);
+    assert_eq!(play.log(), ["start proxy"]);
+    play.probed("proxy", ProbeKind::Readiness, true);
+    assert_eq!(play.log(), ["start late"]);
+}
+
+/// A container behind a fence that can never open again ends the pod instead of waiting forever (LP-28, G-19).
+#[test]
+fn a_fence_around_a_sidecar_that_ended_for_good_ends_the_pod() {
+    let proxy = || ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
+    let spec = |policy: &str| json!({"restartPolicy": policy, "containers": [proxy(), c("app")]});
+    let stopped = "stop GateNeverOpens { container: 1, on: 0 }";
+    for (what, annotations) in [
+        ("fence", json!({"outrigger.dev/fence": "restart"})),
+        ("graph", json!({DEPENDS_ON: "app: proxy fence"})),
+    ] {
+        for (policy, code) in [("Never", 1), ("Never", 0), ("OnFailure", 0)] {
+            let mut play = Play::of(&annotated(annotations.clone(), spec(policy)));
+            play.probed("proxy", ProbeKind::Readiness, true);
+            play.log();
+            play.exit("proxy", code);
+            assert_eq!(play.log(), ["term app"], "{what} {policy}");
+            play.exit("app", 143);
+            assert_eq!(play.log(), [stopped], "{what} {policy}");
+            assert!(play.over());
+            assert_eq!(phase_of(&play).name(), "Failed", "{what} {policy}");
+        }
+    }
+    // Where the fence stops nobody, the main runs on, and only its restart can be in vain.
+    let start = json!({"outrigger.dev/fence": "start"});
+    let mut play = Play::of(&annotated(start.clone(), spec("OnFailure")));
+    play.probed("proxy", ProbeKind::Readiness, true);
+    play.exit("proxy", 0);
+    assert_eq!(play.log(), ["start proxy", "start app"]);
+    play.exit("app", 1);
+    assert_eq!(play.log(), [stopped]);
+    let mut play = Play::of(&annotated(start, spec("OnFailure")));
+    play.probed("proxy", ProbeKind::Readiness, true);
+    play.exit("proxy", 0);
+    play.exit("app", 0);
+    assert_eq!(phase_of(&play).name(), "Succeeded", "finished mains wait for nothing");
 }
 
 /// The rejected and the ignored: what marks mean where they make no sense.
@@ -623,6 +685,14 @@ fn bad_depends_on_lines_say_what_is_wrong() {
         let all = format!("{} {}", findings[0].message, findings[0].hint.clone().unwrap_or_default());
         assert!(all.contains(part), "{text:?}: {all}");
     }
+    // Nobody can tell which of two letters was meant.
+    let letters = annotated(json!({DEPENDS_ON: "a: b"}), json!({"containers": [c("a"), c("c")]}));
+    assert_eq!(refused(&letters)[0].hint.as_deref(), Some("the containers are a, c"));
+    // Each entry has a place of its own.
+    let places =
+        annotated(json!({DEPENDS_ON: "a: c; # a; b\nx: y; c: z"}), json!({"containers": [c("a"), c("c")]}));
+    let found: Vec<String> = refused(&places).iter().map(|f| f.path.to_string()).collect();
+    assert!(found[0].ends_with("[3]") && found[1].ends_with("[4]"), "{found:?}");
 }
 
 #[test]
