@@ -25,6 +25,7 @@ pub fn compare(before: &Plan, after: &Plan) -> Vec<Difference> {
     let mut comparison = Comparison { before, after, pairs, out: Vec::new() };
     comparison.starts();
     comparison.stops();
+    comparison.end_of_grace();
     comparison.roles();
     comparison.out
 }
@@ -169,6 +170,36 @@ impl Comparison<'_> {
                 self.say(false, c, format!("`{me}` is now stopped once {} {gone}", more.join(", ")));
             }
         }
+    }
+
+    /// What happens to the order when the grace period runs out: worth knowing, and it can be had in every dialect.
+    fn end_of_grace(&mut self) {
+        let (kept, keeps) = (self.before.keeps_order_after_grace(), self.after.keeps_order_after_grace());
+        if kept == keeps {
+            return;
+        }
+        let (was, is) = (stop_reach(self.before), stop_reach(self.after));
+        let ordered = |c: usize, new_c: usize| {
+            let main = |(on, _): &&(usize, usize)| self.before.containers[*on].role != Role::Init;
+            self.pairs.iter().filter(main).any(|&(on, new_on)| was[c][on] && is[new_c][new_on])
+        };
+        let late: Vec<usize> =
+            self.pairs.iter().filter(|&&(c, new_c)| ordered(c, new_c)).map(|&(c, _)| c).collect();
+        let Some(&first) = late.first() else { return };
+        let names: Vec<String> =
+            late.iter().map(|&c| format!("`{}`", self.before.containers[c].name)).collect();
+        let (names, verb) = (names.join(", "), if late.len() == 1 { "is" } else { "are" });
+        let text = if keeps {
+            format!(
+                "when the grace period runs out, {names} {verb} now still stopped in order, which can take 2 s more per step"
+            )
+        } else {
+            format!(
+                "when the grace period runs out, {names} {verb} stopped at once instead of in order; the annotation \
+                 outrigger.dev/sidecar-grace keeps the order"
+            )
+        };
+        self.say(false, first, text);
     }
 
     fn roles(&mut self) {

@@ -108,7 +108,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, kind: &str) -> Option<Advic
     let field = if startup { "startupProbe.periodSeconds" } else { "readinessProbe.periodSeconds" };
     let cost = Span(cost_ms);
     let text = format!(
-        "{name}'s {kind}Probe period of {seconds} s cost {cost}; with 1 s it would cost at most 1 s (periodSeconds: 1)"
+        "`{name}`'s {kind}Probe period of {seconds} s cost {cost}; with 1 s it would cost at most 1 s (periodSeconds: 1)"
     );
     Some(Advice { container, field, cost_ms, text })
 }

@@ -86,7 +86,7 @@ fn hook(trace: &Trace<'_>, name: &str, which: &str, begun: u64, walk: &mut Walk)
     walk.back(Some(name), LinkKind::PreStop, from, text);
 }
 
-/// The container whose exit let this one be told to stop.
+/// The container this one had to wait for before it was told to stop.
 fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<String> {
     let at = walk.at;
     let wait = trace.of(name).rfind(|l| {
@@ -100,8 +100,10 @@ fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<St
         hook(trace, on, "first preStop", begun, walk);
         return None;
     }
-    let exited = trace.last(on, &["exited"], at)?.at;
-    let text = format!("`{name}` could be stopped but has not been told yet");
-    walk.back(Some(name), LinkKind::Wait, exited.max(begun), text);
+    // One that was told while the other was still there was told because the grace had run out: the other used it up.
+    if let Some(exited) = trace.last(on, &["exited"], at).filter(|l| l.at >= begun) {
+        let text = format!("`{name}` could be stopped but has not been told yet");
+        walk.back(Some(name), LinkKind::Wait, exited.at, text);
+    }
     Some(on.to_owned())
 }

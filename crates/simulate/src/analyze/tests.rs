@@ -82,7 +82,7 @@ fn a_start_is_walked_back_through_gates_and_probes() {
     assert_eq!(found.advice[0].field, "startupProbe.periodSeconds");
     assert_eq!(
         found.advice[0].text,
-        "s2's startupProbe period of 10 s cost 8.7 s; with 1 s it would cost at most 1 s (periodSeconds: 1)"
+        "`s2`'s startupProbe period of 10 s cost 8.7 s; with 1 s it would cost at most 1 s (periodSeconds: 1)"
     );
     assert_eq!(found.stop, None);
 }
@@ -240,4 +240,30 @@ fn a_stop_is_walked_back_through_turns_and_hooks() {
     assert_eq!(links(&stop.chain), [("app", PreStop, 3_000), ("app", Term, 100), ("proxy", Term, 10_100)]);
     let fields: Vec<_> = found.advice.iter().map(|a| a.field).collect();
     assert_eq!(fields, ["lifecycle.stopSignal", "lifecycle.preStop"]);
+}
+
+/// In a native pod whose main ignores TERM the sidecar is told when the grace is over, while the main is being killed: the
+/// main is what took the time.
+#[test]
+fn who_uses_up_the_grace_is_named_even_if_it_ends_after_others_were_told() {
+    for (first_exit, sidecar_exit) in [(30.1, 30.2), (30.1, 32.1)] {
+        let found = analysis(&[
+            (0.0, "app", "started", json!({})),
+            (0.1, "app", "exited", json!({"code": 1})),
+            (0.2, "app", "started", json!({})),
+            (1.0, "", "stop-begun", json!({"cause": "deleted", "grace_ms": 29_000})),
+            (1.0, "app", "terminating", json!({})),
+            (1.0, "proxy", "waiting", json!({"for": "stop-turn", "on": "app"})),
+            (30.0, "app", "killing", json!({})),
+            (30.0, "proxy", "terminating", json!({})),
+            (first_exit, "app", "exited", json!({"code": 137})),
+            (sidecar_exit, "proxy", "exited", json!({"code": 143})),
+            (sidecar_exit, "", "finished", json!({})),
+        ]);
+        let stop = found.stop.unwrap();
+        covers(&stop.chain, 1_000, (sidecar_exit * 1e3) as u64);
+        assert_eq!(links(&stop.chain)[0], ("app", Term, 29_000));
+        assert_eq!(found.advice.len(), 1, "{:?}", found.advice);
+        assert_eq!(found.advice[0].container.as_deref(), Some("app"));
+    }
 }

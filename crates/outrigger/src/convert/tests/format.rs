@@ -174,12 +174,19 @@ impl Writer<'_> {
             let note = self.note();
             let inline = self.inline(value);
             // What is on one line is touched as a whole.
-            let is_env = path.last().is_some_and(|key| key == "env");
-            let open = open || is_env || is_list || holds_marks(value);
+            let is = |key: &str| path.last().is_some_and(|last| last == key);
+            let gets_more = is("env") || (is("metadata") && path.len() == 1);
+            let open = open || gets_more || is_list || holds_marks(value);
             return self.push(format!("{head} {inline}{note}"), open);
         }
         let note = self.note();
-        self.push(format!("{head}{note}"), open || is_list || path.last().is_some_and(|k| k == "env"));
+        // A list whose last entry goes, goes with it. Mains never do.
+        let all_go = match path.last().map(String::as_str) {
+            Some("initContainers") => true,
+            Some("env") => value.as_array().is_some_and(|items| items.iter().all(holds_marks)),
+            _ => false,
+        };
+        self.push(format!("{head}{note}"), open || all_go);
         match value {
             Value::Object(_) => self.map(value, indent + 2, "", path),
             Value::Array(items) => {
@@ -270,7 +277,6 @@ fn is_open(path: &[String], value: &Value) -> bool {
     let is = |key: &str| path.last().is_some_and(|part| part == key);
     let in_container = path.len() > 2;
     has("annotations")
-        || (is("metadata") && !in_container)
         || (in_container && is("restartPolicy"))
         // `type` is all there is in some.
         || (in_container && (is("lifecycle") || (has("lifecycle") && is("type"))))
