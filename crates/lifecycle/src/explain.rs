@@ -282,7 +282,12 @@ impl Teller<'_> {
         let state = c.probe(kind);
         if state.failures > 0 {
             let last = state.message.as_ref().map_or(String::new(), |m| format!(", last: {m}"));
-            return format!("{name} probe failed {}{last}", times(state.failures, "time", "times"));
+            // As the log has it: attempts that come early do not count.
+            let counted = match state.run.min(plan.failure_threshold) {
+                0 => String::new(),
+                n => format!(" ({n} of {})", plan.failure_threshold),
+            };
+            return format!("{name} probe failed{counted}{last}");
         }
         if state.last_ok == Some(true) {
             return format!(

@@ -436,7 +436,8 @@ pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
         .iter()
         .map(|k| (strsim::damerau_levenshtein(&lower, &k.to_ascii_lowercase()), *k))
         .min_by_key(|(distance, k)| (*distance, k.len()))
-        .filter(|(distance, k)| *distance <= 1 + k.len().min(name.len()) / 6)
+        // Of one or two letters nobody can tell what was meant.
+        .filter(|(distance, k)| *distance <= 1 + k.len().min(name.len()) / 6 && k.len().max(name.len()) > 2)
         .map(|(_, k)| k)
 }
 

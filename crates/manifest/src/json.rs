@@ -89,7 +89,7 @@ impl Reader<'_> {
                 Ok(self.node(
                     start,
                     false,
-                    Value::Scalar(Scalar { text, plain: false, lines: Arc::default() }),
+                    Value::Scalar(Scalar { text, plain: false, pieces: Arc::default() }),
                 ))
             }
             _ => self.word(),
@@ -169,7 +169,7 @@ impl Reader<'_> {
             return Err(self.expected("a value"));
         }
         self.at += end;
-        let scalar = Scalar { text: Arc::from(word), plain: true, lines: Arc::default() };
+        let scalar = Scalar { text: Arc::from(word), plain: true, pieces: Arc::default() };
         Ok(self.node(start, false, Value::Scalar(scalar)))
     }
 

@@ -14,6 +14,7 @@ pub mod edit;
 mod json;
 mod limits;
 mod names;
+mod owned;
 mod pod;
 mod ports;
 mod publish;

@@ -105,11 +105,11 @@ impl Origin {
         let Some(walk) = self.walk(path) else {
             return self.object.head();
         };
-        if let (Value::Scalar(scalar), Some(Segment::Index(line))) = (&walk.node.value, path.0.last())
+        if let (Value::Scalar(scalar), Some(Segment::Index(piece))) = (&walk.node.value, path.0.last())
             && walk.steps + 1 == path.0.len()
         {
-            // A line of a text, if each of them has a place.
-            let place = scalar.lines.get(*line).filter(|_| walk.node.alias.is_none());
+            // A piece of a text, if each of them has a place.
+            let place = scalar.pieces.get(*piece).filter(|_| walk.node.alias.is_none());
             return place.copied().unwrap_or_else(|| walk.node.head());
         }
         match (&walk.node.value, walk.key) {

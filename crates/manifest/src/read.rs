@@ -17,7 +17,7 @@ use crate::span::{SourceFile, Span};
 use crate::tree::{Document, Node, Value};
 use crate::workload::{Owner, Workload};
 use crate::yaml::Parsed;
-use crate::{json, names, yaml};
+use crate::{json, names, owned, yaml};
 
 /// What to do about fields Kubernetes does not know, and keys written twice; as kubectl's `--validate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -504,6 +504,7 @@ impl Reader<'_> {
 
     fn finish(mut self, mut diagnostics: Vec<Diagnostic>) -> Result<Manifest, Diagnostics> {
         diagnostics.extend(self.skipped());
+        diagnostics.extend(owned::leave_out(&mut self.manifest));
         let failed = diagnostics.iter().any(|d| d.severity == Severity::Error);
         if !failed && self.manifest.pods.is_empty() {
             let message = if self.is_partial || !self.manifest.workloads.is_empty() {

@@ -47,8 +47,9 @@ pub struct Scalar {
     pub text: Arc<str>,
     /// Written without quotes, so that it may be a number, a boolean or null.
     pub plain: bool,
-    /// Where the lines of a text written with `|` stand; empty for all others, and for very long ones.
-    pub lines: Arc<[Span]>,
+    /// Where the pieces of a text stand that are separated by line ends or `;`; empty if there is only one, and for very
+    /// long texts.
+    pub pieces: Arc<[Span]>,
 }
 
 /// One key and its value.

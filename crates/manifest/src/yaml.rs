@@ -234,32 +234,47 @@ impl Builder<'_> {
             }
             _ => (start, end),
         };
-        let lines = match style {
-            ScalarStyle::Literal => self.literal_lines(start, text),
-            _ => Arc::default(),
+        let head = match style {
+            ScalarStyle::Literal | ScalarStyle::Folded => {
+                self.text[start..end].find('\n').map_or(0, |line| line + 1)
+            }
+            _ => 0,
         };
-        let scalar = Scalar { text: Arc::from(text), plain, lines };
+        let pieces = self.pieces(start + head, end, text);
+        let scalar = Scalar { text: Arc::from(text), plain, pieces };
         let node =
             Node { span: self.span(start, end), alias: None, flow: false, value: Value::Scalar(scalar) };
         let weight = Weight { nodes: 1, bytes: text.len() };
         self.finished(node, weight, anchor, true)
     }
 
-    /// Where each line of a text stands whose `|` is at `header`.
-    fn literal_lines(&self, header: usize, text: &str) -> Arc<[Span]> {
-        /// Nobody asks for the lines of a longer one.
-        const LINES_MAX: usize = 1_000;
-        let count = text.lines().count();
-        if count > LINES_MAX {
+    /// Where each piece of a text stands that is written between `start` and `end`; nothing if one of them cannot be
+    /// found there as it is, because of escapes.
+    fn pieces(&self, start: usize, end: usize, text: &str) -> Arc<[Span]> {
+        /// Nobody asks for the pieces of a longer one.
+        const PIECES_MAX: usize = 1_000;
+        let separators = ['\n', ';'];
+        let count = text.split(separators).take(PIECES_MAX + 1).count();
+        if count < 2 || count > PIECES_MAX {
             return Arc::default();
         }
-        let mut at = header;
-        let source = self.text[header..].split_inclusive('\n').map(|line| {
-            let start = at + (line.len() - line.trim_start().len());
-            at += line.len();
-            self.span(start, start + line.trim().len())
-        });
-        source.skip(1).take(count).collect()
+        let mut at = start;
+        let mut found = Vec::with_capacity(count);
+        for piece in text.split(separators) {
+            // Folded text has line ends of its own, so the words are looked for, one after another.
+            let mut first = None;
+            for word in piece.split_whitespace() {
+                let Some(offset) = self.text.get(at..end).and_then(|rest| rest.find(word)) else {
+                    return Arc::default();
+                };
+                first = first.or(Some(at + offset));
+                at += offset + word.len();
+            }
+            let first = first.unwrap_or(at);
+            let line = self.text[first..at].lines().next().unwrap_or_default();
+            found.push(self.span(first, first + line.trim_end().len()));
+        }
+        found.into()
     }
 
     /// Where the `|` or `>` of a block scalar stands: the parser starts its span at the first line of the content.

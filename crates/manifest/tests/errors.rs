@@ -444,3 +444,35 @@ fn diagnostics_as_json() {
         }])
     );
 }
+
+/// A finding about one entry of a text points at that entry, however the text is written.
+#[test]
+fn pieces_of_a_text_have_a_place() {
+    let table = [
+        (
+            "|\n      a: b # c; d\n\n      e: f\n      g: h; i: j",
+            vec![(6, 7), (6, 17), (6, 18), (8, 7), (9, 7), (9, 13)],
+        ),
+        ("| # e: f\n      e: f\n      g: h", vec![(6, 7), (7, 7)]),
+        (">-\n      a: b;\n      e: f\n      started;\n      g: h", vec![(6, 7), (7, 7), (9, 7)]),
+        ("'a: b; e: f'", vec![(5, 12), (5, 18)]),
+        ("\"a: b; \\x65: f\"", vec![(5, 11), (5, 11)]),
+    ];
+    for (text, expected) in table {
+        let yaml = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  annotations:\n    note: {text}\n  name: p\nspec:\n  containers:\n  \
+             - name: a\n    image: a\n"
+        );
+        let source = SourceFile::new("p.yaml", yaml.as_str());
+        let manifest = read(std::slice::from_ref(&source), &ReadOptions::default())
+            .unwrap_or_else(|e| panic!("{e}\n{yaml}"));
+        let note = outrigger_lifecycle::FieldPath::annotation("note");
+        let found: Vec<_> = (0..expected.len())
+            .map(|piece| {
+                let position = source.position(manifest.pods[0].point(&note.clone().index(piece)).start);
+                (position.line, position.column)
+            })
+            .collect();
+        assert_eq!(found, expected, "{yaml}");
+    }
+}

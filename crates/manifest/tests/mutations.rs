@@ -91,6 +91,7 @@ fn no_bytes_can_make_the_reader_or_the_editor_fail() {
         let started = Instant::now();
         let result = std::panic::catch_unwind(|| {
             exercise::manifest(&bytes);
+            exercise::convert(&bytes);
             if let Ok(text) = std::str::from_utf8(&bytes) {
                 exercise::edit(text, seed);
             }
@@ -109,6 +110,7 @@ fn no_bytes_can_make_the_reader_or_the_editor_fail() {
 fn what_fuzzing_found_stays_fixed() {
     for bytes in files("regressions") {
         exercise::manifest(&bytes);
+        exercise::convert(&bytes);
         exercise::edit_anywhere(&bytes);
     }
 }

@@ -50,6 +50,11 @@ fn a_mark_on_a_container() {
         let text = pod(&spec).replace(&format!("    {mark}\n"), "    lifecycle:\n      type: Sidecar\n");
         assert_eq!(planned(&text)[1].1, Role::Sidecar);
     }
+    let deeper = hints(&pod("  containers:\n  - name: a\n    lifecycle: {sidecar: true}\n"));
+    assert!(
+        deeper[0].starts_with("write this instead, in `a`:\n      lifecycle:\n        type: Sidecar\n"),
+        "{deeper:?}"
+    );
     let not = hints(&pod("  containers:\n  - name: a\n    sidecar: false\n"));
     assert!(not[0].starts_with("remove it"), "{not:?}");
     let init = hints(&pod("  containers:\n  - name: a\n  initContainers:\n  - name: b\n    sidecar: true\n"));
@@ -96,8 +101,11 @@ fn orders_become_one_annotation_for_the_whole_pod() {
         (
             "dependsOn: mySidecar\n    terminationFatalToPod: true",
             "shutdownOrder: 2",
-            "myApp: mySidecar, fatal\nmySidecar: stop 2\n",
+            "myApp: mySidecar, stop 1, fatal\nmySidecar: stop 2\n",
         ),
+        // One number alone would order nothing.
+        ("image: a", "startupOrder: 1", "myApp: start 2\nmySidecar: start 1\n"),
+        ("startupOrder: 2", "", "myApp: start 2\nmySidecar: start 1\n"),
     ];
     for (app, sidecar, expected) in table {
         let sidecar = if sidecar.is_empty() { String::new() } else { format!("    {sidecar}\n") };

@@ -109,3 +109,40 @@ fn what_cannot_be_is_refused_where_it_stands() {
         assert!(refused.contains(message) && refused.contains(&format!("w.yaml:{line}:")), "{refused}");
     }
 }
+
+/// A status file, or a dump of a cluster, holds the workload and the pods it made: run again, it makes them again.
+#[test]
+fn pods_beside_their_workload_are_left_to_it() {
+    let cron = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: w, namespace: ns}\nspec:\n  schedule: '* * * * *'\n  \
+                jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}\n";
+    for (kind, text) in [
+        ("Job", workload("Job", "  parallelism: 2\n", "Never")),
+        ("CronJob", cron.to_owned()),
+        ("Deployment", workload("Deployment", "  replicas: 2\n", "Always")),
+        ("ReplicaSet", workload("ReplicaSet", "", "Always")),
+        ("StatefulSet", workload("StatefulSet", "  serviceName: w\n", "Always")),
+        ("DaemonSet", workload("DaemonSet", "", "Always")),
+    ] {
+        let first = manifest(&text);
+        let made: Vec<String> = first
+            .pods
+            .iter()
+            .map(|pod| serde_json::to_string(&pod.input.pod).expect("a pod is plain data"))
+            .collect();
+        let bystander =
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: other}\nspec: {containers: [{name: c, image: i}]}\n";
+        let all = format!("{}\n---\n{text}\n---\n{bystander}", made.join("\n---\n"));
+        let again = manifest(&all);
+        let names = |m: &Manifest| m.pods.iter().map(|pod| pod.name().to_owned()).collect::<Vec<_>>();
+        assert_eq!(names(&again), [names(&first), vec!["other".to_owned()]].concat(), "{kind}");
+        let kinds: Vec<&str> =
+            again.pods.iter().map(|pod| again.workloads[pod.origin.workload].kind()).collect();
+        assert_eq!(kinds.last(), Some(&"Pod"), "{kind}: pods still know what they came out of");
+        assert!(kinds[..kinds.len() - 1].iter().all(|k| *k == kind), "{kinds:?}");
+        let said: Vec<&str> = again.warnings.iter().map(|w| w.message.as_str()).collect();
+        let pods = if made.len() == 1 { "1 Pod" } else { "2 Pods" };
+        assert_eq!(said, [format!("skipped: {pods} of {kind}/w, which creates its own")], "{kind}");
+        // Without their workload they are what is meant.
+        assert_eq!(manifest(&made.join("\n---\n")).pods.len(), made.len(), "{kind}");
+    }
+}

@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::terminal::Color;
 use crate::{
@@ -32,8 +32,23 @@ Examples:
 
 Exit codes: 0 success, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
 
-/// Takes out of an error the commands and options it suggests that are not close to what was typed.
+/// Takes out of an error the commands and options it suggests that are not close to what was typed, and adds commands
+/// that are: two letters in the wrong order are not similar to clap.
 pub(crate) fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand).cloned() {
+        let commands = Cli::command();
+        let close = commands.get_subcommands().map(|c| c.get_name()).filter(|name| is_close(&typed, name));
+        let close: Vec<String> = close.map(str::to_owned).collect();
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(close));
+    }
+    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg)
+        && ["-f", "--filename", "--file"].contains(&typed.as_str())
+    {
+        // As kubectl has it. What clap suggests, `-- -f`, would name a file.
+        error.remove(ContextKind::SuggestedArg);
+        let tip = "name files without an option: outrigger run FILE".into();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
     let typed = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg, ContextKind::InvalidValue];
     let Some(ContextValue::String(typed)) = typed.iter().find_map(|kind| error.get(*kind)).cloned() else {
         return error;
@@ -55,9 +70,10 @@ pub(crate) fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Whether a word may be a typo of another: one slip in four letters.
+/// Whether a word may be a typo of another: one slip in four letters. Of one or two letters nobody can tell.
 fn is_close(typed: &str, word: &str) -> bool {
-    strsim::osa_distance(typed, word) <= (typed.chars().count() / 4).max(1)
+    let tells = typed.len().max(word.len()) > 2;
+    tells && strsim::osa_distance(typed, word) <= (typed.chars().count() / 4).max(1)
 }
 
 #[derive(Debug, Subcommand)]
@@ -101,7 +117,6 @@ pub(crate) enum Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn only_close_words_are_suggested() {
@@ -109,13 +124,22 @@ mod tests {
             let error = Cli::try_parse_from([&["outrigger"], args].concat()).expect_err("a wrong word");
             only_close_suggestions(error).to_string()
         };
-        for (word, meant) in
-            [("valdate", "validate"), ("sotp", "stop"), ("log", "logs"), ("simulat", "simulate")]
-        {
+        for (word, meant) in [
+            ("valdate", "validate"),
+            ("sotp", "stop"),
+            ("log", "logs"),
+            ("simulat", "simulate"),
+            ("rnu", "run"),
+        ] {
             assert!(said(&[word]).contains(&format!("'{meant}'")), "{}", said(&[word]));
         }
-        for word in ["get", "apply", "describe", "start", "delete"] {
+        for word in ["get", "apply", "describe", "start", "delete", "ls", "p"] {
             assert!(!said(&[word]).contains("similar"), "{}", said(&[word]));
+        }
+        for option in ["-f", "--filename"] {
+            let tip = said(&["run", option, "job.yaml"]);
+            assert!(tip.contains("tip: name files without an option: outrigger run FILE"), "{tip}");
+            assert!(!tip.contains("-- -f"), "{tip}");
         }
         assert!(said(&["run", "--event", "x"]).contains("'--events'"));
         assert!(!said(&["run", "--detach"]).contains("similar"), "{}", said(&["run", "--detach"]));

@@ -99,14 +99,19 @@ pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
     graph
 }
 
-/// The entries of the annotation, each with its place: in a text of several lines, the line.
+/// The entries of the annotation, each with its place: in a text of several pieces, between line ends and `;`, which
+/// of them it is.
 fn lines(text: &str) -> impl Iterator<Item = (FieldPath, &str)> {
-    let several = text.trim_end().contains('\n');
-    text.split('\n').enumerate().flat_map(move |(n, line)| {
-        let place = FieldPath::annotation(ANNOTATION);
-        let place = if several { place.index(n) } else { place };
-        let entries = line.split('#').next().unwrap_or_default().split(';').map(str::trim);
-        entries.filter(|entry| !entry.is_empty()).map(move |entry| (place.clone(), entry))
+    let several = text.trim_end().contains(['\n', ';']);
+    let mut pieces = 0;
+    text.split('\n').flat_map(move |line| {
+        let first = pieces;
+        pieces += line.split(';').count();
+        let entries = line.split('#').next().unwrap_or_default().split(';').map(str::trim).enumerate();
+        entries.filter(|(_, entry)| !entry.is_empty()).map(move |(n, entry)| {
+            let place = FieldPath::annotation(ANNOTATION);
+            (if several { place.index(first + n) } else { place }, entry)
+        })
     })
 }
 

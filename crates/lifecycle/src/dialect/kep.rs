@@ -43,10 +43,15 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
                     own_policy(draft, index, name);
                 }
             }
-            other => draft.findings.push(
-                Finding::error("kep-type", path, format!("`lifecycle.type` is {other:?}"))
-                    .hint("the values are `Standard` and `Sidecar`"),
-            ),
+            other => {
+                let meant = ["Sidecar", "Standard"].into_iter().find(|v| v.eq_ignore_ascii_case(other));
+                let hint = match meant {
+                    Some(value) => format!("write\n    lifecycle:\n      type: {value}"),
+                    None => "the values are `Standard` and `Sidecar`".to_owned(),
+                };
+                let message = format!("`lifecycle.type` is {other:?}");
+                draft.findings.push(Finding::error("kep-type", path, message).hint(hint));
+            }
         }
     }
     if sidecars.is_empty() {

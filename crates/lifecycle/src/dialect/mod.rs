@@ -279,11 +279,11 @@ fn reaches(edges: &[Vec<usize>], from: usize, to: usize) -> bool {
     false
 }
 
-/// The name of `names` nearest to a misspelt one, if one is near.
+/// The name of `names` nearest to a misspelt one, if one is near. Of one or two letters nobody can tell.
 fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     names
         .map(|name| (strsim::damerau_levenshtein(word, name), name))
-        .filter(|(distance, name)| *distance <= 1 + name.len() / 4)
+        .filter(|(distance, name)| *distance <= 1 + name.len() / 4 && name.len().max(word.len()) > 2)
         .min()
         .map(|(_, name)| name)
 }

@@ -24,7 +24,13 @@ fn gate(on: usize, need: Need) -> Wait {
 }
 
 fn failing(n: u32, message: Option<&str>) -> Probe {
-    Probe { failures: n, last_ok: Some(false), message: message.map(Into::into), ..Probe::default() }
+    Probe {
+        failures: n,
+        run: n - 1,
+        last_ok: Some(false),
+        message: message.map(Into::into),
+        ..Probe::default()
+    }
 }
 
 #[test]
@@ -68,7 +74,7 @@ fn gates_say_what_the_other_is_doing() {
     obs.containers[s].probes[0] = failing(2, Some("exit code 1"));
     assert_eq!(
         told(&obs, a, gate(s, Need::Started)),
-        "waits for `s` to be started: startup probe failed 2 times, last: exit code 1"
+        "waits for `s` to be started: startup probe failed (1 of 3), last: exit code 1"
     );
     obs.containers[s].kill = Some(Kill {
         reason: KillReason::Startup,
@@ -103,11 +109,14 @@ fn ready_gates_name_probe_and_hook() {
     obs.containers[0].probes[2] = failing(3, Some("connection refused"));
     assert_eq!(
         explain(&plan, &obs, 1, ready, NOW),
-        "waits for `proxy` to be ready: readiness probe failed 3 times, last: connection refused"
+        "waits for `proxy` to be ready: readiness probe failed (2 of 3), last: connection refused"
     );
     obs.containers[0].probes[2] = failing(1, None);
-    let once = "waits for `proxy` to be ready: readiness probe failed 1 time";
+    let once = "waits for `proxy` to be ready: readiness probe failed";
     assert_eq!(explain(&plan, &obs, 1, ready, NOW), once);
+    obs.containers[0].probes[2] = failing(30, None);
+    let long = "waits for `proxy` to be ready: readiness probe failed (3 of 3)";
+    assert_eq!(explain(&plan, &obs, 1, ready, NOW), long);
     obs.containers[0].probes[2] = Probe { in_flight: Some(NOW - 800), ..Probe::default() };
     let silent = "waits for `proxy` to be ready: readiness probe pending for 0.8 s";
     assert_eq!(explain(&plan, &obs, 1, ready, NOW), silent);
@@ -254,7 +263,7 @@ fn waits_for_its_own_probes() {
     obs.containers[0].probes[0] = failing(1, Some("exit code 1"));
     assert_eq!(
         explain(&plan, &obs, 0, Wait::StartupProbe, NOW),
-        "running, startup probe failed 1 time, last: exit code 1"
+        "running, startup probe failed, last: exit code 1"
     );
     assert_eq!(
         explain(&plan, &obs, 0, Wait::ReadinessProbe, NOW),

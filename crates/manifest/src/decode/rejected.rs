@@ -13,6 +13,10 @@ pub(super) fn hint(type_name: &str, entry: &Entry, path: &FieldPath, root: &Node
     let key = entry.key.to_ascii_lowercase();
     match (type_name, key.as_str()) {
         ("Container", "sidecar" | "type" | "lifecycletype") => mark(entry, path, root),
+        // One level too deep.
+        ("Lifecycle", "sidecar") => {
+            mark(entry, &FieldPath(path.0[..path.0.len().saturating_sub(1)].to_vec()), root)
+        }
         ("PodSpec", "sidecarcontainers" | "infrastructurecontainers") => Some(separate_list(entry)),
         ("JobSpec" | "PodSpec", "primarycontainer") => Some(graph(&pod_path(type_name, path), root)),
         (
@@ -88,9 +92,13 @@ fn graph(pod: &FieldPath, root: &Node) -> String {
     let mut lines = Vec::new();
     let primary = primary(pod, root);
     let phased = containers(pod, root).any(|c| field(c, "startupphase").is_some());
+    let others = Others {
+        start: other_number(pod, root, "startuporder"),
+        stop: other_number(pod, root, "shutdownorder"),
+    };
     for container in containers(pod, root) {
         let Some(name) = name(container) else { continue };
-        let clauses = clauses(container, primary.as_deref() == Some(name), phased);
+        let clauses = clauses(container, primary.as_deref() == Some(name), phased, others);
         if !clauses.is_empty() {
             lines.push(format!("{name}: {}", clauses.join(", ")));
         }
@@ -117,21 +125,39 @@ fn graph(pod: &FieldPath, root: &Node) -> String {
     out
 }
 
+/// Order numbers for the containers that have none.
+#[derive(Clone, Copy)]
+struct Others {
+    start: Option<i64>,
+    stop: Option<i64>,
+}
+
+/// The number of the containers without one, where a single container is numbered: alone, a number orders nothing. Who
+/// is first has the others after it, anybody else has them before.
+fn other_number(pod: &FieldPath, root: &Node, key: &str) -> Option<i64> {
+    let mut numbers = containers(pod, root).filter_map(|c| number(c, key));
+    let only = numbers.next().filter(|_| numbers.next().is_none())?;
+    Some(if only > 1 { 1 } else { only.saturating_add(1) })
+}
+
+fn number(container: &Node, key: &str) -> Option<i64> {
+    field(container, key).and_then(Node::text).and_then(|n| n.parse().ok())
+}
+
 /// What the annotation has to say about one container.
-fn clauses(container: &Node, primary: bool, phased: bool) -> Vec<String> {
+fn clauses(container: &Node, primary: bool, phased: bool, others: Others) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     if let Some(node) = field(container, "dependson").or_else(|| field(container, "depends_on")) {
         out.extend(dependencies(node));
     }
-    let number = |key: &str| field(container, key).and_then(Node::text).and_then(|n| n.parse::<i64>().ok());
-    if let Some(n) = number("startuporder") {
+    if let Some(n) = number(container, "startuporder").or(others.start) {
         out.push(format!("start {n}"));
     } else if phased {
         // Of the phases that were thought of, only `default` is for the containers the pod is there for.
         let phase = field(container, "startupphase").and_then(Node::text).unwrap_or("default");
         out.push(format!("start {}", if phase.eq_ignore_ascii_case("default") { 2 } else { 1 }));
     }
-    if let Some(n) = number("shutdownorder") {
+    if let Some(n) = number(container, "shutdownorder").or(others.stop) {
         out.push(format!("stop {n}"));
     }
     if primary {

@@ -1,0 +1,97 @@
+//! Objects that another object of the same manifest makes by itself: the pods in a status file beside their Job, or in a
+//! dump of a cluster beside their Deployment. Run as well, the work would be done twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::diagnostic::Diagnostic;
+use crate::read::Manifest;
+use crate::workload::Workload;
+
+/// Takes such objects out; a warning for each object they are left to.
+pub(crate) fn leave_out(manifest: &mut Manifest) -> Vec<Diagnostic> {
+    let there: BTreeSet<Id> = manifest.workloads.iter().map(Id::of).collect();
+    let owners: Vec<Option<Id>> = manifest.workloads.iter().map(|w| owner(w, &there)).collect();
+    if owners.iter().all(Option::is_none) {
+        return Vec::new();
+    }
+    let mut left_out: BTreeMap<(Id, &'static str), usize> = BTreeMap::new();
+    for (workload, owner) in manifest.workloads.iter().zip(&owners) {
+        if let Some(owner) = owner {
+            *left_out.entry((owner.clone(), workload.kind())).or_default() += 1;
+        }
+    }
+    let mut kept = 0;
+    let places: Vec<Option<usize>> = owners
+        .iter()
+        .map(|owner| {
+            owner.is_none().then(|| {
+                kept += 1;
+                kept - 1
+            })
+        })
+        .collect();
+    manifest.pods.retain_mut(|pod| match places[pod.origin.workload] {
+        Some(place) => {
+            pod.origin.workload = place;
+            true
+        }
+        None => false,
+    });
+    let mut owners = owners.iter();
+    manifest.workloads.retain(|_| owners.next().is_some_and(Option::is_none));
+    let told = left_out.into_iter().map(|((owner, kind), count)| {
+        let several = if count == 1 { "" } else { "s" };
+        let text = format!(
+            "skipped: {count} {kind}{several} of {}/{}, which creates its own",
+            owner.kind, owner.name
+        );
+        Diagnostic::warning(None, text)
+    });
+    told.collect()
+}
+
+/// An object by kind, namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Id {
+    kind: &'static str,
+    namespace: String,
+    name: String,
+}
+
+impl Id {
+    fn of(workload: &Workload) -> Id {
+        let metadata = workload.metadata();
+        Id {
+            kind: workload.kind(),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// The object of the manifest that makes this one, or makes what makes it.
+fn owner(workload: &Workload, there: &BTreeSet<Id>) -> Option<Id> {
+    let metadata = workload.metadata();
+    let controller = metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true))?;
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    let find = |kind: &str, is: &dyn Fn(&str) -> bool| {
+        there.iter().find(|id| id.kind == kind && id.namespace == namespace && is(&id.name)).cloned()
+    };
+    let name = controller.name.as_str();
+    // What stands between a pod and its Deployment or CronJob is often left out.
+    let between = || match controller.kind.as_str() {
+        "ReplicaSet" => {
+            let hash = label(metadata, "pod-template-hash")?;
+            find("Deployment", &|deployment| name == format!("{deployment}-{hash}"))
+        }
+        "Job" => find("CronJob", &|cron| name.strip_prefix(cron).is_some_and(|rest| rest.starts_with('-'))),
+        _ => None,
+    };
+    find(&controller.kind, &|owner| owner == name).or_else(between)
+}
+
+fn label<'m>(metadata: &'m ObjectMeta, key: &str) -> Option<&'m str> {
+    metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
