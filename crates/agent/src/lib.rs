@@ -47,6 +47,7 @@ pub use node::{
     new_id,
 };
 pub use run::{PlannedPod, RunError, RunOptions, RunResult, UserNamespaces, Work, run};
-pub use security::app_armor;
+pub use security::{app_armor, seccomp_profile_path};
 pub use text::shorten;
 pub use view::{safe_log, safe_text};
+pub use volumes::host_path::{HostPathFault, fault as host_path_fault};

@@ -113,6 +113,18 @@ fn names(list: Option<&[String]>) -> Vec<String> {
     list.unwrap_or(&[]).iter().map(name).collect()
 }
 
+/// Where the file of a `localhostProfile` is looked for.
+///
+/// # Errors
+/// The name leads out of the directory of the profiles.
+pub fn seccomp_profile_path(state_dir: &Path, name: &str) -> Result<PathBuf, String> {
+    let inside = |p: &Path| p.components().all(|c| matches!(c, std::path::Component::Normal(_)));
+    if name.is_empty() || !inside(Path::new(name)) {
+        return Err(format!("localhostProfile {name:?} must be a relative path without `..`"));
+    }
+    Ok(state_dir.join(SECCOMP_DIR).join(name))
+}
+
 fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, state_dir: &Path) -> Result<Seccomp, String> {
     if privileged {
         return Ok(Seccomp::Unconfined);
@@ -124,13 +136,7 @@ fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, state_dir: &Path)
         "RuntimeDefault" => Ok(Seccomp::Default),
         "Unconfined" => Ok(Seccomp::Unconfined),
         "Localhost" => {
-            let name = profile.localhost_profile.as_deref().unwrap_or("");
-            let relative = Path::new(name);
-            let inside = |p: &Path| p.components().all(|c| matches!(c, std::path::Component::Normal(_)));
-            if name.is_empty() || !inside(relative) {
-                return Err(format!("localhostProfile {name:?} must be a relative path without `..`"));
-            }
-            let path: PathBuf = state_dir.join(SECCOMP_DIR).join(relative);
+            let path = seccomp_profile_path(state_dir, profile.localhost_profile.as_deref().unwrap_or(""))?;
             match path.is_file() {
                 true => Ok(Seccomp::Localhost(path)),
                 false => Err(format!("seccomp profile {} does not exist", path.display())),

@@ -4,14 +4,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use outrigger_lifecycle::{
-    ContainerRef, FeatureGates, List, Planned, plan, validate, validate_job, validate_plan,
-};
+use outrigger_lifecycle::{FeatureGates, Planned, plan, validate, validate_job, validate_plan};
 use outrigger_manifest::{
-    Diagnostic, Diagnostics, Limits, Manifest, PodManifest, ReadOptions, SourceFile, Validate, Workload,
-    check_host_ports, check_references, read,
+    Diagnostic, Diagnostics, Limits, Manifest, PodManifest, ReadOptions, SourceFile, Validate, Workload, read,
 };
-use outrigger_runtime::embedded::images::{is_on_disk, missing_on_disk};
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::Failure;
@@ -155,37 +151,6 @@ pub(crate) fn check<'m>(manifest: &'m Manifest, features: &FeatureGates) -> Vec<
         }
         out.push(check_pod(pod, manifest.workloads.get(pod.origin.workload), features));
     }
-    out
-}
-
-/// What a run needs and can never get: ConfigMaps, Secrets and keys the manifest does not have, a host port for two pods,
-/// images that are not on this machine's disk. `cri` runtimes read none from there.
-pub(crate) fn check_supplies(manifest: &Manifest, cri: bool) -> Vec<Diagnostic> {
-    let mut out = check_host_ports(manifest);
-    // Pods of one workload differ only in name: the first stands for all.
-    for pod in manifest.pods.iter().filter(|pod| pod.origin.replica == 0) {
-        out.extend(check_references(manifest, pod));
-        let Some(spec) = &pod.input.pod.spec else { continue };
-        let inits = spec.init_containers.iter().flatten().enumerate().map(|(i, c)| (List::Init, i, c));
-        let mains = spec.containers.iter().enumerate().map(|(i, c)| (List::Main, i, c));
-        for (list, index, container) in inits.chain(mains) {
-            let reference = container.image.as_deref().unwrap_or_default();
-            let fault = match cri && is_on_disk(reference) {
-                true => Some("a CRI runtime takes images from registries only".to_owned()),
-                false => missing_on_disk(reference),
-            };
-            if let Some(fault) = fault {
-                let at = pod.point(&ContainerRef { list, index }.path().field("image"));
-                let mut error = Diagnostic::error(at, format!("image `{reference}`: {fault}"));
-                error.code = Some("image");
-                out.push(error.hint(match cri {
-                    true => "use an image of a registry, or --runtime embedded",
-                    false => "write a path that exists on this machine",
-                }));
-            }
-        }
-    }
-    out.sort_by_key(|d| d.span);
     out
 }
 

@@ -23,6 +23,7 @@ mod run;
 mod runs;
 mod simulate;
 mod stop;
+mod supplies;
 mod table;
 mod terminal;
 mod timeline;

@@ -144,10 +144,11 @@ fn read(record: &RunRecord, runtime: RuntimeArg) -> Result<Work, String> {
         serde_json::from_value(record.reading.clone()).map_err(|e| e.to_string())?;
     let sources = record.sources.iter().map(|(name, text)| SourceFile::new(name, text.as_str())).collect();
     let shown = |all: &[Diagnostic], sources: &[SourceFile]| render(all, sources, false);
-    let (work, _) = run::read_work(sources, &read, replicas, runtime).map_err(|failure| match failure {
-        Failure::Manifest(all, sources) => shown(&all, &sources),
-        Failure::Input(e) | Failure::Own(e) => format!("{e:#}"),
-    })?;
+    let (work, _) =
+        run::read_work(sources, &read, replicas, runtime, None).map_err(|failure| match failure {
+            Failure::Manifest(all, sources) => shown(&all, &sources),
+            Failure::Input(e) | Failure::Own(e) => format!("{e:#}"),
+        })?;
     let mut findings = match runtime {
         RuntimeArg::Embedded => confinement::check(&work),
         RuntimeArg::Cri => confinement::check_cri(&work),

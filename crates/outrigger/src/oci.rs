@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use outrigger_agent::{PlannedPod, Work};
+use outrigger_agent::Work;
 use outrigger_lifecycle::FieldPath;
-use outrigger_manifest::Diagnostic;
+use outrigger_manifest::{Diagnostic, PodManifest};
 use outrigger_runtime::RuntimeError;
 use outrigger_runtime::embedded::{EmbeddedRuntime, OciRuntime, OciRuntimes, rootless};
 
@@ -24,7 +24,7 @@ pub(crate) fn runtimes(
     let path = file.unwrap_or(Path::new(RUNTIMES_FILE));
     let mut runtimes = OciRuntimes::read(path, file.is_some()).map_err(own)?;
     runtimes.default = default.map(|name| OciRuntime::find(name, &[])).transpose().map_err(own)?;
-    let unknown = unknown_classes(work, &runtimes, path);
+    let unknown = unknown_classes(work.pods.iter().map(|pod| &pod.manifest), &runtimes, path);
     if !unknown.is_empty() {
         return Err(Failure::Manifest(unknown, work.sources.clone()));
     }
@@ -42,7 +42,7 @@ pub(crate) fn runtimes(
 
 /// Has every runtime of a run make a container, so that no pod is begun that cannot be carried on.
 pub(crate) fn try_all(runtime: &EmbeddedRuntime, work: &Work) -> Result<(), RuntimeError> {
-    let names: Vec<Option<String>> = work.pods.iter().map(class_of).collect();
+    let names: Vec<Option<String>> = work.pods.iter().map(|pod| class_of(&pod.manifest)).collect();
     let distinct: BTreeSet<Option<String>> = names.into_iter().collect();
     for class in distinct {
         if let Some(oci) = runtime.oci_runtime_of(class.as_deref())? {
@@ -52,21 +52,36 @@ pub(crate) fn try_all(runtime: &EmbeddedRuntime, work: &Work) -> Result<(), Runt
     Ok(())
 }
 
-fn class_of(pod: &PlannedPod) -> Option<String> {
-    pod.manifest.input.pod.spec.as_ref()?.runtime_class_name.clone().filter(|name| !name.is_empty())
+/// Errors for runtime classes that are not set up on this machine.
+pub(crate) fn check(pods: &[PodManifest]) -> Result<Vec<Diagnostic>, Failure> {
+    if pods.iter().all(|pod| class_of(pod).is_none()) {
+        return Ok(Vec::new());
+    }
+    let given = std::env::var_os("OUTRIGGER_RUNTIMES");
+    let path = given.as_ref().map_or(Path::new(RUNTIMES_FILE), Path::new);
+    let runtimes = OciRuntimes::read(path, given.is_some()).map_err(|error| Failure::Own(error.into()))?;
+    Ok(unknown_classes(pods.iter(), &runtimes, path))
+}
+
+fn class_of(pod: &PodManifest) -> Option<String> {
+    pod.input.pod.spec.as_ref()?.runtime_class_name.clone().filter(|name| !name.is_empty())
 }
 
 fn classes(work: &Work) -> BTreeSet<String> {
-    work.pods.iter().filter_map(class_of).collect()
+    work.pods.iter().filter_map(|pod| class_of(&pod.manifest)).collect()
 }
 
-fn unknown_classes(work: &Work, runtimes: &OciRuntimes, file: &Path) -> Vec<Diagnostic> {
+fn unknown_classes<'a>(
+    pods: impl Iterator<Item = &'a PodManifest>,
+    runtimes: &OciRuntimes,
+    file: &Path,
+) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    for pod in work.pods.iter().filter(|pod| pod.manifest.origin.replica == 0) {
+    for pod in pods.filter(|pod| pod.origin.replica == 0) {
         let Some(class) = class_of(pod).filter(|class| !runtimes.has_class(class)) else {
             continue;
         };
-        let place = pod.manifest.point(&FieldPath::spec("runtimeClassName"));
+        let place = pod.point(&FieldPath::spec("runtimeClassName"));
         let hint = format!("set it up in {}, or remove runtimeClassName", file.display());
         found.push(Diagnostic::error(place, runtimes.unknown(&class)).hint(hint));
     }

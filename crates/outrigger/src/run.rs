@@ -21,6 +21,7 @@ use outrigger_runtime::{LogLimits, NetworkMode, Owner, PublishedPort, PullPolicy
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{self, Failure};
+use crate::supplies::{self, Machine};
 use crate::{confinement, detach, node, oci, simulate, terminal, timeline};
 
 /// As many as podman gives a container: enough for every program, too few for a fork bomb to stop the machine.
@@ -440,7 +441,8 @@ fn is_many(work: &Work) -> bool {
 /// What to run, each pod with its plan; warnings are shown, errors refuse it all.
 fn work(args: &Args) -> Result<Work, Failure> {
     let sources = args.read.sources(&args.files)?;
-    let (work, warnings) = read_work(sources, &args.read, args.replicas, args.runtime)?;
+    let state_dir = given_or_default(args.state_dir.as_deref()).ok();
+    let (work, warnings) = read_work(sources, &args.read, args.replicas, args.runtime, state_dir.as_deref())?;
     if !args.quiet {
         terminal::eprint(&render(&warnings, &work.sources, true));
     }
@@ -453,6 +455,7 @@ pub(crate) fn read_work(
     read: &ReadArgs,
     replicas: Option<u32>,
     runtime: RuntimeArg,
+    state_dir: Option<&Path>,
 ) -> Result<(Work, Vec<Diagnostic>), Failure> {
     let manifest = match read.read_replicas(&sources, replicas) {
         Ok(manifest) => manifest,
@@ -467,7 +470,8 @@ pub(crate) fn read_work(
     let features = read.features();
     let mut diagnostics = manifest.warnings.clone();
     diagnostics.extend(input::check(&manifest, &features).into_iter().flat_map(|c| c.diagnostics));
-    diagnostics.extend(input::check_supplies(&manifest, runtime == RuntimeArg::Cri));
+    let machine = Machine { cri: runtime == RuntimeArg::Cri, state_dir };
+    diagnostics.extend(supplies::check(&manifest, machine));
     if diagnostics.iter().any(|d| d.severity == Severity::Error) {
         return Err(Failure::Manifest(diagnostics, sources));
     }

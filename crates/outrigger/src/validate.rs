@@ -8,7 +8,9 @@ use serde_json::json;
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{Failure, Outcome};
-use crate::terminal;
+use crate::run::given_or_default;
+use crate::supplies::{self, Machine};
+use crate::{oci, terminal};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -49,7 +51,11 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
             all.extend(
                 input::check(&manifest, &args.read.features()).into_iter().flat_map(|c| c.diagnostics),
             );
-            all.extend(input::check_supplies(&manifest, false));
+            let state_dir = std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);
+            let state_dir = given_or_default(state_dir.as_deref()).ok();
+            let machine = Machine { cri: false, state_dir: state_dir.as_deref() };
+            all.extend(supplies::check(&manifest, machine));
+            all.extend(oci::check(&manifest.pods)?);
             (all, manifest.pods.len())
         }
     };

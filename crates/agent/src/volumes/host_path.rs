@@ -1,6 +1,7 @@
 //! `hostPath` volumes and what their type asks of the path.
 
 use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -27,28 +28,53 @@ pub(super) fn check(path: &Path, kind: &str) -> Result<(), String> {
                 Err(e) => Err(format!("cannot create {shown}: {e}")),
             };
         }
-        _ => {}
-    }
-    let found =
-        fs::metadata(path).map_err(|e| format!("hostPath type check failed: {shown}: {e}"))?.file_type();
-    let (fits, wanted) = match kind {
-        "" => (true, ""),
-        "Directory" | "DirectoryOrCreate" => (found.is_dir(), "a directory"),
-        "File" | "FileOrCreate" => (found.is_file(), "a file"),
-        "Socket" => (found.is_socket(), "a socket"),
-        "CharDevice" => (found.is_char_device(), "a character device"),
-        "BlockDevice" => (found.is_block_device(), "a block device"),
+        "" | "Directory" | "DirectoryOrCreate" | "File" | "FileOrCreate" | "Socket" | "CharDevice"
+        | "BlockDevice" => {}
         other => {
             return Err(format!(
                 "hostPath.type {other:?} is not known; use Directory, DirectoryOrCreate, File, FileOrCreate, Socket, \
                  CharDevice or BlockDevice"
             ));
         }
-    };
-    match fits {
-        true => Ok(()),
-        false => Err(format!("hostPath type check failed: {shown} is not {wanted}")),
     }
+    if let Some(e) = fs::metadata(path).err().filter(|e| e.kind() != ErrorKind::NotFound) {
+        return Err(format!("hostPath type check failed: {shown}: {e}"));
+    }
+    match fault(path, kind) {
+        None => Ok(()),
+        Some(HostPathFault::Missing) => Err(format!("hostPath type check failed: {shown} does not exist")),
+        Some(HostPathFault::Other(wanted)) => {
+            Err(format!("hostPath type check failed: {shown} is not {wanted}"))
+        }
+    }
+}
+
+/// Why a host path is not what its type says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostPathFault {
+    /// Nothing is there.
+    Missing,
+    /// Something else is there. What was wanted: `a directory`.
+    Other(&'static str),
+}
+
+/// Compares a host path with its type, changing nothing. What the type lets be created is not missing, and what cannot be
+/// looked at is not judged.
+pub fn fault(path: &Path, kind: &str) -> Option<HostPathFault> {
+    let found = match fs::metadata(path) {
+        Ok(metadata) => metadata.file_type(),
+        Err(_) if matches!(kind, "" | "DirectoryOrCreate" | "FileOrCreate") => return None,
+        Err(e) => return (e.kind() == ErrorKind::NotFound).then_some(HostPathFault::Missing),
+    };
+    let (fits, wanted) = match kind {
+        "Directory" | "DirectoryOrCreate" => (found.is_dir(), "a directory"),
+        "File" | "FileOrCreate" => (found.is_file(), "a file"),
+        "Socket" => (found.is_socket(), "a socket"),
+        "CharDevice" => (found.is_char_device(), "a character device"),
+        "BlockDevice" => (found.is_block_device(), "a block device"),
+        _ => return None,
+    };
+    (!fits).then_some(HostPathFault::Other(wanted))
 }
 
 #[cfg(test)]

@@ -277,13 +277,56 @@ fn a_key_a_config_map_does_not_have() {
 }
 
 #[test]
+fn what_can_never_heal_is_found_before_anything_starts() {
+    let bench = Bench::new();
+    let app = "    image: IMAGE\n    command: [\"true\"]\n";
+    let volume = |kind: &str| {
+        format!("{app}  volumes:\n  - name: v\n    hostPath: {{path: /etc/passwd, type: {kind}}}\n")
+    };
+    let profile = "{seccompProfile: {type: Localhost, localhostProfile: none.json}}";
+    let table = [
+        ("program", "    image: IMAGE\n".to_owned(), "is a directory and does not say which program to run"),
+        ("root", format!("{app}    securityContext: {{runAsNonRoot: true}}\n"), "runAsNonRoot forbids root"),
+        ("profile", format!("{app}    securityContext: {profile}\n"), "there is no seccomp profile"),
+        (
+            "directory",
+            volume("Directory"),
+            "hostPath `/etc/passwd` is not a directory, as its type Directory says",
+        ),
+        ("class", format!("{app}  runtimeClassName: nobody\n"), "nobody"),
+    ];
+    for (name, spec, expected) in table {
+        let said =
+            bench.case(name, &pod(&spec)).flags(&["--network", "none"]).says(Ends::With(2), &[expected]);
+        assert!(said.contains(&format!("{name}.yaml:")) && !said.contains("sandbox"), "{said}");
+        let checked = Command::new(env!("CARGO_BIN_EXE_outrigger"))
+            .args(["validate", &format!("{name}.yaml")])
+            .current_dir(bench.dir.path())
+            .output()
+            .expect("the binary runs");
+        let text = String::from_utf8_lossy(&checked.stdout);
+        assert_eq!(checked.status.code(), Some(1), "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+    for kind in ["File", "FileOrCreate"] {
+        bench.case("file", &pod(&volume(kind))).flags(&["--network", "none"]).says(Ends::With(0), &[]);
+    }
+    // What somebody else may still create is waited for, and said.
+    let later = volume("Socket").replace("/etc/passwd", "/nowhere/socket");
+    bench.case("later", &pod(&later)).flags(&["--network", "none", "--fail-fast"]).says(
+        Ends::With(1),
+        &["hostPath `/nowhere/socket` does not exist: the pod waits until it does", "type check failed"],
+    );
+}
+
+#[test]
 fn a_run_that_takes_too_long() {
     let bench = Bench::new();
     let app = pod("    image: IMAGE\n    command: [sleep, \"1000\"]\n");
     let said = bench
         .case("long", &app)
         .flags(&["--network", "none", "--timeout", "1s"])
-        .says(Ends::With(124), &["--timeout: 1 s are over, stopping in order", "app  "]);
+        .says(Ends::With(124), &["--timeout: 1 s passed, stopping in order", "app  "]);
     assert!(said.contains("stop"), "{said}");
     // One that is done in time is not touched.
     let quick = pod("    image: IMAGE\n    command: [sh, -c, exit 7]\n");
@@ -413,7 +456,7 @@ fn whoever_is_not_root() {
     case.under(&refused).says(
         Ends::With(125),
         &[
-            "error: a user namespace is refused to user 0",
+            "error: user 0 cannot create a user namespace",
             "have root run `sysctl -w user.max_user_namespaces=15000`",
             "--runtime cri",
             "`outrigger doctor`",
@@ -423,7 +466,7 @@ fn whoever_is_not_root() {
     assert_eq!(doctor.0, Some(1), "{}", doctor.1);
     for expected in [
         "FAIL  privileges         root without CAP_SYS_ADMIN\n",
-        "how to fix it: inside a container, make that a privileged one\n",
+        "how to fix it: if this is a container, make it privileged\n",
         "this machine cannot run pods yet\n",
     ] {
         assert!(doctor.1.contains(expected), "{expected:?} in\n{}", doctor.1);

@@ -1,0 +1,172 @@
+//! What a run needs and can never get, however long it waits: found before anything starts.
+
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::{Container, PodSpec, SeccompProfile};
+use outrigger_agent::{HostPathFault, host_path_fault, seccomp_profile_path};
+use outrigger_lifecycle::{ContainerRef, FieldPath, List};
+use outrigger_manifest::{Diagnostic, Manifest, PodManifest, check_host_ports, check_references};
+use outrigger_runtime::embedded::images::{is_on_disk, missing_on_disk};
+
+/// Where the pods will run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Machine<'a> {
+    /// On a CRI runtime, which reads no images from disk.
+    pub(crate) cri: bool,
+    /// The state directory, if it is known.
+    pub(crate) state_dir: Option<&'a Path>,
+}
+
+/// ConfigMaps, Secrets and keys the manifest does not have, a host port for two pods, and what this machine does not have:
+/// images on disk, host paths, profiles.
+pub(crate) fn check(manifest: &Manifest, machine: Machine<'_>) -> Vec<Diagnostic> {
+    let mut out = check_host_ports(manifest);
+    // Pods of one workload differ only in name: the first stands for all.
+    for pod in manifest.pods.iter().filter(|pod| pod.origin.replica == 0) {
+        out.extend(check_references(manifest, pod));
+        let Some(spec) = &pod.input.pod.spec else { continue };
+        out.extend(host_paths(pod, spec));
+        for (place, container) in containers(spec) {
+            out.extend(image(pod, place, container, machine.cri));
+            out.extend(root_forbidden(pod, spec, place, container));
+            if let Some(state_dir) = machine.state_dir {
+                out.extend(seccomp(pod, spec, place, container, state_dir));
+            }
+        }
+    }
+    out.sort_by_key(|d| d.span);
+    // One setting of the pod concerns all its containers.
+    out.dedup();
+    out
+}
+
+fn containers(spec: &PodSpec) -> impl Iterator<Item = (ContainerRef, &Container)> {
+    let inits = spec.init_containers.iter().flatten().enumerate();
+    let inits = inits.map(|(index, c)| (ContainerRef { list: List::Init, index }, c));
+    let mains = spec.containers.iter().enumerate();
+    inits.chain(mains.map(|(index, c)| (ContainerRef { list: List::Main, index }, c)))
+}
+
+fn error(pod: &PodManifest, path: &FieldPath, code: &'static str, text: String) -> Diagnostic {
+    let mut error = Diagnostic::error(pod.point(path), text);
+    error.code = Some(code);
+    error
+}
+
+/// Images that are to be read from disk and are not there, or hold nothing to run.
+fn image(pod: &PodManifest, place: ContainerRef, container: &Container, cri: bool) -> Option<Diagnostic> {
+    let reference = container.image.as_deref().unwrap_or_default();
+    let at = place.path().field("image");
+    let fault = match cri && is_on_disk(reference) {
+        true => Some("a CRI runtime takes images from registries only".to_owned()),
+        false => missing_on_disk(reference),
+    };
+    if let Some(fault) = fault {
+        let error = error(pod, &at, "image", format!("image `{reference}`: {fault}"));
+        return Some(error.hint(match cri {
+            true => "use an image of a registry, or --runtime embedded",
+            false => "write a path that exists on this machine",
+        }));
+    }
+    let is_empty = |list: &Option<Vec<String>>| list.as_ref().is_none_or(Vec::is_empty);
+    if is_root_directory(reference) && is_empty(&container.command) && is_empty(&container.args) {
+        let text = format!("image `{reference}` is a directory and does not say which program to run");
+        return Some(error(pod, &at, "image", text).hint("set `command`"));
+    }
+    None
+}
+
+/// Whether an image is a directory used as it is. Such an image has no configuration: no user and no command.
+fn is_root_directory(reference: &str) -> bool {
+    reference.starts_with("rootfs:")
+}
+
+/// `runAsNonRoot` where the container would be root. What user an image of a registry has is known once it is pulled.
+fn root_forbidden(
+    pod: &PodManifest,
+    spec: &PodSpec,
+    place: ContainerRef,
+    container: &Container,
+) -> Option<Diagnostic> {
+    let (own, all) = (container.security_context.as_ref(), spec.security_context.as_ref());
+    let of_own = own.and_then(|c| c.run_as_non_root);
+    let non_root = of_own.or(all.and_then(|c| c.run_as_non_root)) == Some(true);
+    let user = own.and_then(|c| c.run_as_user).or(all.and_then(|c| c.run_as_user));
+    let reference = container.image.as_deref().unwrap_or_default();
+    if !non_root || user.is_some() || !is_root_directory(reference) {
+        return None;
+    }
+    let context = match of_own {
+        Some(_) => place.path().field("securityContext"),
+        None => FieldPath::spec("securityContext"),
+    };
+    let text = format!(
+        "runAsNonRoot forbids root, and image `{reference}` runs as root: `{}` could never start",
+        container.name
+    );
+    Some(
+        error(pod, &context.field("runAsNonRoot"), "security", text)
+            .hint("add `runAsUser`, for example 1000"),
+    )
+}
+
+/// Seccomp profiles that are not there.
+fn seccomp(
+    pod: &PodManifest,
+    spec: &PodSpec,
+    place: ContainerRef,
+    container: &Container,
+    state_dir: &Path,
+) -> Option<Diagnostic> {
+    let own = container.security_context.as_ref();
+    // A privileged container has no filter.
+    if own.is_some_and(|c| c.privileged == Some(true)) {
+        return None;
+    }
+    let of_own = own.and_then(|c| c.seccomp_profile.as_ref());
+    let of_pod = || spec.security_context.as_ref().and_then(|c| c.seccomp_profile.as_ref());
+    let (profile, context): (&SeccompProfile, FieldPath) = match of_own {
+        Some(profile) => (profile, place.path()),
+        None => (of_pod()?, FieldPath::root().field("spec")),
+    };
+    let name = profile.localhost_profile.as_deref().filter(|_| profile.type_ == "Localhost")?;
+    // What is not a relative path has been refused by now.
+    let path = seccomp_profile_path(state_dir, name).ok()?;
+    if path.is_file() {
+        return None;
+    }
+    let at = context.field("securityContext").field("seccompProfile").field("localhostProfile");
+    let text = format!("there is no seccomp profile {}", path.display());
+    Some(error(pod, &at, "seccomp", text).hint("put the profile there, or use type `RuntimeDefault`"))
+}
+
+/// Host paths that are something else than their type says, or are not there yet.
+fn host_paths(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
+    let mut out = Vec::new();
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        let Some(host_path) = &volume.host_path else { continue };
+        let kind = host_path.type_.as_deref().unwrap_or_default();
+        let at = FieldPath::spec("volumes").index(index).field("hostPath").field("path");
+        let path = &host_path.path;
+        match host_path_fault(Path::new(path), kind) {
+            Some(HostPathFault::Other(wanted)) => {
+                let text = format!("hostPath `{path}` is not {wanted}, as its type {kind} says");
+                out.push(error(pod, &at, "host-path", text).hint("write another path, or another type"));
+            }
+            // Something outside the run may make it.
+            Some(HostPathFault::Missing) => {
+                let text = format!("hostPath `{path}` does not exist: the pod waits until it does");
+                let mut warning = Diagnostic::warning(pod.point(&at), text);
+                warning.code = Some("host-path");
+                let create = match kind {
+                    "Directory" => "create it, or use type `DirectoryOrCreate`",
+                    "File" => "create it, or use type `FileOrCreate`",
+                    _ => "start what creates it",
+                };
+                out.push(warning.hint(create));
+            }
+            None => {}
+        }
+    }
+    out
+}
