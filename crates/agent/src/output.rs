@@ -215,6 +215,12 @@ impl Output {
                 }
             }
         });
+        let output = self.clone();
+        // It ends with the process: whoever waits for a key waits for ever.
+        std::thread::Builder::new()
+            .name("keys".into())
+            .stack_size(64 << 10)
+            .spawn(move || live::wait_for_keys(|| output.send(Chunk::Changed)))?;
         Ok(())
     }
 

@@ -195,11 +195,7 @@ pub async fn run<R: Runtime>(
             },
             (name, order) = signals.next() => {
                 end.is_over = true;
-                output.note(&match order.times {
-                    1 => format!("{name}: stopping in order; press again to stop at once"),
-                    2 => format!("{name}: stopping at once; press again to kill"),
-                    _ => format!("{name}: killing"),
-                });
+                output.note(&signal_note(name, order.times));
                 match order.times {
                     1 => controllers.iter_mut().for_each(|c| c.stop(order.grace_ms)),
                     // Whoever asks twice cares for no order.
@@ -284,7 +280,7 @@ impl EarlyEnd {
     fn time_is_up(&mut self, now: Time) -> Option<String> {
         self.wake().filter(|deadline| *deadline <= now)?;
         let time = Span(self.timeout_ms);
-        self.end(TIMED_OUT, format!("--timeout: {time} are over, stopping in order"))
+        self.end(TIMED_OUT, format!("--timeout: {time} passed, stopping in order"))
     }
 
     fn failure(&mut self, failure: &Failure) -> Option<String> {
@@ -394,6 +390,16 @@ impl Signals {
     }
 }
 
+/// What is said about the first, second or third signal.
+fn signal_note(name: &str, times: u32) -> String {
+    let again = if name == "SIGINT" { "press Ctrl-C again" } else { "send another signal" };
+    match times {
+        1 => format!("{name}: stopping in order; {again} to stop at once"),
+        2 => format!("{name}: stopping at once; {again} to kill"),
+        _ => format!("{name}: killing"),
+    }
+}
+
 /// Waits for the first hang-up.
 async fn hung_up(hangup: &mut Option<tokio::signal::unix::Signal>) {
     match hangup {
@@ -415,6 +421,13 @@ fn ignores_hangups() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_keys_are_pressed() {
+        assert_eq!(signal_note("SIGINT", 1), "SIGINT: stopping in order; press Ctrl-C again to stop at once");
+        assert_eq!(signal_note("SIGTERM", 2), "SIGTERM: stopping at once; send another signal to kill");
+        assert_eq!(signal_note("SIGHUP", 3), "SIGHUP: killing");
+    }
 
     #[test]
     fn the_first_failure_is_the_result() {

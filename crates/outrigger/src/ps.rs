@@ -181,9 +181,10 @@ fn or_none(text: String) -> String {
 
 /// The phase, or what is on its way to the next.
 fn phase(pod: &PodState) -> String {
-    match pod.stopping {
-        true => "Stopping".to_owned(),
-        false => pod.phase.clone(),
+    match (pod.stopping, pod.stopped) {
+        (true, _) => "Stopping".to_owned(),
+        (false, true) => "Stopped".to_owned(),
+        (false, false) => pod.phase.clone(),
     }
 }
 
@@ -196,4 +197,18 @@ fn reason(pod: &PodState) -> String {
     let of_container = |c: &ContainerState| c.reason.as_ref().map(|reason| format!("`{}` {reason}", c.name));
     let first = || pod.containers.iter().find_map(of_container);
     pod.reason.clone().filter(|_| !pod.over).or_else(first).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_was_stopped_has_not_failed() {
+        let pod =
+            |stopping, stopped| PodState { phase: "Failed".into(), stopping, stopped, ..PodState::default() };
+        assert_eq!(phase(&pod(false, false)), "Failed");
+        assert_eq!(phase(&pod(true, false)), "Stopping");
+        assert_eq!(phase(&pod(false, true)), "Stopped");
+    }
 }

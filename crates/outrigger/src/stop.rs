@@ -1,5 +1,7 @@
 //! `outrigger stop`: stops pods and workloads of a run, in order.
 
+use std::collections::BTreeMap;
+
 use anyhow::anyhow;
 use outrigger_agent::control::{Answer, Connection, Named, Object, PodState, Request, Run, Selector};
 
@@ -116,17 +118,15 @@ async fn stop_all(args: &Args, runs: &[Run], grace_ms: Option<u64>) -> Result<()
 
 /// Waits for the end that was asked for, unless nobody wants to: whether it was waited for.
 async fn wait(args: &Args, name: &str, mut connection: Connection) -> Result<bool, Failure> {
-    let mut told = String::new();
+    let mut told = Told::default();
     loop {
         match connection.next().await.map_err(runs::refused)? {
             // The order is carried out whether or not anybody waits.
             Answer::Pod(_) if args.no_wait => return Ok(false),
             Answer::Pod(pod) => {
-                let waits = waiting_for(&pod);
-                if waits != told && !waits.is_empty() {
-                    args.say(&waits);
+                if let Some(news) = told.news(&pod) {
+                    args.say(&news);
                 }
-                told = waits;
             }
             Answer::Done => break,
             other => return Err(Failure::Own(anyhow!("unexpected answer from the run: {other:?}"))),
@@ -134,6 +134,19 @@ async fn wait(args: &Args, name: &str, mut connection: Connection) -> Result<boo
     }
     args.say(&format!("{name} is gone"));
     Ok(true)
+}
+
+/// What was last said of each pod: those of a workload stop at the same time.
+#[derive(Default)]
+struct Told(BTreeMap<usize, String>);
+
+impl Told {
+    /// What is to be said of a pod, unless it has just been said.
+    fn news(&mut self, pod: &PodState) -> Option<String> {
+        let waits = waiting_for(pod);
+        let before = self.0.insert(pod.number, waits.clone()).unwrap_or_default();
+        (waits != before && !waits.is_empty()).then_some(waits)
+    }
 }
 
 /// Which containers have not ended yet, and what each is doing.
@@ -147,5 +160,39 @@ fn waiting_for(pod: &PodState) -> String {
     match each.as_slice() {
         [] => String::new(),
         _ => format!("{}: waiting for {}", pod.name, each.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outrigger_agent::control::ContainerState;
+
+    #[test]
+    fn what_was_said_of_a_pod_is_not_said_again_because_of_another() {
+        let pod = |number: usize, state: &str| PodState {
+            number,
+            name: format!("web-{number}"),
+            stopping: true,
+            containers: vec![ContainerState {
+                name: "app".into(),
+                state: state.into(),
+                ..ContainerState::default()
+            }],
+            ..PodState::default()
+        };
+        let mut told = Told::default();
+        let said: Vec<Option<String>> =
+            [(0, "stopping"), (1, "stopping"), (0, "stopping"), (1, "done"), (0, "killed")]
+                .map(|(number, state)| told.news(&pod(number, state)))
+                .into();
+        let expected = [
+            "web-0: waiting for app (stopping)",
+            "web-1: waiting for app (stopping)",
+            "",
+            "",
+            "web-0: waiting for app (killed)",
+        ];
+        assert_eq!(said.iter().map(|s| s.as_deref().unwrap_or_default()).collect::<Vec<_>>(), expected);
     }
 }

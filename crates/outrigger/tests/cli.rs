@@ -93,6 +93,25 @@ fn plans_read_well() {
     }
 }
 
+/// The KEP's first hooks come before everything else, hooks of native sidecars included.
+#[test]
+fn a_plan_says_when_hooks_of_native_sidecars_wait_for_the_kep_s() {
+    let hook = "preStop: {exec: {command: [\"true\"]}}";
+    let pod = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  initContainers:\n  - {{name: native, image: i, \
+         restartPolicy: Always, lifecycle: {{{hook}}}}}\n  containers:\n  - {{name: app, image: i}}\n  - {{name: mesh, \
+         image: i, lifecycle: {{type: Sidecar, {hook}}}}}\n"
+    );
+    let words = |pod: &str| {
+        let run = outrigger(&["plan", "-"], pod);
+        run.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let text = words(&pod);
+    assert!(text.contains("preStop hook once that of `mesh` is done, TERM once `mesh` is gone"), "{text}");
+    let text = words(&pod.replace("type: Sidecar, ", ""));
+    assert!(text.contains("preStop hook at once, TERM once"), "{text}");
+}
+
 #[test]
 fn plans_for_programs() {
     for name in ["native-job", "depends-on"] {

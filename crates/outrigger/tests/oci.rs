@@ -49,7 +49,7 @@ fn an_unknown_class_is_refused_with_its_line_and_the_known_ones() {
     let refused = run(dir.path(), "gvisor", &["--runtimes", &file]);
     let text = stderr(&refused);
     assert_eq!(refused.status.code(), Some(2), "{text}");
-    assert!(text.contains("runtime class \"gvisor\" is not set up; there is one, two"), "{text}");
+    assert!(text.contains("runtime class \"gvisor\" is not configured; configured: one, two"), "{text}");
     assert!(text.contains("pod.yaml:7"), "{text}");
     // Nothing is set up at all.
     let refused = run(dir.path(), "gvisor", &[]);

@@ -208,6 +208,8 @@ pub struct PodState {
     pub phase: String,
     /// It has been told to go, or goes by itself.
     pub stopping: bool,
+    /// It failed only because somebody stopped it: none of its containers did by itself.
+    pub stopped: bool,
     /// Nothing of it is left.
     pub over: bool,
     /// Containers that are ready, of those that stay.

@@ -133,6 +133,24 @@ impl Terminal for Stdout {
     }
 }
 
+/// Tells whenever something was typed, so that the view is drawn before a held Enter moves it off the screen.
+pub(crate) fn wait_for_keys(tell: impl Fn()) {
+    let stdin = rustix::stdio::stdin();
+    // Without a terminal nobody types. In the background, keys are somebody else's.
+    while let Ok(group) = rustix::termios::tcgetpgrp(stdin) {
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+        if group != rustix::process::getpgrp() || poll(&mut fds, None).is_err() {
+            std::thread::sleep(TICK_STEADY);
+        } else if fds[0].revents().contains(PollFlags::IN) {
+            tell();
+            // It is read when the view is drawn.
+            std::thread::sleep(PAUSE);
+        } else {
+            return;
+        }
+    }
+}
+
 /// Draws until nobody is left to say anything. `room` gets back what log lines took of it.
 pub(crate) fn run(rx: Receiver<Chunk>, room: &Semaphore, stage: &Stage, look: Look, terminal: impl Terminal) {
     let mut view = Live {

@@ -1,6 +1,8 @@
 //! A pod in words and numbers, for those who ask from outside.
 
-use outrigger_lifecycle::{Role, Time, Wait, explain, explain_stop, phase, rules};
+use outrigger_lifecycle::{
+    Container, Observation, Phase, Plan, Role, StopCause, Time, Wait, explain, explain_stop, phase, rules,
+};
 
 use super::PodView;
 use super::row::Row;
@@ -18,6 +20,7 @@ pub(crate) fn look(view: &PodView, now: Time) -> PodState {
         name: view.name.to_string(),
         phase: phase(plan, obs).to_string(),
         stopping: obs.stop.is_some() && !obs.over,
+        stopped: was_stopped(plan, obs),
         ready: all.clone().filter(stays).filter(ready).count(),
         total: all.clone().filter(stays).count(),
         restarts: obs.containers.iter().map(|c| c.restarts).sum(),
@@ -26,6 +29,13 @@ pub(crate) fn look(view: &PodView, now: Time) -> PodState {
         containers: all.map(|i| container(view, i, now)).collect(),
         ..PodState::default()
     }
+}
+
+/// Whether a pod ended only because somebody stopped it. That it did not succeed then says nothing about it.
+fn was_stopped(plan: &Plan, obs: &Observation) -> bool {
+    let deleted = obs.stop.is_some_and(|stop| stop.cause == StopCause::Deleted);
+    let by_itself = |c: &Container| c.exit.as_ref().is_some_and(|e| e.failed() && e.killed_for.is_none());
+    deleted && phase(plan, obs) == Phase::Failed && !obs.containers.iter().any(by_itself)
 }
 
 fn container(view: &PodView, i: usize, now: Time) -> ContainerState {

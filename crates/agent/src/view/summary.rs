@@ -225,7 +225,7 @@ fn grace(pod: &PodAccount) -> Option<String> {
         format!("{} {}{killed}", c.name, span(*ms))
     });
     let mut text = format!(
-        "stopping took {} of the {} grace period: {}",
+        "stopping took {} (grace period {}): {}",
         span(stop.took_ms),
         Span(stop.grace_ms),
         named.collect::<Vec<_>>().join(", ")

@@ -202,6 +202,11 @@ fn probe(e: Entry<'_>) -> Option<Told> {
         let text = format!("{kind} probe passes");
         return (kind == "liveness").then_some(Told::new(Weight::Routine, text));
     }
+    if e.text("outcome") == "error" {
+        let why = e.text("message").trim_end();
+        let text = format!("{kind} probe could not run, which does not count as a failure: {why}");
+        return Some(Told::new(Weight::Trouble, text));
+    }
     let (count, of) = (e.number("counted").or(e.number("failures")), e.number("threshold"));
     let mut text = match (count, of) {
         (Some(count), Some(of)) if count > 0 => format!("{kind} probe failed ({count} of {of})"),
@@ -245,6 +250,8 @@ fn stop_begun(e: Entry<'_>) -> Option<Told> {
         _ => Weight::Trouble,
     };
     let text = match e.text("cause") {
+        _ if e.number("running") == Some(0) && is_good => why.to_owned(),
+        _ if e.number("running") == Some(0) => format!("ends: {why}"),
         "completed" if is_good => format!("{why}; stopping the remaining containers (grace period {grace})"),
         _ => format!("stopping: {why} (grace period {grace})"),
     };
@@ -308,12 +315,24 @@ mod tests {
                 "startup probe failed (2 of 3): exit code 1",
             ),
             (
+                json!({"event": "probe", "kind": "liveness", "outcome": "error", "failures": 0, "threshold": 3, "message": "no such file"}),
+                "liveness probe could not run, which does not count as a failure: no such file",
+            ),
+            (
                 json!({"event": "pull-failed", "error": "ErrImagePull", "message": "not found", "retry_in_ms": 10_000}),
                 "could not pull image: ErrImagePull: not found; next try in 10 s",
             ),
             (
                 json!({"event": "stop-begun", "cause": "completed", "grace_ms": 30_000, "message": "has completed"}),
                 "has completed; stopping the remaining containers (grace period 30 s)",
+            ),
+            (
+                json!({"event": "stop-begun", "cause": "completed", "grace_ms": 30_000, "running": 0, "message": "has completed"}),
+                "has completed",
+            ),
+            (
+                json!({"event": "stop-begun", "cause": "init-failed", "grace_ms": 30_000, "running": 0, "message": "init container `i` failed and is not restarted"}),
+                "ends: init container `i` failed and is not restarted",
             ),
             (
                 json!({"event": "stop-begun", "cause": "completed", "grace_ms": 30_000, "message": "container `app` failed with code 1"}),

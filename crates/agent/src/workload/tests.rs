@@ -173,6 +173,10 @@ async fn a_set_replaces_a_pod_that_was_stopped() {
         assert!(bench.clock.now().time.since(began) < 1_000, "{kind}: at once");
         let made = bench.events("pod-created");
         assert_eq!(made[0]["pod"] == made[2]["pod"], same_name, "{kind}: {made:?}");
+        // Only pods that keep their place have an index.
+        assert_eq!(made[0]["index"].is_u64(), same_name, "{kind}: {made:?}");
+        let told = words::tell(&made[0]).text;
+        assert_eq!(told.contains(" for index 0"), same_name, "{kind}: {told}");
         bench.controllers[0].stop(None);
         assert!(!bench.until(|_| false).await);
         assert_eq!((bench.events("pod-created").len(), runtime.left()), (3, 0), "{kind}");
@@ -218,8 +222,9 @@ async fn what_is_published_plans_as_what_was_read() {
     bench.crew.sinks.board.finish();
     let written = std::fs::read_to_string(bench.dir.path().join("status")).unwrap();
     let again = read(&[SourceFile::new("status.json", written)], &ReadOptions::default()).unwrap();
-    // Each workload with its pod, and the bare pod.
-    assert_eq!(again.pods.len(), 11);
+    // One for each workload, and the bare pod.
+    // Pods are left to their workload, which makes them anew.
+    assert_eq!(again.pods.len(), 6);
     for pod in &again.pods {
         let plan = plan(&pod.input, &FeatureGates::default()).unwrap().plan;
         let proxy = plan.containers.iter().find(|c| c.name == "proxy").unwrap();

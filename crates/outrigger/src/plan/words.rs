@@ -153,7 +153,9 @@ pub(super) fn runs(view: &View<'_>, container: usize) -> String {
         (_, false, Counts::UnlessStopped) => {
             parts.push("does not keep the pod alive; its exit counts only if it ends by itself".to_owned())
         }
-        (_, false, Counts::No) => parts.push("neither keeps the pod alive nor counts".to_owned()),
+        (_, false, Counts::No) => {
+            parts.push("does not keep the pod alive or count for its result".to_owned())
+        }
     }
     if c.fatal {
         parts.push("its end ends the pod".to_owned());
@@ -199,7 +201,13 @@ pub(super) fn stops(view: &View<'_>, container: usize) -> String {
         (None, _) => format!("{signal} {turn}"),
         (Some(_), PreStopWhen::OwnTurn) => format!("preStop hook {turn}, then {signal}"),
         (Some(_), _) if on.is_empty() => format!("preStop hook {turn}, then {signal}"),
-        (Some(_), PreStopWhen::AtOnce) => format!("preStop hook at once, {signal} {turn}"),
+        (Some(_), PreStopWhen::AtOnce) if first.is_empty() => {
+            format!("preStop hook at once, {signal} {turn}")
+        }
+        // The KEP's first hooks come before everything else, this one's hook included.
+        (Some(_), PreStopWhen::AtOnce) => {
+            format!("preStop hook once that of {} is done, {signal} {turn}", and(&first))
+        }
         (Some(_), PreStopWhen::FirstAndOwnTurn) => {
             format!("preStop hook first of all; {turn} preStop hook again, then {signal}")
         }

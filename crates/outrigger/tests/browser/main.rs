@@ -105,6 +105,19 @@ fn what_cannot_be_read_is_found() {
 }
 
 #[test]
+fn a_plan_can_be_read_in_a_narrow_window() {
+    let Some(browser) = Chromium::find() else { return };
+    let dir = tempfile::Builder::new().prefix("outrigger-pictures-").tempdir().expect("a directory");
+    fs::write(dir.path().join("pods.yaml"), MANIFEST.replace("IMAGE", "busybox")).expect("a manifest");
+    let text = outrigger(dir.path(), &["plan", "pods.yaml", "-o", "svg"]);
+    for width in [500, 1600] {
+        let found = measured(&browser, dir.path(), "plan.html", &text, (width, 900));
+        let smallest = found["smallest"].as_f64().expect("a size");
+        assert!(smallest >= 9.0, "at {width} pixels text is {smallest} high");
+    }
+}
+
+#[test]
 fn timelines_look_right_in_a_browser() {
     let Some(browser) = Chromium::find() else { return };
     let dir = tempfile::Builder::new().prefix("outrigger-pictures-").tempdir().expect("a directory");

@@ -1,5 +1,6 @@
 // Looks at the pictures of a page as a reader would: is everything in the picture, and can everything be read?
 const problems = [];
+let smallest = Infinity;
 const shown = (element) => element.firstChild ? element.firstChild.textContent : element.className.baseVal;
 for (const picture of document.querySelectorAll("svg")) {
   if (picture.parentElement.closest("svg") === null && picture.querySelector("svg")) continue;
@@ -9,6 +10,7 @@ for (const picture of document.querySelectorAll("svg")) {
     box.left >= frame.left - 1 && box.right <= frame.right + 1 && box.top >= frame.top - 1 && box.bottom <= frame.bottom + 1;
   const meet = (a, b) => a.left < b.right - 0.5 && b.left < a.right - 0.5 && a.top < b.bottom - 0.5 && b.top < a.bottom - 0.5;
   for (const [element, box] of texts) {
+    smallest = Math.min(smallest, box.height);
     if (box.width === 0) problems.push(`nothing is shown of ${shown(element)}`);
     if (!within(box)) problems.push(`${shown(element)} leaves the picture`);
   }
@@ -26,5 +28,5 @@ for (const picture of document.querySelectorAll("svg")) {
 }
 const said = document.createElement("pre");
 said.id = "measured";
-said.textContent = JSON.stringify({ pictures: document.querySelectorAll("svg").length, problems });
+said.textContent = JSON.stringify({ pictures: document.querySelectorAll("svg").length, smallest, problems });
 document.body.append(said);

@@ -23,20 +23,15 @@ const NOT_RUN: [(&str, &str); 2] = [
     ("cargo install --path crates/outrigger", "installs the binary under test"),
 ];
 
-/// What runs in another terminal while a page's commands are run.
-const BESIDE: [(&str, &str); 1] = [("everyday.md", WEB)];
+/// Pages whose commands are run while the example of all pages runs in another terminal, with work that does not end.
+const BESIDE: [&str; 1] = ["everyday.md"];
 
-const WEB: &str = r#"
-apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec:
-  terminationGracePeriodSeconds: 5
-  initContainers:
-  - {name: proxy, image: "rootfs:/", restartPolicy: Always, command: [sh, -c, "trap exit TERM; echo proxy is up; while :; do sleep 1 & wait $!; done"]}
-  containers:
-  - {name: app, image: "rootfs:/", command: [sh, -c, "trap exit TERM; echo serving; while :; do sleep 1 & wait $!; done"]}
-"#;
+fn endless_example() -> String {
+    let job = fs::read_to_string(root().join("examples/job.yaml")).expect("the example");
+    let endless = job.replace("for i in 1 2 3; do", "trap 'exit 0' TERM; while :; do");
+    assert_ne!(job, endless, "its work is a loop");
+    endless
+}
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -140,8 +135,8 @@ fn page(path: &Path) -> usize {
     }
     let name = path.file_name().and_then(|n| n.to_str()).expect("a name");
     let mut shell = Shell::new();
-    if let Some((_, manifest)) = BESIDE.iter().find(|(page, _)| *page == name) {
-        fs::write(shell.dir.path().join("beside.yaml"), manifest).expect("a manifest");
+    if BESIDE.contains(&name) {
+        fs::write(shell.dir.path().join("beside.yaml"), endless_example()).expect("a manifest");
         shell.begin("outrigger run -q beside.yaml");
         shell.until("outrigger ps", "Running");
     }

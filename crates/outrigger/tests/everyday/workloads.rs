@@ -12,7 +12,8 @@ const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
 fn deployment(bench: &Bench, name: &str) -> Value {
     let app = bench.container("app", STAY);
-    let log = bench.container("log", &format!("echo hello from $HOSTNAME; {STAY}"));
+    let log =
+        bench.container("log", &format!("echo hello from $HOSTNAME; {}", STAY.replace("exit 0", "exit 3")));
     let labels = json!({"app": name, "tier": "front"});
     json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
         "spec": {"replicas": 2, "selector": {"matchLabels": {"app": name}},
@@ -72,6 +73,9 @@ fn several(bench: &Bench, _: &str) {
     let said = say(bench, &["stop", "deploy/selected"]);
     assert_eq!(said.code, 0, "{said:?}");
     assert!(said.err.contains("Deployment/selected is gone\n"), "{said:?}");
+    // They have not failed: they were told to go.
+    let table = must(bench, &["ps", "-l", "app=selected"]);
+    assert!(table.contains(" Stopped ") && !table.contains(" Failed "), "{table}");
     let live = run.events_named("finished").len();
     let made = run.events_named("pod-created").len();
     assert_eq!(live, made, "all of them are gone\n{}", run.account());

@@ -15,7 +15,7 @@ fn limits_that_do_not_apply_are_said(bench: &Bench, name: &str) {
     let run = succeeds(bench, name, &scripted(bench, "true", container, json!({})), &[]);
     let said = run.said();
     assert_eq!(said.matches("the limits of `main` do not apply on this machine").count(), 1, "{said}");
-    assert_eq!(said.matches("no memory cgroup is this user's").count(), 1, "{said}");
+    assert_eq!(said.matches("no memory cgroup is delegated to this user").count(), 1, "{said}");
 }
 
 fn limits_apply_in_cgroups_of_its_own(bench: &Bench, name: &str) {

@@ -161,6 +161,6 @@ fn pods_reach_each_other_only_and_it_is_said(bench: &Bench, name: &str) {
     let run = succeeds(bench, name, &list, &PRIVATE);
     assert!(run.output().contains("from the other pod"), "{}", run.account());
     assert!(!run.output().contains("hello from the world"), "{}", run.account());
-    let note = "pods reach each other, and nothing beyond: neither pasta nor slirp4netns is installed";
+    let note = "pods can reach only each other: neither pasta nor slirp4netns is installed";
     assert_eq!(run.said().matches(note).count(), 1, "{}", run.said());
 }

@@ -84,9 +84,9 @@ fn a_waiting_container_shows_why_and_interrupts_stop_it() {
     let mut run = manifest.run(WIDE, &[], &[]);
     // Which number is seen first depends on when the view is drawn.
     let tells = |line: &str| {
-        let count = line.trim_start().strip_prefix("running, not ready: readiness probe failed ");
-        let count = count.and_then(|rest| rest.split_once(" times, last: exit")?.0.parse::<u32>().ok());
-        count.is_some_and(|count| count >= 2)
+        let count = line.trim_start().strip_prefix("running, not ready: readiness probe failed (");
+        let count = count.and_then(|rest| rest.split_once(" of 3), last: exit")?.0.parse::<u32>().ok());
+        count.is_some_and(|count| count >= 1)
     };
     run.until("reason", |s| s.text().lines().any(tells));
     let shown = run.screen.since("sleepy ");
@@ -146,6 +146,24 @@ fn enter_leaves_no_copies_of_the_view() {
     run.press(b"typed\n");
     let drawn = run.screen.drawings;
     run.until("two drawings", |s| s.drawings > drawn + 1);
+    run.press(b"\x03");
+    let (status, screen, written) = run.end();
+    assert_eq!(status.code(), Some(130), "{}", screen.text());
+    assert_clean(&screen, &written);
+    let headers = screen.text().lines().filter(|line| line.starts_with("sleepy ")).count();
+    assert_eq!(headers, 1, "the summary's, and no other:\n{}", screen.text());
+}
+
+#[test]
+fn enter_that_is_held_leaves_no_copies_on_a_small_terminal() {
+    let manifest = Manifest::napping();
+    let mut run = manifest.run((80, 10), &["--color", "never"], &[]);
+    // As fast as a keyboard repeats, while the view itself is drawn once a second.
+    for _ in 0..20 {
+        run.press(b"\n");
+        let drawn = run.screen.drawings;
+        run.until("a drawing for the key", |s| s.drawings > drawn);
+    }
     run.press(b"\x03");
     let (status, screen, written) = run.end();
     assert_eq!(status.code(), Some(130), "{}", screen.text());
