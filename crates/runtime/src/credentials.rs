@@ -175,8 +175,8 @@ pub(crate) async fn find(secrets: &[String], files: &[PathBuf], registry: &str, 
     let hits = found.credentials.len() - before;
     found.looked_at.push(match (secrets.len(), broken) {
         (0, _) => "imagePullSecrets (none given)".to_owned(),
-        (n, 0) => format!("{n} imagePullSecrets ({hits} fit)"),
-        (n, broken) => format!("{n} imagePullSecrets ({hits} fit, {broken} not readable)"),
+        (n, 0) => format!("{n} imagePullSecrets ({hits} match)"),
+        (n, broken) => format!("{n} imagePullSecrets ({hits} match, {broken} not readable)"),
     });
     for file in files {
         let note = look_in_file(file, registry, repository, &mut found).await;
@@ -202,8 +202,8 @@ async fn look_in_file(file: &Path, registry: &str, repository: &str, found: &mut
             let before = found.credentials.len();
             collect(&config, registry, repository, true, found).await;
             match found.credentials.len() - before {
-                0 => "no entry fits".to_owned(),
-                n => format!("{n} fit"),
+                0 => "no entry matches".to_owned(),
+                n => format!("{n} match"),
             }
         }
         Err(error) => format!("not readable: {error}"),
@@ -338,12 +338,16 @@ mod tests {
         );
         let places = found.places();
         for part in
-            ["3 imagePullSecrets (2 fit, 1 not readable)", "auth.json (2 fit)", "no-such.json (missing)"]
+            ["3 imagePullSecrets (2 match, 1 not readable)", "auth.json (2 match)", "no-such.json (missing)"]
         {
             assert!(places.contains(part), "{places} lacks {part}");
         }
         let none = find(&[], &files, "elsewhere.io", "x").await;
-        assert!(none.credentials.is_empty() && none.places().contains("no entry fits"), "{}", none.places());
+        assert!(
+            none.credentials.is_empty() && none.places().contains("no entry matches"),
+            "{}",
+            none.places()
+        );
     }
 
     #[test]

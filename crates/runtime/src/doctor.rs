@@ -102,11 +102,11 @@ fn kernel(release: &str) -> Finding {
     let found = format!("Linux {release}");
     match (parts.next().flatten(), parts.next().flatten()) {
         (Some(major), Some(minor)) if (major, minor) < KERNEL_MIN => {
-            let means = format!("too old, {}.{} is the first that will do", KERNEL_MIN.0, KERNEL_MIN.1);
+            let means = format!("too old: {}.{} or later is needed", KERNEL_MIN.0, KERNEL_MIN.1);
             finding("kernel", Level::Fail, found, means)
                 .remedy("update the kernel, or run pods on a container runtime with --runtime cri")
         }
-        (Some(_), Some(_)) => finding("kernel", Level::Ok, found, "has all that is needed"),
+        (Some(_), Some(_)) => finding("kernel", Level::Ok, found, "has everything that is needed"),
         _ => finding("kernel", Level::Warn, found, "its version cannot be read; it may lack something")
             .remedy("try `outrigger run`; if system calls are missing, use --runtime cri"),
     }
@@ -115,7 +115,9 @@ fn kernel(release: &str) -> Finding {
 fn root() -> Finding {
     let uid = rustix::process::geteuid();
     match (rootless::has_powers(), standing().is_rootless()) {
-        (true, false) => finding("privileges", Level::Ok, "root", "may make namespaces, mounts and cgroups"),
+        (true, false) => {
+            finding("privileges", Level::Ok, "root", "can create namespaces, mounts and cgroups")
+        }
         (true, true) => finding(
             "privileges",
             Level::Ok,
@@ -126,9 +128,9 @@ fn root() -> Finding {
             "privileges",
             Level::Fail,
             "root without CAP_SYS_ADMIN",
-            "namespaces, mounts and cgroups take that capability, or a user namespace, and neither is to be had",
+            "namespaces, mounts and cgroups need that capability or a user namespace, and both are refused",
         )
-        .remedy("inside a container, make that a privileged one"),
+        .remedy("if this is a container, make it privileged"),
         (false, _) => {
             let found = format!("user {}", uid.as_raw());
             let why = rootless::why_not().unwrap_or_else(|| "user namespaces are refused".to_owned());
@@ -142,7 +144,7 @@ fn ids() -> Finding {
     let count = standing().uids().count().min(standing().gids().count());
     if !standing().has_one_id() {
         let found = format!("{count} for containers, by /etc/subuid and /etc/subgid");
-        return finding("ids", Level::Ok, found, "containers run as any user their images have");
+        return finding("ids", Level::Ok, found, "containers can run as any user");
     }
     let missing = match rootless::ranges(rootless::real_uid()) {
         Err(missing) => missing,
@@ -155,8 +157,8 @@ fn ids() -> Finding {
     finding(
         "ids",
         Level::Warn,
-        "this user's own only",
-        "containers run as root only (which is this user), and all files of images are root's",
+        "only this user's own",
+        "containers can run only as root (which is this user), and all files of images belong to root",
     )
     .remedy(missing)
 }
@@ -164,12 +166,12 @@ fn ids() -> Finding {
 /// What leads from pods to the world, without root.
 fn uplink() -> Finding {
     match ["pasta", "slirp4netns"].into_iter().find(|name| find_program(name).is_some()) {
-        Some(name) => finding("uplink", Level::Ok, name, "pods can reach beyond this machine"),
+        Some(name) => finding("uplink", Level::Ok, name, "pods can reach other machines"),
         None => finding(
             "uplink",
             Level::Warn,
             "neither pasta nor slirp4netns is installed",
-            "pods reach each other, and nothing beyond",
+            "pods can reach only each other",
         )
         .remedy("install the package passt (pasta) or slirp4netns, or run with --network host"),
     }
@@ -199,10 +201,10 @@ pub fn counts_processes() -> bool {
 fn cgroups_of_user() -> Finding {
     let (controllers, unified) = Hierarchies::delegated();
     if !controllers.is_empty() {
-        let found = format!("{} handed over to this user", controllers.join(", "));
-        return finding("cgroups", Level::Ok, found, "limits of containers that these set apply");
+        let found = format!("{} delegated to this user", controllers.join(", "));
+        return finding("cgroups", Level::Ok, found, "these limits of containers apply");
     }
-    finding("cgroups", Level::Warn, "not this user's", "limits of containers do not apply").remedy(match unified {
+    finding("cgroups", Level::Warn, "not delegated to this user", "limits of containers do not apply").remedy(match unified {
         true => "start it with `systemd-run --user --scope -p Delegate=yes outrigger run ...`",
         false => {
             "run as root; or have root give this user a cgroup of each controller (version 1), or boot with cgroup \
@@ -327,11 +329,11 @@ fn namespaces() -> Finding {
         .collect();
     if refused.is_empty() {
         let names: Vec<&str> = kinds.iter().map(|(name, _)| *name).collect();
-        return finding("namespaces", Level::Ok, names.join(", "), "containers are kept apart");
+        return finding("namespaces", Level::Ok, names.join(", "), "containers are isolated from each other");
     }
     let found = format!("refused: {}", refused.join(", "));
-    finding("namespaces", Level::Fail, found, "containers cannot be kept apart")
-        .remedy("run as root; inside a container it must be a privileged one (CAP_SYS_ADMIN)")
+    finding("namespaces", Level::Fail, found, "containers cannot be isolated")
+        .remedy("run as root; if this is a container, make it privileged (CAP_SYS_ADMIN)")
 }
 
 fn seccomp() -> Finding {
@@ -348,9 +350,11 @@ fn user_namespaces() -> Finding {
     let limit = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
     let there = Path::new("/proc/self/ns/user").exists() && limit.trim().parse() != Ok(0_u64);
     let (found, meaning) = match (there, crate::embedded::kernel_maps_layers()) {
-        (true, true) => ("available", "pods get ids of their own with hostUsers: false or --userns auto"),
-        (true, false) => ("available, on a kernel before 5.19", "pods cannot have ids of their own"),
-        (false, _) => ("not available", "pods cannot have ids of their own"),
+        (true, true) => {
+            ("available", "pods can have their own user ids with hostUsers: false or --userns auto")
+        }
+        (true, false) => ("available, on a kernel before 5.19", "pods cannot have their own user ids"),
+        (false, _) => ("not available", "pods cannot have their own user ids"),
     };
     finding("user namespaces", Level::Info, found, meaning)
 }
@@ -358,7 +362,7 @@ fn user_namespaces() -> Finding {
 fn network() -> Finding {
     let tried = apart(UnshareFlags::NEWNET, || {
         for kind in ["bridge", "veth"] {
-            add_link(kind).map_err(|e| io::Error::other(format!("no {kind} interface can be made: {e}")))?;
+            add_link(kind).map_err(|e| io::Error::other(format!("cannot create a {kind} interface: {e}")))?;
         }
         Ok(())
     });
@@ -366,16 +370,19 @@ fn network() -> Finding {
         Ok(()) => finding(
             "network",
             Level::Ok,
-            "bridge and veth interfaces can be made",
-            "pods get an address of their own",
+            "bridge and veth interfaces can be created",
+            "every pod gets its own address",
         ),
-        Err(error) => finding("network", Level::Fail, errno_text(&error), "pods get no address of their own")
-            .remedy(match error.kind() {
-                io::ErrorKind::PermissionDenied => AS_ROOT,
-                _ => {
-                    "load the modules with modprobe bridge veth, or run with --network host or --network none"
-                }
-            }),
+        Err(error) => finding(
+            "network",
+            Level::Fail,
+            errno_text(&error),
+            "pods cannot get their own address",
+        )
+        .remedy(match error.kind() {
+            io::ErrorKind::PermissionDenied => AS_ROOT,
+            _ => "load the modules with modprobe bridge veth, or run with --network host or --network none",
+        }),
     }
 }
 
@@ -414,7 +421,7 @@ fn add_link(kind: &str) -> io::Result<()> {
 fn forwarding() -> Finding {
     let on = fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() == "1");
     if on {
-        return finding("ip forwarding", Level::Ok, "on", "pods can reach beyond this machine");
+        return finding("ip forwarding", Level::Ok, "on", "pods can reach other machines");
     }
     // A run switches it on for its bridge; whether it may shows without doing it.
     match fs::OpenOptions::new().write(true).open("/proc/sys/net/ipv4/conf/default/forwarding") {
@@ -425,7 +432,7 @@ fn forwarding() -> Finding {
             "ip forwarding",
             Level::Warn,
             format!("off, and cannot be switched on: {}", errno_text(&error)),
-            "pods reach this machine and each other, and nothing beyond",
+            "pods can reach only this machine and each other",
         )
         .remedy(match error.kind() {
             io::ErrorKind::PermissionDenied => AS_ROOT,
@@ -446,8 +453,8 @@ async fn cri() -> Finding {
             }
         }
         Err(error) => {
-            let means = format!("not needed: only --runtime cri would use one ({error})");
-            finding("container runtime", Level::Info, "none answers", means)
+            let means = format!("only needed for --runtime cri ({error})");
+            finding("container runtime", Level::Info, "none found", means)
         }
     }
 }
@@ -458,16 +465,17 @@ fn disk(state_dir: &Path, place: &Path) -> Finding {
         Err(error) => {
             let found = format!("unknown for {}: {error}", place.display());
             return finding("disk space", Level::Warn, found, "images and logs may not fit")
-                .remedy("choose another place with --state-dir");
+                .remedy("choose another directory with --state-dir");
         }
     };
     let found = format!("{:.1} GiB free for {}", free as f64 / f64::from(1 << 30), state_dir.display());
     let (level, means) = match free {
         ..DISK_FAIL => (Level::Fail, "images do not fit"),
-        DISK_FAIL..DISK_WARN => (Level::Warn, "a few images fill it up"),
-        _ => return finding("disk space", Level::Ok, found, "images and logs have room"),
+        DISK_FAIL..DISK_WARN => (Level::Warn, "room for a few images only"),
+        _ => return finding("disk space", Level::Ok, found, "enough for images and logs"),
     };
-    finding("disk space", level, found, means).remedy("free some, or choose another place with --state-dir")
+    finding("disk space", level, found, means)
+        .remedy("free some space, or choose another directory with --state-dir")
 }
 
 #[cfg(test)]

@@ -180,7 +180,7 @@ pub(super) fn container(
         }),
         stop_signal: match spec.stop_signal.as_deref() {
             Some(name) => signal(name).ok_or_else(|| {
-                RuntimeError::Config(format!("stop signal {name:?} is not a signal's name"))
+                RuntimeError::Config(format!("stop signal {name:?} is not the name of a signal"))
             })?,
             None => 0,
         },
@@ -234,7 +234,7 @@ fn mount(mount: &crate::Mount) -> Result<wire::Mount, RuntimeError> {
 fn text(path: &Path) -> Result<String, RuntimeError> {
     path.to_str()
         .map(str::to_owned)
-        .ok_or_else(|| RuntimeError::Config(format!("path {path:?} is not UTF-8, which CRI wants")))
+        .ok_or_else(|| RuntimeError::Config(format!("path {path:?} is not UTF-8, which CRI requires")))
 }
 
 fn security(

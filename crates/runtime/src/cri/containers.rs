@@ -42,7 +42,7 @@ const NO_PROCESS: &str = "failed to create containerd task";
 const UNCLEAR_CODES: [i32; 3] = [1, 137, 255];
 
 /// What happened to a program that a containerd on its way out started and killed again.
-const UNDONE: &str = "the container runtime was stopped while it started the container, and killed it";
+const UNDONE: &str = "the container runtime was stopped while starting the container, and killed it";
 
 /// What a start came to.
 enum Outcome {
@@ -323,7 +323,7 @@ impl Inner {
             Signals::Sent => signals::number(name)
                 .and_then(|number| u32::try_from(number).ok())
                 .map(Some)
-                .ok_or_else(|| RuntimeError::Config(format!("stop signal {name:?} is not a signal's name"))),
+                .ok_or_else(|| RuntimeError::Config(format!("stop signal {name:?} is not the name of a signal"))),
             Signals::Lacking => {
                 tracing::warn!(container, "this runtime cannot send {name}: its image's stop signal is sent");
                 Ok(None)

@@ -51,7 +51,7 @@ fn choose(given: Option<&str>, variable: Option<&str>, usual: &[&Path]) -> Resul
 fn brief(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "missing".to_owned(),
-        std::io::ErrorKind::ConnectionRefused => "nobody listens".to_owned(),
+        std::io::ErrorKind::ConnectionRefused => "nothing is listening".to_owned(),
         std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         _ => error.to_string(),
     }
@@ -88,7 +88,10 @@ mod tests {
         drop(UnixListener::bind(at("dead")).unwrap());
         let (missing, dead, live) = (at("missing"), at("dead"), at("live"));
         let error = choose(None, None, &[&missing, &dead]).unwrap_err();
-        assert!(error.contains("missing (missing)") && error.contains("dead (nobody listens)"), "{error}");
+        assert!(
+            error.contains("missing (missing)") && error.contains("dead (nothing is listening)"),
+            "{error}"
+        );
         assert!(error.contains("--cri-endpoint"), "{error}");
         let _listener = UnixListener::bind(&live).unwrap();
         assert_eq!(choose(None, None, &[&missing, &dead, &live]), Ok(live.clone()));

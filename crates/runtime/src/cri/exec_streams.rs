@@ -44,7 +44,7 @@ impl Inner {
         request: ExecStreamsRequest,
     ) -> Result<ProcessStreams, RuntimeError> {
         if !self.is_containerd {
-            let text = "commands whose streams are connected need containerd or the embedded runtime";
+            let text = "`exec` needs containerd or the embedded runtime";
             return Err(RuntimeError::Other(text.to_owned()));
         }
         let slot = self.slot(name)?;

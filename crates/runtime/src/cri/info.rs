@@ -23,7 +23,7 @@ pub struct CriInfo {
 
 /// What a runtime lacks that does not tell when containers end.
 pub(super) const NO_EVENTS: &str =
-    "it does not tell when containers end: those that run are asked after, at most every half second";
+    "it does not report when containers end: running ones are polled, at most every half second";
 
 impl CriInfo {
     /// Name, version and place in one line.
@@ -39,7 +39,7 @@ impl CriInfo {
         let version = client.insist(request, limit).await.map_err(|fault| {
             RuntimeError::Other(match fault {
                 Fault::Unimplemented(_) => format!(
-                    "what listens at {endpoint} does not speak CRI v1; in containerd's configuration \"cri\" must not be among disabled_plugins"
+                    "the service at {endpoint} does not support CRI v1; in containerd's configuration \"cri\" must not be among disabled_plugins"
                 ),
                 fault => format!("the container runtime at {endpoint} does not answer: {fault}"),
             })

@@ -270,7 +270,9 @@ impl Inner {
 
     /// Removes the sandboxes of processes that died.
     pub(super) async fn clean_orphans(&self) -> Result<Vec<SandboxId>, RuntimeError> {
-        let failed = |fault: Fault| RuntimeError::Other(format!("cannot clean up after others: {fault}"));
+        let failed = |fault: Fault| {
+            RuntimeError::Other(format!("cannot remove what earlier runs left behind: {fault}"))
+        };
         let (label, value) = LABEL_MANAGED;
         let mut removed = Vec::new();
         for sandbox in self.list_sandboxes(label, value).await.map_err(failed)? {
@@ -281,7 +283,7 @@ impl Inner {
                     end_leftovers(vec![sandbox.id.clone()], dir.clone()).await;
                     let gone = tokio::task::spawn_blocking(move || ownership::remove_dir(&dir)).await;
                     if let Ok(Err(error)) = gone {
-                        tracing::warn!(sandbox = sandbox.id, %error, "an orphaned pod's directory is left behind");
+                        tracing::warn!(sandbox = sandbox.id, %error, "could not remove the directory of an orphaned pod");
                     }
                 }
                 removed.extend(sandbox.labels.get(LABEL_ID).map(|id| SandboxId(id.clone())));

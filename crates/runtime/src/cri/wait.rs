@@ -57,7 +57,7 @@ impl Inner {
                 Ok(_) => {}
                 Err(Fault::NotFound(_)) => return Err(missing(&slot.name)),
                 Err(fault) => {
-                    let text = format!("cannot tell how container {} is: {fault}", slot.name);
+                    let text = format!("cannot get the state of container {}: {fault}", slot.name);
                     return Err(RuntimeError::Other(text));
                 }
             }
@@ -103,7 +103,7 @@ impl Inner {
                     if let Ok(true) = native::thaw(&self.client, id).await {
                         tracing::warn!(
                             container = %slot.name,
-                            "was frozen when the container runtime was stopped in the middle of killing it; it goes on"
+                            "was left frozen when the container runtime stopped while killing it; it has been resumed"
                         );
                     }
                     return None;

@@ -182,7 +182,7 @@ impl EmbeddedRuntime {
         let removed: Vec<SandboxId> = removed.into_iter().flatten().collect();
         for id in &removed {
             if let Err(error) = network::detach(id).await {
-                tracing::warn!(sandbox = %id, %error, "an orphaned pod's network is left behind");
+                tracing::warn!(sandbox = %id, %error, "could not remove the network of an orphaned pod");
             }
         }
         // Also what a run left behind that was killed after its last pod was gone.
@@ -206,7 +206,7 @@ impl EmbeddedRuntime {
         match removed.map_err(std::io::Error::other).flatten() {
             Ok(()) => Some(id),
             Err(error) => {
-                tracing::warn!(pod = %id, %error, "an orphaned pod could not be removed");
+                tracing::warn!(pod = %id, %error, "could not remove an orphaned pod");
                 None
             }
         }
@@ -262,7 +262,7 @@ impl EmbeddedRuntime {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         if let Err(error) = command.spawn() {
-            tracing::warn!(%error, "forwarding is left switched on until the next run");
+            tracing::warn!(%error, "IP forwarding stays on until the next run");
         }
     }
 
@@ -560,7 +560,7 @@ impl Runtime for EmbeddedRuntime {
         let stop_signal = spec.stop_signal.as_ref().or(spec.image.stop_signal.as_ref());
         let stop_signal = match stop_signal {
             Some(name) => signals::number(name).ok_or_else(|| {
-                RuntimeError::Config(format!("stop signal {name:?} is not a signal's name"))
+                RuntimeError::Config(format!("stop signal {name:?} is not the name of a signal"))
             })?,
             None => libc::SIGTERM,
         };
@@ -569,7 +569,7 @@ impl Runtime for EmbeddedRuntime {
         let entry = {
             let mut containers = lock(&self.containers);
             if containers.contains_key(&id) {
-                return Err(RuntimeError::Create(format!("there already is a container {:?}", id.0)));
+                return Err(RuntimeError::Create(format!("container {:?} already exists", id.0)));
             }
             let cgroups = self.hierarchies.clone();
             let create = Request::Create(Box::new(ShimConfig {

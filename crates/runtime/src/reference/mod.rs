@@ -95,7 +95,7 @@ impl Source {
     pub(crate) fn parse(reference: &str) -> Result<Self, String> {
         if let Some(path) = reference.strip_prefix("rootfs:") {
             if !path.starts_with('/') {
-                return Err(format!("rootfs: wants an absolute path, as in rootfs:/{path}"));
+                return Err(format!("rootfs: needs an absolute path, as in rootfs:/{path}"));
             }
             return Ok(Source::Rootfs(path.into()));
         }

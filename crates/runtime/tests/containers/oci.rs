@@ -125,7 +125,7 @@ async fn an_unknown_class_is_refused() {
     let runtimes = OciRuntimes::default();
     let error = runtimes.of_class(Some("gvisor")).unwrap_err();
     assert!(
-        matches!(&error, RuntimeError::Config(text) if text.contains("\"gvisor\" is not set up")),
+        matches!(&error, RuntimeError::Config(text) if text.contains("\"gvisor\" is not configured")),
         "{error}"
     );
 }

@@ -200,7 +200,7 @@ async fn an_archive_that_inflates_without_end_is_refused() {
     let pipe = dir.path().join("pipe");
     run("mkfifo", &[pipe.to_str().unwrap()]);
     let text = failure(&store, format!("oci-archive:{}", pipe.display())).await;
-    assert!(text.contains("no regular file"), "{text}");
+    assert!(text.contains("not a regular file"), "{text}");
 }
 
 #[tokio::test]

@@ -118,7 +118,7 @@ async fn what_is_not_there_is_said_plainly() {
         (format!("oci:{at}/nowhere"), "No such file"),
         (format!("oci:{at}/blobs"), "no index.json"),
         (format!("oci:{junk}"), "oci-archive:"),
-        (format!("oci-archive:{at}"), "say oci:"),
+        (format!("oci-archive:{at}"), "use oci:"),
         (format!("oci-archive:{junk}"), "as a tar file"),
         (format!("oci-archive:{empty}"), "no index.json"),
         (format!("docker-archive:{empty}"), "no manifest.json"),

@@ -263,7 +263,8 @@ async fn credentials_come_from_secrets_files_and_helpers() {
     ask.auth = vec![secret("wrong")];
     let text = store.ensure(ask.clone(), silent()).await.unwrap_err().to_string();
     assert!(
-        text.contains("the one credential found was refused") && text.contains("1 imagePullSecrets (1 fit)"),
+        text.contains("the one credential found was refused")
+            && text.contains("1 imagePullSecrets (1 match)"),
         "{text}"
     );
     assert!(!text.contains("wrong"), "no passwords in messages: {text}");

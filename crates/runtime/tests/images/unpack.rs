@@ -232,7 +232,7 @@ async fn hostile_layers_are_refused() {
         (Layer::new().symlink("s", "/etc").hard_link("h", "s/passwd"), "does not contain"),
         (Layer::new().symlink("a", "b").symlink("b", "a").file("a/x", ""), "symbolic link"),
         (Layer::new().file("f", "").file("f/x", ""), "Not a directory"),
-        (Layer::new().file(".wh...", ""), "hides nothing"),
+        (Layer::new().file(".wh...", ""), "does not name a file"),
         (Layer::new().raw("z", EntryType::new(b'Z'), "", b"", |_| {}), "unknown"),
     ] {
         let text = refusal(layer.gzip()).await;

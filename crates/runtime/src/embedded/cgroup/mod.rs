@@ -290,7 +290,9 @@ impl Prepared {
             let Some(dir) = hierarchies.v1_dir(controller, &path) else {
                 if !hierarchies.unified_controllers.iter().any(|has| has == controller) {
                     prepared.warnings.push(match rootless::standing().is_rootless() {
-                        true => format!("no {controller} cgroup is this user's: its limits do not apply"),
+                        true => format!(
+                            "no {controller} cgroup is delegated to this user: its limits do not apply"
+                        ),
                         false => {
                             format!("no {controller} controller on this machine: its limits do not apply")
                         }
@@ -463,7 +465,7 @@ pub(crate) fn prepare_sandbox(
 
 fn no_cgroup(root: &Path, error: &io::Error) -> String {
     let (root, error) = (root.display(), sys::errno_text(error));
-    format!("containers get no cgroup of their own in {root}: {error}; `outrigger doctor` says what to do")
+    format!("cannot create cgroups for containers in {root}: {error}; run `outrigger doctor` for help")
 }
 
 /// The processes in a cgroup.

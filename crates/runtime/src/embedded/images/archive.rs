@@ -174,7 +174,7 @@ impl<R: Skip> Archive<R> {
         }
         let header = Header(block);
         if !header.is_intact() {
-            return Err(invalid("a header's checksum is wrong: this is no tar archive, or a damaged one"));
+            return Err(invalid("wrong header checksum: not a tar archive, or a damaged one"));
         }
         Ok(Some(header))
     }
@@ -246,7 +246,7 @@ impl<R: Skip> Archive<R> {
             return Err(invalid("a sparse file in PAX format is not supported; use tar --format=gnu"));
         }
         let number = |key: &str, or: io::Result<u64>| match record(key) {
-            Some(value) => decimal(value).ok_or_else(|| invalid(format!("PAX record {key} is no number"))),
+            Some(value) => decimal(value).ok_or_else(|| invalid(format!("PAX record {key} is not a number"))),
             None => or,
         };
         let path = record("path").map(<[u8]>::to_vec).or(long_path).unwrap_or_else(|| header.path());

@@ -93,7 +93,7 @@ impl Files {
     fn tar(path: &Path, store: &Store, budget: &Budget) -> Result<Self, Fault> {
         let file = open(path).doing("open", path)?;
         if file.metadata().doing("open", path)?.is_dir() {
-            return Err(Fault::new(format!("{} is a directory; for an OCI layout say oci:", path.display())));
+            return Err(Fault::new(format!("{} is a directory; use oci: for an OCI layout", path.display())));
         }
         let mut start = [0; 4];
         let n = file.read_at(&mut start, 0).doing("read", path)?;
@@ -203,7 +203,7 @@ fn open(path: &Path) -> std::io::Result<File> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()? {
         meta if meta.is_file() || meta.is_dir() => Ok(file),
-        _ => Err(std::io::Error::other("it is no regular file")),
+        _ => Err(std::io::Error::other("it is not a regular file")),
     }
 }
 
@@ -337,7 +337,7 @@ fn choose_tag<'a>(entries: &'a [Descriptor], local: &Local) -> Result<&'a Descri
     };
     let Some(tag) = &local.tag else {
         return match entries {
-            [] => Err(Fault::new(format!("{at} holds no image"))),
+            [] => Err(Fault::new(format!("{at} contains no image"))),
             [only] => Ok(only),
             // Several without a name are one image for several platforms.
             several if several.iter().all(|entry| names(entry).next().is_none()) => choose_platform(several),
@@ -351,7 +351,7 @@ fn choose_tag<'a>(entries: &'a [Descriptor], local: &Local) -> Result<&'a Descri
     let found: Vec<&Descriptor> =
         entries.iter().filter(|entry| names(entry).any(|name| same_name(name, tag))).collect();
     match found.as_slice() {
-        [] => Err(Fault::new(format!("{at} holds no image with the tag {tag:?}; it has: {}", all()))),
+        [] => Err(Fault::new(format!("{at} contains no image with the tag {tag:?}; it has: {}", all()))),
         [only] => Ok(only),
         several => {
             let several: Vec<Descriptor> = several.iter().map(|entry| (*entry).clone()).collect();
@@ -359,7 +359,7 @@ fn choose_tag<'a>(entries: &'a [Descriptor], local: &Local) -> Result<&'a Descri
             found
                 .into_iter()
                 .find(|entry| entry.digest == chosen)
-                .ok_or_else(|| Fault::new(format!("{at} holds no image with the tag {tag:?}")))
+                .ok_or_else(|| Fault::new(format!("{at} contains no image with the tag {tag:?}")))
         }
     }
 }
@@ -396,11 +396,11 @@ pub(super) fn docker_archive(local: &Local, store: &Store, budget: &Budget) -> R
     let entry = match &local.tag {
         Some(tag) => {
             entries.iter().find(|entry| tags(entry).iter().any(|has| same_name(has, tag))).ok_or_else(
-                || Fault::new(format!("{at} holds no image with the tag {tag:?}; it has: {}", all())),
+                || Fault::new(format!("{at} contains no image with the tag {tag:?}; it has: {}", all())),
             )?
         }
         None => match entries.as_slice() {
-            [] => return Err(Fault::new(format!("{at} holds no image"))),
+            [] => return Err(Fault::new(format!("{at} contains no image"))),
             [only] => only,
             several => {
                 let count = several.len();

@@ -366,7 +366,7 @@ impl Registry {
             )),
             // What Go's servers say to http where https is spoken.
             StatusCode::BAD_REQUEST if message.contains("HTTP request to an HTTPS server") => {
-                Fault::Unreachable(format!("{host} wants https{message}"))
+                Fault::Unreachable(format!("{host} requires https{message}"))
             }
             status if is_passing(status) => {
                 let patient = pause
@@ -464,7 +464,7 @@ async fn message(response: Response) -> String {
 async fn body(response: Response, limit: u64) -> Result<Vec<u8>, Fault> {
     let whole = tokio::time::timeout(SMALL_BODY_TIMEOUT, read_body(response, limit)).await;
     whole.unwrap_or_else(|_| {
-        Err(Fault::Transient(format!("the registry's answer took longer than {SMALL_BODY_TIMEOUT:?}")))
+        Err(Fault::Transient(format!("the registry took longer to answer than {SMALL_BODY_TIMEOUT:?}")))
     })
 }
 

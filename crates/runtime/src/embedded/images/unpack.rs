@@ -248,7 +248,7 @@ impl<'a> Unpacker<'a> {
     /// come.
     fn whiteout(&mut self, parent: &OwnedFd, name: &OsStr) -> Result<(), Problem> {
         if name.is_empty() || name == "." || name == ".." {
-            return Err(Problem::Refused("it hides nothing that could have a name".into()));
+            return Err(Problem::Refused("its whiteout does not name a file".into()));
         }
         match self.tree.kind_of(parent, name)? {
             None => Ok(make_whiteout(parent, name)?),
@@ -483,7 +483,7 @@ fn clean(name: &[u8]) -> Result<PathBuf, Problem> {
 
 fn target(entry: &Entry) -> Result<&[u8], Problem> {
     match entry.link.is_empty() {
-        true => Err(Problem::Refused("it names no link target".into())),
+        true => Err(Problem::Refused("it has no link target".into())),
         false => Ok(&entry.link),
     }
 }

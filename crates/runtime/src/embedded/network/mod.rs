@@ -228,7 +228,7 @@ fn attach_now(netns: &Path, id: &SandboxId, mode: NetworkMode) -> io::Result<Att
             attachment.subnet = Some(subnet);
             if let Err(missing) = nat::let_out(&mut host, subnet) {
                 static ONCE: Once = Once::new();
-                let warning = format!("pods cannot reach beyond this host: {missing}");
+                let warning = format!("pods can reach only this host: {missing}");
                 ONCE.call_once(|| tracing::warn!("{warning}"));
                 attachment.warnings.push(warning);
             }
@@ -236,7 +236,7 @@ fn attach_now(netns: &Path, id: &SandboxId, mode: NetworkMode) -> io::Result<Att
             wait_until_operational(&mut host, &interface_name(address))?;
             wait_until_operational(&mut host, BRIDGE)?;
         }
-        Err(e) => attachment.warn(id, format!("the pod has no address of its own, loopback only: {e}")),
+        Err(e) => attachment.warn(id, format!("the pod has no address, only loopback: {e}")),
     }
     Ok(attachment)
 }
@@ -258,7 +258,9 @@ fn attach_private(
         if let Err(e) = harden::filter_port(address) {
             static ONCE: Once = Once::new();
             ONCE.call_once(|| {
-                tracing::warn!("pods on this host can pass for each other: no filter on their ports: {e}")
+                tracing::warn!(
+                    "pods on this host can impersonate each other, their ports cannot be filtered: {e}"
+                )
             });
         }
         host.up_with_alias(&interface_name(address), &alias(id))?;

@@ -71,7 +71,7 @@ impl Uplink {
                 uplink.watcher = Some(tokio::spawn(watch(program, tokio::net::UnixStream::from_std(words)?)));
             }
             Err(missing) => tracing::warn!(
-                "pods reach each other, and nothing beyond: {missing}; `--network host` uses this machine's network"
+                "pods can reach only each other: {missing}; `--network host` uses this machine's network"
             ),
         }
         Ok(uplink)
@@ -193,7 +193,7 @@ async fn watch(program: &'static str, mut words: tokio::net::UnixStream) {
         let excess = kept.len().saturating_sub(WORDS_MAX);
         kept.drain(..excess);
     }
-    tracing::warn!("pods reach nothing beyond each other any more: {program} ended ({})", last_words(&kept));
+    tracing::warn!("pods can now reach only each other: {program} exited ({})", last_words(&kept));
 }
 
 /// The last line that says something. Those about the system's log come with every line of pasta's.

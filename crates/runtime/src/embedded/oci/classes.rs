@@ -118,8 +118,8 @@ impl OciRuntimes {
     pub fn unknown(&self, name: &str) -> String {
         let known: Vec<&str> = self.names().collect();
         match known.is_empty() {
-            true => format!("runtime class {name:?} is not set up, and no other one is"),
-            false => format!("runtime class {name:?} is not set up; there is {}", known.join(", ")),
+            true => format!("runtime class {name:?} is not configured, and neither is any other"),
+            false => format!("runtime class {name:?} is not configured; configured: {}", known.join(", ")),
         }
     }
 }
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(found.names().collect::<Vec<_>>(), ["b", "gvisor"]);
         assert!(found.of_class(None).unwrap().is_none() && found.of_class(Some("")).unwrap().is_none());
         let unknown = found.of_class(Some("kata")).unwrap_err().to_string();
-        assert_eq!(unknown, "runtime class \"kata\" is not set up; there is b, gvisor");
+        assert_eq!(unknown, "runtime class \"kata\" is not configured; configured: b, gvisor");
         let missing = found.of_class(Some("gvisor")).unwrap_err().to_string();
         assert!(missing.contains("class \"gvisor\": OCI runtime /no/such/runsc"), "{missing}");
     }

@@ -40,7 +40,7 @@ pub fn enter(note: impl FnOnce(&str)) -> Result<(), RuntimeError> {
         })
         .map_err(|error| refused(&error))?;
     if let Some(missing) = missing {
-        note(&format!("only user {uid} itself can be used in containers, as their root: {missing}"));
+        note(&format!("containers can run only as root, which is user {uid} here: {missing}"));
     }
     Err(RuntimeError::Config(format!("cannot execute this program again: {}", execute_again())))
 }
@@ -93,13 +93,13 @@ fn reason(error: &io::Error) -> String {
         "AppArmor keeps them from programs it does not know: have root run \
          `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or give this program a profile with `userns,`"
     } else if error.raw_os_error() == Some(libc::ENOSPC) {
-        "there are as many as user.max_user_namespaces allows"
+        "the limit user.max_user_namespaces is reached"
     } else {
         "the kernel or a sandbox around this process does not let ordinary users have them; inside a container, make \
          that a privileged one"
     };
     format!(
-        "a user namespace is refused to user {}: {}; {fix}",
+        "user {} cannot create a user namespace: {}; {fix}",
         rustix::process::geteuid().as_raw(),
         errno_text(error)
     )
@@ -109,7 +109,7 @@ fn reason(error: &io::Error) -> String {
 fn move_in(uid: u32, gid: u32, ranges: Result<Ranges, String>) -> io::Result<Option<String>> {
     let missing = match ranges {
         Ok(ranges) => map_ranges(uid, gid, &ranges)?.map(|complaint| {
-            format!("its ranges of /etc/subuid and /etc/subgid cannot be mapped ({complaint})")
+            format!("the ranges in /etc/subuid and /etc/subgid cannot be mapped ({complaint})")
         }),
         Err(missing) => {
             sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;

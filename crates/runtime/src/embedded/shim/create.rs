@@ -255,7 +255,7 @@ impl Container {
 
     /// The builder has ended, or will at once, and left the container's first process behind.
     fn follow(&mut self) -> Result<(), Fault> {
-        let ended = || Fault::start("the container's first process ended before it became the program");
+        let ended = || Fault::start("the container's first process exited before it could run the program");
         let first = self.slot.get().ok_or_else(ended)?;
         if first == self.pid {
             return Ok(());

@@ -111,9 +111,9 @@ pub(crate) fn with_oci_runtime(
 /// the pod will see of the host.
 pub(crate) fn make(pod_dir: &Path, kinds: i32, paths: &[PathBuf]) -> Result<(Holder, UserNamespace), String> {
     if !kernel_maps_layers() {
-        return Err("it takes Linux 5.19 or newer".to_owned());
+        return Err("it needs Linux 5.19 or later".to_owned());
     }
-    let first_id = ids::claim(pod_dir).map_err(|error| format!("no ids can be set aside: {error}"))?;
+    let first_id = ids::claim(pod_dir).map_err(|error| format!("no user ids are available: {error}"))?;
     let path = pod_dir.join("ns/user");
     let made = make_mapped(&path, kinds, first_id)
         .map_err(|error| format!("the kernel refuses it: {}", errno_text(&error)))
