@@ -255,7 +255,7 @@ impl Builder<'_> {
         const PIECES_MAX: usize = 1_000;
         let separators = ['\n', ';'];
         let count = text.split(separators).take(PIECES_MAX + 1).count();
-        if count < 2 || count > PIECES_MAX {
+        if !(2..=PIECES_MAX).contains(&count) {
             return Arc::default();
         }
         let mut at = start;

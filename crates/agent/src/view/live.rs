@@ -140,11 +140,11 @@ pub(crate) fn wait_for_keys(tell: impl Fn()) {
     while let Ok(group) = rustix::termios::tcgetpgrp(stdin) {
         let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
         if group != rustix::process::getpgrp() || poll(&mut fds, None).is_err() {
-            std::thread::sleep(TICK_STEADY);
+            std::thread::park_timeout(TICK_STEADY);
         } else if fds[0].revents().contains(PollFlags::IN) {
             tell();
             // It is read when the view is drawn.
-            std::thread::sleep(PAUSE);
+            std::thread::park_timeout(PAUSE);
         } else {
             return;
         }

@@ -179,9 +179,13 @@ impl Comparison<'_> {
             return;
         }
         let (was, is) = (stop_reach(self.before), stop_reach(self.after));
+        // Init containers are done by then.
+        let stays = |(c, new_c): (usize, usize)| {
+            self.before.containers[c].role != Role::Init && self.after.containers[new_c].role != Role::Init
+        };
         let ordered = |c: usize, new_c: usize| {
-            let main = |(on, _): &&(usize, usize)| self.before.containers[*on].role != Role::Init;
-            self.pairs.iter().filter(main).any(|&(on, new_on)| was[c][on] && is[new_c][new_on])
+            let before = |&&(on, new_on): &&(usize, usize)| was[c][on] && is[new_c][new_on];
+            stays((c, new_c)) && self.pairs.iter().filter(before).any(|&pair| stays(pair))
         };
         let late: Vec<usize> =
             self.pairs.iter().filter(|&&(c, new_c)| ordered(c, new_c)).map(|&(c, _)| c).collect();
