@@ -144,6 +144,19 @@ impl<R: Runtime> Crew<R> {
         })
     }
 
+    /// Why a pod gets no user namespace though the run gives them, with a name for it and all pods like it.
+    pub(crate) fn left_out(&self, pod: &PlannedPod) -> Option<(String, String)> {
+        if !self.runtime.gives_user_namespaces() {
+            return None;
+        }
+        let origin = &pod.manifest.origin;
+        let name = match &*origin.kind {
+            "Pod" => origin.name.clone(),
+            kind => format!("{kind}/{}", origin.name),
+        };
+        Some((name, self.context(pod).ok()?.user_namespace().left_out?))
+    }
+
     /// Runs a pod; its number is returned. `told` has its news told.
     pub(crate) fn hire(&mut self, pod: PlannedPod, told: bool) -> Result<usize, String> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);

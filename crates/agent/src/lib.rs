@@ -34,6 +34,7 @@ mod security;
 mod store;
 mod tasks;
 mod text;
+mod userns;
 mod view;
 mod volumes;
 mod worker;

@@ -15,16 +15,16 @@ use outrigger_lifecycle::{
 use outrigger_manifest::Companions;
 use outrigger_runtime::{
     ContainerId, ContainerSpec, Image, Mount, NetworkMode, PublishedPort, PullPolicy, PullRequest, Sandbox,
-    SandboxId, SandboxSpec, StopPlan, StopTurn, UserNamespace,
+    SandboxId, SandboxSpec, StopPlan, StopTurn,
 };
 
 use crate::env::Environment;
 use crate::fields::{Fields, Host};
 use crate::net::Reach;
 use crate::podfiles::{PodFiles, hostname};
-use crate::run::{RunOptions, UserNamespaces};
+use crate::run::RunOptions;
 use crate::volumes::{Source, Volumes};
-use crate::{message, security};
+use crate::{message, security, userns};
 
 /// Names of sandboxes and containers end here.
 const ID_MAX: usize = 64;
@@ -165,8 +165,9 @@ impl PodContext {
             host_pid: spec.host_pid == Some(true),
             host_ipc: spec.host_ipc == Some(true),
             share_pid: spec.share_process_namespace == Some(true),
-            user_namespace: self.user_namespace(),
+            user_namespace: self.user_namespace().wanted,
             host_paths: self.host_paths(),
+            images: self.images(),
             privileged: self.containers.iter().any(security::privileged),
             runtime_class: spec.runtime_class_name.clone().filter(|name| !name.is_empty()),
             sysctls: sysctls.iter().map(|s| (s.name.clone(), s.value.clone())).collect(),
@@ -177,27 +178,23 @@ impl PodContext {
         })
     }
 
-    /// Whether the pod gets a user namespace of its own: as it says, else unless it asks for something that excludes it.
-    fn user_namespace(&self) -> UserNamespace {
-        let spec = self.spec();
-        let shares = self.network == NetworkMode::Host
-            || [spec.host_pid, spec.host_ipc].contains(&Some(true))
-            || self.containers.iter().any(security::privileged);
-        match spec.host_users {
-            Some(true) => UserNamespace::Host,
-            Some(false) => UserNamespace::Required,
-            None if self.options.user_namespaces == UserNamespaces::Host => UserNamespace::Host,
-            None if shares || security::has_large_ids(spec, &self.containers) => UserNamespace::Host,
-            None => UserNamespace::Auto,
-        }
+    /// Whether the pod gets a user namespace of its own, and what it asks for that excludes it.
+    pub(crate) fn user_namespace(&self) -> userns::Choice {
+        userns::choose(self.spec(), &self.containers, self.network, self.options.user_namespaces)
     }
 
-    /// What of the host the pod will see.
+    /// Volumes that are the host's.
     fn host_paths(&self) -> Vec<PathBuf> {
         let volumes = self.spec().volumes.iter().flatten();
-        let volumes = volumes.filter_map(|volume| Some(PathBuf::from(&volume.host_path.as_ref()?.path)));
-        let images = self.containers.iter().filter_map(|c| c.image.as_deref()?.strip_prefix("rootfs:"));
-        volumes.chain(images.map(PathBuf::from)).collect()
+        volumes.filter_map(|volume| Some(PathBuf::from(&volume.host_path.as_ref()?.path))).collect()
+    }
+
+    /// Images, each once.
+    fn images(&self) -> Vec<String> {
+        let mut images: Vec<String> = self.containers.iter().filter_map(|c| c.image.clone()).collect();
+        images.sort_unstable();
+        images.dedup();
+        images
     }
 
     /// Makes volumes and files in a sandbox that is there.

@@ -17,6 +17,7 @@ use crate::crew::{Crew, Failure, Happened};
 use crate::lesson::Lessons;
 use crate::logs::Logs;
 use crate::output::Output;
+use crate::userns;
 use crate::worker::{PodResult, Sinks, StopOrder};
 use crate::workload::controllers;
 
@@ -154,6 +155,11 @@ pub async fn run<R: Runtime>(
     for pod in &pods {
         let refused = |detail| RunError::Pod { pod: pod.manifest.name().to_owned(), detail };
         crew.check(pod).map_err(refused)?;
+    }
+    let mut left_out: Vec<_> = pods.iter().filter_map(|pod| crew.left_out(pod)).collect();
+    left_out.dedup();
+    if let Some(line) = userns::about(&left_out) {
+        tracing::warn!("{line}");
     }
     let mut desk = Desk::open(runtime, roster, facts);
     let mut controllers = controllers::<R>(pods, workloads, clock.now());

@@ -49,7 +49,7 @@ pub(crate) fn identity(
                 return Err(format!("supplementalGroupsPolicy {other:?} is not known; use Merge or Strict"));
             }
         },
-        add_capabilities: names(capabilities.and_then(|c| c.add.as_deref())),
+        add_capabilities: added_capabilities(container),
         drop_capabilities: names(capabilities.and_then(|c| c.drop.as_deref())),
         privileged,
         no_new_privileges: own.and_then(|c| c.allow_privilege_escalation) == Some(false),
@@ -81,23 +81,10 @@ pub fn app_armor(profile: &AppArmorProfile) -> Result<AppArmor, String> {
     }
 }
 
-/// Ids a pod has in a user namespace of its own.
-const NAMESPACE_IDS: i64 = 65_536;
-
-/// Whether a pod asks for users or groups that a user namespace of its own does not have.
-pub(crate) fn has_large_ids(pod: &PodSpec, containers: &[Container]) -> bool {
-    let context = pod.security_context.as_ref();
-    let of_pod = context.into_iter().flat_map(|c| {
-        [c.run_as_user, c.run_as_group, c.fs_group]
-            .into_iter()
-            .flatten()
-            .chain(c.supplemental_groups.iter().flatten().copied())
-    });
-    let of_containers = containers
-        .iter()
-        .filter_map(|c| c.security_context.as_ref())
-        .flat_map(|c| [c.run_as_user, c.run_as_group].into_iter().flatten());
-    of_pod.chain(of_containers).any(|id| id >= NAMESPACE_IDS)
+/// Names of the capabilities a container asks for besides the usual ones.
+pub(crate) fn added_capabilities(container: &Container) -> Vec<String> {
+    let own = container.security_context.as_ref().and_then(|c| c.capabilities.as_ref());
+    names(own.and_then(|c| c.add.as_deref()))
 }
 
 /// Whether a container may do everything the host's root may.

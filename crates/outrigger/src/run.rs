@@ -93,8 +93,8 @@ pub(crate) struct Args {
     /// Network of pods that do not use the host's.
     #[arg(long, value_enum, default_value_t = NetworkArg::Private, value_name = "MODE")]
     network: NetworkArg,
-    /// User namespaces of pods that do not set hostUsers.
-    #[arg(long, value_enum, default_value_t = UsernsArg::Host, value_name = "MODE")]
+    /// Users of pods that do not set hostUsers.
+    #[arg(long, value_enum, default_value_t = UsernsArg::Auto, value_name = "MODE")]
     userns: UsernsArg,
     /// Publish a port of the pod on this machine; may be repeated.
     #[arg(long, value_parser = published, value_name = "[HOST:]PORT:PORT[/udp]")]
@@ -163,7 +163,8 @@ pub(crate) enum NetworkArg {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum UsernsArg {
-    /// Ids of their own, where the pod asks for nothing that excludes it: root in a container is nobody here.
+    /// Each pod has its own, so root in a container is nobody here. Pods that ask for something of this machine have this
+    /// machine's.
     Auto,
     /// This machine's: root in a container is root here.
     Host,

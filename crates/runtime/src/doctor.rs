@@ -84,7 +84,7 @@ pub async fn examine(state_dir: &Path) -> Vec<Finding> {
     if standing().is_rootless() {
         all.extend([network(), uplink()]);
     } else {
-        all.extend([user_namespaces(), network(), forwarding()]);
+        all.extend([user_namespaces(&place), network(), forwarding()]);
     }
     all.push(cri().await);
     all.push(disk(state_dir, &place));
@@ -346,17 +346,26 @@ fn seccomp() -> Finding {
         .remedy("use a kernel with CONFIG_SECCOMP_FILTER, or seccompProfile type: Unconfined")
 }
 
-fn user_namespaces() -> Finding {
-    let limit = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
-    let there = Path::new("/proc/self/ns/user").exists() && limit.trim().parse() != Ok(0_u64);
-    let (found, meaning) = match (there, crate::embedded::kernel_maps_layers()) {
-        (true, true) => {
-            ("available", "pods can have their own user ids with hostUsers: false or --userns auto")
-        }
-        (true, false) => ("available, on a kernel before 5.19", "pods cannot have their own user ids"),
-        (false, _) => ("not available", "pods cannot have their own user ids"),
-    };
-    finding("user namespaces", Level::Info, found, meaning)
+/// Whether pods can have ids of their own, found out by doing it.
+fn user_namespaces(place: &Path) -> Finding {
+    match crate::embedded::try_user_namespace(place) {
+        Ok(()) => finding(
+            "user namespaces",
+            Level::Ok,
+            "available",
+            "root in a container is nobody on this machine, except in pods that ask for something of this machine",
+        ),
+        Err(why) => finding(
+            "user namespaces",
+            Level::Warn,
+            why,
+            "root in containers is root on this machine, and pods with hostUsers: false are refused",
+        )
+        .remedy(
+            "use Linux 5.19 or newer, a --state-dir on ext4, xfs, btrfs or tmpfs, and a limit in \
+             /proc/sys/user/max_user_namespaces that is not 0",
+        ),
+    }
 }
 
 fn network() -> Finding {

@@ -52,6 +52,11 @@ pub trait Runtime: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether pods get user namespaces with [`UserNamespace::Auto`].
+    fn gives_user_namespaces(&self) -> bool {
+        false
+    }
+
     /// Makes the pod's namespaces, network, hostname and the files every container shares.
     fn create_sandbox(&self, spec: SandboxSpec)
     -> impl Future<Output = Result<Sandbox, RuntimeError>> + Send;

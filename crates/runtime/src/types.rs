@@ -211,9 +211,11 @@ pub struct SandboxSpec {
     pub share_pid: bool,
     /// Whether root in the pod is somebody else on the host.
     pub user_namespace: UserNamespace,
-    /// What of the host the pod will see, by the paths known beforehand: a file system that cannot be mounted with other
-    /// ids excludes [`UserNamespace::Auto`].
+    /// What of the host the pod will see as volumes, by the paths known beforehand: a file system that cannot be mounted
+    /// with other ids excludes [`UserNamespace::Auto`].
     pub host_paths: Vec<PathBuf>,
+    /// References of its containers' images: one with ids that a user namespace does not have excludes it too.
+    pub images: Vec<String>,
     /// A container of the pod will be privileged; some runtimes must know beforehand.
     pub privileged: bool,
     /// `runtimeClassName`: which of several runtimes is to run the pod.

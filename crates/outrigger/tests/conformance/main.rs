@@ -1,6 +1,9 @@
 //! Pod cases in real containers: every file of `tests/conformance/cases` (they hold on a real kubelet 1.36.4) and of
 //! `tests/conformance/dialects` (the dialects no kubelet speaks), each its own test, several at a time.
 //!
+//! Pods have user namespaces in them, as they do by default. Some are run with `--userns host` too; for all of them, or for other
+//! flags, set OUTRIGGER_CONFORMANCE_FLAGS.
+//!
 //! Their format is described in `tests/conformance/README.md`. Expectations are semantic: order is asserted only where
 //! something gates it, upper bounds are loose.
 
@@ -15,7 +18,35 @@ mod trials;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use libtest_mimic::Arguments;
+use libtest_mimic::{Arguments, Trial};
+
+/// Cases that are also run with the host's users: what differs is who may do what, not when.
+const WITH_HOST_USERS: [&str; 24] = [
+    "cases::env-expansion",
+    "cases::hook-poststart-every-start",
+    "cases::hook-prestop-sidecar-at-completion",
+    "cases::init-emptydir",
+    "cases::init-order",
+    "cases::job-never-sidecar-exit-137",
+    "cases::message-default",
+    "cases::message-fallback",
+    "cases::native-liveness-prestop",
+    "cases::native-startup-gates-chain",
+    "cases::phase-bad-command",
+    "cases::probe-liveness-exec",
+    "cases::probe-liveness-http",
+    "cases::probe-liveness-tcp",
+    "cases::probe-readiness-timeout",
+    "cases::security-non-root",
+    "cases::security-run-as",
+    "cases::stop-exit-code-status",
+    "cases::stop-grace-main-deaf",
+    "cases::volume-survives-restart",
+    "dialects::depends-on-graph",
+    "dialects::kep-2-sidecars-stop-last",
+    "e2e::http-prestop-of-sidecar",
+    "e2e::prestop-of-sidecars-together",
+];
 
 /// Cases mostly wait, so more of them than cores run side by side.
 const CASES_AT_A_TIME: usize = 8;
@@ -27,20 +58,27 @@ fn main() {
         tempfile::Builder::new().prefix("outrigger-conformance-").tempdir().expect("a temporary directory");
     run::open_to_all(work.path());
     let rootfs = rootfs::make(&work.path().join("rootfs"));
-    let bench = |prefix: &str| {
+    let bench = |prefix: &str, flags: &[&str]| {
+        let given = std::env::var("OUTRIGGER_CONFORMANCE_FLAGS").unwrap_or_default();
         Arc::new(run::Bench {
             prefix: prefix.to_owned(),
             binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
             image: format!("rootfs:{}", rootfs.display()),
             work: work.path().to_owned(),
             lib: trials::top().join("lib.sh"),
-            extra_flags: std::env::var("OUTRIGGER_CONFORMANCE_FLAGS")
-                .map(|flags| flags.split_whitespace().map(str::to_owned).collect())
-                .unwrap_or_default(),
+            extra_flags: given.split_whitespace().chain(flags.iter().copied()).map(str::to_owned).collect(),
         })
     };
-    let mut trials = trials::all(&bench(""));
-    trials.extend(side_by_side::all(&bench("kubelet-")));
+    let mut trials = trials::all(&bench("", &[]));
+    trials.extend(side_by_side::all(&bench("kubelet-", &[])));
+    // Flags that were given decide themselves.
+    if std::env::var_os("OUTRIGGER_CONFORMANCE_FLAGS").is_none() {
+        let of_host = trials::all(&bench("host-", &["--userns", "host"]));
+        let chosen = of_host.into_iter().filter(|case| WITH_HOST_USERS.contains(&case.name()));
+        let chosen: Vec<Trial> = chosen.map(|case| case.with_kind("host users")).collect();
+        assert_eq!(chosen.len(), WITH_HOST_USERS.len(), "a chosen case is missing");
+        trials.extend(chosen);
+    }
     let conclusion = libtest_mimic::run(&args, trials);
     drop(work);
     conclusion.exit();

@@ -15,6 +15,7 @@ mod security;
 mod server;
 #[path = "../workloads/trials.rs"]
 mod trials;
+mod users;
 mod volumes;
 
 use serde_json::{Value, json};
@@ -27,7 +28,16 @@ fn main() {
     if server::asked_for() {
         return;
     }
-    let all = [dumped::ALL, faults::ALL, life::ALL, network::ALL, probes::ALL, security::ALL, volumes::ALL];
+    let all = [
+        dumped::ALL,
+        faults::ALL,
+        life::ALL,
+        network::ALL,
+        probes::ALL,
+        security::ALL,
+        users::ALL,
+        volumes::ALL,
+    ];
     trials::run("fields", all.concat());
 }
 

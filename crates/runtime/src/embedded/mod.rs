@@ -51,4 +51,4 @@ pub(crate) use protocol::fuzz as fuzz_shim;
 pub use runtime::{EmbeddedConfig, EmbeddedRuntime};
 pub use shim::{KilledRun, killed_runs, shim_main};
 pub(crate) use sys::errno_text;
-pub(crate) use userns::kernel_maps_layers;
+pub(crate) use userns::try_here as try_user_namespace;

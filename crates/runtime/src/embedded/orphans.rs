@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::cgroup::Hierarchies;
 use super::processes::{self, Process};
 use super::protocol::{ContainerState, ProcessRecord};
-use super::{layout, sandbox};
+use super::{layout, sandbox, userns};
 use crate::ownership::lock_orphan;
 use crate::{SandboxId, mounts};
 
@@ -36,6 +36,7 @@ impl Orphan {
         let _alone = layout::end_making(&self.dir);
         end_processes(&self.dir);
         sandbox::remove(&self.id.0, &self.dir, hierarchies).map_err(|fault| io::Error::other(fault.text))?;
+        userns::release_all(&self.dir);
         mounts::remove_tree(&self.dir)
     }
 }

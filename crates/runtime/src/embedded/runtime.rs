@@ -19,6 +19,7 @@ use super::oci::{self, OciRuntime, OciRuntimes};
 use super::orphans::{self, Orphan};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, ProcessRecord, Request, SandboxState, ShimConfig};
+use super::userns::LargeImages;
 use super::{layout, private, rootless, sandbox, userns};
 use crate::netns::connect_loopback;
 use crate::ownership::Claims;
@@ -26,7 +27,7 @@ use crate::stop::{join_all, stop_in_order};
 use crate::{
     Adopted, ContainerId, ContainerSpec, ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Image,
     ImageError, NetworkMode, Owner, ProcessStreams, ProgressSink, PullRequest, Runtime, RuntimeError,
-    Sandbox, SandboxId, SandboxSpec, Started, Stats, signals,
+    Sandbox, SandboxId, SandboxSpec, Started, Stats, UserNamespace, signals,
 };
 
 /// What users call this runtime.
@@ -62,6 +63,7 @@ pub struct EmbeddedRuntime {
     oci: OciRuntimes,
     /// The process that stops the pods if this one is killed, once there are pods.
     guard: tokio::sync::Mutex<Option<Child>>,
+    large_images: LargeImages,
     /// Sandboxes on the bridge that were removed: the kernel may take a moment to take their interfaces away.
     off_bridge: Mutex<Vec<SandboxId>>,
 }
@@ -79,6 +81,8 @@ struct Pod {
     state: Option<SandboxState>,
     /// Published ports, open for as long as the pod exists.
     ports: Option<Forwarders>,
+    /// It has a user namespace that it can do without, and no container was made in it so far.
+    may_lose_user_namespace: bool,
 }
 
 impl Pod {
@@ -113,6 +117,7 @@ impl EmbeddedRuntime {
             uplink: OnceCell::new(),
             oci: OciRuntimes::default(),
             guard: tokio::sync::Mutex::default(),
+            large_images: LargeImages::default(),
             off_bridge: Mutex::default(),
         })
     }
@@ -169,7 +174,7 @@ impl EmbeddedRuntime {
     /// The directory cannot be made, or another process owns it.
     pub fn claim_pod_dir(&self, id: &SandboxId, dir: &Path) -> Result<(), RuntimeError> {
         self.claims.claim(dir)?;
-        let new = || Pod { state: None, ports: None, dir: dir.to_owned() };
+        let new = || Pod { state: None, ports: None, dir: dir.to_owned(), may_lose_user_namespace: false };
         lock(&self.sandboxes).entry(id.clone()).or_insert_with(new);
         Ok(())
     }
@@ -400,6 +405,26 @@ impl EmbeddedRuntime {
         adopted
     }
 
+    /// Refuses an image with users or groups that the pod's user namespace does not have. A pod that can do without the
+    /// namespace, and in which nothing was made so far, is to be made again: it is lost.
+    fn check_ids(&self, id: &SandboxId, state: &SandboxState, image: &Image) -> Result<(), RuntimeError> {
+        if state.user.is_none() {
+            return Ok(());
+        }
+        let refusal = self.large_images.refusal_of(&self.images, image);
+        let mut sandboxes = lock(&self.sandboxes);
+        let pod = sandboxes.get_mut(id);
+        let may_lose = pod.is_some_and(|pod| std::mem::take(&mut pod.may_lose_user_namespace));
+        match refusal {
+            None => Ok(()),
+            Some(_) if may_lose => Err(RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() }),
+            Some(refusal) => Err(RuntimeError::Config(format!(
+                "image {:?} cannot be used in the pod's user namespace: {}; set hostUsers: true, or use --userns host",
+                image.reference, refusal.why
+            ))),
+        }
+    }
+
     fn remains(&self, sandbox: &SandboxId, id: &ContainerId, dir: &Path) -> Remains {
         Remains {
             dir: dir.to_owned(),
@@ -434,6 +459,11 @@ impl Runtime for EmbeddedRuntime {
         Forwarders::check(spec.network, &spec.ports)
     }
 
+    fn gives_user_namespaces(&self) -> bool {
+        // Without root everything is in one user namespace already.
+        !rootless::standing().is_rootless()
+    }
+
     async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         check_id(&spec.id.0)?;
         let oci_runtime = self.oci.of_class(spec.runtime_class.as_deref())?;
@@ -443,6 +473,12 @@ impl Runtime for EmbeddedRuntime {
         if let Some(oci) = &oci_runtime {
             making.user_namespace = userns::with_oci_runtime(spec.user_namespace, oci)?;
         }
+        if making.user_namespace != UserNamespace::Host && !rootless::standing().is_rootless() {
+            if let Some(refusal) = self.large_images.refusal(&self.images, &spec.images).await {
+                making.user_namespace = refusal.settle(making.user_namespace)?;
+            }
+        }
+        let can_do_without = making.user_namespace == UserNamespace::Auto;
         let pause = self.shim_command("pause");
         let owner = match &self.config.owner {
             Owner::Process => ProcessRecord::of(std::process::id() as i32),
@@ -452,6 +488,9 @@ impl Runtime for EmbeddedRuntime {
         if oci_runtime.is_some() {
             state.oci_runtime = oci_runtime;
             sandbox::save(&state)?;
+        }
+        if let Some(pod) = lock(&self.sandboxes).get_mut(&spec.id) {
+            pod.may_lose_user_namespace = can_do_without && state.user.is_some();
         }
         self.connect(&spec, state).await
     }
@@ -557,6 +596,7 @@ impl Runtime for EmbeddedRuntime {
         let id = spec.id.clone();
         let state = lock(&self.sandboxes).get(sandbox).and_then(|pod| pod.state.clone());
         let state = state.ok_or_else(|| RuntimeError::NotFound { kind: "sandbox", id: sandbox.0.clone() })?;
+        self.check_ids(sandbox, &state, &spec.image)?;
         let stop_signal = spec.stop_signal.as_ref().or(spec.image.stop_signal.as_ref());
         let stop_signal = match stop_signal {
             Some(name) => signals::number(name).ok_or_else(|| {

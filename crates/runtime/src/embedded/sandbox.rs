@@ -15,7 +15,7 @@ use super::fault::{Context, Fault};
 use super::processes::kill_and_wait;
 use super::protocol::{ProcessRecord, SandboxState};
 use super::shim::PAUSE_NOTE;
-use super::userns::{Holder, UserNamespace};
+use super::userns::{Holder, Refusal, Seen, UserNamespace};
 use super::{layout, link, private, rootless, sys, userns};
 use crate::{NetworkMode, Resources, SandboxSpec};
 
@@ -95,23 +95,23 @@ fn user_namespace(spec: &SandboxSpec) -> Result<Option<(Holder, UserNamespace)>,
     if spec.user_namespace == crate::UserNamespace::Host || rootless::standing().is_rootless() {
         return Ok(None);
     }
-    let shares = spec.network == NetworkMode::Host || spec.host_pid || spec.host_ipc;
-    let made = if shares {
-        Err("the pod shares namespaces of the host, which belong to the host's users".to_owned())
+    let made = if spec.network == NetworkMode::Host || spec.host_pid || spec.host_ipc {
+        Err(Refusal {
+            who: "pods with namespaces of the host".to_owned(),
+            why: "those belong to the host's users".to_owned(),
+        })
     } else {
         let kinds = libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-        userns::make(&spec.pod_dir, kinds, &spec.host_paths)
+        let roots = spec.images.iter().filter_map(|image| image.strip_prefix("rootfs:"));
+        let roots: Vec<PathBuf> = roots.map(PathBuf::from).collect();
+        userns::make(&spec.pod_dir, kinds, &Seen { volumes: &spec.host_paths, roots: &roots })
     };
     match made {
         Ok(made) => Ok(Some(made)),
-        Err(_) if shares && spec.user_namespace == crate::UserNamespace::Auto => Ok(None),
-        Err(reason) if spec.user_namespace == crate::UserNamespace::Auto => {
-            link::warn_once(format!(
-                "root in containers is root on this machine: no user namespace for pods: {reason}"
-            ));
+        Err(refusal) => {
+            refusal.settle(spec.user_namespace)?;
             Ok(None)
         }
-        Err(reason) => Err(Fault::config(format!("hostUsers: false is refused: {reason}"))),
     }
 }
 

@@ -15,6 +15,7 @@ mod identity;
 mod lifecycle;
 mod limits;
 mod machines;
+mod neighbours;
 mod oci;
 mod ownership;
 mod pods;
@@ -26,7 +27,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1).peekable();
     match args
-        .next_if(|arg| ["shim", "on-machine", "own-a-pod"].iter().any(|role| arg == role))
+        .next_if(|arg| ["shim", "on-machine", "own-a-pod", "be-root-of"].iter().any(|role| arg == role))
         .as_ref()
         .and_then(|arg| arg.to_str())
     {
@@ -36,6 +37,10 @@ fn main() -> ExitCode {
             &args.next().expect("an owner"),
             args.next().expect("a state directory").as_ref(),
         ),
+        Some("be-root-of") => {
+            let mut process = || args.next().expect("a process").into_string().expect("a number");
+            neighbours::be_root_of(&process(), &process())
+        }
         _ => {}
     }
     let arguments = libtest_mimic::Arguments::from_iter(std::iter::once("containers".into()).chain(args));
@@ -54,6 +59,7 @@ fn main() -> ExitCode {
         oci::trials(),
         edges::trials(),
         users::trials(),
+        neighbours::trials(),
     ];
     libtest_mimic::run(&arguments, all.into_iter().flatten().collect()).exit_code()
 }

@@ -48,7 +48,7 @@ where
 /// Tells helper processes where the root file system is.
 pub(crate) const ROOTFS_VARIABLE: &str = "OUTRIGGER_TEST_ROOTFS";
 
-/// Has pods of all these tests run in user namespaces of their own, to see by hand what differs there.
+/// `host` has pods of all these tests run with the host's users, to see by hand what differs there.
 const USERNS_VARIABLE: &str = "OUTRIGGER_TEST_USERNS";
 
 /// A root file system of one busybox.
@@ -145,11 +145,13 @@ pub(crate) fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
         host_pid: false,
         host_ipc: false,
         share_pid: false,
-        user_namespace: match std::env::var_os(USERNS_VARIABLE) {
-            Some(_) => UserNamespace::Required,
-            None => UserNamespace::Host,
+        user_namespace: match std::env::var(USERNS_VARIABLE).as_deref() {
+            Ok("host") => UserNamespace::Host,
+            // As pods of the product have, where that is possible.
+            _ => UserNamespace::Auto,
         },
         host_paths: Vec::new(),
+        images: Vec::new(),
         privileged: false,
         runtime_class: None,
         sysctls: BTreeMap::new(),

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use outrigger_runtime::{Mount, Propagation, Runtime as _, UserNamespace};
+use outrigger_runtime::{Mount, Propagation, Runtime as _, RuntimeError, UserNamespace};
 
-use crate::support::{Pod, log_text};
+use crate::support::{Pod, log_text, sandbox_spec};
 
 crate::trials![
     root_is_nobody_on_the_host,
@@ -17,6 +17,8 @@ crate::trials![
     kernel_settings_of_the_pod_are_set,
     pods_have_different_ids,
     what_the_namespace_does_not_have_is_refused,
+    an_image_that_does_not_fit_costs_the_pod_its_namespace,
+    roots_of_images_belong_to_nobody_else,
 ];
 
 async fn pod() -> Pod {
@@ -164,5 +166,52 @@ async fn what_the_namespace_does_not_have_is_refused() {
     spec.mounts = vec![mount(Path::new("/proc/sys"), "/data")];
     let error = pod.start(spec).await.unwrap_err().to_string();
     assert!(error.contains("--userns host"), "{error}");
+    pod.finish().await;
+}
+
+/// As of an image that was pulled after the sandbox was made.
+async fn an_image_that_does_not_fit_costs_the_pod_its_namespace() {
+    let pod = Pod::with(|spec| spec.user_namespace = UserNamespace::Auto).await;
+    let large = |pod: &Pod| {
+        let mut spec = pod.script("id -u; cut -c 1-22 /proc/self/uid_map");
+        spec.image.user = Some("100000".to_owned());
+        spec.image.reference = "large".to_owned();
+        spec
+    };
+    let lost = pod.runtime.create_container(&pod.id, large(&pod)).await;
+    assert!(matches!(lost, Err(RuntimeError::NotFound { kind: "sandbox", .. })), "{lost:?}");
+    // What the agent does then.
+    let mut again = sandbox_spec(&pod.runtime);
+    (again.id, again.pod_dir) = (pod.id.clone(), pod.dir.clone());
+    again.images = vec!["large".to_owned()];
+    pod.runtime.remove_sandbox(&pod.id).await.unwrap();
+    pod.runtime.create_sandbox(again).await.unwrap();
+    let output = pod.output(large(&pod)).await;
+    assert_eq!(output.split_whitespace().collect::<Vec<_>>(), ["100000", "0", "0"]);
+    pod.finish().await;
+
+    // Something has run in it: it is not taken away.
+    let pod = Pod::with(|spec| spec.user_namespace = UserNamespace::Auto).await;
+    pod.output(pod.script("true")).await;
+    let error = pod.start(large(&pod)).await.unwrap_err().to_string();
+    assert!(error.contains("100000") && error.contains("hostUsers: true"), "{error}");
+    pod.finish().await;
+}
+
+/// The range after a pod's last id is another pod's.
+async fn roots_of_images_belong_to_nobody_else() {
+    let pod = pod().await;
+    let top = pod.scratch("top");
+    std::os::unix::fs::chown(&top, Some(70_000), Some(4_000_000_000)).unwrap();
+    let mut spec = pod.script("stat -c '%u %g' /; echo ready; sleep 100");
+    spec.image.layers.push(top);
+    let log = spec.log_path.clone();
+    let id = pod.runtime.create_container(&pod.id, spec).await.unwrap();
+    let started = pod.runtime.start_container(&id).await.unwrap();
+    pod.saw(&log, "ready").await;
+    assert_eq!(log_text(&log), "65534 65534\nready\n");
+    let upper = fs::metadata(pod.dir.join("containers").join(&id.0).join("fs/upper")).unwrap();
+    let first = host_uid(started.pid);
+    assert_eq!((upper.uid(), upper.gid()), (first + 65_534, first + 65_534));
     pod.finish().await;
 }

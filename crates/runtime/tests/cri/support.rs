@@ -168,6 +168,7 @@ pub(crate) fn sandbox_spec(dir: &Path) -> SandboxSpec {
         share_pid: false,
         user_namespace: Default::default(),
         host_paths: Vec::new(),
+        images: Vec::new(),
         privileged: false,
         runtime_class: None,
         sysctls: BTreeMap::new(),

@@ -18,6 +18,7 @@ fn pod() -> SandboxSpec {
         share_pid: false,
         user_namespace: Default::default(),
         host_paths: Vec::new(),
+        images: Vec::new(),
         privileged: false,
         runtime_class: None,
         sysctls: BTreeMap::new(),

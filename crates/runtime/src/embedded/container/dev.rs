@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::mount::MountAttrFlags;
 
 use super::mounts::{mount_kernel_filesystem, new_or_host};
@@ -35,28 +35,59 @@ pub(super) struct Dev {
     pub(super) null: OwnedFd,
 }
 
-/// Mounts and fills /dev. `shm` is the pod's /dev/shm.
-pub(super) fn mount_dev(root: &Root, shm: OwnedFd, all_devices: bool) -> Result<Dev, Fault> {
-    // Modes of device nodes are meant as written.
-    let umask = rustix::process::umask(Mode::empty());
-    let dev = make_dev(root, shm, all_devices);
-    rustix::process::umask(umask);
-    dev
+/// Makes the file system of /dev with its nodes, mounted nowhere yet, for a container whose root is `owner` here: in its
+/// user namespace no nodes can be made, so this comes before that is joined.
+pub(super) fn prepare_dev(owner: u32) -> Result<OwnedFd, Fault> {
+    let what = || "cannot make /dev";
+    let dev = new_dev(owner).creating(what)?;
+    with_modes_as_written(|| make_nodes(dev.as_fd(), owner)).creating(what)?;
+    Ok(dev)
 }
 
-fn make_dev(root: &Root, shm: OwnedFd, all_devices: bool) -> Result<Dev, Fault> {
-    let what = || "cannot fill /dev";
-    let dev = new_filesystem(
+fn new_dev(owner: u32) -> io::Result<OwnedFd> {
+    let id = owner.to_string();
+    new_filesystem(
         "tmpfs",
-        &[("mode", "755"), ("size", "65536k")],
+        &[("mode", "755"), ("size", "65536k"), ("uid", &id), ("gid", &id)],
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_STRICTATIME,
     )
-    .creating(what)?;
-    let dev = mount_kernel_filesystem(root, "dev", dev)?;
+}
 
+fn make_nodes(dev: BorrowedFd<'_>, owner: u32) -> io::Result<()> {
     for (name, major, minor) in NODES {
-        make_node(dev.fd(), Path::new(name), libc::S_IFCHR | 0o666, libc::makedev(major, minor))
-            .creating(what)?;
+        make_node(dev, Path::new(name), libc::S_IFCHR | 0o666, libc::makedev(major, minor))?;
+        if owner != 0 {
+            let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
+            rustix::fs::chownat(dev, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+    }
+    Ok(())
+}
+
+fn with_modes_as_written<T>(make: impl FnOnce() -> T) -> T {
+    let umask = rustix::process::umask(Mode::empty());
+    let made = make();
+    rustix::process::umask(umask);
+    made
+}
+
+/// Mounts and fills /dev. `shm` is the pod's /dev/shm.
+pub(super) fn mount_dev(
+    root: &Root,
+    prepared: Option<OwnedFd>,
+    shm: OwnedFd,
+    all_devices: bool,
+) -> Result<Dev, Fault> {
+    with_modes_as_written(|| make_dev(root, prepared, shm, all_devices))
+}
+
+fn make_dev(root: &Root, prepared: Option<OwnedFd>, shm: OwnedFd, all_devices: bool) -> Result<Dev, Fault> {
+    let what = || "cannot fill /dev";
+    let is_prepared = prepared.is_some();
+    let dev = prepared.map_or_else(|| new_dev(0), Ok).creating(what)?;
+    let dev = mount_kernel_filesystem(root, "dev", dev)?;
+    if !is_prepared {
+        make_nodes(dev.fd(), 0).creating(what)?;
     }
     for (name, target) in LINKS {
         rustix::fs::symlinkat(target, dev.fd(), name).creating(what)?;

@@ -130,19 +130,20 @@ impl Init<'_> {
         let shm = clone_mount(&config.sandbox.shm, false).creating(|| "cannot share /dev/shm")?;
         let proc = config.sandbox.proc.as_ref().map(|path| clone_mount(path, false));
         let proc = proc.transpose().creating(|| "cannot share /proc")?;
-        Ok(Parts { root: Root::new(rootfs), volumes, shm, proc })
+        let dev = userns.map(|_| dev::prepare_dev(self.host_id(0))).transpose()?;
+        Ok(Parts { root: Root::new(rootfs), volumes, dev, shm, proc })
     }
 
     /// Mounts everything in its place, enters the container's root, and checks what is there. Returns the container's
     /// /dev, and both ends of its terminal when there is one.
     fn build(&self, parts: Parts<'_>) -> Result<(Dev, Option<(OwnedFd, OwnedFd)>), Fault> {
-        let Parts { root, volumes, shm, proc } = parts;
+        let Parts { root, volumes, dev, shm, proc } = parts;
         let config = self.config;
         let spec = &config.spec;
         let privileged = spec.identity.privileged;
         self.mount_root(&root)?;
         let kernel = mounts::mount_kernel_filesystems(&root, proc, privileged)?;
-        let dev = dev::mount_dev(&root, shm, privileged)?;
+        let dev = dev::mount_dev(&root, dev, shm, privileged && config.sandbox.user.is_none())?;
         if spec.mask_paths && !privileged {
             mounts::cover_paths(&kernel, dev.null.as_fd())?;
         }
@@ -294,6 +295,8 @@ impl Init<'_> {
 struct Parts<'a> {
     root: Root,
     volumes: Vec<mounts::Volume<'a>>,
+    /// A /dev with its nodes, for a container in whose user namespace none can be made.
+    dev: Option<OwnedFd>,
     shm: OwnedFd,
     /// That of a shared pid namespace.
     proc: Option<OwnedFd>,

@@ -18,14 +18,11 @@ use super::pieces;
 use super::root::clone_mount;
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::sys::errno_text;
-use crate::embedded::userns::map_ids;
+use crate::embedded::userns::{IDS, NOBODY, map_ids};
 use crate::embedded::{layout, rootless};
 
 /// Where a container's own layer is in its directory.
 pub(crate) const FS: &str = "fs";
-
-/// What ids look like that a user namespace does not have.
-const OVERFLOW_ID: u32 = 65_534;
 
 /// Options longer than this do not reach the kernel through mount(2).
 const OPTIONS_MAX: usize = 4000;
@@ -149,9 +146,11 @@ fn make_top(dir: &Path, image: &Path, first: u32) -> Result<(), Fault> {
     let like = fs::metadata(image).creating(what)?;
     let open = layout::open_dir_for_reading(dir).creating(what)?;
     // Without root, what belongs to nobody in here belongs to somebody else.
-    let known = |id: &u32| !rootless::standing().is_rootless() || *id != OVERFLOW_ID;
+    let known = |id: &u32| !rootless::standing().is_rootless() || *id != NOBODY;
     let (uid, gid) = (Some(like.uid()).filter(known), Some(like.gid()).filter(known));
-    let (uid, gid) = (uid.map(|id| Uid::from_raw(first + id)), gid.map(|id| Gid::from_raw(first + id)));
+    // Beyond the ids of the pod are those of another.
+    let shifted = |id: u32| if first == 0 || id < IDS { first + id } else { first + NOBODY };
+    let (uid, gid) = (uid.map(|id| Uid::from_raw(shifted(id))), gid.map(|id| Gid::from_raw(shifted(id))));
     rustix::fs::fchown(&open, uid, gid).creating(what)?;
     rustix::fs::fchmod(&open, Mode::from_raw_mode(like.mode() & 0o7777)).creating(what)
 }

@@ -69,6 +69,10 @@ impl Fetcher {
         }
     }
 
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// Makes an image available. `None`: it is not here and the policy forbids fetching it.
     pub(super) async fn fetch(
         self: &Arc<Self>,
@@ -341,8 +345,9 @@ impl Fetcher {
             let dir = scratch.path().join("d");
             let mut builder = std::fs::DirBuilder::new();
             builder.recursive(true).mode(0o755).create(&dir).doing("create", &dir)?;
-            unpack_layer(Cancellable { stream, cancelled }, &dir, digest, &diff_id, &budget)?;
-            store.keep_layer(&diff_id, scratch)?;
+            let greatest_id =
+                unpack_layer(Cancellable { stream, cancelled }, &dir, digest, &diff_id, &budget)?;
+            store.keep_layer(&diff_id, scratch, greatest_id)?;
             if let Origin::Local { image, layer } = &origin {
                 store.note_proof(&diff_id, image.stamp(&image.layers[*layer]).as_deref());
             }

@@ -89,6 +89,25 @@ impl ImageStore {
         })
     }
 
+    /// The greatest user or group id that an image's files belong to, or that it runs as by number. What is not known
+    /// counts as 0.
+    pub(crate) fn greatest_id(&self, image: &Image) -> u32 {
+        let of_files = image.layers.iter().filter_map(|layer| self.fetcher.store().greatest_id(layer));
+        let user = image.user.iter().flat_map(|user| user.split(':'));
+        of_files.chain(user.filter_map(|id| id.parse().ok())).max().unwrap_or(0)
+    }
+
+    /// What is known of an image without asking a registry.
+    pub(crate) async fn look_up(&self, reference: &str) -> Option<Image> {
+        let policy = match is_on_disk(reference) {
+            // As it is asked for in most cases: the two share the work of reading it.
+            true => PullPolicy::IfNotPresent,
+            false => PullPolicy::Never,
+        };
+        let request = PullRequest { reference: reference.to_owned(), policy, auth: Vec::new() };
+        self.ensure(request, Arc::new(|_| {})).await.ok()
+    }
+
     /// The work for a request: under way already, or started now.
     fn join(&self, request: PullRequest, source: Source, sink: ProgressSink) -> Arc<Flight> {
         let policy = match request.policy {

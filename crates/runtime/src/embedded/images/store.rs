@@ -5,6 +5,7 @@
 //!   blobs/sha256/HEX        manifests and configurations
 //!   layers/HEX16/d          a layer as overlayfs wants it; HEX16 starts its diff id
 //!   layers/HEX16/id         the whole diff id
+//!   layers/HEX16/owners     the greatest user or group id its files belong to
 //!   index/HEX               which manifest a registry name stood for when it was last pulled
 //!   proofs/HEX              a file of this machine was read and had the layer it names
 //!   empty                   the layer of images that have none
@@ -33,6 +34,9 @@ use crate::embedded::private;
 
 /// How many digits of a diff id name its directory. Short, because overlayfs' option string must fit in a page.
 const LAYER_NAME_LEN: usize = 16;
+
+/// The file beside a layer with the greatest id of its files.
+const OWNERS: &str = "owners";
 
 /// The directories, and this process' scratch space in them.
 #[derive(Debug)]
@@ -205,10 +209,24 @@ impl Store {
         self.root.join("empty")
     }
 
-    /// Puts a layer in its place: `scratch` holds it in `d`. Call with the layer's lock held.
-    pub(super) fn keep_layer(&self, diff_id: &Digest, scratch: Scratch) -> Result<PathBuf, Fault> {
+    /// The greatest user or group id that files in the directory of an unpacked layer belong to. `None`: it is not one of
+    /// this store, or an earlier version unpacked it, which did not look.
+    pub(super) fn greatest_id(&self, layer: &Path) -> Option<u32> {
+        let home = layer.parent().filter(|home| home.parent() == Some(&self.root.join("layers")))?;
+        fs::read_to_string(home.join(OWNERS)).ok()?.trim().parse().ok()
+    }
+
+    /// Puts a layer in its place: `scratch` holds it in `d`, its files belong to ids up to `greatest_id`. Call with the
+    /// layer's lock held.
+    pub(super) fn keep_layer(
+        &self,
+        diff_id: &Digest,
+        scratch: Scratch,
+        greatest_id: u32,
+    ) -> Result<PathBuf, Fault> {
         let home = self.layer_home(diff_id);
         let keep = || {
+            fs::write(scratch.path().join(OWNERS), greatest_id.to_string())?;
             fs::write(scratch.path().join("id"), diff_id.to_string())?;
             // One call for the whole tree: a sync of each file takes many times as long.
             rustix::fs::syncfs(File::open(scratch.path())?)?;

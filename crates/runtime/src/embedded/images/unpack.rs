@@ -32,14 +32,15 @@ use crate::tree as foreign;
 const DIRECTORY_NAMES_MAX: usize = 64 << 20;
 
 /// Unpacks a layer into `dir`, which must be new and empty, and checks both digests: that of the stream as it is
-/// (`blob`, where known) and that of the tar in it. On failure `dir` is left half filled.
+/// (`blob`, where known) and that of the tar in it. Returns the greatest user or group id its files belong to. On failure
+/// `dir` is left half filled.
 pub(super) fn unpack_layer(
     stream: impl Read,
     dir: &Path,
     blob: Option<&Digest>,
     diff_id: &Digest,
     budget: &Budget,
-) -> Result<(), Fault> {
+) -> Result<u32, Fault> {
     budget.check_space(dir, 0).map_err(|error| Fault::io("cannot unpack the layer", &error))?;
     let (counted, count) = Counted::new(HashingReader::new(stream));
     let mut compressed = BufReader::with_capacity(128 << 10, counted);
@@ -60,12 +61,12 @@ pub(super) fn unpack_layer(
             return Err(digest_mismatch("layer", expected, &digest));
         }
     }
-    unpacked?;
+    let greatest_id = unpacked?;
     let actual = actual.map_err(unreadable)?;
     if actual != *diff_id {
         return Err(digest_mismatch("unpacked layer", diff_id, &actual));
     }
-    Ok(())
+    Ok(greatest_id)
 }
 
 /// Reads a layer to its end and checks the digest of the tar in it. `dir` is on the file system whose space counts.
@@ -122,6 +123,8 @@ struct Unpacker<'a> {
     /// Set at the end, since filling a directory changes its time.
     dir_times: Vec<(PathBuf, Timestamps)>,
     dir_names: usize,
+    /// Of the users and groups that files belong to.
+    greatest_id: u32,
     buffer: Vec<u8>,
     privileged: bool,
     budget: &'a Budget,
@@ -142,13 +145,14 @@ impl<'a> Unpacker<'a> {
             tree: Tree::open(dir)?,
             dir_times: Vec::new(),
             dir_names: 0,
+            greatest_id: 0,
             buffer: vec![0; 128 << 10],
             privileged: rustix::process::geteuid().is_root() && !rootless::one_id_only(),
             budget,
         })
     }
 
-    fn unpack(mut self, archive: &mut Archive<impl Skip>) -> Result<(), Fault> {
+    fn unpack(mut self, archive: &mut Archive<impl Skip>) -> Result<u32, Fault> {
         while let Some(entry) = archive.next().map_err(unreadable)? {
             self.budget.take_file().map_err(unreadable)?;
             self.entry(archive, &entry).map_err(|problem| {
@@ -167,7 +171,7 @@ impl<'a> Unpacker<'a> {
                 let _ = rustix::fs::futimens(&fd, times);
             }
         }
-        Ok(())
+        Ok(self.greatest_id)
     }
 
     fn entry(&mut self, archive: &mut Archive<impl Skip>, entry: &Entry) -> Result<(), Problem> {
@@ -180,6 +184,7 @@ impl<'a> Unpacker<'a> {
             )));
         }
         let attributes = attributes(entry)?;
+        self.greatest_id = self.greatest_id.max(attributes.uid).max(attributes.gid);
         let Some(last) = path.file_name().map(OsStr::to_owned) else {
             return self.root(entry.kind, &attributes);
         };

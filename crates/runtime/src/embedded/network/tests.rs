@@ -100,6 +100,7 @@ fn spec(name: &str, network: NetworkMode) -> SandboxSpec {
         share_pid: false,
         user_namespace: Default::default(),
         host_paths: Vec::new(),
+        images: Vec::new(),
         privileged: false,
         runtime_class: None,
         sysctls: BTreeMap::new(),

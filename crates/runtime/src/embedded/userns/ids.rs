@@ -76,6 +76,18 @@ fn release_in(directory: &Path, first: u32, pod_dir: &Path) {
     }
 }
 
+/// Gives back whatever range a pod has: for one whose run was killed before it could note which.
+pub(crate) fn release_all(pod_dir: &Path) {
+    release_all_in(Path::new(DIRECTORY), pod_dir);
+}
+
+fn release_all_in(directory: &Path, pod_dir: &Path) {
+    let names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    for first in names.filter_map(|name| name.to_str()?.parse().ok()) {
+        release_in(directory, first, pod_dir);
+    }
+}
+
 /// Ranges this machine has given to its users.
 fn delegated() -> Vec<(u64, u64)> {
     let texts = ["/etc/subuid", "/etc/subgid"].map(|path| fs::read_to_string(path).unwrap_or_default());
@@ -113,6 +125,11 @@ mod tests {
         assert!(ids.join(first.to_string()).exists());
         release_in(&ids, first, &again);
         assert!(!ids.join(first.to_string()).exists());
+        let again_first = claim_in(&ids, &again, &[]).unwrap();
+        release_all_in(&ids, &pods.join("other"));
+        assert!(ids.join(again_first.to_string()).exists());
+        release_all_in(&ids, &again);
+        assert!(!ids.join(again_first.to_string()).exists() && ids.join("lock").exists());
         fs::remove_dir(&again).unwrap();
         assert!(firsts.contains(&claim_in(&ids, &again, &[]).unwrap()));
     }

@@ -4,6 +4,7 @@
 //! host: they are seen through mounts that map the ids of the one side to those of the other.
 
 mod ids;
+mod owners;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,16 +17,21 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::container::root::clone_mount;
+use super::fault::Fault;
 use super::oci::OciRuntime;
 use super::sys::{self, MOUNT_ATTR_IDMAP, MountAttr, errno_text, mount_setattr};
-
 use super::{link, rootless};
-use crate::RuntimeError;
 
-pub(crate) use ids::release;
+pub(crate) use ids::{release, release_all};
+pub(crate) use owners::LargeImages;
 
 /// Ids of a pod, counted from 0.
 pub(crate) const IDS: u32 = 65_536;
+
+/// Whom files belong to whose owner does not exist in a user namespace.
+pub(crate) const NOBODY: u32 = 65_534;
+
+const TOO_OLD: &str = "it takes Linux 5.19 or newer";
 
 /// A pod's user namespace, pinned.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -42,9 +48,10 @@ impl UserNamespace {
     }
 }
 
-/// The host's id for an id of a container; `None` is a container with the host's ids.
+/// The host's id for an id of a container; `None` is a container with the host's ids. Ids that a user namespace does not
+/// have are nobody's: another pod has those after its last.
 pub(crate) fn host_id(namespace: Option<&UserNamespace>, id: u32) -> u32 {
-    namespace.map_or(id, |namespace| namespace.first_id.saturating_add(id))
+    namespace.map_or(id, |namespace| namespace.first_id + if id < IDS { id } else { NOBODY })
 }
 
 /// Gives a mount that is mounted nowhere yet the ids of a user namespace, with the mounts below it when `recursive`.
@@ -83,47 +90,88 @@ impl Drop for Holder {
     }
 }
 
+/// Why pods cannot have a user namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// Which pods, in the plural.
+    pub(crate) who: String,
+    pub(crate) why: String,
+}
+
+impl Refusal {
+    /// It is the same for every pod on this machine.
+    fn of_all(why: impl Into<String>) -> Self {
+        Refusal { who: "pods".to_owned(), why: why.into() }
+    }
+
+    /// What a pod gets that is refused a user namespace: one of the host's, and people are told once, or an error.
+    ///
+    /// # Errors
+    /// The pod insists.
+    pub(crate) fn settle(self, wanted: crate::UserNamespace) -> Result<crate::UserNamespace, Fault> {
+        if wanted == crate::UserNamespace::Required {
+            return Err(Fault::config(format!("hostUsers: false is refused: {}", self.why)));
+        }
+        if wanted == crate::UserNamespace::Auto {
+            link::warn_once(format!(
+                "{} have no user namespace, so root in their containers is root on this machine: {}",
+                self.who, self.why
+            ));
+        }
+        Ok(crate::UserNamespace::Host)
+    }
+}
+
 /// What a pod gets whose containers an OCI runtime makes, which is not asked for user namespaces.
 pub(crate) fn with_oci_runtime(
     wanted: crate::UserNamespace,
     runtime: &OciRuntime,
-) -> Result<crate::UserNamespace, RuntimeError> {
-    match wanted {
-        // Without root the runtime is in a user namespace already.
-        crate::UserNamespace::Required if !rootless::standing().is_rootless() => {
-            Err(RuntimeError::Config(format!(
-                "hostUsers: false is not supported with OCI runtime {}; remove --oci-runtime or runtimeClassName",
-                runtime.name()
-            )))
-        }
-        crate::UserNamespace::Auto => {
-            link::warn_once(format!(
-                "root in containers is root on this machine: OCI runtime {} is not given user namespaces",
-                runtime.name()
-            ));
-            Ok(crate::UserNamespace::Host)
-        }
-        _ => Ok(crate::UserNamespace::Host),
+) -> Result<crate::UserNamespace, Fault> {
+    if rootless::standing().is_rootless() {
+        // The runtime is in a user namespace already.
+        return Ok(crate::UserNamespace::Host);
     }
+    let name = runtime.name();
+    Refusal {
+        who: format!("pods of OCI runtime {name}"),
+        why: format!("{name} is not asked for one; remove --oci-runtime or runtimeClassName"),
+    }
+    .settle(wanted)
 }
 
-/// Makes and pins a pod's user namespace with namespaces of `kinds`, or says why it cannot be had here: `paths` are what
-/// the pod will see of the host.
-pub(crate) fn make(pod_dir: &Path, kinds: i32, paths: &[PathBuf]) -> Result<(Holder, UserNamespace), String> {
+/// What a pod will see of the host.
+pub(crate) struct Seen<'a> {
+    /// Directories and files, with everything that is mounted below them.
+    pub(crate) volumes: &'a [PathBuf],
+    /// Root file systems, without what is mounted below them.
+    pub(crate) roots: &'a [PathBuf],
+}
+
+/// Makes and pins a pod's user namespace with namespaces of `kinds`, or says why it cannot be had here.
+pub(crate) fn make(pod_dir: &Path, kinds: i32, seen: &Seen<'_>) -> Result<(Holder, UserNamespace), Refusal> {
     if !kernel_maps_layers() {
-        return Err("it needs Linux 5.19 or later".to_owned());
+        return Err(Refusal::of_all(TOO_OLD));
     }
-    let first_id = ids::claim(pod_dir).map_err(|error| format!("no user ids are available: {error}"))?;
+    let first_id = ids::claim(pod_dir)
+        .map_err(|error| Refusal::of_all(format!("no user ids can be set aside: {}", errno_text(&error))))?;
     let path = pod_dir.join("ns/user");
     let made = make_mapped(&path, kinds, first_id)
-        .map_err(|error| format!("the kernel refuses it: {}", errno_text(&error)))
+        .map_err(|error| Refusal::of_all(refused(&error)))
         .and_then(|holder| {
             let namespace = UserNamespace { path: path.clone(), first_id };
-            let open = namespace.open().map_err(|error| errno_text(&error))?;
-            let own = [pod_dir.join("ns"), pod_dir.to_owned()];
-            own.iter().try_for_each(|path| can_map(path, open.as_fd()))?;
-            // With everything that is mounted below them, which may be anything.
-            paths.iter().try_for_each(|path| try_map(path, open.as_fd(), true))?;
+            let open = namespace.open().map_err(|error| Refusal::of_all(errno_text(&error)))?;
+            let mut tried = Tried::default();
+            for own in [&pod_dir.join("ns"), pod_dir] {
+                tried.can_map(own, open.as_fd()).map_err(Refusal::of_all)?;
+            }
+            let using = |path: &Path, why| Refusal { who: format!("pods that use {}", path.display()), why };
+            for root in seen.roots {
+                tried.can_map(root, open.as_fd()).map_err(|why| using(root, why))?;
+            }
+            for volume in seen.volumes {
+                // Anything may be mounted below it.
+                tried.try_map(volume, open.as_fd(), true).map_err(|why| using(volume, why))?;
+            }
             Ok((holder, namespace))
         });
     if made.is_err() {
@@ -140,8 +188,23 @@ fn make_mapped(path: &Path, kinds: i32, first_id: u32) -> io::Result<Holder> {
     Ok(holder)
 }
 
+/// Whether a pod with its directory in `place` could have a user namespace, and why not.
+pub(crate) fn try_here(place: &Path) -> Result<(), String> {
+    if !kernel_maps_layers() {
+        return Err(TOO_OLD.to_owned());
+    }
+    // Any ids do: nothing comes to belong to them.
+    let holder = Holder::new(0, IDS).map_err(|error| refused(&error))?;
+    let namespace = fs::File::open(format!("/proc/{}/ns/user", holder.pid)).map_err(|e| errno_text(&e))?;
+    Tried::default().try_map(place, namespace.as_fd(), false)
+}
+
+fn refused(error: &io::Error) -> String {
+    format!("the kernel refuses it: {}", errno_text(error))
+}
+
 /// Whether overlayfs takes mounts with other ids as its layers.
-pub(crate) fn kernel_maps_layers() -> bool {
+fn kernel_maps_layers() -> bool {
     is_new_enough(&rustix::system::uname().release().to_string_lossy())
 }
 
@@ -151,30 +214,54 @@ fn is_new_enough(release: &str) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (5, 19)
 }
 
-/// Whether the file system a path is on can be mounted with other ids. Asked once for each.
-fn can_map(path: &Path, namespace: BorrowedFd<'_>) -> Result<(), String> {
-    static KNOWN: Mutex<BTreeMap<(i64, u64), Result<(), String>>> = Mutex::new(BTreeMap::new());
-    let identify = || -> io::Result<(i64, u64)> {
-        #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
-        let kind = rustix::fs::statfs(path)?.f_type as i64;
-        // File systems in memory are all alike.
-        #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
-        let is_tmpfs = kind == libc::TMPFS_MAGIC as i64;
-        Ok((kind, if is_tmpfs { 0 } else { rustix::fs::stat(path)?.st_dev }))
-    };
-    let key = identify().map_err(|error| unmapped(path, &error))?;
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.entry(key).or_insert_with(|| try_map(path, namespace, false)).clone()
+/// Mounts that were made to find out whether they can be. Taking one away costs the kernel a grace period, for which
+/// nobody has to wait.
+#[derive(Default)]
+struct Tried(Vec<OwnedFd>);
+
+impl Drop for Tried {
+    fn drop(&mut self) {
+        let mounts = std::mem::take(&mut self.0);
+        if !mounts.is_empty() {
+            // Dropped here if there can be no thread.
+            let _ = std::thread::Builder::new().spawn(move || drop(mounts));
+        }
+    }
 }
 
-/// Whether what is at a path, or will be, can be mounted with other ids, with the mounts below it when `recursive`.
-fn try_map(path: &Path, namespace: BorrowedFd<'_>, recursive: bool) -> Result<(), String> {
-    let Some(existing) = path.ancestors().find(|path| path.exists()) else { return Ok(()) };
-    // What is made later has no mounts below it.
-    let recursive = recursive && existing == path;
-    clone_mount(existing, recursive)
-        .and_then(|mount| map_ids(mount.as_fd(), namespace, recursive))
-        .map_err(|error| unmapped(existing, &error))
+impl Tried {
+    /// Whether the file system a path is on can be mounted with other ids. Asked once for each.
+    fn can_map(&mut self, path: &Path, namespace: BorrowedFd<'_>) -> Result<(), String> {
+        static KNOWN: Mutex<BTreeMap<(i64, u64), Result<(), String>>> = Mutex::new(BTreeMap::new());
+        let path = existing(path);
+        let identify = || -> io::Result<(i64, u64)> {
+            #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
+            let kind = rustix::fs::statfs(path)?.f_type as i64;
+            // File systems in memory are all alike.
+            #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
+            let is_tmpfs = kind == libc::TMPFS_MAGIC as i64;
+            Ok((kind, if is_tmpfs { 0 } else { rustix::fs::stat(path)?.st_dev }))
+        };
+        let key = identify().map_err(|error| unmapped(path, &error))?;
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.entry(key).or_insert_with(|| self.try_map(path, namespace, false)).clone()
+    }
+
+    /// Whether what is at a path, or will be, can be mounted with other ids, with the mounts below it when `recursive`.
+    fn try_map(&mut self, path: &Path, namespace: BorrowedFd<'_>, recursive: bool) -> Result<(), String> {
+        let there = existing(path);
+        // What is made later has no mounts below it.
+        let recursive = recursive && there == path;
+        let mount = clone_mount(there, recursive).map_err(|error| unmapped(there, &error))?;
+        let mapped = map_ids(mount.as_fd(), namespace, recursive);
+        self.0.push(mount);
+        mapped.map_err(|error| unmapped(there, &error))
+    }
+}
+
+/// A path, or the nearest one above it that is there.
+fn existing(path: &Path) -> &Path {
+    path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
 
 fn unmapped(path: &Path, error: &io::Error) -> String {
