@@ -272,7 +272,7 @@ async fn mounts_of_the_host_reach_the_container_only_when_asked() {
 }
 
 async fn the_container_s_mounts_reach_the_host_only_when_asked() {
-    let pod = Pod::new().await;
+    let pod = Pod::with_host_users().await;
     for (propagation, reaches) in [(Propagation::HostToContainer, false), (Propagation::Bidirectional, true)]
     {
         let dir = shared(&pod, "shared");
@@ -314,7 +314,7 @@ async fn masked_paths_are_empty() {
 }
 
 async fn unmasked_when_asked() {
-    let pod = Pod::new().await;
+    let pod = Pod::with_host_users().await;
     let mut spec = pod.script("wc -c < /proc/timer_list");
     spec.mask_paths = false;
     assert_ne!(pod.output(spec).await, "0\n");

@@ -114,7 +114,7 @@ fn ours() -> u64 {
 }
 
 async fn capabilities_of_root() {
-    let pod = Pod::new().await;
+    let pod = Pod::with_host_users().await;
     let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     for (add, drop, expected) in [
         (&[][..], &[][..], 0xa804_25fb_u64),
@@ -265,7 +265,7 @@ async fn what_cannot_confine_is_refused() {
 }
 
 async fn privileged_has_everything() {
-    let pod = Pod::new().await;
+    let pod = Pod::with_host_users().await;
     let script = format!(
         "{STATUS}; mount -t tmpfs none /tmp && echo mounted; ls /dev/kmsg; head -c 1 /proc/timer_list | wc -c"
     );

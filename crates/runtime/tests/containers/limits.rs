@@ -180,7 +180,7 @@ const OPEN_DISK: &str = "exec 2>&1; mknod /tmp/mem c 1 1 && head -c 1 /tmp/mem; 
                          mknod /tmp/null c 1 3 && echo x > /tmp/null && echo null works";
 
 async fn devices_cannot_be_opened() {
-    let pod = Pod::new().await;
+    let pod = Pod::with_host_users().await;
     let log = pod.output(pod.script(OPEN_DISK)).await;
     let refused = log.lines().filter(|line| line.ends_with("Operation not permitted")).count();
     assert_eq!((refused, log.ends_with("null works\n")), (2, true), "{log}");
@@ -191,7 +191,7 @@ async fn devices_cannot_be_opened() {
 }
 
 async fn devices_can_be_opened_by_the_privileged() {
-    let pod = Pod::new().await;
+    let pod = Pod::with_host_users().await;
     let mut spec = pod.script("mknod /tmp/kmsg c 1 11 && head -c 0 /tmp/kmsg && echo open");
     spec.identity.privileged = true;
     assert_eq!(pod.output(spec).await, "open\n");

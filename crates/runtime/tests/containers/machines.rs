@@ -46,6 +46,7 @@ async fn v1_only() {
             "v1",
             &[
                 "attacks::devices",
+                "neighbours::nodes",
                 "limits::",
                 "exec::",
                 "orphans_are_removed",
@@ -60,6 +61,7 @@ async fn v1_only() {
 async fn v2_only() {
     let tests = [
         "attacks::",
+        "neighbours::",
         "limits::devices",
         "limits::everything_dies",
         "exec::",
@@ -75,6 +77,7 @@ async fn no_cgroups() {
         "none",
         &[
             "attacks::devices",
+            "neighbours::nodes",
             "attacks::nothing",
             "exit_codes",
             "a_trap_hears_term",

@@ -8,7 +8,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use outrigger_runtime::{ContainerId, ContainerSpec, Runtime as _, Seccomp, UserNamespace};
+use outrigger_runtime::{
+    ContainerId, ContainerSpec, Mount, Propagation, Runtime as _, Seccomp, UserNamespace,
+};
 
 use crate::support::{Pod, log_text};
 
@@ -20,6 +22,7 @@ crate::trials![
     nothing_of_the_host_can_be_mounted,
     layers_take_no_owners_and_marks_of_the_host,
     privileged_is_privileged_in_its_namespace_only,
+    nodes_in_images_and_volumes_stay_closed,
     devices_of_the_host_cannot_be_changed,
 ];
 
@@ -143,7 +146,7 @@ async fn namespaces_cannot_be_made() {
 /// Every file of /proc and /sys that can be opened for writing, with everything uncovered and every capability.
 async fn the_kernel_s_settings_are_out_of_reach() {
     let pod = pod().await;
-    let script = "mount -o remount,rw /sys; mount -o remount,rw /proc/sys; mount -o remount,rw /proc; \
+    let script = "exec 2>/dev/null; mount -o remount,rw /sys; mount -o remount,rw /proc/sys; mount -o remount,rw /proc; \
                   find /proc/sys /sys /proc -maxdepth 12 \\( -path '/proc/[0-9]*' -o -path /proc/self \
                   -o -path /proc/thread-self \\) -prune -o -type f -perm -0200 -print 2>/dev/null | sort -u | \
                   while read f; do (: >> $f) 2>/dev/null && echo $f; done; echo end";
@@ -160,6 +163,11 @@ async fn the_kernel_s_settings_are_out_of_reach() {
         "/proc/sys/kernel/auto_msgmni",
         "/proc/sys/kernel/hostname",
         "/proc/sys/kernel/domainname",
+        // Of the pid namespace.
+        "/proc/sys/kernel/ns_last_pid",
+        "/proc/sys/kernel/pid_max",
+        // Everybody may ask to be told of load.
+        "/proc/pressure/",
         "/sys/devices/virtual/net/lo/",
         "end",
     ];
@@ -246,12 +254,65 @@ async fn privileged_is_privileged_in_its_namespace_only() {
     let mut spec = pod.script(
         "exec 2>/dev/null; (echo x > /proc/sys/kernel/core_pattern) && echo SETTING; \
          (: < /dev/mem) && echo MEM; for d in /dev/*; do [ -b $d ] && (: < $d) && echo DISK $d; done; \
-         date -s 2001-01-01 && echo CLOCK; mkdir /m && mount -t tmpfs none /m && echo mounted",
+ mkdir /m && mount -t tmpfs none /m && echo mounted",
     );
     spec.identity.privileged = true;
     spec.identity.seccomp = Seccomp::Unconfined;
     assert_eq!(pod.output(spec).await, "mounted\n");
     assert_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap(), before);
+    pod.finish().await;
+}
+
+/// A device of an image has the mode the image says. Runs on machines without device cgroups too: see `machines`.
+async fn nodes_in_images_and_volumes_stay_closed() {
+    let has_cgroups = ["devices/cgroup.procs", "unified/cgroup.procs", "cgroup.procs"]
+        .iter()
+        .any(|path| Path::new("/sys/fs/cgroup").join(path).exists());
+    let pod = Pod::with(|spec| {
+        spec.user_namespace = UserNamespace::Required;
+        spec.privileged = true;
+    })
+    .await;
+    let (image, volume) = (pod.scratch("image"), pod.scratch("volume"));
+    let disk = fs::metadata("/").unwrap().dev();
+    let mode = rustix::fs::Mode::from_raw_mode(0o666);
+    for dir in [&image, &volume] {
+        for (name, kind, device) in [
+            ("disk", rustix::fs::FileType::BlockDevice, disk),
+            ("kmsg", rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 11)),
+        ] {
+            rustix::fs::mknodat(rustix::fs::CWD, dir.join(name), kind, mode, device).unwrap();
+            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o666)).unwrap();
+        }
+    }
+    let script = "exec 2>/dev/null; for m in / /data; do mount -o remount,bind,dev $m; mount -o remount,dev $m; done; \
+                  mkdir /m && mount -o bind,dev /data /m; \
+                  for n in /disk /kmsg /data/disk /data/kmsg /m/disk; do (: < $n) && echo OPENED $n; done; \
+                  (: < /dev/zero) && echo usable";
+    let mut privileged = pod.script(script);
+    privileged.identity.privileged = true;
+    privileged.identity.seccomp = Seccomp::Unconfined;
+    let mut admin = pod.script(script);
+    admin.identity.add_capabilities = vec!["SYS_ADMIN".to_owned()];
+    for mut spec in [mighty(&pod, script), privileged, admin, pod.script(script)] {
+        spec.image.layers.push(image.clone());
+        spec.mounts = vec![Mount {
+            source: volume.clone(),
+            target: "/data".into(),
+            read_only: false,
+            propagation: Propagation::Private,
+        }];
+        let (log, identity) = (spec.log_path.clone(), format!("{:?}", spec.identity));
+        match pod.start(spec).await {
+            Ok(id) => {
+                pod.wait(&id).await;
+                assert_eq!(log_text(&log), "usable\n", "{identity}");
+            }
+            Err(error) => {
+                assert!(!has_cgroups && error.to_string().contains("is refused"), "{identity}: {error}");
+            }
+        }
+    }
     pod.finish().await;
 }
 

@@ -42,9 +42,12 @@ pub(crate) fn own_a_pod(owner: &OsStr, state_dir: &Path) -> ! {
         let mut spec = pod.script("exec sleep 31337");
         spec.resources.memory_limit_bytes = Some(64 << 20);
         pod.start(spec).await.unwrap();
+        // Not the state directory itself: what is mounted in there cannot be mounted with other ids.
+        let sign = state_dir.join("sign");
+        fs::create_dir(&sign).unwrap();
         let mut spec = pod.script("while [ ! -e /state/go ]; do sleep 0.01; done; echo going; exit 9");
         spec.mounts = vec![Mount {
-            source: state_dir.to_owned(),
+            source: sign,
             target: "/state".into(),
             read_only: true,
             propagation: Propagation::Private,
@@ -154,7 +157,7 @@ async fn a_node_s_pods_survive_it() {
     let (mut owner, id) = owner("node", state.path()).await;
     owner.kill().await.unwrap();
     // One container ends while nobody is there to hear it.
-    fs::write(state.path().join("go"), "").unwrap();
+    fs::write(state.path().join("sign/go"), "").unwrap();
     let runtime = node(state.path());
     let ended = runtime.pod_dir(&id).join("containers/c1/state.json");
     eventually("the exit is on disk", || {

@@ -167,6 +167,11 @@ impl Pod {
         Self::with(|_| {}).await
     }
 
+    /// A pod whose users are the host's.
+    pub(crate) async fn with_host_users() -> Self {
+        Self::with(|spec| spec.user_namespace = UserNamespace::Host).await
+    }
+
     pub(crate) async fn with(change: impl FnOnce(&mut SandboxSpec)) -> Self {
         let state =
             tempfile::Builder::new().prefix("outrigger-test-").tempdir().expect("temporary directory");

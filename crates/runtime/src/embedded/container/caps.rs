@@ -136,10 +136,11 @@ pub(crate) fn without_devices(identity: &Identity, set: CapSet) -> Result<CapSet
         identity.add_capabilities.iter().any(|name| CapSet::named(name) == Some(mknod)) && set.has(mknod);
     for (asked, name) in [(asks_for_mknod, "MKNOD"), (set.has(admin), "SYS_ADMIN")] {
         if asked {
+            let field = if identity.privileged { "hostUsers: true" } else { "privileged: true" };
             return Err(Fault::config(format!(
                 "capability {name} is refused: it makes every device of the machine accessible where no cgroup limits \
-                 devices, and this machine has none that can be written to; make the container privileged if it may \
-                 use them all (`outrigger doctor` says what this machine can do)"
+                 devices, and this machine has none that can be written to; set {field} if the container may use them \
+                 all (`outrigger doctor` says what this machine can do)"
             )));
         }
     }

@@ -103,7 +103,8 @@ impl Container {
             &spec.id.0,
             &sandbox.resources,
             &spec.resources,
-            spec.identity.privileged,
+            // In a user namespace it is privileged over what belongs to that, which devices do not.
+            spec.identity.privileged && sandbox.user.is_none(),
         );
         limits.warnings.iter().cloned().for_each(&mut *warn);
         let nodev = limits.devices == DeviceLimits::Missing;
@@ -360,8 +361,8 @@ impl Container {
 fn profile(config: &ShimConfig, nodev: bool) -> Result<Profile, Fault> {
     let spec = &config.spec;
     let mut caps = caps::wanted(&spec.identity)?;
-    // In a user namespace no node can be made at all.
-    if nodev && config.sandbox.user.is_none() {
+    // Also in a user namespace, where no node can be made: those of the image can be opened by who can undo `nodev`.
+    if nodev {
         caps = caps::without_devices(&spec.identity, caps)?;
     }
     let working_dir =
