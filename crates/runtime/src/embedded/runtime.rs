@@ -473,10 +473,11 @@ impl Runtime for EmbeddedRuntime {
         if let Some(oci) = &oci_runtime {
             making.user_namespace = userns::with_oci_runtime(spec.user_namespace, oci)?;
         }
-        if making.user_namespace != UserNamespace::Host && !rootless::standing().is_rootless() {
-            if let Some(refusal) = self.large_images.refusal(&self.images, &spec.images).await {
-                making.user_namespace = refusal.settle(making.user_namespace)?;
-            }
+        if making.user_namespace != UserNamespace::Host
+            && !rootless::standing().is_rootless()
+            && let Some(refusal) = self.large_images.refusal(&self.images, &spec.images).await
+        {
+            making.user_namespace = refusal.settle(making.user_namespace)?;
         }
         let can_do_without = making.user_namespace == UserNamespace::Auto;
         let pause = self.shim_command("pause");
