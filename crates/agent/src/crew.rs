@@ -154,7 +154,7 @@ impl<R: Runtime> Crew<R> {
             "Pod" => origin.name.clone(),
             kind => format!("{kind}/{}", origin.name),
         };
-        Some((name, self.context(pod).ok()?.user_namespace().left_out?))
+        Some((name, self.context(pod, self.hired).ok()?.user_namespace().left_out?))
     }
 
     /// Runs a pod; its number is returned. `told` has its news told.
