@@ -320,10 +320,11 @@ impl Inner {
         let Some(name) = signal else { return Ok(None) };
         match self.signals {
             Signals::Kept => Ok(None),
-            Signals::Sent => signals::number(name)
-                .and_then(|number| u32::try_from(number).ok())
-                .map(Some)
-                .ok_or_else(|| RuntimeError::Config(format!("stop signal {name:?} is not the name of a signal"))),
+            Signals::Sent => {
+                signals::number(name).and_then(|number| u32::try_from(number).ok()).map(Some).ok_or_else(
+                    || RuntimeError::Config(format!("stop signal {name:?} is not the name of a signal")),
+                )
+            }
             Signals::Lacking => {
                 tracing::warn!(container, "this runtime cannot send {name}: its image's stop signal is sent");
                 Ok(None)
