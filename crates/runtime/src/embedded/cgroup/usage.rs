@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use super::Hierarchies;
 use crate::Stats;
+use crate::embedded::processes::Process;
 
 impl Hierarchies {
     /// What the processes in a cgroup use. A controller the cgroup is not in does not count for it (see the module): then
     /// its processes are asked.
     pub(crate) fn usage(&self, path: &str) -> Stats {
-        let processes = || self.processes(path);
+        let processes = || self.processes(path).iter().map(Process::pid).collect::<Vec<_>>();
         Stats {
             cpu: self.cpu(path).or_else(|| cpu_of(&processes())),
             memory_bytes: self.memory(path).or_else(|| memory_of(&processes())),
