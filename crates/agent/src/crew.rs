@@ -150,11 +150,11 @@ impl<R: Runtime> Crew<R> {
             return None;
         }
         let origin = &pod.manifest.origin;
-        let name = match &*origin.kind {
+        let name = match origin.kind {
             "Pod" => origin.name.clone(),
             kind => format!("{kind}/{}", origin.name),
         };
-        Some((name, self.context(pod, self.hired).ok()?.user_namespace().left_out?))
+        Some((name, self.context(pod, self.numbers.load(Ordering::Relaxed)).ok()?.user_namespace().left_out?))
     }
 
     /// Runs a pod; its number is returned. `told` has its news told.
