@@ -201,10 +201,8 @@ fn at_any_moment(bench: &Bench, name: &str) {
         killed.wait_until_nothing_is_left(Duration::from_secs(60), &run);
         let stops = killed.stops();
         // One that was killed before it could listen says nothing.
-        let is_in_order = match stops.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            ["app", "proxy"] | ["proxy"] | ["app"] | [] => true,
-            _ => false,
-        };
+        let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
+        let is_in_order = matches!(stops[..], ["app", "proxy"] | ["proxy"] | ["app"] | []);
         assert!(is_in_order, "seed {seed}, {time}: {dialect} after {after:?}: {:?}", killed.log());
     }
 }
