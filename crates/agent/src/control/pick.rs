@@ -34,13 +34,13 @@ pub struct Object {
 /// Kinds that have pods, and what kubectl accepts for them.
 const KINDS: [(&str, &[&str]); 8] = [
     ("Pod", &["po", "pod", "pods"]),
-    ("Run", &["run", "runs"]),
     ("Deployment", &["deploy", "deployment", "deployments"]),
     ("ReplicaSet", &["rs", "replicaset", "replicasets"]),
     ("StatefulSet", &["sts", "statefulset", "statefulsets"]),
     ("DaemonSet", &["ds", "daemonset", "daemonsets"]),
     ("Job", &["job", "jobs"]),
     ("CronJob", &["cj", "cronjob", "cronjobs"]),
+    ("Run", &["run", "runs"]),
 ];
 
 impl std::str::FromStr for Object {
@@ -280,13 +280,14 @@ mod tests {
             ("sts/db", "StatefulSet", "db"),
             ("jobs/report", "Job", "report"),
             ("cj/nightly", "CronJob", "nightly"),
+            ("run/k3v9x0aq", "Run", "k3v9x0aq"),
         ] {
             assert_eq!(text.parse(), Ok(Object { kind, name: name.to_owned() }), "{text}");
         }
         for (text, why) in [
-            ("svc/web", "unknown kind \"svc\"; use one of po, deploy, rs, sts, ds, job, cj"),
+            ("svc/web", "unknown kind \"svc\"; use one of po, deploy, rs, sts, ds, job, cj, run"),
             ("deploy/", "expected POD or KIND/NAME, for example deploy/web"),
-            ("a/b/c", "unknown kind \"a\"; use one of po, deploy, rs, sts, ds, job, cj"),
+            ("a/b/c", "unknown kind \"a\"; use one of po, deploy, rs, sts, ds, job, cj, run"),
         ] {
             assert_eq!(text.parse::<Object>(), Err(why.to_owned()), "{text}");
         }

@@ -1,11 +1,11 @@
 //! The pods of a run as others may see them: workers write, whoever asks reads, and nobody waits for anybody.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outrigger_lifecycle::{Observation, Plan, Wait, rules};
-use outrigger_runtime::ContainerId;
+use outrigger_runtime::{ContainerId, SandboxId};
 use tokio::sync::watch;
 
 use super::logs::{self, Sealed};
@@ -150,6 +150,11 @@ impl Roster {
     /// A pod is removed: nobody can ask for it any more.
     pub(crate) fn forget(&self, number: usize) {
         self.change(|pods| drop(pods.remove(&number)));
+    }
+
+    /// Sandboxes of all pods that are known.
+    pub(crate) fn sandboxes(&self) -> BTreeSet<SandboxId> {
+        self.lock().values().map(|entry| entry.context.sandbox_id.clone()).collect()
     }
 
     /// Numbers and priorities of the pods that are not over.

@@ -80,8 +80,8 @@ fn is_manifest(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_manifests_are_read() {
+    #[tokio::test]
+    async fn only_manifests_are_read() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["a.yaml", "b.json", ".c.yaml", "d.yaml~", "e.txt", "f.yml"] {
             std::fs::write(dir.path().join(name), name).unwrap();

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use outrigger_runtime::Runtime;
+use outrigger_runtime::{Runtime, SandboxId};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -33,6 +33,7 @@ use crate::lesson::Lessons;
 use crate::output::Output;
 use crate::run::Work;
 use crate::store::Store;
+use crate::volumes::remove_tree;
 use crate::worker::Sinks;
 use crate::workload::controllers;
 use manifests::Manifests;
@@ -182,7 +183,33 @@ impl<R: Runtime> Node<R> {
         }
         drop(resuming);
         let _all_done = resumed.recv().await;
+        node.remove_strangers().await;
         Ok(node)
+    }
+
+    /// Removes pods of the node that no run knows of, because what was written down of theirs is damaged or gone. Nobody
+    /// else would.
+    async fn remove_strangers(&self) {
+        let known = self.roster.sandboxes();
+        let there = self.runtime.list_sandboxes().await.unwrap_or_else(|e| {
+            tracing::error!("cannot look for pods that no run knows of: {e}");
+            Vec::new()
+        });
+        for id in there.into_iter().filter(|id| !known.contains(id)) {
+            tracing::error!(pod = %id, "no run knows of the pod: it is removed");
+            if let Err(e) = self.runtime.remove_sandbox(&id).await {
+                tracing::error!(pod = %id, "the pod cannot be removed: {e}");
+                continue;
+            }
+            let dir = self.options.state_dir.join("pods").join(&id.0);
+            let removed = tokio::task::spawn_blocking(move || remove_tree(&dir)).await;
+            if let Ok(Err(e)) = removed {
+                tracing::error!(pod = %id, "the files of the pod cannot be removed: {e}");
+            }
+        }
+        for id in self.store.pods().into_iter().filter(|id| !known.contains(&SandboxId(id.clone()))) {
+            self.store.pod(&id).forget();
+        }
     }
 
     /// Goes on with a run of another process.

@@ -128,7 +128,7 @@ fn logs_stay(bench: &Bench, name: &str) {
 
 fn garbage(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
-    for pod in ["good", "bad"] {
+    for pod in ["good", "bad", "lost"] {
         let said = node.run(pod, &json!({"containers": [shell(bench, "app", POLITE)]}), &["--wait"]);
         assert_eq!(said.code, 0, "{said:?}");
     }
@@ -136,9 +136,20 @@ fn garbage(bench: &Bench, name: &str) {
     let pods = node.state().join("node/pods");
     let bad = crate::daemon::names(&pods).into_iter().find(|id| id.ends_with("-bad")).expect("its files");
     fs::write(pods.join(bad).join("state.json"), "{\"version\":1,\"obs").expect("damage");
+    let runs = node.state().join("node/runs");
+    let records = crate::daemon::names(&runs).into_iter().map(|run| runs.join(run).join("run.json"));
+    let is_lost =
+        |path: &std::path::PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains("lost.json"));
+    let lost: Vec<_> = records.filter(is_lost).collect();
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    fs::write(&lost[0], "\0\0\0").expect("damage");
     node.up();
     node.ready("bad");
     node.ready("good");
+    assert!(node.said().contains("the run cannot be resumed"), "{}", node.said());
+    assert!(node.said().contains("no run knows of the pod: it is removed"), "{}", node.said());
+    let there = crate::daemon::names(&node.state().join("pods"));
+    assert!(!there.iter().any(|id| id.ends_with("-lost")), "{there:?}");
     assert!(node.said().contains("begins again, its state cannot be read"), "{}", node.said());
     assert_eq!(node.pod("good").expect("it is there")["restarts"], 0);
     node.leaves_nothing();
