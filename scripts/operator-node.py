@@ -5,7 +5,8 @@ usage: scripts/operator-node.py OUTRIGGER [PODS]
 
 Uses only binaries that are there: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet and kubectl in
 KUBEBUILDER_ASSETS (else /usr/local/kubebuilder/bin), etcd, containerd and the CNI plugins of Debian. Needs root, python3 and
-a static busybox. Everything runs on loopback in a directory of its own that is removed afterwards.
+a static busybox. Everything runs on loopback in a directory of its own that is removed afterwards. Start it in a network namespace that
+has an address and a default route (`unshare -n`, a veth pair), because it makes a bridge for the pods.
 """
 import hashlib
 import io
@@ -178,6 +179,11 @@ state = "{t}/ctd/state"
             if name in self.procs:
                 self.kill(name, signal.SIGTERM if name != "apiserver" else signal.SIGKILL)
         subprocess.run(["ip", "link", "del", "oroptest0"], capture_output=True)
+        for own in sorted(pathlib.Path("/sys/fs/cgroup").glob("*/outrigger-operator-test/**/"), reverse=True):
+            try:
+                own.rmdir()
+            except OSError:
+                pass
         mounts = [line.split()[1] for line in open("/proc/mounts") if line.split()[1].startswith(str(self.top))]
         for mount in sorted(mounts, reverse=True):
             subprocess.run(["umount", "-l", mount], capture_output=True)
@@ -246,8 +252,7 @@ def launch(c):
     """The seed's example, and three levels; killed operators in between."""
     slow = {"readinessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 1, "periodSeconds": 1}}
     for spelling in "KRUISE_CONTAINER_LAUNCH_PRIORITY", "KRUISE_CONTAINER_PRIORITY":
-        name = "seed-" + spelling.count("LAUNCH") * "proposed" or "released"
-        name = name.rstrip("-") if spelling.count("LAUNCH") else "seed-released"
+        name = "seed-proposed" if "LAUNCH" in spelling else "seed-released"
         c.create(pod(name, [container("main", SLEEP), container("sidecar", SLEEP, {spelling: "1"}, **slow)]))
         wait(f"{name} is ready", lambda: ready(c, name))
         first, then = (status(c, name, n)["state"]["running"]["startedAt"] for n in ("sidecar", "main"))
@@ -303,7 +308,8 @@ def requests(c):
     c.kill("agent")
     time.sleep(1)
     c.agent()
-    c.create(crr("two", "v1alpha1", {"containers": [{"name": "side"}]}))
+    # Forced: what was restarted since the request was made is stopped all the same.
+    c.create(crr("two", "v1alpha1", {"containers": [{"name": "side"}], "strategy": {"forceRecreate": True}}))
     for name in "one", "two":
         wait(f"request {name} has a verdict", lambda: c.get("crr", name)["status"].get("completionTime"))
         states = c.get("crr", name)["status"]["containerRecreateStates"]
@@ -376,8 +382,8 @@ def main():
             step(c)
             say(f"{step.__name__}: {time.time() - begun:.0f} s")
     except BaseException:
-        for name in "operator", "agent":
-            print(f"--- {name}", (top / "log" / name).read_text(errors="replace")[-3000:], sep="\n")
+        for log in (top / "log" / name for name in ("operator", "agent")):
+            print(f"--- {log.name}", log.read_text(errors="replace")[-3000:] if log.exists() else "not started", sep="\n")
         raise
     finally:
         c.down()
