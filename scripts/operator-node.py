@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the operator on a real one-node cluster and says what was seen: order, Jobs, restarts, crashes, latencies.
 
-usage: scripts/operator-node.py OUTRIGGER [PODS]
+usage: scripts/operator-node.py OUTRIGGER [PODS] [launch|jobs|requests|latency]...
 
 Uses only binaries that are there: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet and kubectl in
 KUBEBUILDER_ASSETS (else /usr/local/kubebuilder/bin), etcd, containerd and the CNI plugins of Debian. Needs root, python3 and
@@ -27,6 +27,7 @@ import time
 ASSETS = pathlib.Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"))
 OUTRIGGER = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "target/debug/outrigger"
 PODS = int(sys.argv[2]) if len(sys.argv) > 2 else 20
+STEPS = sys.argv[3:]
 NODE = "machine"
 
 
@@ -296,6 +297,10 @@ def job_main_end(c, name):
                 return time.time()
 
 
+def crr_status(c, name):
+    return c.get("crr", name).get("status", {})
+
+
 def requests(c):
     """Containers are recreated once, also when the agent is killed in the middle."""
     slow_stop = "trap 'sleep 3; exit 0' TERM; while :; do sleep 0.1; done"
@@ -303,7 +308,7 @@ def requests(c):
     wait("web is ready", lambda: ready(c, "web"))
     crr = lambda name, version, spec: {"apiVersion": f"apps.kruise.io/{version}", "kind": "ContainerRecreateRequest", "metadata": {"name": name}, "spec": {"podName": "web", **spec}}
     c.create(crr("one", "v1beta1", {"containers": [{"name": "app"}, {"name": "side"}], "strategy": {"orderedRecreate": True}}))
-    wait("the app is being stopped", lambda: c.get("crr", "one")["status"].get("containerRecreateStates", [{}])[0].get("killedContainerID"))
+    wait("the app is being stopped", lambda: (crr_status(c, "one").get("containerRecreateStates") or [{}])[0].get("killedContainerID"))
     time.sleep(0.5)
     c.kill("agent")
     time.sleep(1)
@@ -311,8 +316,8 @@ def requests(c):
     # Forced: what was restarted since the request was made is stopped all the same.
     c.create(crr("two", "v1alpha1", {"containers": [{"name": "side"}], "strategy": {"forceRecreate": True}}))
     for name in "one", "two":
-        wait(f"request {name} has a verdict", lambda: c.get("crr", name)["status"].get("completionTime"))
-        states = c.get("crr", name)["status"]["containerRecreateStates"]
+        wait(f"request {name} has a verdict", lambda: crr_status(c, name).get("completionTime"))
+        states = crr_status(c, name)["containerRecreateStates"]
         assert all(s["phase"] == "Succeeded" for s in states), states
     wait("web is ready again", lambda: ready(c, "web"))
     counts = {n: status(c, "web", n)["restartCount"] for n in ("app", "side")}
@@ -377,7 +382,7 @@ def main():
         c.operator()
         c.agent()
         wait("the default service account is there", lambda: c.get("serviceaccount", "default"))
-        for step in launch, jobs, requests, latency:
+        for step in (step for step in (launch, jobs, requests, latency) if not STEPS or step.__name__ in STEPS):
             begun = time.time()
             step(c)
             say(f"{step.__name__}: {time.time() - begun:.0f} s")
