@@ -103,7 +103,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = NetworkArg::Private, value_name = "MODE")]
     network: NetworkArg,
     /// User namespaces of pods of --manifests that do not set hostUsers.
-    #[arg(long, value_enum, default_value_t = UsernsArg::Host, value_name = "MODE")]
+    #[arg(long, value_enum, default_value_t = UsernsArg::Auto, value_name = "MODE")]
     userns: UsernsArg,
     /// Show only what goes wrong.
     #[arg(short, long)]
