@@ -4,10 +4,8 @@
 //! own, so nothing that one container does holds another up (G-13 to G-17), and every outcome is an event the worker
 //! reacts to at once: there is no polling between an exit and what follows from it.
 
-mod board;
 mod clock;
 pub mod control;
-mod crew;
 mod deaf;
 mod env;
 mod expand;
@@ -16,8 +14,8 @@ mod fake;
 mod fields;
 #[doc(hidden)]
 pub mod fuzz;
+mod hint;
 mod hooks;
-mod lesson;
 mod logfile;
 mod logs;
 mod message;
@@ -31,7 +29,9 @@ mod quantity;
 mod report;
 mod run;
 mod security;
+mod status_file;
 mod store;
+mod supervisor;
 mod tasks;
 mod text;
 mod userns;

@@ -308,7 +308,7 @@ impl Output {
     fn show(&self, exact: Duration, object: &Value, told: Option<Told>) {
         let least = match self.format {
             _ if self.quiet => Weight::Trouble,
-            Format::Live => Weight::News,
+            Format::Live => Weight::Notable,
             _ => Weight::Routine,
         };
         if let Some(told) = told.filter(|t| t.weight >= least) {
@@ -352,7 +352,7 @@ impl Output {
             _ => vec![text.to_owned()],
         };
         let mut lines = String::new();
-        for (text, paint) in [(Some(&told.text), paint), (told.lesson.as_ref(), Paint::Bold)] {
+        for (text, paint) in [(Some(&told.text), paint), (told.hint.as_ref(), Paint::Bold)] {
             for text in text.iter().flat_map(|text| told_lines(text)) {
                 line.push(paint, &text);
                 lines.push_str(&format!("{}\n", line.render(look)));

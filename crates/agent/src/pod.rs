@@ -56,7 +56,7 @@ pub(crate) struct PodContext {
 }
 
 /// What a pod's containers stand on, once its sandbox is there.
-pub(crate) struct Ground {
+pub(crate) struct PreparedPod {
     pub(crate) sandbox: Sandbox,
     pub(crate) reach: Reach,
     pub(crate) volumes: Volumes,
@@ -198,21 +198,21 @@ impl PodContext {
     }
 
     /// Makes volumes and files in a sandbox that is there.
-    pub(crate) fn ground(&self, mut sandbox: Sandbox) -> Result<Ground, String> {
+    pub(crate) fn prepared(&self, mut sandbox: Sandbox) -> Result<PreparedPod, String> {
         self.address(&mut sandbox);
         let volumes = Volumes::set_up(&self.volume_source(&sandbox.ips))?;
         let host_network = self.network == NetworkMode::Host;
         let files = PodFiles::write(&self.dir.join("etc"), &self.pod, host_network, &sandbox)
             .map_err(|e| format!("cannot write the pod's files below {}: {e}", self.dir.display()))?;
-        Ok(Ground { reach: Reach::of(&sandbox), sandbox, volumes, files })
+        Ok(PreparedPod { reach: Reach::of(&sandbox), sandbox, volumes, files })
     }
 
     /// Finds the volumes and files another process made in a sandbox: containers use them, so they stay as they are.
-    pub(crate) fn found_ground(&self, mut sandbox: Sandbox) -> Result<Ground, String> {
+    pub(crate) fn find_prepared(&self, mut sandbox: Sandbox) -> Result<PreparedPod, String> {
         self.address(&mut sandbox);
         let volumes = Volumes::found(&self.volume_source(&sandbox.ips))?;
         let files = PodFiles::found(&self.dir.join("etc"));
-        Ok(Ground { reach: Reach::of(&sandbox), sandbox, volumes, files })
+        Ok(PreparedPod { reach: Reach::of(&sandbox), sandbox, volumes, files })
     }
 
     /// In the host's network the host's address is the pod's.
@@ -347,21 +347,21 @@ impl PodContext {
         attempt: u32,
         id: ContainerId,
         image: Image,
-        ground: &Ground,
+        prepared: &PreparedPod,
     ) -> Result<ContainerSpec, String> {
         let index = container;
         let container = &self.containers[index];
         let spec = self.spec();
         let traces = self.traces(index, attempt);
         let line = Environment {
-            fields: self.fields(&ground.sandbox.ips),
+            fields: self.fields(&prepared.sandbox.ips),
             objects: &self.companions,
             containers: &self.containers,
         }
         .command_line(container)?;
         let variable = |name: &str| line.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
-        let mut mounts = ground.files.mounts(container);
-        let own = ground.volumes.mounts(container, variable)?;
+        let mut mounts = prepared.files.mounts(container);
+        let own = prepared.volumes.mounts(container, variable)?;
         let prepare = || -> io::Result<Option<Mount>> {
             fs::create_dir_all(self.log_dir(index))?;
             forget_logs(&self.log_dir(index), attempt);

@@ -13,7 +13,7 @@ use crate::deaf::{self, Deaf};
 use crate::hooks::{self, Ended};
 use crate::message;
 use crate::output::Output;
-use crate::pod::{Ground, PodContext};
+use crate::pod::{PodContext, PreparedPod};
 use crate::prober;
 
 /// How long after a failure a runtime is asked again.
@@ -30,7 +30,7 @@ pub(crate) enum Report {
     /// Nothing but what happened.
     Event(Event),
     /// The sandbox, volumes and files are there.
-    Ground(Box<Ground>),
+    PreparedPod(Box<PreparedPod>),
     /// An image is there.
     Image {
         /// Whose.
@@ -122,13 +122,13 @@ impl<R: Runtime> Tasks<R> {
 
     /// Makes the sandbox and what is in it. `made` is one whose volumes failed the last time.
     pub(crate) async fn create_sandbox(self, again: bool) {
-        match self.make_ground(again).await {
-            Ok(ground) => self.say(Report::Ground(Box::new(ground))),
+        match self.prepare(again).await {
+            Ok(prepared) => self.say(Report::PreparedPod(Box::new(prepared))),
             Err(message) => self.happened(Event::SandboxFailed { message: message.into() }),
         }
     }
 
-    async fn make_ground(&self, again: bool) -> Result<Ground, String> {
+    async fn prepare(&self, again: bool) -> Result<PreparedPod, String> {
         let id: &SandboxId = &self.pod.sandbox_id;
         if again {
             self.runtime.remove_sandbox(id).await.map_err(|e| e.to_string())?;
@@ -137,7 +137,7 @@ impl<R: Runtime> Tasks<R> {
         let sandbox = self.runtime.create_sandbox(spec).await.map_err(|e| e.to_string())?;
         let pod = self.pod.clone();
         // Walks trees for fsGroup and may wait for a slow disk.
-        tokio::task::spawn_blocking(move || pod.ground(sandbox)).await.map_err(|e| e.to_string())?
+        tokio::task::spawn_blocking(move || pod.prepared(sandbox)).await.map_err(|e| e.to_string())?
     }
 
     /// Waits for the sandbox to end by itself.
@@ -148,13 +148,13 @@ impl<R: Runtime> Tasks<R> {
 
     /// Measures the volumes that have a limit, again and again, and reports what changed. No file system tells when a
     /// directory grows beyond a size, save by quotas that few machines have.
-    pub(crate) async fn measure(self, limits: Vec<VolumeLimit>, ground: Arc<Ground>) {
+    pub(crate) async fn measure(self, limits: Vec<VolumeLimit>, prepared: Arc<PreparedPod>) {
         let mut before = vec![0; limits.len()];
         loop {
             let began = tokio::time::Instant::now();
             for (volume, limit) in limits.iter().enumerate() {
-                let (ground, name) = (ground.clone(), limit.volume.clone());
-                let measured = tokio::task::spawn_blocking(move || ground.volumes.bytes(&name)).await;
+                let (prepared, name) = (prepared.clone(), limit.volume.clone());
+                let measured = tokio::task::spawn_blocking(move || prepared.volumes.bytes(&name)).await;
                 if let Ok(Ok(bytes)) = measured
                     && std::mem::replace(&mut before[volume], bytes) != bytes
                 {
@@ -181,16 +181,21 @@ impl<R: Runtime> Tasks<R> {
 
     /// Makes an instance ahead of its time, if that changes nothing for anybody else. Says whether it is there; what
     /// went wrong will go wrong again, and be told, when its time has come.
-    pub(crate) async fn make_ahead(self, instance: Instance, image: Image, ground: Arc<Ground>) -> bool {
+    pub(crate) async fn make_ahead(
+        self,
+        instance: Instance,
+        image: Image,
+        prepared: Arc<PreparedPod>,
+    ) -> bool {
         let (container, attempt, id) = (instance.container, instance.attempt, &instance.id);
         if self.pod.follows_files(container) {
             return false;
         }
-        let spec = match self.pod.container_spec(container, attempt, id.clone(), image, &ground) {
+        let spec = match self.pod.container_spec(container, attempt, id.clone(), image, &prepared) {
             Ok(spec) if self.pod.can_be_made_ahead(&spec) => spec,
             _ => return false,
         };
-        let made = self.runtime.create_container(&ground.sandbox.id, spec).await;
+        let made = self.runtime.create_container(&prepared.sandbox.id, spec).await;
         if made.is_err() {
             self.remove(id).await;
         }
@@ -202,7 +207,7 @@ impl<R: Runtime> Tasks<R> {
         self,
         instance: Instance,
         image: Image,
-        ground: Arc<Ground>,
+        prepared: Arc<PreparedPod>,
         ahead: Option<oneshot::Receiver<bool>>,
     ) {
         let (container, attempt) = (instance.container, instance.attempt);
@@ -220,11 +225,11 @@ impl<R: Runtime> Tasks<R> {
         let created = if is_made {
             Ok(())
         } else {
-            let spec = match self.pod.container_spec(container, attempt, id.clone(), image, &ground) {
+            let spec = match self.pod.container_spec(container, attempt, id.clone(), image, &prepared) {
                 Ok(spec) => spec,
                 Err(message) => return self.happened(refused("CreateContainerConfigError", message)),
             };
-            self.runtime.create_container(&ground.sandbox.id, spec).await.map(drop)
+            self.runtime.create_container(&prepared.sandbox.id, spec).await.map(drop)
         };
         let started = match created {
             Ok(()) => self.runtime.start_container(id).await,
@@ -365,7 +370,7 @@ impl<R: Runtime> Tasks<R> {
         instance: Instance,
         kind: ProbeKind,
         timeout: Duration,
-        ground: Arc<Ground>,
+        prepared: Arc<PreparedPod>,
     ) {
         let container = &self.pod.containers[instance.container];
         let probe = match kind {
@@ -375,7 +380,7 @@ impl<R: Runtime> Tasks<R> {
         };
         let Some(probe) = probe else { return };
         let runtime = &*self.runtime;
-        let reach = &ground.reach;
+        let reach = &prepared.reach;
         let (outcome, message) =
             prober::attempt(runtime, &instance.id, container, probe, reach, timeout).await;
         self.happened(Event::Probed {
@@ -393,7 +398,7 @@ impl<R: Runtime> Tasks<R> {
         instance: Instance,
         hook: HookKind,
         limit: Option<Duration>,
-        ground: Arc<Ground>,
+        prepared: Arc<PreparedPod>,
     ) {
         let container = &self.pod.containers[instance.container];
         let lifecycle = container.lifecycle.as_ref();
@@ -404,7 +409,7 @@ impl<R: Runtime> Tasks<R> {
         let ended = match handler {
             Some(handler) => {
                 let runtime = &*self.runtime;
-                hooks::run(runtime, &instance.id, container, handler, &ground.reach, limit).await
+                hooks::run(runtime, &instance.id, container, handler, &prepared.reach, limit).await
             }
             None => Ended::default(),
         };

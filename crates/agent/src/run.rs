@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::board::{Board, EventsFile};
 use crate::clock::Clock;
-use crate::control::{Listening, Order, Roster, RunFacts, StopOf, listen};
-use crate::crew::{Crew, Failure, Happened};
-use crate::lesson::Lessons;
+use crate::control::{Listening, Order, PodRegistry, RunFacts, StopOf, listen};
+use crate::hint::Hints;
 use crate::logs::Logs;
 use crate::output::Output;
+use crate::status_file::{EventsFile, StatusFile};
+use crate::supervisor::{Failure, Happened, Supervisor};
 use crate::userns;
 use crate::worker::{PodResult, Sinks, StopOrder};
 use crate::workload::controllers;
@@ -135,41 +135,41 @@ pub async fn run<R: Runtime>(
     let events = EventsFile::create(options.events.as_deref())
         .map_err(|source| RunError::File { path: options.events.clone().unwrap_or_default(), source })?;
     let alone = matches!(pods.as_slice(), [one] if one.manifest.origin.kind == "Pod");
-    let roster = Roster::default();
+    let registry = PodRegistry::default();
     let sinks = Sinks {
-        roster: roster.clone(),
+        registry: registry.clone(),
         logs: Some(Logs::start(output.clone())?),
         output: output.clone(),
         events: Arc::new(events),
-        board: Board::new(options.status.as_deref(), alone),
-        news: None,
+        status_file: StatusFile::new(options.status.as_deref(), alone),
+        updates: None,
         failures: None,
-        lessons: Lessons::new(sources),
+        hints: Hints::new(sources),
     };
     output.begin()?;
     let mut signals = Signals::listen(options.grace_ms)?;
     let facts = RunFacts { id: options.run_id.clone(), files: options.files.clone(), node: None };
     let clock = Clock::start();
     let mut end = EarlyEnd::new(&options, clock.now().time);
-    let mut crew = Crew::new(runtime.clone(), companions, options, clock, sinks);
+    let mut supervisor = Supervisor::new(runtime.clone(), companions, options, clock, sinks);
     for pod in &pods {
         let refused = |detail| RunError::Pod { pod: pod.manifest.name().to_owned(), detail };
-        crew.check(pod).map_err(refused)?;
+        supervisor.check(pod).map_err(refused)?;
     }
-    let mut left_out: Vec<_> = pods.iter().filter_map(|pod| crew.left_out(pod)).collect();
+    let mut left_out: Vec<_> = pods.iter().filter_map(|pod| supervisor.left_out(pod)).collect();
     left_out.dedup();
     if let Some(line) = userns::about(&left_out) {
         tracing::warn!("{line}");
     }
-    let mut desk = Desk::open(runtime, roster, facts);
+    let mut control = ControlListener::open(runtime, registry, facts);
     let mut controllers = controllers::<R>(pods, workloads, clock.now());
     let results = loop {
         let mut wake: Option<Time> = None;
         for controller in &mut controllers {
-            if let Err(e) = controller.step(&mut crew, clock.now()) {
+            if let Err(e) = controller.step(&mut supervisor, clock.now()) {
                 // The first pod like it could be run: this is nobody's fault but ours.
                 tracing::error!("cannot run a pod: {e}");
-                crew.broken = true;
+                supervisor.broken = true;
                 controller.stop(None);
             }
             wake = wake.into_iter().chain(controller.wake()).min();
@@ -186,10 +186,10 @@ pub async fn run<R: Runtime>(
             }
         };
         let reason = tokio::select! {
-            happened = crew.next() => match happened {
-                Happened::News(news) => {
+            happened = supervisor.next() => match happened {
+                Happened::Status(update) => {
                     let now = clock.now().time;
-                    controllers.iter_mut().for_each(|c| c.news(&news, now));
+                    controllers.iter_mut().for_each(|c| c.status_changed(&update, now));
                     None
                 }
                 Happened::Ended(pod, result) => {
@@ -205,21 +205,21 @@ pub async fn run<R: Runtime>(
                 match order.times {
                     1 => controllers.iter_mut().for_each(|c| c.stop(order.grace_ms)),
                     // Whoever asks twice cares for no order.
-                    _ => crew.stop_all(order.grace_ms),
+                    _ => supervisor.stop_all(order.grace_ms),
                 }
                 None
             }
-            order = desk.next() => {
+            order = control.next() => {
                 match order {
                     Order::Stop(StopOf { pod, workload, grace_ms }) => {
                         let owner = controllers.iter_mut().find(|c| workload && c.owns(pod));
                         match owner {
                             Some(controller) => controller.stop(grace_ms),
-                            None => crew.stop(pod, grace_ms),
+                            None => supervisor.stop(pod, grace_ms),
                         }
                     }
                     Order::StopRun { grace_ms, .. } => {
-                        let grace_ms = grace_ms.or(crew.grace_ms());
+                        let grace_ms = grace_ms.or(supervisor.grace_ms());
                         controllers.iter_mut().for_each(|c| c.stop(grace_ms));
                     }
                     Order::Run { reply, .. } => {
@@ -232,14 +232,14 @@ pub async fn run<R: Runtime>(
         };
         if let Some(reason) = reason {
             output.note(&reason);
-            controllers.iter_mut().for_each(|c| c.stop(crew.grace_ms()));
+            controllers.iter_mut().for_each(|c| c.stop(supervisor.grace_ms()));
         }
     };
-    desk.close().await;
-    crew.sinks.board.finish();
+    control.close().await;
+    supervisor.sinks.status_file.finish();
     output.finish().await;
     let exit_code = match signals.first {
-        _ if crew.broken => OWN_FAILURE,
+        _ if supervisor.broken => OWN_FAILURE,
         Some(code) => code,
         None => end.exit_code.unwrap_or_else(|| exit_code(&results)),
     };
@@ -317,13 +317,13 @@ pub(crate) fn exit_code(results: &[PodResult]) -> u8 {
 }
 
 /// Where other commands reach the run, if they can.
-struct Desk(Option<(Listening, mpsc::Receiver<Order>)>);
+struct ControlListener(Option<(Listening, mpsc::Receiver<Order>)>);
 
-impl Desk {
+impl ControlListener {
     /// Opens it. Pods run all the same where that is impossible.
-    fn open<R: Runtime>(runtime: Arc<R>, roster: Roster, facts: RunFacts) -> Self {
-        let opened = listen(runtime, roster, facts);
-        Desk(
+    fn open<R: Runtime>(runtime: Arc<R>, registry: PodRegistry, facts: RunFacts) -> Self {
+        let opened = listen(runtime, registry, facts);
+        ControlListener(
             opened
                 .inspect_err(|e| {
                     tracing::warn!("`outrigger ps`, `logs`, `exec` and `stop` cannot reach this run: {e}")

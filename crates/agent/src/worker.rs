@@ -25,17 +25,17 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::board::{Board, EventsFile};
 use crate::clock::{Clock, Stamp, rfc3339_nanos};
-use crate::control::Roster;
-use crate::crew::{Failure, News};
+use crate::control::PodRegistry;
 use crate::deaf::Deaf;
-use crate::lesson::Lessons;
+use crate::hint::Hints;
 use crate::logs::Logs;
 use crate::output::Output;
-use crate::pod::{Ground, PodContext};
+use crate::pod::{PodContext, PreparedPod};
 use crate::report::{Instance, Report, Tasks};
+use crate::status_file::{EventsFile, StatusFile};
 use crate::store::{PodStore, SavedContainer, SavedInstance};
+use crate::supervisor::{Failure, StatusUpdate};
 use crate::tasks::Task;
 use crate::volumes::remove_tree;
 
@@ -68,13 +68,13 @@ pub(crate) struct Sinks {
     pub(crate) output: Output,
     pub(crate) logs: Option<Logs>,
     pub(crate) events: Arc<EventsFile>,
-    pub(crate) board: Board,
-    pub(crate) roster: Roster,
+    pub(crate) status_file: StatusFile,
+    pub(crate) registry: PodRegistry,
     /// Whoever made the pod wants to know how it is.
-    pub(crate) news: Option<mpsc::UnboundedSender<News>>,
+    pub(crate) updates: Option<mpsc::UnboundedSender<StatusUpdate>>,
     /// Where failures that will be tried again are told, if one of them ends the run.
     pub(crate) failures: Option<mpsc::UnboundedSender<Failure>>,
-    pub(crate) lessons: Lessons,
+    pub(crate) hints: Hints,
 }
 
 /// Containers made before their time. Making one is mostly waiting for the kernel (an RCU grace period to join a v1
@@ -103,10 +103,10 @@ struct Planned {
     ahead: Option<oneshot::Receiver<bool>>,
 }
 
-/// An instance made before its time, and the ground it stands on.
+/// An instance made before its time, and the prepared it stands on.
 struct Ahead {
     id: ContainerId,
-    ground: Arc<Ground>,
+    prepared: Arc<PreparedPod>,
     is_made: oneshot::Receiver<bool>,
 }
 
@@ -136,7 +136,7 @@ pub(crate) struct Worker<R> {
     alone: bool,
     sinks: Sinks,
     slots: Vec<Slot>,
-    ground: Option<Arc<Ground>>,
+    prepared: Option<Arc<PreparedPod>>,
     /// What looks after the sandbox and its volumes.
     watchers: Vec<Task>,
     /// A sandbox was asked for before.
@@ -207,7 +207,7 @@ impl<R: Runtime> Worker<R> {
             alone: false,
             sinks,
             slots,
-            ground: None,
+            prepared: None,
             watchers: Vec::new(),
             sandbox_tried: false,
             facts,
@@ -243,7 +243,7 @@ impl<R: Runtime> Worker<R> {
             self.recorder.on_step(plan, obs, &decision, stamp.time, &mut self.entries);
             self.write_entries(stamp);
             self.sinks.output.observe(self.index, self.engine.observation(), &decision.waits);
-            self.sinks.roster.observe(self.index, self.engine.observation(), &decision.waits);
+            self.sinks.registry.observe(self.index, self.engine.observation(), &decision.waits);
             self.publish(&decision, stamp);
             self.make_ahead();
             if self.engine.observation().over {
@@ -291,12 +291,12 @@ impl<R: Runtime> Worker<R> {
     fn take_in(&mut self, report: Report) {
         let event = match report {
             Report::Event(event) => event,
-            Report::Ground(ground) => {
-                self.facts.pod_ips = ground.sandbox.ips.iter().map(ToString::to_string).collect();
-                self.sinks.roster.addresses(self.index, self.facts.pod_ips.clone());
-                let ground: Arc<Ground> = Arc::from(ground);
-                self.watchers = self.watch(&ground);
-                self.ground = Some(ground);
+            Report::PreparedPod(prepared) => {
+                self.facts.pod_ips = prepared.sandbox.ips.iter().map(ToString::to_string).collect();
+                self.sinks.registry.addresses(self.index, self.facts.pod_ips.clone());
+                let prepared: Arc<PreparedPod> = Arc::from(prepared);
+                self.watchers = self.watch(&prepared);
+                self.prepared = Some(prepared);
                 Event::SandboxReady
             }
             Report::Image { container, image } => {
@@ -332,7 +332,7 @@ impl<R: Runtime> Worker<R> {
                 if let Some(current) = self.current(container, attempt) {
                     current.is_running = true;
                     let id = current.instance.id.clone();
-                    self.sinks.roster.runs(self.index, container, Some(id));
+                    self.sinks.registry.runs(self.index, container, Some(id));
                 }
             }
             Event::Exited { container, attempt, .. } | Event::StartFailed { container, attempt, .. } => {
@@ -344,11 +344,11 @@ impl<R: Runtime> Worker<R> {
     }
 
     /// Starts what looks after a new sandbox and its volumes.
-    fn watch(&self, ground: &Arc<Ground>) -> Vec<Task> {
+    fn watch(&self, prepared: &Arc<PreparedPod>) -> Vec<Task> {
         let mut watchers = vec![Task::spawn(self.tasks.clone().watch_sandbox())];
         let limits = &self.engine.plan().volume_limits;
         if !limits.is_empty() {
-            watchers.push(Task::spawn(self.tasks.clone().measure(limits.clone(), ground.clone())));
+            watchers.push(Task::spawn(self.tasks.clone().measure(limits.clone(), prepared.clone())));
         }
         watchers
     }
@@ -371,7 +371,7 @@ impl<R: Runtime> Worker<R> {
         if self.current(container, attempt).is_none() {
             return;
         }
-        self.sinks.roster.runs(self.index, container, None);
+        self.sinks.registry.runs(self.index, container, None);
         if let Some(current) = self.slots[container].current.take() {
             self.ended.push(current.instance.id);
         }
@@ -419,10 +419,10 @@ impl<R: Runtime> Worker<R> {
             Action::Start { container, .. } => self.start(container),
             Action::RunHook { container, attempt, hook, deadline } => {
                 let limit = deadline.map(|at| Duration::from_millis(at.since(stamp.time)));
-                let Some(ground) = self.ground.clone() else { return };
+                let Some(prepared) = self.prepared.clone() else { return };
                 if let Some(current) = self.current(container, attempt) {
                     let instance = current.instance.clone();
-                    let task = Task::spawn(tasks.hook(instance, hook, limit, ground));
+                    let task = Task::spawn(tasks.hook(instance, hook, limit, prepared));
                     current.hooks.push((hook, task));
                 }
             }
@@ -434,10 +434,10 @@ impl<R: Runtime> Worker<R> {
             Action::Probe { container, attempt, kind } => {
                 let plan = self.engine.plan().containers[container].probe(kind);
                 let timeout = Duration::from_millis(plan.map_or(1_000, |p| p.timeout_ms));
-                let Some(ground) = self.ground.clone() else { return };
+                let Some(prepared) = self.prepared.clone() else { return };
                 if let Some(current) = self.current(container, attempt) {
                     let instance = current.instance.clone();
-                    let task = Task::spawn(tasks.probe(instance, kind, timeout, ground));
+                    let task = Task::spawn(tasks.probe(instance, kind, timeout, prepared));
                     current.probes.insert(kind, task);
                 }
             }
@@ -485,18 +485,19 @@ impl<R: Runtime> Worker<R> {
             return false;
         }
         let Some(container) = self.slots.iter().position(|slot| slot.tries == 0) else { return false };
-        let (Some(ground), Some(image)) = (self.ground.clone(), self.slots[container].image.clone()) else {
+        let (Some(prepared), Some(image)) = (self.prepared.clone(), self.slots[container].image.clone())
+        else {
             return false;
         };
         let id = self.next_id(container);
         let instance = Instance { container, attempt: 0, id: id.clone() };
-        let making = self.tasks.clone().make_ahead(instance, image, ground.clone());
+        let making = self.tasks.clone().make_ahead(instance, image, prepared.clone());
         let (made, is_made) = oneshot::channel();
         self.pulls.spawn(async move {
             // Nobody waits for it when the pod ends first.
             let _ = made.send(making.await);
         });
-        self.slots[container].ahead = Some(Ahead { id, ground, is_made });
+        self.slots[container].ahead = Some(Ahead { id, prepared, is_made });
         true
     }
 
@@ -511,9 +512,9 @@ impl<R: Runtime> Worker<R> {
         for action in &decision.actions {
             let &Action::Start { container, attempt } = action else { continue };
             let ahead = self.slots[container].ahead.take();
-            let ground = self.ground.as_ref();
-            let ahead =
-                ahead.filter(|ahead| attempt == 0 && ground.is_some_and(|g| Arc::ptr_eq(g, &ahead.ground)));
+            let prepared = self.prepared.as_ref();
+            let ahead = ahead
+                .filter(|ahead| attempt == 0 && prepared.is_some_and(|g| Arc::ptr_eq(g, &ahead.prepared)));
             let (id, ahead) = match ahead {
                 Some(ahead) => (ahead.id, Some(ahead.is_made)),
                 None => (self.next_id(container), None),
@@ -529,8 +530,8 @@ impl<R: Runtime> Worker<R> {
     fn start(&mut self, container: usize) {
         let slot = &mut self.slots[container];
         // The engine starts nothing before sandbox and image are there.
-        let (Some(Planned { instance, ahead }), Some(ground), Some(image)) =
-            (slot.planned.take(), self.ground.clone(), slot.image.clone())
+        let (Some(Planned { instance, ahead }), Some(prepared), Some(image)) =
+            (slot.planned.take(), self.prepared.clone(), slot.image.clone())
         else {
             return;
         };
@@ -548,7 +549,7 @@ impl<R: Runtime> Worker<R> {
             }
         }
         slot.current = Some(Current {
-            life: Some(Task::spawn(self.tasks.clone().live(instance.clone(), image, ground, ahead))),
+            life: Some(Task::spawn(self.tasks.clone().live(instance.clone(), image, prepared, ahead))),
             instance,
             is_running: false,
             signalled: false,
@@ -625,7 +626,7 @@ impl<R: Runtime> Worker<R> {
             {
                 object.shift_remove("container");
             }
-            self.sinks.lessons.teach(&self.pod, self.engine.plan(), &entry, &mut object);
+            self.sinks.hints.add_to(&self.pod, self.engine.plan(), &entry, &mut object);
             if self.sinks.events.is_wanted() {
                 lines.push_str(&object.to_string());
                 lines.push('\n');
@@ -639,7 +640,7 @@ impl<R: Runtime> Worker<R> {
 
     /// Puts the pod's status up if it changed.
     fn publish(&mut self, decision: &Decision, stamp: Stamp) {
-        if !self.sinks.board.is_wanted() && self.sinks.news.is_none() {
+        if !self.sinks.status_file.is_wanted() && self.sinks.updates.is_none() {
             return;
         }
         let (plan, obs) = (self.engine.plan(), self.engine.observation());
@@ -650,12 +651,12 @@ impl<R: Runtime> Worker<R> {
             return;
         }
         self.deleted = stop.map(|s| s.deadline);
-        if let Some(news) = &self.sinks.news {
+        if let Some(updates) = &self.sinks.updates {
             // The run is over when nobody listens.
             let (status, deleted) = (Box::new(status.clone()), stop.is_some());
-            let _ = news.send(News { pod: self.index, status, deleted });
+            let _ = updates.send(StatusUpdate { pod: self.index, status, deleted });
         }
-        if !self.sinks.board.is_wanted() {
+        if !self.sinks.status_file.is_wanted() {
             self.status = Some(status);
             return;
         }
@@ -674,7 +675,7 @@ impl<R: Runtime> Worker<R> {
         }
         pod.status = Some(status.clone());
         self.status = Some(status);
-        self.sinks.board.put(self.index, &pod, &self.pod.lifecycle_types);
+        self.sinks.status_file.put(self.index, &pod, &self.pod.lifecycle_types);
     }
 
     /// Shows what is left of the containers' output.
@@ -695,7 +696,7 @@ impl<R: Runtime> Worker<R> {
         if shown.is_err() {
             self.show_last_logs().await;
         }
-        self.sinks.roster.seal(self.index);
+        self.sinks.registry.seal(self.index);
         if let Some(store) = &self.store {
             match store.keep_logs(&self.pod.dir.join("logs")) {
                 Ok(()) => self.pod.logs_are_at(store.logs()),

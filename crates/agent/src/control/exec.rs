@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::roster::Roster;
+use super::registry::PodRegistry;
 use super::server::Client;
 use super::wire::{Answer, ExecStart, Frame, Kind, WINDOW, Word};
 
@@ -41,12 +41,12 @@ const KILLED: i32 = 137;
 /// Runs a command for a client. It ends with the client.
 pub(super) async fn run<R: Runtime>(
     runtime: &R,
-    roster: &Roster,
+    registry: &PodRegistry,
     start: ExecStart,
     mut client: Client,
 ) -> io::Result<()> {
     let ExecStart { pod, container, command, stdin, terminal } = start;
-    let id = match roster.instance(pod, container) {
+    let id = match registry.instance(pod, container) {
         Ok(id) => id,
         Err(text) => return client.answer(&Answer::Refused(text)).await,
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::roster::{Roster, Visit};
+use super::registry::{PodRegistry, Visit};
 use super::server::Client;
 use super::wire::{Answer, Frame, LogsRequest};
 use crate::logfile::{LogReader, attempts, lost_text, open_all};
@@ -30,13 +30,17 @@ pub(super) fn seal(pod: &PodContext) -> Sealed {
 }
 
 /// Sends logs until there is nothing more to come.
-pub(super) async fn send(roster: &Roster, request: LogsRequest, client: &mut Client) -> io::Result<()> {
-    let Some(visit) = roster.visit(request.pod) else {
+pub(super) async fn send(
+    registry: &PodRegistry,
+    request: LogsRequest,
+    client: &mut Client,
+) -> io::Result<()> {
+    let Some(visit) = registry.visit(request.pod) else {
         let text = "the pod has ended and its logs are gone; see the output of the run itself";
         return client.answer(&Answer::Refused(text.to_owned())).await;
     };
     // Whatever changes from here on wakes the loop below.
-    let mut changes = roster.changes();
+    let mut changes = registry.changes();
     let (watcher, since) = (Watcher::new()?, request.since_ms.and_then(timestamp));
     let mut sources: Vec<Source> = Vec::new();
     for container in request.containers.iter().copied().filter(|c| *c < visit.context.containers.len()) {

@@ -2,7 +2,7 @@
 //! in it, its end.
 //!
 //! A run listens on a socket of its own, in a directory that only its user can enter. One connection carries one
-//! request. Whoever asks is served from the [`Roster`], which workers write to and never wait for: a client that hangs
+//! request. Whoever asks is served from the [`PodRegistry`], which workers write to and never wait for: a client that hangs
 //! or lies holds up nothing but its own connection.
 
 mod client;
@@ -11,7 +11,7 @@ mod lines;
 mod logs;
 mod pick;
 mod place;
-mod roster;
+mod registry;
 mod selector;
 mod server;
 mod wire;
@@ -23,7 +23,7 @@ pub use pick::{Named, Object, Picked, Which};
 pub use selector::Selector;
 pub use wire::{Accepted, Answer, ContainerState, ExecStart, LogsRequest, PodState, Request, RunState};
 
-pub(crate) use roster::Roster;
+pub(crate) use registry::PodRegistry;
 pub(crate) use server::{Listening, Order, RunFacts, StopOf, listen};
 
 pub(crate) use wire::fuzz;

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::place::{Bound, Place};
-use super::roster::Roster;
+use super::registry::PodRegistry;
 use super::wire::{
     Accepted, Answer, Frame, Frames, Hello, PodState, REQUEST_MAX, Request, RunState, VERSION,
 };
@@ -75,7 +75,7 @@ pub(crate) struct RunFacts {
 
 struct Server<R> {
     runtime: Arc<R>,
-    roster: Roster,
+    registry: PodRegistry,
     orders: mpsc::Sender<Order>,
     facts: RunFacts,
 }
@@ -99,7 +99,7 @@ impl Listening {
 /// Listens for this user's requests; orders go to the receiver.
 pub(crate) fn listen<R: Runtime>(
     runtime: Arc<R>,
-    roster: Roster,
+    registry: PodRegistry,
     facts: RunFacts,
 ) -> io::Result<(Listening, mpsc::Receiver<Order>)> {
     let place = Place::make()?;
@@ -107,7 +107,7 @@ pub(crate) fn listen<R: Runtime>(
     let (listener, bound) = place.bind(&facts.id)?;
     let listener = UnixListener::from_std(listener)?;
     let (orders, given) = mpsc::channel(16);
-    let server = Arc::new(Server { runtime, roster, orders, facts });
+    let server = Arc::new(Server { runtime, registry, orders, facts });
     let (closing, close) = oneshot::channel();
     let (done, closed) = oneshot::channel();
     let task = Task::spawn(async move {
@@ -180,7 +180,7 @@ impl<R: Runtime> Server<R> {
         match request {
             Request::List => {
                 let RunFacts { id, files, node } = self.facts.clone();
-                let run = RunState { pid: std::process::id(), id, files, node, pods: self.roster.pods() };
+                let run = RunState { pid: std::process::id(), id, files, node, pods: self.registry.pods() };
                 client.answer(&Answer::Run(run)).await
             }
             Request::Stop { pod, grace_ms } => {
@@ -202,8 +202,8 @@ impl<R: Runtime> Server<R> {
                 client.answer(&answer.map_or_else(Answer::Refused, Answer::Accepted)).await
             }
             Request::Await { run, over } => self.wait_for_run(&run, over, client).await,
-            Request::Exec(start) => exec::run(&*self.runtime, &self.roster, start, client).await,
-            Request::Logs(request) => logs::send(&self.roster, request, &mut client).await,
+            Request::Exec(start) => exec::run(&*self.runtime, &self.registry, start, client).await,
+            Request::Logs(request) => logs::send(&self.registry, request, &mut client).await,
         }
     }
 
@@ -214,7 +214,7 @@ impl<R: Runtime> Server<R> {
         left: impl Fn() -> Vec<PodState>,
         mut client: Client,
     ) -> io::Result<()> {
-        let mut changes = self.roster.changes();
+        let mut changes = self.registry.changes();
         let _ = self.orders.send(order).await;
         loop {
             let left = left();
@@ -236,10 +236,10 @@ impl<R: Runtime> Server<R> {
 
     /// The pods an order is about that are not gone. One that was forgotten is gone.
     fn left(&self, order: StopOf) -> Vec<PodState> {
-        let Some(pod) = self.roster.pod(order.pod) else { return Vec::new() };
+        let Some(pod) = self.registry.pod(order.pod) else { return Vec::new() };
         let pods = match &pod.workload {
             Some(workload) if order.workload => {
-                let mut all = self.roster.pods();
+                let mut all = self.registry.pods();
                 all.retain(|p| {
                     p.workload.as_ref() == Some(workload) && p.namespace == pod.namespace && p.run == pod.run
                 });
@@ -252,18 +252,18 @@ impl<R: Runtime> Server<R> {
 
     /// The pods of a run, or of all, that are not gone.
     fn left_of_run(&self, run: Option<&str>) -> Vec<PodState> {
-        let mut pods = self.roster.pods();
+        let mut pods = self.registry.pods();
         pods.retain(|pod| !pod.over && (run.is_none() || pod.run.as_deref() == run));
         pods
     }
 
     async fn wait_for_run(&self, run: &str, over: bool, mut client: Client) -> io::Result<()> {
-        let mut changes = self.roster.changes();
+        let mut changes = self.registry.changes();
         loop {
-            if let Some(code) = self.roster.run_end(run) {
+            if let Some(code) = self.registry.run_end(run) {
                 return client.answer(&Answer::Exit(code.into(), None)).await;
             }
-            let mut pods = self.roster.pods();
+            let mut pods = self.registry.pods();
             pods.retain(|pod| pod.run.as_deref() == Some(run));
             let is_up = |pod: &PodState| pod.over || (pod.phase == "Running" && pod.ready == pod.total);
             if !over && pods.iter().any(|pod| !pod.over) && pods.iter().all(is_up) {

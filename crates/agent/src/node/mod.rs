@@ -25,14 +25,14 @@ use tokio::task::JoinSet;
 
 pub use record::{PodOptions, RunRecord};
 
-use crate::board::{Board, EventsFile};
 use crate::clock::Clock;
-use crate::control::{Accepted, Listening, Order, Roster, RunFacts, StopOf, listen};
-use crate::crew::Crew;
-use crate::lesson::Lessons;
+use crate::control::{Accepted, Listening, Order, PodRegistry, RunFacts, StopOf, listen};
+use crate::hint::Hints;
 use crate::output::Output;
 use crate::run::Work;
+use crate::status_file::{EventsFile, StatusFile};
 use crate::store::Store;
+use crate::supervisor::Supervisor;
 use crate::volumes::remove_tree;
 use crate::worker::Sinks;
 use crate::workload::controllers;
@@ -133,7 +133,7 @@ pub struct Node<R: Runtime> {
     store: Store,
     clock: Clock,
     output: Output,
-    roster: Roster,
+    registry: PodRegistry,
     numbers: Arc<AtomicUsize>,
     runs: BTreeMap<String, Run>,
     tasks: JoinSet<String>,
@@ -169,7 +169,7 @@ impl<R: Runtime> Node<R> {
             options,
             store,
             output,
-            roster: Roster::default(),
+            registry: PodRegistry::default(),
             runs: BTreeMap::new(),
             tasks: JoinSet::new(),
             refused: BTreeMap::new(),
@@ -190,7 +190,7 @@ impl<R: Runtime> Node<R> {
     /// Removes pods of the node that no run knows of, because what was written down of theirs is damaged or gone. Nobody
     /// else would.
     async fn remove_strangers(&self) {
-        let known = self.roster.sandboxes();
+        let known = self.registry.sandboxes();
         let there = self.runtime.list_sandboxes().await.unwrap_or_else(|e| {
             tracing::error!("cannot look for pods that no run knows of: {e}");
             Vec::new()
@@ -227,9 +227,9 @@ impl<R: Runtime> Node<R> {
         if let Some(saved) = saved {
             driven.restore(saved);
         }
-        driven.crew.is_resumed();
+        driven.supervisor.is_resumed();
         if let Some(end) = end {
-            self.roster.run_ended(id, end.exit_code);
+            self.registry.run_ended(id, end.exit_code);
         } else {
             self.tasks.spawn(driven.run());
         }
@@ -241,7 +241,7 @@ impl<R: Runtime> Node<R> {
     /// Takes a new run: writes it down and begins.
     fn add(&mut self, record: RunRecord) -> Result<Accepted, String> {
         let work = (self.options.read)(&record)?;
-        let there = self.roster.pods();
+        let there = self.registry.pods();
         for pod in &work.pods {
             let (namespace, name) = (pod.manifest.namespace(), pod.manifest.name());
             if there.iter().any(|p| !p.over && p.namespace == namespace && p.name == name) {
@@ -254,7 +254,7 @@ impl<R: Runtime> Node<R> {
         let id = new_id();
         let (driven, orders) = self.drive(&id, &record, work.clone(), None);
         for pod in &work.pods {
-            driven.crew.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
+            driven.supervisor.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
         }
         let failed = |e| format!("cannot write in {}: {e}", self.options.state_dir.display());
         self.store.save_run(&id, RECORD, &record).map_err(failed)?;
@@ -276,19 +276,19 @@ impl<R: Runtime> Node<R> {
             output: self.output.clone(),
             logs: None,
             events: Arc::new(EventsFile::none()),
-            board: Board::new(None, false),
-            roster: self.roster.clone(),
-            news: None,
+            status_file: StatusFile::new(None, false),
+            registry: self.registry.clone(),
+            updates: None,
             failures: None,
-            lessons: Lessons::new(sources),
+            hints: Hints::new(sources),
         };
         let options =
             record.pods.run_options(self.options.state_dir.clone(), id.to_owned(), record.files.clone());
-        let crew = Crew::new(self.runtime.clone(), companions, options, self.clock, sinks);
+        let supervisor = Supervisor::new(self.runtime.clone(), companions, options, self.clock, sinks);
         let (orders, given) = mpsc::unbounded_channel();
         let driven = Driven {
             id: id.to_owned(),
-            crew: crew.durable(self.store.clone(), self.numbers.clone(), resuming),
+            supervisor: supervisor.durable(self.store.clone(), self.numbers.clone(), resuming),
             controllers: controllers::<R>(pods, workloads, self.clock.now()),
             store: self.store.clone(),
             clock: self.clock,
@@ -307,7 +307,7 @@ impl<R: Runtime> Node<R> {
         let mut signals = Signals::listen()?;
         let facts = RunFacts { id: new_id(), files: Vec::new(), node: Some(self.options.state_dir.clone()) };
         let (listening, mut orders): (Listening, _) =
-            listen(self.runtime.clone(), self.roster.clone(), facts)?;
+            listen(self.runtime.clone(), self.registry.clone(), facts)?;
         let manifests = self.options.manifests.clone().map(Manifests::new);
         if let Some(manifests) = &manifests {
             self.reconcile(manifests);
@@ -371,7 +371,7 @@ impl<R: Runtime> Node<R> {
         if let Some(run) = self.runs.get_mut(&id) {
             run.end = Some(end);
         }
-        self.roster.run_ended(&id, end.exit_code);
+        self.registry.run_ended(&id, end.exit_code);
     }
 
     /// Makes the runs of the manifest directory what its files say.
@@ -415,11 +415,11 @@ impl<R: Runtime> Node<R> {
         let keep = self.options.keep;
         let limit = u64::try_from(keep.time.as_millis()).unwrap_or(u64::MAX);
         let mut over: Vec<(u64, usize, crate::store::PodStore)> = Vec::new();
-        let is_some_over = self.roster.pods().iter().any(|pod| pod.over);
+        let is_some_over = self.registry.pods().iter().any(|pod| pod.over);
         for id in self.store.pods().into_iter().filter(|_| is_some_over) {
             let pod = self.store.pod(&id);
             let (Ok(Some(saved)), Ok(Some(found))) = (pod.pod(), pod.load()) else { continue };
-            let is_over = self.roster.pod(saved.number).is_none_or(|pod| pod.over);
+            let is_over = self.registry.pod(saved.number).is_none_or(|pod| pod.over);
             if found.state.observation.over && is_over {
                 over.push((found.state.observation.ended_at().0, saved.number, pod));
             }
@@ -430,7 +430,7 @@ impl<R: Runtime> Node<R> {
             bytes += pod.bytes();
             if now.saturating_sub(at) > limit || bytes > keep.bytes {
                 pod.forget();
-                self.roster.forget(number);
+                self.registry.forget(number);
             }
         }
         self.tidy_runs(manifests, now.saturating_sub(limit));
@@ -440,18 +440,18 @@ impl<R: Runtime> Node<R> {
     /// run: else it would be run again.
     fn tidy_runs(&mut self, manifests: Option<&Manifests>, before_ms: u64) {
         let files = manifests.and_then(|manifests| manifests.files().ok()).unwrap_or_default();
-        let pods = self.roster.pods();
+        let pods = self.registry.pods();
         let is_wanted = |id: &String, run: &Run| {
             let is_file = run.record.manifest.as_ref().is_some_and(|path| files.contains_key(path));
             let is_recent = run.end.is_none_or(|end| end.at_ms >= before_ms);
             is_file || is_recent || pods.iter().any(|pod| pod.run.as_ref() == Some(id))
         };
-        let (store, roster) = (&self.store, &self.roster);
+        let (store, registry) = (&self.store, &self.registry);
         self.runs.retain(|id, run| {
             let keep = is_wanted(id, run);
             if !keep {
                 store.forget_run(id);
-                roster.forget_run(id);
+                registry.forget_run(id);
             }
             keep
         });

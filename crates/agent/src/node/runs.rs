@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 
 use super::record::RunEnd;
 use crate::clock::Clock;
-use crate::crew::{Crew, Happened};
 use crate::store::Store;
+use crate::supervisor::{Happened, Supervisor};
 use crate::worker::PodResult;
 use crate::workload::Controller;
 
@@ -35,7 +35,7 @@ pub(super) enum RunOrder {
 /// A run on its way.
 pub(super) struct Driven<R: Runtime> {
     pub(super) id: String,
-    pub(super) crew: Crew<R>,
+    pub(super) supervisor: Supervisor<R>,
     pub(super) controllers: Vec<Box<dyn Controller<R>>>,
     pub(super) store: Store,
     pub(super) clock: Clock,
@@ -54,7 +54,7 @@ impl<R: Runtime> Driven<R> {
             return;
         }
         for (controller, saved) in self.controllers.iter_mut().zip(saved) {
-            if let Err(e) = controller.restore(saved, &mut self.crew) {
+            if let Err(e) = controller.restore(saved, &mut self.supervisor) {
                 tracing::error!(run = self.id, "a workload begins again: {e}");
             }
         }
@@ -67,7 +67,7 @@ impl<R: Runtime> Driven<R> {
             let results: Vec<PodResult> = self.controllers.iter().filter_map(|c| c.result()).collect();
             let now_ms = self.clock.now().time.0;
             if results.len() == self.controllers.len() && !self.is_frozen {
-                break match self.crew.broken {
+                break match self.supervisor.broken {
                     true => RunEnd::broken(now_ms),
                     false => RunEnd::new(&results, now_ms),
                 };
@@ -80,7 +80,7 @@ impl<R: Runtime> Driven<R> {
                 }
             };
             tokio::select! {
-                happened = self.crew.next() => self.take_in(happened),
+                happened = self.supervisor.next() => self.take_in(happened),
                 order = self.orders.recv() => match order {
                     Some(order) => self.carry_out(order),
                     None => std::future::pending().await,
@@ -98,9 +98,9 @@ impl<R: Runtime> Driven<R> {
     fn step(&mut self) -> Option<Time> {
         let mut wake: Option<Time> = None;
         for controller in &mut self.controllers {
-            if let Err(e) = controller.step(&mut self.crew, self.clock.now()) {
+            if let Err(e) = controller.step(&mut self.supervisor, self.clock.now()) {
                 tracing::error!(run = self.id, "cannot run a pod: {e}");
-                self.crew.broken = true;
+                self.supervisor.broken = true;
                 controller.stop(None);
             }
             wake = wake.into_iter().chain(controller.wake()).min();
@@ -118,7 +118,9 @@ impl<R: Runtime> Driven<R> {
     fn take_in(&mut self, happened: Happened) {
         let now = self.clock.now().time;
         match happened {
-            Happened::News(news) => self.controllers.iter_mut().for_each(|c| c.news(&news, now)),
+            Happened::Status(update) => {
+                self.controllers.iter_mut().for_each(|c| c.status_changed(&update, now))
+            }
             Happened::Ended(pod, result) => {
                 self.controllers.iter_mut().for_each(|c| c.ended(pod, result, now));
             }
@@ -133,15 +135,15 @@ impl<R: Runtime> Driven<R> {
                 let owner = self.controllers.iter_mut().find(|c| workload && c.owns(pod));
                 match owner {
                     Some(controller) => controller.stop(grace_ms),
-                    None => self.crew.stop(pod, grace_ms),
+                    None => self.supervisor.stop(pod, grace_ms),
                 }
             }
             RunOrder::StopAll { grace_ms } => {
-                let grace_ms = grace_ms.or(self.crew.grace_ms());
+                let grace_ms = grace_ms.or(self.supervisor.grace_ms());
                 self.controllers.iter_mut().for_each(|c| c.stop(grace_ms));
             }
             RunOrder::Freeze => self.is_frozen = true,
-            RunOrder::ShutDown { pod, grace_ms } => self.crew.shut_down(pod, grace_ms),
+            RunOrder::ShutDown { pod, grace_ms } => self.supervisor.shut_down(pod, grace_ms),
         }
     }
 }

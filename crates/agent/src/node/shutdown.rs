@@ -58,7 +58,7 @@ impl<R: Runtime> Node<R> {
         for run in self.runs.values() {
             let _ = run.orders.send(RunOrder::Freeze);
         }
-        let groups = self.options.shutdown.groups(&self.roster.priorities());
+        let groups = self.options.shutdown.groups(&self.registry.priorities());
         for (time, pods) in groups {
             let grace_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
             for &pod in &pods {
@@ -66,9 +66,9 @@ impl<R: Runtime> Node<R> {
                     let _ = run.orders.send(RunOrder::ShutDown { pod, grace_ms });
                 }
             }
-            let mut changes = self.roster.changes();
+            let mut changes = self.registry.changes();
             let gone = async {
-                while self.roster.priorities().iter().any(|(pod, _)| pods.contains(pod)) {
+                while self.registry.priorities().iter().any(|(pod, _)| pods.contains(pod)) {
                     if changes.changed().await.is_err() {
                         return;
                     }

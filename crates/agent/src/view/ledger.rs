@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use outrigger_lifecycle::{Plan, Role};
 use serde_json::Value;
 
-use super::words::lesson;
+use super::words::hint;
 
 /// Whom or what a container waits for, as far as it costs time before a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,7 +82,7 @@ pub(crate) struct PodAccount {
     /// Once it is over.
     pub(crate) phase: Option<String>,
     /// What was to be learned from its failures.
-    pub(crate) lessons: Vec<String>,
+    pub(crate) hints: Vec<String>,
     began: Option<u64>,
     last: u64,
 }
@@ -142,7 +142,7 @@ impl PodAccount {
             containers: plan.containers.iter().map(account).collect(),
             stop: None,
             phase: None,
-            lessons: Vec::new(),
+            hints: Vec::new(),
             began: None,
             last: 0,
         }
@@ -171,7 +171,7 @@ impl PodAccount {
 
     fn enter(&mut self, at: u64, entry: &Value) {
         self.pass(at);
-        self.lessons.extend(lesson(entry));
+        self.hints.extend(hint(entry));
         let text = |key: &str| entry[key].as_str().unwrap_or_default();
         match entry["container"].as_str() {
             Some(name) => {

@@ -10,8 +10,8 @@ use super::words::{signal, span};
 const PODS_MAX: usize = 8;
 /// Whom time was lost on: so many are named.
 const NAMED_MAX: usize = 3;
-/// What failures taught: so many are told again.
-const LESSONS_MAX: usize = 4;
+/// So many hints are repeated.
+const HINTS_MAX: usize = 4;
 
 /// The summary of a run in lines of at most `width` columns, and where else it was written down.
 pub(crate) fn summary(ledger: &Ledger, written: &[(String, String)], width: usize) -> Vec<Line> {
@@ -108,7 +108,7 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
         }
     }
     // The lines they were told on may have scrolled away.
-    let told = pod.lessons.iter().take(LESSONS_MAX);
+    let told = pod.hints.iter().take(HINTS_MAX);
     for text in told.flat_map(|text| wrap(text, width.saturating_sub(indent), 6)) {
         lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Bold, &text));
     }

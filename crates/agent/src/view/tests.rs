@@ -70,7 +70,7 @@ impl Play {
                 let who = object["container"].as_str().unwrap_or("pod");
                 let mark = match told.weight {
                     Weight::Routine => ' ',
-                    Weight::News => '·',
+                    Weight::Notable => '·',
                     Weight::Trouble => '!',
                 };
                 self.lines.push(format!("{:>6} {mark} {who:<8}{}", entry.time.0 - 1_000_000, told.text));
@@ -373,7 +373,7 @@ fn the_summary_repeats_what_was_to_be_learned() {
     let told = tell(&failed).expect("it is told");
     assert_eq!(told.weight, Weight::Trouble);
     assert_eq!(
-        told.lesson.as_deref(),
+        told.hint.as_deref(),
         Some("job.yaml:12: check the spelling of the name and that the tag exists")
     );
     play.tell(Event::StopRequested { grace_ms: None });

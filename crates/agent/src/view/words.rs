@@ -9,7 +9,7 @@ pub(crate) enum Weight {
     /// Part of the usual course.
     Routine,
     /// Worth keeping on the screen even where a view shows the state of things.
-    News,
+    Notable,
     /// Something went wrong.
     Trouble,
 }
@@ -20,12 +20,12 @@ pub(crate) struct Told {
     pub(crate) weight: Weight,
     pub(crate) text: String,
     /// What is to be learned from it.
-    pub(crate) lesson: Option<String>,
+    pub(crate) hint: Option<String>,
 }
 
 impl Told {
     pub(crate) fn new(weight: Weight, text: String) -> Told {
-        Told { weight, text, lesson: None }
+        Told { weight, text, hint: None }
     }
 }
 
@@ -69,15 +69,15 @@ pub(crate) fn signal(number: i64) -> String {
 /// not say better.
 pub(crate) fn tell(entry: &Value) -> Option<Told> {
     let mut told = tell_event(entry)?;
-    if let Some(lesson) = lesson(entry) {
+    if let Some(hint) = hint(entry) {
         told.weight = Weight::Trouble;
-        told.lesson = Some(lesson);
+        told.hint = Some(hint);
     }
     Some(told)
 }
 
-/// What an entry teaches: where the manifest asks for what went wrong, and what to do. `job.yaml:12: check the name`.
-pub(crate) fn lesson(entry: &Value) -> Option<String> {
+/// The hint of an entry: where the manifest asks for what went wrong, and what to do. `job.yaml:12: check the name`.
+pub(crate) fn hint(entry: &Value) -> Option<String> {
     let e = Entry(entry);
     match (e.text("manifest"), e.text("hint")) {
         ("", "") => None,
@@ -90,11 +90,11 @@ pub(crate) fn lesson(entry: &Value) -> Option<String> {
 fn tell_event(entry: &Value) -> Option<Told> {
     let e = Entry(entry);
     let routine = |text: String| Some(Told::new(Weight::Routine, text));
-    let news = |text: String| Some(Told::new(Weight::News, text));
+    let notable = |text: String| Some(Told::new(Weight::Notable, text));
     let trouble = |text: String| Some(Told::new(Weight::Trouble, text));
     match e.text("event") {
         "sandbox-creating" => match e.number("attempt") {
-            Some(n) if n > 0 => news(format!("creating sandbox again (number {})", n + 1)),
+            Some(n) if n > 0 => notable(format!("creating sandbox again (number {})", n + 1)),
             _ => routine("creating sandbox".to_owned()),
         },
         "sandbox-ready" => routine("sandbox created".to_owned()),
@@ -110,7 +110,7 @@ fn tell_event(entry: &Value) -> Option<Told> {
             e.text("message"),
             e.next_try()
         )),
-        "image-changed" => news("image has changed".to_owned()),
+        "image-changed" => notable("image has changed".to_owned()),
         // For programs.
         "planned" => None,
         // The pod says so once, for all.
@@ -118,14 +118,14 @@ fn tell_event(entry: &Value) -> Option<Told> {
         // The failure itself has just said why, and when the next try is.
         "waiting" if matches!(e.text("for"), "image-retry" | "start-retry") => None,
         "waiting" => match e.text("for") {
-            "back-off" => news(e.text("text").to_owned()),
+            "back-off" => notable(e.text("text").to_owned()),
             _ => routine(e.text("text").to_owned()),
         },
         "starting" => starting(e),
         "started" => routine("running".to_owned()),
         "startup-passed" => routine("started: startup probe passed".to_owned()),
         "ready" => routine("ready".to_owned()),
-        "unready" => news("no longer ready".to_owned()),
+        "unready" => notable("no longer ready".to_owned()),
         "probe" => probe(e),
         "hook-started" => routine(match e.number("limit_ms") {
             Some(limit) => format!("running {} hook (at most {})", e.text("hook"), Span(limit)),
@@ -135,8 +135,8 @@ fn tell_event(entry: &Value) -> Option<Told> {
             "" => routine(format!("{} hook done", e.text("hook"))),
             error => trouble(format!("{} hook failed: {error}", e.text("hook"))),
         },
-        "hook-cancelled" => news(format!("{} hook cancelled", e.text("hook"))),
-        "hook-output" => news(format!("{} hook output: {}", e.text("hook"), e.text("output").trim_end())),
+        "hook-cancelled" => notable(format!("{} hook cancelled", e.text("hook"))),
+        "hook-output" => notable(format!("{} hook output: {}", e.text("hook"), e.text("output").trim_end())),
         "terminating" => {
             routine(format!("sent stop signal; SIGKILL in {}", Span(e.number("kill_in_ms").unwrap_or(0))))
         }
@@ -161,13 +161,13 @@ fn tell_event(entry: &Value) -> Option<Told> {
         "lost" => trouble("lost: the runtime does not know whether it is running".to_owned()),
         "stop-begun" => stop_begun(e),
         "stop-shortened" => {
-            news(format!("{} of the grace period left", Span(e.number("left_ms").unwrap_or(0))))
+            notable(format!("{} of the grace period left", Span(e.number("left_ms").unwrap_or(0))))
         }
-        "rerun-begun" => news(match e.text("cause") {
+        "rerun-begun" => notable(match e.text("cause") {
             "rule" => "restarting the whole pod: a container ended in a way that asks for it".to_owned(),
             _ => "restarting the whole pod".to_owned(),
         }),
-        "rerun" => news("starting again from the first container".to_owned()),
+        "rerun" => notable("starting again from the first container".to_owned()),
         // Its end is told by `finished`.
         "phase" if matches!(e.text("to"), "Succeeded" | "Failed") => None,
         "phase" => routine(format!("phase {}", e.text("to"))),
@@ -183,7 +183,7 @@ fn tell_event(entry: &Value) -> Option<Told> {
 fn starting(e: Entry<'_>) -> Option<Told> {
     if let Some(restarts) = e.number("restarts") {
         let text = format!("starting again (restart {restarts})");
-        return Some(Told::new(Weight::News, text));
+        return Some(Told::new(Weight::Notable, text));
     }
     let opened = &e.0["opened_last"];
     let text = match (opened["container"].as_str(), opened["need"].as_str()) {
@@ -235,7 +235,7 @@ fn exited(e: Entry<'_>) -> Option<Told> {
     };
     // One that was told to go may say so in its code.
     let expected = code == 0 || !e.text("killed_for").is_empty();
-    let weight = if expected && e.text("reason") != "OOMKilled" { Weight::News } else { Weight::Trouble };
+    let weight = if expected && e.text("reason") != "OOMKilled" { Weight::Notable } else { Weight::Trouble };
     Some(Told::new(weight, text))
 }
 
@@ -246,7 +246,7 @@ fn stop_begun(e: Entry<'_>) -> Option<Told> {
     let is_good = e.text("cause") == "completed" && !why.starts_with("container ");
     let weight = match e.text("cause") {
         "completed" if is_good => Weight::Routine,
-        "deleted" => Weight::News,
+        "deleted" => Weight::Notable,
         _ => Weight::Trouble,
     };
     let text = match e.text("cause") {
@@ -367,11 +367,11 @@ mod tests {
     #[test]
     fn weights_follow_what_went_wrong() {
         let weight = |entry: Value| tell(&entry).map(|t| t.weight);
-        assert_eq!(weight(json!({"event": "exited", "code": 0})), Some(Weight::News));
+        assert_eq!(weight(json!({"event": "exited", "code": 0})), Some(Weight::Notable));
         assert_eq!(weight(json!({"event": "exited", "code": 3})), Some(Weight::Trouble));
         assert_eq!(
             weight(json!({"event": "exited", "code": 143, "killed_for": "pod-stop"})),
-            Some(Weight::News)
+            Some(Weight::Notable)
         );
         assert_eq!(weight(json!({"event": "started"})), Some(Weight::Routine));
         assert_eq!(weight(json!({"event": "stop-begun", "cause": "fatal"})), Some(Weight::Trouble));

@@ -123,14 +123,14 @@ impl<R: Runtime> Worker<R> {
     /// Finds the volumes and files of the pod; whether they are there.
     async fn stand_on(&mut self, sandbox: Sandbox) -> bool {
         let pod = self.pod.clone();
-        let found = tokio::task::spawn_blocking(move || pod.found_ground(sandbox)).await;
+        let found = tokio::task::spawn_blocking(move || pod.find_prepared(sandbox)).await;
         match found.map_err(|e| e.to_string()).and_then(|found| found) {
-            Ok(ground) => {
-                self.facts.pod_ips = ground.sandbox.ips.iter().map(ToString::to_string).collect();
-                self.sinks.roster.addresses(self.index, self.facts.pod_ips.clone());
-                let ground = std::sync::Arc::new(ground);
-                self.watchers = self.watch(&ground);
-                self.ground = Some(ground);
+            Ok(prepared) => {
+                self.facts.pod_ips = prepared.sandbox.ips.iter().map(ToString::to_string).collect();
+                self.sinks.registry.addresses(self.index, self.facts.pod_ips.clone());
+                let prepared = std::sync::Arc::new(prepared);
+                self.watchers = self.watch(&prepared);
+                self.prepared = Some(prepared);
                 true
             }
             Err(e) => {
@@ -166,7 +166,7 @@ impl<R: Runtime> Worker<R> {
         if !matches!(self.engine.observation().containers[container].state, State::Running { .. }) {
             self.handle(Event::Started { container, attempt });
         }
-        self.sinks.roster.runs(self.index, container, Some(id.clone()));
+        self.sinks.registry.runs(self.index, container, Some(id.clone()));
         let life = Task::spawn(self.tasks.clone().see_end(instance.clone()));
         self.slots[container].current = Some(Current {
             instance: instance.clone(),

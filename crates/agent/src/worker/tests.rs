@@ -53,11 +53,11 @@ impl Running {
             output: Output::captured(Format::Plain, true).0,
             logs: None,
             events: Arc::new(EventsFile::create(options.events.as_deref()).unwrap()),
-            board: Board::new(options.status.as_deref(), true),
-            roster: Roster::default(),
-            news: None,
+            status_file: StatusFile::new(options.status.as_deref(), true),
+            registry: PodRegistry::default(),
+            updates: None,
             failures: None,
-            lessons: Default::default(),
+            hints: Default::default(),
         };
         let (orders, stop) = watch::channel(StopOrder::default());
         let companions = Arc::new(Companions::default());

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::Controller;
 use crate::clock::Stamp;
-use crate::crew::{Crew, News};
 use crate::run::PlannedPod;
+use crate::supervisor::{StatusUpdate, Supervisor};
 use crate::worker::PodResult;
 
 /// A Pod of its own.
@@ -33,15 +33,15 @@ impl Bare {
 }
 
 impl<R: Runtime> Controller<R> for Bare {
-    fn step(&mut self, crew: &mut Crew<R>, _: Stamp) -> Result<(), String> {
+    fn step(&mut self, supervisor: &mut Supervisor<R>, _: Stamp) -> Result<(), String> {
         if let Some(pod) = self.pod.take() {
-            let hired = crew.hire(pod, false);
+            let added = supervisor.add(pod, false);
             // Nobody will say how it ended.
-            self.result = hired.is_err().then_some(PodResult { phase: Phase::Failed, failed: None });
-            self.number = Some(hired?);
+            self.result = added.is_err().then_some(PodResult { phase: Phase::Failed, failed: None });
+            self.number = Some(added?);
         }
         if let (Some(number), Some(grace_ms)) = (self.number, self.stop.take()) {
-            crew.stop(number, grace_ms);
+            supervisor.stop(number, grace_ms);
         }
         Ok(())
     }
@@ -50,7 +50,7 @@ impl<R: Runtime> Controller<R> for Bare {
         None
     }
 
-    fn news(&mut self, _: &News, _: Time) {}
+    fn status_changed(&mut self, _: &StatusUpdate, _: Time) {}
 
     fn ended(&mut self, pod: usize, result: PodResult, _: Time) {
         if self.number == Some(pod) {
@@ -74,15 +74,15 @@ impl<R: Runtime> Controller<R> for Bare {
         json!(Saved { number: self.number, result: self.result })
     }
 
-    fn restore(&mut self, saved: Value, crew: &mut Crew<R>) -> Result<(), String> {
+    fn restore(&mut self, saved: Value, supervisor: &mut Supervisor<R>) -> Result<(), String> {
         let Saved { number, result } = serde_json::from_value(saved).map_err(|e| e.to_string())?;
         (self.number, self.result) = (number, result);
         let (Some(number), Some(pod)) = (number, self.pod.take_if(|_| number.is_some())) else {
             return Ok(());
         };
         match result {
-            Some(_) => crew.show(number, pod),
-            None => crew.hire_as(number, pod, false)?,
+            Some(_) => supervisor.show(number, pod),
+            None => supervisor.add_as(number, pod, false)?,
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{Controller, Entry, Source};
 use crate::clock::Stamp;
-use crate::crew::{Crew, News};
+use crate::supervisor::{StatusUpdate, Supervisor};
 use crate::worker::{PodResult, Sinks};
 
 /// Looks after a Job.
@@ -94,7 +94,7 @@ impl JobController {
     fn create<R: Runtime>(
         &mut self,
         order: PodOrder,
-        crew: &mut Crew<R>,
+        supervisor: &mut Supervisor<R>,
         stamp: Stamp,
     ) -> Result<(), String> {
         let made = match order.index {
@@ -109,8 +109,8 @@ impl JobController {
             .maybe("index", order.index)
             // Without indexes no pod takes the place of another.
             .maybe("attempt", order.index.map(|_| order.attempt))
-            .write(&crew.sinks, stamp.exact);
-        let number = crew.hire(pod, true)?;
+            .write(&supervisor.sinks, stamp.exact);
+        let number = supervisor.add(pod, true)?;
         self.places.insert(number, self.obs.pods.len());
         self.numbers.push(number);
         self.made.push(made);
@@ -118,11 +118,13 @@ impl JobController {
         Ok(())
     }
 
-    fn delete<R: Runtime>(&mut self, place: usize, crew: &Crew<R>, stamp: Stamp) {
+    fn delete<R: Runtime>(&mut self, place: usize, supervisor: &Supervisor<R>, stamp: Stamp) {
         let pod = &mut self.obs.pods[place];
         pod.deleted_at.get_or_insert(stamp.time);
-        Entry::new(&self.title, "pod-deleted").with("pod", pod.name.as_str()).write(&crew.sinks, stamp.exact);
-        crew.stop(self.numbers[place], self.stop.flatten());
+        Entry::new(&self.title, "pod-deleted")
+            .with("pod", pod.name.as_str())
+            .write(&supervisor.sinks, stamp.exact);
+        supervisor.stop(self.numbers[place], self.stop.flatten());
     }
 
     /// Tells what was decided about the Job as a whole, once.
@@ -165,7 +167,7 @@ impl JobController {
 
     /// Puts the Job's status up if it changed.
     fn publish(&mut self, sinks: &Sinks, now: Time) {
-        if !sinks.board.is_wanted() {
+        if !sinks.status_file.is_wanted() {
             return;
         }
         let status = job_status(&self.plan, &self.obs, &self.decision, self.status.as_ref(), now);
@@ -173,34 +175,34 @@ impl JobController {
             self.object.status = Some(status.clone());
             self.status = Some(status);
             let types = &self.source.like.manifest.input.lifecycle_types;
-            sinks.board.put_object(self.source.object, &self.object, types);
+            sinks.status_file.put_object(self.source.object, &self.object, types);
         }
     }
 }
 
 impl<R: Runtime> Controller<R> for JobController {
-    fn step(&mut self, crew: &mut Crew<R>, stamp: Stamp) -> Result<(), String> {
+    fn step(&mut self, supervisor: &mut Supervisor<R>, stamp: Stamp) -> Result<(), String> {
         if !std::mem::replace(&mut self.is_begun, true) {
-            self.begin(&crew.sinks, stamp);
+            self.begin(&supervisor.sinks, stamp);
         }
         if self.stop.is_some() && !std::mem::replace(&mut self.obs.deleted, true) {
-            Entry::new(&self.title, "job-stopped").write(&crew.sinks, stamp.exact);
+            Entry::new(&self.title, "job-stopped").write(&supervisor.sinks, stamp.exact);
             let left = |place: &usize| !self.obs.pods[*place].phase.is_terminal();
             for place in (0..self.obs.pods.len()).filter(left).collect::<Vec<_>>() {
-                self.delete(place, crew, stamp);
+                self.delete(place, supervisor, stamp);
             }
         }
         let decision = decide_job(&self.plan, &self.obs, stamp.time);
-        self.tell(&decision, &crew.sinks, stamp);
+        self.tell(&decision, &supervisor.sinks, stamp);
         self.obs.target.clone_from(&decision.target);
         for &place in &decision.delete {
-            self.delete(place, crew, stamp);
+            self.delete(place, supervisor, stamp);
         }
         for &order in &decision.create {
-            self.create(order, crew, stamp)?;
+            self.create(order, supervisor, stamp)?;
         }
         self.decision = decision;
-        self.publish(&crew.sinks, stamp.time);
+        self.publish(&supervisor.sinks, stamp.time);
         Ok(())
     }
 
@@ -208,15 +210,15 @@ impl<R: Runtime> Controller<R> for JobController {
         self.decision.wake.filter(|_| !self.obs.deleted)
     }
 
-    fn news(&mut self, news: &News, now: Time) {
-        let Some(&place) = self.places.get(&news.pod) else { return };
-        let (source, pod, status) = (&self.source, &mut self.obs.pods[place], &*news.status);
-        if news.deleted {
+    fn status_changed(&mut self, update: &StatusUpdate, now: Time) {
+        let Some(&place) = self.places.get(&update.pod) else { return };
+        let (source, pod, status) = (&self.source, &mut self.obs.pods[place], &*update.status);
+        if update.deleted {
             pod.deleted_at.get_or_insert(now);
         }
         if status.phase.as_deref().is_some_and(|phase| phase == "Succeeded" || phase == "Failed") {
             // It is over when nothing is left of it: only then may another take its ports.
-            self.last_words.insert(news.pod, (status.clone(), now));
+            self.last_words.insert(update.pod, (status.clone(), now));
             return;
         }
         pod.observe(status, |name| source.is_helper(name));
@@ -272,7 +274,7 @@ impl<R: Runtime> Controller<R> for JobController {
         })
     }
 
-    fn restore(&mut self, saved: Value, crew: &mut Crew<R>) -> Result<(), String> {
+    fn restore(&mut self, saved: Value, supervisor: &mut Supervisor<R>) -> Result<(), String> {
         let Saved { obs, numbers, made, failed, is_begun, stop } =
             serde_json::from_value(saved).map_err(|e| e.to_string())?;
         if obs.pods.len() != numbers.len() || numbers.len() != made.len() {
@@ -284,8 +286,8 @@ impl<R: Runtime> Controller<R> for JobController {
         for (at, &(nth, attempt)) in self.made.iter().enumerate() {
             let (number, pod) = (self.numbers[at], self.source.pod(nth, attempt));
             match self.obs.pods[at].phase.is_terminal() {
-                true => crew.show(number, pod),
-                false => crew.hire_as(number, pod, true)?,
+                true => supervisor.show(number, pod),
+                false => supervisor.add_as(number, pod, true)?,
             }
         }
         Ok(())

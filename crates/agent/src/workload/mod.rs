@@ -17,18 +17,18 @@ use outrigger_runtime::Runtime;
 use serde_json::{Map, Value};
 
 use crate::clock::{Stamp, rfc3339_nanos};
-use crate::crew::{Crew, News};
 use crate::run::PlannedPod;
+use crate::supervisor::{StatusUpdate, Supervisor};
 use crate::worker::{PodResult, Sinks};
 
 /// Looks after the pods of one workload. It holds no rule of its own: it asks the engine.
 pub(crate) trait Controller<R: Runtime>: Send {
     /// Decides, and does what was decided.
-    fn step(&mut self, crew: &mut Crew<R>, stamp: Stamp) -> Result<(), String>;
+    fn step(&mut self, supervisor: &mut Supervisor<R>, stamp: Stamp) -> Result<(), String>;
     /// When to look again, if nothing happens.
     fn wake(&self) -> Option<Time>;
-    /// A pod has news. The time is the run's own: pods have clocks of theirs.
-    fn news(&mut self, news: &News, now: Time);
+    /// The status of a pod has changed. The time is the run's own: pods have clocks of theirs.
+    fn status_changed(&mut self, update: &StatusUpdate, now: Time);
     /// A pod is over. What it last told has been told before.
     fn ended(&mut self, pod: usize, result: PodResult, now: Time);
     /// Whether it made this pod.
@@ -40,7 +40,7 @@ pub(crate) trait Controller<R: Runtime>: Send {
     /// All that another process has to know to go on.
     fn save(&self) -> Value;
     /// Goes on where another process ended: takes over what it knew, and its pods.
-    fn restore(&mut self, saved: Value, crew: &mut Crew<R>) -> Result<(), String>;
+    fn restore(&mut self, saved: Value, supervisor: &mut Supervisor<R>) -> Result<(), String>;
 }
 
 /// The controllers of a manifest's pods, in the order they were written.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{Controller, Entry, Source};
 use crate::clock::Stamp;
-use crate::crew::{Crew, News};
+use crate::supervisor::{StatusUpdate, Supervisor};
 use crate::worker::{PodResult, Sinks};
 
 /// Looks after pods that are to stay.
@@ -103,7 +103,7 @@ impl Replicas {
     fn create<R: Runtime>(
         &mut self,
         (place, attempt): (u32, u32),
-        crew: &mut Crew<R>,
+        supervisor: &mut Supervisor<R>,
         stamp: Stamp,
     ) -> Result<(), String> {
         let pod = self.source.pod(place, attempt);
@@ -112,8 +112,8 @@ impl Replicas {
             .with("pod", name.as_str())
             .maybe("index", self.is_indexed.then_some(place))
             .with("attempt", attempt)
-            .write(&crew.sinks, stamp.exact);
-        let number = crew.hire(pod, true)?;
+            .write(&supervisor.sinks, stamp.exact);
+        let number = supervisor.add(pod, true)?;
         self.places.insert(number, self.obs.pods.len());
         self.pods.push((number, name));
         self.made.push((place, attempt));
@@ -121,15 +121,17 @@ impl Replicas {
         Ok(())
     }
 
-    fn delete<R: Runtime>(&mut self, at: usize, crew: &Crew<R>, stamp: Stamp) {
+    fn delete<R: Runtime>(&mut self, at: usize, supervisor: &Supervisor<R>, stamp: Stamp) {
         self.obs.pods[at].deleted = true;
         let (number, name) = &self.pods[at];
-        Entry::new(&self.title, "pod-deleted").with("pod", name.as_str()).write(&crew.sinks, stamp.exact);
-        crew.stop(*number, self.stop.flatten());
+        Entry::new(&self.title, "pod-deleted")
+            .with("pod", name.as_str())
+            .write(&supervisor.sinks, stamp.exact);
+        supervisor.stop(*number, self.stop.flatten());
     }
 
     fn publish(&mut self, sinks: &Sinks, now: Time) {
-        if !sinks.board.is_wanted() {
+        if !sinks.status_file.is_wanted() {
             return;
         }
         let count = |test: &dyn Fn(&Replica) -> bool| {
@@ -146,10 +148,10 @@ impl Replicas {
         }
         let (object, types) = (self.source.object, &self.source.like.manifest.input.lifecycle_types);
         match counts.in_status_of(&self.source.workload) {
-            Workload::Deployment(shown) => sinks.board.put_object(object, &shown, types),
-            Workload::ReplicaSet(shown) => sinks.board.put_object(object, &shown, types),
-            Workload::StatefulSet(shown) => sinks.board.put_object(object, &shown, types),
-            Workload::DaemonSet(shown) => sinks.board.put_object(object, &shown, types),
+            Workload::Deployment(shown) => sinks.status_file.put_object(object, &shown, types),
+            Workload::ReplicaSet(shown) => sinks.status_file.put_object(object, &shown, types),
+            Workload::StatefulSet(shown) => sinks.status_file.put_object(object, &shown, types),
+            Workload::DaemonSet(shown) => sinks.status_file.put_object(object, &shown, types),
             Workload::Pod(_) | Workload::Job(_) | Workload::CronJob(_) => {}
         }
     }
@@ -208,29 +210,29 @@ impl Counts {
 }
 
 impl<R: Runtime> Controller<R> for Replicas {
-    fn step(&mut self, crew: &mut Crew<R>, stamp: Stamp) -> Result<(), String> {
+    fn step(&mut self, supervisor: &mut Supervisor<R>, stamp: Stamp) -> Result<(), String> {
         if !std::mem::replace(&mut self.is_begun, true) {
             Entry::new(&self.title, "workload-started")
                 .with("replicas", self.plan.replicas)
-                .write(&crew.sinks, stamp.exact);
+                .write(&supervisor.sinks, stamp.exact);
         }
         let decision = decide_replicas(&self.plan, &self.obs, stamp.time);
         for &at in &decision.delete {
-            self.delete(at, crew, stamp);
+            self.delete(at, supervisor, stamp);
         }
         for &order in &decision.create {
-            self.create(order, crew, stamp)?;
+            self.create(order, supervisor, stamp)?;
         }
         if let Some((place, on)) = decision.waits.filter(|waits| Some(*waits) != self.told_wait) {
             let name = |nth| self.source.pod(nth, 0).manifest.name().to_owned();
             Entry::new(&self.title, "pod-waiting")
                 .with("pod", name(place))
                 .with("on", name(on))
-                .write(&crew.sinks, stamp.exact);
+                .write(&supervisor.sinks, stamp.exact);
         }
         self.told_wait = decision.waits;
         self.decision = decision;
-        self.publish(&crew.sinks, stamp.time);
+        self.publish(&supervisor.sinks, stamp.time);
         Ok(())
     }
 
@@ -238,10 +240,10 @@ impl<R: Runtime> Controller<R> for Replicas {
         self.decision.wake
     }
 
-    fn news(&mut self, news: &News, now: Time) {
-        let Some(&place) = self.places.get(&news.pod) else { return };
-        let (pod, status) = (&mut self.obs.pods[place], &news.status);
-        pod.deleted |= news.deleted;
+    fn status_changed(&mut self, update: &StatusUpdate, now: Time) {
+        let Some(&place) = self.places.get(&update.pod) else { return };
+        let (pod, status) = (&mut self.obs.pods[place], &update.status);
+        pod.deleted |= update.deleted;
         let conditions = status.conditions.iter().flatten();
         let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
         pod.ready_since = ready.then(|| pod.ready_since.unwrap_or(now));
@@ -285,7 +287,7 @@ impl<R: Runtime> Controller<R> for Replicas {
         })
     }
 
-    fn restore(&mut self, saved: Value, crew: &mut Crew<R>) -> Result<(), String> {
+    fn restore(&mut self, saved: Value, supervisor: &mut Supervisor<R>) -> Result<(), String> {
         let Saved { obs, pods, made, is_begun, stop } =
             serde_json::from_value(saved).map_err(|e| e.to_string())?;
         if obs.pods.len() != pods.len() || pods.len() != made.len() {
@@ -297,8 +299,8 @@ impl<R: Runtime> Controller<R> for Replicas {
         for (at, &(nth, attempt)) in self.made.iter().enumerate() {
             let (number, pod) = (self.pods[at].0, self.source.pod(nth, attempt));
             match self.obs.pods[at].phase.is_terminal() {
-                true => crew.show(number, pod),
-                false => crew.hire_as(number, pod, true)?,
+                true => supervisor.show(number, pod),
+                false => supervisor.add_as(number, pod, true)?,
             }
         }
         Ok(())

@@ -9,17 +9,17 @@ use outrigger_runtime::NetworkMode;
 use serde_json::Value;
 
 use super::*;
-use crate::board::{Board, EventsFile};
 use crate::clock::Clock;
-use crate::crew::Happened;
 use crate::fake::{FakeRuntime, Script};
 use crate::output::{Format, Output};
 use crate::run::RunOptions;
+use crate::status_file::{EventsFile, StatusFile};
+use crate::supervisor::Happened;
 
 struct Bench {
     dir: tempfile::TempDir,
     clock: Clock,
-    crew: Crew<FakeRuntime>,
+    supervisor: Supervisor<FakeRuntime>,
     controllers: Vec<Box<dyn Controller<FakeRuntime>>>,
 }
 
@@ -51,18 +51,18 @@ impl Bench {
             output: Output::captured(Format::Plain, true).0,
             logs: None,
             events: Arc::new(EventsFile::create(options.events.as_deref()).unwrap()),
-            board: Board::new(options.status.as_deref(), false),
-            roster: Default::default(),
-            news: None,
+            status_file: StatusFile::new(options.status.as_deref(), false),
+            registry: Default::default(),
+            updates: None,
             failures: None,
-            lessons: Default::default(),
+            hints: Default::default(),
         };
         let clock = Clock::start();
         let controllers = controllers(planned.collect(), manifest.workloads, clock.now());
         Bench {
             dir,
             clock,
-            crew: Crew::new(runtime, manifest.companions, options, clock, sinks),
+            supervisor: Supervisor::new(runtime, manifest.companions, options, clock, sinks),
             controllers,
         }
     }
@@ -72,7 +72,7 @@ impl Bench {
         for _ in 0..10_000 {
             let stamp = self.clock.now();
             for controller in &mut self.controllers {
-                controller.step(&mut self.crew, stamp).unwrap();
+                controller.step(&mut self.supervisor, stamp).unwrap();
             }
             if test(self) {
                 return true;
@@ -83,10 +83,10 @@ impl Bench {
             let wake = self.controllers.iter().filter_map(|c| c.wake()).min();
             let clock = self.clock;
             tokio::select! {
-                happened = self.crew.next() => match happened {
-                    Happened::News(news) => {
+                happened = self.supervisor.next() => match happened {
+                    Happened::Status(update) => {
                         let now = self.clock.now().time;
-                        self.controllers.iter_mut().for_each(|c| c.news(&news, now));
+                        self.controllers.iter_mut().for_each(|c| c.status_changed(&update, now));
                     }
                     Happened::Ended(pod, result) => {
                         let now = self.clock.now().time;
@@ -149,7 +149,7 @@ async fn a_pod_somebody_stops_counts_as_failed_and_is_replaced() {
     let runtime = FakeRuntime::new([("main", Script::default())]);
     let mut bench = Bench::new(runtime, JOB);
     assert!(bench.until(|b| b.ready() == 1).await);
-    bench.crew.stop(0, None);
+    bench.supervisor.stop(0, None);
     assert!(bench.until(|b| b.events("pod-created").len() == 2).await, "after its back-off");
     assert_eq!(bench.events("job-back-off").len(), 1);
     bench.controllers[0].stop(None);
@@ -168,7 +168,7 @@ async fn a_set_replaces_a_pod_that_was_stopped() {
         let mut bench = Bench::new(runtime.clone(), &text);
         assert!(bench.until(|b| b.ready() == 2).await);
         let began = bench.clock.now().time;
-        bench.crew.stop(0, None);
+        bench.supervisor.stop(0, None);
         assert!(bench.until(|b| b.ready() == 3).await);
         assert!(bench.clock.now().time.since(began) < 1_000, "{kind}: at once");
         let made = bench.events("pod-created");
@@ -191,7 +191,7 @@ async fn an_ordered_set_that_is_told_twice_cares_for_no_order() {
     let began = bench.clock.now().time;
     bench.controllers[0].stop(None);
     assert!(bench.until(|b| b.events("pod-deleted").len() == 1).await);
-    bench.crew.stop_all(Some(1));
+    bench.supervisor.stop_all(Some(1));
     assert!(!bench.until(|_| false).await);
     let took = Duration::from_millis(bench.clock.now().time.since(began));
     assert!(took < Duration::from_secs(10), "{took:?}, with 30 s of grace each");
@@ -219,7 +219,7 @@ async fn what_is_published_plans_as_what_was_read() {
     let runtime = FakeRuntime::new([("main", Script::default()), ("proxy", Script::default())]);
     let mut bench = Bench::new(runtime, &text);
     assert!(bench.until(|b| b.ready() >= 12).await);
-    bench.crew.sinks.board.finish();
+    bench.supervisor.sinks.status_file.finish();
     let written = std::fs::read_to_string(bench.dir.path().join("status")).unwrap();
     let again = read(&[SourceFile::new("status.json", written)], &ReadOptions::default()).unwrap();
     // One for each workload, and the bare pod.
@@ -241,7 +241,7 @@ async fn a_pod_with_a_host_port_is_replaced_when_the_port_is_free() {
     let mut bench = Bench::new(FakeRuntime::new([("main", slow)]), &text);
     assert!(bench.until(|b| b.ready() == 1).await);
     let began = bench.clock.now().time;
-    bench.crew.stop(0, None);
+    bench.supervisor.stop(0, None);
     assert!(bench.until(|b| b.events("pod-created").len() == 2).await);
     assert!(bench.clock.now().time.since(began) >= 5_000, "made while the first one still had the port");
     bench.controllers[0].stop(None);

@@ -37,17 +37,17 @@ pub(super) fn tell(entry: &Value) -> Told {
         }
         "job-back-off" => {
             let wait = Span(number("wait_ms").unwrap_or(0));
-            (Weight::News, format!("waiting {wait} before the next pod: back-off after a failure"))
+            (Weight::Notable, format!("waiting {wait} before the next pod: back-off after a failure"))
         }
         "job-stopped" => (Weight::Routine, "stopped, creates no more pods".to_owned()),
-        "job-suspended" => (Weight::News, format!("not started: {}", text("message"))),
+        "job-suspended" => (Weight::Notable, format!("not started: {}", text("message"))),
         "success-criteria-met" => {
-            (Weight::News, format!("succeeded, deleting its pods: {}", text("message")))
+            (Weight::Notable, format!("succeeded, deleting its pods: {}", text("message")))
         }
         "failure-target" => {
             (Weight::Trouble, format!("failed, deleting its pods: {}: {}", text("reason"), text("message")))
         }
-        "job-complete" => (Weight::News, format!("complete: {}", text("message"))),
+        "job-complete" => (Weight::Notable, format!("complete: {}", text("message"))),
         "job-failed" => (Weight::Trouble, format!("failed: {}: {}", text("reason"), text("message"))),
         other => (Weight::Routine, other.to_owned()),
     };

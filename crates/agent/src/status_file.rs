@@ -77,7 +77,7 @@ impl Lines {
 
 /// The status file: one Pod, or a List of all there is.
 #[derive(Clone)]
-pub(crate) struct Board(Option<Arc<Mutex<Objects>>>);
+pub(crate) struct StatusFile(Option<Arc<Mutex<Objects>>>);
 
 struct Objects {
     path: PathBuf,
@@ -94,10 +94,10 @@ struct Objects {
     stale: bool,
 }
 
-impl Board {
-    /// A board for one Pod, `alone`, or for whatever comes.
+impl StatusFile {
+    /// A status_file for one Pod, `alone`, or for whatever comes.
     pub(crate) fn new(path: Option<&Path>, alone: bool) -> Self {
-        Board(path.map(|path| {
+        StatusFile(path.map(|path| {
             Arc::new(Mutex::new(Objects {
                 path: path.to_owned(),
                 alone,
@@ -128,8 +128,8 @@ impl Board {
     }
 
     fn place(&self, object: serde_json::Result<Value>, slot: impl Fn(&mut Objects) -> &mut String) {
-        let Some(board) = &self.0 else { return };
-        let mut objects = lock(board);
+        let Some(status_file) = &self.0 else { return };
+        let mut objects = lock(status_file);
         *slot(&mut objects) = match object {
             Ok(object) => object.to_string(),
             Err(e) => return tracing::warn!("cannot write a status: {e}"),
@@ -138,18 +138,18 @@ impl Board {
             objects.replace();
         } else if !objects.scheduled {
             objects.scheduled = true;
-            let board = board.clone();
+            let status_file = status_file.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(GATHER).await;
-                lock(&board).replace();
+                lock(&status_file).replace();
             });
         }
     }
 
     /// A pod will not change any more.
     pub(crate) fn is_over(&self, index: usize) {
-        let Some(board) = &self.0 else { return };
-        let mut objects = lock(board);
+        let Some(status_file) = &self.0 else { return };
+        let mut objects = lock(status_file);
         objects.over.push_back(index);
         if objects.over.len() > OVER_MAX
             && let Some(oldest) = objects.over.pop_front()
@@ -161,8 +161,8 @@ impl Board {
 
     /// Writes what has not been written.
     pub(crate) fn finish(&self) {
-        if let Some(board) = &self.0 {
-            lock(board).replace();
+        if let Some(status_file) = &self.0 {
+            lock(status_file).replace();
         }
     }
 }
@@ -233,12 +233,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status.json");
         let read = || -> Value { serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap() };
-        Board::new(Some(&path), true).put(0, &pod("a"), &none());
+        StatusFile::new(Some(&path), true).put(0, &pod("a"), &none());
         assert_eq!((&read()["kind"], &read()["metadata"]["name"]), (&json!("Pod"), &json!("a")));
-        let board = Board::new(Some(&path), false);
-        board.put(1, &pod("b"), &none());
-        board.put(0, &pod("a"), &none());
-        board.finish();
+        let status_file = StatusFile::new(Some(&path), false);
+        status_file.put(1, &pod("b"), &none());
+        status_file.put(0, &pod("a"), &none());
+        status_file.finish();
         assert_eq!(read()["kind"], "List");
         let names: Vec<Value> =
             read()["items"].as_array().unwrap().iter().map(|p| p["metadata"]["name"].clone()).collect();

@@ -4,12 +4,12 @@
 use outrigger_lifecycle::FieldPath;
 use outrigger_manifest::missing_references;
 
-use super::Lesson;
+use super::Hint;
 use crate::pod::PodContext;
 
 /// The first reference below a place that nothing answers.
-pub(super) fn below(pod: &PodContext, place: &FieldPath) -> Option<Lesson> {
+pub(super) fn below(pod: &PodContext, place: &FieldPath) -> Option<Hint> {
     let mut found = missing_references(&pod.pod, &pod.companions).into_iter();
     let missing = found.find(|missing| missing.path.0.starts_with(&place.0))?;
-    Some(Lesson::at(missing.path, missing.hint))
+    Some(Hint::at(missing.path, missing.hint))
 }

@@ -61,14 +61,14 @@ spec:
         port: 15001
 ";
 
-struct Taught {
+struct Fixture {
     pod: PodContext,
     plan: Plan,
-    lessons: Lessons,
+    hints: Hints,
 }
 
-impl Taught {
-    fn new() -> Taught {
+impl Fixture {
+    fn new() -> Fixture {
         let source = SourceFile::new("p.yaml", MANIFEST);
         let manifest = read(std::slice::from_ref(&source), &ReadOptions::default()).unwrap();
         let made = plan(&manifest.pods[0].input, &FeatureGates::default()).unwrap().plan;
@@ -92,11 +92,11 @@ impl Taught {
         let pod = manifest.pods[0].input.clone();
         let pod =
             PodContext::new(pod, &made, Arc::new(manifest.companions), Arc::new(host), Arc::new(options), 0);
-        let lessons = Lessons::new(vec![source]).of(&manifest.pods[0].origin);
-        Taught { pod: pod.unwrap(), plan: made, lessons }
+        let hints = Hints::new(vec![source]).of(&manifest.pods[0].origin);
+        Fixture { pod: pod.unwrap(), plan: made, hints }
     }
 
-    /// What an entry teaches: the place and the hint.
+    /// The hint of an entry: the place and the hint.
     fn of(&self, container: Option<&str>, event: &'static str, fields: Value) -> (String, String) {
         let place = |name: &str| self.plan.containers.iter().position(|c| c.name == name).unwrap();
         let entry = Entry {
@@ -106,7 +106,7 @@ impl Taught {
             fields: fields.as_object().unwrap().clone(),
         };
         let mut object = json!({});
-        self.lessons.teach(&self.pod, &self.plan, &entry, &mut object);
+        self.hints.add_to(&self.pod, &self.plan, &entry, &mut object);
         let text = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
         (text("manifest"), text("hint"))
     }
@@ -203,17 +203,17 @@ fn every_failure_has_its_line_and_its_way_out() {
             "is killed",
         ),
     ];
-    let taught = Taught::new();
+    let shown = Fixture::new();
     for (container, event, fields, place, hint) in table {
-        let (at, said) = taught.of(container, event, fields.clone());
+        let (at, said) = shown.of(container, event, fields.clone());
         assert_eq!(at, place, "{event} {fields}: {said}");
         assert!(said.contains(hint), "{event} {fields}: {said}");
     }
 }
 
 #[test]
-fn what_is_no_failure_teaches_nothing() {
-    let taught = Taught::new();
+fn what_is_no_failure_has_no_hint() {
+    let shown = Fixture::new();
     for (event, fields) in [
         ("exited", json!({"reason": "Completed", "code": 0})),
         ("exited", json!({"reason": "Error", "code": 127, "killed_for": "pod-stop"})),
@@ -221,14 +221,14 @@ fn what_is_no_failure_teaches_nothing() {
         ("hook-ended", json!({"hook": "preStop"})),
         ("started", json!({})),
     ] {
-        assert_eq!(taught.of(Some("proxy"), event, fields), (String::new(), String::new()), "{event}");
+        assert_eq!(shown.of(Some("proxy"), event, fields), (String::new(), String::new()), "{event}");
     }
 }
 
 #[test]
-fn a_lesson_is_taught_once() {
-    let taught = Taught::new();
-    let failed = || taught.of(Some("app"), "exited", json!({"reason": "StartError", "code": 128}));
+fn a_hint_is_shown_once() {
+    let shown = Fixture::new();
+    let failed = || shown.of(Some("app"), "exited", json!({"reason": "StartError", "code": 128}));
     assert_eq!(failed().0, "p.yaml:22");
     assert_eq!(failed().0, "");
 }

@@ -1,4 +1,4 @@
-//! What a failure teaches: where the manifest asks for what went wrong, and what to do about it.
+//! Hints on failures: where the manifest asks for what went wrong, and what to do about it.
 //!
 //! The pod and a trace entry go in, a place and a sentence come out; both become fields of the entry, so that the
 //! terminal, the events file and the closing summary say the same.
@@ -21,66 +21,64 @@ use crate::pod::PodContext;
 
 /// What is to be learned from one failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lesson {
+pub(crate) struct Hint {
     /// The place in the pod; `None` if no line of the manifest is behind it.
     path: Option<FieldPath>,
     /// What to do. Empty where the message says it all and only the place is missing.
-    hint: String,
+    text: String,
 }
 
-impl Lesson {
-    fn at(path: FieldPath, hint: impl Into<String>) -> Lesson {
-        Lesson { path: Some(path), hint: hint.into() }
+impl Hint {
+    fn at(path: FieldPath, text: impl Into<String>) -> Hint {
+        Hint { path: Some(path), text: text.into() }
     }
 
-    fn nowhere(hint: impl Into<String>) -> Lesson {
-        Lesson { path: None, hint: hint.into() }
+    fn nowhere(text: impl Into<String>) -> Hint {
+        Hint { path: None, text: text.into() }
     }
 }
 
-/// The lessons of a run: each is taught once, however many pods and restarts meet the failure.
+/// The hints of a run: each is shown once, however many pods and restarts meet the failure.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Lessons {
+pub(crate) struct Hints {
     sources: Arc<[SourceFile]>,
-    taught: Arc<Mutex<BTreeSet<(String, String)>>>,
+    shown: Arc<Mutex<BTreeSet<(String, String)>>>,
     /// Where the pod was written.
     origin: Option<Arc<Origin>>,
 }
 
-impl Lessons {
-    pub(crate) fn new(sources: Vec<SourceFile>) -> Lessons {
-        Lessons { sources: sources.into(), ..Lessons::default() }
+impl Hints {
+    pub(crate) fn new(sources: Vec<SourceFile>) -> Hints {
+        Hints { sources: sources.into(), ..Hints::default() }
     }
 
-    /// The lessons of one pod.
-    pub(crate) fn of(&self, origin: &Origin) -> Lessons {
-        Lessons { origin: Some(Arc::new(origin.clone())), ..self.clone() }
+    /// The hints of one pod.
+    pub(crate) fn of(&self, origin: &Origin) -> Hints {
+        Hints { origin: Some(Arc::new(origin.clone())), ..self.clone() }
     }
 
-    /// Adds to an entry what it teaches, if it does and nobody has been taught it yet: `manifest`, the file and line, and
+    /// Adds to an entry the hint on its failure, if there is one that was not shown yet: `manifest`, the file and line, and
     /// `hint`.
-    pub(crate) fn teach(&self, pod: &PodContext, plan: &Plan, entry: &Entry, object: &mut Value) {
-        let Some(lesson) = lesson(pod, plan, entry) else { return };
-        let place = lesson.path.as_ref().and_then(|path| self.place(path)).unwrap_or_default();
-        let mut taught = self.taught.lock().unwrap_or_else(PoisonError::into_inner);
-        if (place.is_empty() && lesson.hint.is_empty())
-            || !taught.insert((place.clone(), lesson.hint.clone()))
-        {
+    pub(crate) fn add_to(&self, pod: &PodContext, plan: &Plan, entry: &Entry, object: &mut Value) {
+        let Some(hint) = hint(pod, plan, entry) else { return };
+        let place = hint.path.as_ref().and_then(|path| self.place(path)).unwrap_or_default();
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if (place.is_empty() && hint.text.is_empty()) || !shown.insert((place.clone(), hint.text.clone())) {
             return;
         }
-        for (key, value) in [("manifest", place), ("hint", lesson.hint)] {
+        for (key, value) in [("manifest", place), ("hint", hint.text)] {
             if !value.is_empty() {
                 object[key] = value.into();
             }
         }
     }
 
-    /// Why a pod cannot be made, with what that teaches below it.
+    /// Why a pod cannot be made, with the hint on it below.
     pub(crate) fn of_sandbox(&self, pod: &PodContext, plan: &Plan, message: &str) -> String {
-        let Some(lesson) = sandbox(pod, plan, message) else { return message.to_owned() };
-        let place = lesson.path.as_ref().and_then(|path| self.place(path));
+        let Some(hint) = sandbox(pod, plan, message) else { return message.to_owned() };
+        let place = hint.path.as_ref().and_then(|path| self.place(path));
         let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
-        format!("{message}\n  {place}{}", lesson.hint)
+        format!("{message}\n  {place}{}", hint.text)
     }
 
     /// `FILE:LINE` of a place in the pod.
@@ -91,7 +89,7 @@ impl Lessons {
     }
 }
 
-fn lesson(pod: &PodContext, plan: &Plan, entry: &Entry) -> Option<Lesson> {
+fn hint(pod: &PodContext, plan: &Plan, entry: &Entry) -> Option<Hint> {
     let Some(index) = entry.container else {
         return match entry.event {
             "sandbox-failed" => sandbox(pod, plan, entry.text("message")?),
@@ -100,17 +98,17 @@ fn lesson(pod: &PodContext, plan: &Plan, entry: &Entry) -> Option<Lesson> {
     };
     let (container, path) = (&pod.containers[index], plan.containers[index].place.path());
     match entry.event {
-        "pull-failed" => Some(image::lesson(pod, container, path, entry.text("message")?)),
+        "pull-failed" => Some(image::hint(pod, container, path, entry.text("message")?)),
         "start-failed" => {
-            Some(references::below(pod, &path).unwrap_or_else(|| Lesson::at(path, String::new())))
+            Some(references::below(pod, &path).unwrap_or_else(|| Hint::at(path, String::new())))
         }
-        "exited" => program::lesson(container, path, entry),
+        "exited" => program::hint(container, path, entry),
         "probe" if entry.text("verdict") == Some("failure") => {
-            probe::lesson(plan, index, container, path, entry)
+            probe::hint(plan, index, container, path, entry)
         }
         "stop-signal-ignored" => {
             let signal = entry.text("signal").unwrap_or("TERM");
-            Some(Lesson::at(
+            Some(Hint::at(
                 path,
                 format!(
                     "handle SIG{signal} in the program (in a shell script: `trap 'exit 0' {signal}`, or start the \
@@ -127,19 +125,19 @@ fn lesson(pod: &PodContext, plan: &Plan, entry: &Entry) -> Option<Lesson> {
                 }
                 _ => "the container is stopped anyway",
             };
-            Some(Lesson::at(path.field("lifecycle").field(hook), means))
+            Some(Hint::at(path.field("lifecycle").field(hook), means))
         }
         _ => None,
     }
 }
 
 /// What keeps a whole pod from being made.
-fn sandbox(pod: &PodContext, plan: &Plan, message: &str) -> Option<Lesson> {
+fn sandbox(pod: &PodContext, plan: &Plan, message: &str) -> Option<Hint> {
     if message.starts_with("host port ") {
-        return Some(port::lesson(pod, plan, message));
+        return Some(port::hint(pod, plan, message));
     }
     references::below(pod, &FieldPath::spec("volumes")).or_else(|| {
-        Some(Lesson::nowhere("run `outrigger doctor` to see what this machine is missing and how to fix it"))
+        Some(Hint::nowhere("run `outrigger doctor` to see what this machine is missing and how to fix it"))
     })
 }
 

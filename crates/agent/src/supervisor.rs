@@ -19,7 +19,7 @@ use crate::store::{Found, SavedPod, Store};
 use crate::worker::{PodResult, Sinks, StopOrder, Worker, remove_pod};
 
 /// What a worker tells of its pod: the status, whenever it changed.
-pub(crate) struct News {
+pub(crate) struct StatusUpdate {
     /// Whose.
     pub(crate) pod: usize,
     /// What.
@@ -38,7 +38,7 @@ pub(crate) struct Failure {
 }
 
 /// The workers of a run.
-pub(crate) struct Crew<R> {
+pub(crate) struct Supervisor<R> {
     runtime: Arc<R>,
     companions: Arc<Companions>,
     host: Arc<Host>,
@@ -53,7 +53,7 @@ pub(crate) struct Crew<R> {
     store: Option<Store>,
     /// Closed when all pods of another process are taken over.
     resuming: Option<mpsc::Sender<()>>,
-    news: (mpsc::UnboundedSender<News>, mpsc::UnboundedReceiver<News>),
+    updates: (mpsc::UnboundedSender<StatusUpdate>, mpsc::UnboundedReceiver<StatusUpdate>),
     failures: (mpsc::UnboundedSender<Failure>, mpsc::UnboundedReceiver<Failure>),
     /// A worker failed, which is Outrigger's own fault.
     pub(crate) broken: bool,
@@ -77,17 +77,17 @@ enum Left {
     State(Box<Found>),
 }
 
-/// What happened to the crew.
+/// What happened to the supervisor.
 pub(crate) enum Happened {
     /// A pod's status changed.
-    News(News),
+    Status(StatusUpdate),
     /// A pod is over, and nothing is left of it.
     Ended(usize, PodResult),
     /// Something failed that will be tried again; told only to who stops at the first failure.
     Failed(Failure),
 }
 
-impl<R: Runtime> Crew<R> {
+impl<R: Runtime> Supervisor<R> {
     pub(crate) fn new(
         runtime: Arc<R>,
         companions: Companions,
@@ -95,7 +95,7 @@ impl<R: Runtime> Crew<R> {
         clock: Clock,
         sinks: Sinks,
     ) -> Self {
-        Crew {
+        Supervisor {
             runtime,
             companions: Arc::new(companions),
             host: Arc::new(Host::here()),
@@ -107,7 +107,7 @@ impl<R: Runtime> Crew<R> {
             numbers: Arc::default(),
             store: None,
             resuming: None,
-            news: mpsc::unbounded_channel(),
+            updates: mpsc::unbounded_channel(),
             failures: mpsc::unbounded_channel(),
             broken: false,
         }
@@ -139,8 +139,8 @@ impl<R: Runtime> Crew<R> {
     pub(crate) fn check(&self, pod: &PlannedPod) -> Result<(), String> {
         let context = self.context(pod, self.numbers.load(Ordering::Relaxed))?;
         self.runtime.check_sandbox(&context.sandbox_spec()?).map_err(|e| {
-            let lessons = self.sinks.lessons.of(&pod.manifest.origin);
-            lessons.of_sandbox(&context, &pod.plan, &e.to_string())
+            let hints = self.sinks.hints.of(&pod.manifest.origin);
+            hints.of_sandbox(&context, &pod.plan, &e.to_string())
         })
     }
 
@@ -157,15 +157,15 @@ impl<R: Runtime> Crew<R> {
         Some((name, self.context(pod, self.numbers.load(Ordering::Relaxed)).ok()?.user_namespace().left_out?))
     }
 
-    /// Runs a pod; its number is returned. `told` has its news told.
-    pub(crate) fn hire(&mut self, pod: PlannedPod, told: bool) -> Result<usize, String> {
+    /// Runs a pod; its number is returned. `told` has changes of its status reported.
+    pub(crate) fn add(&mut self, pod: PlannedPod, told: bool) -> Result<usize, String> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        self.hire_as(number, pod, told)?;
+        self.add_as(number, pod, told)?;
         Ok(number)
     }
 
     /// Runs a pod that has a number. If another process began with it, this one goes on.
-    pub(crate) fn hire_as(&mut self, number: usize, mut pod: PlannedPod, told: bool) -> Result<(), String> {
+    pub(crate) fn add_as(&mut self, number: usize, mut pod: PlannedPod, told: bool) -> Result<(), String> {
         let found = self.find(number, &mut pod)?;
         let context = Arc::new(self.context(&pod, number)?);
         let store = self.store.as_ref().map(|store| store.pod(&context.sandbox_id.0));
@@ -184,9 +184,9 @@ impl<R: Runtime> Crew<R> {
         self.join(number, &context, &pod);
         let (stop, orders) = watch::channel(StopOrder::default());
         let mut sinks = self.sinks.clone();
-        sinks.news = told.then(|| self.news.0.clone());
+        sinks.updates = told.then(|| self.updates.0.clone());
         sinks.failures = self.options.fail_fast.then(|| self.failures.0.clone());
-        sinks.lessons = sinks.lessons.of(&pod.manifest.origin);
+        sinks.hints = sinks.hints.of(&pod.manifest.origin);
         let (runtime, clock) = (self.runtime.clone(), self.clock);
         let mut worker = Worker::new(runtime, context.clone(), pod.plan, number, clock, orders, sinks, store);
         let resuming = self.resuming.clone();
@@ -208,7 +208,7 @@ impl<R: Runtime> Crew<R> {
         let workload = (origin.kind != "Pod").then(|| format!("{}/{}", origin.kind, origin.name));
         let run = self.store.is_some().then(|| self.options.run_id.clone());
         self.sinks.output.join(context.name(), workload.clone(), &pod.plan);
-        self.sinks.roster.join(number, context.clone(), workload, run, &pod.plan);
+        self.sinks.registry.join(number, context.clone(), workload, run, &pod.plan);
     }
 
     /// What another process left of a pod. The plan is then the one it was begun with.
@@ -252,8 +252,8 @@ impl<R: Runtime> Crew<R> {
         let context = Arc::new(context);
         context.logs_are_at(store.pod(&context.sandbox_id.0).logs());
         self.join(number, &context, &pod);
-        self.sinks.roster.observe(number, &found.state.observation, &[]);
-        self.sinks.roster.leave(number);
+        self.sinks.registry.observe(number, &found.state.observation, &[]);
+        self.sinks.registry.leave(number);
     }
 
     /// Tells a pod to go; `None` is its own grace. A pod that is over does not mind.
@@ -290,13 +290,13 @@ impl<R: Runtime> Crew<R> {
             tokio::select! {
                 // What a worker had to say comes before its end.
                 biased;
-                Some(news) = self.news.1.recv() => return Happened::News(news),
+                Some(update) = self.updates.1.recv() => return Happened::Status(update),
                 Some(failure) = self.failures.1.recv() => return Happened::Failed(failure),
                 Some(ended) = self.workers.join_next_with_id() => match ended {
                     Ok((id, result)) => {
                         if let Some(member) = self.members.remove(&id) {
-                            self.sinks.board.is_over(member.number);
-                            self.sinks.roster.leave(member.number);
+                            self.sinks.status_file.is_over(member.number);
+                            self.sinks.registry.leave(member.number);
                             return Happened::Ended(member.number, result);
                         }
                     }
@@ -306,7 +306,7 @@ impl<R: Runtime> Crew<R> {
                         if let Some(member) = self.members.remove(&e.id()) {
                             // Nobody looks after its containers any more.
                             remove_pod(&*self.runtime, &member.context).await;
-                            self.sinks.roster.leave(member.number);
+                            self.sinks.registry.leave(member.number);
                             let result = PodResult { phase: Phase::Failed, failed: None };
                             return Happened::Ended(member.number, result);
                         }

@@ -6,10 +6,10 @@ use std::path::Path;
 use outrigger_lifecycle::{FieldPath, Plan};
 use outrigger_runtime::embedded::network::listening_here;
 
-use super::Lesson;
+use super::Hint;
 use crate::pod::PodContext;
 
-pub(super) fn lesson(pod: &PodContext, plan: &Plan, message: &str) -> Lesson {
+pub(super) fn hint(pod: &PodContext, plan: &Plan, message: &str) -> Hint {
     let digits: String =
         message.trim_start_matches("host port ").chars().take_while(char::is_ascii_digit).collect();
     let number: Option<u16> = digits.parse().ok();
@@ -19,14 +19,14 @@ pub(super) fn lesson(pod: &PodContext, plan: &Plan, message: &str) -> Lesson {
         Some((pid, _)) if pid == std::process::id() => {
             let path = number.and_then(|number| written(pod, plan, number));
             let hint = "another pod of this run has the port; this one starts when it is released";
-            return path.map_or_else(|| Lesson::nowhere(hint), |path| Lesson::at(path, hint));
+            return path.map_or_else(|| Hint::nowhere(hint), |path| Hint::at(path, hint));
         }
         Some((pid, name)) => format!("{name} (process {pid}) listens there: stop it"),
         None => "stop what listens there".to_owned(),
     };
     match number.and_then(|number| written(pod, plan, number)) {
-        Some(path) => Lesson::at(path, format!("{stop}, or write another hostPort")),
-        None => Lesson::nowhere(format!("{stop}, or give --publish another port of this machine")),
+        Some(path) => Hint::at(path, format!("{stop}, or write another hostPort")),
+        None => Hint::nowhere(format!("{stop}, or give --publish another port of this machine")),
     }
 }
 

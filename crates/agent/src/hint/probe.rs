@@ -4,15 +4,15 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 use outrigger_lifecycle::trace::Entry;
 use outrigger_lifecycle::{ContainerPlan, FieldPath, Need, Plan, ProbeKind, Span};
 
-use super::Lesson;
+use super::Hint;
 
-pub(super) fn lesson(
+pub(super) fn hint(
     plan: &Plan,
     index: usize,
     container: &Container,
     path: FieldPath,
     entry: &Entry,
-) -> Option<Lesson> {
+) -> Option<Hint> {
     let (kind, field, probe) = match entry.text("kind")? {
         "startup" => (ProbeKind::Startup, "startupProbe", container.startup_probe.as_ref()?),
         "liveness" => (ProbeKind::Liveness, "livenessProbe", container.liveness_probe.as_ref()?),
@@ -30,7 +30,7 @@ pub(super) fn lesson(
     if !waiting.is_empty() {
         hint.push_str(&format!(". Until it passes {waiting}"));
     }
-    Some(Lesson::at(path.field(field).field(handler), hint))
+    Some(Hint::at(path.field(field).field(handler), hint))
 }
 
 /// What kind of probe it is, and what to look at.

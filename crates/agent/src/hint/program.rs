@@ -4,21 +4,21 @@ use k8s_openapi::api::core::v1::Container;
 use outrigger_lifecycle::FieldPath;
 use outrigger_lifecycle::trace::Entry;
 
-use super::Lesson;
+use super::Hint;
 
-pub(super) fn lesson(container: &Container, path: FieldPath, entry: &Entry) -> Option<Lesson> {
+pub(super) fn hint(container: &Container, path: FieldPath, entry: &Entry) -> Option<Hint> {
     let killed = entry.text("killed_for").is_some();
     match (entry.text("reason"), entry.number("code")) {
         (Some("StartError"), _) => Some(not_started(container, path)),
-        (Some("OOMKilled"), _) => Some(Lesson::at(
+        (Some("OOMKilled"), _) => Some(Hint::at(
             path.field("resources").field("limits").field("memory"),
             "it used more memory than its limit: raise the limit, or make the program use less",
         )),
-        (_, Some(127)) if !killed => Some(Lesson::at(
+        (_, Some(127)) if !killed => Some(Hint::at(
             command_path(container, path),
             "code 127 means that a shell did not find the program: check the spelling, and that the image has it",
         )),
-        (_, Some(126)) if !killed => Some(Lesson::at(
+        (_, Some(126)) if !killed => Some(Hint::at(
             command_path(container, path),
             "code 126 means that a shell may not execute the file: check its mode (chmod +x)",
         )),
@@ -26,7 +26,7 @@ pub(super) fn lesson(container: &Container, path: FieldPath, entry: &Entry) -> O
     }
 }
 
-fn not_started(container: &Container, path: FieldPath) -> Lesson {
+fn not_started(container: &Container, path: FieldPath) -> Hint {
     let program = container.command.as_ref().and_then(|c| c.first());
     let hint = match program {
         Some(program) if program.contains(' ') => {
@@ -43,7 +43,7 @@ fn not_started(container: &Container, path: FieldPath) -> Lesson {
             "the image's own entrypoint cannot be run; write a `command`, or use another image".to_owned()
         }
     };
-    Lesson::at(command_path(container, path), hint)
+    Hint::at(command_path(container, path), hint)
 }
 
 /// What decides the program: the command, else the arguments, else the image.

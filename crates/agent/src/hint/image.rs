@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::Container;
 use outrigger_lifecycle::FieldPath;
 
-use super::Lesson;
+use super::Hint;
 use crate::pod::PodContext;
 
-pub(super) fn lesson(pod: &PodContext, container: &Container, path: FieldPath, message: &str) -> Lesson {
+pub(super) fn hint(pod: &PodContext, container: &Container, path: FieldPath, message: &str) -> Hint {
     let reference = container.image.as_deref().unwrap_or_default();
     let path = path.field("image");
     let local =
@@ -36,7 +36,7 @@ pub(super) fn lesson(pod: &PodContext, container: &Container, path: FieldPath, m
     } else {
         String::new()
     };
-    Lesson::at(path, hint)
+    Hint::at(path, hint)
 }
 
 /// The registry of a reference, as Kubernetes reads it.

@@ -22,7 +22,7 @@ const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// The pods of a run. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Roster(Arc<Shared>);
+pub(crate) struct PodRegistry(Arc<Shared>);
 
 struct Shared {
     pods: Mutex<BTreeMap<usize, Entry>>,
@@ -50,14 +50,14 @@ struct Entry {
     sealed: Option<Arc<Sealed>>,
 }
 
-impl Default for Roster {
+impl Default for PodRegistry {
     fn default() -> Self {
         let (pods, ends) = (Mutex::default(), Mutex::default());
-        Roster(Arc::new(Shared { pods, ends, changes: watch::Sender::new(()) }))
+        PodRegistry(Arc::new(Shared { pods, ends, changes: watch::Sender::new(()) }))
     }
 }
 
-impl Roster {
+impl PodRegistry {
     /// There is another pod.
     pub(crate) fn join(
         &self,
@@ -129,7 +129,7 @@ impl Roster {
         let mut pods = self.lock();
         let entry = pods.get_mut(&number).filter(|entry| !entry.over || entry.context.keeps_logs())?;
         entry.visitors += 1;
-        Some(Visit { roster: self.clone(), number, context: entry.context.clone() })
+        Some(Visit { registry: self.clone(), number, context: entry.context.clone() })
     }
 
     /// Nothing is left of a pod.
@@ -216,14 +216,14 @@ impl Roster {
 
 /// A reader of a pod's logs.
 pub(super) struct Visit {
-    roster: Roster,
+    registry: PodRegistry,
     number: usize,
     pub(super) context: Arc<PodContext>,
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        if let Some(entry) = self.roster.lock().get_mut(&self.number) {
+        if let Some(entry) = self.registry.lock().get_mut(&self.number) {
             entry.visitors -= 1;
             if entry.visitors == 0 {
                 entry.sealed = None;
@@ -244,7 +244,7 @@ impl Visit {
             let c = &entry.view.obs.containers[container];
             !c.was_run && c.exit.is_none() && c.last_exit.is_none()
         };
-        if self.roster.lock().get(&self.number).is_some_and(never_ran) {
+        if self.registry.lock().get(&self.number).is_some_and(never_ran) {
             return Vec::new();
         }
         match self.sealed() {
@@ -267,7 +267,7 @@ impl Visit {
 
     /// Whether a container will never write anything again.
     pub(super) fn is_final(&self, container: usize) -> bool {
-        let pods = self.roster.lock();
+        let pods = self.registry.lock();
         // Forgotten is as over as can be.
         let Some(entry) = pods.get(&self.number) else { return true };
         let (plan, obs) = (&entry.view.plan, &entry.view.obs);
@@ -278,14 +278,14 @@ impl Visit {
 
     /// Why there is no log of a container.
     pub(super) fn not_started(&self, container: usize) -> String {
-        let pod = self.roster.pod(self.number);
+        let pod = self.registry.pod(self.number);
         let reason = pod.and_then(|mut pod| pod.containers.swap_remove(container).reason);
         let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
         format!("container {:?} has not started{reason}", self.name(container))
     }
 
     fn sealed(&self) -> Option<Arc<Sealed>> {
-        self.roster.lock().get(&self.number)?.sealed.clone()
+        self.registry.lock().get(&self.number)?.sealed.clone()
     }
 }
 
