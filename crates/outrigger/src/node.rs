@@ -49,11 +49,11 @@ WantedBy=multi-user.target
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outrigger node                                   take pods from `outrigger run -d`
-  outrigger node --manifests /etc/outrigger/pods   and keep those of a directory running
+  outrigger node                                   run the pods of `outrigger run -d`
+  outrigger node --manifests /etc/outrigger/pods   and those of a directory
   outrigger node --systemd-unit > /etc/systemd/system/outrigger.service
 
-When the node is stopped its pods go on, and the next node takes them over: it can be killed and updated at any moment. \
+Pods keep running when the node is stopped, killed or updated; the next node takes them over. \
 `outrigger stop --all` stops the pods.")]
 pub(crate) struct Args {
     /// Keep the pods of the manifests in this directory running; files that come, change and go are noticed.

@@ -101,13 +101,13 @@ fn root_forbidden(
         None => FieldPath::spec("securityContext"),
     };
     let text = format!(
-        "runAsNonRoot forbids root, and image `{reference}` runs as root: `{}` could never start",
+        "runAsNonRoot forbids root, and image `{reference}` runs as root: `{}` cannot start",
         container.name
     );
-    Some(
-        error(pod, &context.field("runAsNonRoot"), "security", text)
-            .hint("add `runAsUser`, for example 1000"),
-    )
+    // The pod stays Pending, as with the kubelet; only a change of the manifest would help.
+    let mut warning = Diagnostic::warning(pod.point(&context.field("runAsNonRoot")), text);
+    warning.code = Some("security");
+    Some(warning.hint("add `runAsUser`, for example 1000"))
 }
 
 /// Seccomp profiles that are not there.
@@ -148,25 +148,27 @@ fn host_paths(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
         let kind = host_path.type_.as_deref().unwrap_or_default();
         let at = FieldPath::spec("volumes").index(index).field("hostPath").field("path");
         let path = &host_path.path;
-        match host_path_fault(Path::new(path), kind) {
-            Some(HostPathFault::Other(wanted)) => {
-                let text = format!("hostPath `{path}` is not {wanted}, as its type {kind} says");
-                out.push(error(pod, &at, "host-path", text).hint("write another path, or another type"));
-            }
-            // Something outside the run may make it.
+        // Something outside the run may put it right, and the kubelet waits for that: so does a run.
+        let (text, help) = match host_path_fault(Path::new(path), kind) {
+            Some(HostPathFault::Other(wanted)) => (
+                format!(
+                    "hostPath `{path}` is not {wanted}, as its type {kind} says: the pod waits until it is"
+                ),
+                "write another path, or another type",
+            ),
             Some(HostPathFault::Missing) => {
-                let text = format!("hostPath `{path}` does not exist: the pod waits until it does");
-                let mut warning = Diagnostic::warning(pod.point(&at), text);
-                warning.code = Some("host-path");
                 let create = match kind {
                     "Directory" => "create it, or use type `DirectoryOrCreate`",
                     "File" => "create it, or use type `FileOrCreate`",
                     _ => "start what creates it",
                 };
-                out.push(warning.hint(create));
+                (format!("hostPath `{path}` does not exist: the pod waits until it does"), create)
             }
-            None => {}
-        }
+            None => continue,
+        };
+        let mut warning = Diagnostic::warning(pod.point(&at), text);
+        warning.code = Some("host-path");
+        out.push(warning.hint(help));
     }
     out
 }

@@ -15,6 +15,7 @@ mod mounts;
 mod netns;
 mod ownership;
 mod private;
+mod processes;
 mod reference;
 mod signals;
 mod stop;

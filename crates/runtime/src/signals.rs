@@ -1,4 +1,7 @@
-//! Signals by name.
+//! Signals by name, and sending them to process groups and through handles.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 const NAMES: [(&str, i32); 31] = [
     ("HUP", libc::SIGHUP),
@@ -54,6 +57,38 @@ pub(crate) fn number(name: &str) -> Option<i32> {
         Some(number) => (first..=last).contains(&number).then_some(number),
         None => NAMES.iter().find(|(known, _)| *known == bare).map(|(_, number)| *number),
     }
+}
+
+/// Sends a signal to the process group a process leads. A group that is gone is fine.
+pub(crate) fn kill_group(leader: i32, signal: i32) -> io::Result<()> {
+    if leader <= 1 {
+        // To the kernel these mean the caller's own group and everybody.
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: plain system call.
+    match done(unsafe { libc::kill(-leader, signal) }) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        result => result,
+    }
+}
+
+/// Sends a signal through a pidfd. Fails when the process has ended and was waited for.
+pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: no siginfo is passed, flags are zero.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            std::ptr::null::<libc::c_void>(),
+            0,
+        )
+    };
+    done(result as i32)
+}
+
+fn done(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

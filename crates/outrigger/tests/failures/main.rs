@@ -286,13 +286,7 @@ fn what_can_never_heal_is_found_before_anything_starts() {
     let profile = "{seccompProfile: {type: Localhost, localhostProfile: none.json}}";
     let table = [
         ("program", "    image: IMAGE\n".to_owned(), "is a directory and does not say which program to run"),
-        ("root", format!("{app}    securityContext: {{runAsNonRoot: true}}\n"), "runAsNonRoot forbids root"),
         ("profile", format!("{app}    securityContext: {profile}\n"), "there is no seccomp profile"),
-        (
-            "directory",
-            volume("Directory"),
-            "hostPath `/etc/passwd` is not a directory, as its type Directory says",
-        ),
         ("class", format!("{app}  runtimeClassName: nobody\n"), "nobody"),
     ];
     for (name, spec, expected) in table {
@@ -311,7 +305,17 @@ fn what_can_never_heal_is_found_before_anything_starts() {
     for kind in ["File", "FileOrCreate"] {
         bench.case("file", &pod(&volume(kind))).flags(&["--network", "none"]).says(Ends::With(0), &[]);
     }
-    // What somebody else may still create is waited for, and said.
+    // The kubelet keeps such a pod pending, and so does a run; it says so at the start.
+    let root = format!("{app}    securityContext: {{runAsNonRoot: true}}\n");
+    bench.case("root", &pod(&root)).flags(&["--network", "none", "--fail-fast"]).says(
+        Ends::With(1),
+        &["runAsNonRoot forbids root", "`app` cannot start", "add `runAsUser`", "root.yaml:"],
+    );
+    // What somebody else may still put right is waited for, and said.
+    bench.case("directory", &pod(&volume("Directory"))).flags(&["--network", "none", "--fail-fast"]).says(
+        Ends::With(1),
+        &["hostPath `/etc/passwd` is not a directory, as its type Directory says: the pod waits until it is"],
+    );
     let later = volume("Socket").replace("/etc/passwd", "/nowhere/socket");
     bench.case("later", &pod(&later)).flags(&["--network", "none", "--fail-fast"]).says(
         Ends::With(1),

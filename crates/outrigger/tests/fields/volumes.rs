@@ -62,7 +62,7 @@ fn host_paths_that_are_not_are_said(bench: &Bench, name: &str) {
     fs::create_dir_all(host.join("dir")).expect("a directory");
     fs::write(host.join("file"), "").expect("a file");
     let table = [
-        ("none", "Directory", "no such file or directory"),
+        ("none", "Directory", "does not exist"),
         ("file", "Directory", "is not a directory"),
         ("dir", "File", "is not a file"),
         ("file", "Socket", "is not a socket"),

@@ -23,7 +23,7 @@ use super::wire::{
     Any, CloseRequest, DeleteExecRequest, ExecRequest, KillRequest, ResizeRequest, StartExecRequest,
     StoredRequest, WaitRequest,
 };
-use crate::embedded::{Process, kill_tree};
+use crate::processes::{Process, kill_tree};
 use crate::{ContainerId, ExecStreamsRequest, Input, Output, ProcessStreams, RuntimeError, WindowSize};
 
 /// Commands may run for days; they are looked at now and then all the same.

@@ -17,11 +17,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
-use super::processes::Process;
 use super::protocol::{
     ContainerState, ExitRecord, Reply, Request, StartedRecord, Streams, attached_to, decode, encode,
 };
 use super::{layout, socket, sys};
+use crate::processes::Process;
 use crate::{
     ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Input, Output, ProcessStreams, RuntimeError,
     WindowSize,

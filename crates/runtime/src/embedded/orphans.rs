@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::cgroup::Hierarchies;
-use super::processes::{self, Process};
 use super::protocol::{ContainerState, ProcessRecord};
 use super::{layout, sandbox, userns};
 use crate::ownership::lock_orphan;
+use crate::processes::{self, Process};
 use crate::{SandboxId, mounts};
 
 /// A pod that nobody owns. It is this process's to remove for as long as this lives.

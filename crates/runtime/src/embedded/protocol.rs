@@ -17,8 +17,8 @@ use tokio::io::unix::AsyncFd;
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
 use super::oci::OciRuntime;
-use super::processes::Process;
 use super::userns::UserNamespace;
+use crate::processes::Process;
 use crate::{ContainerSpec, Exit, PublishedPort, Resources, SandboxId, Started, StopPlan, WindowSize};
 
 /// Longest frame either side accepts: an environment may be large, an attack larger.

@@ -12,11 +12,11 @@ use rustix::mount::{MountFlags, mount, mount_bind};
 
 use super::cgroup::{self, Hierarchies};
 use super::fault::{Context, Fault};
-use super::processes::kill_and_wait;
 use super::protocol::{ProcessRecord, SandboxState};
 use super::shim::PAUSE_NOTE;
 use super::userns::{Holder, Refusal, Seen, UserNamespace};
 use super::{layout, link, private, rootless, sys, userns};
+use crate::processes::kill_and_wait;
 use crate::{NetworkMode, Resources, SandboxSpec};
 
 /// The cgroup of the process that holds a shared pid namespace: a name no container can have.

@@ -358,34 +358,6 @@ pub(crate) fn ignore_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Sends a signal to the process group a process leads. A group that is gone is fine.
-pub(crate) fn kill_group(leader: i32, signal: i32) -> io::Result<()> {
-    if leader <= 1 {
-        // To the kernel these mean the caller's own group and everybody.
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    // SAFETY: plain system call.
-    match check(unsafe { libc::kill(-leader, signal) }) {
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-        result => result,
-    }
-}
-
-/// Sends a signal through a pidfd. Fails when the process has ended and was waited for.
-pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
-    // SAFETY: no siginfo is passed, flags are zero.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.as_raw_fd(),
-            signal,
-            std::ptr::null::<libc::c_void>(),
-            0,
-        )
-    };
-    check(result as i32)
-}
-
 /// How a child ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reaped {

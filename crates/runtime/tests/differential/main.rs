@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libtest_mimic::{Failed, Trial};
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntime, OciRuntimes};
-use outrigger_runtime::{ContainerId, ContainerSpec, Image, Runtime as _};
+use outrigger_runtime::{ContainerId, ContainerSpec, Image, Runtime as _, UserNamespace};
 
 use specs::{CASES, Case, Wish};
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 }
 
 /// Everything a comparison needs.
-struct Ground {
+struct Setup {
     files: PathBuf,
     rootfs: PathBuf,
     ours: Arc<EmbeddedRuntime>,
@@ -60,7 +60,7 @@ fn compare(name: &'static str) -> Result<(), Failed> {
     };
     let dir = tempfile::Builder::new().prefix("outrigger-differential-").tempdir()?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
-    let ground = Arc::new(Ground {
+    let setup = Arc::new(Setup {
         files: files(&dir.path().join("files"))?,
         rootfs: rootfs(&dir.path().join("rootfs"))?,
         ours: runtime(&dir.path().join("ours"), None)?,
@@ -68,40 +68,38 @@ fn compare(name: &'static str) -> Result<(), Failed> {
         dir: dir.path().to_owned(),
     });
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let results = tokio.block_on(look_at_all(&ground));
+    let results = tokio.block_on(look_at_all(&setup));
     judge(name, results)
 }
 
 /// The facts of each case on both runtimes.
 type Results = BTreeMap<&'static str, (Result<BTreeSet<String>, String>, Result<BTreeSet<String>, String>)>;
 
-async fn look_at_all(ground: &Arc<Ground>) -> Results {
+async fn look_at_all(setup: &Arc<Setup>) -> Results {
     let wanted = std::env::var("OUTRIGGER_DIFFERENTIAL_CASE").ok();
     let permits = Arc::new(tokio::sync::Semaphore::new(AT_A_TIME));
     let mut tasks = tokio::task::JoinSet::new();
     for case in CASES.iter().filter(|case| wanted.as_deref().is_none_or(|name| name == case.name)) {
-        let (ground, permits) = (Arc::clone(ground), Arc::clone(&permits));
+        let (setup, permits) = (Arc::clone(setup), Arc::clone(&permits));
         tasks.spawn(async move {
             let _permit = permits.acquire().await;
-            let ours = look_at(&ground, case, &ground.ours).await;
-            let theirs = look_at(&ground, case, &ground.theirs).await;
+            let ours = look_at(&setup, case, &setup.ours).await;
+            let theirs = look_at(&setup, case, &setup.theirs).await;
             (case.name, (ours, theirs))
         });
     }
     tasks.join_all().await.into_iter().collect()
 }
 
-async fn look_at(
-    ground: &Ground,
-    case: &Case,
-    runtime: &EmbeddedRuntime,
-) -> Result<BTreeSet<String>, String> {
+async fn look_at(setup: &Setup, case: &Case, runtime: &EmbeddedRuntime) -> Result<BTreeSet<String>, String> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut pod = support::sandbox_spec(runtime);
-    let log = ground.dir.join(format!("{number}.log"));
-    let mut container = container(ground, log.clone(), number, case.calls);
-    (case.change)(&mut Wish { pod: &mut pod, container: &mut container, files: &ground.files });
+    // Pods of an OCI runtime have none either.
+    pod.user_namespace = UserNamespace::Host;
+    let log = setup.dir.join(format!("{number}.log"));
+    let mut container = container(setup, log.clone(), number, case.calls);
+    (case.change)(&mut Wish { pod: &mut pod, container: &mut container, files: &setup.files });
     let id = pod.id.clone();
     let run = async {
         runtime.create_sandbox(pod).await?;
@@ -122,7 +120,7 @@ async fn look_at(
             removed.map_err(|error| error.to_string())?;
             Ok(facts::facts(
                 &text,
-                &[(&ground.files, "FILES"), (&ground.rootfs, "ROOTFS"), (&ground.dir, "DIR")],
+                &[(&setup.files, "FILES"), (&setup.rootfs, "ROOTFS"), (&setup.dir, "DIR")],
             ))
         }
     }
@@ -207,9 +205,9 @@ fn runtime(state_dir: &Path, oci: Option<OciRuntime>) -> Result<Arc<EmbeddedRunt
     }))
 }
 
-fn container(ground: &Ground, log_path: PathBuf, number: u32, calls: bool) -> ContainerSpec {
+fn container(setup: &Setup, log_path: PathBuf, number: u32, calls: bool) -> ContainerSpec {
     let how = if calls { "calls" } else { "quick" };
-    let image = Image::of_layers("probe", vec![ground.rootfs.clone()]);
+    let image = Image::of_layers("probe", vec![setup.rootfs.clone()]);
     ContainerSpec::new(ContainerId(format!("c{number}")), image, &["/probe", how], log_path)
 }
 

@@ -20,9 +20,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::layout::open_dir;
-use super::processes::Process;
 use super::{rootless, sys};
 use crate::Resources;
+use crate::processes::Process;
 
 /// The warning about a container that can do less than others for that reason.
 const NO_DEVICE_LIMITS: &str =

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Hierarchies;
 use crate::Stats;
-use crate::embedded::processes::Process;
+use crate::processes::Process;
 
 impl Hierarchies {
     /// What the processes in a cgroup use. A controller the cgroup is not in does not count for it (see the module): then

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::embedded::processes::Process;
+use crate::processes::Process;
 
 /// A container that forks faster than this many rounds of killing has no limit that would stop it either.
 const ROUNDS_MAX: usize = 64;

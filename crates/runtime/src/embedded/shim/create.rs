@@ -14,12 +14,12 @@ use crate::embedded::container::init::{FromInit, IN_CGROUPS, Init, START};
 use crate::embedded::container::process::{Profile, command_line, environment};
 use crate::embedded::container::{apparmor, caps, user::User};
 use crate::embedded::fault::{Context, Fault};
-use crate::embedded::processes::Process;
 use crate::embedded::protocol::{ContainerState, ProcessRecord, ShimConfig};
 use crate::embedded::rootless::MountNamespace;
 use crate::embedded::sys::PidSlot;
 use crate::embedded::userns::UserNamespace;
 use crate::embedded::{layout, rootless, seccomp, socket, sys};
+use crate::processes::Process;
 
 /// Longest message of a container's first process.
 const MESSAGE_MAX: usize = 128 * 1024;
@@ -311,7 +311,7 @@ impl Container {
     pub(super) fn signal(&self, signal: i32) {
         match &self.oci {
             Some(oci) => oci.signal(signal),
-            None => _ = sys::pidfd_kill(self.pidfd.as_fd(), signal),
+            None => _ = crate::signals::pidfd_kill(self.pidfd.as_fd(), signal),
         }
     }
 
@@ -320,7 +320,7 @@ impl Container {
         if let Some(oci) = &self.oci {
             oci.signal(libc::SIGKILL);
         }
-        let _ = sys::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
+        let _ = crate::signals::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
         self.kill_rest();
     }
 

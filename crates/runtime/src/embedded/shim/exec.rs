@@ -15,11 +15,11 @@ use crate::embedded::container::process::Launch;
 use crate::embedded::container::root::{Root, reopen};
 use crate::embedded::container::terminal;
 use crate::embedded::fault::{Context, Fault};
-use crate::embedded::processes::{Process, kill_tree};
 use crate::embedded::protocol::Streams;
 use crate::embedded::sys::PidSlot;
 use crate::embedded::userns::host_id;
 use crate::embedded::{layout, rootless, socket, sys};
+use crate::processes::{Process, kill_tree};
 
 /// A command that runs, or is on its way into the container.
 pub(super) struct Exec {

@@ -20,10 +20,10 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use crate::embedded::container::caps::CapSet;
 use crate::embedded::container::root::{attach, new_filesystem};
 use crate::embedded::layout::{self, open_dir};
-use crate::embedded::processes::Process;
 use crate::embedded::protocol::ProcessRecord;
 use crate::embedded::sys::PidSlot;
 use crate::embedded::{rootless, seccomp, socket, sys};
+use crate::processes::Process;
 
 /// Where the process is written down in the pod's directory.
 pub(crate) const NOTE: &str = "pause.json";

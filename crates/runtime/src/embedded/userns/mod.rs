@@ -85,7 +85,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        let _ = sys::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
+        let _ = crate::signals::pidfd_kill(self.pidfd.as_fd(), libc::SIGKILL);
         sys::reap(self.pid, true);
     }
 }

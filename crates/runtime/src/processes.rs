@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::sys;
+use crate::signals;
 
 /// How long the processes of a tree may take to stop, all of them together.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
@@ -59,13 +59,13 @@ impl Process {
 
     /// Kills it, if it is still there.
     pub(crate) fn kill(&self) {
-        let _ = sys::pidfd_kill(self.handle.as_fd(), libc::SIGKILL);
+        let _ = signals::pidfd_kill(self.handle.as_fd(), libc::SIGKILL);
     }
 
     /// Whether its number is still its own: nobody has waited for its end. What was read by the number before this is
     /// asked was about this process.
     fn has_number(&self) -> bool {
-        sys::pidfd_kill(self.handle.as_fd(), 0).is_ok()
+        signals::pidfd_kill(self.handle.as_fd(), 0).is_ok()
     }
 
     /// Waits for its end until `deadline`. Returns whether it has ended.
@@ -82,7 +82,7 @@ impl Process {
 
     /// Stops it and waits until it does nothing any more, so that what it has forked is all it will fork.
     fn stop(&self, deadline: Instant) {
-        let _ = sys::pidfd_kill(self.handle.as_fd(), libc::SIGSTOP);
+        let _ = signals::pidfd_kill(self.handle.as_fd(), libc::SIGSTOP);
         // A fork that has begun is finished before the process stops.
         while !self.is_still() && self.has_number() && Instant::now() < deadline {
             self.ends_before(Instant::now() + LOOK);
@@ -151,7 +151,7 @@ pub(crate) fn kill_tree(root: &Process) {
         // While it is stopped its number is its own, and so is that of its group.
         let leads = Stat::of(process.pid).is_some_and(|stat| stat.group == process.pid);
         if leads && process.has_number() {
-            let _ = sys::kill_group(process.pid, libc::SIGKILL);
+            let _ = signals::kill_group(process.pid, libc::SIGKILL);
         }
         process.kill();
     }
