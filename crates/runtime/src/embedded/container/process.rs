@@ -1,6 +1,7 @@
 //! The last steps before the user's program: identity, filter, exec. One way for a container's first process and for
 //! everything exec'd into it, so that no limit holds for one and not for the other.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ffi::CString;
 use std::io;
@@ -46,10 +47,16 @@ pub(crate) fn environment(spec: &ContainerSpec, hostname: &str) -> Vec<(String, 
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         (name.to_owned(), value.to_owned())
     });
+    // An image may have any number of them.
+    let mut places: HashMap<String, usize> =
+        env.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
     for (name, value) in image.chain(spec.env.iter().cloned()) {
-        match env.iter_mut().find(|(known, _)| *known == name) {
-            Some(known) => known.1 = value,
-            None => env.push((name, value)),
+        match places.get(&name) {
+            Some(place) => env[*place].1 = value,
+            None => {
+                places.insert(name.clone(), env.len());
+                env.push((name, value));
+            }
         }
     }
     env

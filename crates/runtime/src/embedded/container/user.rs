@@ -1,5 +1,7 @@
 //! Who a container runs as: the manifest's numbers, the image's USER, and the image's own /etc/passwd and /etc/group.
 
+use std::collections::HashSet;
+
 use super::root::Root;
 use crate::embedded::fault::Fault;
 use crate::embedded::rootless::{self, Standing};
@@ -7,6 +9,9 @@ use crate::{ContainerSpec, Identity};
 
 /// The largest id of a user or group, as Kubernetes and runc have it.
 const ID_MAX: u32 = i32::MAX as u32;
+
+/// The most groups a user may have: fewer than the kernel takes, and their numbers fit into one message to the shim.
+const GROUPS_MAX: usize = 10_000;
 
 /// The user a container's processes become.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -138,7 +143,7 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
     let wanted: Result<u32, &str> = match identity.run_as_user {
         Some(uid) => Ok(id(uid, "runAsUser")?),
         None if user.is_empty() => Ok(0),
-        None => user.parse::<u32>().map_err(|_| user),
+        None => number("user", user)?.ok_or(user),
     };
     let entry = tables.users().find(|entry| match wanted {
         Ok(uid) => entry.uid == uid,
@@ -159,19 +164,26 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
         None if identity.run_as_user.is_some() || group.is_empty() => {
             entry.as_ref().map_or(0, |entry| entry.gid)
         }
-        None => match group.parse::<u32>() {
-            Ok(gid) => gid,
-            Err(_) => tables.group(group).ok_or_else(|| {
+        None => match number("group", group)? {
+            Some(gid) => gid,
+            None => tables.group(group).ok_or_else(|| {
                 Fault::create(format!("unable to find group {group}: no matching entries in group file"))
             })?,
         },
     };
     let mut groups = vec![gid];
+    let mut known = HashSet::from([gid]);
     let member = entry.as_ref().filter(|_| !identity.strict_groups);
     let memberships = member.into_iter().flat_map(|entry| tables.groups_of(entry.name));
     for extra in identity.supplemental_groups.iter().copied().chain(memberships) {
-        if !groups.contains(&extra) {
+        if known.insert(extra) {
             groups.push(extra);
+        }
+        if groups.len() > GROUPS_MAX {
+            return Err(Fault::config(format!(
+                "user {uid} is a member of more than {GROUPS_MAX} groups: shorten /etc/group of the image, or set \
+                 supplementalGroupsPolicy: Strict"
+            )));
         }
     }
     // No larger number is a user's anywhere, and to the kernel the largest one means "leave it as it is".
@@ -184,6 +196,18 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
     }
     let home = entry.map_or("/", |entry| entry.home);
     Ok(User { uid, gid, groups, home: if home.is_empty() { "/" } else { home }.to_owned() })
+}
+
+/// The number that `text` of an image is, or `None` for a name. Digits are never a name, however many there are: the tables of
+/// the image could make any user of it.
+fn number(kind: &str, text: &str) -> Result<Option<u32>, Fault> {
+    match text.parse() {
+        Ok(id) => Ok(Some(id)),
+        Err(_) if text.bytes().all(|byte| byte.is_ascii_digit()) => Err(Fault::config(format!(
+            "{kind} {text} is not between 0 and {ID_MAX}: correct USER of the image"
+        ))),
+        Err(_) => Ok(None),
+    }
 }
 
 fn id(value: i64, field: &str) -> Result<u32, Fault> {
@@ -244,19 +268,41 @@ mod tests {
         assert!(
             select(&Identity::default(), "web", "none", &TABLES).unwrap_err().text.contains("group none")
         );
-        let image = Tables { passwd: "big:x:4294967295:0::/:\n", groups: "big:x:2147483648:root\n" };
+        let image = Tables {
+            passwd: "big:x:4294967295:0::/:\n4294967296:x:0:0::/:\n",
+            groups: "big:x:2147483648:root\n99999999999999999999999:x:0:\n",
+        };
         for (user, group, refused) in [
             ("4294967295", "", "user 4294967295 is not between 0 and 2147483647"),
             ("2147483648", "", "user 2147483648"),
             ("big", "", "user 4294967295"),
             ("0", "4294967295", "group 4294967295"),
             ("0", "big", "group 2147483648"),
+            ("4294967296", "", "user 4294967296 is not between"),
+            ("0", "99999999999999999999999", "group 99999999999999999999999 is not between"),
         ] {
             let fault = select(&Identity::default(), user, group, &image).unwrap_err();
             assert!(fault.text.contains(refused) && !fault.text.contains("without root"), "{}", fault.text);
         }
         let negative = Identity { run_as_user: Some(-1), ..Identity::default() };
         assert!(select(&negative, "", "", &TABLES).unwrap_err().text.contains("runAsUser -1"));
+    }
+
+    /// CVE-2026-47262: a table of the image took all the memory there was, here all the time.
+    #[test]
+    fn a_table_without_end_is_refused_quickly() {
+        let groups =
+            |count: usize| (0..count).map(|id| format!("g:x:{}:web\n", id + 100)).collect::<String>();
+        let select = |groups: &str, strict_groups| {
+            let tables = Tables { passwd: TABLES.passwd, groups };
+            select(&Identity { strict_groups, ..Identity::default() }, "web", "", &tables)
+        };
+        let (fits, too_many) = (groups(GROUPS_MAX - 1), groups(300_000));
+        assert_eq!(select(&fits, false).unwrap().groups.len(), GROUPS_MAX);
+        assert!(select(&too_many, false).unwrap_err().text.contains("more than 10000 groups"));
+        assert_eq!(select(&too_many, true).unwrap().groups, [34]);
+        let same: String = (0..300_000).map(|_| "g:x:100:web\n").collect();
+        assert_eq!(select(&same, false).unwrap().groups, [34, 100]);
     }
 
     #[test]
