@@ -6,6 +6,7 @@
 //! arguments, and by its bundle, which names the pod's directory.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -100,7 +101,17 @@ fn shim_arguments(pid: Pid) -> Option<Vec<String>> {
     let command = read(pid, "cmdline");
     let mut words = command.split('\0');
     let program = words.next()?.rsplit('/').next()?;
-    program.starts_with("containerd-shim").then(|| words.map(str::to_owned).collect())
+    (program.starts_with("containerd-shim") && is_of_the_host(pid))
+        .then(|| words.map(str::to_owned).collect())
+}
+
+/// Whether a process sees the files of the host, as shims do. One of a container may have the arguments of a shim too, name
+/// somebody else in them, and have that killed.
+fn is_of_the_host(pid: Pid) -> bool {
+    let mounts = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|m| (m.dev(), m.ino()));
+    let found = mounts(&pid.as_raw_nonzero().to_string());
+    // The first process, for an agent that is in a container itself.
+    found.is_some() && ["self", "1"].into_iter().any(|host| mounts(host) == found)
 }
 
 /// The id of a sandbox, if a process is its shim and its pod's logs go to `dir`.
@@ -196,6 +207,45 @@ mod tests {
             assert!(other.try_wait().unwrap().is_none(), "it is nobody's to end");
             other.kill().unwrap();
             other.wait().unwrap();
+        }
+    }
+
+    /// A process of a container that looks like the shim of a pod that is removed, with the id of another one.
+    #[test]
+    fn who_only_looks_like_a_shim_has_nobody_ended() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let victim = "fedcba9876543210fedcba9876543210";
+        let dir = tempfile::tempdir().unwrap();
+        let annotations = serde_json::json!({"io.kubernetes.cri.sandbox-log-directory": "/pods/looks-like"});
+        fs::write(
+            dir.path().join("config.json"),
+            serde_json::json!({"annotations": annotations}).to_string(),
+        )
+        .unwrap();
+        let spawn = |in_container: bool, args: &[&str]| {
+            let mut command = Command::new("sh");
+            command.arg0("/usr/bin/containerd-shim-runc-v2").args(["-c", "read line"]).args(args);
+            command.current_dir(dir.path()).stdin(std::process::Stdio::piped());
+            if in_container {
+                // SAFETY: a plain system call.
+                unsafe {
+                    command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNS) {
+                        0 => Ok(()),
+                        _ => Err(std::io::Error::last_os_error()),
+                    })
+                };
+            }
+            command.spawn().unwrap()
+        };
+        let mut hostile = spawn(true, &["-id", victim]);
+        let mut other = spawn(false, &["-id", "no", victim]);
+        assert_eq!(end(&[], Path::new("/pods/looks-like")), 0);
+        for process in [&mut hostile, &mut other] {
+            assert!(process.try_wait().unwrap().is_none());
+            process.kill().unwrap();
+            process.wait().unwrap();
         }
     }
 

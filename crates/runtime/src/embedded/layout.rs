@@ -12,7 +12,7 @@
 //! ```
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +27,9 @@ pub(crate) use crate::mounts::unmount_all;
 
 /// How long a container that is being made may hold back the removal of a pod whose owner has died.
 const MAKING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longest document that is read.
+const JSON_MAX: u64 = 64 << 20;
 
 /// Directory of the pods below the state directory.
 pub(crate) fn pods_dir(state_dir: &Path) -> PathBuf {
@@ -102,7 +105,15 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> 
 
 /// Reads what [`write_json`] wrote; `None` when there is nothing or nothing whole.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    // Only a file: a pipe would be waited at, and a link or a device has no place here.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(JSON_MAX).read_to_end(&mut bytes).ok()?;
+    serde_json::from_slice(&bytes).ok()
 }
 
 /// Opens a directory for use as a base.

@@ -56,6 +56,7 @@ pub struct KilledRun {
 pub fn killed_runs() -> Vec<KilledRun> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut runs: Vec<KilledRun> = processes
+        .filter(|process| is_own(&process.path()))
         .filter_map(|process| {
             let line = std::fs::read(process.path().join("cmdline")).ok()?;
             let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
@@ -77,6 +78,17 @@ pub fn killed_runs() -> Vec<KilledRun> {
     runs.sort_by_key(|run| run.pid);
     runs.dedup();
     runs
+}
+
+/// Whether a process is of this user and of this pid namespace: one of a container may have the arguments of a guard too, and
+/// name a directory of its own in them.
+fn is_own(process: &Path) -> bool {
+    let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    let uid = field("Uid:").split_whitespace().next().and_then(|uid| uid.parse().ok());
+    // It has a number in every namespace below ours that it is in.
+    let numbers = field("NSpid:").split_whitespace().count();
+    uid == Some(rustix::process::getuid().as_raw()) && numbers == 1
 }
 
 fn pods_of(owner: ProcessRecord, pods: &Path) -> Vec<String> {
