@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -177,6 +178,10 @@ async fn files_depth_layers_and_space_are_bounded() {
     let long = Layer::new().pax(&[("path", &[b'n'; 5000][..])]).file("x", "").gzip();
     let text = refused("", &[long]).await;
     assert!(text.contains("path has 5000 bytes, more than the 4095 allowed"), "{text}");
+
+    let layers = vec![Layer::new().file("one", "").gzip(); 501];
+    let text = refused("", &layers).await;
+    assert!(text.contains("has 501 layers, at most 500 are supported"), "{text}");
 
     let text = refused("free=900Ti", &[many]).await;
     assert!(text.contains("no space left on device") && text.contains("--state-dir"), "{text}");
@@ -390,9 +395,13 @@ async fn credentials_stay_with_their_host() {
     let stored = config.clone();
     let (other, seen) =
         server(Ipv4Addr::new(127, 0, 0, 2), move |_, _| (response("200 OK", "", &stored), false)).await;
+    let challenged = AtomicBool::new(false);
     let (port, asked) = server(Ipv4Addr::LOCALHOST, move |path, _| {
         let (manifest, _, layer) = small_image();
         match path {
+            _ if !challenged.swap(true, Ordering::Relaxed) => {
+                (response("401 Unauthorized", "WWW-Authenticate: Basic realm=\"x\"\r\n", b"{}"), false)
+            }
             _ if path.contains("manifests") => (response("200 OK", "", &manifest), false),
             _ if path.ends_with(&layer) => (response("404 Not Found", "", b""), false),
             _ => {
@@ -420,8 +429,45 @@ async fn credentials_stay_with_their_host() {
     let all = seen.lock().unwrap().join("");
     assert!(all.contains("GET /blob"), "it was sent on");
     assert!(!all.to_lowercase().contains("authorization"), "{all}");
+    let sent = asked.lock().unwrap().join("").to_lowercase();
+    assert!(sent.matches("authorization: basic").count() >= 2, "also with what was sent on: {sent}");
     let sent = fronted.lock().unwrap().join("").to_lowercase();
     assert!(sent.contains("authorization: basic"), "where they belong they were used: {sent}");
+}
+
+/// CVE-2020-15157: a host that the registry sends blobs' requests on to asks for the registry's credentials.
+#[tokio::test]
+async fn only_the_registry_itself_is_told_who_asks() {
+    let (other, seen) = server(Ipv4Addr::new(127, 0, 0, 2), move |path, port| match path {
+        _ if path.starts_with("/token") => (response("200 OK", "", br#"{"token": "t"}"#), false),
+        _ => {
+            let challenge =
+                format!("WWW-Authenticate: Bearer realm=\"http://127.0.0.2:{port}/token\",service=\"s\"\r\n");
+            (response("401 Unauthorized", &challenge, b""), false)
+        }
+    })
+    .await;
+    let (port, asked) = server(Ipv4Addr::LOCALHOST, move |path, _| {
+        let (manifest, _, _) = small_image();
+        match path {
+            _ if path.contains("manifests") => (response("200 OK", "", &manifest), false),
+            _ => {
+                let to = format!("Location: http://127.0.0.2:{other}/blob\r\n");
+                (response("307 Temporary Redirect", &to, b""), false)
+            }
+        }
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(&dir.path().join("state")).unwrap();
+    let auth = json!({"auths": {format!("127.0.0.1:{port}"): {"username": "u", "password": "secret"}}});
+    let mut request = request(format!("127.0.0.1:{port}/app:v1"), outrigger_runtime::PullPolicy::Always);
+    request.auth = vec![auth.to_string()];
+    let error = store.ensure(request, silent()).await.unwrap_err();
+    assert!(!asked.lock().unwrap().is_empty(), "{error}");
+    let all = seen.lock().unwrap().join("");
+    assert!(all.contains("GET /blob") && !all.contains("/token"), "{all}");
+    assert!(!all.to_lowercase().contains("authorization"), "{all}");
 }
 
 #[tokio::test]

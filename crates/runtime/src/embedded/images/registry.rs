@@ -218,7 +218,11 @@ impl Registry {
         };
         let used = self.authorization.lock().await.clone();
         let mut response = send(used.as_ref()).await?;
+        // Only the registry itself is answered, not a host it has sent the request on to: that one would name its own token
+        // service and get the registry's credentials.
+        let is_registry = Url::parse(&url).is_ok_and(|asked| asked.origin() == response.url().origin());
         if response.status() == StatusCode::UNAUTHORIZED
+            && is_registry
             && let Some(value) = self.authorize(response.headers(), used).await?
         {
             response = send(Some(&value)).await?;
