@@ -24,6 +24,7 @@ crate::trials![
     privileged_is_privileged_in_its_namespace_only,
     nodes_in_images_and_volumes_stay_closed,
     devices_of_the_host_cannot_be_changed,
+    read_only_volumes_stay_read_only,
 ];
 
 async fn pod() -> Pod {
@@ -287,7 +288,8 @@ async fn nodes_in_images_and_volumes_stay_closed() {
     }
     let script = "exec 2>/dev/null; for m in / /data; do mount -o remount,bind,dev $m; mount -o remount,dev $m; done; \
                   mkdir /m && mount -o bind,dev /data /m; \
-                  for n in /disk /kmsg /data/disk /data/kmsg /m/disk; do (: < $n) && echo OPENED $n; done; \
+                  for n in /disk /kmsg /data/disk /data/kmsg /m/disk /m/kmsg; do \
+                  (: < $n) && echo OPENED $n; [ -e $n ] && (: >> $n) && echo OPENED $n; done; \
                   (: < /dev/zero) && echo usable";
     let mut privileged = pod.script(script);
     privileged.identity.privileged = true;
@@ -334,5 +336,44 @@ async fn devices_of_the_host_cannot_be_changed() {
     );
     assert!(pod.output(mighty(&pod, &script)).await.ends_with("1\n"));
     assert_eq!(state(), before);
+    pod.finish().await;
+}
+
+/// Also for who may mount: the host's file behind them is the host's.
+async fn read_only_volumes_stay_read_only() {
+    let pod = pod().await;
+    let (dir, files) = (pod.scratch("volume"), pod.scratch("files"));
+    let (inside, covered) = (pod.scratch("volume/sub"), dir.join("sub/covered"));
+    fs::write(&covered, "hidden").unwrap();
+    fs::write(dir.join("file"), "host").unwrap();
+    fs::write(files.join("single"), "host").unwrap();
+    rustix::mount::mount("sub", &inside, "tmpfs", rustix::mount::MountFlags::empty(), c"size=64k").unwrap();
+    fs::write(inside.join("file"), "host").unwrap();
+    let script = "exec 2>/dev/null; for m in /ro /ro/sub /single; do \
+                  mount -o remount,rw,bind $m && echo REMOUNTED $m; mount -o remount,rw $m && echo REMOUNTED $m; done; \
+                  for f in /ro/file /ro/sub/file /single; do echo evil > $f && echo WROTE $f; done; \
+                  umount /ro/sub || umount -l /ro/sub; cat /ro/sub/covered; \
+                  for how in bind rbind; do mkdir /$how; mount -o $how /ro /$how && { \
+                  umount -l /$how/sub; cat /$how/sub/covered; mount -o remount,rw,bind /$how && echo REMOUNTED $how; \
+                  echo evil > /$how/file && echo WROTE $how; }; done; \
+                  mkdir /rw/made && echo usable";
+    let mut spec = mighty(&pod, script);
+    let mount = |source: &Path, target: &str, read_only: bool| Mount {
+        source: source.to_owned(),
+        target: target.into(),
+        read_only,
+        propagation: Propagation::Private,
+    };
+    spec.mounts = vec![
+        mount(&dir, "/ro", true),
+        mount(&files.join("single"), "/single", true),
+        mount(&pod.scratch("rw"), "/rw", false),
+    ];
+    let text = pod.output(spec).await;
+    let contents = [dir.join("file"), inside.join("file"), files.join("single")]
+        .map(|file| fs::read_to_string(file).unwrap());
+    rustix::mount::unmount(&inside, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_eq!(contents, ["host", "host", "host"]);
+    assert_eq!(text, "usable\n");
     pod.finish().await;
 }

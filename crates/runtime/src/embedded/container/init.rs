@@ -89,11 +89,14 @@ impl Init<'_> {
         rustix::process::umask(Mode::from_raw_mode(0o022));
 
         let namespaces = Namespaces::open(&self.config.sandbox)?;
-        let parts = self.open_parts(&namespaces)?;
+        let mut parts = self.open_parts(&namespaces)?;
         let user = self.find_user(&parts.root)?;
         self.give_streams(&user)?;
         self.await_byte(IN_CGROUPS)?;
         namespaces.join()?;
+        if namespaces.user.is_some() {
+            mounts::take_staged_volumes(&mut parts.volumes)?;
+        }
         self.hide()?;
         let fork = self.enter_pid_namespace(&namespaces)?;
         let (dev, terminal) = self.build(parts)?;
@@ -131,6 +134,10 @@ impl Init<'_> {
         let proc = config.sandbox.proc.as_ref().map(|path| clone_mount(path, false));
         let proc = proc.transpose().creating(|| "cannot share /proc")?;
         let dev = userns.map(|_| dev::prepare_dev(self.host_id(0))).transpose()?;
+        if userns.is_some() {
+            // The last thing: it covers the container's directory.
+            mounts::stage_volumes(&volumes, &config.dir)?;
+        }
         Ok(Parts { root: Root::new(rootfs), volumes, dev, shm, proc })
     }
 

@@ -3,16 +3,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 
 use super::root::{Root, attach, clone_mount, clone_mount_fd, new_filesystem, relative};
 use crate::embedded::fault::{Context, Fault};
-use crate::embedded::rootless;
 use crate::embedded::sys::{MOUNT_ATTR_NODEV, MOUNT_ATTR_RDONLY, MountAttr, errno_text, mount_setattr};
 use crate::embedded::userns::map_ids;
+use crate::embedded::{layout, rootless};
 use crate::{Mount, Propagation};
 
 /// Hidden altogether: what they tell is the host's.
@@ -44,6 +44,14 @@ pub(crate) struct Volume<'a> {
     mount: &'a Mount,
     pub(crate) tree: OwnedFd,
     pub(crate) is_dir: bool,
+}
+
+impl Volume<'_> {
+    /// Whether it is taken through the copy of the mounts: that would part it from the host's mounts it is to be in one group
+    /// with.
+    fn is_staged(&self) -> bool {
+        self.mount.propagation != Propagation::Bidirectional
+    }
 }
 
 /// Opens the sources of all volumes, while the host's tree is still the root and its propagation still the host's. With
@@ -80,6 +88,38 @@ pub(crate) fn open_volumes<'a>(
             Ok(Volume { mount, tree, is_dir })
         })
         .collect()
+}
+
+/// Mounts the volumes in places of their own below `dir` and makes these the working directory, before the pod's user
+/// namespace and a copy of the mounts for it are made. The kernel lets nobody in that namespace change what mounts were like
+/// when they were copied: what is read-only stays so, whatever capabilities the container has, and what lies under a mount
+/// in a volume stays hidden.
+pub(super) fn stage_volumes(volumes: &[Volume<'_>], dir: &Path) -> Result<(), Fault> {
+    let what = || "cannot prepare the volumes";
+    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let staging =
+        Root::new(new_filesystem("tmpfs", &[("mode", "755"), ("size", "1m")], quiet).creating(what)?);
+    attach(staging.fd(), layout::open_dir(dir).creating(what)?.as_fd()).creating(what)?;
+    for (number, volume) in volumes.iter().enumerate().filter(|(_, volume)| volume.is_staged()) {
+        let place = place(number);
+        let target = if volume.is_dir { staging.dir(&place) } else { staging.file(&place) }.creating(what)?;
+        attach(volume.tree.as_fd(), target.as_fd()).creating(what)?;
+    }
+    rustix::process::fchdir(staging.fd()).creating(what)
+}
+
+fn place(number: usize) -> PathBuf {
+    PathBuf::from(number.to_string())
+}
+
+/// Takes the volumes from where [`stage_volumes`] has put them, once the mounts were copied.
+pub(super) fn take_staged_volumes(volumes: &mut [Volume<'_>]) -> Result<(), Fault> {
+    for (number, volume) in volumes.iter_mut().enumerate().filter(|(_, volume)| volume.is_staged()) {
+        volume.tree = clone_mount(&place(number), true).creating(|| "cannot prepare the volumes")?;
+    }
+    Ok(())
 }
 
 /// Mounts the volumes in their order.
