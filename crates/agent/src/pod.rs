@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
 use outrigger_lifecycle::{
     ContainerRef, List, Plan, PodInput, Qos, STOP_MIN_MS, oom_score_adj, qos, stop_turns,
 };
@@ -23,7 +23,7 @@ use crate::fields::{Fields, Host};
 use crate::net::Reach;
 use crate::podfiles::{PodFiles, hostname};
 use crate::run::RunOptions;
-use crate::volumes::{Source, Volumes};
+use crate::volumes::{self, Source, Volumes};
 use crate::{message, security, userns};
 
 /// Names of sandboxes and containers end here.
@@ -183,10 +183,14 @@ impl PodContext {
         userns::choose(self.spec(), &self.containers, self.network, self.options.user_namespaces)
     }
 
-    /// Volumes that are the host's.
+    /// Volumes that are the host's, and those that will be in memory.
     fn host_paths(&self) -> Vec<PathBuf> {
         let volumes = self.spec().volumes.iter().flatten();
-        volumes.filter_map(|volume| Some(PathBuf::from(&volume.host_path.as_ref()?.path))).collect()
+        let path = |volume: &Volume| match &volume.host_path {
+            Some(host) => Some(PathBuf::from(&host.path)),
+            None => volumes::is_in_memory(volume).then(|| self.dir.join("volumes").join(&volume.name)),
+        };
+        volumes.filter_map(path).collect()
     }
 
     /// Images, each once.

@@ -212,7 +212,7 @@ pub struct SandboxSpec {
     /// Whether root in the pod is somebody else on the host.
     pub user_namespace: UserNamespace,
     /// What of the host the pod will see as volumes, by the paths known beforehand: a file system that cannot be mounted
-    /// with other ids excludes [`UserNamespace::Auto`].
+    /// with other ids excludes [`UserNamespace::Auto`]. Those below `pod_dir` will be file systems in memory.
     pub host_paths: Vec<PathBuf>,
     /// References of its containers' images: one with ids that a user namespace does not have excludes it too.
     pub images: Vec<String>,

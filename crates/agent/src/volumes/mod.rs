@@ -259,6 +259,15 @@ impl Source<'_> {
     }
 }
 
+/// Whether a volume is kept in memory.
+pub(crate) fn is_in_memory(volume: &VolumeSpec) -> bool {
+    let sources = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
+    let medium = volume.empty_dir.as_ref().and_then(|empty| empty.medium.as_deref());
+    medium == Some("Memory")
+        || volume.secret.is_some()
+        || sources.into_iter().any(|part| part.secret.is_some())
+}
+
 /// A volume of a kind nobody serves here.
 fn unsupported(volume: &VolumeSpec) -> String {
     let object = serde_json::to_value(volume).unwrap_or_default();

@@ -129,4 +129,46 @@ mod tests {
         assert_eq!(mode(&at("made/by")), mode(volume.path()));
         assert!(!outside.path().join("not-there").exists());
     }
+
+    /// CVE-2017-1002101, CVE-2021-25741: the way becomes a link between the check and the use.
+    #[test]
+    fn no_link_that_comes_and_goes_leads_out() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let outside = tempfile::tempdir().unwrap();
+        fs::create_dir(outside.path().join("deep")).unwrap();
+        fs::write(outside.path().join("deep/secret"), "s").unwrap();
+        let volume = tempfile::tempdir().unwrap();
+        let at = |name: &str| volume.path().join(name);
+        fs::create_dir_all(at("way/deep")).unwrap();
+        symlink(outside.path(), at("link")).unwrap();
+        let over = AtomicBool::new(false);
+        let is_out = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let flags = rustix::fs::RenameFlags::EXCHANGE;
+                    rustix::fs::renameat_with(CWD, at("way"), CWD, at("link"), flags).unwrap();
+                }
+            });
+            let (mut found, mut refused, mut is_out) = (0, 0, false);
+            for number in 0.. {
+                let path = format!("way/deep/new{number}");
+                for path in [Path::new("way/deep"), Path::new(&path)] {
+                    match resolve(volume.path(), path) {
+                        Ok(place) => {
+                            found += 1;
+                            is_out |= openat(&place, "secret", OFlags::PATH, Mode::empty()).is_ok();
+                        }
+                        Err(_) => refused += 1,
+                    }
+                }
+                if is_out || (number >= 2_000 && found > 0 && refused > 0) {
+                    break;
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+            is_out
+        });
+        assert!(!is_out, "the host's file was reached");
+        assert_eq!(fs::read_dir(outside.path().join("deep")).unwrap().count(), 1, "nothing was made outside");
+    }
 }

@@ -161,14 +161,20 @@ pub(crate) fn make(pod_dir: &Path, kinds: i32, seen: &Seen<'_>) -> Result<(Holde
             let namespace = UserNamespace { path: path.clone(), first_id };
             let open = namespace.open().map_err(|error| Refusal::of_all(errno_text(&error)))?;
             let mut tried = Tried::default();
-            for own in [&pod_dir.join("ns"), pod_dir] {
-                tried.can_map(own, open.as_fd()).map_err(Refusal::of_all)?;
-            }
+            tried.can_map(pod_dir, open.as_fd()).map_err(Refusal::of_all)?;
             let using = |path: &Path, why| Refusal { who: format!("pods that use {}", path.display()), why };
             for root in seen.roots {
                 tried.can_map(root, open.as_fd()).map_err(|why| using(root, why))?;
             }
             for volume in seen.volumes {
+                if volume.starts_with(pod_dir) {
+                    // Before Linux 6.3 none in memory can be.
+                    tried.can_map(&pod_dir.join("ns"), open.as_fd()).map_err(|why| Refusal {
+                        who: "pods with Secrets or emptyDirs in memory".to_owned(),
+                        why,
+                    })?;
+                    continue;
+                }
                 // Anything may be mounted below it.
                 tried.try_map(volume, open.as_fd(), true).map_err(|why| using(volume, why))?;
             }
