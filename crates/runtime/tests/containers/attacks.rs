@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use outrigger_runtime::{ContainerSpec, Mount, Propagation, Runtime as _, Seccomp};
+use outrigger_runtime::{ContainerSpec, Mount, Propagation, Runtime as _, Seccomp, UserNamespace};
 
-use crate::support::{Pod, log_text};
+use crate::support::{BOTH_USERS, Pod, log_text};
 
 crate::trials![
     links_of_the_image_do_not_move_kernel_file_systems,
@@ -147,7 +147,13 @@ fn marker(pod: &Pod) -> PathBuf {
 }
 
 async fn nothing_of_the_host_is_seen_of_a_command_on_its_way() {
-    let pod = Pod::new().await;
+    for users in BOTH_USERS {
+        commands_show_nothing(users).await;
+    }
+}
+
+async fn commands_show_nothing(users: UserNamespace) {
+    let pod = Pod::with(|spec| spec.user_namespace = users).await;
     let mut spec = spy(&pod, &marker(&pod));
     // Joining this cgroup takes long.
     spec.resources.memory_limit_bytes = Some(1 << 30);
@@ -162,7 +168,17 @@ async fn nothing_of_the_host_is_seen_of_a_command_on_its_way() {
 }
 
 async fn nothing_of_the_host_is_seen_of_a_container_on_its_way() {
-    let pod = Pod::with(|spec| spec.share_pid = true).await;
+    for users in BOTH_USERS {
+        containers_show_nothing(users).await;
+    }
+}
+
+async fn containers_show_nothing(users: UserNamespace) {
+    let pod = Pod::with(|spec| {
+        spec.share_pid = true;
+        spec.user_namespace = users;
+    })
+    .await;
     let spec = spy(&pod, &marker(&pod));
     let log = spec.log_path.clone();
     pod.start(spec).await.unwrap();
@@ -193,6 +209,17 @@ async fn the_program_of_the_shim_cannot_be_written() {
             assert_ne!(pod.wait(&id).await.code, 0, "{program}");
         }
     }
+    // A program cannot be written to while it runs, whatever it is on. Its mode can be changed, unless that is read-only: so
+    // whoever gets hold of it, as of a container that is still the shim, has nothing to write to later either.
+    let id = pod.runtime.create_container(&pod.id, pod.script("true")).await.unwrap();
+    for process in [pod.shim(&id), pod.first_process(&id)] {
+        let program = format!("/proc/{process}/exe");
+        let found = fs::metadata(&program).unwrap();
+        assert_eq!((found.dev(), found.ino()), (before.dev(), before.ino()), "it is still the shim");
+        let error = fs::set_permissions(&program, found.permissions()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EROFS), "{error}");
+    }
+    pod.runtime.remove_container(&id).await.unwrap();
     let mut spec = pod.script(
         "echo ready; while :; do for p in /proc/[0-9]*; do case \"$(readlink $p/exe)\" in \
          */busybox|'') ;; *) true >> $p/exe && echo WRITABLE ;; esac; done; done 2>/dev/null",
@@ -211,21 +238,29 @@ async fn the_program_of_the_shim_cannot_be_written() {
     pod.finish().await;
 }
 
-/// A device that is there on every machine and in no container's allow list.
-const MEM: (u32, u32) = (1, 1);
+/// A device that is there on every machine, is in no container's allow list, and takes no capability to be opened for
+/// writing: the log of the kernel.
+const KMSG: (u32, u32) = (1, 11);
 
 /// Runs on machines with all kinds of cgroups, and with none: see `machines`.
 async fn devices_of_images_volumes_and_mknod_are_closed() {
-    let pod = Pod::new().await;
+    for users in BOTH_USERS {
+        devices_are_closed(users).await;
+    }
+}
+
+async fn devices_are_closed(users: UserNamespace) {
+    let pod = Pod::with(|spec| spec.user_namespace = users).await;
     let (image, volume) = (pod.scratch("image"), pod.scratch("volume"));
     for dir in [&image, &volume] {
         let kind = rustix::fs::FileType::CharacterDevice;
-        let device = rustix::fs::makedev(MEM.0, MEM.1);
+        let device = rustix::fs::makedev(KMSG.0, KMSG.1);
         let mode = rustix::fs::Mode::from_raw_mode(0o666);
         rustix::fs::mknodat(rustix::fs::CWD, dir.join("node"), kind, mode, device).unwrap();
     }
     let script = "for n in /node /data/node /tmp/n /data/n /dev/n; do \
-                  [ -e $n ] || mknod $n c 1 1; (: < $n) && echo OPENED $n; done 2>/dev/null; \
+                  [ -e $n ] || mknod $n c 1 11; (: < $n) && echo OPENED $n; [ -e $n ] && (: >> $n) && echo OPENED $n; done \\
+                  2>/dev/null; \
                   (: < /dev/zero) && (: > /dev/null) && echo usable";
     let spec = |privileged: bool, add: &[&str]| {
         let mut spec = pod.script(script);

@@ -18,8 +18,16 @@ crate::trials![
 /// The list the filter is made of.
 const TABLE: &str = include_str!("../../src/embedded/seccomp/syscalls.tsv");
 
-/// Makes calls and says what came of each.
-static PROBE: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
+/// Names the directory of the program below, where it cannot be compiled.
+const PROBE_VARIABLE: &str = "OUTRIGGER_TEST_PROBE";
+
+/// The directory of a program that makes calls and says what came of each.
+static PROBE: LazyLock<PathBuf> = LazyLock::new(|| match std::env::var_os(PROBE_VARIABLE) {
+    Some(given) => given.into(),
+    None => COMPILED.path().to_owned(),
+});
+
+static COMPILED: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     let dir = tempfile::Builder::new().prefix("outrigger-test-probe-").tempdir().expect("directory");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/containers/syscalls.c");
     let built = Command::new("gcc")
@@ -36,7 +44,7 @@ fn probing(pod: &Pod, what: &str) -> ContainerSpec {
     let mut spec = pod.script("");
     spec.command = Some(vec!["/probe/probe".to_owned(), what.to_owned()]);
     spec.mounts = vec![Mount {
-        source: PROBE.path().to_owned(),
+        source: PROBE.clone(),
         target: "/probe".into(),
         read_only: true,
         propagation: Propagation::Private,

@@ -7,6 +7,7 @@ mod users;
 
 mod attach;
 mod attacks;
+mod cves;
 mod edges;
 mod exec;
 mod filesystem;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         pods::trials(),
         ownership::trials(),
         attacks::trials(),
+        cves::trials(),
         machines::trials(),
         oci::trials(),
         edges::trials(),

@@ -51,6 +51,9 @@ pub(crate) const ROOTFS_VARIABLE: &str = "OUTRIGGER_TEST_ROOTFS";
 /// `host` has pods of all these tests run with the host's users, to see by hand what differs there.
 const USERNS_VARIABLE: &str = "OUTRIGGER_TEST_USERNS";
 
+/// With a user namespace, and with the host's users: what the one refuses hides what else has to refuse it.
+pub(crate) const BOTH_USERS: [UserNamespace; 2] = [UserNamespace::Auto, UserNamespace::Host];
+
 /// A root file system of one busybox.
 static ROOTFS: LazyLock<PathBuf> = LazyLock::new(|| {
     // A helper process uses that of the test, which outlives it.
@@ -252,6 +255,22 @@ impl Pod {
         let command = vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()];
         let request = ExecRequest { command, timeout: Some(DEADLINE), output_limit: 10_000 };
         self.runtime.exec(id, request).await.expect("exec")
+    }
+
+    /// The number of the container's shim.
+    pub(crate) fn shim(&self, id: &ContainerId) -> u64 {
+        self.process(id, "shim")
+    }
+
+    /// The number of the container's first process.
+    pub(crate) fn first_process(&self, id: &ContainerId) -> u64 {
+        self.process(id, "init")
+    }
+
+    fn process(&self, id: &ContainerId, which: &str) -> u64 {
+        let state = fs::read(self.dir.join("containers").join(&id.0).join("state.json")).expect("state");
+        let state: serde_json::Value = serde_json::from_slice(&state).expect("state");
+        state[which]["pid"].as_u64().expect("a process")
     }
 
     /// Waits until the container's log has a line.
