@@ -5,7 +5,7 @@
 if [ "$1" != second ]; then
   # The first root cannot be left by pivot_root, as containers do: move to another.
   mount -t tmpfs -o size=75% root /tmp
-  for dir in bin etc lib lib64 modules usr init; do cp -a /$dir /tmp/; done
+  for dir in bin etc lib lib64 modules probe usr init; do cp -a /$dir /tmp/; done
   mkdir -p /tmp/dev /tmp/proc /tmp/run /tmp/sys /tmp/tmp /tmp/var/lib
   exec switch_root /tmp /init second
 fi
@@ -56,6 +56,24 @@ run plain; say 'with overlayfs: exit code' equals $? 7
 say 'with overlayfs: it is used' contains "$(cat /tmp/out)" 'overlay on / type overlay'
 say 'with overlayfs: the image is not written to' test ! -e /etc/made
 
+# From here on state is on a disk.
+say 'a disk' mount -t ext4 /dev/vda /var/lib
+mkdir -p /var/lib/tmp /var/lib/rootfs/tmp
+cp -a /bin /lib /lib64 /etc /usr /var/lib/rootfs/
+chmod 1777 /var/lib/tmp
+pod mapped '  restartPolicy: Never
+  containers:
+  - {name: main, image: "rootfs:/var/lib/rootfs", command: [sh, -c, "cat /proc/self/uid_map; stat -c %u /bin/busybox; id -u; echo x >/made && stat -c %u /made; mknod /node c 1 1 && echo NODE; exit 7"]}'
+run mapped; say 'a user namespace: exit code' equals $? 7
+say 'a user namespace: ids' sh -c 'grep -qE "main \\| +0 +[1-9][0-9]+ +65536" /tmp/out'
+say 'a user namespace: owners are those of the image' equals "$(grep -c 'main | 0$' /tmp/out)" 3
+say 'a user namespace: no device nodes' sh -c '! grep NODE /tmp/out'
+say 'a user namespace: no warning' sh -c '! grep WARN /tmp/out'
+flags='--userns host'
+run mapped; say 'without a user namespace: exit code' equals $? 7
+say 'without a user namespace: ids' sh -c 'grep -qE "main \\| +0 +0 +4294967295" /tmp/out'
+flags=
+
 pod limited '  restartPolicy: Never
   terminationGracePeriodSeconds: 1
   containers:
@@ -104,7 +122,7 @@ flags=
 network=private
 pod networked '  restartPolicy: Never
   containers:
-  - {name: main, image: "rootfs:/", command: [sh, -c, "ip -4 addr show eth0 | grep -q inet && ping -c 1 -W 5 $(ip route | sed -n s/default.via.//p | cut -d\" \" -f1)"]}'
+  - {name: main, image: "rootfs:/var/lib/rootfs", command: [sh, -c, "ip -4 addr show eth0 | grep -q inet && ping -c 1 -W 5 $(ip route | sed -n s/default.via.//p | cut -d\" \" -f1)"]}'
 run networked; say 'a private network reaches the host' equals $? 0
 say 'no warning about it' sh -c '! grep WARN /tmp/out'
 network=none
@@ -124,7 +142,7 @@ outrigger doctor | sed 's/^/    /'
 
 if [ -x /bin/tests ]; then
   # Those of `machines` hide cgroups from a machine that has more.
-  tests --skip machines:: 2>&1 | tee /tmp/tests | grep -v ' ok$'
+  OUTRIGGER_TEST_PROBE=/probe TMPDIR=/var/lib/tmp tests --skip machines:: 2>&1 | tee /tmp/tests | grep -v ' ok$'
   say 'tests of the runtime' sh -c 'grep -q "^test result: ok" /tmp/tests'
 fi
 echo "finished: $failures failed"
