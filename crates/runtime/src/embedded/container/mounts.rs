@@ -47,10 +47,11 @@ pub(crate) struct Volume<'a> {
 }
 
 impl Volume<'_> {
-    /// Whether it is taken through the copy of the mounts: that would part it from the host's mounts it is to be in one group
-    /// with.
+    /// Whether it is taken through the copy of the mounts: if there is something to keep as it is, a read-only mount or mounts
+    /// below it. A volume that is to be in one group with the host's mounts would be parted from these.
     fn is_staged(&self) -> bool {
-        self.mount.propagation != Propagation::Bidirectional
+        let has_something_to_keep = self.mount.read_only || self.is_dir;
+        has_something_to_keep && self.mount.propagation != Propagation::Bidirectional
     }
 }
 
@@ -95,6 +96,10 @@ pub(crate) fn open_volumes<'a>(
 /// when they were copied: what is read-only stays so, whatever capabilities the container has, and what lies under a mount
 /// in a volume stays hidden.
 pub(super) fn stage_volumes(volumes: &[Volume<'_>], dir: &Path) -> Result<(), Fault> {
+    if !volumes.iter().any(Volume::is_staged) {
+        // Each mount costs time.
+        return Ok(());
+    }
     let what = || "cannot prepare the volumes";
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
