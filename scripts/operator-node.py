@@ -1,265 +1,82 @@
 #!/usr/bin/env python3
-"""Runs the operator on a real one-node cluster and says what was seen: order, Jobs, restarts, crashes, latencies.
+"""Runs the operator on a real one-node cluster and says what was seen: order, Jobs, restarts, crashes, rights.
 
-usage: scripts/operator-node.py OUTRIGGER [PODS] [launch|jobs|requests|latency]...
+usage: scripts/operator-node.py OUTRIGGER [IMAGE] [launch|jobs|crashes|recreate|rights|installed]...
 
-Uses only binaries that are there: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet and kubectl in
-KUBEBUILDER_ASSETS (else /usr/local/kubebuilder/bin), etcd, containerd and the CNI plugins of Debian. Needs root, python3 and
-a static busybox. Everything runs on loopback in a directory of its own that is removed afterwards. Start it in a network namespace that
-has an address and a default route (`unshare -n`, a veth pair), because it makes a bridge for the pods.
+IMAGE is the archive `make image` builds, for `installed`, which installs the operator as docs/cluster.md says; without it the binary
+and its libraries are put into an image. operator_cluster.py says what is needed.
 """
-import hashlib
-import io
 import json
 import os
-import pathlib
 import shutil
-import signal
-import socket
-import statistics
 import subprocess
 import sys
-import tarfile
-import tempfile
-import threading
 import time
 
-ASSETS = pathlib.Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"))
-OUTRIGGER = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else "target/debug/outrigger"
-PODS = int(sys.argv[2]) if len(sys.argv) > 2 else 20
-STEPS = sys.argv[3:]
-NODE = "machine"
+sys.dont_write_bytecode = True
+from operator_cluster import KILL, RUN, SLEEP, container, image, own_network, phase, pod, ready, run, say, status, wait
+
+ARCHIVE = next((a for a in sys.argv[2:] if a.endswith(".tar")), None)
+PROBE = {"readinessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 1, "periodSeconds": 1}}
+POST_START = lambda seconds: {"lifecycle": {"postStart": {"exec": {"command": ["sleep", str(seconds)]}}}}
+PRE_STOP = lambda seconds: {"lifecycle": {"preStop": {"exec": {"command": ["sleep", str(seconds)]}}}}
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Cluster:
-    def __init__(self, top):
-        self.top, self.procs, self.port, self.etcd = top, {}, free_port(), free_port()
-        self.webhook, self.health = free_port(), free_port()
-        for name in "log certs ctd kubelet static podlogs cni/conf".split():
-            (top / name).mkdir(parents=True, exist_ok=True)
-        self.sock = top / "ctd/containerd.sock"
-
-    def spawn(self, name, *args, env=None):
-        log = open(self.top / "log" / name, "ab")
-        self.procs[name] = subprocess.Popen([str(a) for a in args], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                                            start_new_session=True, env={**os.environ, **(env or {})})
-
-    def kill(self, name, how=signal.SIGKILL):
-        p = self.procs.pop(name)
-        p.send_signal(how)
-        p.wait()
-
-    def config(self, name, token):
-        text = {"apiVersion": "v1", "kind": "Config", "current-context": "x",
-                "clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{self.port}", "insecure-skip-tls-verify": True}}],
-                "users": [{"name": "u", "user": {"token": token}}], "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}
-        (self.top / f"{name}.conf").write_text(json.dumps(text))
-
-    def kubectl(self, *args, stdin=None, check=True):
-        run = subprocess.run([ASSETS / "kubectl", "--kubeconfig", self.top / "admin.conf", *args], input=stdin, capture_output=True, text=True)
-        if check and run.returncode:
-            raise SystemExit(f"kubectl {' '.join(args)}: {run.stderr}")
-        return run.stdout
-
-    def get(self, *args):
-        text = self.kubectl("get", "-o", "json", *args, check=False)
-        return json.loads(text) if text else None
-
-    def create(self, obj):
-        self.kubectl("create", "-f", "-", stdin=json.dumps(obj))
-
-    def up(self):
-        t = self.top
-        url = lambda port: f"http://127.0.0.1:{port}"
-        peer = free_port()
-        self.spawn("etcd", "etcd", "--data-dir", t / "etcd", "--listen-client-urls", url(self.etcd), "--advertise-client-urls", url(self.etcd),
-                   "--listen-peer-urls", url(peer), "--initial-advertise-peer-urls", url(peer), "--initial-cluster", f"default={url(peer)}", "--unsafe-no-fsync")
-        subprocess.run(["openssl", "genrsa", "-out", t / "certs/sa.key", "2048"], check=True, capture_output=True)
-        (t / "tokens.csv").write_text(f'admin-token,admin,admin,"system:masters"\nnode-token,system:node:{NODE},node,"system:nodes"\n')
-        self.config("admin", "admin-token")
-        self.config("node", "node-token")
-        self.spawn("apiserver", ASSETS / "kube-apiserver", "--etcd-servers", url(self.etcd), "--secure-port", self.port, "--bind-address", "127.0.0.1",
-                   "--cert-dir", t / "certs", "--service-cluster-ip-range", "10.96.0.0/16", "--service-account-issuer", "https://kubernetes.default.svc",
-                   "--service-account-key-file", t / "certs/sa.key", "--service-account-signing-key-file", t / "certs/sa.key",
-                   "--token-auth-file", t / "tokens.csv", "--authorization-mode", "Node,RBAC", "--allow-privileged")
-        wait("the API server is ready", lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok")
-        self.spawn("kcm", ASSETS / "kube-controller-manager", "--kubeconfig", t / "admin.conf", "--service-account-private-key-file", t / "certs/sa.key",
-                   "--use-service-account-credentials=false", "--leader-elect=false", "--secure-port", "0", "--controllers", "*,-bootstrapsigner,-tokencleaner,-nodeipam")
-        self.spawn("scheduler", ASSETS / "kube-scheduler", "--kubeconfig", t / "admin.conf", "--leader-elect=false", "--secure-port", "0")
-        self.containerd()
-        self.kubelet()
-        wait("the node is Ready", lambda: " Ready" in self.kubectl("get", "node", NODE, check=False))
-
-    def containerd(self):
-        t = self.top
-        net = {"cniVersion": "0.4.0", "name": "operator-test", "plugins": [{"type": "bridge", "bridge": "oroptest0", "isGateway": True,
-               "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.78.0.0/16"}]], "dataDir": str(t / "cni/ipam")}}]}
-        (t / "cni/conf/10-bridge.conflist").write_text(json.dumps(net))
-        (t / "ctd/config.toml").write_text(f'''version = 2
-oom_score = 0
-root = "{t}/ctd/root"
-state = "{t}/ctd/state"
-[grpc]
-  address = "{self.sock}"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "localhost/pause:1"
-  restrict_oom_score_adj = true
-  disable_apparmor = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
-    conf_dir = "{t}/cni/conf"
-''')
-        self.spawn("containerd", "containerd", "-c", t / "ctd/config.toml")
-        ctr = lambda *a: subprocess.run(["ctr", "-a", str(self.sock), *a], capture_output=True).returncode == 0
-        wait("containerd answers", lambda: ctr("version"))
-        root = t / "rootfs/bin"
-        root.mkdir(parents=True)
-        shutil.copy("/bin/busybox", root / "busybox")
-        for name in subprocess.check_output(["/bin/busybox", "--list"], text=True).split():
-            if name != "busybox":
-                (root / name).symlink_to("busybox")
-        image(t / "rootfs", "localhost/busybox:1", {"Env": ["PATH=/bin"]}, t / "busybox.tar")
-        image(t / "rootfs", "localhost/pause:1", {"Entrypoint": ["/bin/sleep", "2147483647"]}, t / "pause.tar")
-        for name in "busybox", "pause":
-            assert ctr("-n", "k8s.io", "images", "import", str(t / f"{name}.tar")), name
-
-    def kubelet(self):
-        t = self.top
-        for c in pathlib.Path("/sys/fs/cgroup").glob("*/"):
-            own = c / "outrigger-operator-test"
-            try:
-                own.mkdir(exist_ok=True)
-                for f in "cpuset.cpus", "cpuset.mems":
-                    if (own / f).exists():
-                        (own / f).write_text((c / f).read_text())
-            except OSError:
-                pass
-        conf = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "failCgroupV1": False, "cgroupsPerQOS": True,
-                "cgroupRoot": "/outrigger-operator-test", "enforceNodeAllocatable": [], "cgroupDriver": "cgroupfs", "oomScoreAdj": 0, "failSwapOn": False,
-                "localStorageCapacityIsolation": False, "containerRuntimeEndpoint": f"unix://{self.sock}",
-                "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}}, "authorization": {"mode": "AlwaysAllow"},
-                "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
-                "imageGCHighThresholdPercent": 100, "maxPods": 250, "port": free_port(), "healthzPort": 0, "address": "127.0.0.1",
-                "podLogsDir": str(t / "podlogs"), "staticPodPath": str(t / "static")}
-        (t / "kubelet.yaml").write_text(json.dumps(conf))
-        self.spawn("kubelet", ASSETS / "kubelet", "--config", t / "kubelet.yaml", "--kubeconfig", t / "node.conf", "--root-dir", t / "kubelet", "--hostname-override", NODE)
-
-    def operator(self):
-        self.spawn("operator", OUTRIGGER, "operator", "run", "--identity", f"test-{time.time()}", "--webhook-name", "127.0.0.1", "--webhook-address",
-                   f"127.0.0.1:{self.webhook}", "--health-address", f"127.0.0.1:{self.health}", env={"KUBECONFIG": str(self.top / "operator.conf")})
-        page = lambda path: subprocess.run(["curl", "-s", f"http://127.0.0.1:{self.health}{path}"], capture_output=True, text=True).stdout
-        wait("the operator leads", lambda: page("/readyz") == "ok" and "outrigger_leader 1" in page("/metrics"))
-
-    def agent(self):
-        self.spawn("agent", OUTRIGGER, "operator", "agent", "--node-name", NODE, "--cri-endpoint", f"unix://{self.sock}",
-                   env={"KUBECONFIG": str(self.top / "agent.conf")})
-
-    def install(self):
-        run = subprocess.run([OUTRIGGER, "operator", "install", "--webhook-url", f"https://127.0.0.1:{self.webhook}"], capture_output=True, text=True,
-                             env={**os.environ, "KUBECONFIG": str(self.top / "admin.conf")})
-        assert run.returncode == 0, run.stderr
-        # Each with a token of its own service account: the rights are the real ones, and the agent's is bound to its node.
-        token = lambda name, *more: self.kubectl("create", "token", name, "-n", "outrigger-system", "--duration", "6h", *more).strip()
-        self.config("operator", token("outrigger-operator"))
-        self.config("agent", token("outrigger-agent", "--bound-object-kind", "Node", "--bound-object-name", NODE))
-
-    def down(self):
-        self.kubectl("delete", "pods,jobs", "--all", "--grace-period=0", "--force", check=False)
-        for _ in range(100):
-            pods = subprocess.run(["ctr", "-a", str(self.sock), "-n", "k8s.io", "tasks", "ls", "-q"], capture_output=True, text=True).stdout
-            if not pods.strip():
-                break
-            time.sleep(0.2)
-        for name in "operator agent kubelet scheduler kcm apiserver containerd etcd".split():
-            if name in self.procs:
-                self.kill(name, signal.SIGTERM if name != "apiserver" else signal.SIGKILL)
-        subprocess.run(["ip", "link", "del", "oroptest0"], capture_output=True)
-        for own in sorted(pathlib.Path("/sys/fs/cgroup").glob("*/outrigger-operator-test/**/"), reverse=True):
-            try:
-                own.rmdir()
-            except OSError:
-                pass
-        mounts = [line.split()[1] for line in open("/proc/mounts") if line.split()[1].startswith(str(self.top))]
-        for mount in sorted(mounts, reverse=True):
-            subprocess.run(["umount", "-l", mount], capture_output=True)
-
-
-def image(root, name, config, out):
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as t:
-        t.add(root, arcname=".")
-    layer = layer.getvalue()
-    lid = hashlib.sha256(layer).hexdigest()
-    conf = json.dumps({"architecture": "amd64", "os": "linux", "config": config, "rootfs": {"type": "layers", "diff_ids": ["sha256:" + lid]}}).encode()
-    cid = hashlib.sha256(conf).hexdigest()
-    manifest = json.dumps([{"Config": cid + ".json", "RepoTags": [name], "Layers": [lid + ".tar"]}]).encode()
-    with tarfile.open(out, "w") as t:
-        for n, data in ((cid + ".json", conf), (lid + ".tar", layer), ("manifest.json", manifest)):
-            info = tarfile.TarInfo(n)
-            info.size = len(data)
-            t.addfile(info, io.BytesIO(data))
-
-
-def wait(what, test, limit=180):
-    end = time.time() + limit
-    while time.time() < end:
-        found = test()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise SystemExit(f"FAILED: not within {limit} s: {what}")
-
-
-def container(name, command, env=None, **more):
-    env = [{"name": k, "value": v} for k, v in (env or {}).items()]
-    return {"name": name, "image": "localhost/busybox:1", "imagePullPolicy": "Never", "command": ["sh", "-c", command], "env": env, **more}
-
-
-SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
-KILL = {"KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT": "true"}
-
-
-def pod(name, containers, annotations=None, policy="Always", **more):
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations or {}},
-            "spec": {"restartPolicy": policy, "automountServiceAccountToken": False, "terminationGracePeriodSeconds": 5, "containers": containers, **more}}
-
-
-def status(c, name, container):
-    p = c.get("pod", name)
-    every = (p or {}).get("status", {}).get("containerStatuses", [])
-    return next((s for s in every if s["name"] == container), None)
-
-
-def ready(c, name):
-    p = c.get("pod", name)
-    return p and len(p["status"].get("containerStatuses", [])) == len(p["spec"]["containers"]) and all(s["ready"] for s in p["status"]["containerStatuses"])
-
-
-def phase(c, name):
-    return ((c.get("pod", name) or {}).get("status") or {}).get("phase")
-
-
-def say(text):
-    print(f"ok: {text}", flush=True)
+def started(c, name, *containers):
+    return [status(c, name, n)["state"]["running"]["startedAt"] for n in containers]
 
 
 def launch(c):
-    """The seed's example, and three levels; killed operators in between."""
-    slow = {"readinessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 1, "periodSeconds": 1}}
+    """Launch priority: the seed's examples, and the rows LP-E."""
     for spelling in "KRUISE_CONTAINER_LAUNCH_PRIORITY", "KRUISE_CONTAINER_PRIORITY":
         name = "seed-proposed" if "LAUNCH" in spelling else "seed-released"
-        c.create(pod(name, [container("main", SLEEP), container("sidecar", SLEEP, {spelling: "1"}, **slow)]))
+        c.create(pod(name, [container("main", SLEEP), container("sidecar", SLEEP, {spelling: "1"}, **PROBE)]))
         wait(f"{name} is ready", lambda: ready(c, name))
-        first, then = (status(c, name, n)["state"]["running"]["startedAt"] for n in ("sidecar", "main"))
-        assert first <= then, (first, then)
-        say(f"{spelling}: sidecar started {first}, main {then}")
-    c.create(pod("ordered", [container(n, SLEEP, **slow) for n in ("a", "b", "c")], {"apps.kruise.io/container-launch-priority": "Ordered"}))
+        first, then = started(c, name, "sidecar", "main")
+        assert first < then, (first, then)
+        say(f"LP-E-01, {spelling}: sidecar started {first}, main {then}")
+    deployed(c)
+    c.create(pod("plain", [container("c1", SLEEP, {"A": "1"}), container("c2", SLEEP, {"A": "1"})]))
+    wait("plain is ready", lambda: ready(c, "plain"))
+    spec = c.get("pod", "plain")["spec"]
+    assert all(len(x["env"]) == 1 for x in spec["containers"]), "LP-E-03: nothing is added"
+    say("LP-E-03: a pod that asks for nothing is left as it is")
+    killed_between_levels(c)
+    c.create(pod("graph", [container("app", SLEEP), container("db", SLEEP, **PROBE), container("migrate", "sleep 1")],
+                 {"outrigger.dev/depends-on": "app: db ready, migrate completed"}, policy="OnFailure"))
+    wait("app runs", lambda: (status(c, "graph", "app") or {}).get("state", {}).get("running"))
+    ended = status(c, "graph", "migrate")["state"]["terminated"]["finishedAt"]
+    assert ended <= started(c, "graph", "app")[0]
+    say("depends-on: app started after db was ready and migrate had completed")
+    c.create(pod("native", [container("main", "sleep 2"), container("proxy", SLEEP)], {"outrigger.dev/sidecars": "proxy"}, policy="Never"))
+    wait("a pod with a native sidecar succeeds", lambda: phase(c, "native") == "Succeeded")
+    say("outrigger.dev/sidecars: the pod has succeeded though its sidecar runs for ever")
+
+
+def deployed(c):
+    spec = pod("x", [container("c1", SLEEP, {"A": "1"}), container("c2", SLEEP, {"KRUISE_CONTAINER_PRIORITY": "10", "test": "foo"}, **POST_START(1))])["spec"]
+    labels = {"app": "deployed"}
+    c.create({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "deployed"},
+              "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}}})
+    pods = lambda: [p["metadata"]["name"] for p in c.get("pods", "-l", "app=deployed")["items"]]
+    wait("both pods of the Deployment are ready", lambda: len(pods()) == 2 and all(ready(c, p) for p in pods()))
+    maps = set()
+    for name in pods():
+        one, two = c.get("pod", name)["spec"]["containers"]
+        refs = [one["env"][1]["valueFrom"]["configMapKeyRef"], two["env"][2]["valueFrom"]["configMapKeyRef"]]
+        assert [r["key"] for r in refs] == ["p_0", "p_10"] and refs[0]["name"] == refs[1]["name"], refs
+        maps.add(refs[0]["name"])
+        first, then = started(c, name, "c2", "c1")
+        assert first < then, (first, then)
+    assert len(maps) == 2, "each pod has a ConfigMap of its own"
+    say("LP-E-02: a Deployment's pods start in order, each with a ConfigMap of its own")
+    c.kubectl("delete", "deployment", "deployed", "--wait=false")
+    wait("the ConfigMaps go with their pods", lambda: not maps & {m["metadata"]["name"] for m in c.get("configmaps")["items"]})
+
+
+def killed_between_levels(c):
+    each = [{**PROBE, **POST_START(1)}, {**PROBE, **POST_START(1)}, PROBE]
+    c.create(pod("ordered", [container(n, SLEEP, **more) for n, more in zip("abc", each)], {"apps.kruise.io/container-launch-priority": "Ordered"}))
     wait("a runs", lambda: (status(c, "ordered", "a") or {}).get("state", {}).get("running"))
     c.kill("operator")
     wait("a is ready", lambda: (status(c, "ordered", "a") or {}).get("ready"))
@@ -267,133 +84,279 @@ def launch(c):
     assert not status(c, "ordered", "b")["state"].get("running"), "b must wait"
     c.operator()
     wait("ordered is ready", lambda: ready(c, "ordered"))
-    times = [status(c, "ordered", n)["state"]["running"]["startedAt"] for n in ("a", "b", "c")]
-    assert times == sorted(times), times
-    say(f"Ordered, the operator killed between two levels: {times}")
-    c.create(pod("graph", [container("app", SLEEP), container("db", SLEEP, **slow), container("migrate", "sleep 1")],
-                 {"outrigger.dev/depends-on": "app: db ready, migrate completed"}, policy="OnFailure"))
-    wait("app runs", lambda: (status(c, "graph", "app") or {}).get("state", {}).get("running"))
-    ended = status(c, "graph", "migrate")["state"]["terminated"]["finishedAt"]
-    assert ended <= status(c, "graph", "app")["state"]["running"]["startedAt"]
-    say("depends-on: app started after db was ready and migrate had completed")
+    times = started(c, "ordered", "a", "b", "c")
+    assert times == sorted(times) and len(set(times)) == 3, times
+    say(f"LP-E-04, Ordered, the operator killed between two levels: {times}")
+
+
+def job(c, name, main, sidecar, env, policy, limit=0):
+    spec = pod(name, [container("main", main), container("sidecar1", sidecar, env)], policy=policy)["spec"]
+    c.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"backoffLimit": limit, "template": {"spec": spec}}})
+
+
+def finished(c, name):
+    """How a Job ended."""
+    conditions = c.get("job", name).get("status", {}).get("conditions", [])
+    return next((x["type"] for x in conditions if x["type"] in ("Complete", "Failed") and x["status"] == "True"), None)
 
 
 def jobs(c):
-    """The seed's example: a Job with a marked sidecar completes."""
-    for policy in "Never", "OnFailure":
-        for kind, command in ("0", SLEEP), ("143", "sleep 1000 & wait"):
-            name = f"job-{policy.lower()}-{kind}"
-            spec = pod(name, [container("main", "sleep 1"), container("sidecar1", command, KILL)], policy=policy)["spec"]
-            c.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": {"spec": spec}}})
-            begun = wait(f"{name}: main exited", lambda: job_main_end(c, name))
-            wait(f"{name} is complete", lambda: (c.get("job", name)["status"].get("succeeded")))
-            say(f"Job, {policy}, sidecar that exits with {kind}: complete {time.time() - begun:.1f} s after its main was seen to exit")
+    """Sidecar termination: the seed's example, and the rows ST-E."""
+    stubborn = "trap '' TERM; while :; do sleep 0.1; done"
+    ignore = {**KILL, "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE": "true"}
+    rows = [("ST-E-01", "Never", "sleep 1", SLEEP, KILL, 0, "Complete"), ("ST-E-02", "Never", "sleep 1", stubborn, ignore, 0, "Complete"),
+            ("ST-E-03", "OnFailure", "exit 1", SLEEP, KILL, 1, "Failed"), ("ST-E-04", "OnFailure", "sleep 1", SLEEP, KILL, 0, "Complete"),
+            # Issue 1366 of Kruise: the sidecar exits with 143 and the kubelet would restart it.
+            ("issue 1366", "OnFailure", "sleep 1", "sleep 1000 & wait", KILL, 0, "Complete")]
+    for row, policy, main, sidecar, env, limit, expected in rows:
+        job(c, row.lower().replace(" ", "-"), main, sidecar, env, policy, limit)
+    for row, policy, *_, expected in rows:
+        name = row.lower().replace(" ", "-")
+        result = wait(f"{row} ends", lambda: finished(c, name))
+        assert result == expected, (row, result)
+        say(f"{row}: Job with restartPolicy {policy} is {result}")
+    exit_codes(c)
 
 
-def job_main_end(c, name):
-    for p in c.get("pods", "-l", f"job-name={name}")["items"]:
-        for s in p["status"].get("containerStatuses", []):
-            if s["name"] == "main" and s["state"].get("terminated"):
-                return time.time()
+def exit_codes(c):
+    """With restartPolicy Never a sidecar that is stopped and exits with 143 does not fail the Job. Not once."""
+    count = 20
+    for i in range(count):
+        job(c, f"never-143-{i}", "sleep 1", "sleep 1000 & wait", KILL, "Never")
+    results = [wait(f"Job {i} ends", lambda: finished(c, f"never-143-{i}")) for i in range(count)]
+    failed = results.count("Failed")
+    assert failed == 0, f"{failed} of {count} Jobs failed because of a sidecar's exit code"
+    say(f"{count} Jobs with restartPolicy Never, whose sidecars exit with 143: all complete")
 
 
 def crr_status(c, name):
-    return c.get("crr", name).get("status", {})
+    return (c.get("crr", name) or {}).get("status", {})
 
 
-def requests(c):
-    """Containers are recreated once, also when the agent is killed in the middle."""
+def request(c, name, pod_name, containers, strategy=None, version="v1beta1", **spec):
+    c.create({"apiVersion": f"apps.kruise.io/{version}", "kind": "ContainerRecreateRequest", "metadata": {"name": name},
+              "spec": {"podName": pod_name, "containers": [{"name": n} for n in containers], "strategy": strategy or {}, **spec}})
+
+
+def verdict(c, name, limit=120):
+    return wait(f"request {name} has a verdict", lambda: crr_status(c, name) if crr_status(c, name).get("completionTime") else None, limit)
+
+
+def succeeded(c, name):
+    states = verdict(c, name)["containerRecreateStates"]
+    assert all(s["phase"] == "Succeeded" for s in states), states
+
+
+def restarts(c, name):
+    return {s["name"]: s["restartCount"] for s in c.get("pod", name)["status"]["containerStatuses"]}
+
+
+def stopped_at(c, name, container_name):
+    """When the instance before the current one has ended."""
+    ended = status(c, name, container_name)["lastState"]["terminated"]["finishedAt"]
+    return time.mktime(time.strptime(ended, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
+
+
+def crashes(c):
+    """The agent is killed in the middle of a request: its work is finished once, not twice."""
     slow_stop = "trap 'sleep 3; exit 0' TERM; while :; do sleep 0.1; done"
-    c.create(pod("web", [container("app", slow_stop), container("side", SLEEP)], terminationGracePeriodSeconds=20))
+    hook = {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "echo hook >> /shared/hooks"]}}}}
+    shared = {"volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}
+    c.create(pod("web", [container("app", slow_stop, **hook, **shared), container("side", SLEEP, **shared)], terminationGracePeriodSeconds=20,
+                 volumes=[{"name": "shared", "emptyDir": {}}]))
     wait("web is ready", lambda: ready(c, "web"))
-    crr = lambda name, version, spec: {"apiVersion": f"apps.kruise.io/{version}", "kind": "ContainerRecreateRequest", "metadata": {"name": name}, "spec": {"podName": "web", **spec}}
-    c.create(crr("one", "v1beta1", {"containers": [{"name": "app"}, {"name": "side"}], "strategy": {"orderedRecreate": True}}))
-    wait("the app is being stopped", lambda: (crr_status(c, "one").get("containerRecreateStates") or [{}])[0].get("killedContainerID"))
-    time.sleep(0.5)
+    request(c, "one", "web", ["app", "side"], {"orderedRecreate": True})
+    wait("the hook has run", lambda: (crr_status(c, "one").get("containerRecreateStates") or [{}])[0].get("preStopDone"))
     c.kill("agent")
     time.sleep(1)
     c.agent()
     # Forced: what was restarted since the request was made is stopped all the same.
-    c.create(crr("two", "v1alpha1", {"containers": [{"name": "side"}], "strategy": {"forceRecreate": True}}))
+    request(c, "two", "web", ["side"], {"forceRecreate": True}, "v1alpha1")
     for name in "one", "two":
-        wait(f"request {name} has a verdict", lambda: crr_status(c, name).get("completionTime"))
-        states = crr_status(c, name)["containerRecreateStates"]
-        assert all(s["phase"] == "Succeeded" for s in states), states
+        succeeded(c, name)
     wait("web is ready again", lambda: ready(c, "web"))
-    counts = {n: status(c, "web", n)["restartCount"] for n in ("app", "side")}
-    assert counts == {"app": 1, "side": 2}, counts
-    say(f"two requests, the agent killed in the middle of the first: restarts {counts}")
+    assert restarts(c, "web") == {"app": 1, "side": 2}, restarts(c, "web")
+    ctr = ["ctr", "-a", str(c.sock), "-n", "k8s.io"]
+    side = status(c, "web", "side")["containerID"].split("://")[1]
+    hooks = subprocess.run([*ctr, "tasks", "exec", "--exec-id", "look", side, "cat", "/shared/hooks"], capture_output=True, text=True).stdout
+    assert hooks == "hook\n", hooks
+    say("two requests, the agent killed in the middle of the first: each container restarted once a request, the hook run once")
 
 
-def percentile(values, p):
-    values = sorted(values)
-    return values[min(len(values) - 1, int(len(values) * p))]
+def recreate(c):
+    """Container recreate requests: the rows CRR-E."""
+    for version in "v1alpha1", "v1beta1":
+        name = f"e1-{version}"
+        c.create(pod(name, [container("app", SLEEP), container("sidecar", SLEEP)]))
+        wait(f"{name} is ready", lambda: ready(c, name))
+        before = status(c, name, "app")["containerID"]
+        request(c, name, name, ["app"], {"minStartedSeconds": 5}, version, ttlSecondsAfterFinished=3)
+        made = c.get("crr", name)
+        assert made["metadata"]["labels"]["crr.apps.kruise.io/active"] == "true" and made["spec"]["containers"][0]["statusContext"]["containerID"] == before
+        succeeded(c, name)
+        after = status(c, name, "app")
+        assert after["ready"] and after["containerID"] != before and after["restartCount"] == 1
+        wait(f"CRR-E-01: {name} is deleted", lambda: c.get("crr", name) is None, 30)
+        request(c, f"e2-{version}", name, ["app", "sidecar"], version=version)
+        succeeded(c, f"e2-{version}")
+        wait("ready again", lambda: ready(c, name))
+        assert restarts(c, name) == {"app": 2, "sidecar": 1}, restarts(c, name)
+        say(f"CRR-E-01, CRR-E-02: {version}")
+    orders(c)
+    deadlines(c)
+    versions(c)
 
 
-def latency(c):
-    """Level ready, until the next level's container has started, many pods at a time."""
-    seen, lock, stop = {}, threading.Lock(), threading.Event()
-
-    def follow():
-        watch = subprocess.Popen([ASSETS / "kubectl", "--kubeconfig", c.top / "admin.conf", "get", "pods", "-l", "bench=1", "-o", "json", "-w", "--output-watch-events"],
-                                 stdout=subprocess.PIPE, text=True)
-        decoder, buffer = json.JSONDecoder(), ""
-        while not stop.is_set():
-            chunk = watch.stdout.readline()
-            if not chunk:
-                break
-            buffer += chunk
-            if not chunk.startswith("}"):
-                continue
-            event, _ = decoder.raw_decode(buffer)
-            buffer = ""
-            at, obj = time.time(), event["object"]
-            with lock:
-                times = seen.setdefault(obj["metadata"]["name"], {})
-                for s in obj.get("status", {}).get("containerStatuses", []):
-                    if s["name"] == "first" and s["ready"]:
-                        times.setdefault("ready", at)
-                    if s["name"] == "second" and s["state"].get("running"):
-                        times.setdefault("started", at)
-        watch.kill()
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    time.sleep(1)
-    pods = [pod(f"bench-{i}", [container("first", SLEEP, {"KRUISE_CONTAINER_PRIORITY": "1"}), container("second", SLEEP)]) for i in range(PODS)]
-    for p in pods:
-        p["metadata"]["labels"] = {"bench": "1"}
-    c.create({"apiVersion": "v1", "kind": "List", "items": pods})
-    done = lambda: sum("started" in t for t in seen.values()) >= PODS
-    wait(f"{PODS} pods are launched", done, 600)
-    stop.set()
-    took = [t["started"] - t["ready"] for t in seen.values()]
-    print(f"measured: {PODS} pods at a time, first level seen ready to second level seen running: median {statistics.median(took):.2f} s, "
-          f"p99 {percentile(took, 0.99):.2f} s, longest {max(took):.2f} s", flush=True)
+def orders(c):
+    rows = [("CRR-E-03", {}, False), ("CRR-E-04", {"orderedRecreate": True}, True), ("CRR-E-08", {"forceRecreate": True}, False),
+            ("CRR-E-09", {"forceRecreate": True, "orderedRecreate": True}, True)]
+    for row, *_ in rows:
+        c.create(pod(row.lower(), [container("app", SLEEP, **POST_START(5)), container("sidecar", SLEEP)]))
+    for row, strategy, _ in rows:
+        wait(f"{row} is ready", lambda: ready(c, row.lower()))
+        request(c, row.lower(), row.lower(), ["app", "sidecar"], strategy)
+    for row, _, is_ordered in rows:
+        succeeded(c, row.lower())
+        between = stopped_at(c, row.lower(), "sidecar") - stopped_at(c, row.lower(), "app")
+        assert (between >= 5) if is_ordered else (between < 4), (row, between)
+        say(f"{row}: sidecar stopped {between:.0f} s after app")
 
 
-def main():
-    top = pathlib.Path(tempfile.mkdtemp(prefix="outrigger-operator-"))
-    os.chmod(top, 0o700)
-    c = Cluster(top)
-    try:
-        c.up()
-        c.install()
-        c.operator()
-        c.agent()
-        wait("the default service account is there", lambda: c.get("serviceaccount", "default"))
-        for step in (step for step in (launch, jobs, requests, latency) if not STEPS or step.__name__ in STEPS):
-            begun = time.time()
-            step(c)
-            say(f"{step.__name__}: {time.time() - begun:.0f} s")
-    except BaseException:
-        for log in (top / "log" / name for name in ("operator", "agent")):
-            print(f"--- {log.name}", log.read_text(errors="replace")[-3000:] if log.exists() else "not started", sep="\n")
-        raise
-    finally:
-        c.down()
-        shutil.rmtree(top, ignore_errors=True)
+def deadlines(c):
+    gate = {"readinessGates": [{"conditionType": "KruisePodReady"}]}
+    c.create(pod("hooked", [container("app", SLEEP, **PRE_STOP(8)), container("sidecar", SLEEP)], terminationGracePeriodSeconds=30, **gate))
+    both = lambda: all(s["ready"] for s in (c.get("pod", "hooked") or {}).get("status", {}).get("containerStatuses", [{"ready": False}]))
+    wait("hooked runs", both)
+    request(c, "e5", "hooked", ["app", "sidecar"], activeDeadlineSeconds=3)
+    states = verdict(c, "e5", 15)["containerRecreateStates"]
+    # Kruise leaves them Pending; D3: what is not done when the deadline passes has failed.
+    assert [s["phase"] for s in states] == ["Failed", "Failed"], states
+    wait("the stop under way is finished", lambda: restarts(c, "hooked")["app"] == 1)
+    assert [s["phase"] for s in crr_status(c, "e5")["containerRecreateStates"]] == ["Failed", "Failed"], "a verdict is final"
+    say("CRR-E-05: the deadline gives a verdict, and it stays")
+    wait("hooked runs", both)
+    begun = time.time()
+    request(c, "e6", "hooked", ["app", "sidecar"])
+    succeeded(c, "e6")
+    took = stopped_at(c, "hooked", "sidecar") - begun
+    assert took >= 6, took
+    say(f"CRR-E-06: sidecar stopped {took:.0f} s after the request, after the hook of app")
+    begun = time.time()
+    request(c, "e7", "hooked", ["app", "sidecar"], {"terminationGracePeriodSeconds": 3, "unreadyGracePeriodSeconds": 1})
+    condition = lambda: next((x for x in c.get("pod", "hooked")["status"]["conditions"] if x["type"] == "KruisePodReady"), {})
+    wait("the pod is made unready", lambda: condition().get("status") == "False" and "default/e7" in condition().get("message", ""), 10)
+    succeeded(c, "e7")
+    wait("the pod is ready again", lambda: condition().get("status") == "True")
+    took = stopped_at(c, "hooked", "app") - begun
+    assert took < 8, took
+    say(f"CRR-E-07: unready first; app stopped {took:.0f} s after the request, within its grace")
+
+
+def versions(c):
+    c.create(pod("versioned", [container("app", SLEEP)]))
+    wait("versioned is ready", lambda: ready(c, "versioned"))
+    debug = {"name": "debug", "image": "localhost/busybox:1", "imagePullPolicy": "Never", "command": ["sleep", "1000"]}
+    c.kubectl("patch", "pod", "versioned", "--subresource=ephemeralcontainers", "--type=merge", "-p", json.dumps({"spec": {"ephemeralContainers": [debug]}}))
+    uid = c.get("pod", "versioned")["metadata"]["uid"]
+    request(c, "e10", "versioned", ["app"])
+    succeeded(c, "e10")
+    made = c.get("crr", "e10")
+    snapshot = made["status"]["containerStatusSnapshot"]
+    assert [s["name"] for s in snapshot] == ["app"] and snapshot[0]["containerID"] == status(c, "versioned", "app")["containerID"]
+    assert not made["metadata"].get("annotations", {}).get("crr.apps.kruise.io/sync-container-statuses")
+    assert c.get("pod", "versioned")["metadata"]["uid"] == uid
+    say("CRR-E-10, CRR-E-13: a snapshot of the new instance, in a pod with an ephemeral container")
+    grace = {"unreadyGracePeriodSeconds": 1}
+    request(c, "e11", "versioned", ["app"], grace, "v1alpha1")
+    succeeded(c, "e11")
+    new = c.get("containerrecreaterequests.v1beta1.apps.kruise.io", "e11")
+    assert new["status"]["containerStatusSnapshot"] and any(x["type"] == "PreRecreateGrace" for x in new["status"]["conditions"])
+    assert not [a for a in new["metadata"].get("annotations", {}) if a.startswith("crr.")]
+    request(c, "e12", "versioned", ["app"], grace)
+    succeeded(c, "e12")
+    old = c.get("containerrecreaterequests.v1alpha1.apps.kruise.io", "e12")
+    assert old["metadata"]["annotations"]["crr.apps.kruise.io/unready-acquired"]
+    say("CRR-E-11, CRR-E-12: made in one version, read in the other")
+
+
+def rights(c):
+    """The calls made so far, against the rules granted: the operator's and the agent's."""
+    for who, roles in ("outrigger-operator", [("clusterrole",), ("role", "-n", "outrigger-system")]), ("outrigger-agent", [("clusterrole",)]):
+        granted = set()
+        for kind, *more in roles:
+            for rule in c.get(kind, who, *more)["rules"]:
+                granted |= {(g, r, v) for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+        made = set()
+        for line in open(c.top / "audit.log"):
+            entry = json.loads(line)
+            what = entry.get("objectRef", {})
+            if entry["user"]["username"].endswith(f":{who}") and "resource" in what:
+                resource = what["resource"] + (f"/{what['subresource']}" if what.get("subresource") else "")
+                made.add((what.get("apiGroup", ""), resource, entry["verb"]))
+        assert made <= granted, made - granted
+        print(f"{who}: {len(made)} kinds of calls, {len(granted)} granted; not used in these steps: {sorted(granted - made)}", flush=True)
+        if who == "outrigger-agent":
+            assert made == granted, granted - made
+    say("nothing was called without a rule, and the agent has no rule it does not use")
+
+
+def image_of(c):
+    """An image of the binary as it is, with the libraries it is linked with, where `make image` has not built one."""
+    print("no image was given: the binary and its libraries are put into one", flush=True)
+    root = c.top / "image"
+    linked = subprocess.run(["ldd", c.outrigger], capture_output=True, text=True).stdout
+    files = [word for line in linked.splitlines() for word in line.split() if word.startswith("/")]
+    for source, target in [(c.outrigger, "/bin/outrigger"), *((f, f) for f in files)]:
+        (root / target[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, root / target[1:])
+    image(root, "localhost/outrigger:test", {"Entrypoint": ["/bin/outrigger"], "Env": ["PATH=/bin"]}, c.top / "outrigger.tar")
+    return str(c.top / "outrigger.tar")
+
+
+def installed(c):
+    """What docs/cluster.md says: the image, `operator install`, a Job, and uninstalling."""
+    for name in "operator", "agent":
+        c.kill(name)
+    ctr = ["ctr", "-a", str(c.sock), "-n", "k8s.io", "images"]
+    if ARCHIVE:
+        subprocess.run([*ctr, "import", "--base-name", "localhost/outrigger", ARCHIVE], check=True, capture_output=True)
+        subprocess.run([*ctr, "tag", "localhost/outrigger:latest", "localhost/outrigger:test"], check=True, capture_output=True)
+    else:
+        subprocess.run([*ctr, "import", image_of(c)], check=True, capture_output=True)
+    env = {**os.environ, "KUBECONFIG": str(c.top / "admin.conf")}
+    # The operator so far was called by address.
+    c.kubectl("delete", "mutatingwebhookconfiguration", "outrigger-operator")
+    c.kubectl("delete", "lease", "-n", "outrigger-system", "outrigger-operator")
+    done = subprocess.run([c.outrigger, "operator", "install", "--image", "localhost/outrigger:test", "--force"], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    crd = json.dumps([{"op": "remove", "path": "/spec/conversion/webhook/clientConfig/url"}])
+    if "url" in c.get("crd", "containerrecreaterequests.apps.kruise.io")["spec"]["conversion"]["webhook"]["clientConfig"]:
+        c.kubectl("patch", "crd", "containerrecreaterequests.apps.kruise.io", "--type=json", "-p", crd)
+    socket_of_test = ["operator", "agent", "--health-address", "127.0.0.1:10221", "--cri-endpoint", f"unix://{RUN}/containerd.sock"]
+    c.kubectl("patch", "daemonset", "-n", "outrigger-system", "outrigger-agent", "--type=json", "-p",
+              json.dumps([{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": socket_of_test}]))
+    for kind in "deployment/outrigger-operator", "daemonset/outrigger-agent":
+        c.kubectl("rollout", "status", "-n", "outrigger-system", kind, "--timeout=180s")
+    say("the image runs as Deployment and DaemonSet, and is ready")
+    c.create(pod("in-cluster", [container("main", SLEEP), container("sidecar", SLEEP, {"KRUISE_CONTAINER_PRIORITY": "1"}, **PROBE)]))
+    wait("in-cluster is ready", lambda: ready(c, "in-cluster"))
+    first, then = started(c, "in-cluster", "sidecar", "main")
+    assert first < then
+    job(c, "in-cluster", "sleep 1", SLEEP, KILL, "Never")
+    assert wait("the Job ends", lambda: finished(c, "in-cluster")) == "Complete"
+    request(c, "in-cluster", "in-cluster", ["main"])
+    succeeded(c, "in-cluster")
+    say("levels, a Job and a request, served by the installed operator and agent")
+    c.kubectl("delete", "mutatingwebhookconfiguration", "outrigger-operator")
+    printed = subprocess.run([c.outrigger, "operator", "install", "-o", "yaml"], capture_output=True, text=True, env=env, check=True).stdout
+    c.kubectl("delete", "--ignore-not-found", "--timeout=120s", "-f", "-", stdin=printed)
+    assert c.get("namespace", "outrigger-system") is None and c.get("crd", "containerrecreaterequests.apps.kruise.io") is None
+    assert status(c, "in-cluster", "main")["state"].get("running"), "pods go on"
+    say("uninstalled; pods go on")
 
 
 if __name__ == "__main__":
-    main()
+    own_network()
+    every = [launch, jobs, crashes, recreate, rights, installed]
+    wanted = [a for a in sys.argv[2:] if not a.endswith(".tar")]
+    run(sys.argv[1] if len(sys.argv) > 1 else "target/debug/outrigger", [step for step in every if not wanted or step.__name__ in wanted])

@@ -7,6 +7,8 @@ use k8s_openapi::api::core::v1::{ContainerPort, LifecycleHandler};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 
+use crate::names;
+
 /// The stored version.
 pub const VERSION: &str = "v1beta1";
 /// `kind`.
@@ -158,6 +160,9 @@ pub struct RecreateState {
     /// The instance that is stopped: written down before it is.
     #[serde(rename = "killedContainerID", skip_serializing_if = "String::is_empty")]
     pub killed_container_id: String,
+    /// The preStop hook of that instance has run: an agent that takes over does not run it again.
+    #[serde(skip_serializing_if = "is_false")]
+    pub pre_stop_done: bool,
 }
 
 /// How far one container is.
@@ -220,6 +225,13 @@ impl Request {
     /// A condition.
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|c| c.type_ == kind)
+    }
+
+    /// Its last container is stopped only when the pod has its result, and it has none yet.
+    pub fn wants_result(&self) -> bool {
+        let annotation = self.metadata.annotations.as_ref().and_then(|a| a.get(names::CRR_RESULT_FIRST));
+        annotation.is_some_and(|value| value == "true")
+            && self.condition(names::CRR_RESULT_WRITTEN).is_none_or(|c| c.status != "True")
     }
 
     /// When it was made, in milliseconds.

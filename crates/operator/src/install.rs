@@ -79,6 +79,9 @@ fn fill_in(document: &str, options: &Options) -> String {
         // Requests are ours to complete: without the webhook they would be useless, so only pods are let through.
         text = text.replacen("failurePolicy: Fail # pods", "failurePolicy: Ignore # pods", 1);
     }
+    if options.without_agent {
+        text = text.replacen("args: [operator, run]", "args: [operator, run, --without-agent]", 1);
+    }
     if let Some(url) = &options.webhook_url {
         text = by_url(&text, url);
     }

@@ -33,6 +33,9 @@ pub const SIDECAR_TERMINATED: &str = "SidecarTerminated";
 /// Label and value of nodes that are no machines.
 pub const NODE_TYPE: (&str, &str) = ("type", "virtual-kubelet");
 
+/// Label `app` of the pods that are agents.
+pub const AGENT: &str = "outrigger-agent";
+
 /// Labels of a container recreate request.
 pub const CRR_POD_UID: &str = "crr.apps.kruise.io/pod-uid";
 /// The node whose agent serves it.
@@ -47,5 +50,10 @@ pub const CRR_SNAPSHOT: &str = "crr.apps.kruise.io/sync-container-statuses";
 pub const CRR_GRACE: &str = "PreRecreateGrace";
 /// Condition with the result of a request as a whole (D3).
 pub const CRR_SUCCEEDED: &str = "Succeeded";
+/// Annotation of a request whose last container is stopped only when its pod has a result, so that the exit code of
+/// that container cannot become the result.
+pub const CRR_RESULT_FIRST: &str = "outrigger.dev/result-first";
+/// Condition of such a request: the pod has its result.
+pub const CRR_RESULT_WRITTEN: &str = "ResultWritten";
 /// Readiness gate and condition of pods.
 pub const POD_READY: &str = "KruisePodReady";

@@ -1,10 +1,15 @@
 //! `outrigger operator`: launch priority and sidecar termination in clusters whose kubelets are not ours.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use outrigger_operator::cluster::{self, AgentOptions, RunOptions};
+use outrigger_operator::cluster::{self, AgentOptions, Agents, Requesters, RunOptions};
 use outrigger_operator::install::{FailurePolicy, Options, manifests};
+
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
@@ -99,6 +104,27 @@ struct Run {
     /// A further name or address the webhook's certificate is for.
     #[arg(long, value_name = "NAME")]
     webhook_name: Vec<String>,
+    /// Nodes have no agent: sidecars end by their pod's phase, and container recreate requests are refused.
+    #[arg(long)]
+    without_agent: bool,
+    /// Let all users who may create container recreate requests do so for any pod of the namespace, as OpenKruise does;
+    /// otherwise they must also be allowed to delete the pod or to execute commands in it.
+    #[arg(long)]
+    any_requester: bool,
+    /// How often the webhook's certificate is checked, in seconds.
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    certificate_check: u64,
+    /// How log lines are written.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Lines with key=value pairs.
+    Text,
+    /// One JSON object a line.
+    Json,
 }
 
 #[derive(Debug, clap::Args)]
@@ -109,9 +135,12 @@ struct Agent {
     /// The container runtime's socket, as unix:///PATH; the usual places by default.
     #[arg(long, value_name = "ENDPOINT")]
     cri_endpoint: Option<String>,
-    /// Where to answer health checks.
+    /// Where /healthz, /readyz and /metrics are; nowhere by default.
     #[arg(long, value_name = "ADDRESS")]
     health_address: Option<SocketAddr>,
+    /// How log lines are written.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    log_format: LogFormat,
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
@@ -127,7 +156,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
             Ok(Outcome::Fine)
         }),
         Command::Run(args) => {
-            logs();
+            logs(args.log_format);
             let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
             let identity = args.identity.unwrap_or_else(|| format!("{host}-{}", std::process::id()));
             let options = RunOptions {
@@ -136,12 +165,15 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
                 webhook: args.webhook_address,
                 health: args.health_address,
                 names: args.webhook_name,
+                agents: if args.without_agent { Agents::NotInstalled } else { Agents::Installed },
+                requesters: if args.any_requester { Requesters::All } else { Requesters::WithRightsOnPod },
+                certificate_check: Duration::from_secs(args.certificate_check),
             };
             executor.block_on(cluster::run(options)).map_err(own)?;
             Ok(Outcome::Fine)
         }
         Command::Agent(args) => {
-            logs();
+            logs(args.log_format);
             let options = AgentOptions {
                 node: args.node_name,
                 endpoint: args.cri_endpoint,
@@ -183,10 +215,67 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
 }
 
 /// One line each on standard error, with the time: what a cluster collects.
-fn logs() {
+fn logs(format: LogFormat) {
     let filter =
         tracing_subscriber::EnvFilter::try_from_env("OUTRIGGER_LOG").unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    match format {
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => lines.event_format(JsonLines).init(),
+    }
+}
+
+/// Writes an event as one JSON object: `time`, `level`, `target`, `message` and the event's own fields.
+struct JsonLines;
+
+impl<S, N> FormatEvent<S, N> for JsonLines
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &tracing::Event<'_>,
+    ) -> std::fmt::Result {
+        let mut fields = Fields(serde_json::Map::new());
+        let metadata = event.metadata();
+        for (name, value) in [
+            ("time", k8s_openapi::jiff::Timestamp::now().to_string()),
+            ("level", metadata.level().to_string()),
+            ("target", metadata.target().to_owned()),
+        ] {
+            fields.0.insert(name.to_owned(), value.into());
+        }
+        event.record(&mut fields);
+        writeln!(writer, "{}", serde_json::Value::Object(fields.0))
+    }
+}
+
+struct Fields(serde_json::Map<String, serde_json::Value>);
+
+impl tracing::field::Visit for Fields {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.insert(field.name().to_owned(), format!("{value:?}").into());
+    }
+
+    fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_u64(&mut self, field: &tracing::field::Field, value: u64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_i64(&mut self, field: &tracing::field::Field, value: i64) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &tracing::field::Field, value: bool) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
 }
 
 /// As a plugin of kubectl, `kubectl outrigger status` means `outrigger operator status`.

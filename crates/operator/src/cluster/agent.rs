@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,10 +20,13 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::queue::Queue;
-use super::requests::{complete, patch_request};
+use super::requests::complete;
+use super::server::{AgentPage, serve_agent_page};
 use super::{Error, connect, now};
 use crate::api::Request;
-use crate::decide::serve::{Instance, InstanceState, Step, hook_seconds, killed, pick, step, stop_seconds};
+use crate::decide::serve::{
+    Instance, InstanceState, Step, hook_done, hook_seconds, killed, pick, step, stop_seconds,
+};
 use crate::names;
 
 /// How the agent runs.
@@ -36,8 +40,11 @@ pub struct AgentOptions {
     pub health: Option<SocketAddr>,
 }
 
-/// Pods served at a time.
-const WORKERS: usize = 32;
+/// Pods served at a time: more than a node has, so that no pod whose containers take their time to stop holds up
+/// another one.
+const WORKERS: usize = 512;
+/// A write that others keep getting in the way of is given up for now after so many tries.
+const WRITES_MAX: u32 = 8;
 /// A container that is on its way is looked at this often.
 const POLL: Duration = Duration::from_millis(250);
 /// Every pod with a request is looked at this often, whatever was heard (D1).
@@ -49,7 +56,10 @@ struct Agent {
     requests: Mutex<HashMap<String, Request>>,
     /// When each request's pod was first seen to be unready.
     unready: Mutex<HashMap<String, Time>>,
+    /// How long the hooks of instances took that are to be stopped.
+    hooks: Mutex<HashMap<String, Duration>>,
     queue: Queue<(String, String)>,
+    page: Arc<AgentPage>,
 }
 
 /// Runs until a signal ends it.
@@ -58,6 +68,11 @@ struct Agent {
 /// There is no cluster.
 pub async fn run_agent(options: AgentOptions) -> Result<(), Error> {
     let client = connect().await?;
+    let page = Arc::new(AgentPage::default());
+    let mut tasks = JoinSet::new();
+    if let Some(address) = options.health {
+        tasks.spawn(serve_agent_page(address, page.clone()));
+    }
     let runtime = loop {
         match NodeRuntime::connect(options.endpoint.as_deref()).await {
             Ok(runtime) => break runtime,
@@ -66,6 +81,7 @@ pub async fn run_agent(options: AgentOptions) -> Result<(), Error> {
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
     };
+    page.runtime.store(true, Ordering::Relaxed);
     tracing::info!(
         node = options.node,
         runtime = runtime.info().summary(),
@@ -76,16 +92,14 @@ pub async fn run_agent(options: AgentOptions) -> Result<(), Error> {
         runtime,
         requests: Mutex::default(),
         unready: Mutex::default(),
+        hooks: Mutex::default(),
         queue: Queue::new(),
+        page,
     });
-    let mut tasks = JoinSet::new();
     tasks.spawn(agent.clone().follow(options.node.clone()));
     tasks.spawn(agent.clone().resync());
     for _ in 0..WORKERS {
         tasks.spawn(agent.clone().work());
-    }
-    if let Some(address) = options.health {
-        tasks.spawn(super::server::serve_plain_health(address));
     }
     use tokio::signal::unix::{SignalKind, signal};
     let mut term = signal(SignalKind::terminate()).map_err(|error| Error::Setup(error.to_string()))?;
@@ -130,6 +144,7 @@ impl Agent {
                     let new = told.take().unwrap_or_default();
                     let old = std::mem::replace(&mut *lock(&self.requests), new.clone());
                     old.values().chain(new.values()).for_each(|request| self.queue.add(pod_of(request)));
+                    self.page.watching.store(true, Ordering::Relaxed);
                 }
                 Ok(Event::Apply(request)) => {
                     let pod = pod_of(&request);
@@ -156,7 +171,7 @@ impl Agent {
 
     async fn work(self: Arc<Self>) {
         loop {
-            let pod = self.queue.next().await;
+            let (pod, _) = self.queue.next().await;
             let result = self.serve(&pod).await;
             self.queue.done(&pod, result.is_ok());
             match result {
@@ -179,8 +194,13 @@ impl Agent {
         let api: Api<Request> = Api::namespaced(self.client.clone(), &pod.0);
         let (turn, queued) = pick(&requests);
         for waiting in queued {
-            let name = requests[waiting].metadata.name.clone().unwrap_or_default();
-            patch_request(&api, &name, json!({"phase": "Pending"})).await?;
+            let metadata = &requests[waiting].metadata;
+            let name = metadata.name.clone().unwrap_or_default();
+            // With the version: a verdict that was given meanwhile stands.
+            let patch = json!({
+                "metadata": {"resourceVersion": metadata.resource_version}, "status": {"phase": "Pending"},
+            });
+            write(&api, &name, patch).await?;
         }
         let Some(turn) = turn else { return Ok(None) };
         // As it is now: a request that was finished meanwhile must not be acted upon.
@@ -208,26 +228,22 @@ impl Agent {
                         "metadata": {"resourceVersion": request.metadata.resource_version},
                         "status": {"phase": phase, "containerRecreateStates": states},
                     });
-                    let patch = kube::api::Patch::Merge(patch);
-                    request = api
-                        .patch_status(&name, &kube::api::PatchParams::default(), &patch)
-                        .await
-                        .map_err(Error::api(format!("write container recreate request {name}")))?;
+                    request = write(api, &name, patch).await?;
+                }
+                Step::Hook { index, id } => {
+                    let took = self.run_hook(Stop { request: &request, index, id: &id, uid: &uid }).await;
+                    lock(&self.hooks).insert(id.clone(), took);
+                    write_states(api, &name, |newest| hook_done(newest, index, &id)).await?;
+                    return Ok(Some(Duration::ZERO));
                 }
                 Step::Kill { index, id } => {
-                    let result = self.stop(&request, index, &id, &instances, &uid).await;
-                    // Whatever was written meanwhile, this happened: the newest version gets it.
-                    let found =
-                        api.get_opt(&name).await.map_err(Error::api("read a container recreate request"))?;
-                    let Some(newest) = found.filter(|r| !r.is_finished()) else { return Ok(None) };
-                    request = newest;
-                    request.status.container_recreate_states = killed(&request, index, result);
-                    patch_request(
-                        api,
-                        &name,
-                        json!({"containerRecreateStates": request.status.container_recreate_states}),
-                    )
-                    .await?;
+                    let took = lock(&self.hooks).remove(&id).unwrap_or_default();
+                    let result = self.stop(Stop { request: &request, index, id: &id, uid: &uid }, took).await;
+                    match &result {
+                        Ok(()) => self.page.stopped.add_one(),
+                        Err(_) => self.page.failed.add_one(),
+                    }
+                    write_states(api, &name, |newest| killed(newest, index, result.clone())).await?;
                     return Ok(Some(Duration::ZERO));
                 }
                 Step::Complete { states, message } => {
@@ -275,31 +291,29 @@ impl Agent {
         Ok(instances)
     }
 
-    /// Runs the hook and stops the instance, both within the grace (CRR-40). What a hook does wrong does not keep the
-    /// container.
-    async fn stop(
-        &self,
-        request: &Request,
-        index: usize,
-        id: &str,
-        instances: &[Instance],
-        uid: &str,
-    ) -> Result<(), String> {
+    /// Runs the preStop hook; how long it took. What a hook does wrong does not keep the container (CRR-40).
+    async fn run_hook(&self, stop: Stop<'_>) -> Duration {
+        let Stop { request, index, id, uid } = stop;
         let grace = request.strategy().termination_grace_period_seconds.unwrap_or(30);
         let target = &request.spec.containers[index];
+        let Some(handler) = &target.pre_stop else { return Duration::ZERO };
         let begun = tokio::time::Instant::now();
-        let is_running = instances.iter().any(|i| i.id == id && i.state == InstanceState::Running);
-        if let (Some(hook), true) = (&target.pre_stop, is_running && grace > 0) {
-            let limit = Duration::from_secs(hook_seconds(grace));
-            let ran = tokio::time::timeout(limit, self.hook(target, hook, id, uid, limit)).await;
-            match ran.unwrap_or_else(|_| Err(format!("not done within {limit:?}"))) {
-                Ok(()) => {}
-                Err(error) => tracing::warn!(container = target.name, error, "the preStop hook failed"),
-            }
+        let limit = Duration::from_secs(hook_seconds(grace));
+        let ran = tokio::time::timeout(limit, self.hook(target, handler, id, uid, limit)).await;
+        if let Err(error) = ran.unwrap_or_else(|_| Err(format!("not done within {limit:?}"))) {
+            tracing::warn!(container = target.name, error, "the preStop hook failed");
         }
-        let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        begun.elapsed()
+    }
+
+    /// Stops an instance, in what its hook has left of the grace.
+    async fn stop(&self, stop: Stop<'_>, hook_took: Duration) -> Result<(), String> {
+        let Stop { request, index, id, .. } = stop;
+        let grace = request.strategy().termination_grace_period_seconds.unwrap_or(30);
+        let took = u64::try_from(hook_took.as_millis()).unwrap_or(u64::MAX);
         let left = Duration::from_secs(stop_seconds(grace, took));
-        tracing::info!(request = key_of(request), container = target.name, id, "stopping");
+        let container = request.spec.containers[index].name.as_str();
+        tracing::info!(request = key_of(request), container, id, "stopping");
         self.runtime.stop(id, left).await.map_err(|error| error.to_string())
     }
 
@@ -328,6 +342,48 @@ impl Agent {
         let container =
             Container { name: target.name.clone(), ports: Some(target.ports.clone()), ..Default::default() };
         outrigger_agent::hook_from_here(&container, hook, address, limit).await
+    }
+}
+
+/// One container that is to be stopped.
+#[derive(Clone, Copy)]
+struct Stop<'a> {
+    request: &'a Request,
+    /// Which container of the request.
+    index: usize,
+    /// Which instance.
+    id: &'a str,
+    /// The pod.
+    uid: &'a str,
+}
+
+async fn write(api: &Api<Request>, name: &str, patch: serde_json::Value) -> Result<Request, Error> {
+    let patch = kube::api::Patch::Merge(patch);
+    api.patch_status(name, &kube::api::PatchParams::default(), &patch)
+        .await
+        .map_err(Error::api(format!("write container recreate request {name}")))
+}
+
+/// Writes what has happened to a container into the newest version of a request, whatever was written meanwhile. Only
+/// a verdict stands: a request that has one is not written any more.
+async fn write_states(
+    api: &Api<Request>,
+    name: &str,
+    states: impl Fn(&Request) -> Vec<crate::api::RecreateState>,
+) -> Result<(), Error> {
+    let mut tries = 0;
+    loop {
+        let found = api.get_opt(name).await.map_err(Error::api("read a container recreate request"))?;
+        let Some(newest) = found.filter(|r| !r.is_finished()) else { return Ok(()) };
+        let patch = json!({
+            "metadata": {"resourceVersion": newest.metadata.resource_version},
+            "status": {"containerRecreateStates": states(&newest)},
+        });
+        tries += 1;
+        match write(api, name, patch).await {
+            Err(error) if error.is_stale() && tries < WRITES_MAX => {}
+            other => return other.map(|_| ()),
+        }
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -35,9 +34,6 @@ pub(crate) const SECRET: &str = "outrigger-webhook";
 const LIFE: SignedDuration = SignedDuration::from_hours(24 * 365);
 /// A new one is made when less than this is left.
 const LEFT: SignedDuration = SignedDuration::from_hours(24 * 120);
-/// How often it is looked at.
-pub(crate) const PAUSE: Duration = Duration::from_secs(60);
-
 /// A certificate, its key, and what trusts it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Certificate {
@@ -46,6 +42,8 @@ pub(crate) struct Certificate {
     /// This authority, and the one before.
     pub(crate) authorities: String,
     not_after: Timestamp,
+    /// What it is for, with commas.
+    names: String,
 }
 
 impl Certificate {
@@ -81,6 +79,7 @@ impl Certificate {
             key: key.serialize_pem(),
             authorities: format!("{}{previous}", authority.pem()),
             not_after,
+            names: names.join(","),
         })
     }
 
@@ -92,6 +91,7 @@ impl Certificate {
             key: text("tls.key")?,
             authorities: text("ca.crt")?,
             not_after: text("not-after")?.parse().ok()?,
+            names: text("names").unwrap_or_default(),
         })
     }
 
@@ -103,12 +103,15 @@ impl Certificate {
             entry("tls.key", &self.key),
             entry("ca.crt", &self.authorities),
             entry("not-after", &not_after),
+            entry("names", &self.names),
         ]
         .into()
     }
 
-    fn is_due(&self) -> bool {
-        Timestamp::now() + LEFT >= self.not_after
+    /// Whether another one is needed: its time is over soon, it is for other names, or it cannot be read.
+    fn is_due(&self, names: &[String]) -> bool {
+        let is_old = Timestamp::now().checked_add(LEFT).is_ok_and(|then| then >= self.not_after);
+        is_old || self.names != names.join(",") || self.server_config().is_err()
     }
 
     /// What a server needs to know.
@@ -140,11 +143,13 @@ pub(crate) async fn obtain(client: &Client, namespace: &str, names: &[String]) -
         let what = || Error::api(format!("Secret {namespace}/{SECRET}"));
         let held = api.get_opt(SECRET).await.map_err(what())?;
         let current = held.as_ref().and_then(Certificate::read);
-        if let Some(current) = current.as_ref().filter(|current| !current.is_due()) {
+        if let Some(current) = current.as_ref().filter(|current| !current.is_due(names)) {
             trust(client, current).await?;
             return Ok(current.clone());
         }
-        let new = Certificate::make(names, current.as_ref())?;
+        // One that cannot be used was trusted by nobody.
+        let before = current.filter(|current| current.server_config().is_ok());
+        let new = Certificate::make(names, before.as_ref())?;
         // Trusted first: a replica may use it the moment it is written.
         trust(client, &new).await?;
         let mut secret = held.clone().unwrap_or_else(|| Secret {
@@ -212,7 +217,12 @@ mod tests {
         let names = ["outrigger-webhook.ns.svc".to_owned(), "127.0.0.1".to_owned()];
         let first = Certificate::make(&names, None).expect("made");
         first.server_config().expect("it serves");
-        assert!(!first.is_due());
+        assert!(!first.is_due(&names));
+        assert!(first.is_due(&names[..1]), "it is for other names");
+        let old = Certificate { not_after: Timestamp::now() + LEFT, ..first.clone() };
+        assert!(old.is_due(&names), "renewed long before its time is over");
+        let broken = Certificate { chain: "-----BEGIN nonsense".to_owned(), ..first.clone() };
+        assert!(broken.is_due(&names), "a Secret somebody has spoiled is made anew");
         let secret = Secret { data: Some(first.data()), ..Default::default() };
         assert_eq!(Certificate::read(&secret), Some(first.clone()));
         let second = Certificate::make(&names, Some(&first)).expect("made");

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::events::Events;
 use super::metrics::Metrics;
 use super::queue::Queue;
-use super::store::{MapView, Store};
+use super::store::{Agents, MapView, Store};
 use super::{Error, ending, launch, now, requests};
 use crate::api::{Progress, RecreateState, Request};
 use crate::names;
@@ -29,6 +29,8 @@ pub(crate) struct Context {
     pub(crate) events: Events,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) queue: Queue<Key>,
+    /// The operator's own namespace, where its agents are.
+    namespace: String,
     synced: AtomicUsize,
 }
 
@@ -47,11 +49,12 @@ const WATCHES: usize = 4;
 const PAGE: u32 = 100;
 
 impl Context {
-    pub(crate) fn new(client: Client, metrics: Arc<Metrics>) -> Arc<Self> {
+    pub(crate) fn new(client: Client, metrics: Arc<Metrics>, namespace: &str, agents: Agents) -> Arc<Self> {
         Arc::new(Context {
             events: Events::new(client.clone()),
             client,
-            store: Store::default(),
+            store: Store::new(agents, now()),
+            namespace: namespace.to_owned(),
             metrics,
             queue: Queue::new(),
             synced: AtomicUsize::new(0),
@@ -151,7 +154,7 @@ fn on_node(cx: &Context, change: Change<Node>) {
     match change {
         Change::Is(node) => cx.store.set_virtual_node(name_of(&node.metadata), true),
         Change::Gone(node) => cx.store.set_virtual_node(name_of(&node.metadata), false),
-        Change::Told(_) => {}
+        Change::Told(names) => cx.store.keep_virtual_nodes(&names),
     }
 }
 
@@ -223,6 +226,7 @@ fn on_pod(cx: &Context, change: Change<Pod>) {
                 pod.metadata.namespace.clone().unwrap_or_default(),
                 pod.metadata.name.clone().unwrap_or_default(),
             );
+            on_agent(cx, &pod);
             match PodView::of(&pod, now()) {
                 Some(view) => {
                     let key = view.key();
@@ -238,6 +242,7 @@ fn on_pod(cx: &Context, change: Change<Pod>) {
         Change::Gone(pod) => {
             let name = name_of(&pod.metadata);
             cx.store.drop_pod(&name);
+            agent_gone(cx, &name);
             if let Some((namespace, name)) = name.split_once('/') {
                 requests(namespace, name);
             }
@@ -246,7 +251,37 @@ fn on_pod(cx: &Context, change: Change<Pod>) {
             for name in cx.store.pod_names().into_iter().filter(|name| !names.contains(name)) {
                 cx.store.drop_pod(&name);
             }
+            for name in cx.store.agent_names().into_iter().filter(|name| !names.contains(name)) {
+                agent_gone(cx, &name);
+            }
         }
+    }
+}
+
+/// A pod of ours that is the agent of a node: whether it is ready decides about requests of that node.
+fn on_agent(cx: &Context, pod: &Pod) {
+    let is_agent = pod.metadata.namespace.as_deref() == Some(&cx.namespace)
+        && pod.metadata.labels.as_ref().and_then(|l| l.get("app")).is_some_and(|app| app == names::AGENT);
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+    if !is_agent || node.is_empty() {
+        return;
+    }
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    let is_ready = pod.metadata.deletion_timestamp.is_none()
+        && conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    cx.store.set_agent(name_of(&pod.metadata), node, is_ready, now());
+    look_at_requests_of(cx, node);
+}
+
+fn agent_gone(cx: &Context, pod: &str) {
+    if let Some(node) = cx.store.drop_agent(pod, now()) {
+        look_at_requests_of(cx, &node);
+    }
+}
+
+fn look_at_requests_of(cx: &Context, node: &str) {
+    for name in cx.store.open_requests_of_node(node) {
+        cx.queue.add(Key::Request(name));
     }
 }
 
@@ -256,8 +291,8 @@ async fn work(cx: Arc<Context>) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     loop {
-        let key = cx.queue.next().await;
-        let result = look(&cx, &key).await;
+        let (key, since) = cx.queue.next().await;
+        let result = look(&cx, &key, since.into_std()).await;
         cx.queue.done(&key, result.is_ok());
         match result {
             Ok(Some(at)) => cx.queue.add_after(key, Duration::from_millis(at.since(now()))),
@@ -274,14 +309,15 @@ async fn work(cx: Arc<Context>) {
     }
 }
 
-async fn look(cx: &Context, key: &Key) -> Result<Option<outrigger_lifecycle::Time>, Error> {
-    let begun = Instant::now();
+/// Looks at an object that has waited for it since then.
+async fn look(cx: &Context, key: &Key, since: Instant) -> Result<Option<outrigger_lifecycle::Time>, Error> {
     match key {
         Key::Pod(name) => {
             let Some(view) = cx.store.pod(name) else { return Ok(None) };
-            let again = launch::look(cx, &view, begun).await?;
-            ending::look(cx, &view).await?;
-            Ok(again)
+            // A launch that cannot be served, for example because of a quota, does not keep the sidecars.
+            let (again, ended) = (launch::look(cx, &view, since).await, ending::look(cx, &view).await);
+            ended?;
+            again
         }
         Key::Request(name) => {
             let Some(request) = cx.store.request(name) else { return Ok(None) };

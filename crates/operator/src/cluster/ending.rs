@@ -10,7 +10,8 @@ use super::controllers::Context;
 use super::launch::{patch_status, seconds};
 use super::{Error, has_code, now};
 use crate::api::{Progress, Request, Spec, Strategy, Target};
-use crate::decide::terminate::{Past, Step, attempt_of, decide, request_name};
+use crate::decide::serve::waits_for_result;
+use crate::decide::terminate::{Past, ResultTime, Step, attempt_of, decide, request_name};
 use crate::names;
 use crate::view::PodView;
 
@@ -27,8 +28,8 @@ pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<(), Error> {
     for step in decide(view, node, &past, now()) {
         match step {
             Step::Swap(swaps) => swap(cx, view, swaps).await?,
-            Step::Stop { attempt, containers, ordered } => {
-                stop(cx, view, attempt, containers, ordered).await?;
+            Step::Stop { attempt, containers, ordered, result } => {
+                stop(cx, view, attempt, containers, ordered, result).await?;
                 cx.metrics.terminations.add_one();
             }
             Step::End { phase, message } => {
@@ -65,7 +66,8 @@ pub(crate) fn past_of(request: &Request, uid: &str) -> Option<Past> {
     let stopped: Vec<(String, String)> = stopped.collect();
     // Also one an agent began and never ended: trying the same again would take as long.
     let unserved = request.is_finished() && stopped.is_empty();
-    Some(Past { attempt, finished: request.is_finished(), unserved, stopped })
+    let waits_for_result = waits_for_result(request);
+    Some(Past { attempt, finished: request.is_finished(), unserved, stopped, waits_for_result })
 }
 
 async fn swap(cx: &Context, view: &PodView, swaps: Vec<(usize, String, String)>) -> Result<(), Error> {
@@ -94,6 +96,7 @@ async fn stop(
     attempt: u32,
     containers: Vec<String>,
     ordered: bool,
+    result: ResultTime,
 ) -> Result<(), Error> {
     let owner = OwnerReference {
         api_version: "v1".to_owned(),
@@ -111,6 +114,8 @@ async fn stop(
             name: Some(request_name(&view.uid, attempt)),
             namespace: Some(view.namespace.clone()),
             owner_references: Some(vec![owner]),
+            annotations: (result == ResultTime::BeforeLastStop)
+                .then(|| [(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into()),
             ..Default::default()
         },
         spec: Spec {

@@ -16,6 +16,14 @@ const SAID_MAX: usize = 10_000;
 /// The longest message an event may have.
 const MESSAGE_MAX: usize = 1_000;
 
+/// The pod an event is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject<'p> {
+    pub(crate) namespace: &'p str,
+    pub(crate) name: &'p str,
+    pub(crate) uid: &'p str,
+}
+
 pub(crate) struct Events {
     client: Client,
     said: Mutex<HashSet<(String, String)>>,
@@ -26,14 +34,20 @@ impl Events {
         Events { client, said: Mutex::default() }
     }
 
-    /// Tells the readers of a pod's events something, once. Nobody waits for it.
+    /// Tells the readers of a pod's events something, once, and does not wait for it to be written.
     pub(crate) fn tell(&self, pod: &PodView, is_warning: bool, reason: &str, message: &str) {
+        let pod = Subject { namespace: &pod.namespace, name: &pod.name, uid: &pod.uid };
+        self.tell_of(pod, is_warning, reason, message);
+    }
+
+    /// The same about a pod of which only its names are known.
+    pub(crate) fn tell_of(&self, pod: Subject<'_>, is_warning: bool, reason: &str, message: &str) {
         {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
             if said.len() >= SAID_MAX {
                 said.clear();
             }
-            if !said.insert((pod.uid.clone(), message.to_owned())) {
+            if !said.insert((pod.uid.to_owned(), message.to_owned())) {
                 return;
             }
         }
@@ -41,16 +55,18 @@ impl Events {
         let reference = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
-            namespace: Some(pod.namespace.clone()),
-            name: Some(pod.name.clone()),
-            uid: Some(pod.uid.clone()),
+            namespace: Some(pod.namespace.to_owned()),
+            name: Some(pod.name.to_owned()),
+            uid: Some(pod.uid.to_owned()),
             ..Default::default()
         };
         let base: String = pod.name.chars().take(200).collect();
+        // A name may not have a dot or dash before the next dot.
+        let base = base.trim_end_matches(['-', '.']);
         let event = Event {
             metadata: ObjectMeta {
                 name: Some(format!("{base}.{:x}", now.as_nanosecond())),
-                namespace: Some(pod.namespace.clone()),
+                namespace: Some(pod.namespace.to_owned()),
                 ..Default::default()
             },
             involved_object: reference,
@@ -63,8 +79,8 @@ impl Events {
             count: Some(1),
             ..Default::default()
         };
-        let api: Api<Event> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let key = pod.key();
+        let api: Api<Event> = Api::namespaced(self.client.clone(), pod.namespace);
+        let key = format!("{}/{}", pod.namespace, pod.name);
         tokio::spawn(async move {
             if let Err(error) = api.create(&PostParams::default(), &event).await {
                 tracing::debug!(pod = key, %error, "an event was not written");

@@ -22,7 +22,7 @@ use crate::view::PodView;
 pub(crate) async fn look(
     cx: &Context,
     view: &PodView,
-    begun: std::time::Instant,
+    since: std::time::Instant,
 ) -> Result<Option<Time>, Error> {
     let Some(name) = map_name(view) else {
         let launch = decide(view, &Map::Missing, Memory::default(), now());
@@ -45,7 +45,7 @@ pub(crate) async fn look(
                 if !create(cx, view, &map, keys.iter()).await? {
                     return Ok(Some(now()));
                 }
-                cx.metrics.publish_seconds.observe(begun.elapsed());
+                cx.metrics.publish_seconds.observe(since.elapsed());
             }
             Step::Replace { map, keys } => {
                 let version = held.as_ref().map(|held| held.version.clone());
@@ -54,17 +54,23 @@ pub(crate) async fn look(
             Step::Publish { map, keys } => {
                 let uid = held.as_ref().map(|held| held.uid.clone()).unwrap_or_default();
                 publish(cx, view, &map, keys.iter(), &uid).await?;
-                cx.metrics.publish_seconds.observe(begun.elapsed());
+                cx.metrics.publish_seconds.observe(since.elapsed());
+                // The level before took from its own key, or the pod's start, until now.
+                if let Some(before) = memory.published_at.or(view.started) {
+                    let waited = std::time::Duration::from_millis(now().since(before));
+                    cx.metrics.level_wait_seconds.observe(waited);
+                }
                 for key in &keys {
                     cx.metrics.keys.add_one();
                     cx.events.tell(view, false, "BarrierOpened", &format!("{} may start", opened(view, key)));
                 }
-                cx.store.remember(&key, Memory::default());
+                cx.store.remember(&key, Memory { published_at: Some(now()), ..Memory::default() });
             }
             Step::Annotate { completed } => {
                 annotate(cx, view, completed).await?;
-                let wakes = if cx.store.memory(&key).woken_at.is_some() { memory.wakes + 1 } else { 0 };
-                cx.store.remember(&key, Memory { woken_at: Some(now()), wakes });
+                let held = cx.store.memory(&key);
+                let wakes = if held.woken_at.is_some() { memory.wakes + 1 } else { 0 };
+                cx.store.remember(&key, Memory { woken_at: Some(now()), wakes, ..held });
                 if completed && !view.completed {
                     let took = view.started.map_or(0, |started| now().since(started));
                     cx.metrics.launch_seconds.observe(std::time::Duration::from_millis(took));
@@ -137,7 +143,14 @@ async fn create<'k>(
             }
             Ok(false)
         }
-        Err(error) => Err(Error::api(format!("make ConfigMap {map}"))(error)),
+        Err(error) => {
+            if let (true, kube::Error::Api(status)) = (has_code(&error, &[403]), &error) {
+                // A quota, or a namespace that is being deleted (LP-32): the pod's author can do something about it.
+                let message = format!("the barrier cannot be made, so nothing starts: {}", status.message);
+                cx.events.tell(view, true, "BarrierBlocked", &message);
+            }
+            Err(Error::api(format!("make ConfigMap {map}"))(error))
+        }
     }
 }
 

@@ -64,6 +64,8 @@ pub struct Metrics {
     pub(crate) keys: Counter,
     /// From the pod's change to the key.
     pub(crate) publish_seconds: Histogram,
+    /// From a level's key to the next one's.
+    pub(crate) level_wait_seconds: Histogram,
     /// From the pod's start to the last key.
     pub(crate) launch_seconds: Histogram,
     /// Launches that took too long.
@@ -115,7 +117,12 @@ impl Metrics {
         self.publish_seconds.write(
             &mut out,
             "outrigger_barrier_publish_seconds",
-            "From seeing that a level is ready to its key being published.",
+            "From hearing that a level is ready to the next one's key being published.",
+        );
+        self.level_wait_seconds.write(
+            &mut out,
+            "outrigger_level_wait_seconds",
+            "How long a level waited for the one before it, from that one's key, or the pod's start, to its own.",
         );
         self.launch_seconds.write(
             &mut out,

@@ -33,6 +33,8 @@ pub use apply::{apply, clashes};
 pub use metrics::Metrics;
 pub use server::{RunOptions, run};
 pub use status::status;
+pub use store::Agents;
+pub use webhook::Requesters;
 
 use kube::Client;
 use outrigger_lifecycle::Time;

@@ -19,17 +19,31 @@ pub(crate) struct Queue<K> {
 
 struct State<K> {
     ready: VecDeque<K>,
-    queued: HashSet<K>,
+    /// Since when each key waits for its turn.
+    queued: HashMap<K, Instant>,
     running: HashSet<K>,
     delayed: HashMap<K, Instant>,
     failures: HashMap<K, u32>,
+}
+
+impl<K: Clone + Eq + Hash> State<K> {
+    /// Queues a key once; while it is being looked at it waits for [`Queue::done`].
+    fn enqueue(&mut self, key: K, since: Instant) {
+        if self.queued.contains_key(&key) {
+            return;
+        }
+        if !self.running.contains(&key) {
+            self.ready.push_back(key.clone());
+        }
+        self.queued.insert(key, since);
+    }
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
     pub(crate) fn new() -> Self {
         let state = State {
             ready: VecDeque::new(),
-            queued: HashSet::new(),
+            queued: HashMap::new(),
             running: HashSet::new(),
             delayed: HashMap::new(),
             failures: HashMap::new(),
@@ -46,9 +60,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     pub(crate) fn add(&self, key: K) {
         let mut state = self.lock();
         state.delayed.remove(&key);
-        if state.queued.insert(key.clone()) && !state.running.contains(&key) {
-            state.ready.push_back(key);
-        }
+        state.enqueue(key, Instant::now());
         drop(state);
         self.changed.notify_one();
     }
@@ -74,27 +86,29 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.add_after(key, Duration::from_millis(50 << failures.min(10)));
     }
 
-    /// The next key; [`Queue::done`] must follow.
-    pub(crate) async fn next(&self) -> K {
+    /// The next key, and since when it was due; [`Queue::done`] must follow.
+    pub(crate) async fn next(&self) -> (K, Instant) {
         loop {
             let due = {
                 let mut state = self.lock();
                 let now = Instant::now();
-                let due: Vec<K> =
-                    state.delayed.iter().filter(|(_, at)| **at <= now).map(|(k, _)| k.clone()).collect();
-                for key in due {
+                let due: Vec<(K, Instant)> = state
+                    .delayed
+                    .iter()
+                    .filter(|(_, at)| **at <= now)
+                    .map(|(key, at)| (key.clone(), *at))
+                    .collect();
+                for (key, at) in due {
                     state.delayed.remove(&key);
-                    if state.queued.insert(key.clone()) && !state.running.contains(&key) {
-                        state.ready.push_back(key);
-                    }
+                    state.enqueue(key, at);
                 }
                 if let Some(key) = state.ready.pop_front() {
-                    state.queued.remove(&key);
+                    let since = state.queued.remove(&key).unwrap_or(now);
                     state.running.insert(key.clone());
                     if !state.ready.is_empty() {
                         self.changed.notify_one();
                     }
-                    return key;
+                    return (key, since);
                 }
                 state.delayed.values().min().copied()
             };
@@ -115,7 +129,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         if well {
             state.failures.remove(key);
         }
-        if state.queued.contains(key) {
+        if state.queued.contains_key(key) {
             state.ready.push_back(key.clone());
             drop(state);
             self.changed.notify_one();
@@ -138,12 +152,12 @@ mod tests {
         queue.add("a");
         queue.add("a");
         queue.add("b");
-        assert_eq!(queue.next().await, "a");
+        assert_eq!(queue.next().await.0, "a");
         queue.add("a");
-        assert_eq!(queue.next().await, "b");
+        assert_eq!(queue.next().await.0, "b");
         assert_eq!(queue.len(), 0, "`a` is being looked at");
         queue.done(&"a", true);
-        assert_eq!(queue.next().await, "a");
+        assert_eq!(queue.next().await.0, "a");
     }
 
     #[tokio::test(start_paused = true)]
@@ -152,15 +166,23 @@ mod tests {
         queue.add_after("a", Duration::from_secs(60));
         queue.add_after("a", Duration::from_secs(10));
         let begun = Instant::now();
-        assert_eq!(queue.next().await, "a");
+        assert_eq!(queue.next().await.0, "a");
         assert_eq!(begun.elapsed().as_secs(), 10);
         queue.done(&"a", true);
         queue.add_after("a", Duration::from_secs(60));
         queue.add("a");
-        assert_eq!(queue.next().await, "a");
+        assert_eq!(queue.next().await.0, "a");
         assert_eq!(begun.elapsed().as_secs(), 10);
+        queue.done(&"a", true);
+        // How long a key waits for a worker is known.
+        queue.add("b");
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(queue.next().await.1.elapsed().as_secs(), 3);
+        queue.done(&"b", true);
+        queue.add("a");
+        assert_eq!(queue.next().await.0, "a");
         queue.done(&"a", false);
         queue.retry("a");
-        assert_eq!(queue.next().await, "a");
+        assert_eq!(queue.next().await.0, "a");
     }
 }

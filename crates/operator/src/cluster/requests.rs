@@ -7,6 +7,7 @@ use outrigger_lifecycle::Time;
 use serde_json::{Value, json};
 
 use super::controllers::Context;
+use super::events::Subject;
 use super::launch::{patch_status, seconds};
 use super::{Error, has_code, now};
 use crate::api::{Progress, RecreateState, Request};
@@ -29,7 +30,8 @@ pub(crate) async fn look(cx: &Context, request: &Request) -> Result<Option<Time>
             found.and_then(|pod| PodView::always(&pod, now()))
         }
     };
-    let oversight = decide(request, pod.as_ref(), now());
+    let agent = cx.store.agent(request.label(names::CRR_NODE).unwrap_or_default());
+    let oversight = decide(request, pod.as_ref(), agent, now());
     let api: Api<Request> = Api::namespaced(cx.client.clone(), &namespace);
     for step in oversight.steps {
         carry_out(cx, &api, request, pod.as_ref(), step).await?;
@@ -65,6 +67,7 @@ async fn carry_out(
             write(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
         }
         Step::Deactivate => {
+            tell_verdict(cx, request);
             let patch = json!({"metadata": {"labels": {names::CRR_ACTIVE: Value::Null}}});
             write(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
         }
@@ -89,11 +92,46 @@ async fn carry_out(
             let conditions = with_condition(request, condition);
             patch_request(api, &name, json!({"conditions": conditions})).await
         }
+        Step::ResultWritten => {
+            let condition =
+                condition(names::CRR_RESULT_WRITTEN, "True", "PodIsOver", "the pod has its result");
+            let conditions = with_condition(request, condition);
+            let patch =
+                json!({"metadata": {"resourceVersion": version}, "status": {"conditions": conditions}});
+            let patch = Patch::Merge(patch);
+            write(api.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| ()), &name)
+        }
+        Step::Note(message) => {
+            let patch = json!({"metadata": {"resourceVersion": version}, "status": {"message": message}});
+            let patch = Patch::Merge(patch);
+            write(api.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| ()), &name)
+        }
         Step::Snapshot(snapshot) => {
             patch_request(api, &name, json!({"containerStatusSnapshot": snapshot})).await
         }
         Step::Complete { states, message } => complete(api, request, &states, &message).await,
     }
+}
+
+/// Says on the pod what became of a request: its containers were restarted by intent, they did not crash.
+fn tell_verdict(cx: &Context, request: &Request) {
+    let state = |s: &RecreateState| match (s.phase, s.message.as_str()) {
+        (Progress::Succeeded, _) if request.only_stops() => format!("`{}` was stopped", s.name),
+        (Progress::Succeeded, _) => format!("`{}` was recreated", s.name),
+        (_, "") => format!("`{}` was not", s.name),
+        (_, why) => format!("`{}` was not: {why}", s.name),
+    };
+    let states = &request.status.container_recreate_states;
+    let is_warning = states.iter().any(|s| s.phase != Progress::Succeeded);
+    let each: Vec<String> = states.iter().map(state).collect();
+    let name = request.metadata.name.as_deref().unwrap_or_default();
+    let pod = Subject {
+        namespace: request.metadata.namespace.as_deref().unwrap_or_default(),
+        name: &request.spec.pod_name,
+        uid: request.label(names::CRR_POD_UID).unwrap_or_default(),
+    };
+    let message = format!("container recreate request {name}: {}", each.join(", "));
+    cx.events.tell_of(pod, is_warning, "ContainerRecreateRequest", &message);
 }
 
 fn write(result: Result<(), kube::Error>, name: &str) -> Result<(), Error> {

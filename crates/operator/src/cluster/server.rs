@@ -20,9 +20,10 @@ use tokio_rustls::TlsAcceptor;
 use super::certificates::{self, Certificate};
 use super::controllers::{self, Context};
 use super::leader::Leader;
-use super::metrics::Metrics;
-use super::webhook::Webhook;
-use super::{Error, connect};
+use super::metrics::{Counter, Metrics};
+use super::store::{Agents, Counts};
+use super::webhook::{Requesters, Webhook};
+use super::{Error, connect, now};
 
 /// How the operator runs.
 #[derive(Debug, Clone)]
@@ -37,6 +38,12 @@ pub struct RunOptions {
     pub health: SocketAddr,
     /// Names the webhook is called by, beside its Service's.
     pub names: Vec<String>,
+    /// Whether nodes have agents.
+    pub agents: Agents,
+    /// Who may make container recreate requests.
+    pub requesters: Requesters,
+    /// How often the certificate is looked at.
+    pub certificate_check: Duration,
 }
 
 /// The largest review: an object, the one before it, and what is around them.
@@ -46,6 +53,9 @@ const CONNECTIONS_MAX: usize = 512;
 /// A client that says nothing is not waited for longer.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is said about other paths.
+const PAGES: &str = "there are /healthz, /readyz and /metrics";
 
 /// What the health page knows.
 struct Health {
@@ -79,25 +89,56 @@ pub async fn run(options: RunOptions) -> Result<(), Error> {
         ["outrigger-webhook", "outrigger-webhook.NS", "outrigger-webhook.NS.svc"]
             .map(|n| n.replace("NS", &options.namespace)),
     );
-    let webhook = Arc::new(Webhook { client: client.clone(), metrics: metrics.clone() });
-    tasks.spawn({
-        let (client, namespace, state) = (client.clone(), options.namespace.clone(), state.clone());
-        async move {
-            let first = loop {
-                match certificates::obtain(&client, &namespace, &names).await {
-                    Ok(certificate) => break certificate,
-                    Err(error) => tracing::warn!(%error, "no certificate yet"),
-                }
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            };
-            serve_webhook(hooks, webhook, client, namespace, names, first, state).await;
-        }
+    let webhook = Arc::new(Webhook {
+        client: client.clone(),
+        metrics: metrics.clone(),
+        own_user: format!("system:serviceaccount:{}:outrigger-operator", options.namespace),
+        agents: options.agents,
+        requesters: options.requesters,
     });
+    let keeper = Keeper {
+        client: client.clone(),
+        namespace: options.namespace.clone(),
+        names,
+        pause: options.certificate_check.max(Duration::from_millis(100)),
+    };
+    tasks.spawn(serve_webhook(hooks, webhook, keeper, state.clone()));
     tasks.spawn(lead(client, options, metrics, state));
-    shutdown().await;
-    tracing::info!("told to stop");
+    tokio::select! {
+        () = shutdown() => tracing::info!("told to stop"),
+        // None of them ends by itself: a part that does has crashed, and the whole is restarted.
+        _ = tasks.join_next() => return Err(Error::Setup("a part of the operator has ended".to_owned())),
+    }
     tasks.abort_all();
     Ok(())
+}
+
+/// Where the webhook's certificate comes from.
+struct Keeper {
+    client: kube::Client,
+    namespace: String,
+    names: Vec<String>,
+    pause: Duration,
+}
+
+impl Keeper {
+    /// The certificate in force, and what a server needs to know of it.
+    async fn obtain(&self) -> Result<(Certificate, Arc<rustls::ServerConfig>), Error> {
+        let certificate = certificates::obtain(&self.client, &self.namespace, &self.names).await?;
+        let config = certificate.server_config()?;
+        Ok((certificate, config))
+    }
+
+    /// The first one: there is nothing to serve before.
+    async fn first(&self) -> (Certificate, Arc<rustls::ServerConfig>) {
+        loop {
+            match self.obtain().await {
+                Ok(first) => return first,
+                Err(error) => tracing::warn!(%error, "no certificate yet"),
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
 }
 
 /// Runs the controllers while this replica leads.
@@ -111,7 +152,7 @@ async fn lead(client: kube::Client, options: RunOptions, metrics: Arc<Metrics>, 
     loop {
         leader.acquire().await;
         tracing::info!(identity = options.identity, "leading");
-        let cx = Context::new(client.clone(), metrics.clone());
+        let cx = Context::new(client.clone(), metrics.clone(), &options.namespace, options.agents);
         set(Some(cx.clone()));
         tokio::select! {
             () = controllers::run(cx) => {}
@@ -139,32 +180,18 @@ async fn shutdown() {
     tokio::time::sleep(Duration::from_millis(200)).await;
 }
 
-async fn serve_webhook(
-    listener: TcpListener,
-    webhook: Arc<Webhook>,
-    client: kube::Client,
-    namespace: String,
-    names: Vec<String>,
-    mut certificate: Certificate,
-    state: Arc<Health>,
-) {
+async fn serve_webhook(listener: TcpListener, webhook: Arc<Webhook>, keeper: Keeper, state: Arc<Health>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut renewal = tokio::time::interval(certificates::PAUSE);
+    let (mut certificate, config) = keeper.first().await;
+    let mut acceptor = TlsAcceptor::from(config);
+    let mut renewal = tokio::time::interval(keeper.pause);
     renewal.tick().await;
-    let mut config = certificate.server_config();
     loop {
-        let acceptor = match &config {
-            Ok(config) => TlsAcceptor::from(config.clone()),
-            Err(error) => {
-                tracing::error!(%error, "the webhook cannot serve");
-                return;
-            }
-        };
         state.serving.store(true, Ordering::Relaxed);
         tokio::select! {
-            _ = renewal.tick() => match certificates::obtain(&client, &namespace, &names).await {
-                Ok(current) if current != certificate => {
-                    config = current.server_config();
+            _ = renewal.tick() => match keeper.obtain().await {
+                Ok((current, config)) if current != certificate => {
+                    acceptor = TlsAcceptor::from(config);
                     certificate = current;
                     tracing::info!("the webhook's certificate has changed");
                 }
@@ -174,7 +201,7 @@ async fn serve_webhook(
             accepted = listener.accept() => {
                 let Ok((stream, _)) = accepted else { continue };
                 let Ok(place) = places.clone().try_acquire_owned() else { continue };
-                let webhook = webhook.clone();
+                let (webhook, acceptor) = (webhook.clone(), acceptor.clone());
                 tokio::spawn(async move {
                     let _place = place;
                     if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
@@ -255,24 +282,66 @@ fn health(state: &Health, path: &str) -> Response<Full<Bytes>> {
         },
         "/metrics" => {
             let leading = context.is_some();
-            let (pods, waiting, queue) = context.map_or((0, 0, 0), |cx| {
-                let (pods, waiting) = cx.store.counts();
-                (pods, waiting, cx.queue.len())
-            });
+            let (counts, queue) =
+                context.map_or((Counts::default(), 0), |cx| (cx.store.counts(now()), cx.queue.len()));
+            let longest = usize::try_from(counts.longest_ms / 1_000).unwrap_or(usize::MAX);
             let text = state.metrics.text(&[
                 ("outrigger_leader", "Whether this replica leads.", usize::from(leading)),
-                ("outrigger_pods", "Pods that use something the operator serves.", pods),
-                ("outrigger_containers_waiting", "Containers whose barrier is closed.", waiting),
+                ("outrigger_pods", "Pods that use something the operator serves.", counts.pods),
+                ("outrigger_levels_waiting", "Levels and gates that are closed.", counts.levels),
+                (
+                    "outrigger_longest_wait_seconds",
+                    "Age of the oldest pod that has a closed level or gate.",
+                    longest,
+                ),
                 ("outrigger_queue", "Objects that wait to be looked at.", queue),
             ]);
             reply(StatusCode::OK, "text/plain; version=0.0.4", text)
         }
-        _ => reply(StatusCode::NOT_FOUND, "text/plain", "there are /healthz, /readyz and /metrics"),
+        _ => reply(StatusCode::NOT_FOUND, "text/plain", PAGES),
     }
 }
 
-/// Says "ok" to whoever asks, for the agent.
-pub(crate) async fn serve_plain_health(address: SocketAddr) {
+/// What the agent's health page knows.
+#[derive(Debug, Default)]
+pub(crate) struct AgentPage {
+    /// The container runtime has answered.
+    pub(crate) runtime: AtomicBool,
+    /// The requests of the node are known.
+    pub(crate) watching: AtomicBool,
+    /// Containers stopped.
+    pub(crate) stopped: Counter,
+    /// Containers that could not be stopped.
+    pub(crate) failed: Counter,
+}
+
+fn agent_page(page: &AgentPage, path: &str) -> Response<Full<Bytes>> {
+    let missing = match (page.runtime.load(Ordering::Relaxed), page.watching.load(Ordering::Relaxed)) {
+        (false, _) => Some("the container runtime has not answered yet"),
+        (true, false) => Some("the requests of this node are not known yet"),
+        (true, true) => None,
+    };
+    match path {
+        "/healthz" => reply(StatusCode::OK, "text/plain", "ok"),
+        "/readyz" => match missing {
+            None => reply(StatusCode::OK, "text/plain", "ok"),
+            Some(missing) => reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", missing),
+        },
+        "/metrics" => {
+            let name = "outrigger_agent_stops_total";
+            let text = format!(
+                "# HELP {name} Containers this agent has stopped, or failed to.\n# TYPE {name} counter\n{name}{{result=\"stopped\"}} {}\n{name}{{result=\"failed\"}} {}\n",
+                page.stopped.get(),
+                page.failed.get()
+            );
+            reply(StatusCode::OK, "text/plain; version=0.0.4", text)
+        }
+        _ => reply(StatusCode::NOT_FOUND, "text/plain", PAGES),
+    }
+}
+
+/// Serves the agent's health and metrics.
+pub(crate) async fn serve_agent_page(address: SocketAddr, page: Arc<AgentPage>) {
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
         Err(error) => {
@@ -282,6 +351,10 @@ pub(crate) async fn serve_plain_health(address: SocketAddr) {
     };
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        tokio::spawn(converse(stream, |_| async { reply(StatusCode::OK, "text/plain", "ok") }));
+        let page = page.clone();
+        tokio::spawn(converse(stream, move |request| {
+            let answer = agent_page(&page, request.uri().path());
+            async move { answer }
+        }));
     }
 }

@@ -4,9 +4,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::ConfigMap;
+use outrigger_lifecycle::Time;
 
 use crate::api::Request;
 use crate::decide::barrier::{Map, Memory};
+use crate::decide::oversee::Agent;
 use crate::decide::terminate::Node;
 use crate::key::OPEN;
 use crate::names;
@@ -15,9 +17,21 @@ use crate::view::PodView;
 /// `namespace/name`.
 pub(crate) type Name = String;
 
-#[derive(Default)]
+/// Whether nodes have agents of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Agents {
+    /// Each node has one.
+    #[default]
+    Installed,
+    /// None has.
+    NotInstalled,
+}
+
 pub(crate) struct Store {
     state: Mutex<State>,
+    agents: Agents,
+    /// What was not there when this began is held to be absent since then.
+    begun: Time,
 }
 
 #[derive(Default)]
@@ -26,7 +40,22 @@ struct State {
     maps: HashMap<Name, Arc<MapView>>,
     requests: HashMap<Name, Arc<Request>>,
     virtual_nodes: HashSet<String>,
+    /// Pods that are agents: their node, and whether they are ready.
+    agents: HashMap<Name, (String, bool)>,
+    /// Nodes whose agent is not ready any more, since when.
+    agents_lost: HashMap<String, Time>,
     memories: HashMap<Name, Memory>,
+}
+
+/// What waits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Pods that use something the operator serves.
+    pub(crate) pods: usize,
+    /// Levels, or gates, that are closed.
+    pub(crate) levels: usize,
+    /// Since the start of the pod that has waited longest.
+    pub(crate) longest_ms: u64,
 }
 
 /// What matters of a barrier ConfigMap.
@@ -68,6 +97,10 @@ impl MapView {
 }
 
 impl Store {
+    pub(crate) fn new(agents: Agents, now: Time) -> Self {
+        Store { state: Mutex::default(), agents, begun: now }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Each critical section is a single map operation: a panic cannot leave it half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -140,10 +173,58 @@ impl Store {
     }
 
     pub(crate) fn node(&self, name: &str) -> Node {
-        match self.lock().virtual_nodes.contains(name) {
-            true => Node::Virtual,
-            false => Node::Machine,
+        match (self.lock().virtual_nodes.contains(name), self.agents) {
+            (true, _) => Node::Virtual,
+            (false, Agents::Installed) => Node::Machine,
+            (false, Agents::NotInstalled) => Node::WithoutAgent,
         }
+    }
+
+    /// Forgets virtual nodes that are not among these.
+    pub(crate) fn keep_virtual_nodes(&self, names: &HashSet<String>) {
+        self.lock().virtual_nodes.retain(|name| names.contains(name));
+    }
+
+    /// Whether a node has an agent. Where no pod is one they may run some other way.
+    pub(crate) fn agent(&self, node: &str) -> Agent {
+        let state = self.lock();
+        if state.agents.is_empty() {
+            return Agent::Unknown;
+        }
+        match state.agents.values().any(|(of, ready)| of == node && *ready) {
+            true => Agent::Ready,
+            false => Agent::Absent { since: state.agents_lost.get(node).copied().unwrap_or(self.begun) },
+        }
+    }
+
+    pub(crate) fn set_agent(&self, pod: Name, node: &str, is_ready: bool, now: Time) {
+        let mut state = self.lock();
+        state.agents.insert(pod, (node.to_owned(), is_ready));
+        match is_ready {
+            true => state.agents_lost.remove(node),
+            false => Some(*state.agents_lost.entry(node.to_owned()).or_insert(now)),
+        };
+    }
+
+    /// Forgets a pod that was an agent; the node it was on.
+    pub(crate) fn drop_agent(&self, pod: &str, now: Time) -> Option<String> {
+        let mut state = self.lock();
+        let (node, _) = state.agents.remove(pod)?;
+        if !state.agents.values().any(|(of, ready)| *of == node && *ready) {
+            state.agents_lost.entry(node.clone()).or_insert(now);
+        }
+        Some(node)
+    }
+
+    pub(crate) fn agent_names(&self) -> Vec<Name> {
+        self.lock().agents.keys().cloned().collect()
+    }
+
+    /// Requests of a node that have no verdict yet.
+    pub(crate) fn open_requests_of_node(&self, node: &str) -> Vec<Name> {
+        let state = self.lock();
+        let of = |(_, r): &(&Name, &Arc<Request>)| !r.is_finished() && r.label(names::CRR_NODE) == Some(node);
+        state.requests.iter().filter(of).map(|(name, _)| name.clone()).collect()
     }
 
     pub(crate) fn set_virtual_node(&self, name: String, is_virtual: bool) {
@@ -162,15 +243,20 @@ impl Store {
         self.lock().memories.insert(name.to_owned(), memory);
     }
 
-    /// Pods and levels that wait, for the metrics.
-    pub(crate) fn counts(&self) -> (usize, usize) {
-        let state = self.lock();
-        let waiting = |view: &Arc<PodView>| {
-            let closed = |(i, _): &(usize, &crate::view::Barrier)| {
-                crate::decide::barrier::closed_gate(view, *i).is_some()
-            };
-            view.barriers().filter(closed).count()
-        };
-        (state.pods.len(), state.pods.values().map(waiting).sum())
+    /// What waits, for the metrics.
+    pub(crate) fn counts(&self, now: Time) -> Counts {
+        // The views are shared, so nothing waits for the lock while they are counted.
+        let pods: Vec<Arc<PodView>> = self.lock().pods.values().cloned().collect();
+        let mut counts = Counts { pods: pods.len(), ..Counts::default() };
+        for view in pods.iter().filter(|view| !view.is_over() && !view.deleting) {
+            let closed =
+                view.barriers().filter(|(i, _)| crate::decide::barrier::closed_gate(view, *i).is_some());
+            let levels: HashSet<&str> = closed.map(|(_, barrier)| barrier.key.as_str()).collect();
+            counts.levels += levels.len();
+            if let (false, Some(started)) = (levels.is_empty(), view.started) {
+                counts.longest_ms = counts.longest_ms.max(now.since(started));
+            }
+        }
+        counts
     }
 }

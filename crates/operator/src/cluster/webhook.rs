@@ -5,11 +5,14 @@ use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::metrics::Metrics;
+use super::store::Agents;
 use crate::decide::admit::{SUFFIX_LEN, admit};
 use crate::decide::request::{Found, create, update};
 use crate::decide::terminate;
@@ -20,6 +23,20 @@ use crate::names;
 pub(crate) struct Webhook {
     pub(crate) client: Client,
     pub(crate) metrics: Arc<Metrics>,
+    /// The operator itself, as the API server knows it.
+    pub(crate) own_user: String,
+    pub(crate) agents: Agents,
+    pub(crate) requesters: Requesters,
+}
+
+/// Who may make container recreate requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Requesters {
+    /// Users who may make requests, and who may delete the pod or execute commands in it (D19).
+    #[default]
+    WithRightsOnPod,
+    /// All users who may make requests, as with OpenKruise (CRR-16).
+    All,
 }
 
 /// An object as it is to be, and what its author should know.
@@ -81,12 +98,45 @@ impl Webhook {
         match request["operation"].as_str() {
             Some("UPDATE") => update(&request["oldObject"], object).map(|()| (object.clone(), Vec::new())),
             Some("CREATE") => {
+                if self.agents == Agents::NotInstalled {
+                    // CRR-8
+                    return Err(Refusal::new(
+                        403,
+                        "no node has an agent that could serve the request: the operator was installed without it",
+                    ));
+                }
                 let namespace = request["namespace"].as_str().unwrap_or_default();
+                self.check_requester(request, namespace).await?;
                 let (pod, node) = self.find(namespace, object).await?;
                 create(object, Found { pod: pod.as_ref(), node }).map(|object| (object, Vec::new()))
             }
             _ => Ok((object.clone(), Vec::new())),
         }
+    }
+
+    /// D19: a request restarts containers, so it takes a right on the pod that allows as much.
+    async fn check_requester(&self, request: &Value, namespace: &str) -> Result<(), Refusal> {
+        let user = request["userInfo"]["username"].as_str().unwrap_or_default();
+        let pod = request["object"]["spec"]["podName"].as_str().unwrap_or_default();
+        if self.requesters == Requesters::All || user == self.own_user || pod.is_empty() {
+            return Ok(());
+        }
+        let failed =
+            |error: kube::Error| Refusal::new(500, format!("cannot ask what the user may do: {error}"));
+        let reviews: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        for (verb, sub) in [("delete", ""), ("create", "exec")] {
+            let review = access_review(&request["userInfo"], namespace, pod, verb, sub);
+            let answer = reviews.create(&PostParams::default(), &review).await.map_err(failed)?;
+            if answer.status.is_some_and(|status| status.allowed) {
+                return Ok(());
+            }
+        }
+        Err(Refusal::new(
+            403,
+            format!(
+                "user {user:?} may neither delete pod {pod} nor execute commands in it, so it may not restart its containers either; grant one of the two"
+            ),
+        ))
     }
 
     /// The pod a request names, and what its node is.
@@ -114,6 +164,29 @@ impl Webhook {
             }
         });
         Ok((pod, node))
+    }
+}
+
+/// Asks whether a user may do something to a pod.
+fn access_review(user: &Value, namespace: &str, pod: &str, verb: &str, sub: &str) -> SubjectAccessReview {
+    let text = |value: &str| Some(value.to_owned()).filter(|value| !value.is_empty());
+    SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: user["username"].as_str().map(str::to_owned),
+            uid: user["uid"].as_str().map(str::to_owned),
+            groups: serde_json::from_value(user["groups"].clone()).ok(),
+            extra: serde_json::from_value(user["extra"].clone()).ok(),
+            resource_attributes: Some(ResourceAttributes {
+                namespace: text(namespace),
+                name: text(pod),
+                resource: text("pods"),
+                subresource: text(sub),
+                verb: text(verb),
+                ..Default::default()
+            }),
+            ..Default::default()
+        },
+        ..Default::default()
     }
 }
 
@@ -185,6 +258,40 @@ mod tests {
         assert_ne!(pods(&request("CREATE", "")).expect("allowed").0, pod);
         for (operation, sub) in [("UPDATE", ""), ("CREATE", "ephemeralcontainers"), ("DELETE", "")] {
             assert_eq!(pods(&request(operation, sub)).expect("allowed").0, pod, "{operation} {sub}");
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_are_refused_where_no_agent_is_installed() {
+        super::super::install_crypto();
+        // Nothing listens there: it is not asked.
+        let config = kube::Config::new("http://127.0.0.1:1".parse().expect("an address"));
+        let webhook = |agents, requesters| Webhook {
+            client: Client::try_from(config.clone()).expect("a client"),
+            metrics: Arc::default(),
+            own_user: "operator".to_owned(),
+            agents,
+            requesters,
+        };
+        let object = json!({"apiVersion": "apps.kruise.io/v1beta1", "spec": {"podName": "p", "containers": [{"name": "a"}]}});
+        let request = json!({
+            "uid": "u", "operation": "CREATE", "namespace": "ns", "object": object, "userInfo": {"username": "dev"},
+        });
+        let body = json!({"apiVersion": "v1", "kind": "AdmissionReview", "request": request}).to_string();
+        let hook = webhook(Agents::NotInstalled, Requesters::All);
+        let answer = hook.answer("/mutate-requests", body.as_bytes()).await.expect("an answer");
+        assert_eq!(answer["response"]["status"]["code"], 403, "CRR-W-11, CRR-8: {answer}");
+        // An API server that cannot be asked about the user is no permission (D19).
+        let hook = webhook(Agents::Installed, Requesters::WithRightsOnPod);
+        let answer = hook.answer("/mutate-requests", body.as_bytes()).await.expect("an answer");
+        assert_eq!(
+            (&answer["response"]["allowed"], &answer["response"]["status"]["code"]),
+            (&json!(false), &json!(500))
+        );
+        for nonsense in ["", "{}", "[]", "{\"request\": 1}", "\u{0}"] {
+            let _ = hook.answer("/mutate-pods", nonsense.as_bytes()).await;
+            let _ = hook.answer("/mutate-requests", nonsense.as_bytes()).await;
+            let _ = hook.answer("/convert", nonsense.as_bytes()).await;
         }
     }
 

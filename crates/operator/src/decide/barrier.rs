@@ -34,6 +34,8 @@ pub struct Memory {
     pub woken_at: Option<Time>,
     /// How often it was woken since the last key was published.
     pub wakes: u32,
+    /// When the last key was published.
+    pub published_at: Option<Time>,
 }
 
 /// One thing to do.

@@ -67,7 +67,10 @@ fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now
     };
     let state = &view.observation.containers[i];
     let doing = match (barrier::closed_gate(view, i), state.state) {
-        (Some(closed), _) if c.barrier.is_some() => gate(view, i, closed, now),
+        (Some(closed), _) if c.barrier.is_some() => match view.started {
+            Some(since) => format!("{}; waiting for {}", gate(view, i, closed, now), Span(now.since(since))),
+            None => gate(view, i, closed, now),
+        },
         (_, State::Running { since }) if c.ready => format!("ready, running for {}", Span(now.since(since))),
         (_, State::Running { since } | State::Starting { since }) => {
             format!("not ready, running for {}", Span(now.since(since)))

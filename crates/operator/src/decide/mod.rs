@@ -23,6 +23,9 @@ pub mod terminate;
 #[cfg(test)]
 mod tests;
 
+/// The longest sentence an author is told.
+const MESSAGE_MAX: usize = 1_000;
+
 /// Why an object is refused: the HTTP code and a sentence for its author.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -34,7 +37,11 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub(crate) fn new(code: u16, message: impl Into<String>) -> Self {
-        Refusal { code, message: message.into() }
+    /// The message may quote what an author wrote: it is cut to a readable length, and made safe for a terminal.
+    pub(crate) fn new(code: u16, message: impl AsRef<str>) -> Self {
+        let message = message.as_ref();
+        let is_long = message.chars().nth(MESSAGE_MAX).is_some();
+        let short: String = message.chars().take(MESSAGE_MAX).chain(is_long.then_some('…')).collect();
+        Refusal { code, message: outrigger_agent::safe_text(&short).to_string() }
     }
 }

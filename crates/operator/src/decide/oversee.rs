@@ -26,6 +26,10 @@ pub enum Step {
     Grace,
     /// Write what the kubelet says of the containers.
     Snapshot(Vec<Snapshot>),
+    /// Say that the pod has its result, so that its last container can be stopped (D5).
+    ResultWritten,
+    /// Say what the request waits for, in its status (D17).
+    Note(String),
     /// Give the verdict.
     Complete {
         /// The states, all final.
@@ -33,6 +37,20 @@ pub enum Step {
         /// Why.
         message: String,
     },
+}
+
+/// Whether the node of a request has an agent, as far as the cluster shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Agent {
+    /// Its pod is ready.
+    Ready,
+    /// Agents run as pods in this cluster, and there is none on that node since then.
+    Absent {
+        /// Since when.
+        since: Time,
+    },
+    /// Agents do not run as pods here.
+    Unknown,
 }
 
 /// What to do for a request, and when to look again.
@@ -46,13 +64,17 @@ pub struct Oversight {
 
 /// An agent that has not begun by then is not there (CRR-20).
 pub const RESPONSE_MS: u64 = 60_000;
+/// The same if the node is known to have none: as long as it takes to replace one.
+const RESPONSE_ABSENT_MS: u64 = 15_000;
+/// An agent that is gone for so long does not finish what it began (D3).
+const ABSENT_MS: u64 = 60_000;
 /// Every request ends: after this long beyond its graces, if it has no deadline of its own (D3).
 pub const DEADLINE_MS: u64 = 10 * 60_000;
 /// What a request says that nobody has served.
 pub const UNSERVED: &str = "daemon has not responded for a long time";
 
 /// What is to be done for a request now. `pod` is the pod of its name, if there is one.
-pub fn decide(request: &Request, pod: Option<&PodView>, now: Time) -> Oversight {
+pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time) -> Oversight {
     if request.is_finished() || request.metadata.deletion_timestamp.is_some() {
         return finished(request, now);
     }
@@ -62,12 +84,9 @@ pub fn decide(request: &Request, pod: Option<&PodView>, now: Time) -> Oversight 
         return out;
     };
     let created = Time(request.created_ms());
-    if request.status.phase.is_empty() {
-        if now >= created + RESPONSE_MS {
-            out.steps.push(give_up(request, UNSERVED.to_owned()));
-            return out;
-        }
-        out.look_at(created + RESPONSE_MS);
+    if let Some(verdict) = out.look_for_agent(request, agent, now) {
+        out.steps.push(verdict);
+        return out;
     }
     let (limit, message) = deadline(request);
     if now >= created + limit {
@@ -91,6 +110,9 @@ pub fn decide(request: &Request, pod: Option<&PodView>, now: Time) -> Oversight 
         }
         out.steps.push(Step::Grace);
     }
+    if request.wants_result() && pod.is_over() {
+        out.steps.push(Step::ResultWritten);
+    }
     let snapshot = snapshot(request, pod);
     if !snapshot.is_empty() && snapshot != request.status.container_status_snapshot {
         out.steps.push(Step::Snapshot(snapshot));
@@ -101,6 +123,31 @@ pub fn decide(request: &Request, pod: Option<&PodView>, now: Time) -> Oversight 
 impl Oversight {
     fn look_at(&mut self, at: Time) {
         self.again = Some(self.again.map_or(at, |again| again.min(at)));
+    }
+
+    /// The verdict on a request no agent serves, in every phase (CRR-20, D3, D17).
+    fn look_for_agent(&mut self, request: &Request, agent: Agent, now: Time) -> Option<Step> {
+        let created = Time(request.created_ms());
+        let node = request.label(names::CRR_NODE).unwrap_or_default();
+        let has_begun = !request.status.phase.is_empty();
+        let (until, message) = match (agent, has_begun) {
+            (Agent::Absent { since }, true) => {
+                (since.max(created) + ABSENT_MS, format!("the agent of node {node} has gone"))
+            }
+            (Agent::Absent { since }, false) => {
+                (since.max(created) + RESPONSE_ABSENT_MS, format!("no agent is ready on node {node}"))
+            }
+            (_, true) => return None,
+            (_, false) => (created + RESPONSE_MS, UNSERVED.to_owned()),
+        };
+        if now >= until {
+            return Some(give_up(request, message));
+        }
+        self.look_at(until);
+        if matches!(agent, Agent::Absent { .. }) && request.status.message.is_empty() {
+            self.steps.push(Step::Note(format!("waits for the agent of node {node}, which is not ready")));
+        }
+        None
     }
 }
 

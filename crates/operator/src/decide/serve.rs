@@ -45,7 +45,14 @@ pub enum Step {
         /// The states.
         states: Vec<RecreateState>,
     },
-    /// Run the hook and stop the instance, then report with [`killed`].
+    /// Run the preStop hook of an instance, then report with [`hook_done`].
+    Hook {
+        /// Which container of the request.
+        index: usize,
+        /// Which instance.
+        id: String,
+    },
+    /// Stop the instance, then report with [`killed`].
     Kill {
         /// Which container of the request.
         index: usize,
@@ -138,10 +145,11 @@ fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<R
             Progress::Pending => {
                 let Some(newest) = newest(instances, &state.name) else { break };
                 if state.killed_container_id == newest.id {
-                    return Step::Kill { index, id: newest.id.clone() };
+                    return stop(request, &states, index, newest);
                 }
                 let mut states = states.clone();
                 states[index].killed_container_id.clone_from(&newest.id);
+                states[index].pre_stop_done = false;
                 return Step::Store { phase: "Recreating", states };
             }
         }
@@ -150,6 +158,42 @@ fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<R
         return Step::Complete { states, message: String::new() };
     }
     Step::Wait { ms: looks.iter().filter_map(|look| look.again_ms).min() }
+}
+
+/// The next thing to do to an instance that was chosen to be stopped.
+fn stop(request: &Request, states: &[RecreateState], index: usize, newest: &Instance) -> Step {
+    let id = newest.id.clone();
+    if is_hook_due(request, &states[index]) && newest.state == InstanceState::Running {
+        return Step::Hook { index, id };
+    }
+    match request.wants_result() && is_last(states, index) {
+        // The operator writes the pod's result, and says so.
+        true => Step::Wait { ms: None },
+        false => Step::Kill { index, id },
+    }
+}
+
+fn is_hook_due(request: &Request, state: &RecreateState) -> bool {
+    let grace = request.strategy().termination_grace_period_seconds.unwrap_or(30);
+    let target = request.spec.containers.iter().find(|t| t.name == state.name);
+    grace > 0 && !state.pre_stop_done && target.is_some_and(|t| t.pre_stop.is_some())
+}
+
+fn is_last(states: &[RecreateState], index: usize) -> bool {
+    states.iter().enumerate().all(|(i, state)| i == index || state.phase.is_final())
+}
+
+/// Whether an agent is about to stop the last container of a request and waits for the pod's result (D5).
+pub fn waits_for_result(request: &Request) -> bool {
+    let states = &request.status.container_recreate_states;
+    let mut open = states.iter().enumerate().filter(|(_, state)| !state.phase.is_final());
+    let (Some((index, state)), None) = (open.next(), open.next()) else { return false };
+    request.wants_result()
+        && !request.is_finished()
+        && states.len() == request.spec.containers.len()
+        && is_last(states, index)
+        && !state.killed_container_id.is_empty()
+        && !is_hook_due(request, state)
 }
 
 /// The states after a container was stopped, or not.
@@ -163,6 +207,15 @@ pub fn killed(request: &Request, index: usize, result: Result<(), String>) -> Ve
             }
             Err(message) => (state.phase, state.message) = (Progress::Failed, message),
         }
+    }
+    states
+}
+
+/// The states after the preStop hook of an instance was run.
+pub fn hook_done(request: &Request, index: usize, id: &str) -> Vec<RecreateState> {
+    let mut states = request.status.container_recreate_states.clone();
+    if let Some(state) = states.get_mut(index).filter(|state| state.killed_container_id == id) {
+        state.pre_stop_done = true;
     }
     states
 }

@@ -11,8 +11,10 @@ use crate::view::PodView;
 /// What a pod's node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Node {
-    /// A machine; an agent can run there.
+    /// A machine with an agent of ours.
     Machine,
+    /// A machine in a cluster where the agent is not installed (D17).
+    WithoutAgent,
     /// None: only the API can be used (ST-5).
     Virtual,
 }
@@ -43,6 +45,8 @@ pub struct Past {
     pub unserved: bool,
     /// Instances (name, id) it has stopped.
     pub stopped: Vec<(String, String)>,
+    /// The agent is about to stop the last container, and waits for the pod's result (D5).
+    pub waits_for_result: bool,
 }
 
 /// One thing to do.
@@ -58,6 +62,8 @@ pub enum Step {
         containers: Vec<String>,
         /// One after the other.
         ordered: bool,
+        /// When the pod gets its result.
+        result: ResultTime,
     },
     /// Write the pod's result down.
     End {
@@ -75,6 +81,16 @@ pub enum Step {
     },
 }
 
+/// When a pod whose mains are done gets its result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultTime {
+    /// Right before its last sidecar is told to stop, after the hooks: what the sidecar exits with cannot become the
+    /// result, and the kubelet does not restart it (D5).
+    BeforeLastStop,
+    /// When the kubelet gives it, by all exit codes.
+    ByKubelet,
+}
+
 /// As often a sidecar is stopped that the kubelet restarts.
 const ATTEMPTS_MAX: u32 = 5;
 
@@ -88,10 +104,10 @@ pub fn class(view: &PodView, container: usize, node: Node) -> Class {
     match node {
         Node::Virtual if marks.image.is_some() => Class::InPlace,
         Node::Virtual => Class::Stuck,
-        Node::Machine if marks.kill && marks.ignore_exit_code => Class::IgnoreExitCode,
-        Node::Machine if marks.kill => Class::Normal,
+        Node::Machine | Node::WithoutAgent if marks.kill && marks.ignore_exit_code => Class::IgnoreExitCode,
+        Node::Machine | Node::WithoutAgent if marks.kill => Class::Normal,
         // Kruise leaves these alone, and their pods run for ever; an image can be replaced on machines as well.
-        Node::Machine => Class::InPlace,
+        Node::Machine | Node::WithoutAgent => Class::InPlace,
     }
 }
 
@@ -157,7 +173,12 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step
     let swapped = swap(view, &of(Class::InPlace), &mut steps);
     let (normal, ignored) = (of(Class::Normal), of(Class::IgnoreExitCode));
     if !normal.is_empty() {
-        stop(view, &normal, past, &mut steps);
+        // Only where nothing else is left to end: the ones whose exit codes are ignored come after it (ST-14).
+        if past.iter().any(|p| p.waits_for_result) {
+            steps.push(end(view));
+            return steps;
+        }
+        stop(view, &normal, node, past, &mut steps);
         return steps;
     }
     // ST-14: the others come first.
@@ -167,7 +188,7 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step
     if !ignored.is_empty() {
         // ST-15, ST-16: the result first, so that the exit code cannot change it.
         steps.push(end(view));
-        stop(view, &ignored, past, &mut steps);
+        stop(view, &ignored, node, past, &mut steps);
         return steps;
     }
     if let [stuck, ..] = of(Class::Stuck)[..] {
@@ -244,18 +265,19 @@ fn swap(view: &PodView, containers: &[usize], steps: &mut Vec<Step>) -> bool {
 }
 
 /// ST-13, D4, D7: a request for those that run, unless one is under way.
-fn stop(view: &PodView, containers: &[usize], past: &[Past], steps: &mut Vec<Step>) {
+fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: &mut Vec<Step>) {
     if past.iter().any(|p| !p.finished) {
         return;
     }
     let last = past.iter().max_by_key(|p| p.attempt);
     let attempt = last.map_or(1, |p| p.attempt + 1);
-    if last.is_some_and(|p| p.unserved) || attempt > ATTEMPTS_MAX {
+    let unserved = node == Node::WithoutAgent || last.is_some_and(|p| p.unserved);
+    if unserved || attempt > ATTEMPTS_MAX {
         // ST-28: no agent, or a kubelet that restarts faster than anybody stops. The phase ends it.
         if !steps.iter().any(|s| matches!(s, Step::End { .. })) {
             let swaps: Vec<usize> =
                 containers.iter().copied().filter(|&i| view.containers[i].marks.image.is_some()).collect();
-            if last.is_some_and(|p| p.unserved) && swap(view, &swaps, steps) {
+            if unserved && swap(view, &swaps, steps) {
                 return;
             }
             steps.push(end(view));
@@ -269,7 +291,11 @@ fn stop(view: &PodView, containers: &[usize], past: &[Past], steps: &mut Vec<Ste
     let ordered = order.iter().any(|i| turn(i) != turn(&order[0]));
     let names: Vec<String> = order.iter().map(|&i| view.plan.containers[i].name.clone()).collect();
     let message = format!("the mains are done: stopping {}", names.join(", "));
-    steps.push(Step::Stop { attempt, containers: names, ordered });
+    let result = match view.sidecars_count {
+        true => ResultTime::ByKubelet,
+        false => ResultTime::BeforeLastStop,
+    };
+    steps.push(Step::Stop { attempt, containers: names, ordered, result });
     steps.push(Step::Event { is_warning: false, message });
 }
 

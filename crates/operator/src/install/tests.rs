@@ -23,7 +23,11 @@ fn the_files_are_filled_in() {
         "requests and the agent's policy stay closed"
     );
     assert!(text.contains("kind: DaemonSet"));
-    assert!(!all(&Options { without_agent: true, ..options }).contains("kind: DaemonSet"));
+    assert!(!text.contains("--without-agent"));
+    let without = all(&Options { without_agent: true, ..options });
+    assert!(
+        !without.contains("kind: DaemonSet") && without.contains("args: [operator, run, --without-agent]")
+    );
 }
 
 #[test]
@@ -46,6 +50,7 @@ fn the_helm_chart_says_the_same() {
             chart.lines().filter(|line| !line.starts_with("{{- ")).map(|line| format!("{line}\n")).collect();
         let plain = plain
             .replace("{{ .Release.Namespace }}", NAMESPACE)
+            .replace("{{ if not .Values.agent.enabled }}, --without-agent{{ end }}", "")
             .replace("{{ .Values.image }}", IMAGE)
             .replace("{{ .Values.replicas }}", "2")
             .replace("{{ .Values.failurePolicy }}", "Fail");

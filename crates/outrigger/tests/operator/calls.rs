@@ -55,11 +55,6 @@ pub(crate) fn calls_what_it_may_and_nothing_else(stage: &mut Stage) {
     assert!(never.is_empty(), "calls that were never allowed: {never:?}");
     let forbidden: Vec<&Call> = made.difference(&granted).collect();
     assert!(forbidden.is_empty(), "calls without a rule: {forbidden:?}");
-    // A map that an earlier pod left is replaced, and a certificate renewed: not in these scenes.
-    let seldom = [("", "configmaps", "update"), ("", "configmaps", "get"), ("", "secrets", "update")];
-    let is_seldom = |call: &&Call| {
-        seldom.iter().any(|(g, r, v)| (call.0.as_str(), call.1.as_str(), call.2.as_str()) == (*g, *r, *v))
-    };
-    let unused: Vec<&Call> = granted.difference(&made).filter(|call| !is_seldom(call)).collect();
+    let unused: Vec<&Call> = granted.difference(&made).collect();
     assert!(unused.is_empty(), "rules without a call: {unused:?}");
 }

@@ -110,12 +110,15 @@ impl Cluster {
         let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: Metadata\n  userGroups: [\"system:serviceaccounts\"]\n- level: None\n";
         fs::write(at("audit.yaml"), policy).expect("a policy");
         for (token, ..) in USERS {
-            let text = format!(
-                "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: \"https://127.0.0.1:{}\", insecure-skip-tls-verify: true}}}}]\nusers: [{{name: u, user: {{token: {token}-token}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n",
-                self.port
-            );
-            fs::write(self.config(token), text).expect("a kubeconfig");
+            self.write_config(token, token, self.port);
         }
+    }
+
+    fn write_config(&self, name: &str, token: &str, port: u16) {
+        let text = format!(
+            "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: \"https://127.0.0.1:{port}\", insecure-skip-tls-verify: true}}}}]\nusers: [{{name: u, user: {{token: {token}-token}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n",
+        );
+        fs::write(self.config(name), text).expect("a kubeconfig");
     }
 
     /// The kubeconfig of a user.
@@ -165,6 +168,34 @@ impl Cluster {
         self.api = None;
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// kubectl with somebody's token.
+    pub(crate) fn kubectl_as(&self, token: &str, args: &[&str]) -> (bool, String) {
+        let output = self.kubectl(&[&["--token", token][..], args].concat());
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// kubectl that finds us as its plugin.
+    pub(crate) fn kubectl_plugin(&self, args: &[&str]) -> (bool, String) {
+        let plugins = self.dir.path().join("plugins");
+        let _ = fs::create_dir(&plugins);
+        let _ =
+            std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_outrigger"), plugins.join("kubectl-outrigger"));
+        let path = format!("{}:{}", plugins.display(), std::env::var("PATH").unwrap_or_default());
+        let output = Command::new(assets().join("kubectl"))
+            .args(args)
+            .env("PATH", path)
+            .env("KUBECONFIG", self.config("admin"))
+            .output()
+            .expect("kubectl runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    }
+
     pub(crate) fn kubectl(&self, args: &[&str]) -> Output {
         let mut command = Command::new(assets().join("kubectl"));
         command.arg("--kubeconfig").arg(self.config("admin")).args(args).stdin(Stdio::null());
@@ -199,11 +230,18 @@ impl Cluster {
 
     /// A replica of the operator.
     pub(crate) fn operator(&self, identity: &str, webhook: u16, health: u16) -> Process {
+        self.operator_at(self.port, identity, webhook, health)
+    }
+
+    /// A replica that finds the API server at another port.
+    pub(crate) fn operator_at(&self, port: u16, identity: &str, webhook: u16, health: u16) -> Process {
+        let config = format!("operator-{port}");
+        self.write_config(&config, "operator", port);
         let child = Command::new(env!("CARGO_BIN_EXE_outrigger"))
             .args(["operator", "run", "--identity", identity, "--webhook-name", "127.0.0.1"])
             .args(["--webhook-address", &format!("127.0.0.1:{webhook}")])
-            .args(["--health-address", &format!("127.0.0.1:{health}")])
-            .env("KUBECONFIG", self.config("operator"))
+            .args(["--health-address", &format!("127.0.0.1:{health}"), "--certificate-check", "1"])
+            .env("KUBECONFIG", self.config(&config))
             .env("OUTRIGGER_LOG", "info")
             .env_remove("POD_NAMESPACE")
             .stdout(Stdio::null())

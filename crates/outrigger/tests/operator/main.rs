@@ -3,9 +3,12 @@
 //! The binaries are found by the convention of envtest: in `KUBEBUILDER_ASSETS`, else in /usr/local/kubebuilder/bin.
 //! Where they are missing the tests are shown as ignored, and why is said.
 
+mod breaks;
 mod calls;
 mod cluster;
+mod hostile;
 mod many;
+mod rights;
 mod scenes;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +27,7 @@ pub(crate) struct Stage {
 type Scene = fn(&mut Stage);
 
 /// In this order: the last ones look back at what all did.
-const SCENES: [(&str, Scene); 10] = [
+const SCENES: [(&str, Scene); 17] = [
     ("installs", scenes::installs),
     ("admits_pods", scenes::admits_pods),
     ("opens_levels_in_order", scenes::opens_levels_in_order),
@@ -33,6 +36,13 @@ const SCENES: [(&str, Scene); 10] = [
     ("keeps_requests_in_order", scenes::keeps_requests_in_order),
     ("goes_on_after_crashes", scenes::goes_on_after_crashes),
     ("another_replica_takes_over", scenes::another_replica_takes_over),
+    ("takes_over_from_kruise", hostile::takes_over_from_kruise),
+    ("hostile_authors_harm_only_themselves", hostile::hostile_authors_harm_only_themselves),
+    ("agents_write_for_their_own_node_only", rights::agents_write_for_their_own_node_only),
+    ("requesters_need_rights_on_the_pod", rights::requesters_need_rights_on_the_pod),
+    ("certificates_are_renewed", breaks::certificates_are_renewed),
+    ("watches_break_and_resume", breaks::watches_break_and_resume),
+    ("conflicts_are_resolved", breaks::conflicts_are_resolved),
     ("launches_many_pods", many::launches_many_pods),
     ("calls_what_it_may_and_nothing_else", calls::calls_what_it_may_and_nothing_else),
 ];
@@ -79,7 +89,12 @@ fn set() -> Stage {
 
 impl Stage {
     pub(crate) fn start_operator(&mut self) {
-        self.operator = Some(self.cluster.operator("first", self.webhook, self.health));
+        self.start_operator_at(self.cluster.port());
+    }
+
+    /// Starts it with the API server at another port.
+    pub(crate) fn start_operator_at(&mut self, port: u16) {
+        self.operator = Some(self.cluster.operator_at(port, "first", self.webhook, self.health));
         cluster::eventually("the operator is ready and leads", || {
             let ready = many::page(self.health, "/readyz")?;
             let metrics = many::page(self.health, "/metrics")?;

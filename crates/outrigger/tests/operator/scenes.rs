@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::Stage;
 use crate::cluster::{Cluster, eventually};
 
-fn pod(name: &str, annotations: Value, containers: Value) -> String {
+pub(crate) fn pod(name: &str, annotations: Value, containers: Value) -> String {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "annotations": annotations},
@@ -16,18 +16,18 @@ fn pod(name: &str, annotations: Value, containers: Value) -> String {
     .to_string()
 }
 
-fn container(name: &str, env: &[(&str, &str)]) -> Value {
+pub(crate) fn container(name: &str, env: &[(&str, &str)]) -> Value {
     let env: Vec<Value> = env.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
     json!({"name": name, "image": "localhost/busybox:1", "env": env})
 }
 
-fn create(cluster: &Cluster, manifest: &str) {
+pub(crate) fn create(cluster: &Cluster, manifest: &str) {
     let (created, said) = cluster.apply(manifest);
     assert!(created, "{said}");
 }
 
 /// Writes what a kubelet would write: name and `ready`, `running`, or an exit code.
-fn report(cluster: &Cluster, pod: &str, phase: &str, states: &[(&str, &str)]) {
+pub(crate) fn report(cluster: &Cluster, pod: &str, phase: &str, states: &[(&str, &str)]) {
     let status = |(name, state): &(&str, &str)| {
         let running = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
         let state_json = match *state {
@@ -56,7 +56,7 @@ fn report(cluster: &Cluster, pod: &str, phase: &str, states: &[(&str, &str)]) {
 }
 
 /// The barrier ConfigMap a pod waits for.
-fn map_of(cluster: &Cluster, pod: &str) -> String {
+pub(crate) fn map_of(cluster: &Cluster, pod: &str) -> String {
     let pod = cluster.get(&["pod", pod]).expect("the pod");
     let env = pod["spec"]["containers"]
         .as_array()
@@ -68,13 +68,13 @@ fn map_of(cluster: &Cluster, pod: &str) -> String {
     names.first().expect("a barrier").clone()
 }
 
-fn keys(cluster: &Cluster, map: &str) -> Vec<String> {
+pub(crate) fn keys(cluster: &Cluster, map: &str) -> Vec<String> {
     let map = cluster.get(&["configmap", map]);
     let data = map.and_then(|map| map["data"].as_object().cloned()).unwrap_or_default();
     data.keys().cloned().collect()
 }
 
-fn wait_for_keys(cluster: &Cluster, map: &str, expected: &[&str]) {
+pub(crate) fn wait_for_keys(cluster: &Cluster, map: &str, expected: &[&str]) {
     eventually(&format!("{map} holds {expected:?}"), || {
         let mut held = keys(cluster, map);
         let mut expected: Vec<String> = expected.iter().map(|k| (*k).to_owned()).collect();
@@ -103,6 +103,7 @@ pub(crate) fn installs(stage: &mut Stage) {
     stage.cluster.kubectl(&["create", "namespace", "elsewhere"]);
     let output = stage.cluster.kubectl(&["apply", "--dry-run=server", "-f", file.to_str().expect("a path")]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    deployments_agree(stage);
     // Kruise beside it is not silently accepted.
     let kruise = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration", "metadata": {"name": "kruise-mutating-webhook-configuration"}});
     create(&stage.cluster, &kruise.to_string());
@@ -113,6 +114,33 @@ pub(crate) fn installs(stage: &mut Stage) {
         "mutatingwebhookconfiguration",
         "kruise-mutating-webhook-configuration",
     ]);
+}
+
+/// The kustomization and `install -o yaml` are the same objects.
+fn deployments_agree(stage: &Stage) {
+    let cluster = &stage.cluster;
+    let dir = tempfile::tempdir().expect("a directory");
+    let objects = |name: &str, yaml: &[u8]| {
+        let file = dir.path().join(name);
+        std::fs::write(&file, yaml).expect("a file");
+        let path = file.to_str().expect("a path");
+        let args = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", path];
+        let output = cluster.kubectl(&args);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+        let documents = documents.map(|document| document.expect("JSON"));
+        let mut all: Vec<Value> =
+            documents.flat_map(|d| d["items"].as_array().cloned().unwrap_or_else(|| vec![d])).collect();
+        all.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
+        all
+    };
+    let kustomization = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kustomize");
+    let kustomized = cluster.kubectl(&["kustomize", kustomization]);
+    assert!(kustomized.status.success(), "{}", String::from_utf8_lossy(&kustomized.stderr));
+    let (_, printed) = cluster.outrigger(&["operator", "install", "-o", "yaml"]);
+    let (one, other) = (objects("kustomized", &kustomized.stdout), objects("printed", printed.as_bytes()));
+    assert!(one.len() > 12, "{} objects", one.len());
+    assert_eq!(one, other);
 }
 
 pub(crate) fn admits_pods(stage: &mut Stage) {
@@ -173,6 +201,9 @@ pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
     wait_for_keys(cluster, &map, &["p_0"]);
     let (explained, said) = cluster.outrigger(&["operator", "status", "levels"]);
     assert!(explained && said.contains("Next: level -1 starts once `a` is ready"), "{said}");
+    // The same as a plugin of kubectl.
+    let (explained, by_plugin) = cluster.kubectl_plugin(&["outrigger", "status", "levels"]);
+    assert!(explained && by_plugin.contains("Next: level -1 starts once `a` is ready"), "{by_plugin}");
     report(cluster, "levels", "Pending", &[("a", "ready"), ("b", "waiting"), ("c", "waiting")]);
     wait_for_keys(cluster, &map, &["p_0", "p_-1"]);
     // The kubelet is woken.
@@ -257,7 +288,7 @@ fn now() -> String {
 const KILL: (&str, &str) = ("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "true");
 
 /// Makes a Node, which requests are checked against.
-fn make_node(cluster: &Cluster, name: &str, labels: Value) {
+pub(crate) fn make_node(cluster: &Cluster, name: &str, labels: Value) {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
     let _ = cluster.apply(&node.to_string());
 }

@@ -7,9 +7,14 @@ use std::path::{Path, PathBuf};
 const VARIABLE: &str = "CONTAINER_RUNTIME_ENDPOINT";
 
 /// Where runtimes listen unless told otherwise, the likeliest first.
-const USUAL: [&str; 6] = [
+const USUAL: [&str; 10] = [
     "/run/containerd/containerd.sock",
+    "/run/containerd.sock",
     "/run/crio/crio.sock",
+    "/run/crio.sock",
+    // Also where only the host's /run is mounted, as in the operator's agent.
+    "/run/cri-dockerd.sock",
+    "/run/cri-dockerd/cri-dockerd.sock",
     "/var/run/cri-dockerd.sock",
     // k3s and rke2
     "/run/k3s/containerd/containerd.sock",
@@ -78,6 +83,34 @@ mod tests {
         }
         for given in ["tcp://127.0.0.1:1", "a.sock", "unix://a.sock", ""] {
             assert!(socket(given).is_err(), "{given}");
+        }
+    }
+
+    #[test]
+    fn every_usual_place_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let flag = dir.path().join("crio.sock");
+        assert!(choose(flag.to_str(), None, &[]).is_err(), "CRR-D-01");
+        let _listener = UnixListener::bind(&flag).unwrap();
+        assert_eq!(choose(flag.to_str(), None, &[]), Ok(flag), "CRR-D-02");
+        for (id, place) in [
+            ("CRR-D-03", "/run/containerd.sock"),
+            ("CRR-D-04", "/run/containerd/containerd.sock"),
+            ("CRR-D-05", "/run/crio.sock"),
+            ("CRR-D-06", "/run/crio/crio.sock"),
+            ("CRR-D-07", "/run/cri-dockerd.sock"),
+            ("CRR-D-08", "/run/cri-dockerd/cri-dockerd.sock"),
+        ] {
+            assert!(USUAL.contains(&place), "{id}");
+            let here = dir.path().join(&place[1..]);
+            std::fs::create_dir_all(here.parent().unwrap()).unwrap();
+            let listener = UnixListener::bind(&here).unwrap();
+            let places: Vec<PathBuf> = USUAL.iter().map(|usual| dir.path().join(&usual[1..])).collect();
+            let places: Vec<&Path> = places.iter().map(PathBuf::as_path).collect();
+            assert_eq!(choose(None, None, &places), Ok(here.clone()), "{id}");
+            drop(listener);
+            std::fs::remove_file(here).unwrap();
+            assert!(choose(None, None, &places).is_err(), "CRR-D-09");
         }
     }
 

@@ -105,8 +105,19 @@ fn the_barrier_is_the_last_env_and_of_the_pods_own_map() {
     // LP-E-01: c1 env[1], c2 env[2]
     assert_eq!(out["spec"]["containers"][0]["env"][1]["valueFrom"]["configMapKeyRef"]["key"], "p_0");
     assert_eq!(out["spec"]["containers"][1]["env"][2]["valueFrom"]["configMapKeyRef"]["key"], "p_10");
-    // LP-U-25 to LP-U-28, D8: Kruise's name would be fake-barrier, for every pod of that name.
+    // D8: Kruise's name would be fake-barrier, for every pod of that name.
     assert_eq!(barriers(&out).1.as_deref(), Some("fake-barrier-abcde12345"));
+    for (id, name, level, map, key) in [
+        ("LP-U-25", "test-pod", "3", "test-pod-barrier-abcde12345", "p_3"),
+        ("LP-U-26", "my-app-deployment-abc123", "-1", "my-app-deployment-abc123-barrier-abcde12345", "p_-1"),
+        ("LP-U-27", "zero-pod", "0", "zero-pod-barrier-abcde12345", "p_0"),
+        ("LP-U-28", "", "1", "pod-barrier-abcde12345", "p_1"),
+    ] {
+        let mut pod = pod(&[("a", priority(level)), ("b", priority("7"))]);
+        pod["metadata"] = json!({"name": name});
+        let (keys, of) = barriers(&admitted(&pod).pod);
+        assert_eq!((keys[0].as_deref(), of.as_deref()), (Some(key), Some(map)), "{id}");
+    }
     // The seed's env goes with the seed's key.
     let seed = json!([{"name": "KRUISE_CONTAINER_LAUNCH_PRIORITY", "value": "1"}]);
     let out = admitted(&pod(&[("main", Value::Null), ("sidecar", seed)])).pod;
@@ -245,6 +256,44 @@ fn a_timeout_that_is_none_is_refused() {
     let message =
         "annotation outrigger.dev/launch-timeout: \"soon\" is not a duration; write for example 5m or 90s";
     assert_eq!(admit(&pod, SUFFIX), Err(Refusal { code: 422, message: message.to_owned() }));
+}
+
+#[test]
+fn what_is_asked_for_in_excess_is_answered_in_time() {
+    // The API server waits five seconds; this is a build without optimisation.
+    let begun = std::time::Instant::now();
+    let many: Vec<Value> =
+        (0..12_000).map(|n| json!({"name": format!("VARIABLE_{n}"), "value": "x"})).collect();
+    let huge = ordered(pod(&[("a", json!(many)), ("b", Value::Null)]), "Ordered");
+    assert_eq!(keys(&huge), ["p_0", "p_-1"]);
+    // As many dependencies as an annotation has room for, and nesting without end.
+    let names: Vec<String> = (0..120).map(|n| format!("c{n}")).collect();
+    let on = |n: usize| names[..n].iter().map(|name| format!("{name} ready")).collect::<Vec<_>>().join(", ");
+    let graph: Vec<String> = (1..names.len()).map(|n| format!("{}: {}", names[n], on(n))).collect();
+    let containers: Vec<(&str, Value)> = names.iter().map(|name| (name.as_str(), Value::Null)).collect();
+    let mut dense = pod(&containers);
+    dense["metadata"]["annotations"] = json!({names::DEPENDS_ON: graph.join("\n")});
+    assert_eq!(keys(&dense).iter().filter(|key| !key.is_empty()).count(), 119);
+    for text in ["a: ".repeat(60_000), "[".repeat(200_000), "{".repeat(200_000), "a\n".repeat(100_000)] {
+        let mut odd = pod(&[("a", Value::Null), ("b", Value::Null)]);
+        odd["metadata"]["annotations"] = json!({names::DEPENDS_ON: text, names::SIDECARS: text});
+        let refusal = admit(&odd, SUFFIX).expect_err("refused");
+        assert!(refusal.message.chars().count() <= 1_100, "{} characters", refusal.message.len());
+    }
+    // More containers than a plan may have.
+    let names: Vec<String> = (0..2_000).map(|n| format!("c{n}")).collect();
+    let containers: Vec<(&str, Value)> = names.iter().map(|name| (name.as_str(), Value::Null)).collect();
+    let refusal = admit(&ordered(pod(&containers), "Ordered"), SUFFIX).expect_err("refused");
+    assert_eq!(refusal.code, 422, "{refusal}");
+    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn refusals_do_not_steer_a_terminal() {
+    let mut odd = pod(&[("a", Value::Null), ("b", Value::Null)]);
+    odd["metadata"]["annotations"] = json!({names::SIDECARS: "\u{1b}[2J\u{202e}x"});
+    let refusal = admit(&odd, SUFFIX).expect_err("refused");
+    assert!(!refusal.message.contains(['\u{1b}', '\u{202e}']), "{refusal:?}");
 }
 
 proptest::proptest! {

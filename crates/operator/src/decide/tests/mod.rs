@@ -3,8 +3,10 @@
 mod admit;
 mod barrier;
 mod convert;
+mod explain;
 mod oversee;
 mod request;
+mod rows;
 mod serve;
 mod terminate;
 

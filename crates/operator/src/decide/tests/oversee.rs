@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{NOW, pod, status};
 use crate::api::{Progress, Request};
-use crate::decide::oversee::{Oversight, Step, UNSERVED, decide, ready_entries};
+use crate::decide::oversee::{Agent, Oversight, Step, UNSERVED, ready_entries};
 use crate::names;
 use crate::view::PodView;
 
@@ -39,6 +39,10 @@ fn view(policy: &str, app: &str, change: impl Fn(&mut Value)) -> PodView {
     });
     change(&mut object);
     PodView::always(&pod(object), NOW).expect("a pod")
+}
+
+fn decide(request: &Request, pod: Option<&PodView>, now: Time) -> Oversight {
+    crate::decide::oversee::decide(request, pod, Agent::Unknown, now)
 }
 
 fn steps(request: &Request, pod: Option<&PodView>) -> Vec<Step> {
@@ -92,6 +96,47 @@ fn every_request_gets_a_verdict() {
 }
 
 #[test]
+fn an_agent_that_is_not_there_is_waited_for_in_vain_for_a_while() {
+    // D3, D17: in every phase, and what is waited for is said.
+    let live = view("Always", "ready", |_| {});
+    let ask = |phase: &str, since: Time| {
+        let request = request(|r| {
+            r["status"]["phase"] = json!(phase);
+            r["metadata"]["labels"][names::CRR_NODE] = json!("n");
+        });
+        crate::decide::oversee::decide(&request, Some(&live), Agent::Absent { since }, NOW).steps
+    };
+    // The request is ten seconds old.
+    let note = Step::Note("waits for the agent of node n, which is not ready".to_owned());
+    assert!(ask("", NOW - 12_000).contains(&note));
+    assert!(ask("Recreating", NOW - 59_000).contains(&note));
+    let message = |steps: Vec<Step>| match steps.as_slice() {
+        [Step::Complete { states, message }] => {
+            assert!(states.iter().all(|s| s.phase == Progress::Failed), "{states:?}");
+            message.clone()
+        }
+        other => panic!("no verdict: {other:?}"),
+    };
+    let old = |phase: &str| {
+        let request = request(|r| {
+            r["status"]["phase"] = json!(phase);
+            r["metadata"]["creationTimestamp"] = json!("2023-11-14T22:12:00Z");
+            r["metadata"]["labels"][names::CRR_NODE] = json!("n");
+        });
+        let agent = Agent::Absent { since: NOW - 61_000 };
+        message(crate::decide::oversee::decide(&request, Some(&live), agent, NOW).steps)
+    };
+    assert_eq!(old(""), "no agent is ready on node n");
+    for phase in ["Pending", "Recreating"] {
+        assert_eq!(old(phase), "the agent of node n has gone", "{phase}");
+    }
+    // One that is there is given the time the request has.
+    let begun = request(|r| r["metadata"]["creationTimestamp"] = json!("2023-11-14T22:12:00Z"));
+    let steps = crate::decide::oversee::decide(&begun, Some(&live), Agent::Ready, NOW).steps;
+    assert!(!steps.iter().any(|s| matches!(s, Step::Complete { .. })), "{steps:?}");
+}
+
+#[test]
 fn a_container_that_is_not_started_again_is_a_result() {
     // CRR-D-34, CRR-43
     let killed = request(|r| {
@@ -108,6 +153,24 @@ fn a_container_that_is_not_started_again_is_a_result() {
 }
 
 #[test]
+fn a_request_that_waits_for_the_result_is_told() {
+    // D5
+    let waiting = request(|r| {
+        r["metadata"]["annotations"] = json!({names::CRR_RESULT_FIRST: "true"});
+        r["spec"]["strategy"] = json!({"action": "Stop"});
+    });
+    let running = view("Never", "unknown", |_| {});
+    assert!(!steps(&waiting, Some(&running)).contains(&Step::ResultWritten));
+    let over = view("Never", "unknown", |p| p["status"]["phase"] = json!("Succeeded"));
+    assert!(steps(&waiting, Some(&over)).contains(&Step::ResultWritten));
+    let told = request(|r| {
+        r["metadata"]["annotations"] = json!({names::CRR_RESULT_FIRST: "true"});
+        r["status"]["conditions"] = json!([{"type": names::CRR_RESULT_WRITTEN, "status": "True", "lastTransitionTime": CREATED, "reason": "", "message": ""}]);
+    });
+    assert!(!steps(&told, Some(&over)).contains(&Step::ResultWritten));
+}
+
+#[test]
 fn the_snapshot_is_of_new_instances_only() {
     // CRR-C-09: by instance; a clock that is behind does not matter (issue 895 of Kruise)
     let live = view("Always", "ready", |p| p["status"]["containerStatuses"][0]["restartCount"] = json!(1));
@@ -118,10 +181,18 @@ fn the_snapshot_is_of_new_instances_only() {
         (snapshot[0].name.as_str(), snapshot[0].container_id.as_str(), snapshot[0].ready),
         ("app", "containerd://app-0", true)
     );
-    // CRR-C-01 to CRR-C-04: written only when it differs, and an empty one erases nothing.
-    let stored =
-        request(|r| r["status"]["containerStatusSnapshot"] = serde_json::to_value(snapshot).expect("json"));
-    assert_eq!(steps(&stored, Some(&live)), []);
+    // Written only when it differs, and an empty one erases nothing.
+    let holding = |held: Value| request(move |r| r["status"]["containerStatusSnapshot"] = held.clone());
+    let stored = holding(serde_json::to_value(snapshot).expect("json"));
+    assert_eq!(steps(&stored, Some(&live)), [], "CRR-C-02");
+    let none = view("Always", "waiting:x", |_| {});
+    assert_eq!(steps(&holding(json!([])), Some(&none)), [], "CRR-C-01");
+    let mut other = snapshot.clone();
+    other[0].ready = false;
+    let differs = holding(serde_json::to_value(&other).expect("json"));
+    assert_eq!(steps(&differs, Some(&live)), [Step::Snapshot(snapshot.clone())], "CRR-C-03");
+    let longer = holding(json!([snapshot[0], snapshot[0]]));
+    assert_eq!(steps(&longer, Some(&live)), [Step::Snapshot(snapshot.clone())], "CRR-C-04");
     let waiting = view("Always", "waiting:CrashLoopBackOff", |_| {});
     assert_eq!(steps(&stored, Some(&waiting)), []);
 }

@@ -5,7 +5,11 @@ use serde_json::{Value, json};
 
 use super::NOW;
 use crate::api::{Progress, RecreateState, Request};
-use crate::decide::serve::{Instance, InstanceState, Step, hook_seconds, killed, pick, step, stop_seconds};
+use crate::decide::serve::{
+    Instance, InstanceState, Step, hook_done, hook_seconds, killed, pick, step, stop_seconds,
+    waits_for_result,
+};
+use crate::names;
 
 fn request(strategy: Value, containers: &[&str], states: Value, snapshot: Value) -> Request {
     let targets: Vec<Value> = containers
@@ -63,6 +67,9 @@ fn drive(
             Step::Store { phase, states } => {
                 phase.clone_into(&mut request.status.phase);
                 request.status.container_recreate_states = states;
+            }
+            Step::Hook { index, id } => {
+                request.status.container_recreate_states = hook_done(request, index, &id);
             }
             Step::Kill { index, id } => {
                 kills.push(id.clone());
@@ -233,6 +240,46 @@ fn force_stops_once_whatever_happens_to_the_agent() {
     assert_eq!(next(&crashed, &before), Step::Kill { index: 0, id: "a-0".to_owned() });
     let (kills, _) = drive(&mut crashed, &mut [exited("a", 0), running("a", 1)], |_| Ok(()));
     assert_eq!(kills, Vec::<String>::new());
+}
+
+#[test]
+fn a_hook_is_run_once_whatever_happens_to_the_agent() {
+    let mut hooked = request(json!({}), &["a"], json!([]), json!([]));
+    hooked.spec.containers[0].pre_stop = serde_json::from_value(json!({"sleep": {"seconds": 1}})).ok();
+    let instances = [running("a", 0)];
+    while let Step::Store { states, .. } = next(&hooked, &instances) {
+        hooked.status.container_recreate_states = states;
+    }
+    let id = "a-0".to_owned();
+    assert_eq!(next(&hooked, &instances), Step::Hook { index: 0, id: id.clone() });
+    // Written down before the stop: an agent that takes over goes on from there.
+    hooked.status.container_recreate_states = hook_done(&hooked, 0, &id);
+    assert_eq!(next(&hooked, &instances), Step::Kill { index: 0, id });
+    // What is written about another instance is not about this one.
+    assert_eq!(hook_done(&hooked, 0, "a-1"), hooked.status.container_recreate_states);
+    let mut without_grace = hooked.clone();
+    without_grace.status.container_recreate_states[0].pre_stop_done = false;
+    without_grace.spec.strategy = serde_json::from_value(json!({"terminationGracePeriodSeconds": 0})).ok();
+    assert!(matches!(next(&without_grace, &instances), Step::Kill { .. }), "CRR-40: no grace, no hook");
+}
+
+#[test]
+fn the_last_container_waits_for_the_pods_result() {
+    // D5: its exit code must not become the result.
+    let mut stop = request(json!({"action": "Stop"}), &["a", "b"], json!([]), json!([]));
+    stop.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
+    stop.spec.containers[1].pre_stop = serde_json::from_value(json!({"sleep": {"seconds": 1}})).ok();
+    let mut instances = [running("a", 0), running("b", 0)];
+    assert!(!waits_for_result(&stop));
+    let (kills, rest) = drive(&mut stop, &mut instances, |_| Ok(()));
+    assert_eq!((kills, rest), (vec!["a-0".to_owned()], Step::Wait { ms: None }));
+    assert!(waits_for_result(&stop), "its hook has run, and it is about to be stopped");
+    let condition = json!([{"type": names::CRR_RESULT_WRITTEN, "status": "True", "reason": "", "message": "", "lastTransitionTime": "2023-11-14T22:13:20Z"}]);
+    stop.status.conditions = serde_json::from_value(condition).expect("a condition");
+    assert!(!waits_for_result(&stop));
+    let (kills, rest) = drive(&mut stop, &mut instances, |_| Ok(()));
+    assert_eq!(kills, ["b-0"]);
+    assert!(matches!(rest, Step::Complete { .. }), "{rest:?}");
 }
 
 #[test]

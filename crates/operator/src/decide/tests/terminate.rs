@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{NOW, pod, status};
 use crate::decide::terminate::{
-    Class, Node, Past, Step, attempt_of, class, decide, is_of_interest, request_name,
+    Class, Node, Past, ResultTime, Step, attempt_of, class, decide, is_of_interest, request_name,
 };
 use crate::view::PodView;
 
@@ -252,7 +252,7 @@ fn marks_decide_how_a_sidecar_is_ended() {
 
 fn past(attempt: u32, finished: bool, stopped: &[(&str, &str)]) -> Past {
     let stopped = stopped.iter().map(|(n, id)| ((*n).to_owned(), (*id).to_owned())).collect();
-    Past { attempt, finished, unserved: false, stopped }
+    Past { attempt, finished, unserved: false, stopped, waits_for_result: false }
 }
 
 #[test]
@@ -299,11 +299,24 @@ fn the_result_is_that_of_the_mains() {
         let steps = decide(&view_of("OnFailure", "0", reason), Node::Machine, &[], NOW);
         assert_eq!(phase(&steps), Some("Succeeded"), "{reason}");
     }
+    // The agent is about to stop the sidecar: the result comes first, so that no exit code can become it.
+    let waiting = [Past { waits_for_result: true, ..past(1, false, &[]) }];
+    for (main, expected) in [("0", "Succeeded"), ("3", "Failed")] {
+        let steps = decide(&view_of("Never", main, "running"), Node::Machine, &waiting, NOW);
+        assert_eq!(phase(&steps), Some(expected));
+        assert_eq!(stopped(&steps), Vec::<String>::new());
+    }
+    let steps = decide(&view_of("Never", "0", "running"), Node::Machine, &[], NOW);
+    assert!(matches!(&steps[0], Step::Stop { result: ResultTime::BeforeLastStop, .. }), "{steps:?}");
     // Unless the author wants exit codes to count (ST-18).
     let mut counting = object("Never", "Running", &[("main", "", "0"), ("s", "kill", "143")]);
     counting["metadata"]["annotations"] = json!({"outrigger.dev/sidecar-phase": "Count"});
     let view = PodView::always(&pod(counting), NOW).expect("a pod");
     assert_eq!(decide(&view, Node::Machine, &done, NOW), []);
+    let mut counting = object("Never", "Running", &[("main", "", "0"), ("s", "kill", "running")]);
+    counting["metadata"]["annotations"] = json!({"outrigger.dev/sidecar-phase": "Count"});
+    let steps = decide(&PodView::always(&pod(counting), NOW).expect("a pod"), Node::Machine, &[], NOW);
+    assert!(matches!(&steps[0], Step::Stop { result: ResultTime::ByKubelet, .. }), "{steps:?}");
 }
 
 #[test]
@@ -314,6 +327,11 @@ fn a_node_without_an_agent_does_not_keep_the_pod() {
     assert_eq!(phase(&decide(&view_of("kill"), Node::Machine, &unserved, NOW)), Some("Succeeded"));
     let steps = decide(&view_of("kill image"), Node::Machine, &unserved, NOW);
     assert!(matches!(&steps[0], Step::Swap(_)), "{steps:?}");
+    // Where no agent is installed nobody is asked first.
+    assert_eq!(phase(&decide(&view_of("kill"), Node::WithoutAgent, &[], NOW)), Some("Succeeded"));
+    let steps = decide(&view_of("kill image"), Node::WithoutAgent, &[], NOW);
+    assert!(matches!(&steps[0], Step::Swap(_)), "{steps:?}");
+    assert_eq!(stopped(&steps), Vec::<String>::new());
 }
 
 #[test]

@@ -1,0 +1,72 @@
+//! What `outrigger operator status` says.
+
+use serde_json::{Value, json};
+
+use super::{NOW, barrier_env, pod, status};
+use crate::decide::barrier::Map;
+use crate::decide::explain;
+use crate::decide::terminate::{Node, Past};
+use crate::view::PodView;
+
+fn explained(object: Value, map: &Map, past: &[Past]) -> (Vec<String>, String) {
+    let view = PodView::always(&pod(object), NOW).expect("a pod");
+    let (lines, next) = explain::pod(&view, map, Node::Machine, past, NOW);
+    let line = |l: explain::Line| format!("{}|{}|{}|{}", l.container, l.level, l.barrier, l.doing);
+    (lines.into_iter().map(line).collect(), next)
+}
+
+fn levels(statuses: Value) -> Value {
+    json!({
+        "metadata": {"name": "pod", "namespace": "ns", "uid": "u"},
+        "spec": {"nodeName": "n", "containers": [
+            {"name": "main", "env": [barrier_env("p_0")]}, {"name": "sidecar", "env": [barrier_env("p_1")]},
+        ]},
+        "status": {"phase": "Pending", "startTime": "2023-11-14T22:12:00Z", "containerStatuses": statuses},
+    })
+}
+
+#[test]
+fn a_launch_says_which_level_is_open_and_who_is_waited_for_since_when() {
+    let ours = Map::Ours { keys: ["p_1".to_owned()].into() };
+    let mut waiting = status("sidecar", "waiting:ImagePullBackOff");
+    waiting["state"]["waiting"]["message"] = json!("no such image");
+    let (lines, next) = explained(levels(json!([waiting])), &ours, &[]);
+    assert_eq!(
+        lines,
+        [
+            "main|0|closed|waits for `sidecar` to be ready: ImagePullBackOff: no such image; waiting for 3 min",
+            "sidecar|1|open|waits: ImagePullBackOff: no such image",
+        ]
+    );
+    assert_eq!(next, "level 0 starts once `sidecar` is ready");
+    let both = Map::Ours { keys: ["p_1".to_owned(), "p_0".to_owned()].into() };
+    let (lines, next) =
+        explained(levels(json!([status("main", "ready"), status("sidecar", "ready")])), &both, &[]);
+    assert_eq!(lines[0], "main|0|open|ready, running for 1 min 40 s");
+    assert_eq!(next, "nothing: every container may start");
+    let (_, next) = explained(levels(json!([])), &Map::Missing, &[]);
+    assert_eq!(next, "the operator makes the barrier ConfigMap");
+    let (_, next) = explained(levels(json!([])), &Map::Foreign, &[]);
+    assert!(next.contains("delete it"), "{next}");
+}
+
+#[test]
+fn a_job_says_what_becomes_of_its_sidecars() {
+    let kill = json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
+    let job = |main: &str, phase: &str| {
+        json!({
+            "metadata": {"name": "pod", "namespace": "ns", "uid": "u"},
+            "spec": {"nodeName": "n", "restartPolicy": "Never", "containers": [{"name": "main"}, {"name": "log", "env": kill}]},
+            "status": {"phase": phase, "containerStatuses": [status("main", main), status("log", "running")]},
+        })
+    };
+    let next = |object: Value, past: &[Past]| explained(object, &Map::Missing, past).1;
+    assert_eq!(next(job("running", "Running"), &[]), "`log` is stopped once `main` is done");
+    assert_eq!(next(job("0", "Running"), &[]), "`log` is stopped");
+    let under_way =
+        Past { attempt: 1, finished: false, unserved: false, stopped: vec![], waits_for_result: false };
+    assert_eq!(next(job("0", "Running"), &[under_way.clone()]), "the agent of node n stops the sidecars");
+    let at_the_end = Past { waits_for_result: true, ..under_way };
+    assert_eq!(next(job("0", "Running"), &[at_the_end]), "the pod becomes Succeeded");
+    assert_eq!(next(job("0", "Succeeded"), &[]), "nothing: the pod is Succeeded");
+}

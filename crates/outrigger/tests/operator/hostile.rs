@@ -1,0 +1,202 @@
+//! Authors of pods who mean harm, and pods that come from elsewhere.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::Stage;
+use crate::cluster::{Cluster, eventually};
+use crate::scenes::{container, create, keys, map_of, pod, wait_for_keys};
+
+/// A namespace the webhook does not look at: pods there are as their author wrote them.
+fn unseen(cluster: &Cluster, name: &str) {
+    cluster.kubectl(&["create", "namespace", name]);
+    cluster.kubectl(&["label", "namespace", name, "control-plane=test"]);
+}
+
+/// A container whose barrier its author has written.
+fn barred(name: &str, env: &str, map: &str, key: &str) -> Value {
+    let from = json!({"configMapKeyRef": {"name": map, "key": key}});
+    json!({"name": name, "image": "i", "env": [{"name": env, "valueFrom": from}]})
+}
+
+fn create_in(cluster: &Cluster, namespace: &str, manifest: &str) {
+    let mut object: Value = serde_json::from_str(manifest).expect("JSON");
+    object["metadata"]["namespace"] = json!(namespace);
+    create(cluster, &object.to_string());
+}
+
+fn map_in(cluster: &Cluster, namespace: &str, name: &str) -> Option<Value> {
+    cluster.get(&["configmap", name, "-n", namespace])
+}
+
+/// Pods that Kruise has admitted go on: its ConfigMaps and both kinds of keys are understood.
+pub(crate) fn takes_over_from_kruise(stage: &mut Stage) {
+    let cluster = &stage.cluster;
+    unseen(cluster, "kruise");
+    for (name, env, keys) in [
+        ("released", "KRUISE_CONTAINER_BARRIER", ["p_1", "p_0"]),
+        ("seed", "KRUISE_CONTAINER_LAUNCH_BARRIER", ["c_1", "c_0"]),
+    ] {
+        let map = format!("{name}-barrier");
+        let containers = json!([barred("a", env, &map, keys[0]), barred("b", env, &map, keys[1])]);
+        // Kruise's ConfigMap is there before we see the pod, without our label, and with a key.
+        stage_map(cluster, name, &map, containers, &[keys[0]]);
+        eventually(&format!("{map} is looked after"), || {
+            let held = map_in(cluster, "kruise", &map)?;
+            let ours = held["metadata"]["labels"]["outrigger.dev/barrier"] == "true";
+            (ours && held["data"][keys[0]] == "true").then_some(())
+        });
+    }
+    // LP-31: what an earlier pod of the same name has left does not open anything.
+    let left = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": {"p_1": "true", "p_0": "true"},
+        "metadata": {"name": "again-barrier", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "again", "uid": "of-before"}]},
+    });
+    create_in(cluster, "kruise", &left.to_string());
+    let env = "KRUISE_CONTAINER_BARRIER";
+    let containers =
+        json!([barred("a", env, "again-barrier", "p_1"), barred("b", env, "again-barrier", "p_0")]);
+    create_in(cluster, "kruise", &pod("again", json!({}), containers));
+    eventually("the keys of the earlier pod are gone", || {
+        let held = map_in(cluster, "kruise", "again-barrier")?;
+        let owner = held["metadata"]["ownerReferences"][0]["uid"].as_str()?;
+        (owner != "of-before" && held["data"] == json!({"p_1": "true"})).then_some(())
+    });
+}
+
+/// Makes a pod and the ConfigMap Kruise would have made for it.
+fn stage_map(cluster: &Cluster, name: &str, map: &str, containers: Value, keys: &[&str]) {
+    create_in(cluster, "kruise", &pod(name, json!({}), containers));
+    let uid = cluster.get(&["pod", name, "-n", "kruise"]).expect("the pod")["metadata"]["uid"].clone();
+    let data: serde_json::Map<String, Value> =
+        keys.iter().map(|k| ((*k).to_owned(), json!("true"))).collect();
+    let object = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": data,
+        "metadata": {"name": map, "namespace": "kruise", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}]},
+    });
+    // We may have been faster: then it is replaced as a user would.
+    cluster.kubectl(&["delete", "configmap", map, "-n", "kruise"]);
+    let _ = cluster.apply(&object.to_string());
+}
+
+/// Nothing a pod's author writes reaches what is not theirs, or holds up other pods.
+pub(crate) fn hostile_authors_harm_only_themselves(stage: &mut Stage) {
+    let cluster = &stage.cluster;
+    let process = stage.operator.as_ref().map(|p| p.0.id());
+    let ordered = || json!({"apps.kruise.io/container-launch-priority": "Ordered"});
+    // Huge, and asks for nothing: the match conditions can afford to look at it (P24).
+    let many: Vec<Value> =
+        (0..12_000).map(|n| json!({"name": format!("VARIABLE_WITH_A_NAME_{n}"), "value": "x"})).collect();
+    let huge = json!([{"name": "a", "image": "i", "env": many}, {"name": "b", "image": "i"}]);
+    create(cluster, &pod("huge", json!({}), huge.clone()));
+    // Huge, and asks: answered in time.
+    create(cluster, &pod("huge-ordered", ordered(), huge));
+    wait_for_keys(cluster, &map_of(cluster, "huge-ordered"), &["p_0"]);
+    // A graph as large as annotations may be, and one that names nothing.
+    let crowd: Vec<String> = (0..120).map(|n| format!("c{n}")).collect();
+    let dense: Vec<String> = crowd
+        .iter()
+        .enumerate()
+        .skip(1)
+        .map(|(n, name)| {
+            format!(
+                "{name}: {}",
+                crowd[..n].iter().map(|on| format!("{on} ready")).collect::<Vec<_>>().join(", ")
+            )
+        })
+        .collect();
+    let containers: Vec<Value> = crowd.iter().map(|name| container(name, &[])).collect();
+    let begun = Instant::now();
+    create(cluster, &pod("dense", json!({"outrigger.dev/depends-on": dense.join("\n")}), json!(containers)));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    for text in
+        ["a: ".repeat(60_000), "\u{1b}[2J: \u{202e}".repeat(1_000), "[".repeat(100_000), "{".repeat(100_000)]
+    {
+        let annotations = json!({"outrigger.dev/depends-on": text, "outrigger.dev/launch-timeout": text});
+        let (made, said) =
+            cluster.apply(&pod("odd", annotations, json!([container("a", &[]), container("b", &[])])));
+        assert!(!made && said.contains("pods.outrigger.dev"), "refused by us: {said:.300}");
+        assert!(
+            !said.contains('\u{1b}') && said.len() < 4_000,
+            "a sentence, and nothing for a terminal: {} characters",
+            said.len()
+        );
+    }
+    barriers_of_others_are_left_alone(cluster);
+    unmakeable_barriers_are_told(cluster);
+    // The others have not noticed.
+    create(cluster, &pod("honest", ordered(), json!([container("a", &[]), container("b", &[])])));
+    let begun = Instant::now();
+    wait_for_keys(cluster, &map_of(cluster, "honest"), &["p_0"]);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let mut operator = stage.operator.take().expect("an operator");
+    assert_eq!(Some(operator.0.id()), process);
+    assert!(matches!(operator.0.try_wait(), Ok(None)), "the operator runs");
+    stage.operator = Some(operator);
+}
+
+/// Pods no webhook has seen, whose barriers name ConfigMaps of others.
+fn barriers_of_others_are_left_alone(cluster: &Cluster) {
+    unseen(cluster, "unseen");
+    let victim = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "b"}});
+    create_in(cluster, "unseen", &victim.to_string());
+    let barrier = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "victim-barrier-abcde12345", "labels": {"outrigger.dev/barrier": "true"}},
+    });
+    create_in(cluster, "unseen", &barrier.to_string());
+    let env = "KRUISE_CONTAINER_BARRIER";
+    for (name, map, key) in [
+        ("thief", "settings", "a"),
+        ("opener", "victim-barrier-abcde12345", "p_0"),
+        ("inventor", "other-pod-barrier", "p_5"),
+        ("long", "long-barrier", &format!("p_{}", "9".repeat(200))[..]),
+        ("empty", "empty-barrier", "-"),
+        ("minus", "minus-barrier", "p_--5"),
+    ] {
+        let containers = json!([barred("a", env, map, key), {"name": "b", "image": "i"}]);
+        create_in(cluster, "unseen", &pod(name, json!({}), containers));
+    }
+    for name in ["long", "minus"] {
+        let map = format!("{name}-barrier");
+        eventually("a key that is no number is level 0, of this pod only", || {
+            map_in(cluster, "unseen", &map)
+        });
+    }
+    eventually("the author is told", || {
+        let events = cluster.get(&["events", "-n", "unseen"])?;
+        let reasons: Vec<String> = events["items"]
+            .as_array()?
+            .iter()
+            .map(|e| {
+                format!(
+                    "{} {}",
+                    e["involvedObject"]["name"].as_str().unwrap_or(""),
+                    e["reason"].as_str().unwrap_or("")
+                )
+            })
+            .collect();
+        let has = |text: &str| reasons.iter().any(|reason| reason == text);
+        (has("thief BarrierIgnored") && has("opener BarrierBlocked") && has("inventor BarrierIgnored"))
+            .then_some(())
+    });
+    assert_eq!(map_in(cluster, "unseen", "settings").expect("it is there")["data"], json!({"a": "b"}));
+    assert_eq!(
+        map_in(cluster, "unseen", "victim-barrier-abcde12345").expect("it is there").get("data"),
+        None
+    );
+    assert_eq!(map_in(cluster, "unseen", "other-pod-barrier"), None);
+}
+
+/// LP-32: a quota that does not let the barrier be made is told on the pod.
+fn unmakeable_barriers_are_told(cluster: &Cluster) {
+    cluster.kubectl(&["create", "namespace", "tight"]);
+    cluster.kubectl(&["create", "quota", "none", "-n", "tight", "--hard=configmaps=0"]);
+    let annotations = json!({"apps.kruise.io/container-launch-priority": "Ordered"});
+    create_in(cluster, "tight", &pod("poor", annotations, json!([container("a", &[]), container("b", &[])])));
+    eventually("the pod's author is told why nothing starts", || {
+        let events = cluster.get(&["events", "-n", "tight"])?.to_string();
+        (events.contains("BarrierBlocked") && events.contains("the barrier cannot be made")).then_some(())
+    });
+    assert!(keys(cluster, "poor").is_empty());
+}

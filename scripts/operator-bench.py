@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Measures the operator on a real API server, kubelet and containerd; docs/benchmarks.md has the figures.
+
+usage: scripts/operator-bench.py OUTRIGGER [kubelet|publish|webhook|memory|jobs]...
+
+Use a release build. The load of the machine is printed with every figure. operator_cluster.py says what is needed.
+"""
+import os
+import re
+import statistics
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+sys.dont_write_bytecode = True
+from operator_cluster import KILL, NODE, SLEEP, Api, container, own_network, pod, run, wait
+
+PODS = "/api/v1/namespaces/default/pods"
+MAPS = "/api/v1/namespaces/default/configmaps?labelSelector=outrigger.dev/barrier"
+WAKE = {"KRUISE_CONTAINER_PRIORITY": "1"}
+
+
+def percentile(values, p):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * p))]
+
+
+def tell(what, values, unit="s", scale=1.0):
+    load = " ".join(f"{x:.1f}" for x in os.getloadavg()[:2])
+    figures = ", ".join(f"{name} {v * scale:.2f} {unit}" for name, v in
+                        (("median", statistics.median(values)), ("p99", percentile(values, 0.99)), ("longest", max(values))))
+    print(f"measured: {what}: {figures} ({len(values)} values, load {load})", flush=True)
+
+
+def follow_statuses(api, seen):
+    """Notes when each container of a pod was first seen to be ready, running or ended, and when the pod was over."""
+    def on(event, at):
+        obj = event["object"]
+        times = seen.setdefault(obj["metadata"]["name"], {})
+        if obj.get("status", {}).get("phase") == "Succeeded":
+            times.setdefault("succeeded", at)
+        for s in obj.get("status", {}).get("containerStatuses", []):
+            for state in (["ready"] if s["ready"] else []) + list(s["state"]):
+                times.setdefault((s["name"], state), at)
+    api.watch(PODS, on)
+
+
+def kubelet(c, pods=50):
+    """Level ready until the next level's container is seen to run, many pods launching at a time."""
+    api, seen = Api(c), {}
+    follow_statuses(api, seen)
+    time.sleep(1)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: api.call("POST", PODS, pod(f"bench-{i}", [container("first", SLEEP, WAKE), container("second", SLEEP)])), range(pods)))
+    key = ("second", "running")
+    wait(f"{pods} pods are launched", lambda: sum(key in t for n, t in seen.items() if n.startswith("bench-")) >= pods, 900)
+    tell(f"{pods} pods launching on one kubelet, level ready to next level's container running",
+         [t[key] - t[("first", "ready")] for n, t in seen.items() if n.startswith("bench-")])
+    c.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+    # One after the other: what the mechanism itself takes.
+    for i in range(20):
+        api.call("POST", PODS, pod(f"single-{i}", [container("first", SLEEP, WAKE), container("second", SLEEP)]))
+        wait("it is launched", lambda: key in seen.get(f"single-{i}", {}))
+    tell("one pod at a time, level ready to next level's container running", [seen[f"single-{i}"][key] - seen[f"single-{i}"][("first", "ready")] for i in range(20)])
+    c.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+
+
+def nowhere(api):
+    """A node no kubelet looks after: what its pods report is written here."""
+    try:
+        api.call("POST", "/api/v1/nodes", {"metadata": {"name": "nowhere"}})
+    except SystemExit:
+        pass  # it is there
+
+
+def make(api, names, executor):
+    body = lambda name: {"metadata": {"name": name, "labels": {"bench": "1"}}, "spec": {
+        "nodeName": "nowhere", "automountServiceAccountToken": False, "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "first", "image": "i", "env": [{"name": "KRUISE_CONTAINER_PRIORITY", "value": "1"}]}, {"name": "second", "image": "i"}]}}
+    list(executor.map(lambda name: api.call("POST", PODS, body(name)), names))
+
+
+def report_ready(api, name):
+    status = lambda name, ready, state: {"name": name, "ready": ready, "started": ready, "restartCount": 0, "image": "i", "imageID": "i", "state": state}
+    statuses = [status("first", True, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}), status("second", False, {"waiting": {"reason": "CreateContainerConfigError"}})]
+    api.call("PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Pending", "containerStatuses": statuses}}, "application/merge-patch+json")
+
+
+def follow_keys(api, seen):
+    def on(event, at):
+        owner = (event["object"]["metadata"].get("ownerReferences") or [{}])[0].get("name")
+        for key in event["object"].get("data") or {}:
+            seen.setdefault((owner, key), at)
+    api.watch(MAPS, on)
+
+
+def buckets(c, name):
+    """A histogram of the operator's own."""
+    found = re.findall(name + r'_bucket\{le="([^"]+)"\} (\d+)', c.page("/metrics"))
+    return {le: int(n) for le, n in found}
+
+
+def share(before, after, bound):
+    total = after["+Inf"] - before["+Inf"]
+    return f"{100 * (after[bound] - before[bound]) / max(total, 1):.1f}% of {total} within {bound} s"
+
+
+def publish(c, pods=500, rate=50):
+    """Level ready until its key is seen, with many pods launching: at a steady rate, and all at once."""
+    api, seen = Api(c), {}
+    nowhere(api)
+    follow_keys(api, seen)
+    for what, pause in (f"{rate} levels a second become ready", 1 / rate), ("all levels become ready at once", 0):
+        names = [f"publish-{'steady' if pause else 'burst'}-{i}" for i in range(pods)]
+        with ThreadPoolExecutor(8) as pool:
+            make(api, names, pool)
+            wait("every pod has its first key", lambda: all((name, "p_1") in seen for name in names), 300)
+            time.sleep(2)
+            written, before = {}, buckets(c, "outrigger_barrier_publish_seconds")
+
+            def report(name):
+                report_ready(api, name)
+                written[name] = time.time()
+
+            jobs = []
+            for name in names:
+                jobs.append(pool.submit(report, name))
+                time.sleep(pause)
+            [job.result() for job in jobs]
+        wait("every pod has its second key", lambda: all((name, "p_0") in seen for name in names), 300)
+        # From the API server's answer to the status: a key may be seen before that answer is.
+        tell(f"{pods} pods, {what}: status written to key seen by a watch", [max(0, seen[(name, "p_0")] - written[name]) for name in names], "ms", 1000)
+        after = buckets(c, "outrigger_barrier_publish_seconds")
+        print(f"measured: the operator's own figure, from hearing of the status to the key: {share(before, after, '0.05')}, {share(before, after, '0.025')}", flush=True)
+        for name in names:
+            api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+
+
+def webhook(c, pods=2000):
+    """How long the webhook takes: by the API server's clock, and by its own."""
+    api = Api(c)
+    nowhere(api)
+    name = "apiserver_admission_webhook_admission_duration_seconds"
+
+    def by_api_server():
+        text = c.kubectl("get", "--raw", "/metrics")
+        found = re.findall(name + r'_bucket\{name="pods.outrigger.dev",[^}]*le="([^"]+)"\} (\d+)', text)
+        return {le: int(n) for le, n in found} or {"+Inf": 0}
+
+    for threads in 1, 8:
+        before, own = by_api_server(), buckets(c, "outrigger_webhook_seconds")
+        with ThreadPoolExecutor(threads) as pool:
+            make(api, [f"hook-{threads}-{i}" for i in range(pods)], pool)
+        after, now = by_api_server(), buckets(c, "outrigger_webhook_seconds")
+        before = {le: before.get(le, 0) for le in after}
+        load = os.getloadavg()[0]
+        print(f"measured: webhook, {threads} clients: by the API server {share(before, after, '0.005')}; by the operator {share(own, now, '0.001')}, "
+              f"{share(own, now, '0.005')} (load {load:.1f})", flush=True)
+    c.kubectl("delete", "pods", "-l", "bench=1", "--grace-period=0", "--force", "--wait=false")
+
+
+def memory(c, pods=5000):
+    """The operator's memory with many pods that all use it."""
+    api = Api(c)
+    nowhere(api)
+    pid = c.procs["operator"].pid
+    resident = lambda field: int(next(line.split()[1] for line in open(f"/proc/{pid}/status") if line.startswith(field))) / 1024
+    small = resident("VmRSS:")
+    held = lambda: int(float(re.search(r"^outrigger_pods (\d+)", c.page("/metrics"), re.M)[1]))
+    with ThreadPoolExecutor(8) as pool:
+        make(api, [f"many-{i}" for i in range(max(0, pods - held()))], pool)
+    wait("the operator knows them all", lambda: held() >= pods, 120)
+    grown = (resident("VmRSS:"), resident("VmHWM:"))
+    c.kill("operator")
+    c.operator()
+    wait("it knows them again", lambda: held() >= pods, 120)
+    pid = c.procs["operator"].pid
+    print(f"measured: memory with {held()} pods that all use the operator: {grown[0]:.0f} MB (peak {grown[1]:.0f} MB; {small:.0f} MB before); "
+          f"after a restart {resident('VmRSS:'):.0f} MB (peak {resident('VmHWM:'):.0f} MB)", flush=True)
+    c.kubectl("delete", "pods", "-l", "bench=1", "--grace-period=0", "--force", "--wait=false")
+
+
+def jobs(c, count=20):
+    """A Job's main is seen to exit until its pod has succeeded."""
+    api, seen = Api(c), {}
+    follow_statuses(api, seen)
+    time.sleep(1)
+    for policy in "Never", "OnFailure":
+        for kind, command in ("0", SLEEP), ("143", "sleep 1000 & wait"):
+            names = [f"job-{policy.lower()}-{kind}-{i}" for i in range(count)]
+            for name in names:
+                api.call("POST", PODS, pod(name, [container("main", "sleep 1"), container("sidecar", command, KILL)], policy=policy))
+                wait(f"{name} has succeeded", lambda: "succeeded" in seen.get(name, {}), 60)
+            tell(f"one pod at a time, {policy}, sidecar that exits with {kind}: main seen to exit to pod Succeeded",
+                 [seen[name]["succeeded"] - seen[name][("main", "terminated")] for name in names])
+
+
+if __name__ == "__main__":
+    own_network()
+    every = [kubelet, jobs, publish, webhook, memory]
+    run(sys.argv[1] if len(sys.argv) > 1 else "target/release/outrigger", [step for step in every if step.__name__ in sys.argv[2:] or not sys.argv[2:]])
