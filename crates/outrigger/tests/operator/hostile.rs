@@ -147,7 +147,7 @@ fn barriers_of_others_are_left_alone(cluster: &Cluster) {
     create_in(cluster, "unseen", &barrier.to_string());
     let env = "KRUISE_CONTAINER_BARRIER";
     for (name, map, key) in [
-        ("thief", "settings", "a"),
+        ("thief", "settings", "p_0"),
         ("opener", "victim-barrier-abcde12345", "p_0"),
         ("inventor", "other-pod-barrier", "p_5"),
         ("long", "long-barrier", &format!("p_{}", "9".repeat(200))[..]),

@@ -1,5 +1,9 @@
 //! Who may do what: agents, and authors of container recreate requests.
 
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::GroupVersionKind;
+use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 
 use crate::Stage;
@@ -21,6 +25,25 @@ fn running(cluster: &Cluster, name: &str, node: &str) {
     report(cluster, name, "Running", &[("app", "ready")]);
 }
 
+/// Writes the status of a request as its agent does: with one call, which kubectl does not do.
+fn write_status(cluster: &Cluster, token: &str, name: &str) -> (bool, String) {
+    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    executor.block_on(async {
+        let mut config = Kubeconfig::read_from(cluster.config("admin")).expect("a kubeconfig");
+        let user = config.auth_infos[0].auth_info.as_mut().expect("a user");
+        user.token = Some(token.to_owned().into());
+        let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
+        let client = Client::try_from(config.expect("a configuration")).expect("a client");
+        let kind = GroupVersionKind::gvk("apps.kruise.io", "v1beta1", "ContainerRecreateRequest");
+        let api: Api<DynamicObject> = Api::namespaced_with(client, "default", &ApiResource::from_gvk(&kind));
+        let patch = Patch::Merge(json!({"status": {"phase": "Recreating"}}));
+        match api.patch_status(name, &PatchParams::default(), &patch).await {
+            Ok(_) => (true, String::new()),
+            Err(error) => (false, error.to_string()),
+        }
+    })
+}
+
 /// The agent of a node sees requests, and no pods; it writes the status of requests of its node, and nothing else.
 pub(crate) fn agents_write_for_their_own_node_only(stage: &mut Stage) {
     let cluster = &stage.cluster;
@@ -38,11 +61,7 @@ pub(crate) fn agents_write_for_their_own_node_only(stage: &mut Stage) {
     };
     let of_machine = token(&["--bound-object-kind", "Node", "--bound-object-name", "machine"]);
     let of_nothing = token(&[]);
-    let write = |token: &str, name: &str| {
-        let patch = json!({"status": {"phase": "Recreating"}}).to_string();
-        let args = ["patch", "crr", name, "--subresource=status", "--type=merge", "-p", &patch];
-        cluster.kubectl_as(token, &args)
-    };
+    let write = |token: &str, name: &str| write_status(cluster, token, name);
     let (written, said) = write(&of_machine, "for-here");
     assert!(written, "{said}");
     for (token, name) in [(&of_machine, "for-there"), (&of_nothing, "for-here"), (&of_nothing, "for-there")] {
