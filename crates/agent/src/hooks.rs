@@ -90,7 +90,7 @@ async fn outside(
     } else if let Some(sleep) = &handler.sleep {
         let time = Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0));
         tokio::time::sleep(time.min(wait)).await;
-        (time > wait).then(|| format!("not done within {wait:?}"))
+        (time > wait).then(|| format!("timed out after {wait:?}"))
     } else {
         Some("the hook has no handler; give it exec, httpGet or sleep".into())
     }
@@ -109,7 +109,7 @@ async fn command_hook<R: Runtime>(
                 (Some(0), _) => None,
                 (Some(code), Some(text)) => Some(format!("exit code {code}: {text}")),
                 (Some(code), None) => Some(format!("exit code {code}")),
-                (None, _) => Some(format!("not done within {:?}", limit.unwrap_or_default())),
+                (None, _) => Some(format!("timed out after {:?}", limit.unwrap_or_default())),
             };
             Ended { error, output: String::from_utf8_lossy(&done.output).into_owned() }
         }
@@ -180,7 +180,7 @@ mod tests {
         let limit = Some(Duration::from_secs(3));
         assert_eq!(
             hook(script(0, 9_000), 1, command.clone(), limit).await.error.unwrap(),
-            "not done within 3s"
+            "timed out after 3s"
         );
         assert!(hook(script(0, 0), 1, command, Some(Duration::ZERO)).await.error.is_some());
 
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(hook(Script::default(), 1, json!({"sleep": {"seconds": 2}}), None).await.error, None);
         assert_eq!(began.elapsed().as_secs(), 2);
         let late = hook(Script::default(), 1, json!({"sleep": {"seconds": 20}}), limit).await;
-        assert_eq!(late.error.unwrap(), "not done within 3s");
+        assert_eq!(late.error.unwrap(), "timed out after 3s");
         assert_eq!(began.elapsed().as_secs(), 5);
         assert!(hook(Script::default(), 1, json!({}), None).await.error.is_some());
     }

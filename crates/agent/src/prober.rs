@@ -98,7 +98,7 @@ async fn command_attempt<R: Runtime>(
                 Some(text) => format!("exit code {code}: {text}"),
                 None => format!("exit code {code}"),
             }),
-            None => failure(format!("not done within {timeout:?}")),
+            None => failure(format!("timed out after {timeout:?}")),
         },
         Err(e) => error(e.to_string()),
     }

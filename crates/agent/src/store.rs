@@ -54,7 +54,7 @@ impl Store {
                 let wall_at_boot_ns = u64::try_from(clock.wall_at_boot().as_nanos()).unwrap_or(u64::MAX);
                 let saved = SavedClock { boot: self.boot.clone(), wall_at_boot_ns };
                 if let Err(e) = replace(&path, &saved) {
-                    tracing::warn!("deadlines would not survive a change of the time of day: {e}");
+                    tracing::warn!("cannot save the clock; deadlines will follow the time of day: {e}");
                 }
                 clock
             }
@@ -233,7 +233,7 @@ impl PodStore {
             }
             Err(e) if !std::mem::replace(&mut self.lost, true) => {
                 let dir = self.dir.display();
-                tracing::warn!("a restart of the node would not know the latest state of a pod: {dir}: {e}");
+                tracing::warn!("cannot save the state of a pod in {dir}: {e}");
             }
             Err(_) => {}
         }

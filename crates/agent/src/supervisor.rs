@@ -178,7 +178,10 @@ impl<R: Runtime> Supervisor<R> {
                 plan: pod.plan.clone(),
             };
             if let Err(e) = store.create(&saved) {
-                tracing::warn!(pod = context.name(), "a restart of the node would not know the pod: {e}");
+                tracing::warn!(
+                    pod = context.name(),
+                    "cannot save the pod's state; if the node restarts, the pod is lost: {e}"
+                );
             }
         }
         self.join(number, &context, &pod);
@@ -223,7 +226,7 @@ impl<R: Runtime> Supervisor<R> {
             Err(e) => {
                 tracing::error!(
                     pod = pod.manifest.name(),
-                    "the pod begins again, its state cannot be read: {e}"
+                    "cannot read the pod's state, starting it again: {e}"
                 );
                 return Ok(Left::Damaged);
             }
@@ -232,7 +235,10 @@ impl<R: Runtime> Supervisor<R> {
         let count = planned.plan.containers.len();
         let fits = found.state.observation.containers.len() == count && found.state.containers.len() == count;
         if !fits || self.context(&planned, number).is_err() {
-            tracing::error!(pod = pod.manifest.name(), "the pod begins again, its state is another pod's");
+            tracing::error!(
+                pod = pod.manifest.name(),
+                "the saved state belongs to another pod, starting it again"
+            );
             return Ok(Left::Damaged);
         }
         let obs = &found.state.observation;

@@ -700,7 +700,7 @@ impl<R: Runtime> Worker<R> {
         if let Some(store) = &self.store {
             match store.keep_logs(&self.pod.dir.join("logs")) {
                 Ok(()) => self.pod.logs_are_at(store.logs()),
-                Err(e) => tracing::warn!(pod = self.pod.name(), "its logs go with it: {e}"),
+                Err(e) => tracing::warn!(pod = self.pod.name(), "cannot keep its logs: {e}"),
             }
         }
         remove_files(&self.pod).await;

@@ -54,7 +54,7 @@ pub enum EditError {
     #[error("`{0}` is shared through a YAML anchor: write it out where it is used, then try again")]
     Shared(FieldPath),
     /// The text around the path is laid out in a way the editor does not handle.
-    #[error("the text around `{0}` is too unusual to be edited: reformat it, then try again")]
+    #[error("cannot edit the text around `{0}`: reformat it, then try again")]
     Unusual(FieldPath),
 }
 

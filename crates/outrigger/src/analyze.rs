@@ -18,12 +18,11 @@ Examples:
   outrigger simulate job.yaml -o json | outrigger analyze -
   outrigger analyze events.jsonl -o json
 
-The critical path is what the last container to become ready, and the last one to exit, really waited for. Only \
-shortening something on it makes the pod faster.
+The critical path is what the last container to become ready, and the last one to exit, waited for. Only a shorter critical path makes the pod faster.
 
 Exit codes: 0 analyzed, 2 the events cannot be read.")]
 pub(crate) struct Args {
-    /// What `run --events` wrote or `simulate -o json` printed; `-` is standard input.
+    /// Events from `run --events` or `simulate -o json`; `-` is standard input.
     #[arg(value_name = "EVENTS")]
     events: PathBuf,
     /// Analyze only this pod.

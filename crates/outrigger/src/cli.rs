@@ -28,7 +28,7 @@ Examples:
   outrigger validate *.yaml               all errors in the manifests
   outrigger convert pod.yaml --to native  the same pod in another dialect
   outrigger simulate job.yaml             the life of a pod on a virtual clock
-  outrigger analyze events.jsonl          what a run really waited for
+  outrigger analyze events.jsonl          what a run waited for
 
 Exit codes: 0 success, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
 
@@ -102,7 +102,7 @@ pub(crate) enum Command {
     Simulate(simulate::Args),
     /// Draw what happened in a run, one lane per container.
     Timeline(timeline::Args),
-    /// Show what the start and the stop of pods really waited for.
+    /// Show what the start and the stop of pods waited for, and what would make them faster.
     Analyze(analyze::Args),
     /// Check whether this machine can run pods, and how to fix it if not.
     Doctor(doctor::Args),

@@ -77,7 +77,7 @@ fn check_pod(pod: &PlannedPod, findings: &mut Vec<Diagnostic>, is_idle: &mut Opt
             Some(fault) => refuse(&path, fault, "remove the profile, or use type `Unconfined`"),
             None if wanted == AppArmor::Default && !embedded::app_armor_is_active() => {
                 is_idle.get_or_insert_with(|| {
-                    let text = "AppArmor is not active on this machine: this profile confines nobody";
+                    let text = "AppArmor is not active on this machine: this profile has no effect";
                     Diagnostic::warning(pod.manifest.point(&path), text.to_owned())
                 });
             }

@@ -19,7 +19,7 @@ Examples:
   outrigger doctor --state-dir /srv/outrigger
   outrigger doctor -o json
 
-Every check tries the real thing, in namespaces that are removed afterwards.
+The checks create real namespaces, mounts and interfaces, and remove them afterwards.
 
 Exit codes: 0 pods can run here, 1 something that `outrigger run` needs is missing.")]
 pub(crate) struct Args {

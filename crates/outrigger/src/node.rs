@@ -56,7 +56,7 @@ Examples:
 Pods keep running when the node is stopped, killed or updated; the next node takes them over. \
 `outrigger stop --all` stops the pods.")]
 pub(crate) struct Args {
-    /// Keep the pods of the manifests in this directory running; files that come, change and go are noticed.
+    /// Run the manifests in this directory; added, changed and removed files take effect at once.
     #[arg(long, value_name = "DIR")]
     manifests: Option<PathBuf>,
     /// Print a systemd unit that runs this command, and exit.
@@ -65,14 +65,14 @@ pub(crate) struct Args {
     /// Stop all pods in order when the node is stopped.
     #[arg(long)]
     stop_pods_on_exit: bool,
-    /// How long pods may take to stop when the machine shuts down, by the least priority it holds for; those with less
-    /// priority are stopped first.
+    /// Time for pods to stop when the machine shuts down, by minimum pod priority; pods of lower priority are stopped
+    /// first.
     #[arg(long, value_name = "PRIORITY=TIME,...", default_value = "0=30s,2000000000=10s", value_parser = shutdown_grace)]
     shutdown_grace: ShutdownGrace,
     /// How long the logs and the status of pods that have ended are kept.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = simulate::span)]
     keep_for: simulate::Span,
-    /// How much is kept of pods that have ended; the oldest go first.
+    /// How much disk space logs and status of pods that have ended may use; the oldest are removed first.
     #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = size)]
     keep_size: u64,
     /// The container runtime.
@@ -90,7 +90,7 @@ pub(crate) struct Args {
     /// Directory for images, pods and claims [default: /var/lib/outrigger]
     #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// What an image may take when it is pulled; see `outrigger run`.
+    /// Limits for images that are pulled; see `outrigger run`.
     #[arg(
         long,
         value_name = "NAME=VALUE,...",
@@ -105,7 +105,7 @@ pub(crate) struct Args {
     /// User namespaces of pods of --manifests that do not set hostUsers.
     #[arg(long, value_enum, default_value_t = UsernsArg::Auto, value_name = "MODE")]
     userns: UsernsArg,
-    /// Show only what goes wrong.
+    /// Show only warnings and errors.
     #[arg(short, long)]
     quiet: bool,
 }

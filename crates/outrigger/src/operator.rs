@@ -59,10 +59,10 @@ struct Install {
     /// The image of operator and agent.
     #[arg(long, default_value = "outrigger:latest", value_name = "IMAGE")]
     image: String,
-    /// What becomes of pods that use the operator while it does not answer.
+    /// What happens to pods that use the operator while it is not available.
     #[arg(long, value_enum, default_value_t = Policy::Fail, value_name = "POLICY")]
     failure_policy: Policy,
-    /// Leave the node agent out: sidecars then end by their pod's phase, and containers cannot be recreated.
+    /// Do not install the node agent: sidecars then end by their pod's phase, and containers cannot be recreated.
     #[arg(long)]
     without_agent: bool,
     /// Have the API server call the webhook at this address: for an operator outside the cluster.
@@ -92,16 +92,16 @@ struct Run {
     /// The operator's own namespace.
     #[arg(long, env = "POD_NAMESPACE", default_value = "outrigger-system", value_name = "NAMESPACE")]
     namespace: String,
-    /// Who this replica is; its host's name and process by default.
+    /// Identity of this replica [default: host name and process id]
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     identity: Option<String>,
-    /// Where the webhook listens.
+    /// Address the webhook listens on.
     #[arg(long, default_value = "0.0.0.0:8443", value_name = "ADDRESS")]
     webhook_address: SocketAddr,
-    /// Where /healthz, /readyz and /metrics are.
+    /// Address to serve /healthz, /readyz and /metrics on.
     #[arg(long, default_value = "0.0.0.0:8080", value_name = "ADDRESS")]
     health_address: SocketAddr,
-    /// A further name or address the webhook's certificate is for.
+    /// Additional name or address in the webhook's certificate; may be repeated.
     #[arg(long, value_name = "NAME")]
     webhook_name: Vec<String>,
     /// Nodes have no agent: sidecars end by their pod's phase, and container recreate requests are refused.
@@ -132,7 +132,7 @@ struct Agent {
     /// The node's name.
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     node_name: String,
-    /// The container runtime's socket, as unix:///PATH; the usual places by default.
+    /// Socket of the container runtime, as unix:///PATH; detected by default.
     #[arg(long, value_name = "ENDPOINT")]
     cri_endpoint: Option<String>,
     /// Where /healthz, /readyz and /metrics are; nowhere by default.

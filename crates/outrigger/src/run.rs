@@ -65,7 +65,7 @@ pub(crate) struct Args {
     /// Directory for images, pods and claims [default: /var/lib/outrigger, without root $XDG_DATA_HOME/outrigger]
     #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// What an image may take when it is pulled, to be raised for images you trust: unpacked=64Gi (bytes), files=4000000,
+    /// Limits for images that are pulled; raise them for images you trust: unpacked=64Gi (bytes), files=4000000,
     /// ratio=200 (unpacked to packed), depth=256 (of directories), free=BYTES (to leave on the disk).
     #[arg(
         long,
@@ -87,13 +87,13 @@ pub(crate) struct Args {
     /// Grace period for a stop by Ctrl-C or SIGTERM, instead of the pods' own.
     #[arg(long, value_name = "SECONDS")]
     grace_period: Option<u64>,
-    /// When to pull images, instead of what the manifest says.
+    /// When to pull images; overrides the manifest.
     #[arg(long, value_enum, value_name = "WHEN")]
     pull: Option<PullArg>,
     /// Network of pods that do not use the host's.
     #[arg(long, value_enum, default_value_t = NetworkArg::Private, value_name = "MODE")]
     network: NetworkArg,
-    /// Users of pods that do not set hostUsers.
+    /// User namespaces of pods that do not set hostUsers.
     #[arg(long, value_enum, default_value_t = UsernsArg::Auto, value_name = "MODE")]
     userns: UsernsArg,
     /// Publish a port of the pod on this machine; may be repeated.
@@ -105,16 +105,16 @@ pub(crate) struct Args {
     /// Stop the pods in order at the first failure that would be retried, and at the first pod that fails.
     #[arg(long)]
     fail_fast: bool,
-    /// Number of pods of a Deployment, ReplicaSet, StatefulSet or DaemonSet, instead of what the manifest says.
+    /// Number of pods of a Deployment, ReplicaSet, StatefulSet or DaemonSet; overrides the manifest.
     #[arg(long, value_name = "N")]
     replicas: Option<u32>,
-    /// Processes and threads a container may have at once, 2048 unless given; 0 is any number.
+    /// Maximum number of processes and threads of a container; 0 is no limit [default: 2048]
     #[arg(long, value_name = "N")]
     pids_limit: Option<u64>,
-    /// Begin a new log file when a container's has this size.
+    /// Rotate the log file of a container at this size.
     #[arg(long, value_name = "SIZE", default_value = "10Mi", value_parser = log_size)]
     log_max_size: u64,
-    /// Log files kept for each container; older output is deleted.
+    /// Number of log files to keep per container; older output is deleted.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=1000))]
     log_max_files: u32,
     /// Hand the pods to the node of this machine and return; a node is started if there is none.
@@ -145,7 +145,7 @@ pub(crate) enum RuntimeArg {
 enum PullArg {
     /// Always ask the registry.
     Always,
-    /// Pull only images that are not here.
+    /// Pull only images that are not on this machine.
     Missing,
     /// Never pull.
     Never,
@@ -163,10 +163,10 @@ pub(crate) enum NetworkArg {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum UsernsArg {
-    /// Each pod has its own, so root in a container is nobody here. Pods that ask for something of this machine have this
-    /// machine's.
+    /// Each pod has its own, so root in a container has no rights on this machine; not for pods that need its users, such
+    /// as privileged ones.
     Auto,
-    /// This machine's: root in a container is root here.
+    /// Pods use the users of this machine: root in a container is root on this machine.
     Host,
 }
 
@@ -176,7 +176,7 @@ enum OutputArg {
     Auto,
     /// Lines for people.
     Plain,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 

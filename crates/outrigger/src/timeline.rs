@@ -22,11 +22,11 @@ Examples:
   outrigger timeline events.jsonl -o html > timeline.html
   outrigger simulate job.yaml -o json | outrigger timeline - -o svg > life.svg
 
-Marked as critical is what the start and the stop really waited for; `outrigger analyze` shows it as text.
+The critical path, which the start and the stop waited for, is marked; `outrigger analyze` shows it as text.
 
 Exit codes: 0 drawn, 2 the events cannot be read.")]
 pub(crate) struct Args {
-    /// What `run --events` wrote or `simulate -o json` printed; `-` is standard input.
+    /// Events from `run --events` or `simulate -o json`; `-` is standard input.
     #[arg(value_name = "EVENTS")]
     events: PathBuf,
     /// Draw only this pod.

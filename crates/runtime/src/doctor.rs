@@ -353,7 +353,7 @@ fn user_namespaces(place: &Path) -> Finding {
             "user namespaces",
             Level::Ok,
             "available",
-            "root in a container is nobody on this machine, except in pods that ask for something of this machine",
+            "root in a container has no rights on this machine, except in pods that need its users",
         ),
         Err(why) => finding(
             "user namespaces",

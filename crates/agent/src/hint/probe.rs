@@ -24,7 +24,7 @@ pub(super) fn hint(
         && let Some(times) = plan.containers[index].probe(kind)
     {
         let had = times.period_ms.saturating_mul(times.failure_threshold.into());
-        hint.push_str(&format!("; if it only needs longer than {}, raise failureThreshold", Span(had)));
+        hint.push_str(&format!("; if it just needs more than {}, raise failureThreshold", Span(had)));
     }
     let waiting = waiting_for(plan, index, kind);
     if !waiting.is_empty() {
@@ -37,16 +37,15 @@ pub(super) fn hint(
 fn handler(probe: &Probe, message: &str) -> (&'static str, &'static str) {
     let silent = message.contains("refused");
     match probe {
-        Probe { exec: Some(_), .. } if message.contains("not done within") => {
+        Probe { exec: Some(_), .. } if message.contains("timed out after") => {
             ("exec", "the command took too long: raise timeoutSeconds or make it faster")
         }
         Probe { exec: Some(_), .. } => {
-            ("exec", "the command must end with code 0 once the container is well")
+            ("exec", "the command must exit with code 0 once the container is healthy")
         }
-        Probe { http_get: Some(_), .. } if message.contains(" answered ") => (
-            "httpGet",
-            "the program answers, but not with success: check the path, and what the program says",
-        ),
+        Probe { http_get: Some(_), .. } if message.contains(" answered ") => {
+            ("httpGet", "the program answers with an error: check the path, and the program's log")
+        }
         Probe { http_get: Some(_), .. } if silent => ("httpGet", LISTEN),
         Probe { tcp_socket: Some(_), .. } if silent => ("tcpSocket", LISTEN),
         Probe { grpc: Some(_), .. } if silent => ("grpc", LISTEN),

@@ -186,7 +186,7 @@ fn every_failure_has_its_line_and_its_way_out() {
             "probe",
             json!({"kind": "startup", "verdict": "failure", "message": "port 15001: connection refused"}),
             "p.yaml:45",
-            "if it only needs longer than 30 s, raise failureThreshold. Until it passes `app` does not start",
+            "if it just needs more than 30 s, raise failureThreshold. Until it passes `app` does not start",
         ),
         (
             Some("proxy"),

@@ -192,11 +192,11 @@ impl<R: Runtime> Node<R> {
     async fn remove_strangers(&self) {
         let known = self.registry.sandboxes();
         let there = self.runtime.list_sandboxes().await.unwrap_or_else(|e| {
-            tracing::error!("cannot look for pods that no run knows of: {e}");
+            tracing::error!("cannot list pods that belong to no run: {e}");
             Vec::new()
         });
         for id in there.into_iter().filter(|id| !known.contains(id)) {
-            tracing::error!(pod = %id, "no run knows of the pod: it is removed");
+            tracing::error!(pod = %id, "the pod belongs to no run, removing it");
             if let Err(e) = self.runtime.remove_sandbox(&id).await {
                 tracing::error!(pod = %id, "the pod cannot be removed: {e}");
                 continue;
@@ -214,13 +214,13 @@ impl<R: Runtime> Node<R> {
 
     /// Goes on with a run of another process.
     fn resume(&mut self, id: &str, resuming: &mpsc::Sender<()>) -> Result<(), String> {
-        let missing = || "it was not written down".to_owned();
+        let missing = || "its manifest is missing".to_owned();
         let text = |e: std::io::Error| e.to_string();
         let record: RunRecord = self.store.load_run(id, RECORD).map_err(text)?.ok_or_else(missing)?;
         let end: Option<RunEnd> = self.store.load_run(id, END).map_err(text)?;
         let work = (self.options.read)(&record)?;
         let saved: Option<Vec<Value>> = self.store.load_run(id, WORKLOADS).unwrap_or_else(|e| {
-            tracing::error!(run = id, "its workloads begin again: {e}");
+            tracing::error!(run = id, "cannot read the state of its workloads, starting them again: {e}");
             None
         });
         let (mut driven, orders) = self.drive(id, &record, work, Some(resuming.clone()));

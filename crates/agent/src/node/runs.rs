@@ -50,12 +50,12 @@ impl<R: Runtime> Driven<R> {
     /// Takes over what another process knew of the workloads.
     pub(super) fn restore(&mut self, saved: Vec<Value>) {
         if saved.len() != self.controllers.len() {
-            tracing::error!(run = self.id, "its workloads begin again: there were {} before", saved.len());
+            tracing::error!(run = self.id, "starting its workloads again: there were {} before", saved.len());
             return;
         }
         for (controller, saved) in self.controllers.iter_mut().zip(saved) {
             if let Err(e) = controller.restore(saved, &mut self.supervisor) {
-                tracing::error!(run = self.id, "a workload begins again: {e}");
+                tracing::error!(run = self.id, "cannot read the state of a workload, starting it again: {e}");
             }
         }
     }
@@ -89,7 +89,7 @@ impl<R: Runtime> Driven<R> {
             }
         };
         if let Err(e) = self.store.save_run(&self.id, END, &end) {
-            tracing::warn!(run = self.id, "its end is not written down: {e}");
+            tracing::warn!(run = self.id, "cannot save how it ended: {e}");
         }
         self.id
     }
@@ -108,7 +108,7 @@ impl<R: Runtime> Driven<R> {
         let saved: Vec<Value> = self.controllers.iter().map(|c| c.save()).collect();
         if saved != *self.saved {
             if let Err(e) = self.store.save_run(&self.id, WORKLOADS, &saved) {
-                tracing::warn!(run = self.id, "a restart of the node would not know its workloads: {e}");
+                tracing::warn!(run = self.id, "cannot save the state of its workloads: {e}");
             }
             self.saved = Arc::new(saved);
         }

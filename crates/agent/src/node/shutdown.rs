@@ -75,7 +75,7 @@ impl<R: Runtime> Node<R> {
                 }
             };
             if tokio::time::timeout(time + MARGIN, gone).await.is_err() {
-                tracing::warn!("pods did not stop within {time:?}; going on with the shutdown");
+                tracing::warn!("pods did not stop within {time:?}; continuing with the shutdown");
             }
         }
     }

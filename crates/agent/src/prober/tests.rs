@@ -151,7 +151,7 @@ async fn commands_answer_with_their_exit_code() {
     assert_eq!(exec(script(0, 10), TIMEOUT).await, (ProbeOutcome::Success, None));
     let failed = (ProbeOutcome::Failure, Some("exit code 3: say expanded".to_owned()));
     assert_eq!(exec(script(3, 10), TIMEOUT).await, failed);
-    let late = (ProbeOutcome::Failure, Some("not done within 1.5s".to_owned()));
+    let late = (ProbeOutcome::Failure, Some("timed out after 1.5s".to_owned()));
     assert_eq!(exec(script(0, 5_000), TIMEOUT).await, late);
 }
 

@@ -164,7 +164,7 @@ fn tell_event(entry: &Value) -> Option<Told> {
             notable(format!("{} of the grace period left", Span(e.number("left_ms").unwrap_or(0))))
         }
         "rerun-begun" => notable(match e.text("cause") {
-            "rule" => "restarting the whole pod: a container ended in a way that asks for it".to_owned(),
+            "rule" => "restarting the whole pod: a restart rule of a container matched".to_owned(),
             _ => "restarting the whole pod".to_owned(),
         }),
         "rerun" => notable("starting again from the first container".to_owned()),

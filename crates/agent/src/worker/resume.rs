@@ -108,11 +108,11 @@ impl<R: Runtime> Worker<R> {
                 Ok(adopted) => return Some(adopted),
                 Err(RuntimeError::NotFound { .. }) => return None,
                 Err(e) if tried >= ADOPT_TRIES => {
-                    tracing::warn!(pod = self.pod.name(), "cannot take the pod over, it begins again: {e}");
+                    tracing::warn!(pod = self.pod.name(), "cannot take over the pod, starting it again: {e}");
                     return None;
                 }
                 Err(e) => {
-                    tracing::debug!(pod = self.pod.name(), "cannot take the pod over yet: {e}");
+                    tracing::debug!(pod = self.pod.name(), "cannot take over the pod yet: {e}");
                     tokio::time::sleep(ADOPT_PAUSE).await;
                 }
             }
@@ -134,7 +134,10 @@ impl<R: Runtime> Worker<R> {
                 true
             }
             Err(e) => {
-                tracing::warn!(pod = self.pod.name(), "cannot find the pod's volumes, it begins again: {e}");
+                tracing::warn!(
+                    pod = self.pod.name(),
+                    "cannot find the pod's volumes, starting it again: {e}"
+                );
                 false
             }
         }

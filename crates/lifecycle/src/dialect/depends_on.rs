@@ -8,7 +8,7 @@
 //!   loader: none                            # an init container that waits for nobody
 //!   first: start 1, stop 2                  # order numbers: lower starts (stops) first
 //!   job: primary                            # the pod is complete when this one is
-//!   guard: fatal                            # its end ends the pod
+//!   guard: fatal                            # when it ends, the pod ends
 //!   helper: sidecar                         # neither keeps the pod alive nor counts for its result
 //! ```
 //!
@@ -144,7 +144,10 @@ fn read_line(draft: &Draft<'_>, graph: &mut Graph, line: &str) -> Result<(), Pro
             ["start", n] => entry.start = Some(number(n)?),
             ["stop", n] => entry.stop = Some(number(n)?),
             [] => {
-                return Err(("an empty clause".to_owned(), "write `none` to wait for nobody".to_owned()));
+                return Err((
+                    "an empty clause".to_owned(),
+                    "write `none` to wait for no other container".to_owned(),
+                ));
             }
             [name, rest @ ..] => entry.dependencies.push(dependency(draft, subject, name, rest)?),
         }

@@ -107,9 +107,9 @@ fn own_policy(draft: &mut Draft<'_>, index: usize, name: &str) {
             )
             .related(
                 place.path().field("lifecycle").field("type"),
-                "a sidecar by the KEP obeys the pod's policy",
+                "a KEP sidecar follows the pod's restart policy",
             )
-            .hint("both are honoured: it stops after the mains, and restarts by its own policy"),
+            .hint("both apply: it stops after the main containers, and restarts by its own policy"),
         );
     }
 }

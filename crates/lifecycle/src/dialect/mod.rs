@@ -130,7 +130,7 @@ impl<'a> Draft<'a> {
         }
         self.stop_edges(explicit);
         if let Err(cycle) = self.plan.order_stops() {
-            let finding = self.cycle("stop-cycle", "stop order goes round in a circle", &cycle);
+            let finding = self.cycle("stop-cycle", "the stop order is circular", &cycle);
             self.findings.push(finding);
             return Err(self.findings);
         }

@@ -70,7 +70,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
                         FieldPath::annotation(SIDECAR_GRACE),
                         format!("{value} for sidecars is more than the pod's grace period of {grace} s"),
                     )
-                    .related(FieldPath::spec("terminationGracePeriodSeconds"), "the grace of the pod")
+                    .related(FieldPath::spec("terminationGracePeriodSeconds"), "the pod's grace period")
                     .hint("raise terminationGracePeriodSeconds or lower this value"),
                 );
             }

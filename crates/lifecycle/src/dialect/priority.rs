@@ -16,8 +16,8 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
         let place = draft.plan.containers[init].place;
         if let Some(path) = draft.env_path(place, &ENVS) {
             draft.findings.push(
-                Finding::warning("LP-8", path, "launch priority does not look at init containers")
-                    .hint("init containers start in list order; drop the env"),
+                Finding::warning("LP-8", path, "launch priority has no effect on init containers")
+                    .hint("init containers start in list order; remove the env"),
             );
         }
     }
@@ -62,7 +62,7 @@ fn priorities(draft: &mut Draft<'_>, mains: &[usize]) -> Option<Vec<i64>> {
             for &place in &places {
                 if let Some(path) = draft.env_path(place, &ENVS) {
                     draft.findings.push(
-                        Finding::warning("LP-4", path, "this priority is not read: the pod is `Ordered`")
+                        Finding::warning("LP-4", path, "this priority is ignored: the pod is `Ordered`")
                             .related(FieldPath::annotation(ANNOTATION), "containers start in list order"),
                     );
                 }
@@ -97,7 +97,7 @@ fn of_container(draft: &mut Draft<'_>, place: ContainerRef) -> Option<i64> {
             format!("{} and {} have different values", ENVS[0], ENVS[1]),
         )
         .related(place.path().field("env").index(at), "the other one")
-        .hint(format!("keep {} and drop {}", ENVS[0], ENVS[1]));
+        .hint(format!("keep {} and remove {}", ENVS[0], ENVS[1]));
         draft.findings.push(finding);
         return None;
     }

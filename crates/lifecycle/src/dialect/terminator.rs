@@ -59,9 +59,9 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
         }
         if place.list != List::Main {
             draft.findings.push(
-                Finding::warning("ST-1", path, "the sidecar terminator does not look at init containers")
+                Finding::warning("ST-1", path, "the sidecar terminator ignores init containers")
                     .hint(
-                        "a native sidecar (`restartPolicy: Always`) ends with the mains anyway: drop the env",
+                        "a native sidecar (`restartPolicy: Always`) ends with the main containers anyway: remove the env",
                     ),
             );
             continue;

@@ -89,7 +89,7 @@ impl Check<'_> {
         }
         match spec.completions {
             None => {
-                let message = "an Indexed Job needs to know its completions";
+                let message = "an Indexed Job needs `completions`";
                 self.refuse(FieldPath::spec("completionMode"), message, "write `completions`");
             }
             Some(_) if spec.parallelism.is_some_and(|p| p > INDEXED_MAX) => {

@@ -135,9 +135,9 @@ fn sleep_bounds(out: &mut Vec<Finding>, path: FieldPath, spec: &PodSpec, seconds
             Finding::error(
                 "R8.22",
                 path,
-                format!("the hook sleeps {seconds} s, longer than the pod's grace of {grace} s"),
+                format!("the hook sleeps {seconds} s, longer than the pod's grace period of {grace} s"),
             )
-            .related(FieldPath::spec("terminationGracePeriodSeconds"), "the grace is set here")
+            .related(FieldPath::spec("terminationGracePeriodSeconds"), "the grace period is set here")
             .hint(format!("sleep less, or raise terminationGracePeriodSeconds above {seconds}")),
         );
     }
@@ -251,7 +251,7 @@ fn http_get(
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     for (i, header) in http.http_headers.iter().flatten().enumerate() {
         if header.name.is_empty() || !header.name.bytes().all(token) {
-            let message = format!("{} is no HTTP header name", words::quote(&header.name));
+            let message = format!("{} is not an HTTP header name", words::quote(&header.name));
             let path = path.clone().field("httpHeaders").index(i).field("name");
             out.push(Finding::error("R8.20", path, message));
         }

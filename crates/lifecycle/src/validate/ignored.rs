@@ -31,7 +31,7 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
         ("overhead", some(&spec.overhead), SCHEDULING),
         ("automountServiceAccountToken", spec.automount_service_account_token == Some(true), NO_TOKENS),
         ("serviceAccountName", filled(&spec.service_account_name, "default"), NO_TOKENS),
-        ("resourceClaims", some(&spec.resource_claims), "there are no device drivers to ask"),
+        ("resourceClaims", some(&spec.resource_claims), "there are no device drivers"),
     ];
     // What was said to a cluster has been heard there: a pod that was taken from one carries its node's name.
     let is_from_cluster = filled(&spec.node_name, "");
@@ -100,7 +100,7 @@ fn container(out: &mut Vec<Finding>, site: &Site<'_>, is_from_cluster: bool) {
     let Some(resources) = &c.resources else { return };
     let path = site.at("resources");
     if some(&resources.claims) {
-        let message = "resource claims have no effect here: there are no device drivers to ask";
+        let message = "resource claims have no effect here: there are no device drivers";
         out.push(Finding::warning("ignored", path.clone().field("claims"), message));
     }
     for name in resources.limits.iter().flatten().map(|(name, _)| name) {

@@ -94,15 +94,15 @@ impl View<'_> {
         let (who, on) = (words::quote(&waits.name), words::quote(&target.name));
         match gate.need {
             Need::Completed if target.role == Role::Sidecar => out.push(
-                Finding::error("deadlock", path, format!("{who} waits for {on} to complete, and {on} is a sidecar"))
-                    .related(target.place.path(), "a sidecar runs as long as there is something to help")
+                Finding::error("deadlock", path, format!("{who} waits for {on} to complete, but {on} is a sidecar"))
+                    .related(target.place.path(), "a sidecar runs until the main containers have ended")
                     .hint(format!("wait for it to be started or ready: `{} ready`", target.name)),
             ),
             Need::Completed if target.role == Role::Main && target.restart.policy == RestartPolicy::Always => out.push(
                 Finding::error(
                     "deadlock",
                     path,
-                    format!("{who} waits for {on} to complete, and {on} is started again whenever it ends"),
+                    format!("{who} waits for {on} to complete, but {on} is restarted whenever it ends"),
                 )
                 .related(self.policy_path(target), "restartPolicy Always")
                 .hint(format!(
@@ -114,10 +114,10 @@ impl View<'_> {
                 Finding::warning(
                     "deadlock",
                     path,
-                    format!("{who} waits for {on} to be ready, and an init container is never ready but completes"),
+                    format!("{who} waits for {on} to be ready, but an init container completes and is never ready"),
                 )
                 .related(target.place.path(), "an init container")
-                .hint(format!("it is taken as completed: write `{} completed`", target.name)),
+                .hint(format!("`completed` is assumed: write `{} completed`", target.name)),
             ),
             Need::Ready | Need::Started
                 if target.role != Role::Init && self.container(target.place).is_some_and(surely_ends) =>
@@ -136,7 +136,7 @@ impl View<'_> {
         let command = target.place.path().field("command");
         if target.restart.policy == RestartPolicy::Always {
             let message = format!(
-                "{who} waits for {on} to be {state}, and {on} ends at once and is started again and again"
+                "{who} waits for {on} to be {state}, but {on} ends at once and is restarted again and again"
             );
             return Finding::warning("deadlock", path, message)
                 .related(command, "it ends by itself")
@@ -144,15 +144,15 @@ impl View<'_> {
         }
         if gate.every_start {
             let message = format!(
-                "{who} runs only while {on} is {state}, and {on} ends by itself and is not started again"
+                "{who} runs only while {on} is {state}, but {on} ends by itself and is not restarted"
             );
             return Finding::error("deadlock", path, message)
                 .related(command, "it ends by itself")
                 .hint(format!("make {on} an init container, or wait for it without `fence`"));
         }
-        let message = format!("{who} waits for {on} to be {state}, and {on} ends by itself");
+        let message = format!("{who} waits for {on} to be {state}, but {on} ends by itself");
         Finding::warning("LP-28", path, message).related(command, "it ends by itself").hint(
-            "its success is taken for readiness here; Kruise would wait forever: make it an init container",
+            "here it counts as ready once it has succeeded, but Kruise would wait forever: make it an init container",
         )
     }
 
@@ -163,24 +163,22 @@ impl View<'_> {
                 continue;
             };
             let message = format!(
-                "{} is to restart with {}, an init container, which does not restart once it has completed",
+                "{} is set to restart with {}, but that is an init container, which does not restart once it has completed",
                 words::quote(&container.name),
                 words::quote(&target.name)
             );
             out.push(
                 Finding::warning("restart", FieldPath::annotation(DEPENDS_ON), message)
                     .related(target.place.path(), "an init container")
-                    .hint("drop `restart`"),
+                    .hint("remove `restart`"),
             );
         }
         if container.fatal && container.restart.policy == RestartPolicy::Always {
-            let message = format!(
-                "the end of {} is to end the pod, and it never ends for good",
-                words::quote(&container.name)
-            );
+            let message =
+                format!("{} is `fatal`, but it is restarted whenever it ends", words::quote(&container.name));
             out.push(
                 Finding::warning("restart", self.policy_path(container), message)
-                    .related(FieldPath::annotation(DEPENDS_ON), "it is `fatal` here")
+                    .related(FieldPath::annotation(DEPENDS_ON), "`fatal` is set here")
                     .hint("give it `restartPolicy: Never`"),
             );
         }
@@ -207,14 +205,14 @@ impl View<'_> {
                     && never_passes(probe)
                 {
                     let message = format!(
-                        "this probe never passes, and {} waits for {}",
+                        "this probe never passes, but {} waits for {}",
                         words::quote(&waits.name),
                         words::quote(&target.name)
                     );
                     out.push(
                         Finding::warning("deadlock", target.place.path().field(field), message)
                             .related(waits.place.path(), "it would never start")
-                            .hint("probe something that can succeed"),
+                            .hint("use a check that can succeed"),
                     );
                 }
             }
@@ -228,7 +226,7 @@ impl View<'_> {
         let Some(primary) = keepers.peek().copied() else { return };
         if others && keepers.all(|c| c.restart.policy == RestartPolicy::Always) {
             let message = format!(
-                "the pod is to be complete when {} is, and it is started again whenever it ends",
+                "{} is `primary`, but it is restarted whenever it ends, so the pod never completes",
                 words::quote(&primary.name)
             );
             out.push(
@@ -264,7 +262,7 @@ impl View<'_> {
         if let Some(c) = late.min_by_key(|&c| earliest[c]) {
             let slowest = containers[c].gates.iter().max_by_key(|g| least_ms(&containers[g.on], g.need));
             let message = format!(
-                "{} cannot start before {} s have passed, and the pod is ended after {} s",
+                "{} cannot start before {} s have passed, but the pod's deadline is {} s",
                 words::quote(&containers[c].name),
                 earliest[c] / 1_000,
                 deadline / 1_000
@@ -274,7 +272,7 @@ impl View<'_> {
                 .hint("raise activeDeadlineSeconds, or lower initialDelaySeconds");
             if let Some(gate) = slowest {
                 let on = &containers[gate.on];
-                finding = finding.related(on.place.path(), "its probes and hooks take this long at least");
+                finding = finding.related(on.place.path(), "its probes and hooks take at least this long");
             }
             out.push(finding);
         }
@@ -295,7 +293,7 @@ impl View<'_> {
         let grace = self.plan.grace_ms;
         if stages > 1 && grace > 0 && needed > grace {
             let message = format!(
-                "{stages} stages stop one after another in a grace of {} s: there is less than {} s for each",
+                "{stages} stages stop one after another within a grace period of {} s, less than {} s for each",
                 grace / 1_000,
                 STOP_MIN_MS / 1_000
             );

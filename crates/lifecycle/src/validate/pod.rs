@@ -114,7 +114,7 @@ fn namespaces(out: &mut Vec<Finding>, spec: &PodSpec) {
                 FieldPath::spec("shareProcessNamespace"),
                 "shareProcessNamespace and hostPID cannot be combined",
             )
-            .related(FieldPath::spec("hostPID"), "the host's processes are asked for here")
+            .related(FieldPath::spec("hostPID"), "hostPID is set here")
             .hint("remove one: with hostPID the containers see each other anyway"),
         );
     }
@@ -190,8 +190,8 @@ pub(super) fn check_lists(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<
         let finding = Finding::error("R8.1", FieldPath::spec("containers"), "the pod has no containers");
         out.push(match sites.iter().find(|s| s.is_sidecar()) {
             Some(sidecar) => finding
-                .related(sidecar.place.path(), "sidecars need something to help")
-                .hint("move the container the pod is there for to `spec.containers`"),
+                .related(sidecar.place.path(), "sidecars alone are not a pod")
+                .hint("move the main container to `spec.containers`"),
             None => finding.hint("add at least one container to `spec.containers`"),
         });
     }

@@ -344,7 +344,7 @@ fn check_sysctl(out: &mut Vec<Finding>, path: FieldPath, spec: &PodSpec, sysctl:
             path.clone(),
             format!("sysctl {} would change the host: the pod uses its namespace", words::quote(name)),
         )
-        .related(FieldPath::spec(field), "the host's namespace is asked for here")
+        .related(FieldPath::spec(field), "the host's namespace is requested here")
         .hint("remove one of them")
     };
     if net && spec.host_network == Some(true) {
@@ -353,7 +353,7 @@ fn check_sysctl(out: &mut Vec<Finding>, path: FieldPath, spec: &PodSpec, sysctl:
         out.push(host("hostIPC"));
     } else if !net && !ipc && !uts {
         let message =
-            format!("sysctl {} is not a pod's own: it would change the whole host", words::quote(name));
+            format!("sysctl {} is not namespaced: it would change the whole host", words::quote(name));
         out.push(
             Finding::error("sysctl", path, message)
                 .hint("a pod can set net.*, kernel.shm*, kernel.msg*, kernel.sem and fs.mqueue.*"),

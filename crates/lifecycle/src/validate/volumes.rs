@@ -214,7 +214,7 @@ fn projection(out: &mut Vec<Finding>, path: FieldPath, source: &VolumeProjection
     if let Some(token) = &source.service_account_token {
         // Every pod taken from a cluster has one.
         let message =
-            format!("there will be no {}: no cluster is here to issue a token", words::quote(&token.path));
+            format!("there will be no {}: there is no cluster to issue a token", words::quote(&token.path));
         out.push(
             Finding::warning("ignored", path.clone().field("serviceAccountToken"), message)
                 .hint("the rest of the volume is provided; for a token of your own use a Secret"),
@@ -306,7 +306,7 @@ fn downward_items(
                     Finding::error(
                         "volume",
                         path.clone().field("containerName"),
-                        "whose resource is not said",
+                        "resourceFieldRef has no containerName",
                     )
                     .hint("add `containerName`: a volume belongs to no container"),
                 );

@@ -141,7 +141,7 @@ pub(super) fn qualified_name_fault(key: &str) -> Option<&'static str> {
     let name = match key.split_once('/') {
         Some((prefix, name)) => {
             if dns_subdomain_fault(&prefix.to_ascii_lowercase()).is_some() {
-                return Some("has something before the `/` that is no domain name");
+                return Some("has a prefix before the `/` that is not a domain name");
             }
             name
         }

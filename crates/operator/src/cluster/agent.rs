@@ -156,7 +156,7 @@ impl Agent {
                     lock(&self.unready).remove(&key_of(&request));
                     self.queue.add(pod_of(&request));
                 }
-                Err(error) => tracing::warn!(%error, "the watch broke; it begins again"),
+                Err(error) => tracing::warn!(%error, "the watch broke, starting it again"),
             }
         }
     }
@@ -331,7 +331,7 @@ impl Agent {
             return match self.runtime.exec(id, command, limit).await.map_err(text)? {
                 Some(0) => Ok(()),
                 Some(code) => Err(format!("exit code {code}")),
-                None => Err(format!("not done within {limit:?}")),
+                None => Err(format!("timed out after {limit:?}")),
             };
         }
         let sandbox = self.runtime.containers(uid).await.map_err(text)?;

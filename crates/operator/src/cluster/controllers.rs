@@ -145,7 +145,7 @@ async fn follow<K>(
             }
             Ok(Event::Apply(object)) => on(&cx, Change::Is(object)),
             Ok(Event::Delete(object)) => on(&cx, Change::Gone(object)),
-            Err(error) => tracing::warn!(what, %error, "a watch broke; it begins again"),
+            Err(error) => tracing::warn!(what, %error, "a watch broke, starting it again"),
         }
     }
 }

@@ -32,7 +32,7 @@ pub struct RunOptions {
     pub namespace: String,
     /// Who it is among its replicas.
     pub identity: String,
-    /// Where the webhook listens.
+    /// Address the webhook listens on.
     pub webhook: SocketAddr,
     /// Where health and metrics are.
     pub health: SocketAddr,

@@ -234,7 +234,7 @@ fn legend(out: &mut String, l: &Layout<'_>) {
             let (word, says) = match role {
                 Role::Init => ("init", "runs to completion"),
                 Role::Sidecar => ("sidecar", "helps, does not keep the pod alive"),
-                _ => ("main", "what the pod is for"),
+                _ => ("main", "does the work of the pod"),
             };
             out.push_str(&format!(
                 "<rect class=\"box {word}\" x=\"{x}\" y=\"{}\" width=\"14\" height=\"12\" rx=\"3\"/>\n",

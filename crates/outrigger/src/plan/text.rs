@@ -160,19 +160,19 @@ fn budget(view: &View<'_>) -> String {
     let plan = view.plan;
     let grace = words::duration(plan.grace_ms);
     let mut text = match plan.restart_policy {
-        RestartPolicy::Always => format!("The pod runs until it is deleted; it then has {grace} in all."),
-        _ => format!("When the pod is complete or deleted it has {grace} in all."),
+        RestartPolicy::Always => format!("The pod runs until it is deleted. It then has {grace} to stop."),
+        _ => format!("When the pod is complete or deleted, it has {grace} to stop."),
     };
     if plan.sidecar_grace_ms > 0 && view.stop.len() > 1 {
         text.push_str(&format!(
-            " The last {} of it are kept for those that stop after the first stage.",
+            " The last {} are reserved for containers that stop after the first stage.",
             words::duration(plan.sidecar_grace_ms)
         ));
     } else if view.stop.len() > 1 {
-        text.push_str(" All stages share it: what one uses is gone for the next.");
+        text.push_str(" All stages share this time.");
     }
     if plan.containers.iter().any(|c| c.role == Role::Init) {
-        text.push_str(" An init container that still runs is stopped too.");
+        text.push_str(" An init container that is still running is stopped too.");
     }
     text
 }

@@ -77,7 +77,7 @@ pub(super) fn starts(view: &View<'_>, container: usize) -> String {
         (false, false) => format!("starts once {}, right after {}", and(&conditions), and(&launched)),
     };
     if c.gates.iter().any(|g| g.every_start) {
-        text.push_str(", at every restart again");
+        text.push_str(", also at every restart");
     }
     if !c.fence.is_empty() {
         let on = names(view, c.fence.iter().copied());
@@ -131,7 +131,7 @@ pub(super) fn opens(view: &View<'_>, container: usize) -> Option<String> {
 fn pace(probe: &ProbePlan) -> String {
     let mut text = format!("every {}", duration(probe.period_ms));
     if probe.initial_delay_ms > 0 {
-        text = format!("first after {}, then {text}", duration(probe.initial_delay_ms));
+        text = format!("after {}, then {text}", duration(probe.initial_delay_ms));
     }
     if probe.success_threshold > 1 {
         text.push_str(&format!(", {} times in a row", probe.success_threshold));
@@ -144,7 +144,7 @@ pub(super) fn runs(view: &View<'_>, container: usize) -> String {
     let c = &view.plan.containers[container];
     let mut parts = vec![restarts(c)];
     match (c.role, c.keeps_alive, c.counts) {
-        (Role::Init, ..) => parts.push("its failure for good fails the pod".to_owned()),
+        (Role::Init, ..) => parts.push("if it fails for good, the pod fails".to_owned()),
         (_, true, Counts::No) => parts.push("keeps the pod alive, does not count for its result".to_owned()),
         (_, true, _) => parts.push("keeps the pod alive and counts for its result".to_owned()),
         (_, false, Counts::Yes) => {
@@ -158,7 +158,7 @@ pub(super) fn runs(view: &View<'_>, container: usize) -> String {
         }
     }
     if c.fatal {
-        parts.push("its end ends the pod".to_owned());
+        parts.push("when it ends, the pod ends".to_owned());
     }
     parts.join("; ")
 }
@@ -187,7 +187,7 @@ fn restarts(c: &ContainerPlan) -> String {
 pub(super) fn stops(view: &View<'_>, container: usize) -> String {
     let c = &view.plan.containers[container];
     if view.plan.grace_ms == 0 {
-        return "killed at once: the grace is zero".to_owned();
+        return "killed at once: the grace period is 0".to_owned();
     }
     let signal = signal(view, c);
     let on = names(view, view.stops_after(container));

@@ -433,7 +433,7 @@ fn a_sidecar_that_never_becomes_ready() {
         &[
             "app    waits for `proxy` to be ready: ",
             "readiness probe failed (2 of 2): exit code 1: no route\n",
-            " graph.yaml:20: the command must end with code 0 once the container is well. Until it passes `app` does not start\n",
+            " graph.yaml:20: the command must exit with code 0 once the container is healthy. Until it passes `app` does not start\n",
         ],
     );
 }

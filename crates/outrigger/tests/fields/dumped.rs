@@ -31,7 +31,7 @@ fn a_pod_taken_from_a_cluster_runs(bench: &Bench, name: &str) {
     }
     // One thing is different from the cluster, and it is all that is said.
     assert_eq!(err.matches("warning[").count(), 1, "{err}");
-    assert!(err.contains("there will be no `token`: no cluster is here to issue a token"), "{err}");
+    assert!(err.contains("there will be no `token`: there is no cluster to issue a token"), "{err}");
     let pod: Value = serde_json::from_str(&std::fs::read_to_string(status).expect("a status")).expect("JSON");
     assert_eq!(pod["status"]["phase"], "Succeeded");
     assert_eq!(

@@ -150,7 +150,7 @@ fn garbage(bench: &Bench, name: &str) {
     assert!(node.said().contains("no run knows of the pod: it is removed"), "{}", node.said());
     let there = crate::daemon::names(&node.state().join("pods"));
     assert!(!there.iter().any(|id| id.ends_with("-lost")), "{there:?}");
-    assert!(node.said().contains("begins again, its state cannot be read"), "{}", node.said());
+    assert!(node.said().contains("cannot read the pod's state, starting it again"), "{}", node.said());
     assert_eq!(node.pod("good").expect("it is there")["restarts"], 0);
     node.leaves_nothing();
 }

@@ -181,7 +181,7 @@ impl Store {
         match fs::read_to_string(home.join("id")) {
             Ok(id) if id == diff_id.to_string() => Ok(Some(home.join("d"))),
             Ok(id) => Err(Fault::new(format!(
-                "layers {diff_id} and {id} are different but share the directory {}; remove it to go on",
+                "layers {diff_id} and {id} are different but share the directory {}; remove it and try again",
                 home.display()
             ))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
