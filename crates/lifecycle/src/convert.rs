@@ -3,7 +3,7 @@
 //! [`convert`] writes a pod's order down in the words of a dialect, as edits of the manifest. It does its best and
 //! promises nothing: [`compare`] tells, from the plans before and after, what the pod could rely on and no longer can
 //! (a loss), and what is different without being less (a note). So what is reported is what is true of the result, also
-//! where dialects meet in ways nobody thought of.
+//! where dialects meet in unforeseen ways.
 
 mod compare;
 mod depends_on;

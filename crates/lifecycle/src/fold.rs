@@ -194,7 +194,7 @@ impl Observation {
             for probe in &mut c.probes {
                 probe.in_flight = None;
             }
-            // A first start whose hook ran has been tried; nobody will hear how the hook ended.
+            // A first start whose hook ran has been tried; the result of the hook is lost.
             c.was_launched |= c.post_start.is_running();
             for hook in [&mut c.post_start, &mut c.pre_stop, &mut c.first_pre_stop] {
                 if hook.is_running() {
@@ -215,7 +215,7 @@ impl Observation {
         }
     }
 
-    /// Says that nobody knows of a container's image any more: it is looked up before the next start.
+    /// Forgets what is known of a container's image: it is looked up before the next start.
     pub fn forget_image(&mut self, container: usize) {
         if let Some(c) = self.containers.get_mut(container)
             && c.image == Image::Present

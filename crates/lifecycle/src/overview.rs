@@ -32,7 +32,7 @@ impl Plan {
     }
 
     /// How much of a grace a container may use. Without a reserve every stage ends with the grace (R3.24); with one the
-    /// first stage ends early and the others share what was kept for them (G-24, G-25). Whoever is signalled has a
+    /// first stage ends early and the others share what was kept for them (G-24, G-25). A container that is signalled has a
     /// moment to react, even when the grace is spent (R3.16), unless the grace is zero (G-29).
     pub fn stop_window(&self, container: usize, grace_ms: u64) -> StopWindow {
         let none = StopWindow { signal_ms_max: 0, kill_ms_max: 0 };
@@ -55,7 +55,7 @@ impl Plan {
         let c = &self.containers[container];
         let first_hook =
             |c: &ContainerPlan| c.pre_stop.is_some() && c.pre_stop_when == PreStopWhen::FirstAndOwnTurn;
-        // In the KEP the sidecars' hooks come before anybody's signal, and before the hooks of others.
+        // In the KEP the sidecars' hooks come before any signal, and before the hooks of others.
         let hooks_first = !first_hook(c) && self.containers.iter().any(first_hook);
         let turn_ms = match c.stop_stage {
             0 if hooks_first => end(0),

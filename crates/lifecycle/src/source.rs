@@ -162,7 +162,7 @@ impl Finding {
         self
     }
 
-    /// Adds the way out.
+    /// Adds how to fix it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

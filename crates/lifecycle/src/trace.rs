@@ -134,7 +134,7 @@ impl Recorder {
         }
     }
 
-    /// For a pod whose trace goes on: what `obs` holds has been recorded.
+    /// For a pod whose trace is continued: what `obs` holds has been recorded.
     pub fn resume(plan: &Plan, obs: &Observation) -> Self {
         let mut recorder = Recorder::new(plan);
         recorder.look(plan, obs, Time(0), None);

@@ -2,7 +2,7 @@
 //!
 //! This is a serde deserializer over the spanned tree. The generated types hand it the names of all their fields, so
 //! unknown fields are known without a schema of our own, and every complaint has the place it is about. It reports and
-//! goes on where it can: one run names all that is wrong.
+//! continues where it can: one run reports all that is wrong.
 
 mod rejected;
 mod visit;
@@ -368,7 +368,7 @@ impl<'c> De<'c> {
         let message = format!("unknown field `{}`{}", abbreviate(&entry.key), self.path.inside());
         let mut diagnostic = Diagnostic::error(entry.key_span, message);
         diagnostic.severity = severity;
-        // Looking for what was meant costs time; nobody reads this many hints.
+        // Looking for what was meant costs time, and so many hints are not read.
         if self.context.diagnostics.borrow().len() < HINTS_MAX {
             diagnostic.hint = rejected::hint(name, entry, &self.path.to_field_path(), self.context.root)
                 .or_else(|| nearest(&entry.key, fields).map(|name| format!("did you mean `{name}`?")))
@@ -424,7 +424,7 @@ fn abbreviate(text: &str) -> String {
 
 /// The most similar name, if one is similar enough to be meant.
 pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
-    // Comparing is quadratic in length, and nobody means a field by a name this long.
+    // Comparing is quadratic in length, and no field has a name this long.
     if name.len() > 64 {
         return None;
     }
@@ -436,7 +436,7 @@ pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
         .iter()
         .map(|k| (strsim::damerau_levenshtein(&lower, &k.to_ascii_lowercase()), *k))
         .min_by_key(|(distance, k)| (*distance, k.len()))
-        // Of one or two letters nobody can tell what was meant.
+        // One or two letters are too few to tell what was meant.
         .filter(|(distance, k)| *distance <= 1 + k.len().min(name.len()) / 6 && k.len().max(name.len()) > 2)
         .map(|(_, k)| k)
 }

@@ -52,7 +52,7 @@ impl Diagnostic {
         self
     }
 
-    /// Adds the way out.
+    /// Adds how to fix it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

@@ -67,7 +67,7 @@ fn of_one_workload(
     Diagnostic { code: Some("port"), ..Diagnostic::error(pod.point(path), message).hint(hint) }
 }
 
-/// The host ports of a pod: port, address (empty for all) and where it is written. On the host's network nobody opens
+/// The host ports of a pod: port, address (empty for all) and where it is written. On the host's network nothing opens
 /// them for the pod.
 fn host_ports(pod: &PodManifest) -> Vec<(HostPort, String, FieldPath)> {
     let Some(spec) = pod.input.pod.spec.as_ref().filter(|s| s.host_network != Some(true)) else {

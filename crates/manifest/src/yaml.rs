@@ -251,7 +251,7 @@ impl Builder<'_> {
     /// Where each piece of a text stands that is written between `start` and `end`; nothing if one of them cannot be
     /// found there as it is, because of escapes.
     fn pieces(&self, start: usize, end: usize, text: &str) -> Arc<[Span]> {
-        /// Nobody asks for the pieces of a longer one.
+        /// The pieces of a longer one are not recorded.
         const PIECES_MAX: usize = 1_000;
         let separators = ['\n', ';'];
         let count = text.split(separators).take(PIECES_MAX + 1).count();

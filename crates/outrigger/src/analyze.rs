@@ -85,7 +85,7 @@ fn start_text(start: &Start) -> String {
 
 fn stop_text(stop: &Stop) -> String {
     let took = Span(stop.took_ms);
-    let grace = stop.grace_ms.map(|ms| format!(" of {} grace", Span(ms))).unwrap_or_default();
+    let grace = stop.grace_ms.map(|ms| format!(" (grace period {})", Span(ms))).unwrap_or_default();
     let mut head = format!("Stop ({}): {took}{grace}", stop.cause);
     if !stop.killed.is_empty() {
         let names: Vec<String> = stop.killed.iter().map(|name| format!("`{name}`")).collect();

@@ -70,7 +70,7 @@ pub(crate) fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Whether a word may be a typo of another: one slip in four letters. Of one or two letters nobody can tell.
+/// Whether a word may be a typo of another: one slip in four letters. One or two letters are too few to tell.
 fn is_close(typed: &str, word: &str) -> bool {
     let tells = typed.len().max(word.len()) > 2;
     tells && strsim::osa_distance(typed, word) <= (typed.chars().count() / 4).max(1)
@@ -145,7 +145,7 @@ mod tests {
         assert!(!said(&["run", "--detach"]).contains("similar"), "{}", said(&["run", "--detach"]));
     }
 
-    /// Help that is wrapped by hand is wrapped again by whoever has a narrower terminal.
+    /// Help that is wrapped by hand is wrapped a second time on a narrower terminal.
     #[test]
     fn help_is_wrapped_once() {
         let mut all = vec![Cli::command()];

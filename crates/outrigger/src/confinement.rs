@@ -6,7 +6,7 @@ use outrigger_manifest::Diagnostic;
 use outrigger_runtime::AppArmor;
 use outrigger_runtime::embedded;
 
-/// Errors for what cannot be applied, each at its line; one warning if nothing confines anybody.
+/// Errors for what cannot be applied, each at its line; one warning if AppArmor is not active.
 pub(crate) fn check(work: &Work) -> Vec<Diagnostic> {
     let mut findings = Vec::new();
     let mut is_idle = None;

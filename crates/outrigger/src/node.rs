@@ -250,7 +250,7 @@ fn options(args: &Args, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
     })
 }
 
-/// Runs a node on a runtime; what nobody has taken over is cleared away beside it.
+/// Runs a node on a runtime; leftovers of other runs are removed at the same time.
 async fn keep<R: Runtime>(
     runtime: Arc<R>,
     options: NodeOptions,

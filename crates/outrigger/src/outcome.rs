@@ -61,7 +61,7 @@ pub(crate) fn exit_code(result: Result<Outcome, Failure>) -> ExitCode {
             terminal::eprint(&render(&diagnostics, &sources, true));
             ExitCode::from(2)
         }
-        // Whoever reads our output has seen enough, as in `outrigger plan … | head`.
+        // The reader of our output has closed it, as in `outrigger plan … | head`.
         Err(Failure::Own(error)) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(Failure::Own(error)) => {
             terminal::error(&error);

@@ -232,7 +232,7 @@ fn published(text: &str) -> Result<PublishedPort, String> {
     Ok(PublishedPort { host: SocketAddr::new(ip, number(host_port)?), pod_port: number(pod_port)?, udp })
 }
 
-/// The limit that was asked for; else the default, where this machine lets anybody set one.
+/// The given limit, else the default, where this machine can limit processes.
 pub(crate) fn pids_limit(asked: Option<u64>) -> Option<u64> {
     match asked {
         Some(limit) => Some(limit).filter(|limit| *limit > 0),
@@ -397,7 +397,7 @@ async fn carry_out<R: Runtime>(
     output: Output,
     orphans: impl Future<Output = ()> + Send + 'static,
 ) -> Result<u8, Failure> {
-    // It is nobody's; it must not hold this run up.
+    // These pods have no owner any more; removing them must not hold this run up.
     let orphans = tokio::spawn(orphans);
     let result = outrigger_agent::run(work, options, runtime, output).await;
     // Half a clean-up would be left for the next run: better to end this one.
@@ -407,7 +407,7 @@ async fn carry_out<R: Runtime>(
 
 /// Says once what pods run on, and what it lacks.
 fn introduce(runtime: Arc<CriRuntime>, output: &Output) {
-    // Whoever reads our output may have seen enough.
+    // The reader of our output may have closed it.
     let _ = output.writer().write_all(format!("runs on {}\n", runtime.info().summary()).as_bytes());
     // No pod waits for what takes a moment to find out.
     tokio::spawn(async move {
@@ -531,7 +531,7 @@ fn detached(args: Args) -> Result<u8, Failure> {
     detach.hand_over(record)
 }
 
-/// Warns of limits that this machine does not let anybody set.
+/// Warns of limits that cannot be set on this machine.
 fn idle_limits(work: &Work) -> Vec<Diagnostic> {
     let mut limited = Vec::new();
     for pod in work.pods.iter().filter(|p| p.manifest.origin.replica == 0) {

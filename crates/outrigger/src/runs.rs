@@ -78,7 +78,7 @@ impl PodsArgs {
 }
 
 impl ContainerArgs {
-    /// The container of a pod that is meant. Where nobody named one of several, that is said.
+    /// The container of a pod that is meant. If none of several was named, the choice is printed.
     pub(crate) fn pick(&self, pod: &PodState) -> Result<usize, Failure> {
         let picked = pod.pick(self.container.as_deref()).map_err(|e| Failure::Input(anyhow!(e)))?;
         if picked.by_default {
@@ -110,7 +110,7 @@ pub(crate) async fn find_quietly() -> Result<Found, Failure> {
     control::runs().await.map_err(|e| Failure::Own(anyhow!("cannot list runs: {e}")))
 }
 
-/// Whether somebody may look for runs in the wrong place.
+/// Whether the user may be looking for runs of another user.
 fn has_runs_of_root() -> bool {
     fs::metadata("/run/outrigger").is_ok_and(|dir| dir.uid() == 0)
         && fs::metadata("/proc/self").is_ok_and(|own| own.uid() != 0)

@@ -116,12 +116,12 @@ async fn stop_all(args: &Args, runs: &[Run], grace_ms: Option<u64>) -> Result<()
     Ok(())
 }
 
-/// Waits for the end that was asked for, unless nobody wants to: whether it was waited for.
+/// Waits for the end of the pods, unless told not to: whether it was waited for.
 async fn wait(args: &Args, name: &str, mut connection: Connection) -> Result<bool, Failure> {
     let mut told = Told::default();
     loop {
         match connection.next().await.map_err(runs::refused)? {
-            // The order is carried out whether or not anybody waits.
+            // The pods are stopped even if this command does not wait.
             Answer::Pod(_) if args.no_wait => return Ok(false),
             Answer::Pod(pod) => {
                 if let Some(news) = told.news(&pod) {

@@ -39,7 +39,7 @@ pub(crate) fn colors() -> Colors {
     }
 }
 
-/// Whether somebody watches, on a terminal whose cursor can be moved.
+/// Whether the output is a terminal whose cursor can be moved.
 pub(crate) fn is_lively() -> bool {
     let moves = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
     moves && io::stdout().is_terminal() && io::stderr().is_terminal()
@@ -78,7 +78,7 @@ pub(crate) fn set_raw(is_raw: bool) {
     IS_RAW.store(is_raw, Ordering::Relaxed);
 }
 
-/// Writes to standard error. If that is gone there is nobody left to tell.
+/// Writes to standard error. If that is closed, there is nowhere left to write.
 pub(crate) fn eprint(text: &str) {
     let mut out = anstream::stderr().lock();
     let safe = safe_text(text);

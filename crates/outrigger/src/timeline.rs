@@ -153,12 +153,12 @@ impl Recording {
     /// Draws what happened, if anything did. The run's summary has said where.
     pub(crate) fn draw(&self) -> anyhow::Result<()> {
         let text = match std::fs::read_to_string(&self.events) {
-            // It was not even begun; whoever refused says why.
+            // The run did not even begin; the error says why.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             text => text.with_context(|| format!("cannot read {}", self.events.display()))?,
         };
         if self.passing {
-            // One that stays is in nobody's way.
+            // One that stays does no harm.
             let _ = std::fs::remove_file(&self.events);
         }
         if text.is_empty() {

@@ -45,7 +45,7 @@ struct Writer<'a> {
     plan: &'a Plan,
     stays: &'a [bool],
     inits: &'a [usize],
-    /// The pod has a fence of its own, which goes on to add what it adds.
+    /// The pod has a fence annotation, which keeps its effect.
     fenced: bool,
 }
 

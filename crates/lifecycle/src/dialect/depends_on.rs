@@ -5,7 +5,7 @@
 //!   app: proxy ready, migrate completed     # starts once both hold; stops before `proxy`
 //!   worker: proxy ready restart             # and restarts whenever `proxy` does
 //!   cache: proxy ready fence                # and runs only while `proxy` is ready
-//!   loader: none                            # an init container that waits for nobody
+//!   loader: none                            # an init container that does not wait
 //!   first: start 1, stop 2                  # order numbers: lower starts (stops) first
 //!   job: primary                            # the pod is complete when this one is
 //!   guard: fatal                            # when it ends, the pod ends

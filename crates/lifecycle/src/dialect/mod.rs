@@ -279,7 +279,7 @@ fn reaches(edges: &[Vec<usize>], from: usize, to: usize) -> bool {
     false
 }
 
-/// The name of `names` nearest to a misspelt one, if one is near. Of one or two letters nobody can tell.
+/// The name of `names` nearest to a misspelt one, if one is near. One or two letters are too few to tell.
 fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     names
         .map(|name| (strsim::damerau_levenshtein(word, name), name))

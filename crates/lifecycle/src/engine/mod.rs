@@ -59,7 +59,7 @@ pub fn decide(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
     }
 }
 
-/// A hook of a container that is gone has nobody to serve (G-27).
+/// A hook of a container that is gone is of no use (G-27).
 fn cancel_pointless_hooks(obs: &Observation, out: &mut Decision) {
     use crate::observation::HookKind::{FirstPreStop, PostStart, PreStop};
     for (i, c) in obs.containers.iter().enumerate() {
@@ -87,7 +87,7 @@ fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
         out.wake_at(obs.since + limit);
     }
     if let Some(volume) = rules::full_volume(plan, obs).filter(|_| !finished) {
-        // Whoever fills the disk gets little time to go on (R3.3).
+        // A pod that fills the disk gets little time to stop (R3.3).
         let grace_ms = plan.grace_ms.min(EVICTION_GRACE_MS);
         out.actions.push(Action::BeginStop { cause: StopCause::VolumeFull { volume }, grace_ms });
         return true;

@@ -123,7 +123,7 @@ fn running(
 ) {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     if c.kill.is_some() {
-        // Being ended for its own sake: readiness goes on, the others are not disturbed (G-13, G-17, R3.52).
+        // It alone is being ended: readiness probes continue, the others are not disturbed (G-13, G-17, R3.52).
         stop::one(plan, obs, i, now, out);
         probe_one(p, c, i, ProbeKind::Readiness, since, now, out);
         return;

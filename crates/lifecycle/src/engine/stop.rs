@@ -1,7 +1,7 @@
 //! How containers end: hook, turn, signal, KILL; one of them, or the whole pod in order (section 3).
 //!
 //! Every container that is being ended goes through the same steps on its own; what a pod's stop adds is the turn:
-//! nobody is signalled while one that must go before it is alive. When the grace is spent, each stage is killed and gone
+//! no container is signalled while one that must stop before it is alive. When the grace is spent, each stage is killed and gone
 //! before the next one is signalled; only in pods that use nothing but native sidecars all that is left is signalled
 //! together, as the kubelet does it ([`Plan::keeps_order_after_grace`]).
 
@@ -38,7 +38,7 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
             }
         }
         if let State::Running { since } = c.state {
-            // Readiness goes on to the end (R3.51); liveness and startup do not (G-40).
+            // Readiness probes continue to the end (R3.51); liveness and startup do not (G-40).
             run::probe_one(&plan.containers[i], c, i, ProbeKind::Readiness, since, now, out);
         }
     }
@@ -57,7 +57,7 @@ fn keep_up(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decisi
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     let Some(stop) = &obs.stop else { return };
     let died = c.exit.as_ref().is_some_and(|e| e.killed_for.is_none());
-    // With the mains gone nobody is served any more; sidecars that are down stay down (R4.1).
+    // With the mains gone, sidecars have nothing to do; those that are down stay down (R4.1).
     if p.role != Role::Sidecar
         || !died
         || stop.after_mains
@@ -81,7 +81,7 @@ fn keep_up(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decisi
     }
 }
 
-/// Finds, for every container, somebody who must be gone before it is signalled. Holding is passed on: one that is
+/// Finds, for every container, another one that must be gone before it is signalled. Holding is passed on: one that is
 /// gone itself still stands for those before it, so a dead sidecar in the middle does not cut the chain (G-22).
 fn hold(plan: &Plan, obs: &Observation, out: &mut Decision) {
     out.held_by.clear();
@@ -97,7 +97,7 @@ fn hold(plan: &Plan, obs: &Observation, out: &mut Decision) {
 struct Turn {
     /// Who must go first.
     held_by: Option<usize>,
-    /// From here on nobody holds it any more; `None` if it is held for as long as somebody is there.
+    /// From this time on nothing holds it back; `None` if it is held back until the others are gone.
     free_at: Option<Time>,
     /// It is killed here, if it had [`STOP_MIN_MS`] to react by then.
     kill_at: Time,

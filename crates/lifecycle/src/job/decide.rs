@@ -104,7 +104,7 @@ fn success(plan: &JobPlan, tally: &Tally, now: Time) -> Option<JobEnd> {
     }
     let enough = match plan.completions {
         Some(completions) => tally.succeeded >= completions,
-        // Whoever works on the queue with the one that succeeded may finish.
+        // Pods that work on the queue beside the one that succeeded may finish.
         None => tally.succeeded > 0,
     };
     if enough && tally.active == 0 {

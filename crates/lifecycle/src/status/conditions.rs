@@ -13,7 +13,7 @@ use crate::source::List;
 /// False when the pod is over and a sidecar that does not count has failed (G-52).
 pub(super) const SIDECARS_SUCCEEDED: &str = "outrigger.dev/SidecarsSucceeded";
 
-/// The conditions of this list are ours; all others belong to somebody else and are kept (R5.31).
+/// The conditions of this list are ours; all others belong to other writers and are kept (R5.31).
 const OWNED: [&str; 7] = [
     "PodReadyToStartContainers",
     "Initialized",

@@ -216,7 +216,7 @@ fn terminated(exit: &Exit, container_id: Option<&str>) -> ContainerState {
     }
 }
 
-/// What is said of a container nobody can see (R5.40).
+/// The status of a container that cannot be found (R5.40).
 fn lost(obs: &Observation, c: &Container) -> Exit {
     Exit {
         code: 137,

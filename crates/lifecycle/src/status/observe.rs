@@ -1,6 +1,6 @@
 //! The way back: what a published pod status says, as an observation.
 //!
-//! For whoever sees a pod only through the API server. A status tells less than a runtime does, so what it cannot say
+//! For callers that see a pod only through the API server. A status tells less than a runtime does, so what it cannot say
 //! (back-offs, hook results) is left at its beginning; what the rules ask for (ran, started, ready, completed, exit)
 //! is all there.
 

@@ -15,7 +15,7 @@ pub fn validate_plan(input: &PodInput, plan: &Plan) -> Vec<Finding> {
     let view = View { input, plan };
     let mut out = Vec::new();
     for (index, container) in plan.containers.iter().enumerate() {
-        view.readiness_holds_nobody(&mut out, index);
+        view.readiness_is_no_gate(&mut out, index);
         for gate in &container.gates {
             if let Some(target) = plan.containers.get(gate.on) {
                 view.gate(&mut out, container, gate, target);
@@ -60,8 +60,8 @@ impl View<'_> {
         depends_on_place(text, &of.name)
     }
 
-    /// The commonest mistake: a native sidecar whose only probe is for readiness, which nobody waits for.
-    fn readiness_holds_nobody(&self, out: &mut Vec<Finding>, index: usize) {
+    /// The commonest mistake: a native sidecar whose only probe is for readiness, which no container waits for.
+    fn readiness_is_no_gate(&self, out: &mut Vec<Finding>, index: usize) {
         let sidecar = &self.plan.containers[index];
         let gates = || self.plan.containers.iter().flat_map(|c| &c.gates).filter(|g| g.on == index);
         let waited_for = gates().any(|g| g.need == Need::Started) && gates().all(|g| g.need != Need::Ready);

@@ -162,7 +162,7 @@ fn host_port_clash(port: &Port<'_>, first: &Port<'_>) -> Finding {
             port.site.name()
         )
     };
-    // On the host's network the host port may be a default that nobody wrote.
+    // On the host's network the host port may be a default that is not in the manifest.
     Finding::error(code, port.path.clone().field("hostPort"), message)
         .related(first.path.clone().field("hostPort"), "the port is first taken here")
         .hint("give one of them another port")

@@ -316,7 +316,7 @@ fn downward_items(
     }
 }
 
-/// A volume nobody mounts is most often a mount that was forgotten.
+/// A volume that is not mounted is most often a mount that was forgotten.
 fn unused(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) {
     let used: BTreeSet<&str> = sites
         .iter()

@@ -36,7 +36,7 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     let lower = word.to_lowercase();
     let near = |c: &&'a str| {
         let distance = strsim::osa_distance(&lower, &c.to_lowercase());
-        // Of one or two letters nobody can tell what was meant.
+        // One or two letters are too few to tell what was meant.
         let tells = word.len().max(c.len()) > 2 || distance == 0;
         (tells && distance <= (word.chars().count() / 3).max(1)).then_some((distance, *c))
     };

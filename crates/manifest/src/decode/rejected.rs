@@ -133,7 +133,7 @@ struct Others {
 }
 
 /// The number of the containers without one, where a single container is numbered: alone, a number orders nothing. Who
-/// is first has the others after it, anybody else has them before.
+/// is first has the others after it, any other has them before.
 fn other_number(pod: &FieldPath, root: &Node, key: &str) -> Option<i64> {
     let mut numbers = containers(pod, root).filter_map(|c| number(c, key));
     let only = numbers.next().filter(|_| numbers.next().is_none())?;

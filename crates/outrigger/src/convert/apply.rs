@@ -105,22 +105,28 @@ fn copied_probes(edits: &[Edit], plan: &Plan) -> Vec<String> {
 /// Carries the edits of one pod out.
 fn edit(text: &str, pod: &PodManifest, edits: &[Edit]) -> Result<String, EditError> {
     let mut editor = Editor::new(text, pod.origin.document_index)?;
-    let at = |path: &FieldPath| pod.document_path(path);
     for edit in edits {
-        match edit {
-            Edit::Set { path, value } => {
-                editor.set(&at(path), value)?;
-                if let Some(text) = as_lines(&editor, &at(path)) {
-                    editor = Editor::new(&text, pod.origin.document_index)?;
-                }
-            }
-            Edit::Insert { map, key, value, after } => editor.insert(&at(map), key, value, Some(after))?,
-            Edit::Append { list, value } => editor.append_item(&at(list), value)?,
-            Edit::Prune { path } => editor.prune(&at(path))?,
-            Edit::Move { from, to, index } => editor.move_item(&at(from), &at(to), *index)?,
-        }
+        apply(&mut editor, pod, edit)?;
     }
     Ok(editor.finish())
+}
+
+/// Carries one edit out.
+pub(super) fn apply(editor: &mut Editor, pod: &PodManifest, edit: &Edit) -> Result<(), EditError> {
+    let at = |path: &FieldPath| pod.document_path(path);
+    match edit {
+        Edit::Set { path, value } => {
+            editor.set(&at(path), value)?;
+            if let Some(text) = as_lines(editor, &at(path)) {
+                *editor = Editor::new(&text, pod.origin.document_index)?;
+            }
+            Ok(())
+        }
+        Edit::Insert { map, key, value, after } => editor.insert(&at(map), key, value, Some(after)),
+        Edit::Append { list, value } => editor.append_item(&at(list), value),
+        Edit::Prune { path } => editor.prune(&at(path)),
+        Edit::Move { from, to, index } => editor.move_item(&at(from), &at(to), *index),
+    }
 }
 
 /// The text with a string of several lines written as such (`key: |`), where it was just written as a quoted one.

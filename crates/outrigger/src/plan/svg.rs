@@ -112,7 +112,7 @@ fn bar(out: &mut String, l: &Layout<'_>, container: usize) {
             y - 3.0
         ));
     } else if l.is_waited_for(container) {
-        // An init container is done; its result goes on.
+        // An init container has ended; only its result is left.
         let w = l.channel(container) - from;
         out.push_str(&format!(
             "<rect class=\"bar {role}\" x=\"{from}\" y=\"{}\" width=\"{w}\" height=\"2\"/>\n",

@@ -400,7 +400,7 @@ fn a_probe_that_can_never_pass() {
         &[
             "startup probe failed (3 of 3): GET :8081/: connection refused, the pod listens on 8080\n",
             " probe.yaml:12: write the port the program listens on",
-            "if it only needs longer than 3 s, raise failureThreshold",
+            "if it just needs more than 3 s, raise failureThreshold",
             "`app` was stopped: its startup probe failed",
         ],
     );

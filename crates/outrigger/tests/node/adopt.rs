@@ -147,7 +147,7 @@ fn garbage(bench: &Bench, name: &str) {
     node.ready("bad");
     node.ready("good");
     assert!(node.said().contains("the run cannot be resumed"), "{}", node.said());
-    assert!(node.said().contains("no run knows of the pod: it is removed"), "{}", node.said());
+    assert!(node.said().contains("the pod belongs to no run, removing it"), "{}", node.said());
     let there = crate::daemon::names(&node.state().join("pods"));
     assert!(!there.iter().any(|id| id.ends_with("-lost")), "{there:?}");
     assert!(node.said().contains("cannot read the pod's state, starting it again"), "{}", node.said());

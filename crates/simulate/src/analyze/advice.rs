@@ -135,7 +135,7 @@ fn on_stop(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
             field: "lifecycle.preStop",
             cost_ms: ms,
             text: format!(
-                "`{name}`'s preStop hook used {} of the grace, and `{name}` gets TERM only after it",
+                "`{name}`'s preStop hook used {} of the grace period; `{name}` gets TERM only after it",
                 clock(ms)
             ),
         }),

@@ -1,25 +1,22 @@
-//! Random pods in random formatting, converted: a line the conversion need not touch is still there, letter by letter.
+//! Random pods in random formatting, converted edit by edit: an edit changes the lines of what it sets or removes, and no
+//! other line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use outrigger_manifest::SourceFile;
+use outrigger_lifecycle::convert::{Edit, convert as edits_to};
+use outrigger_lifecycle::{FeatureGates, FieldPath, Segment};
+use outrigger_manifest::edit::Editor;
+use outrigger_manifest::{Entry, Node, SourceFile, Value as NodeValue};
 use outrigger_simulate::{Rng, random};
 use serde_json::{Value, json};
 
-use super::{Failure, TARGETS, convert};
-use crate::input::ReadArgs;
-
-/// A line of a manifest.
-struct Line {
-    text: String,
-    /// A conversion may change it.
-    open: bool,
-}
+use super::{TARGETS, apply};
+use crate::input::{self, ReadArgs};
 
 /// Writes a value as YAML, each time in another style.
 struct Writer<'r> {
     rng: &'r mut Rng,
-    lines: Vec<Line>,
+    lines: Vec<String>,
     /// Comments so far: each has a number of its own.
     notes: usize,
     /// How much further lists are indented than their key.
@@ -29,24 +26,34 @@ struct Writer<'r> {
 }
 
 #[test]
-fn lines_that_need_not_be_touched_are_not() {
-    let (mut converted, mut tried) = (0, 0);
+fn an_edit_changes_its_own_lines_only() {
+    let (mut carried_out, mut tried) = (0, 0);
     for seed in 0..400 {
-        let (text, open) = manifest(seed);
+        let text = manifest(seed);
+        let sources = [SourceFile::new("pod.yaml", text.as_str())];
+        let manifest =
+            ReadArgs::default().read(&sources).unwrap_or_else(|e| panic!("seed {seed}: {e:?}\n{text}"));
+        let checked = input::check(&manifest, &FeatureGates::default());
+        let pod = checked[0].pod;
+        let plan = &checked[0].planned.as_ref().expect("random pods have plans").plan;
         for target in TARGETS {
-            tried += 1;
-            let what = format!("seed {seed}, {target:?}");
-            match convert(&text, target) {
-                Ok(result) => {
-                    converted += 1;
-                    kept(&text, &open, &result.text, &what);
+            let mut editor = Editor::new(&text, 0).unwrap();
+            for edit in edits_to(&pod.input, plan, target) {
+                tried += 1;
+                let what = format!("seed {seed}, {target:?}, {edit:?}");
+                let (before, open) = (editor.text().to_owned(), may_change(&editor, &edit));
+                match apply::apply(&mut editor, pod, &edit) {
+                    Ok(()) => {
+                        carried_out += 1;
+                        assert_kept(&before, &open, editor.text(), &what);
+                    }
+                    Err(e) => panic!("{what}: {e}\n{before}"),
                 }
-                Err(Failure::Input(e)) => assert!(!e.to_string().contains("unusual"), "{what}: {e}\n{text}"),
-                Err(other) => panic!("{what}: {other:?}\n{text}"),
             }
         }
     }
-    assert!(converted * 100 > tried * 97, "only {converted} of {tried} could be converted");
+    assert_eq!(carried_out, tried);
+    assert!(tried > 2_000, "only {tried} edits");
 }
 
 /// The words of a line, wherever it stands: an entry that moves up behind a dash, or to another list, is the same.
@@ -54,14 +61,14 @@ fn words(line: &str) -> &str {
     line.trim_start_matches([' ', '-'])
 }
 
-/// Every line that is not open is there as often as before.
-fn kept(before: &str, open: &[bool], after: &str, what: &str) {
+/// Every line that may not change is there as often as before.
+fn assert_kept(before: &str, open: &BTreeSet<usize>, after: &str, what: &str) {
     let mut left: BTreeMap<&str, usize> = BTreeMap::new();
     for line in after.split('\n') {
         *left.entry(words(line)).or_default() += 1;
     }
-    for (line, open) in before.split('\n').zip(open) {
-        if *open || words(line).trim().is_empty() {
+    for (i, line) in before.split('\n').enumerate() {
+        if open.contains(&i) || words(line).trim().is_empty() {
             continue;
         }
         let count = left.get_mut(words(line)).filter(|count| **count > 0);
@@ -70,13 +77,116 @@ fn kept(before: &str, open: &[bool], after: &str, what: &str) {
     }
 }
 
-/// A random pod in random formatting, and which of its lines a conversion may change.
-fn manifest(seed: u64) -> (String, Vec<bool>) {
+/// The lines an edit may change: those of the value it sets or removes, and a list or map on one line that it adds to.
+fn may_change(editor: &Editor, edit: &Edit) -> BTreeSet<usize> {
+    let root = editor.root();
+    let text = editor.text();
+    match edit {
+        Edit::Set { path, .. } => adds_or_sets(root, text, path),
+        Edit::Insert { map, key, .. } => adds_or_sets(root, text, &map.clone().field(*key)),
+        Edit::Append { list, .. } => match root.at(list) {
+            Some(node) if node.flow => lines(text, node.span.start, node.span.end),
+            Some(_) => BTreeSet::new(),
+            None => adds_or_sets(root, text, list),
+        },
+        Edit::Prune { path } => {
+            let mut path = path.clone();
+            while let Some((parent, _)) = split(&path).filter(|(parent, _)| !parent.0.is_empty()) {
+                let alone = match &root.at(&parent).expect("it has a child").value {
+                    NodeValue::Map(entries) => entries.len() == 1,
+                    NodeValue::Seq(items) => items.len() == 1,
+                    NodeValue::Scalar(_) => false,
+                };
+                if !alone {
+                    break;
+                }
+                path = parent;
+            }
+            own_lines(root, text, &path)
+        }
+        Edit::Move { from, to, .. } => {
+            let (list, _) = split(from).expect("an entry of a list");
+            let mut open = match root.at(to) {
+                Some(node) if node.flow => lines(text, node.span.start, node.span.end),
+                _ => BTreeSet::new(),
+            };
+            // The key of a list that is left without entries.
+            if root.at(&list).and_then(Node::items).is_some_and(|items| items.len() == 1) && list != *to {
+                let key = entry(root, &list).expect("a list has a key").key_span;
+                open.extend(lines(text, key.start, key.end));
+            }
+            open
+        }
+    }
+}
+
+fn adds_or_sets(root: &Node, text: &str, path: &FieldPath) -> BTreeSet<usize> {
+    if root.at(path).is_some() {
+        return own_lines(root, text, path);
+    }
+    // What is missing is added to the last map on the way that exists: to its line, if it is written on one.
+    let mut known = path.clone();
+    while root.at(&known).is_none() {
+        known.0.pop();
+    }
+    let node = root.at(&known).expect("it was found");
+    match node.flow || node.is_null() {
+        true => own_lines(root, text, &known),
+        false => BTreeSet::new(),
+    }
+}
+
+/// The lines of a value, from its key to its end; of all it shares a line with, if that is in flow style.
+fn own_lines(root: &Node, text: &str, path: &FieldPath) -> BTreeSet<usize> {
+    let Some((parent, _)) = split(path) else { return lines(text, 0, text.len()) };
+    if root.at(&parent).is_some_and(|node| node.flow) {
+        return own_lines(root, text, &parent);
+    }
+    let node = root.at(path).expect("it was found");
+    let start = entry(root, path).map_or(node.span.start, |entry| entry.key_span.start);
+    lines(text, start, end(node).max(start))
+}
+
+fn entry<'n>(root: &'n Node, path: &FieldPath) -> Option<&'n Entry> {
+    let (parent, Segment::Field(key)) = split(path)? else { return None };
+    root.at(&parent)?.entry(&key)
+}
+
+fn split(path: &FieldPath) -> Option<(FieldPath, Segment)> {
+    let (last, parent) = path.0.split_last()?;
+    Some((FieldPath(parent.to_vec()), last.clone()))
+}
+
+/// Where the text of a value ends, without comments behind it.
+fn end(node: &Node) -> usize {
+    match &node.value {
+        _ if node.flow => node.span.end,
+        NodeValue::Map(entries) => {
+            entries.iter().map(|e| end(&e.value).max(e.key_span.end)).max().unwrap_or(0)
+        }
+        NodeValue::Seq(items) => items.iter().map(end).max().unwrap_or(0),
+        NodeValue::Scalar(_) => node.span.end,
+    }
+}
+
+fn lines(text: &str, start: usize, end: usize) -> BTreeSet<usize> {
+    let line = |at: usize| text[..at].matches('\n').count();
+    // A text of several lines ends behind its last line end.
+    let end = if end > start && text[..end].ends_with('\n') { end - 1 } else { end };
+    (line(start)..=line(end)).collect()
+}
+
+/// A random pod in random formatting.
+fn manifest(seed: u64) -> String {
     let mut rng = Rng::new(seed);
     let (input, _) = random::pod(&mut rng);
     let mut pod = serde_json::to_value(&input.pod).expect("a pod is plain data");
     for (place, value) in &input.lifecycle_types {
         pod["spec"][place.list.field()][place.index]["lifecycle"]["type"] = json!(value);
+    }
+    if rng.chance(0.5) {
+        pod["metadata"]["annotations"]["example.com/team"] = json!("blue: [1]");
+        pod["metadata"]["labels"]["app"] = json!("web");
     }
     for list in ["initContainers", "containers"] {
         for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
@@ -100,25 +210,15 @@ fn manifest(seed: u64) -> (String, Vec<bool>) {
     };
     writer.map(&pod, 0, "", &mut Vec::new());
     let end = writer.rng.pick(&["\n", "\n", "\r\n"]);
-    let (mut text, mut open) = (String::new(), Vec::new());
-    for line in writer.lines {
-        text.push_str(&line.text);
-        text.push_str(end);
-        open.push(line.open);
-    }
-    open.push(true);
+    let text: String = writer.lines.iter().flat_map(|line| [line.as_str(), end]).collect();
     let sources = [SourceFile::new("pod.yaml", text.as_str())];
     let read = ReadArgs::default().read(&sources);
     let read = read.unwrap_or_else(|e| panic!("seed {seed}: {e:?}\n{text}"));
     assert_eq!(read.pods[0].input.lifecycle_types, input.lifecycle_types, "seed {seed}\n{text}");
-    (text, open)
+    text
 }
 
 impl Writer<'_> {
-    fn push(&mut self, text: String, open: bool) {
-        self.lines.push(Line { text, open });
-    }
-
     /// A comment behind a line, or nothing.
     fn note(&mut self) -> String {
         if !self.rng.chance(self.comments) {
@@ -134,13 +234,12 @@ impl Writer<'_> {
     }
 
     /// A comment on a line of its own, or a blank line.
-    fn between(&mut self, indent: usize, open: bool) {
+    fn between(&mut self, indent: usize) {
         if self.rng.chance(self.comments / 3.0) {
             self.notes += 1;
-            let text = format!("{}# about {}", " ".repeat(indent), self.notes);
-            self.push(text, open);
+            self.lines.push(format!("{}# about {}", " ".repeat(indent), self.notes));
         } else if self.rng.chance(0.05) {
-            self.push(String::new(), true);
+            self.lines.push(String::new());
         }
     }
 
@@ -149,20 +248,18 @@ impl Writer<'_> {
         let Value::Object(entries) = map else { panic!("expected an object") };
         for (i, (key, value)) in entries.iter().enumerate() {
             path.push(key.clone());
-            let open = is_open(path, value);
             let mut lead = " ".repeat(indent);
             if i == 0 && !first.is_empty() {
                 first.clone_into(&mut lead);
             } else {
-                // A comment above something that is removed stays; one inside of it goes.
-                self.between(indent, open);
+                self.between(indent);
             }
-            self.entry(&format!("{lead}{key}:"), value, indent, path, open);
+            self.entry(&format!("{lead}{key}:"), value, indent, path);
             path.pop();
         }
     }
 
-    fn entry(&mut self, head: &str, value: &Value, indent: usize, path: &mut Vec<String>, open: bool) {
+    fn entry(&mut self, head: &str, value: &Value, indent: usize, path: &mut Vec<String>) {
         let is_list = path.last().is_some_and(|key| key.ends_with("ontainers"));
         let block = match value {
             Value::Object(map) => !map.is_empty() && (path.len() < 2 || !self.rng.chance(self.flow)),
@@ -170,56 +267,34 @@ impl Writer<'_> {
             Value::Array(items) => !items.is_empty() && (is_list || !self.rng.chance(self.flow)),
             _ => false,
         };
-        if !block {
-            let note = self.note();
-            let inline = self.inline(value);
-            // What is on one line is touched as a whole.
-            let is = |key: &str| path.last().is_some_and(|last| last == key);
-            let gets_more = is("env") || (is("metadata") && path.len() == 1);
-            let open = open || gets_more || is_list || holds_marks(value);
-            return self.push(format!("{head} {inline}{note}"), open);
-        }
         let note = self.note();
-        // A list whose last entry goes, goes with it. Mains never do.
-        let all_go = match path.last().map(String::as_str) {
-            Some("initContainers") => true,
-            Some("env") => value.as_array().is_some_and(|items| items.iter().all(holds_marks)),
-            _ => false,
-        };
-        self.push(format!("{head}{note}"), open || all_go);
+        if !block {
+            let inline = self.inline(value);
+            return self.lines.push(format!("{head} {inline}{note}"));
+        }
+        self.lines.push(format!("{head}{note}"));
         match value {
             Value::Object(_) => self.map(value, indent + 2, "", path),
-            Value::Array(items) => {
-                let indent = indent + self.list_indent;
-                for (i, item) in items.iter().enumerate() {
-                    path.push(i.to_string());
-                    self.item(item, indent, path);
-                    path.pop();
-                }
-            }
+            Value::Array(items) => items.iter().for_each(|item| {
+                path.push(String::new());
+                self.item(item, indent + self.list_indent, path);
+                path.pop();
+            }),
             _ => {}
         }
     }
 
     fn item(&mut self, item: &Value, indent: usize, path: &mut Vec<String>) {
         let lead = " ".repeat(indent);
-        let open = is_open(path, item);
-        self.between(indent, open);
+        self.between(indent);
         let gap = self.rng.pick(&[" ", " ", "   "]);
         match item {
             Value::Object(map) if !map.is_empty() && !self.rng.chance(self.flow) => {
-                let start = self.lines.len();
                 self.map(item, indent + 1 + gap.len(), &format!("{lead}-{gap}"), path);
-                // All of an entry that is removed goes with it.
-                if open {
-                    self.lines[start..].iter_mut().for_each(|line| line.open = true);
-                }
             }
             _ => {
                 let (inline, note) = (self.inline(item), self.note());
-                // A container on one line gets its new fields there.
-                let is_container = path.len() == 3;
-                self.push(format!("{lead}-{gap}{inline}{note}"), open || is_container || holds_marks(item));
+                self.lines.push(format!("{lead}-{gap}{inline}{note}"));
             }
         }
     }
@@ -256,29 +331,4 @@ impl Writer<'_> {
             other => other.to_string(),
         }
     }
-}
-
-/// Whether a value says something about order somewhere.
-fn holds_marks(value: &Value) -> bool {
-    match value {
-        Value::Object(map) => map.iter().any(|(key, value)| {
-            ["lifecycle", "restartPolicy", "type", "annotations"].contains(&key.as_str())
-                || holds_marks(value)
-        }),
-        Value::Array(items) => items.iter().any(holds_marks),
-        Value::String(text) => text.starts_with("KRUISE_"),
-        _ => false,
-    }
-}
-
-/// Whether a conversion may change or remove what stands at a path.
-fn is_open(path: &[String], value: &Value) -> bool {
-    let has = |key: &str| path.iter().any(|part| part == key);
-    let is = |key: &str| path.last().is_some_and(|part| part == key);
-    let in_container = path.len() > 2;
-    has("annotations")
-        || (in_container && is("restartPolicy"))
-        // `type` is all there is in some.
-        || (in_container && (is("lifecycle") || (has("lifecycle") && is("type"))))
-        || (has("env") && in_container && holds_marks(value))
 }
