@@ -44,7 +44,7 @@ pub(crate) fn leave_out(manifest: &mut Manifest) -> Vec<Diagnostic> {
     let told = left_out.into_iter().map(|((owner, kind), count)| {
         let several = if count == 1 { "" } else { "s" };
         let text = format!(
-            "skipped: {count} {kind}{several} of {}/{}, which creates its own",
+            "skipped: {count} {kind}{several} of {}/{}, which creates its pods itself",
             owner.kind, owner.name
         );
         Diagnostic::warning(None, text)

@@ -141,7 +141,7 @@ fn pods_beside_their_workload_are_left_to_it() {
         assert!(kinds[..kinds.len() - 1].iter().all(|k| *k == kind), "{kinds:?}");
         let said: Vec<&str> = again.warnings.iter().map(|w| w.message.as_str()).collect();
         let pods = if made.len() == 1 { "1 Pod" } else { "2 Pods" };
-        assert_eq!(said, [format!("skipped: {pods} of {kind}/w, which creates its own")], "{kind}");
+        assert_eq!(said, [format!("skipped: {pods} of {kind}/w, which creates its pods itself")], "{kind}");
         // Without their workload they are what is meant.
         assert_eq!(manifest(&made.join("\n---\n")).pods.len(), made.len(), "{kind}");
     }

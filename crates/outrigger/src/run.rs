@@ -464,8 +464,9 @@ pub(crate) fn read_work(
     };
     let counted = |w: &Workload| !matches!(w, Workload::Pod(_) | Workload::Job(_) | Workload::CronJob(_));
     if replicas.is_some() && !manifest.workloads.iter().any(counted) {
-        let error =
-            anyhow!("--replicas needs a Deployment, ReplicaSet, StatefulSet or DaemonSet; there is none");
+        let error = anyhow!(
+            "--replicas needs a Deployment, ReplicaSet, StatefulSet or DaemonSet; the manifest has none"
+        );
         return Err(Failure::Input(error));
     }
     let features = read.features();

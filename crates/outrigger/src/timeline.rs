@@ -78,7 +78,7 @@ pub(crate) fn pods(file: &Path, pod: Option<&str>) -> Result<Vec<PodEvents>, Fai
         pods.retain(|p| p.pod == wanted);
         if pods.is_empty() {
             let all = names.join(", ");
-            return Err(Failure::Input(anyhow!("no pod `{wanted}` in {name}; there is {all}")));
+            return Err(Failure::Input(anyhow!("no pod `{wanted}` in {name}; its pods: {all}")));
         }
     }
     Ok(pods)

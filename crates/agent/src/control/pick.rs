@@ -152,7 +152,7 @@ impl Found {
         match names.as_slice() {
             [] if self.runs.is_empty() => format!("{wanted}: you have no active runs"),
             [] => wanted,
-            _ => format!("{wanted}; there is {}", names.join(", ")),
+            _ => format!("{wanted}; running: {}", names.join(", ")),
         }
     }
 }
@@ -201,7 +201,11 @@ impl PodState {
                 Some(at) => picked(at, false),
                 None => {
                     let all: Vec<&str> = self.containers.iter().map(|c| c.name.as_str()).collect();
-                    Err(format!("pod {:?} has no container {name:?}; there is {}", self.name, all.join(", ")))
+                    Err(format!(
+                        "pod {:?} has no container {name:?}; its containers: {}",
+                        self.name,
+                        all.join(", ")
+                    ))
                 }
             };
         }
@@ -256,7 +260,7 @@ mod tests {
         let table: [(&PodState, Option<&str>, Result<(usize, bool), &str>); 7] = [
             (&one, None, Ok((1, true))),
             (&one, Some("proxy"), Ok((2, false))),
-            (&one, Some("ap"), Err("pod \"p\" has no container \"ap\"; there is setup, app, proxy")),
+            (&one, Some("ap"), Err("pod \"p\" has no container \"ap\"; its containers: setup, app, proxy")),
             (&two, None, Ok((1, true))),
             (&marked, None, Ok((2, false))),
             (&stale, None, Ok((1, true))),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_lifecycle::{Plan, Role};
+use outrigger_lifecycle::{Counts, Plan, Role};
 use serde_json::Value;
 
 use super::words::hint;
@@ -44,6 +44,8 @@ impl Ended {
 pub(crate) struct Account {
     pub(crate) name: String,
     pub(crate) role: Role,
+    /// Its exit code may be part of the pod's result.
+    counts: bool,
     /// Over all instances.
     pub(crate) ran_ms: u64,
     pub(crate) was_started: bool,
@@ -51,6 +53,8 @@ pub(crate) struct Account {
     pub(crate) ended: Option<Ended>,
     /// What it waits for now.
     wait: Option<On>,
+    /// It would have been started again if the pod had not been stopped.
+    would_restart: bool,
     /// Time lost before starts, and on whom: at the end of a chain of waits stands the one that was really waited for.
     pub(crate) waited_ms: BTreeMap<On, u64>,
     /// When, in the pod's stop, its turn came.
@@ -126,11 +130,13 @@ impl PodAccount {
         let account = |c: &outrigger_lifecycle::ContainerPlan| Account {
             name: c.name.clone(),
             role: c.role,
+            counts: c.role == Role::Init || c.counts != Counts::No,
             ran_ms: 0,
             was_started: false,
             restarts: 0,
             ended: None,
             wait: None,
+            would_restart: false,
             waited_ms: BTreeMap::new(),
             turn: None,
             grace_ms: None,
@@ -160,9 +166,11 @@ impl PodAccount {
         self.containers.iter().filter(failed).find(main).or_else(|| self.containers.iter().find(failed))
     }
 
-    /// Whether somebody asked it to stop before it ended by itself.
-    pub(crate) fn was_asked_to_stop(&self) -> bool {
+    /// Whether the pod ended because it was stopped, and not because a container had failed for good before.
+    pub(crate) fn was_stopped(&self) -> bool {
+        let failed = |c: &Account| c.ended.as_ref().is_some_and(|e| e.failed() && !e.told);
         self.stop.as_ref().is_some_and(|stop| stop.cause == "deleted")
+            && !self.containers.iter().any(|c| failed(c) && c.counts && !c.would_restart)
     }
 
     fn find(&self, container: &str) -> Option<usize> {
@@ -188,8 +196,11 @@ impl PodAccount {
                         cause: text("cause").to_owned(),
                         message: text("message").to_owned(),
                     });
-                    // Nobody waits for a start any more.
-                    self.containers.iter_mut().for_each(|c| c.wait = None);
+                    for c in &mut self.containers {
+                        c.would_restart = matches!(c.wait, Some(On::Backoff | On::Retry));
+                        // Nothing is started any more.
+                        c.wait = None;
+                    }
                 }
                 "finished" => {
                     self.phase = Some(text("phase").to_owned());

@@ -1,7 +1,8 @@
 //! A pod in words and numbers, for those who ask from outside.
 
 use outrigger_lifecycle::{
-    Container, Observation, Phase, Plan, Role, StopCause, Time, Wait, explain, explain_stop, phase, rules,
+    Container, ContainerPlan, Counts, Observation, Phase, Plan, Role, StopCause, Time, Wait, explain,
+    explain_stop, phase, rules,
 };
 
 use super::PodView;
@@ -31,11 +32,15 @@ pub(crate) fn look(view: &PodView, now: Time) -> PodState {
     }
 }
 
-/// Whether a pod ended only because somebody stopped it. That it did not succeed then says nothing about it.
+/// Whether a pod has the phase `Failed` only because it was stopped, and not because a container had failed for good
+/// before.
 fn was_stopped(plan: &Plan, obs: &Observation) -> bool {
     let deleted = obs.stop.is_some_and(|stop| stop.cause == StopCause::Deleted);
-    let by_itself = |c: &Container| c.exit.as_ref().is_some_and(|e| e.failed() && e.killed_for.is_none());
-    deleted && phase(plan, obs) == Phase::Failed && !obs.containers.iter().any(by_itself)
+    let failed = |(p, c): (&ContainerPlan, &Container)| {
+        let counts = p.role == Role::Init || p.counts != Counts::No;
+        counts && rules::final_exit(p, c).is_some_and(|e| e.failed() && e.killed_for.is_none())
+    };
+    deleted && phase(plan, obs) == Phase::Failed && !plan.containers.iter().zip(&obs.containers).any(failed)
 }
 
 fn container(view: &PodView, i: usize, now: Time) -> ContainerState {

@@ -61,9 +61,9 @@ fn totals(pods: &[PodAccount]) -> String {
     }
 }
 
-/// Whether a pod ended only because somebody stopped it. That it did not succeed then says nothing about it.
+/// Whether a pod has the phase `Failed` only because it was stopped.
 pub(crate) fn was_stopped(pod: &PodAccount) -> bool {
-    pod.phase.as_deref() == Some("Failed") && pod.was_asked_to_stop() && pod.culprit().is_none()
+    pod.phase.as_deref() == Some("Failed") && pod.was_stopped()
 }
 
 fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {

@@ -424,3 +424,25 @@ fn the_summary_of_many_tells_the_failed() {
     let lines = summary(&ledger, &[], 79);
     insta::assert_snapshot!(lines.iter().map(|l| format!("{}\n", l.render(LOOK))).collect::<String>());
 }
+
+/// A pod that is stopped has failed only if a container whose exit code counts had failed for good before.
+#[test]
+fn a_pod_that_was_stopped_is_not_called_failed() {
+    let plan = job();
+    let exited = |name: &str| json!({"container": name, "event": "exited", "code": 3, "ran_ms": 900});
+    let backoff = json!({"container": "work", "event": "waiting", "for": "back-off"});
+    let rows = [
+        ("a sidecar failed, which does not count", vec![exited("proxy")], "stopped"),
+        ("the main would have been restarted", vec![exited("work"), backoff], "stopped"),
+        ("the main failed", vec![exited("work")], "failed"),
+    ];
+    for (what, entries, word) in rows {
+        let mut ledger = Ledger::new([("report", &plan)]);
+        ledger.enter(0, 0, &json!({"event": "sandbox-creating"}));
+        entries.iter().for_each(|entry| ledger.enter(0, 1_000, entry));
+        ledger.enter(0, 1_100, &json!({"event": "stop-begun", "cause": "deleted", "grace_ms": 10_000}));
+        ledger.enter(0, 1_200, &json!({"event": "finished", "phase": "Failed"}));
+        let said = summary(&ledger, &[], 79)[0].render(LOOK);
+        assert!(said.contains(&format!("report {word} after")), "{what}: {said}");
+    }
+}

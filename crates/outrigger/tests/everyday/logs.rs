@@ -86,7 +86,7 @@ fn pieces(bench: &Bench, name: &str) {
     let defaulted = "Defaulted container \"app\" out of: setup (init), app, other\n";
     assert!(said.out == "err\n" && said.err.ends_with(defaulted), "{said:?}");
     for (args, expected) in [
-        (&["logs", name, "-c", "ap"][..], "has no container \"ap\"; there is setup, app, other"),
+        (&["logs", name, "-c", "ap"][..], "has no container \"ap\"; its containers: setup, app, other"),
         (&["logs", name, "-c", "app", "-p"], "container \"app\" has no previous instance"),
         (&["logs", name, "--since", "soon"], "expected a duration"),
     ] {

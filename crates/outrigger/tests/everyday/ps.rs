@@ -51,5 +51,5 @@ fn two_runs(bench: &Bench, _: &str) {
     assert_eq!(left[0]["pid"], first.pid());
     let said = say(bench, &["ps", "nobody"]);
     assert_eq!(said.code, 2, "{said:?}");
-    assert!(said.err.contains("no pod \"nobody\"; there is ") && said.err.contains("twin"), "{said:?}");
+    assert!(said.err.contains("no pod \"nobody\"; running: ") && said.err.contains("twin"), "{said:?}");
 }

@@ -55,7 +55,7 @@ fn several(bench: &Bench, _: &str) {
     assert_eq!((said.code, said.out.as_str()), (0, "it is -c"), "{said:?}");
     assert!(said.err.ends_with("Defaulted container \"app\" out of: app, log\n"), "{said:?}");
     for (args, why) in [
-        (&["logs", "deploy/nobody"][..], "no pods of Deployment/nobody; there is Deployment/selected"),
+        (&["logs", "deploy/nobody"][..], "no pods of Deployment/nobody; running: Deployment/selected"),
         (&["logs", "svc/web"], "unknown kind \"svc\""),
         (&["logs", "-l", "app=nobody"], "no pods with these labels"),
         (&["stop", "-l", "app is nobody"], "is not a label requirement"),
