@@ -13,6 +13,8 @@ const BEGIN: &str = "\x1b[?2026h";
 const END: &str = "\x1b[?2026l";
 /// Clears to the end of the line.
 const CLEAR_LINE: &str = "\x1b[K";
+/// Clears a row and moves to the next.
+const CLEAR_ROW: &str = "\x1b[K\x1b[B";
 /// Clears to the end of the screen.
 const CLEAR_BELOW: &str = "\x1b[J";
 
@@ -53,12 +55,13 @@ impl Painter {
         let mut out = String::with_capacity(scrolled.len() + 128 * (view.len() + 1));
         out.push_str(BEGIN);
         out.push('\r');
-        match self.height(size) {
-            0 => {}
-            up => out.push_str(&format!("\x1b[{up}A")),
-        }
+        let up = self.height(size);
+        move_up(&mut out, up);
         if resized || is_moved || !scrolled.is_empty() {
+            // Row by row: tmux keeps a copy of a screen that is cleared as a whole in its history.
+            out.push_str(&CLEAR_ROW.repeat(up));
             out.push_str(CLEAR_BELOW);
+            move_up(&mut out, up);
         }
         out.push_str(scrolled);
         for line in &view {
@@ -86,6 +89,12 @@ impl Painter {
     }
 }
 
+fn move_up(out: &mut String, rows: usize) {
+    if rows > 0 {
+        out.push_str(&format!("\x1b[{rows}A"));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,11 +117,11 @@ mod tests {
         assert_eq!(painter.paint("", lines(&["a", "b"]), SIZE), "", "nothing changed");
         assert_eq!(
             painter.paint("log\n", lines(&["c"]), SIZE),
-            "\x1b[?2026h\r\x1b[2A\x1b[Jlog\nc\x1b[K\n\x1b[J\x1b[?2026l"
+            "\x1b[?2026h\r\x1b[2A\x1b[K\x1b[B\x1b[K\x1b[B\x1b[J\x1b[2Alog\nc\x1b[K\n\x1b[J\x1b[?2026l"
         );
         assert_eq!(
             painter.paint("end\n", Vec::new(), SIZE),
-            "\x1b[?2026h\r\x1b[1A\x1b[Jend\n\x1b[J\x1b[?2026l"
+            "\x1b[?2026h\r\x1b[1A\x1b[K\x1b[B\x1b[J\x1b[1Aend\n\x1b[J\x1b[?2026l"
         );
     }
 
@@ -122,7 +131,7 @@ mod tests {
         painter.paint("", lines(&["0123456789012345", "x"]), SIZE);
         let narrow = Size { columns: 6, rows: 10 };
         let out = painter.paint("", lines(&["x"]), narrow);
-        assert!(out.contains("\x1b[4A\x1b[J"), "{out:?}");
+        assert!(out.contains(&format!("\x1b[4A{}\x1b[J\x1b[4A", CLEAR_ROW.repeat(4))), "{out:?}");
         let mut painter = Painter::new(LOOK, SIZE);
         painter.paint("", lines(&["0123456789012345"; 5]), SIZE);
         let out = painter.paint("", lines(&["x"]), Size { columns: 2, rows: 5 });
@@ -135,7 +144,8 @@ mod tests {
         painter.paint("", lines(&["a", "b"]), SIZE);
         painter.moved_down(2);
         let out = painter.paint("", lines(&["a", "b"]), SIZE);
-        assert!(out.starts_with("\x1b[?2026h\r\x1b[4A\x1b[Ja"), "{out:?}");
+        let cleared = format!("{}\x1b[J", CLEAR_ROW.repeat(4));
+        assert!(out.starts_with(&format!("\x1b[?2026h\r\x1b[4A{cleared}\x1b[4Aa")), "{out:?}");
         assert_eq!(painter.paint("", lines(&["a", "b"]), SIZE), "", "it is counted once");
     }
 

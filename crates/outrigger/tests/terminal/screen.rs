@@ -152,8 +152,13 @@ impl Screen {
         self.wrap = false;
         match (parameters, last) {
             (_, "A") => self.cursor.0 = self.cursor.0.saturating_sub(number).max(self.top),
+            (_, "B") => self.cursor.0 = (self.cursor.0 + number).min(self.lines.len() - 1),
             ("" | "0", "K") => self.lines[self.cursor.0].truncate(self.cursor.1),
             ("" | "0", "J") => {
+                let is_whole = self.cursor == (self.top, 0);
+                if is_whole && self.lines[self.top..].iter().any(|line| !line.is_empty()) {
+                    self.strange.push("clears the whole screen, of which tmux keeps a copy".to_owned());
+                }
                 self.lines[self.cursor.0].truncate(self.cursor.1);
                 self.lines.truncate(self.cursor.0 + 1);
             }
