@@ -41,13 +41,15 @@ pub(crate) fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
         let close: Vec<String> = close.map(str::to_owned).collect();
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(close));
     }
-    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg)
-        && ["-f", "--filename", "--file"].contains(&typed.as_str())
-    {
-        // As kubectl has it. What clap suggests, `-- -f`, would name a file.
-        error.remove(ContextKind::SuggestedArg);
-        let tip = "name files without an option: outrigger run FILE".into();
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg).cloned() {
+        // clap suggests `-- --option`, which would name a file.
+        error.remove(ContextKind::Suggested);
+        // As kubectl has it.
+        if ["-f", "--filename", "--file"].contains(&typed.as_str()) {
+            error.remove(ContextKind::SuggestedArg);
+            let tip = "name files without an option: outrigger run FILE".into();
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        }
     }
     let typed = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg, ContextKind::InvalidValue];
     let Some(ContextValue::String(typed)) = typed.iter().find_map(|kind| error.get(*kind)).cloned() else {
@@ -141,6 +143,8 @@ mod tests {
             assert!(tip.contains("tip: name files without an option: outrigger run FILE"), "{tip}");
             assert!(!tip.contains("-- -f"), "{tip}");
         }
+        assert!(!said(&["run", "--replicas", "-1", "web.yaml"]).contains("tip:"));
+        assert!(!said(&["run", "--bogus", "web.yaml"]).contains("tip:"));
         assert!(said(&["run", "--event", "x"]).contains("'--events'"));
         assert!(!said(&["run", "--detach"]).contains("similar"), "{}", said(&["run", "--detach"]));
     }

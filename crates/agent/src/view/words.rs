@@ -251,7 +251,7 @@ fn stop_begun(e: Entry<'_>) -> Option<Told> {
     };
     let text = match e.text("cause") {
         _ if e.number("running") == Some(0) && is_good => why.to_owned(),
-        _ if e.number("running") == Some(0) => format!("ends: {why}"),
+        _ if e.number("running") == Some(0) => format!("has ended: {why}"),
         "completed" if is_good => format!("{why}; stopping the remaining containers (grace period {grace})"),
         _ => format!("stopping: {why} (grace period {grace})"),
     };
@@ -332,7 +332,7 @@ mod tests {
             ),
             (
                 json!({"event": "stop-begun", "cause": "init-failed", "grace_ms": 30_000, "running": 0, "message": "init container `i` failed and is not restarted"}),
-                "ends: init container `i` failed and is not restarted",
+                "has ended: init container `i` failed and is not restarted",
             ),
             (
                 json!({"event": "stop-begun", "cause": "completed", "grace_ms": 30_000, "message": "container `app` failed with code 1"}),

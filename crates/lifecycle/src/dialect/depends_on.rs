@@ -141,12 +141,12 @@ fn read_line(draft: &Draft<'_>, graph: &mut Graph, line: &str) -> Result<(), Pro
             ["primary"] => entry.primary = true,
             ["fatal"] => entry.fatal = true,
             ["sidecar"] => entry.sidecar = true,
-            ["start", n] => entry.start = Some(number(n)?),
-            ["stop", n] => entry.stop = Some(number(n)?),
+            ["start", n] => entry.start = Some(number("start", n)?),
+            ["stop", n] => entry.stop = Some(number("stop", n)?),
             [] => {
                 return Err((
                     "an empty clause".to_owned(),
-                    "write `none` to wait for no other container".to_owned(),
+                    "remove the extra comma, or write `none` to wait for no other container".to_owned(),
                 ));
             }
             [name, rest @ ..] => entry.dependencies.push(dependency(draft, subject, name, rest)?),
@@ -181,9 +181,9 @@ fn dependency(draft: &Draft<'_>, subject: usize, name: &str, words: &[&str]) -> 
     Ok(dependency)
 }
 
-fn number(text: &str) -> Result<i64, Problem> {
+fn number(word: &str, text: &str) -> Result<i64, Problem> {
     text.parse()
-        .map_err(|_| (format!("{text:?} is not a whole number"), "write for example `start 1`".to_owned()))
+        .map_err(|_| (format!("{text:?} is not a whole number"), format!("write for example `{word} 1`")))
 }
 
 fn find(draft: &Draft<'_>, name: &str) -> Result<usize, Problem> {

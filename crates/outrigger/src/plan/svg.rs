@@ -64,9 +64,9 @@ fn heading(out: &mut String, l: &Layout<'_>) {
     let mut facts: Vec<String> = plan.dialects.iter().map(|d| d.name().to_owned()).collect();
     facts.push(format!("restart policy {:?}", plan.restart_policy));
     facts.push(match plan.sidecar_grace_ms {
-        0 => format!("grace {}", words::duration(plan.grace_ms)),
+        0 => format!("grace period {}", words::duration(plan.grace_ms)),
         ms => format!(
-            "grace {}, {} of it kept for later stages",
+            "grace period {}, {} of it reserved for later stages",
             words::duration(plan.grace_ms),
             words::duration(ms)
         ),

@@ -62,7 +62,7 @@ impl<'v> Page<'v> {
             _ => format!("dialects {}", dialects.join(", ")),
         }];
         facts.push(format!("restart policy {:?}", plan.restart_policy));
-        facts.push(format!("grace {}", words::duration(plan.grace_ms)));
+        facts.push(format!("grace period {}", words::duration(plan.grace_ms)));
         if let Some(ms) = plan.active_deadline_ms {
             facts.push(format!("deadline {}", words::duration(ms)));
         }

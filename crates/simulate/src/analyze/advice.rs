@@ -4,7 +4,6 @@ use outrigger_lifecycle::Span;
 use serde::Serialize;
 
 use super::{Link, LinkKind, Start, Stop, Trace};
-use crate::timeline::clock;
 
 /// Less is not worth a word.
 const WORTH_MS: u64 = 1_000;
@@ -44,7 +43,7 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
     if ms < WORTH_MS {
         return None;
     }
-    let cost = clock(ms);
+    let cost = Span(ms);
     match link.kind {
         LinkKind::StartupProbe => probe(trace, name, link, "startup"),
         LinkKind::ReadinessProbe => probe(trace, name, link, "readiness"),
@@ -94,7 +93,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, kind: &str) -> Option<Advic
             if startup { "startupProbe.initialDelaySeconds" } else { "readinessProbe.initialDelaySeconds" };
         let text = format!(
             "`{name}`'s {kind}Probe passed at its first attempt, {} after the container ran; if initialDelaySeconds delayed it, remove it and use periodSeconds: 1",
-            clock(delay)
+            Span(delay)
         );
         return (delay >= WORTH_MS).then_some(Advice { container, field, cost_ms: delay, text });
     };
@@ -127,7 +126,7 @@ fn on_stop(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
                 container,
                 field: "lifecycle.stopSignal",
                 cost_ms: ms,
-                text: format!("`{name}` ignored TERM for {} until it was killed; handle TERM in the program (process 1 ignores it without a handler), set lifecycle.stopSignal to a signal it does handle, or lower terminationGracePeriodSeconds", clock(ms)),
+                text: format!("`{name}` ignored TERM for {} until it was killed; handle TERM in the program (process 1 ignores it without a handler), set lifecycle.stopSignal to a signal it does handle, or lower terminationGracePeriodSeconds", Span(ms)),
             })
         }
         LinkKind::PreStop => Some(Advice {
@@ -136,7 +135,7 @@ fn on_stop(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
             cost_ms: ms,
             text: format!(
                 "`{name}`'s preStop hook used {} of the grace period; `{name}` gets TERM only after it",
-                clock(ms)
+                Span(ms)
             ),
         }),
         _ => None,

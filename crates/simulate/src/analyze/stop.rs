@@ -1,7 +1,7 @@
 //! The critical chain of a stop: who used the grace.
 
 use super::{LinkKind, Stop, Trace, Walk};
-use crate::timeline::clock;
+use outrigger_lifecycle::Span;
 
 /// More steps than any pod has containers; see [`super::start`].
 const STEPS_MAX: usize = 10_000;
@@ -57,7 +57,7 @@ fn exit(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) {
         (Some(term), Some(kill)) => {
             let text = format!(
                 "`{name}` does not end on TERM and is killed after {}",
-                clock(kill - term.at.min(kill))
+                Span(kill - term.at.min(kill))
             );
             walk.back(Some(name), LinkKind::Term, term.at, text);
         }
