@@ -45,13 +45,13 @@ fn plain_pods_and_good_orders_have_no_findings() {
 }
 
 #[test]
-fn nobody_can_wait_for_the_end_of_what_never_ends() {
+fn waiting_for_the_end_of_what_never_ends_is_refused() {
     let sidecar =
         json!({"initContainers": [with("s", json!({"restartPolicy": "Always"}))], "containers": [c("a")]});
     let found = check_plan(
         depends("a: s completed"),
         sidecar,
-        &[("deadlock", DEPENDS_ON, "`a` waits for `s` to complete, and `s` is a sidecar")],
+        &[("deadlock", DEPENDS_ON, "`a` waits for `s` to complete, but `s` is a sidecar")],
     );
     assert_eq!(found[0].severity, Severity::Error);
     assert_eq!(found[0].related[0].0.to_string(), "spec.initContainers[0]");
@@ -59,7 +59,7 @@ fn nobody_can_wait_for_the_end_of_what_never_ends() {
     let found = check_plan(
         depends("a: b completed"),
         always,
-        &[("deadlock", DEPENDS_ON, "started again whenever it ends")],
+        &[("deadlock", DEPENDS_ON, "restarted whenever it ends")],
     );
     assert_eq!(found[0].related[0].0.to_string(), "spec.restartPolicy");
     let own = json!({"restartPolicy": "Never", "containers": [c("a"), with("b", json!({"restartPolicy": "Always"}))]});
@@ -71,7 +71,7 @@ fn nobody_can_wait_for_the_end_of_what_never_ends() {
 fn an_init_container_is_completed_not_ready() {
     let spec = json!({"initContainers": [c("i")], "containers": [c("a")]});
     let found =
-        check_plan(depends("a: i ready"), spec, &[("deadlock", DEPENDS_ON, "never ready but completes")]);
+        check_plan(depends("a: i ready"), spec, &[("deadlock", DEPENDS_ON, "completes and is never ready")]);
     assert_eq!(found[0].severity, Severity::Warning);
 }
 
@@ -134,7 +134,7 @@ fn probes_that_never_pass_hold_up_others() {
         &[("deadlock", at, "never passes")],
     );
     check_plan(none.clone(), probed("startupProbe", json!(["true"])), &[]);
-    // Native sidecars gate by startup only; nobody waits for readiness.
+    // Native sidecars gate by startup only; no container waits for readiness.
     let alone =
         [("sidecar-probe", "spec.initContainers[0].readinessProbe", "do not wait for its readinessProbe")];
     check_plan(none.clone(), probed("readinessProbe", json!(["false"])), &alone);
@@ -158,10 +158,18 @@ fn restarts_and_ends_that_never_come() {
     check_plan(
         depends("b: fatal"),
         own,
-        &[("restart", "spec.containers[1].restartPolicy", "never ends for good")],
+        &[(
+            "restart",
+            "spec.containers[1].restartPolicy",
+            "`b` is `fatal`, but it is restarted whenever it ends",
+        )],
     );
     let two = |policy: &str| json!({"restartPolicy": policy, "containers": [c("a"), c("b")]});
-    check_plan(depends("a: primary"), two("Always"), &[("restart", DEPENDS_ON, "complete when `a` is")]);
+    check_plan(
+        depends("a: primary"),
+        two("Always"),
+        &[("restart", DEPENDS_ON, "`a` is `primary`, but it is restarted")],
+    );
     check_plan(depends("a: primary"), two("Never"), &[]);
 }
 
@@ -191,8 +199,11 @@ fn more_stages_than_the_grace_can_serve() {
     };
     let at = "spec.terminationGracePeriodSeconds";
     check_plan(json!({}), chain(8), &[]);
-    let found =
-        check_plan(json!({}), chain(7), &[("stop", at, "4 stages stop one after another in a grace of 7 s")]);
+    let found = check_plan(
+        json!({}),
+        chain(7),
+        &[("stop", at, "4 stages stop one after another within a grace period of 7 s")],
+    );
     assert_eq!(found[0].hint.as_deref(), Some("raise terminationGracePeriodSeconds to 8 or more"));
     assert_eq!(found[0].related[0].0.to_string(), "spec.initContainers[2]");
     // Without grace everything is killed at once, as asked; and one stage needs no more than it gets.

@@ -341,7 +341,7 @@ fn r8_22_sleep_fits_the_grace() {
             sleep("preStop", 6, Some(5)),
             vec![("R8.22", at, "sleeps 6 s, longer than the pod's grace period of 5 s")],
         ),
-        (sleep("preStop", 31, None), vec![("R8.22", at, "grace of 30 s")]),
+        (sleep("preStop", 31, None), vec![("R8.22", at, "grace period of 30 s")]),
         (sleep("preStop", -1, None), vec![("R8.22", at, "-1")]),
         (
             sleep("postStart", 31, None),

@@ -106,7 +106,7 @@ fn contents() {
             vec![
                 ("volume", at("downwardAPI.items[0]"), "no source"),
                 ("volume", at("downwardAPI.items[1].fieldRef.fieldPath"), "cannot be used here"),
-                ("volume", at("downwardAPI.items[2].resourceFieldRef.containerName"), "whose resource"),
+                ("volume", at("downwardAPI.items[2].resourceFieldRef.containerName"), "has no containerName"),
             ],
         ),
         (
