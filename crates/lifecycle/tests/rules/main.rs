@@ -8,6 +8,7 @@ mod job;
 mod kep;
 mod marks;
 mod native;
+mod resume;
 mod stage;
 mod tables_probe;
 mod tables_start;
