@@ -1,5 +1,5 @@
-//! When the turn of each container comes in a pod's stop: what the engine asks at every step, and what somebody is given
-//! beforehand who has to stop a pod without it.
+//! When the turn of each container comes in a pod's stop: what the engine asks at every step, and what is written down
+//! beforehand for a process that has to stop the pod without the engine.
 
 use crate::plan::Plan;
 
@@ -8,9 +8,9 @@ use crate::plan::Plan;
 pub struct StopTurn {
     /// It is signalled once none of these is alive.
     pub after: Vec<usize>,
-    /// From here on it is signalled even if one of them is; `None`: never.
+    /// From this time on it is signalled even if one of them is alive; `None`: never.
     pub free_at_ms: Option<u64>,
-    /// It is killed here, if it had [`super::STOP_MIN_MS`] to react by then. With a grace of zero nothing is signalled:
+    /// It is killed at this time, if it had [`super::STOP_MIN_MS`] to react by then. With a grace of zero nothing is signalled:
     /// each is killed when its turn comes.
     pub kill_at_ms: u64,
 }
@@ -27,13 +27,10 @@ pub fn stop_turns(plan: &Plan, grace_ms: u64) -> Vec<StopTurn> {
         after[i] = all;
     }
     let turn = |(i, after): (usize, Vec<usize>)| {
-        let stage = plan.containers[i].stop_stage;
-        let turn_ends = grace_ms - kept_for_later(plan, grace_ms, stage.saturating_sub(1));
-        StopTurn {
-            after,
-            free_at_ms: (!plan.keeps_order_after_grace()).then_some(turn_ends),
-            kill_at_ms: grace_ms - kept_for_later(plan, grace_ms, stage),
-        }
+        let kept = kept_for_later(plan, grace_ms, plan.containers[i].stop_stage);
+        // A pod with a reserve keeps its order: where containers are let go, all stages end with the grace.
+        let free_at_ms = (!plan.keeps_order_after_grace()).then_some(grace_ms);
+        StopTurn { after, free_at_ms, kill_at_ms: grace_ms - kept }
     };
     after.into_iter().enumerate().map(turn).collect()
 }

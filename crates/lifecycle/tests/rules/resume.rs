@@ -60,10 +60,10 @@ fn a_reserve_is_shared_among_the_later_stages_g24_g25() {
         assert_eq!(
             turns(&input, grace),
             [
-                turn("s0", &["s1", "s2", "app"], Some(s1), s0),
-                turn("s1", &["s2", "app"], Some(s2), s1),
-                turn("s2", &["app"], Some(app), s2),
-                turn("app", &[], Some(app), app),
+                turn("s0", &["s1", "s2", "app"], None, s0),
+                turn("s1", &["s2", "app"], None, s1),
+                turn("s2", &["app"], None, s2),
+                turn("app", &[], None, app),
             ],
             "grace {grace}"
         );
