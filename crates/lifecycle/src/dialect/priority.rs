@@ -71,7 +71,7 @@ fn priorities(draft: &mut Draft<'_>, mains: &[usize]) -> Option<Vec<i64>> {
         }
         Some(other) => draft.findings.push(
             Finding::warning("LP-4", FieldPath::annotation(ANNOTATION), format!("unknown value {other:?}"))
-                .hint("the only value is `Ordered`, spelt exactly so"),
+                .hint("the only value is `Ordered`, with a capital O"),
         ),
         None => {}
     }
