@@ -49,8 +49,8 @@ WantedBy=multi-user.target
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outrigger node                                   run the pods of `outrigger run -d`
-  outrigger node --manifests /etc/outrigger/pods   and those of a directory
+  outrigger node                                  run the pods of `outrigger run -d`
+  outrigger node --manifests /etc/outrigger/pods  and those of a directory
   outrigger node --systemd-unit > /etc/systemd/system/outrigger.service
 
 Pods keep running when the node is stopped, killed or updated; the next node takes them over. \
