@@ -101,8 +101,14 @@ impl Clock {
 
     /// A moment the runtime noted by the wall clock, in this clock's time; never later than `now`.
     pub(crate) fn noted(&self, at: SystemTime, now: Time) -> Time {
-        Time(millis(since_epoch(at)).min(now.0))
+        noted(since_epoch(at), since_epoch(SystemTime::now()), now)
     }
+}
+
+/// How long ago something was is what two readings of the wall clock tell; the time of day itself may have been set since
+/// the run began, by hours even, and this clock did not follow.
+fn noted(at: Duration, wall: Duration, now: Time) -> Time {
+    Time(now.0.saturating_sub(millis(wall.saturating_sub(at))))
 }
 
 /// A timer that goes on while the machine is suspended.
@@ -203,6 +209,31 @@ mod tests {
     fn the_record_has_nine_digits() {
         assert_eq!(rfc3339_nanos(Duration::new(1_700_000_000, 12_345_678)), "2023-11-14T22:13:20.012345678Z");
         assert_eq!(rfc3339_nanos(Duration::from_secs(1_700_000_000)), "2023-11-14T22:13:20.000000000Z");
+    }
+
+    /// A container ended two seconds ago. What was done to the time of day before that changes nothing.
+    #[test]
+    fn a_time_of_day_that_was_set_does_not_move_what_is_noted() {
+        let now = Time(1_700_000_000_000);
+        let hours = Duration::from_secs(5 * 3_600);
+        let wall = Duration::from_millis(now.0);
+        for wall in [wall, wall + hours, wall - hours, Duration::from_secs(3)] {
+            let ended = wall.saturating_sub(Duration::from_secs(2));
+            assert_eq!(noted(ended, wall, now), Time(now.0 - 2_000), "{wall:?}");
+        }
+        // Set back since: it is not in the future.
+        assert_eq!(noted(wall, wall - hours, now), now);
+    }
+
+    /// The clock of a node goes on from the boot of the machine, whatever the time of day is when it is started again.
+    #[test]
+    fn a_clock_that_goes_on_does_not_ask_for_the_time_of_day() {
+        let (first, told) = (Clock::start(), Duration::from_secs(1_000_000_000));
+        let boot = told.saturating_sub(duration(clock_gettime(ClockId::Boottime)));
+        let second = Clock::since_boot(boot);
+        assert!(second.now().exact.abs_diff(told) < Duration::from_secs(5), "{:?}", second.now());
+        assert!(second.wall_at_boot().abs_diff(boot) < Duration::from_secs(5));
+        assert!(first.now().exact.abs_diff(second.now().exact) > Duration::from_secs(3_600));
     }
 
     #[tokio::test(start_paused = true)]
