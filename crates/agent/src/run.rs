@@ -120,6 +120,11 @@ pub struct Work {
     pub sources: Vec<SourceFile>,
 }
 
+/// Whether there is one Pod and nothing else: its status file is that Pod, not a List.
+pub(crate) fn is_single_pod(pods: &[PlannedPod]) -> bool {
+    matches!(pods, [one] if one.manifest.origin.kind == "Pod")
+}
+
 /// Runs pods to their end, and workloads until they are complete, have failed or are stopped. The first SIGINT or
 /// SIGTERM, or the end of the terminal, stops everything gracefully, the second at once, the third kills.
 ///
@@ -134,7 +139,7 @@ pub async fn run<R: Runtime>(
     let Work { pods, workloads, companions, sources } = work;
     let events = EventsFile::create(options.events.as_deref())
         .map_err(|source| RunError::File { path: options.events.clone().unwrap_or_default(), source })?;
-    let alone = matches!(pods.as_slice(), [one] if one.manifest.origin.kind == "Pod");
+    let alone = is_single_pod(&pods);
     let registry = PodRegistry::default();
     let sinks = Sinks {
         registry: registry.clone(),

@@ -177,16 +177,14 @@ fn slot(list: &mut Vec<String>, index: usize) -> &mut String {
 impl Objects {
     fn replace(&mut self) {
         self.scheduled = false;
-        let text = match self.pods.as_slice() {
-            [one] if self.alone => one.clone(),
+        // Pods of a node are numbered across its runs, so that most numbers may be another run's.
+        let all = self.workloads.iter().chain(&self.pods);
+        let known: Vec<&str> = all.map(String::as_str).filter(|o| !o.is_empty()).collect();
+        let text = match known.as_slice() {
+            [one] if self.alone => (*one).to_owned(),
             [] if self.alone => return,
-            pods => {
-                let all = self.workloads.iter().chain(pods);
-                let known: Vec<&str> = all.map(String::as_str).filter(|o| !o.is_empty()).collect();
-                format!(
-                    r#"{{"apiVersion":"v1","kind":"List","metadata":{{}},"items":[{}]}}"#,
-                    known.join(",")
-                )
+            all => {
+                format!(r#"{{"apiVersion":"v1","kind":"List","metadata":{{}},"items":[{}]}}"#, all.join(","))
             }
         };
         match replace_file(&self.path, &text) {

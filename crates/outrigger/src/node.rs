@@ -239,6 +239,7 @@ fn options(args: &Args, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
                 reading: reading.clone(),
                 pods: pods.clone(),
                 manifest: Some(path),
+                status: None,
             }
         }),
         at_exit: match args.stop_pods_on_exit {

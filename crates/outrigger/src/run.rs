@@ -118,7 +118,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=1000))]
     log_max_files: u32,
     /// Hand the pods to the node of this machine and return; a node is started if there is none.
-    #[arg(short, long, conflicts_with_all = ["events", "timeline", "status", "timeout", "fail_fast", "output"])]
+    #[arg(short, long, conflicts_with_all = ["events", "timeline", "timeout", "fail_fast", "output"])]
     detach: bool,
     /// With --detach: return when the pods are ready, or have ended with their result.
     #[arg(long, requires = "detach")]
@@ -515,6 +515,8 @@ fn detached(args: Args) -> Result<u8, Failure> {
             log_limits: LogLimits { max_bytes: args.log_max_size, max_files: args.log_max_files },
         },
         manifest: None,
+        // The node has another working directory.
+        status: args.status.map(std::path::absolute).transpose()?,
     };
     let mut flags: Vec<std::ffi::OsString> = Vec::new();
     if args.runtime == RuntimeArg::Cri {

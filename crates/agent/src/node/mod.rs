@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::control::{Accepted, Listening, Order, PodRegistry, RunFacts, StopOf, listen};
 use crate::hint::Hints;
 use crate::output::Output;
-use crate::run::Work;
+use crate::run::{Work, is_single_pod};
 use crate::status_file::{EventsFile, StatusFile};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
@@ -256,8 +256,10 @@ impl<R: Runtime> Node<R> {
         for pod in &work.pods {
             driven.supervisor.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
         }
-        let failed = |e| format!("cannot write in {}: {e}", self.options.state_dir.display());
-        self.store.save_run(&id, RECORD, &record).map_err(failed)?;
+        if let Err(e) = self.store.save_run(&id, RECORD, &record) {
+            self.store.forget_run(&id);
+            return Err(format!("cannot write in {}: {e}", self.options.state_dir.display()));
+        }
         self.tasks.spawn(driven.run());
         self.runs
             .insert(id.clone(), Run { record, orders, is_stopping: false, is_superseded: false, end: None });
@@ -276,7 +278,7 @@ impl<R: Runtime> Node<R> {
             output: self.output.clone(),
             logs: None,
             events: Arc::new(EventsFile::none()),
-            status_file: StatusFile::new(None, false),
+            status_file: StatusFile::new(record.status.as_deref(), is_single_pod(&pods)),
             registry: self.registry.clone(),
             updates: None,
             failures: None,

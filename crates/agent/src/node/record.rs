@@ -25,6 +25,9 @@ pub struct RunRecord {
     /// The file of the manifest directory it came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<PathBuf>,
+    /// Where the status of the run's pods is kept for others, as of now. Absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<PathBuf>,
 }
 
 /// How pods are run.

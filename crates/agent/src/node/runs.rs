@@ -88,6 +88,7 @@ impl<R: Runtime> Driven<R> {
                 () = wake => {}
             }
         };
+        self.supervisor.sinks.status_file.finish();
         if let Err(e) = self.store.save_run(&self.id, END, &end) {
             tracing::warn!(run = self.id, "cannot save how it ended: {e}");
         }
