@@ -214,17 +214,17 @@ impl PodStore {
     }
 
     /// Notes what is known now, unless that is what was noted last. What cannot be written does not hold the pod up: it is
-    /// said once, and a process that comes after this one finds what was written before.
-    pub(crate) fn save(&mut self, observation: &Observation, containers: Vec<SavedContainer>) {
+    /// said once, and a process that comes after this one finds what was written before. Whether everything is written.
+    pub(crate) fn save(&mut self, observation: &Observation, containers: Vec<SavedContainer>) -> bool {
         let state = SavedState {
             version: VERSION,
             boot: self.boot.clone(),
             observation: observation.clone(),
             containers,
         };
-        let Ok(bytes) = serde_json::to_vec(&state) else { return };
+        let Ok(bytes) = serde_json::to_vec(&state) else { return false };
         if bytes == self.last {
-            return;
+            return true;
         }
         match replace_bytes(&self.dir.join("state.json"), &bytes) {
             Ok(()) => {
@@ -237,6 +237,7 @@ impl PodStore {
             }
             Err(_) => {}
         }
+        !self.lost
     }
 
     /// Where the pod's logs are once it is over.

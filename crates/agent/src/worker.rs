@@ -234,8 +234,9 @@ impl<R: Runtime> Worker<R> {
             let stamp = self.tasks.clock.now();
             self.engine.step(stamp.time, &mut decision);
             self.name_instances(&decision);
-            self.save();
-            self.remove_ended();
+            if self.save() {
+                self.remove_ended();
+            }
             for action in &decision.actions {
                 self.carry_out(action, stamp);
             }
@@ -275,6 +276,8 @@ impl<R: Runtime> Worker<R> {
         }
         let result = result(self.engine.plan(), self.engine.observation());
         self.clear_away().await;
+        // On a disk that was full there may be room now.
+        self.save();
         result
     }
 
@@ -385,9 +388,10 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Writes down what is known and what is about to be done.
-    fn save(&mut self) {
-        let Some(store) = &mut self.store else { return };
+    /// Writes down what is known and what is about to be done. Whether the runtime's records of what has ended are needed
+    /// no longer.
+    fn save(&mut self) -> bool {
+        let Some(store) = &mut self.store else { return true };
         let instance = |slot: &Slot| {
             let planned = slot.planned.as_ref().map(|planned| (&planned.instance, false));
             let current = || slot.current.as_ref().map(|current| (&current.instance, current.signalled));
@@ -401,7 +405,7 @@ impl<R: Runtime> Worker<R> {
             container_id: facts.container_id.clone(),
             last_container_id: facts.last_container_id.clone(),
         });
-        store.save(self.engine.observation(), containers.collect());
+        store.save(self.engine.observation(), containers.collect())
     }
 
     /// Starts the task that carries an action out.

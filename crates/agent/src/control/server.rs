@@ -216,12 +216,15 @@ impl<R: Runtime> Server<R> {
     ) -> io::Result<()> {
         let mut changes = self.registry.changes();
         let _ = self.orders.send(order).await;
+        let mut is_taken = false;
         loop {
             let left = left();
             if left.is_empty() {
                 break;
             }
-            for pod in left {
+            // The first answer is what a client may rely on, so it has to wait until a worker has written the order down.
+            is_taken |= left.iter().any(|pod| pod.stopping);
+            for pod in left.into_iter().filter(|_| is_taken) {
                 client.answer(&Answer::Pod(Box::new(pod))).await?;
             }
             tokio::select! {
