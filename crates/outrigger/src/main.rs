@@ -38,9 +38,14 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     // A container's shim is this binary again. It forks, so it must run before there is a second thread.
     let mut args = std::env::args_os().skip(1);
-    if args.next().is_some_and(|first| first == "shim") {
+    let first = args.next();
+    if first.as_ref().is_some_and(|first| first == "shim") {
         let code = outrigger_runtime::embedded::shim_main(args);
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
+    }
+    if first.is_some_and(|first| first == node::HOLD_CONNECTION) {
+        outrigger_runtime::cri::hold_connection();
+        return ExitCode::SUCCESS;
     }
     let args = operator::plugin_args(std::env::args_os().collect());
     let cli = Cli::try_parse_from(args).unwrap_or_else(|error| cli::only_close_suggestions(error).exit());

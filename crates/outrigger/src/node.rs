@@ -46,6 +46,9 @@ TimeoutStopSec=@STOP@
 WantedBy=multi-user.target
 ";
 
+/// The first argument of the process that holds a node's connection to a container runtime.
+pub(crate) const HOLD_CONNECTION: &str = "hold-connection";
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -197,7 +200,8 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
                 keep(runtime, options, output, async move { _ = cleaner.clean_orphans().await }).await
             }
             RuntimeArg::Cri => {
-                let config = CriConfig { endpoint: args.cri_endpoint, owner, ..CriConfig::default() };
+                let holder = vec!["/proc/self/exe".into(), HOLD_CONNECTION.into()];
+                let config = CriConfig { endpoint: args.cri_endpoint, owner, holder, ..CriConfig::default() };
                 let runtime = Arc::new(CriRuntime::connect(config).await.map_err(own)?);
                 let cleaner = runtime.clone();
                 let orphans = async move {

@@ -101,6 +101,17 @@ pub trait Runtime: Send + Sync + 'static {
     fn start_container(&self, id: &ContainerId)
     -> impl Future<Output = Result<Started, RuntimeError>> + Send;
 
+    /// Finds out what became of a start that was under way when its process died, of a container that was adopted
+    /// without a start; a runtime that can start it still does so. `None`: its program was not run, and the container
+    /// can only be removed. An error says that nobody knows.
+    fn finish_start(
+        &self,
+        id: &ContainerId,
+    ) -> impl Future<Output = Result<Option<Started>, RuntimeError>> + Send {
+        let _ = id;
+        std::future::ready(Ok(None))
+    }
+
     /// Sends the container its stop signal. `grace` is a hint for runtimes that can only stop-then-kill by themselves:
     /// they may KILL once it is over, never before. A container that is already gone is not an error.
     fn terminate(

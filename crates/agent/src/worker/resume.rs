@@ -53,7 +53,9 @@ impl<R: Runtime> Worker<R> {
         };
         self.tell_interrupted_hooks(&obs);
         let had_sandbox = obs.sandbox.state == SandboxState::Ready;
-        let fates = fates(&obs, &saved, sandbox.as_ref().map_or(&[][..], |(_, adopted)| adopted.as_slice()));
+        let adopted = sandbox.as_ref().map_or(&[][..], |(_, adopted)| adopted.as_slice());
+        let mut fates = fates(&obs, &saved, adopted);
+        self.finish_starts(&saved, adopted, &mut fates).await;
         obs.recover();
         for (container, fate) in fates.iter().enumerate() {
             if matches!(fate, Some(Fate::Never)) {
@@ -118,6 +120,26 @@ impl<R: Runtime> Worker<R> {
             }
         }
         None
+    }
+
+    /// Starts that were under way may be finished: by the runtime, which goes on without us, or by asking it again.
+    async fn finish_starts(&self, saved: &[SavedContainer], adopted: &[Adopted], fates: &mut [Option<Fate>]) {
+        for (saved, fate) in saved.iter().zip(fates) {
+            let Some(instance) = saved.instance.as_ref().filter(|_| matches!(fate, Some(Fate::Never))) else {
+                continue;
+            };
+            if !adopted.iter().any(|found| found.id == instance.id) {
+                continue;
+            }
+            *fate = Some(match self.tasks.runtime.finish_start(&instance.id).await {
+                Ok(Some(started)) => Fate::Started { pid: Some(started.pid).filter(|pid| *pid > 0) },
+                Ok(None) => Fate::Never,
+                Err(e) => {
+                    tracing::warn!(pod = self.pod.name(), container = %instance.id, "nobody knows whether it was started: {e}");
+                    Fate::Lost
+                }
+            });
+        }
     }
 
     /// Finds the volumes and files of the pod; whether they are there.

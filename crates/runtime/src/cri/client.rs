@@ -1,12 +1,13 @@
 //! Calls to the runtime: each with a limit, made again where that is safe, on a connection that comes back by itself.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use super::hold::{self, Held};
 use super::wire::Rpc;
 
 /// A command may print 16 MiB on each of two streams; lists of thousands of pods are smaller.
@@ -121,6 +123,8 @@ fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
 pub(crate) struct Client {
     path: PathBuf,
     limits: Limits,
+    /// The command that holds connections, if they are to be held.
+    holder: Vec<OsString>,
     channel: Mutex<Channel>,
     /// Counts the connections that were given up because nothing came back on them.
     renewals: watch::Sender<u64>,
@@ -130,9 +134,16 @@ pub(crate) struct Client {
 
 impl Client {
     /// Connects on the first call.
-    pub(crate) fn new(path: PathBuf, limits: Limits) -> Self {
-        let channel = Mutex::new(channel(&path, limits.patience));
-        Client { path, limits, channel, renewals: watch::Sender::new(0), was_lost: AtomicBool::new(false) }
+    pub(crate) fn new(path: PathBuf, limits: Limits, holder: Vec<OsString>) -> Self {
+        let channel = Mutex::new(channel(&path, limits.patience, &holder));
+        Client {
+            path,
+            limits,
+            holder,
+            channel,
+            renewals: watch::Sender::new(0),
+            was_lost: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -247,7 +258,7 @@ impl Client {
         self.renewals.send_if_modified(|renewals| {
             let first = *renewals == seen;
             if first {
-                *current = channel(&self.path, self.limits.patience);
+                *current = channel(&self.path, self.limits.patience, &self.holder);
                 *renewals += 1;
             }
             first
@@ -289,10 +300,11 @@ impl Retry {
     }
 }
 
-fn channel(path: &Path, patience: Duration) -> Channel {
+fn channel(path: &Path, patience: Duration, holder: &[OsString]) -> Channel {
     // The name goes into a header only.
     let endpoint = Endpoint::from_static("http://localhost");
-    endpoint.connect_with_connector_lazy(Connector { path: path.to_owned(), patience })
+    let (path, holder) = (path.to_owned(), holder.to_vec());
+    endpoint.connect_with_connector_lazy(Connector { path, patience, holder, held: Arc::default() })
 }
 
 /// Connects to a unix socket, and waits for one that is not there for the moment: calls made while a runtime restarts
@@ -300,6 +312,9 @@ fn channel(path: &Path, patience: Duration) -> Channel {
 struct Connector {
     path: PathBuf,
     patience: Duration,
+    holder: Vec<OsString>,
+    /// The connection that is held.
+    held: Arc<Mutex<Option<Held>>>,
 }
 
 impl tower_service::Service<Uri> for Connector {
@@ -312,12 +327,20 @@ impl tower_service::Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let path = self.path.clone();
+        let (path, holder, held) = (self.path.clone(), self.holder.clone(), self.held.clone());
         let mut retry = Retry { until: Instant::now() + self.patience, pause: PAUSE_MIN };
         Box::pin(async move {
             loop {
                 match UnixStream::connect(&path).await {
-                    Ok(stream) => return Ok(TokioIo::new(stream)),
+                    Ok(stream) => {
+                        match hold::hold(&stream, &holder) {
+                            Ok(new) => *lock(&held) = new,
+                            Err(error) => {
+                                tracing::warn!(%error, "a container may be started twice if this process is killed");
+                            }
+                        }
+                        return Ok(TokioIo::new(stream));
+                    }
                     Err(error) => {
                         if !retry.pause().await {
                             return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())));

@@ -33,6 +33,9 @@ const NUMBERS_MAX: u32 = 100;
 const REMOVALS_MAX: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often a start that is under way is looked at.
+const START_PAUSE: Duration = Duration::from_millis(50);
+
 /// What containerd calls the end of a container whose program could not be run.
 pub(super) const START_ERROR: &str = "StartError";
 /// What it says when it did not get as far as a process.
@@ -181,6 +184,43 @@ impl Inner {
         };
         let pod = self.pods().get(&slot.sandbox).cloned();
         Err(self.unless_lost(&slot.sandbox, pod.as_deref(), error).await)
+    }
+
+    /// Finds out what became of a start that another process of the node asked for, or finishes it.
+    pub(super) async fn finish_start(
+        self: Arc<Self>,
+        name: ContainerId,
+    ) -> Result<Option<Started>, RuntimeError> {
+        let _turn = self.turn(&name.0).await;
+        let slot = self.slot(&name)?;
+        let id = slot.id()?;
+        let failed = |fault: Fault| {
+            RuntimeError::Other(format!("cannot finish the start of container {name}: {fault}"))
+        };
+        let deadline = Instant::now() + self.client.limits().work;
+        loop {
+            // One that is under way is not made twice: the runtime refuses the second.
+            let request = StartContainerRequest { container_id: id.clone() };
+            let answer = self.client.call(request, self.client.limits().work).await;
+            let status = match self.status(&id).await {
+                Err(Fault::NotFound(_)) => return Ok(None),
+                status => status.map_err(failed)?,
+            };
+            let outcome = match answer {
+                Ok(_) => Outcome::Ran,
+                Err(_) => self.outcome(&slot, &id, &status).await,
+            };
+            match outcome {
+                Outcome::Ran => {
+                    let at = time(status.started_at).unwrap_or_else(SystemTime::now);
+                    slot.started.get_or_init(|| at);
+                    return Ok(Some(Started { at, pid: 0 }));
+                }
+                Outcome::NotYet if Instant::now() < deadline => tokio::time::sleep(START_PAUSE).await,
+                Outcome::NotYet | Outcome::Never => return Ok(None),
+                Outcome::Refused(text) => return Err(RuntimeError::Start(text)),
+            }
+        }
     }
 
     async fn start(&self, slot: &Slot) -> Result<Started, RuntimeError> {

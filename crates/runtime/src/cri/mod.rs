@@ -24,6 +24,7 @@ mod containers;
 mod endpoint;
 mod exec_streams;
 mod hints;
+mod hold;
 mod images;
 mod info;
 mod leftovers;
@@ -58,6 +59,7 @@ use crate::{
 };
 
 pub use self::client::Limits;
+pub use self::hold::hold_connection;
 pub use self::info::CriInfo;
 pub use self::node::{NodeContainer, NodeContainerState, NodeRuntime};
 
@@ -73,6 +75,9 @@ pub struct CriConfig {
     pub limits: Limits,
     /// Whose its pods are.
     pub owner: Owner,
+    /// The command that runs [`hold_connection`], program and arguments; empty: what the runtime is doing is broken off
+    /// when this process dies.
+    pub holder: Vec<std::ffi::OsString>,
 }
 
 /// Runs pods on a runtime that speaks CRI v1.
@@ -104,7 +109,7 @@ impl CriRuntime {
     /// Says where a runtime was looked for, or why the one that is there does not do.
     pub async fn connect(config: CriConfig) -> Result<Self, RuntimeError> {
         let path = endpoint::find(config.endpoint.as_deref()).map_err(RuntimeError::Other)?;
-        let client = Arc::new(Client::new(path, config.limits));
+        let client = Arc::new(Client::new(path, config.limits, config.holder));
         let info = CriInfo::of(&client).await?;
         let hints = Arc::new(Hints::default());
         // Never waited for: the call that opens the stream returns with the first event.
@@ -230,6 +235,10 @@ impl Runtime for CriRuntime {
         spec: ContainerSpec,
     ) -> Result<ContainerId, RuntimeError> {
         to_the_end(self.inner.clone().create_container(sandbox.clone(), spec)).await
+    }
+
+    async fn finish_start(&self, id: &ContainerId) -> Result<Option<Started>, RuntimeError> {
+        to_the_end(self.inner.clone().finish_start(id.clone())).await
     }
 
     async fn start_container(&self, id: &ContainerId) -> Result<Started, RuntimeError> {

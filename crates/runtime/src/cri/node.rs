@@ -61,7 +61,7 @@ impl NodeRuntime {
     /// Says where a runtime was looked for, or why the one that is there does not do.
     pub async fn connect(endpoint: Option<&str>) -> Result<Self, RuntimeError> {
         let path = endpoint::find(endpoint).map_err(RuntimeError::Other)?;
-        let client = Client::new(path, Limits::default());
+        let client = Client::new(path, Limits::default(), Vec::new());
         let info = CriInfo::of(&client).await?;
         Ok(NodeRuntime { client, info })
     }
