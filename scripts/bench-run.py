@@ -2,7 +2,7 @@
 """Benchmarks of `outrigger run` against bare `runc run` (the limit) and `podman kube play` (the peer), and of
 `outrigger run --runtime cri` against the same containers driven by bare CRI calls one after another.
 
-  scripts/bench-run.py [--outrigger PATH] [--bare PATH] [--no-podman] [--rounds N] [--only a,b,c,d,e,m] [--json FILE]
+  scripts/bench-run.py [--outrigger PATH] [--bare PATH] [--no-podman] [--rounds N] [--only a,b,c,d,e,m,n] [--json FILE]
 
 Needs root, runc, podman with catatonit (where it can do the work), /bin/busybox (static) and python3. For CRI,
 containerd and the bare driver (`cargo build --release -p outrigger-runtime --example bare_cri`), which starts a
@@ -15,8 +15,9 @@ medians are reported. The cases:
   d  deletion of a main and three sidecars
   e  100 pods of two containers, until all run
   m  memory: the agent with one pod and with 100, a shim
+  n  a node with 250 idle pods of two containers: processor time and memory, and how long the next node takes to adopt them
 """
-import argparse, json, os, shutil, signal, statistics, subprocess, sys, tempfile, time
+import argparse, json, os, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
 
 PODMAN_CONF = """[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
@@ -33,7 +34,7 @@ def main():
     ap.add_argument("--bare", default="target/release/examples/bare_cri")
     ap.add_argument("--no-podman", action="store_true", help="leave the peer out")
     ap.add_argument("--rounds", type=int, default=10)
-    ap.add_argument("--only", default="a,b,c,d,e,m")
+    ap.add_argument("--only", default="a,b,c,d,e,m,n")
     ap.add_argument("--json", help="also write the figures to this file")
     args = ap.parse_args()
     bench = Bench(os.path.abspath(args.outrigger), os.path.abspath(args.bare), args.rounds, not args.no_podman)
@@ -332,6 +333,58 @@ class Bench:
         p.wait()
         return {"agent, one pod, resident MB": round(one[0], 1), "agent, 100 pods, resident MB": round(hundred[0], 1),
                 "shim, anonymous MB": round(shim, 2)}
+
+    NODE_PODS = 250
+
+    def start_node(self, env):
+        """Starts a node and waits until it says that it has taken over what there was: the process, seconds."""
+        path = os.path.join(self.dir, "notify")
+        if os.path.exists(path):
+            os.unlink(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            ready.bind(path)
+            ready.settimeout(120)
+            t = time.perf_counter()
+            p = subprocess.Popen([self.outrigger, "node", "--quiet", "--state-dir", self.state],
+                                 env=env | {"NOTIFY_SOCKET": path}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while ready.recv(100) != b"READY=1":
+                pass
+            return p, time.perf_counter() - t
+
+    @staticmethod
+    def processor_ms(pid):
+        fields = open("/proc/%d/stat" % pid).read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) * 1000 // os.sysconf("SC_CLK_TCK")
+
+    def case_n(self):
+        env = os.environ | {"OUTRIGGER_RUNTIME_DIR": os.path.join(self.dir, "sockets")}
+        c = ["/bin/sh", "-c", self.SIDECAR]
+        pods = [self.pod("n%d" % i, {"initContainers": [{"name": "s0", "restartPolicy": "Always", "command": c}],
+                                     "containers": [{"name": "main", "command": c}]}) for i in range(self.NODE_PODS)]
+        p, _ = self.start_node(env)
+        result, adopted = {}, []
+        try:
+            t = time.perf_counter()
+            subprocess.run([self.outrigger, "run", "-d", "--wait", "--quiet", "--state-dir", self.state,
+                            self.write("n.json", *pods)], env=env, check=True)
+            result["all running s"] = round(time.perf_counter() - t, 2)
+            for when in ("after starting them", "after adopting them"):
+                time.sleep(5)
+                before = self.processor_ms(p.pid)
+                time.sleep(30)
+                result["processor ms in 30 s, " + when] = self.processor_ms(p.pid) - before
+                result["resident MB, " + when] = round(self.memory(p.pid)[0], 1)
+                for _ in range(3 if when == "after starting them" else 0):
+                    p.kill()
+                    p.wait()
+                    p, took = self.start_node(env)
+                    adopted.append(took)
+            result["adopted s"] = round(statistics.median(adopted), 3)
+        finally:
+            subprocess.run([self.outrigger, "stop", "--all", "--grace-period", "5"], env=env, capture_output=True)
+            p.terminate()
+            p.wait()
+        return result
 
 
 if __name__ == "__main__":

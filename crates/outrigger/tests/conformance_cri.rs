@@ -7,8 +7,12 @@
 mod case;
 #[path = "../../../tests/containerd/mod.rs"]
 mod containerd;
+#[path = "conformance/driver.rs"]
+mod driver;
 #[path = "conformance/events.rs"]
 mod events;
+#[path = "node/leaks.rs"]
+mod leaks;
 #[path = "conformance/run.rs"]
 mod run;
 #[path = "conformance/status.rs"]
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
         prefix: String::new(),
         lib: trials::top().join("lib.sh"),
         extra_flags: flags.map(str::to_owned).into(),
+        agent: driver::Agent::Foreground,
     });
     let conclusion = libtest_mimic::run(&args, trials::all(&bench));
     if let Some(containerd) = containerd {

@@ -3,8 +3,12 @@
 
 #[path = "conformance/case.rs"]
 mod case;
+#[path = "conformance/driver.rs"]
+mod driver;
 #[path = "conformance/events.rs"]
 mod events;
+#[path = "node/leaks.rs"]
+mod leaks;
 #[path = "conformance/rootfs.rs"]
 mod rootfs;
 #[path = "conformance/run.rs"]
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
             lib: trials::top().join("lib.sh"),
             prefix: String::new(),
             extra_flags: vec!["--oci-runtime".to_owned(), runtime.to_owned()],
+            agent: driver::Agent::Foreground,
         });
         std::fs::create_dir(&bench.work).expect("a directory for each runtime");
         run::open_to_all(&bench.work);

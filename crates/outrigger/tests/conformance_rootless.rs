@@ -2,8 +2,12 @@
 
 #[path = "conformance/case.rs"]
 mod case;
+#[path = "conformance/driver.rs"]
+mod driver;
 #[path = "conformance/events.rs"]
 mod events;
+#[path = "node/leaks.rs"]
+mod leaks;
 #[path = "conformance/rootfs.rs"]
 mod rootfs;
 #[path = "conformance/run.rs"]
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
         prefix: String::new(),
         lib: trials::top().join("lib.sh"),
         extra_flags: Vec::new(),
+        agent: driver::Agent::Foreground,
     });
     let all = std::env::var_os("OUTRIGGER_ALL_CASES").is_some() || args.filter.is_some();
     let mut trials = trials::all(&bench);

@@ -8,7 +8,10 @@
 //! something gates it, upper bounds are loose.
 
 mod case;
+mod driver;
 mod events;
+#[path = "../node/leaks.rs"]
+mod leaks;
 mod rootfs;
 mod run;
 mod side_by_side;
@@ -67,6 +70,7 @@ fn main() {
             work: work.path().to_owned(),
             lib: trials::top().join("lib.sh"),
             extra_flags: given.split_whitespace().chain(flags.iter().copied()).map(str::to_owned).collect(),
+            agent: driver::Agent::Foreground,
         })
     };
     let mut trials = trials::all(&bench("", &[]));

@@ -1,20 +1,23 @@
 //! A run that is killed: its containers are stopped in their order, and nothing is left.
 
+use std::cell::RefCell;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::command::say;
+use crate::leaks;
 use crate::run::{Bench, Run, Test};
 
-pub(crate) const ALL: [(&str, Test); 4] = [
+pub(crate) const ALL: [(&str, Test); 5] = [
     ("a_killed_run_stops_its_containers_in_order", in_order),
     ("a_killed_run_leaves_nothing_whenever_that_is", at_any_moment),
     ("a_killed_run_gives_its_containers_their_grace", grace),
     ("everything_killed_at_once_is_cleaned_by_the_next_run", everything),
+    ("any_processes_killed_at_any_moment_leave_nothing", any_processes),
 ];
 
 /// How a pod says which containers must be gone before which.
@@ -25,21 +28,20 @@ const DIALECTS: [(&str, Dialect); 3] = [("native", native), ("kep", kep), ("depe
 /// Those that stop one after another in every one of these pods.
 const ORDER: [&str; 2] = ["app", "proxy"];
 
-/// Where the ranges of ids that pods have are written down.
-const IDS: &str = "/run/outrigger/ids";
-
 /// A state directory and a log that containers write to.
 struct Killed<'a> {
     bench: &'a Bench,
     name: String,
     dir: PathBuf,
+    /// Ids of the pods that were seen.
+    sandboxes: RefCell<Vec<String>>,
 }
 
 impl<'a> Killed<'a> {
     fn new(bench: &'a Bench, name: &str) -> Self {
         let (name, dir) = (name.replace('_', "-"), bench.work.join(name));
         fs::create_dir_all(dir.join("ev")).expect("a directory");
-        Killed { bench, name, dir }
+        Killed { bench, name, dir, sandboxes: RefCell::default() }
     }
 
     fn state(&self) -> PathBuf {
@@ -73,27 +75,15 @@ impl<'a> Killed<'a> {
         Run::start(self.bench, &self.name, &manifest, &["--state-dir", state])
     }
 
-    /// What is left of the pod, in words.
+    /// What is left of the pods, in words.
     fn left(&self) -> Vec<String> {
-        let state = self.state();
-        let text = state.to_str().expect("text");
-        let mut left: Vec<String> = list(&state.join("pods"));
-        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
-        left.extend(mounts.lines().filter(|line| line.contains(text)).map(str::to_owned));
-        let processes = fs::read_dir("/proc").expect("/proc").flatten();
-        left.extend(processes.filter_map(|process| {
-            let line = fs::read_to_string(process.path().join("cmdline")).ok()?.replace('\0', " ");
-            (line.contains(text) && line.contains("shim")).then_some(line)
-        }));
-        for hierarchy in list(Path::new("/sys/fs/cgroup")).iter().map(String::as_str).chain([""]) {
-            let cgroups = list(&Path::new("/sys/fs/cgroup").join(hierarchy).join("outrigger"));
-            left.extend(cgroups.into_iter().filter(|cgroup| cgroup.ends_with(&self.name)));
+        let mut known = self.sandboxes.borrow_mut();
+        for id in leaks::names(&self.state().join("pods")) {
+            if !known.contains(&id) {
+                known.push(id);
+            }
         }
-        for range in list(Path::new(IDS)) {
-            let owner = fs::read_to_string(Path::new(IDS).join(&range)).unwrap_or_default();
-            left.extend(owner.starts_with(text).then_some(format!("ids {range}")));
-        }
-        left
+        leaks::left(&self.state(), &known)
     }
 
     fn wait_until_nothing_is_left(&self, limit: Duration, run: &Run) {
@@ -114,12 +104,6 @@ impl<'a> Killed<'a> {
     fn stops(&self) -> Vec<String> {
         self.log().iter().filter_map(|line| line.strip_prefix("stop ").map(str::to_owned)).collect()
     }
-}
-
-/// The names in a directory.
-fn list(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 fn native(killed: &Killed<'_>) -> Value {
@@ -174,27 +158,53 @@ fn in_order(bench: &Bench, name: &str) {
 const SEED_VARIABLE: &str = "OUTRIGGER_TEST_SEED";
 const TIMES_VARIABLE: &str = "OUTRIGGER_TEST_KILLS";
 
+/// Numbers that look random (xorshift), from a seed that is printed.
+struct Moments {
+    seed: u64,
+    random: u64,
+}
+
+impl Moments {
+    fn new(name: &str) -> Self {
+        let given = std::env::var(SEED_VARIABLE).ok().and_then(|text| text.parse::<u64>().ok());
+        let seed = given.unwrap_or_else(|| {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time");
+            u64::from(now.subsec_nanos()) | 1
+        });
+        eprintln!("{name}: {SEED_VARIABLE}={seed}");
+        Moments { seed, random: seed }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// How many moments: as many as were asked for.
+    fn times(usual: u64) -> u64 {
+        std::env::var(TIMES_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+    }
+}
+
+/// A pod in one of the dialects, with a pid namespace that is shared or not.
+fn random_spec(killed: &Killed<'_>, random: u64) -> (&'static str, Value) {
+    let (dialect, spec) = DIALECTS[(random % 3) as usize];
+    let mut spec = spec(killed);
+    spec["terminationGracePeriodSeconds"] = json!(4);
+    spec["shareProcessNamespace"] = json!(random / 7 % 2 == 0);
+    (dialect, spec)
+}
+
 fn at_any_moment(bench: &Bench, name: &str) {
-    let number = |variable: &str| std::env::var(variable).ok().and_then(|text| text.parse::<u64>().ok());
-    let seed = number(SEED_VARIABLE).unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time");
-        u64::from(now.subsec_nanos()) | 1
-    });
-    println!("{SEED_VARIABLE}={seed}");
-    let mut random = seed;
-    for time in 0..number(TIMES_VARIABLE).unwrap_or(6) {
-        // xorshift
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        let (dialect, spec) = DIALECTS[(random % 3) as usize];
+    let mut moments = Moments::new(name);
+    for time in 0..Moments::times(6) {
+        let random = moments.next();
         let after = Duration::from_micros(random / 3 % 400_000);
         let killed = Killed::new(bench, &format!("{name}_{time}"));
-        let mut spec = spec(&killed);
-        spec["terminationGracePeriodSeconds"] = json!(4);
-        spec["shareProcessNamespace"] = json!(random / 7 % 2 == 0);
-        let run = killed.start(spec, annotations(dialect));
-        let mut run = run;
+        let (dialect, spec) = random_spec(&killed, random);
+        let mut run = killed.start(spec, annotations(dialect));
         std::thread::park_timeout(after);
         run.signal(Signal::KILL);
         run.end();
@@ -203,7 +213,48 @@ fn at_any_moment(bench: &Bench, name: &str) {
         // One that was killed before it could listen says nothing.
         let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
         let is_in_order = matches!(stops[..], ["app", "proxy"] | ["proxy"] | ["app"] | []);
+        let seed = moments.seed;
         assert!(is_in_order, "seed {seed}, {time}: {dialect} after {after:?}: {:?}", killed.log());
+    }
+}
+
+/// Processes that a process has started and that still run.
+fn children(pid: u32) -> Vec<Pid> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.map(|t| fs::read_to_string(t.path().join("children")).unwrap_or_default());
+    let all: String = lists.collect();
+    all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter_map(Pid::from_raw).collect()
+}
+
+/// Some or all of the shims and the process that waits for the run's end are killed, and the run before, between or after
+/// them: what is left is cleared away by the next run at the latest.
+fn any_processes(bench: &Bench, name: &str) {
+    let mut moments = Moments::new(name);
+    for time in 0..Moments::times(4) {
+        let random = moments.next();
+        let killed = Killed::new(bench, &format!("{name}_{time}"));
+        let (dialect, spec) = random_spec(&killed, random);
+        let mut run = killed.start(spec, annotations(dialect));
+        std::thread::park_timeout(Duration::from_micros(random / 3 % 500_000));
+        let victims = children(run.pid());
+        let is_hit = |nth: usize| random / 11 % 3 == 0 || (random >> (16 + nth % 32)) & 1 == 1;
+        let first = random / 13 % 2 == 0;
+        if first {
+            run.signal(Signal::KILL);
+        }
+        for (_, victim) in victims.iter().enumerate().filter(|(nth, _)| is_hit(*nth)) {
+            let _ = kill_process(*victim, Signal::KILL);
+        }
+        if !first {
+            run.signal(Signal::KILL);
+        }
+        run.end();
+        // Seen before the next one clears it away.
+        killed.left();
+        let next = json!({"containers": [bench.container("next", "exit 3")]});
+        let mut next = killed.start(next, json!({}));
+        assert_eq!(next.end(), 3, "seed {}, {time}\n{}", moments.seed, next.account());
+        killed.wait_until_nothing_is_left(Duration::from_secs(60), &next);
     }
 }
 

@@ -3,6 +3,8 @@
 mod command;
 mod exec;
 mod killed;
+#[path = "../node/leaks.rs"]
+mod leaks;
 mod logs;
 mod ps;
 #[path = "../terminal/pty.rs"]

@@ -134,10 +134,10 @@ fn garbage(bench: &Bench, name: &str) {
     }
     node.down(Signal::KILL);
     let pods = node.state().join("node/pods");
-    let bad = crate::daemon::names(&pods).into_iter().find(|id| id.ends_with("-bad")).expect("its files");
+    let bad = crate::leaks::names(&pods).into_iter().find(|id| id.ends_with("-bad")).expect("its files");
     fs::write(pods.join(bad).join("state.json"), "{\"version\":1,\"obs").expect("damage");
     let runs = node.state().join("node/runs");
-    let records = crate::daemon::names(&runs).into_iter().map(|run| runs.join(run).join("run.json"));
+    let records = crate::leaks::names(&runs).into_iter().map(|run| runs.join(run).join("run.json"));
     let is_lost =
         |path: &std::path::PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains("lost.json"));
     let lost: Vec<_> = records.filter(is_lost).collect();
@@ -148,7 +148,7 @@ fn garbage(bench: &Bench, name: &str) {
     node.ready("good");
     assert!(node.said().contains("the run cannot be resumed"), "{}", node.said());
     assert!(node.said().contains("the pod belongs to no run, removing it"), "{}", node.said());
-    let there = crate::daemon::names(&node.state().join("pods"));
+    let there = crate::leaks::names(&node.state().join("pods"));
     assert!(!there.iter().any(|id| id.ends_with("-lost")), "{there:?}");
     assert!(node.said().contains("cannot read the pod's state, starting it again"), "{}", node.said());
     assert_eq!(node.pod("good").expect("it is there")["restarts"], 0);

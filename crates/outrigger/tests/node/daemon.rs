@@ -1,13 +1,14 @@
 //! A node, and commands that talk to it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::leaks::{self, names};
 use crate::run::Bench;
 
 const POLL: Duration = Duration::from_millis(20);
@@ -26,18 +27,30 @@ pub(crate) struct Daemon<'b> {
     bench: &'b Bench,
     pub(crate) dir: PathBuf,
     flags: Vec<String>,
+    /// What `outrigger run -d` is told besides.
+    run_flags: Vec<String>,
     child: Option<Child>,
 }
 
 impl<'b> Daemon<'b> {
     /// Starts a node in a directory of its own.
     pub(crate) fn start(bench: &'b Bench, name: &str, flags: &[&str]) -> Self {
+        Self::start_with(bench, name, flags, &["--network", "none"])
+    }
+
+    /// The same with other flags for `outrigger run -d`.
+    pub(crate) fn start_with(bench: &'b Bench, name: &str, flags: &[&str], run_flags: &[&str]) -> Self {
         let dir = bench.work.join(name);
         fs::create_dir_all(&dir).expect("a directory");
-        let flags = flags.iter().map(ToString::to_string).collect();
-        let mut daemon = Daemon { bench, dir, flags, child: None };
+        let strings = |flags: &[&str]| flags.iter().map(ToString::to_string).collect();
+        let (flags, run_flags) = (strings(flags), strings(run_flags));
+        let mut daemon = Daemon { bench, dir, flags, run_flags, child: None };
         daemon.up();
         daemon
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("a node that runs").id()
     }
 
     pub(crate) fn state(&self) -> PathBuf {
@@ -92,6 +105,12 @@ impl<'b> Daemon<'b> {
         Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
     }
 
+    /// Starts a command whose output nobody reads.
+    pub(crate) fn start_command(&self, args: &[&str]) -> Child {
+        let mut command = self.command();
+        command.args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("outrigger runs")
+    }
+
     /// The same, of a command that must succeed: its standard output.
     pub(crate) fn must(&self, args: &[&str]) -> String {
         let said = self.say(args);
@@ -116,8 +135,11 @@ impl<'b> Daemon<'b> {
     pub(crate) fn run_object(&self, name: &str, object: &Value, flags: &[&str]) -> Said {
         let file = self.file(&format!("{name}.json"), object);
         let state = self.state().display().to_string();
-        let args = [&["run", "-d", "--state-dir", &state, "--network", "none", &file][..], flags].concat();
-        self.say(&args)
+        let given: Vec<&str> = match flags.contains(&"--network") {
+            true => Vec::new(),
+            false => self.run_flags.iter().map(String::as_str).collect(),
+        };
+        self.say(&[&["run", "-d", "--state-dir", &state, &file][..], &given, flags].concat())
     }
 
     /// A pod as `outrigger ps` shows it.
@@ -160,18 +182,30 @@ impl<'b> Daemon<'b> {
         format!("the node said:\n{}\nps:\n{}{}", self.said(), ps.out, ps.err)
     }
 
-    /// Everything is stopped, and nothing is left: no process, mount or cgroup of the pods.
+    /// Ids of all the pods it ever had and still has files of.
+    pub(crate) fn sandboxes(&self) -> Vec<String> {
+        names(&self.state().join("node/pods"))
+    }
+
+    /// Everything is stopped, and nothing is left of the pods, except the logs and the status of each.
     pub(crate) fn leaves_nothing(&mut self) {
         self.must(&["stop", "--all"]);
         assert_eq!(self.down(Signal::TERM), Some(0), "{}", self.account());
-        let state = self.state();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
-        let left: Vec<&str> =
-            mounts.lines().filter(|line| line.contains(&*state.to_string_lossy())).collect();
-        assert!(left.is_empty(), "mounts are left: {left:#?}");
-        assert_eq!(names(&state.join("pods")), Vec::<String>::new(), "pods are left\n{}", self.said());
-        let processes = processes_of(&state);
-        assert!(processes.is_empty(), "processes are left: {processes:?}");
+        let (state, sandboxes) = (self.state(), self.sandboxes());
+        assert!(!sandboxes.is_empty() || names(&state.join("node/runs")).is_empty(), "nothing to look for");
+        // What a process held is released a moment after its end.
+        let began = Instant::now();
+        while !leaks::left(&state, &sandboxes).is_empty() {
+            let left = leaks::left(&state, &sandboxes);
+            assert!(began.elapsed() < PATIENCE, "left: {left:#?}\n{}", self.said());
+            std::thread::park_timeout(POLL);
+        }
+        let unfinished: Vec<String> = sandboxes
+            .iter()
+            .flat_map(|id| names(&state.join("node/pods").join(id)))
+            .filter(|file| !["logs", "pod.json", "state.json"].contains(&file.as_str()))
+            .collect();
+        assert!(unfinished.is_empty(), "files are left: {unfinished:?}");
     }
 }
 
@@ -191,25 +225,4 @@ impl Drop for Daemon<'_> {
             let _ = child.wait();
         }
     }
-}
-
-/// Names of the entries of a directory.
-pub(crate) fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
-}
-
-/// Shims whose container belongs to a state directory.
-fn processes_of(state: &Path) -> Vec<String> {
-    let entries = fs::read_dir("/proc").expect("processes").flatten();
-    let of = |pid: &str| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).replace('\0', " ")
-    };
-    let pids = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let mine = |line: &String| line.contains(&*state.to_string_lossy()) && line.contains(" shim ");
-    pids.filter(|pid| pid.bytes().all(|b| b.is_ascii_digit())).map(|pid| of(&pid)).filter(mine).collect()
 }

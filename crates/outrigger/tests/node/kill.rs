@@ -1,91 +1,79 @@
-//! kill -9 of the node at random moments of random pods: containers write down what happens to them, and afterwards
-//! nothing may be missing, doubled or left.
+//! kill -9 at random moments of random pods, of the node, of shims and of everything: afterwards nothing may be missing,
+//! doubled or left.
 //!
-//! `OUTRIGGER_KILLS` says how often the node is killed (a few dozen times unless given), `OUTRIGGER_SEED` where to begin.
+//! `OUTRIGGER_KILLS` says how often (a few dozen times unless given), `OUTRIGGER_SEED` with which seed to begin.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::process::Signal;
-use serde_json::{Value, json};
+use rustix::process::{Pid, Signal, kill_process};
 
+use crate::batch::Batch;
+use crate::containerd::{Containerd, IMAGE};
 use crate::daemon::Daemon;
+use crate::leaks;
+use crate::random::{Random, first_seed, number};
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 1] = [("a_node_can_be_killed_at_any_moment", any_moment)];
+pub(crate) const ALL: [(&str, Test); 4] = [
+    ("a_node_can_be_killed_at_any_moment", any_moment),
+    ("a_node_on_containerd_can_be_killed_at_any_moment", any_moment_on_containerd),
+    ("shims_can_be_killed_at_any_moment", shims),
+    ("everything_can_be_killed_at_any_moment", everything),
+];
 
-const KILLS: u64 = 32;
 /// How often the node is killed while a batch of pods lives.
 const KILLS_PER_BATCH: u64 = 8;
+/// The same of shims, which are as many as containers.
+const SHIMS_PER_BATCH: u64 = 4;
 const PODS_PER_BATCH: usize = 4;
 
-/// Numbers that look random and are the same for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+/// Plays batch after batch, each with a seed of its own.
+fn batches(what: &str, kills: u64, per_batch: u64, mut play: impl FnMut(u64)) {
+    let kills = number("OUTRIGGER_KILLS").unwrap_or(kills);
+    for batch in 0..kills.div_ceil(per_batch) {
+        let seed = first_seed() + batch;
+        eprintln!("{what}: OUTRIGGER_SEED={seed} ({} of {kills} kills)", batch * per_batch);
+        play(seed);
     }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
-
-/// What is expected of one container.
-struct Expected {
-    name: String,
-    /// The exit code of one that ends by itself.
-    code: Option<i64>,
-}
-
-/// A pod, and what is expected of it.
-struct Pod {
-    name: String,
-    object: Value,
-    containers: Vec<Expected>,
-    /// It ends by itself.
-    ends: bool,
 }
 
 fn any_moment(bench: &Bench, name: &str) {
-    let number = |variable: &str| std::env::var(variable).ok().and_then(|text| text.parse::<u64>().ok());
-    let kills = number("OUTRIGGER_KILLS").unwrap_or(KILLS);
-    let seed = number("OUTRIGGER_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let mut node = Daemon::start(bench, name, &[]);
-    for batch in 0..kills.div_ceil(KILLS_PER_BATCH) {
-        let seed = seed + batch;
-        eprintln!("OUTRIGGER_SEED={seed} ({} of {kills} kills)", batch * KILLS_PER_BATCH);
-        one_batch(bench, &mut node, seed);
-    }
+    batches(name, 32, KILLS_PER_BATCH, |seed| {
+        // Some pods have addresses.
+        let flags: &[&str] = if seed.is_multiple_of(4) { &["--network", "private"] } else { &[] };
+        kill_node(bench, &mut node, seed, flags);
+    });
     node.leaves_nothing();
 }
 
-fn one_batch(bench: &Bench, node: &mut Daemon<'_>, seed: u64) {
+fn any_moment_on_containerd(bench: &Bench, name: &str) {
+    let containerd = Containerd::start(None);
+    let bench = Bench { binary: bench.binary.clone(), image: IMAGE.to_owned(), work: bench.work.clone() };
+    let endpoint = containerd.endpoint();
+    let runtime = ["--runtime", "cri", "--cri-endpoint", &endpoint];
+    let mut node =
+        Daemon::start_with(&bench, name, &runtime, &[&runtime[..], &["--network", "host"]].concat());
+    batches(name, 16, KILLS_PER_BATCH, |seed| kill_node(&bench, &mut node, seed, &[]));
+    node.leaves_nothing();
+    containerd.finish();
+}
+
+/// Kills the node again and again while pods start, run, end and are stopped, and while it takes them over.
+fn kill_node(bench: &Bench, node: &mut Daemon<'_>, seed: u64, flags: &[&str]) {
     let mut random = Random(seed);
-    let dir = node.dir.join(format!("batch-{seed}"));
-    let pods: Vec<Pod> = (0..PODS_PER_BATCH)
-        .map(|nth| {
-            let log = dir.join(nth.to_string());
-            fs::create_dir_all(&log).expect("a directory");
-            random_pod(bench, &mut random, &format!("p{seed}-{nth}"), &log)
-        })
-        .collect();
-    let items: Vec<&Value> = pods.iter().map(|pod| &pod.object).collect();
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
-    let said = node.run_object(&format!("batch-{seed}"), &list, &[]);
-    assert_eq!(said.code, 0, "seed {seed}: {said:?}\n{}", node.account());
+    let batch = Batch::new(bench, &node.dir, seed, PODS_PER_BATCH, &mut random);
+    batch.run(node, flags);
+    let mut told = Vec::new();
     for kill in 0..KILLS_PER_BATCH {
         std::thread::park_timeout(Duration::from_millis(random.below(500)));
         if kill == KILLS_PER_BATCH / 2 {
-            // The stop is cut short as well. It goes on whether or not anybody waits for it.
-            for pod in pods.iter().filter(|pod| !pod.ends) {
-                node.say(&["stop", "--no-wait", &pod.name]);
+            // The stop is cut short as well.
+            for pod in batch.pods.iter().filter(|pod| !pod.ends) {
+                if node.say(&["stop", "--no-wait", &pod.name]).code == 0 {
+                    told.push(&pod.name);
+                }
             }
         }
         node.down(Signal::KILL);
@@ -100,90 +88,111 @@ fn one_batch(bench: &Bench, node: &mut Daemon<'_>, seed: u64) {
     }
     node.down(Signal::KILL);
     node.up();
-    for (nth, pod) in pods.iter().enumerate() {
+    for pod in &batch.pods {
+        // An order that was taken is carried out, whoever carries it out.
+        if !pod.ends && !told.contains(&&pod.name) {
+            node.say(&["stop", &pod.name]);
+        }
+        node.over(&pod.name);
+    }
+    batch.check(node);
+}
+
+/// A shim, and the names of the pod and the container it looks after.
+pub(crate) struct Shim {
+    pub(crate) pid: Pid,
+    pub(crate) pod: String,
+    container: String,
+}
+
+/// The shims of a node's containers.
+pub(crate) fn shims_of(node: &Daemon<'_>) -> Vec<Shim> {
+    let sandboxes = node.sandboxes();
+    let is_number = |name: &String| name.bytes().all(|b| b.is_ascii_digit());
+    let processes = leaks::names(Path::new("/proc")).into_iter().filter(is_number);
+    let shim = |process: String| {
+        let line = leaks::command_line(&Path::new("/proc").join(&process));
+        let id = line.trim_end().split_once(" shim container ")?.1.to_owned();
+        // RUN-POD-CONTAINER-TRY-NAME, of which the sandbox has RUN-POD-NAME.
+        let sandbox =
+            sandboxes.iter().find(|s| id.starts_with(&format!("{}-", leaks::container_prefix(s))))?;
+        let name = |id: &str, at: usize| id.splitn(at + 1, '-').nth(at).map(str::to_owned);
+        let pid = process.parse().ok().and_then(Pid::from_raw)?;
+        Some(Shim { pid, pod: name(sandbox, 2)?, container: name(&id, 4)? })
+    };
+    processes.filter_map(shim).collect()
+}
+
+fn kill_shim(batch: &mut Batch, shim: &Shim) {
+    // It may have ended meanwhile, and another one of its container may be there by now.
+    if kill_process(shim.pid, Signal::KILL).is_ok() {
+        *batch.killed.entry((shim.pod.clone(), shim.container.clone())).or_default() += 1;
+    }
+}
+
+/// Shims are killed, some of them while the node is down.
+fn shims(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    batches(name, 8, SHIMS_PER_BATCH, |seed| {
+        let mut random = Random(seed);
+        let mut batch = Batch::new(bench, &node.dir, seed, PODS_PER_BATCH, &mut random);
+        batch.run(&node, &[]);
+        for _ in 0..SHIMS_PER_BATCH {
+            std::thread::park_timeout(Duration::from_millis(random.below(400)));
+            let is_down = random.below(2) == 0;
+            if is_down {
+                node.down(Signal::KILL);
+            }
+            let shims = shims_of(&node);
+            if !shims.is_empty() {
+                let at = random.below(shims.len() as u64) as usize;
+                kill_shim(&mut batch, &shims[at]);
+            }
+            if is_down {
+                node.up();
+            }
+        }
+        end(&mut node, &batch);
+    });
+    node.leaves_nothing();
+}
+
+/// The node and all shims are killed at the same time: the containers are gone, and what they left is cleared away.
+fn everything(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    batches(name, 4, 1, |seed| {
+        let mut random = Random(seed);
+        let mut batch = Batch::new(bench, &node.dir, seed, PODS_PER_BATCH, &mut random);
+        batch.run(&node, if seed.is_multiple_of(2) { &["--network", "private"] } else { &[] });
+        std::thread::park_timeout(Duration::from_millis(random.below(1_200)));
+        let shims = shims_of(&node);
+        let node_first = random.below(2) == 0;
+        if node_first {
+            node.down(Signal::KILL);
+        }
+        shims.iter().for_each(|shim| kill_shim(&mut batch, shim));
+        if !node_first {
+            node.down(Signal::KILL);
+        }
+        // What was being made meanwhile.
+        for shim in shims_of(&node) {
+            if !shims.iter().any(|known| known.pid == shim.pid) {
+                kill_shim(&mut batch, &shim);
+            }
+        }
+        node.up();
+        end(&mut node, &batch);
+    });
+    node.leaves_nothing();
+}
+
+/// Waits for the end of all pods of a batch.
+fn end(node: &mut Daemon<'_>, batch: &Batch) {
+    for pod in &batch.pods {
         if !pod.ends {
             node.say(&["stop", &pod.name]);
         }
         node.over(&pod.name);
-        check(node, pod, &dir.join(nth.to_string()), seed);
     }
-}
-
-/// A pod of one to five containers, some with hooks, that ends by itself or stays.
-fn random_pod(bench: &Bench, random: &mut Random, name: &str, log: &Path) -> Pod {
-    let ends = random.below(2) == 0;
-    let mut containers = Vec::new();
-    let mut container = |random: &mut Random, name: String, script: &str, code: Option<i64>| {
-        let mut object = bench.container(&name, &format!("echo start >> /log/{name}; {script}"));
-        object["volumeMounts"] = json!([{"name": "log", "mountPath": "/log"}]);
-        // Init containers have no hooks.
-        if !name.starts_with("init") && random.below(2) == 0 {
-            let hook = |kind: &str| {
-                let script = format!("echo {kind} >> /log/{name}; sleep 0.2");
-                json!({"exec": {"command": ["/bin/sh", "-c", script]}})
-            };
-            object["lifecycle"] = json!({"postStart": hook("postStart"), "preStop": hook("preStop")});
-        }
-        containers.push(Expected { name, code });
-        object
-    };
-    let stays = "trap 'echo term >> /log/$0; exit 0' TERM; while :; do sleep 0.05; done";
-    let mut inits = Vec::new();
-    for nth in 0..random.below(3) {
-        let script = format!("sleep 0.{}; exit 0", random.below(4));
-        inits.push(container(random, format!("init{nth}"), &script, Some(0)));
-    }
-    if random.below(2) == 0 {
-        let name = "sidecar".to_owned();
-        let mut sidecar = container(random, name.clone(), &stays.replace("$0", &name), None);
-        sidecar["restartPolicy"] = json!("Always");
-        inits.push(sidecar);
-    }
-    let mut mains = Vec::new();
-    for nth in 0..=random.below(2) {
-        let name = format!("main{nth}");
-        let (script, code) = match ends {
-            true => {
-                let code = i64::try_from(random.below(4) * 3).expect("a code");
-                (format!("sleep {}.{}; exit {code}", random.below(2), random.below(10)), Some(code))
-            }
-            false => (stays.replace("$0", &name), None),
-        };
-        mains.push(container(random, name, &script, code));
-    }
-    let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
-        "restartPolicy": "Never", "terminationGracePeriodSeconds": 20,
-        "initContainers": inits, "containers": mains,
-        "volumes": [{"name": "log", "hostPath": {"path": log}}]}});
-    Pod { name: name.to_owned(), object, containers, ends }
-}
-
-/// No container lost, doubled or started again; no exit code lost; no hook run twice.
-fn check(node: &Daemon<'_>, pod: &Pod, log: &Path, seed: u64) {
-    let shown = node.pod(&pod.name).expect("it is shown");
-    let account =
-        || format!("OUTRIGGER_SEED={seed} {}\n{shown:#}\n{:#}\n{}", pod.name, pod.object, node.said());
-    for (at, expected) in pod.containers.iter().enumerate() {
-        let lines = fs::read_to_string(log.join(&expected.name)).unwrap_or_default();
-        let count = |word: &str| lines.lines().filter(|line| *line == word).count();
-        let what = format!("{}: {lines:?}", expected.name);
-        let order = |name: &str| {
-            shown["containers"].as_array().into_iter().flatten().find(|c| c["name"] == name).cloned()
-        };
-        let seen = order(&expected.name).unwrap_or_else(|| shown["containers"][at].clone());
-        let started = count("start");
-        assert!(started <= 1, "started {started} times: {what}\n{}", account());
-        for hook in ["postStart", "preStop", "term"] {
-            assert!(count(hook) <= 1, "{hook} more than once: {what}\n{}", account());
-        }
-        // Of a pod that was stopped not every container has run.
-        if pod.ends || started == 1 {
-            assert_eq!(started, 1, "never started: {what}\n{}", account());
-            assert_eq!(seen["restarts"], 0, "{what}\n{}", account());
-        }
-        match expected.code {
-            Some(code) if pod.ends => assert_eq!(seen["exit_code"], code, "{what}\n{}", account()),
-            _ => {}
-        }
-    }
+    batch.check(node);
 }

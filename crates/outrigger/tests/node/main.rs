@@ -1,9 +1,16 @@
 //! `outrigger node` and what is handed to it, with real containers, through the end of its process.
 
 mod adopt;
+mod batch;
+#[path = "../../../../tests/containerd/mod.rs"]
+#[allow(dead_code)]
+mod containerd;
 mod daemon;
+mod faults;
 mod kill;
+mod leaks;
 mod manifests;
+mod random;
 #[path = "../conformance/rootfs.rs"]
 mod rootfs;
 #[path = "../workloads/run.rs"]
@@ -13,5 +20,5 @@ mod run;
 mod trials;
 
 fn main() {
-    trials::run("node", [&adopt::ALL[..], &manifests::ALL, &kill::ALL].concat());
+    trials::run("node", [&adopt::ALL[..], &manifests::ALL, &faults::ALL, &kill::ALL].concat());
 }

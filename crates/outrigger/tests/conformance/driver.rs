@@ -1,0 +1,339 @@
+//! Who runs the pod of a case: `outrigger run`, or a node that is killed at random moments.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+
+use crate::case::Case;
+use crate::run::Bench;
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// Asking a node costs a process.
+const ASK_EVERY: Duration = Duration::from_millis(150);
+
+/// A node that was started answers within this time, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Who runs the pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code)] // Each program uses one of them.
+pub(crate) enum Agent {
+    /// `outrigger run`.
+    Foreground,
+    /// A node for each case, killed and started again at moments that this seed and the name of the case decide.
+    KilledNode { seed: u64 },
+}
+
+impl Agent {
+    /// Seconds a case may take longer.
+    pub(crate) fn delay(self) -> f64 {
+        match self {
+            Agent::Foreground => 0.0,
+            Agent::KilledNode { .. } => 60.0,
+        }
+    }
+}
+
+/// The process that runs the pod of a case.
+pub(crate) enum Driver {
+    Foreground(Child),
+    Node(Box<KilledNode>),
+}
+
+impl Driver {
+    /// Starts the pod. `out` takes what is said.
+    pub(crate) fn start(bench: &Bench, case: &Case, dir: &Path, pod: &str, nth: u64) -> Result<Self, String> {
+        let manifest = dir.join("pod.json");
+        let out = fs::File::create(dir.join("out")).map_err(|e| format!("prepare the case: {e}"))?;
+        let grace = case.actions.iter().find_map(|a| a["grace"].as_u64());
+        let mut flags = bench.extra_flags.clone();
+        flags.extend(grace.into_iter().flat_map(|grace| ["--grace-period".to_owned(), grace.to_string()]));
+        flags.extend(["--status".to_owned(), dir.join("status.json").display().to_string()]);
+        let Agent::KilledNode { seed } = bench.agent else {
+            let mut command = Command::new(&bench.binary);
+            command.arg("run").arg("--state-dir").arg(bench.work.join("state"));
+            command.arg("--events").arg(dir.join("events.jsonl")).args(flags).arg(&manifest);
+            command.stdin(Stdio::null()).stdout(clone(&out)).stderr(out).process_group(0);
+            return command.spawn().map(Driver::Foreground).map_err(|e| format!("start the case: {e}"));
+        };
+        let mut node =
+            KilledNode::new(bench, dir, pod, seed ^ hash(pod) ^ nth.wrapping_mul(0x9e37_79b9), out);
+        node.spawn()?;
+        node.wait_until_it_answers()?;
+        node.begin(&flags, &manifest)?;
+        Ok(Driver::Node(Box::new(node)))
+    }
+
+    /// Whether the pod is over and nothing of it is left.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        match self {
+            Driver::Foreground(child) => matches!(child.try_wait(), Ok(Some(_))),
+            Driver::Node(node) => node.has_ended(),
+        }
+    }
+
+    /// The exit code of the command that was given the pod, once it has ended.
+    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+        match self {
+            Driver::Foreground(child) => child.try_wait().ok().flatten().and_then(|status| status.code()),
+            Driver::Node(node) => node.refused,
+        }
+    }
+
+    /// Tells the pod to go.
+    pub(crate) fn delete(&mut self) -> Result<(), String> {
+        match self {
+            Driver::Foreground(child) => signal(child, Signal::TERM),
+            Driver::Node(node) => return node.delete(),
+        }
+        Ok(())
+    }
+
+    /// Ends what still runs, the gentle way first; what is left then is a fault.
+    pub(crate) fn finish(&mut self) -> Vec<String> {
+        match self {
+            Driver::Foreground(child) => finish_run(child),
+            Driver::Node(node) => node.finish(),
+        }
+    }
+
+    /// Whether the case cannot be judged: a hook was cut short by the end of the node, and is not run a second time.
+    pub(crate) fn has_cut_a_hook_short(&self) -> bool {
+        match self {
+            Driver::Foreground(_) => false,
+            Driver::Node(node) => node.said().contains("hook was running when the node ended"),
+        }
+    }
+}
+
+fn clone(file: &fs::File) -> fs::File {
+    file.try_clone().expect("a descriptor")
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("not zero")
+}
+
+fn signal(child: &mut Child, signal: Signal) {
+    if matches!(child.try_wait(), Ok(None)) {
+        let _ = kill_process(pid(child), signal);
+    }
+}
+
+/// Whatever is left of the process group of a run is a fault.
+fn finish_run(child: &mut Child) -> Vec<String> {
+    for patience in [3, 7, 5] {
+        signal(child, Signal::TERM);
+        let end = Instant::now() + Duration::from_secs(patience);
+        while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
+            std::thread::park_timeout(POLL);
+        }
+    }
+    let mut bad = Vec::new();
+    if matches!(child.try_wait(), Ok(None)) {
+        bad.push("it does not end after three signals".to_owned());
+        signal(child, Signal::KILL);
+    }
+    let _ = child.wait();
+    if kill_process_group(pid(child), Signal::KILL).is_ok() {
+        bad.push("it left processes behind".to_owned());
+    }
+    bad
+}
+
+/// The same number for the same text, on every machine (FNV-1a).
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A node that is killed now and then, and started again at once.
+pub(crate) struct KilledNode {
+    binary: PathBuf,
+    dir: PathBuf,
+    pod: String,
+    /// What of the flags is the node's.
+    flags: Vec<String>,
+    out: fs::File,
+    child: Option<Child>,
+    random: u64,
+    /// When it is to be killed.
+    kills: Vec<Instant>,
+    asked: Instant,
+    is_over: bool,
+    /// The exit code of `outrigger run -d`, if it did not take the pod.
+    refused: Option<i32>,
+}
+
+impl KilledNode {
+    fn new(bench: &Bench, dir: &Path, pod: &str, seed: u64, out: fs::File) -> Self {
+        let own = ["--runtime", "--cri-endpoint"];
+        let pairs = bench.extra_flags.chunks(2).filter(|pair| own.contains(&pair[0].as_str()));
+        KilledNode {
+            binary: bench.binary.clone(),
+            dir: dir.to_owned(),
+            pod: pod.to_owned(),
+            flags: pairs.flatten().cloned().collect(),
+            out,
+            child: None,
+            random: seed,
+            kills: Vec::new(),
+            asked: Instant::now(),
+            is_over: false,
+            refused: None,
+        }
+    }
+
+    /// The next number below a limit (SplitMix64).
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+
+    fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.env("OUTRIGGER_RUNTIME_DIR", self.dir.join("sockets")).stdin(Stdio::null());
+        command
+    }
+
+    fn spawn(&mut self) -> Result<(), String> {
+        let mut command = self.command();
+        command.arg("node").arg("--state-dir").arg(self.state()).args(&self.flags);
+        command.stdout(Stdio::null()).stderr(clone(&self.out));
+        self.child = Some(command.spawn().map_err(|e| format!("start a node: {e}"))?);
+        Ok(())
+    }
+
+    /// What a command printed, if it succeeded.
+    fn ask(&self, args: &[&str]) -> Option<String> {
+        let output = self.command().args(args).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn wait_until_it_answers(&self) -> Result<(), String> {
+        let end = Instant::now() + PATIENCE;
+        let answers = || {
+            let runs: Value = serde_json::from_str(&self.ask(&["ps", "-o", "json"])?).ok()?;
+            let own = self.child.as_ref().map(|child| u64::from(child.id()));
+            Some(runs.as_array()?.iter().any(|run| run["pid"].as_u64() == own))
+        };
+        while answers() != Some(true) {
+            if Instant::now() > end {
+                return Err("the node does not answer".to_owned());
+            }
+            std::thread::park_timeout(POLL);
+        }
+        Ok(())
+    }
+
+    /// Hands the pod over, and decides when the node is killed: within the first seconds, and up to three times more.
+    fn begin(&mut self, flags: &[String], manifest: &Path) -> Result<(), String> {
+        let mut command = self.command();
+        command.args(["run", "-d"]).arg("--state-dir").arg(self.state()).args(flags).arg(manifest);
+        let status = command.stdout(clone(&self.out)).stderr(clone(&self.out)).status();
+        let code = status.map_err(|e| e.to_string())?.code();
+        if code != Some(0) {
+            (self.refused, self.is_over) = (code.or(Some(-1)), true);
+            return Ok(());
+        }
+        let mut at = Instant::now() + Duration::from_millis(self.below(2_500));
+        for _ in 0..=self.below(4) {
+            self.kills.push(at);
+            at += Duration::from_millis(100 + self.below(3_000));
+        }
+        self.kills.reverse();
+        Ok(())
+    }
+
+    fn kill_if_due(&mut self) {
+        let Some(due) = self.kills.last() else { return };
+        if Instant::now() < *due {
+            return;
+        }
+        self.kills.pop();
+        if let Some(mut child) = self.child.take() {
+            signal(&mut child, Signal::KILL);
+            let _ = child.wait();
+        }
+        self.spawn().expect("start a node");
+    }
+
+    fn has_ended(&mut self) -> bool {
+        if self.is_over {
+            return true;
+        }
+        self.kill_if_due();
+        if self.asked.elapsed() >= ASK_EVERY {
+            self.asked = Instant::now();
+            let answer = self.ask(&["ps", "-o", "json", &self.pod]);
+            let runs: Value = answer.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+            self.is_over = runs[0]["pods"][0]["over"] == true;
+        }
+        self.is_over
+    }
+
+    fn delete(&mut self) -> Result<(), String> {
+        let end = Instant::now() + PATIENCE;
+        // The node may be on its way down or up.
+        while self.ask(&["stop", "--no-wait", &self.pod]).is_none() {
+            if self.has_ended() {
+                break;
+            }
+            if Instant::now() > end {
+                return Err("the pod cannot be stopped".to_owned());
+            }
+            std::thread::park_timeout(POLL);
+        }
+        Ok(())
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.dir.join("out")).unwrap_or_default()
+    }
+
+    fn finish(&mut self) -> Vec<String> {
+        let mut bad = Vec::new();
+        if let Err(e) = self.wait_until_it_answers() {
+            bad.push(e);
+        }
+        if self.ask(&["stop", "--all", "--grace-period", "1"]).is_none() {
+            bad.push("the pod cannot be stopped".to_owned());
+        }
+        if let Some(mut child) = self.child.take() {
+            signal(&mut child, Signal::TERM);
+            let code = child.wait().ok().and_then(|status| status.code());
+            if code != Some(0) {
+                bad.push(format!("the node ended with {code:?}"));
+            }
+        }
+        let sandboxes = crate::leaks::names(&self.state().join("node/pods"));
+        let end = Instant::now() + PATIENCE;
+        let left = || crate::leaks::left(&self.state(), &sandboxes);
+        while !left().is_empty() && Instant::now() < end {
+            std::thread::park_timeout(POLL);
+        }
+        bad.extend(left());
+        bad
+    }
+}
+
+impl Drop for KilledNode {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = self.ask(&["stop", "--all", "--grace-period", "0"]);
+            signal(&mut child, Signal::KILL);
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The pod cases of `conformance`, run by a node that is killed with SIGKILL at random moments of each case and started
+//! again, on the embedded runtime and on a containerd of the test's own.
+//!
+//! A few cases are played each time. `OUTRIGGER_RESUMED=all` plays all of them, `OUTRIGGER_SEED` repeats the moments of a
+//! run: those of a case depend on nothing but the seed and its name. A case in which a hook was cut short by the end of the
+//! node is played again, since such a hook is not run a second time.
+
+#[path = "conformance/case.rs"]
+mod case;
+#[path = "../../../tests/containerd/mod.rs"]
+#[allow(dead_code)]
+mod containerd;
+#[path = "conformance/driver.rs"]
+mod driver;
+#[path = "conformance/events.rs"]
+mod events;
+#[path = "node/leaks.rs"]
+mod leaks;
+#[path = "conformance/rootfs.rs"]
+mod rootfs;
+#[path = "conformance/run.rs"]
+mod run;
+#[path = "conformance/status.rs"]
+mod status;
+#[path = "conformance/trials.rs"]
+mod trials;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// Cases that are played each time, on the embedded runtime.
+const SAMPLE: [&str; 12] = [
+    "cases::hook-poststart-blocks-second-main",
+    "cases::init-order",
+    "cases::job-never-sidecar-exit-137",
+    "cases::message-default",
+    "cases::native-poststart-gates",
+    "cases::native-start-order",
+    "cases::native-startup-gates-chain",
+    "cases::probe-liveness-exec",
+    "cases::rules-exit-code-match",
+    "cases::stop-exit-code-status",
+    "dialects::depends-on-graph",
+    "dialects::kep-2-sidecars-stop-last",
+];
+
+/// Those of them that are played on containerd too.
+const SAMPLE_CRI: [&str; 4] = [
+    "cases::init-order",
+    "cases::job-never-sidecar-exit-137",
+    "cases::native-startup-gates-chain",
+    "dialects::kep-2-sidecars-stop-last",
+];
+
+/// Cases mostly wait, so more of them than cores run side by side.
+const CASES_AT_A_TIME: usize = 6;
+
+fn main() -> ExitCode {
+    let mut args = Arguments::from_args();
+    args.test_threads = Some(args.test_threads.unwrap_or(CASES_AT_A_TIME));
+    let work =
+        tempfile::Builder::new().prefix("outrigger-resumed-").tempdir().expect("a temporary directory");
+    run::open_to_all(work.path());
+    let rootfs = rootfs::make(&work.path().join("rootfs"));
+    let seed = std::env::var("OUTRIGGER_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    eprintln!("OUTRIGGER_SEED={seed}");
+    let containerd = (!args.list).then(|| containerd::Containerd::start(None));
+    let endpoint = containerd.as_ref().map(containerd::Containerd::endpoint).unwrap_or_default();
+    let bench = |prefix: &str, image: String, flags: &[&str]| {
+        Arc::new(run::Bench {
+            binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
+            image,
+            work: work.path().to_owned(),
+            prefix: prefix.to_owned(),
+            lib: trials::top().join("lib.sh"),
+            extra_flags: flags.iter().map(ToString::to_string).collect(),
+            agent: driver::Agent::KilledNode { seed },
+        })
+    };
+    let embedded = bench("", format!("rootfs:{}", rootfs.display()), &[]);
+    let flags = ["--runtime", "cri", "--cri-endpoint", &endpoint, "--network", "host"];
+    let cri = bench("cri-", containerd::IMAGE.to_owned(), &flags);
+    let mut trials = chosen(&embedded, &SAMPLE, "embedded");
+    trials.extend(chosen(&cri, &SAMPLE_CRI, "containerd"));
+    let conclusion = libtest_mimic::run(&args, trials);
+    if let Some(containerd) = containerd {
+        containerd.finish();
+    }
+    conclusion.exit_code()
+}
+
+/// The cases that are to be played.
+fn chosen(bench: &Arc<run::Bench>, sample: &[&str], kind: &str) -> Vec<Trial> {
+    let all = trials::all(bench);
+    let is_all = std::env::var("OUTRIGGER_RESUMED").is_ok_and(|text| text == "all");
+    let count = all.len();
+    let chosen: Vec<Trial> = all
+        .into_iter()
+        .filter(|case| is_all || sample.contains(&case.name()))
+        .map(|c| c.with_kind(kind))
+        .collect();
+    assert_eq!(chosen.len(), if is_all { count } else { sample.len() }, "a chosen case is missing");
+    chosen
+}
