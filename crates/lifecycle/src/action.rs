@@ -105,6 +105,11 @@ pub enum Event {
         /// What it holds.
         bytes: u64,
     },
+    /// A container is to be restarted, or all of them in order; see [`crate::Engine::can_restart`].
+    RestartRequested {
+        /// Which; `None`: all, from the first init container.
+        container: Option<usize>,
+    },
     /// The pod is to be stopped. A later one may only shorten the grace.
     StopRequested {
         /// Grace; `None` is the plan's.

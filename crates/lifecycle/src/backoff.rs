@@ -24,9 +24,13 @@ fn reference(c: &Container) -> Option<Time> {
         Some(KillReason::Liveness | KillReason::Startup | KillReason::Unknown) => {
             c.last_exit.as_ref().map(|e| e.finished_at)
         }
-        Some(KillReason::ImageChanged | KillReason::Dependency | KillReason::Fence | KillReason::Rerun) => {
-            None
-        }
+        Some(
+            KillReason::ImageChanged
+            | KillReason::Restart
+            | KillReason::Dependency
+            | KillReason::Fence
+            | KillReason::Rerun,
+        ) => None,
     }
 }
 

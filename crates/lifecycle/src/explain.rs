@@ -72,6 +72,7 @@ impl KillReason {
             KillReason::Startup => "its startup probe failed",
             KillReason::PostStart => "its postStart hook failed",
             KillReason::ImageChanged => "its image changed",
+            KillReason::Restart => "its restart was requested",
             KillReason::Dependency => "a container it restarts with was restarted",
             KillReason::Fence => "a container it depends on is no longer ready",
             KillReason::Unknown => "the runtime has lost track of it",

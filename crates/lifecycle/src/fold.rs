@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::action::{Action, Event};
 use crate::backoff;
+use crate::engine::{Change, can_restart};
 use crate::observation::{
     Container, Exit, ExitReason, Hook, Image, Kill, KillReason, Observation, Rerun, RerunCause, SandboxState,
     StartFailure, State, Stop, StopCause,
@@ -127,6 +128,11 @@ impl Observation {
                     *held = *bytes;
                 }
             }
+            Event::RestartRequested { container } => {
+                if can_restart(plan, self, *container).is_ok() {
+                    self.restart_requested(*container);
+                }
+            }
             Event::StopRequested { grace_ms } => {
                 self.begin_stop(plan, StopCause::Deleted, grace_ms.unwrap_or(plan.grace_ms), now);
             }
@@ -240,13 +246,46 @@ impl Observation {
         let Some(c) = self.containers.get_mut(container) else {
             return;
         };
-        // R2.5: completed and running init containers never look back.
-        if self.stop.is_some() || (plan.containers[container].role == Role::Init && c.was_run) {
+        if self.stop.is_some() {
             return;
         }
         c.image = Image::Unknown;
-        c.image_changed = c.state.is_alive();
+        c.image_failures = 0;
+        // R2.5: completed and running init containers never look back; a later start uses the new image. Ephemeral
+        // containers run once (R1.10).
+        let looks_back = match plan.containers[container].role {
+            Role::Init => !c.was_run,
+            Role::Ephemeral => false,
+            Role::Sidecar | Role::Main => true,
+        };
+        c.image_changed = looks_back && c.state.is_alive();
         c.backoff = Default::default(); // R1.64
+    }
+
+    /// Takes over what changes about the pod; `plan` has the changes.
+    pub(crate) fn update(&mut self, plan: &Plan, changes: &[Change]) {
+        for change in changes {
+            match *change {
+                Change::Image { container, .. } => self.image_changed(plan, container),
+                Change::Added { .. } => self.containers.push(Container::new()),
+                Change::Grace { .. } | Change::Deadline { .. } => {}
+            }
+        }
+    }
+
+    fn restart_requested(&mut self, container: Option<usize>) {
+        let Some(c) = container.and_then(|container| self.containers.get_mut(container)) else {
+            self.restart_requested = true;
+            return;
+        };
+        // Whoever asks does not want to wait for what failed before.
+        c.backoff = Default::default();
+        c.start_failure = None;
+        if matches!(c.image, Image::Failed { .. }) {
+            c.image = Image::Unknown;
+        }
+        // One that is being started is new already.
+        c.restart_requested = matches!(c.state, State::Running { .. });
     }
 
     fn start(&mut self, plan: &Plan, container: usize, attempt: u32, now: Time) {
@@ -300,23 +339,27 @@ impl Observation {
                 backoff::let_through(backoff, &mut self.rerun_backoff, finished, at.max(now));
                 at
             }
-            RerunCause::Sandbox => now,
+            RerunCause::Sandbox | RerunCause::Requested => now,
         };
+        self.restart_requested = false;
         self.rerun = Some(Rerun { cause, since: now, deadline, not_before });
     }
 
     /// Everything begins again from the first init container (R2.42, R2.53).
     fn rerun(&mut self, plan: &Plan, now: Time) {
         let Some(rerun) = self.rerun.take() else { return };
-        let rule = matches!(rerun.cause, RerunCause::Rule { .. });
-        if !rule {
+        let by_rule = matches!(rerun.cause, RerunCause::Rule { .. });
+        let sandbox_lost = rerun.cause == RerunCause::Sandbox;
+        self.restart_requested = false;
+        if sandbox_lost {
             self.sandbox.state = SandboxState::Absent;
             self.sandbox.attempt += 1;
         }
         for (p, c) in plan.containers.iter().zip(&mut self.containers) {
             // R2.54: after a lost sandbox a main that is finished for good stays finished.
             if p.role == Role::Ephemeral
-                || (!rule && p.role == Role::Main && rules::final_exit(p, c).is_some())
+                || (p.run_once && c.was_completed)
+                || (sandbox_lost && p.role == Role::Main && rules::final_exit(p, c).is_some())
             {
                 continue;
             }
@@ -325,7 +368,7 @@ impl Observation {
                 c.attempt += 1;
                 c.restarts += 1;
                 c.last_exit =
-                    if rule { Some(restarting_all(now)) } else { c.exit.take().or(c.last_exit.take()) };
+                    if by_rule { Some(restarting_all(now)) } else { c.exit.take().or(c.last_exit.take()) };
             }
             c.exit = None;
             c.state = State::Waiting;
@@ -361,6 +404,7 @@ impl Container {
         self.pre_stop = Hook::Idle;
         self.first_pre_stop = Hook::Idle;
         self.kill = None;
+        self.restart_requested = false;
     }
 }
 

@@ -31,7 +31,10 @@ pub use action::{Action, Event, ProbeOutcome};
 pub use confinement::{APP_ARMOR_ANNOTATION, SettingOrigin, app_armor_profile, selinux_options};
 pub use decision::{Decision, Wait};
 pub use dialect::{ANNOTATION_PREFIX, Planned, TerminatorMarks, duration_ms, level_gates, plan};
-pub use engine::{Engine, STOP_MIN_MS, StopTurn, decide, stop_turns};
+pub use engine::{
+    CannotRestart, CannotUpdate, Change, Engine, STOP_MIN_MS, StopTurn, can_restart, changes, decide,
+    stop_turns,
+};
 pub use explain::{Span, explain, explain_stop};
 pub use job::{
     ContainerExit, ExitCodes, FailureAction, FailureRule, Indexes, JobDecision, JobEnd, JobObservation,

@@ -23,6 +23,9 @@ pub struct Observation {
     pub stop: Option<Stop>,
     /// Everything is being ended to begin again from the first init container.
     pub rerun: Option<Rerun>,
+    /// Somebody asked for all containers to be restarted, and nothing was done about it yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restart_requested: bool,
     /// Back-off between in-place restarts of the whole pod (G-43).
     pub rerun_backoff: Backoff,
     /// What each volume of [`Plan::volume_limits`] held when it was last measured, same order.
@@ -110,6 +113,9 @@ pub struct Container {
     /// Number of the sandbox it was last started in.
     #[serde(default)]
     pub sandbox: u32,
+    /// Somebody asked for a restart since the current instance was started.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restart_requested: bool,
 }
 
 /// Where a container is in its life.
@@ -332,6 +338,8 @@ pub enum KillReason {
     PostStart,
     /// Its image changed.
     ImageChanged,
+    /// Somebody asked for it to be restarted.
+    Restart,
     /// A container it restarts with restarted.
     Dependency,
     /// A container it is fenced by is not ready.
@@ -423,6 +431,8 @@ pub enum RerunCause {
     },
     /// The sandbox was lost (R2.53).
     Sandbox,
+    /// Somebody asked for it.
+    Requested,
 }
 
 /// A pod that begins again.
@@ -453,10 +463,26 @@ impl Observation {
             containers: plan.containers.iter().map(|_| Container::new()).collect(),
             stop: None,
             rerun: None,
+            restart_requested: false,
             rerun_backoff: Backoff::default(),
             volume_bytes: vec![0; plan.volume_limits.len()],
             over: false,
         }
+    }
+
+    /// A pod that begins anew after another life, which ended with the machine: all that is left of that are the init
+    /// containers that are run once and have completed (G-48).
+    pub fn after_shutdown(plan: &Plan, before: &Observation, now: Time) -> Self {
+        let mut obs = Observation::new(plan, now);
+        if before.containers.len() != plan.containers.len() {
+            return obs;
+        }
+        for ((p, c), before) in plan.containers.iter().zip(&mut obs.containers).zip(&before.containers) {
+            if p.run_once && before.was_completed {
+                *c = before.clone();
+            }
+        }
+        obs
     }
 
     /// When the last container ended; when the pod was accepted, if none has.
@@ -497,6 +523,7 @@ impl Container {
             started_with: 0,
             fence_was_open: false,
             sandbox: 0,
+            restart_requested: false,
         }
     }
 

@@ -274,6 +274,12 @@ pub struct ContainerPlan {
     pub fence: Vec<usize>,
     /// Look for a newer image at every start.
     pub pull_always: bool,
+    /// Its image, as written.
+    #[serde(default)]
+    pub image: String,
+    /// An init container that is not run again once it has completed, whatever begins again (G-48).
+    #[serde(default)]
+    pub run_once: bool,
 }
 
 impl ContainerPlan {

@@ -35,9 +35,13 @@ pub fn restarts_after(plan: &ContainerPlan, exit: &Exit) -> bool {
     match exit.killed_for {
         // The kill counts, not the code: there was no exit code when the decision was made.
         Some(KillReason::Liveness | KillReason::Startup) => plan.restart.policy != RestartPolicy::Never,
-        Some(KillReason::ImageChanged | KillReason::Dependency | KillReason::Fence | KillReason::Rerun) => {
-            true
-        }
+        Some(
+            KillReason::ImageChanged
+            | KillReason::Restart
+            | KillReason::Dependency
+            | KillReason::Fence
+            | KillReason::Rerun,
+        ) => true,
         // R1.30 and R2.3: lost mains come back under every policy, lost init containers obey theirs.
         Some(KillReason::Unknown) => plan.role != Role::Init || plan.restart.policy != RestartPolicy::Never,
         Some(KillReason::PostStart | KillReason::PodStop) | None => policy_restarts(plan, exit),

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::action::{Action, Event, ProbeOutcome};
 use crate::decision::{Decision, Wait};
+use crate::engine::Change;
 use crate::explain::explain_stop;
 use crate::observation::{Hook, HookKind, Image, Observation, RerunCause, SandboxState, State, Verdict};
 use crate::plan::{Gate, Need, Plan, ProbeKind, Role};
@@ -107,12 +108,9 @@ struct SeenProbe {
     failing: bool,
 }
 
-type Out<'a> = &'a mut Vec<Entry>;
-
-impl Recorder {
-    /// For a pod nothing has been recorded of.
-    pub fn new(plan: &Plan) -> Self {
-        let seen = Seen {
+impl Seen {
+    fn new() -> Self {
+        Seen {
             attempt: 0,
             alive: false,
             running: false,
@@ -125,12 +123,20 @@ impl Recorder {
             wait: None,
             gate: None,
             gate_opened_at: None,
-        };
+        }
+    }
+}
+
+type Out<'a> = &'a mut Vec<Entry>;
+
+impl Recorder {
+    /// For a pod nothing has been recorded of.
+    pub fn new(plan: &Plan) -> Self {
         Recorder {
             sandbox: SandboxState::Absent,
             stop_deadline: None,
             phase: Phase::Pending,
-            containers: vec![seen; plan.containers.len()],
+            containers: vec![Seen::new(); plan.containers.len()],
         }
     }
 
@@ -190,8 +196,20 @@ impl Recorder {
             Event::SandboxReady
             | Event::SandboxFailed { .. }
             | Event::SandboxLost
+            | Event::RestartRequested { .. }
             | Event::VolumeMeasured { .. } => {}
         }
+        self.look(plan, obs, now, Some(out));
+    }
+
+    /// Records what an update of the pod has changed.
+    pub fn on_update(&mut self, plan: &Plan, obs: &Observation, changes: &[Change], now: Time, out: Out<'_>) {
+        for change in changes {
+            if let Change::Image { container, .. } = *change {
+                self.image(obs, container, &Event::ImageChanged { container }, now, out);
+            }
+        }
+        self.containers.resize(plan.containers.len(), Seen::new());
         self.look(plan, obs, now, Some(out));
     }
 
@@ -299,6 +317,7 @@ impl Recorder {
                 let (cause, container) = match cause {
                     RerunCause::Rule { container } => ("rule", Some(container)),
                     RerunCause::Sandbox => ("sandbox", None),
+                    RerunCause::Requested => ("requested", None),
                 };
                 let wait = obs.rerun.map_or(0, |r| r.not_before.since(now));
                 push(

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use outrigger_lifecycle::{
-    Action, Decision, Dialect, Event, Gate, HookKind, KillReason, Need, Observation, Plan, ProbeKind,
+    Action, Change, Decision, Dialect, Event, Gate, HookKind, KillReason, Need, Observation, Plan, ProbeKind,
     ProbeOutcome, RerunCause, RestartPolicy, Role, STOP_MIN_MS, StopCause, Time, Wait,
 };
 
@@ -36,6 +36,8 @@ const VIOLATIONS_MAX: usize = 8;
 #[derive(Debug)]
 pub struct Checker<'p> {
     plan: &'p Plan,
+    /// What the pod becomes, in this order.
+    updates: &'p [(u64, Plan)],
     /// For each container, all that must be gone before it is told to stop.
     before: Vec<Vec<usize>>,
     books: Vec<Book>,
@@ -116,30 +118,35 @@ struct ProbeBook {
     good: bool,
 }
 
+/// For each container, all that must be gone before it is told to stop.
+fn before(plan: &Plan) -> Vec<Vec<usize>> {
+    let mut before = vec![Vec::new(); plan.containers.len()];
+    for (i, all) in before.iter_mut().enumerate() {
+        let mut todo = plan.containers[i].stop_after.clone();
+        while let Some(b) = todo.pop() {
+            if !all.contains(&b) {
+                all.push(b);
+                todo.extend(&plan.containers[b].stop_after);
+            }
+        }
+    }
+    before
+}
+
 impl<'p> Checker<'p> {
     /// For one life of a pod with this plan; `slack_ms` is the longest the world may keep things from the agent.
     pub fn new(plan: &'p Plan, slack_ms: u64) -> Self {
-        let n = plan.containers.len();
-        let mut before = vec![Vec::new(); n];
-        for (i, all) in before.iter_mut().enumerate() {
-            let mut todo = plan.containers[i].stop_after.clone();
-            while let Some(b) = todo.pop() {
-                if !all.contains(&b) {
-                    all.push(b);
-                    todo.extend(&plan.containers[b].stop_after);
-                }
-            }
-        }
         let native_only = plan.sidecar_grace_ms == 0
             && !plan.dialects.contains(&Dialect::Kep)
             && !plan.dialects.contains(&Dialect::DependsOn);
         let late_stages = if native_only { 1 } else { plan.stop_stages as u64 + 1 };
         Checker {
             plan,
-            before,
+            updates: &[],
+            before: before(plan),
             native_only,
             late_stages,
-            books: vec![Book::default(); n],
+            books: vec![Book::default(); plan.containers.len()],
             sandbox_ready: false,
             since: Time(0),
             stop: None,
@@ -148,6 +155,12 @@ impl<'p> Checker<'p> {
             slack_ms,
             violations: Vec::new(),
         }
+    }
+
+    /// The pod will become these plans, see [`Scenario::update_at`](crate::Scenario::update_at).
+    pub fn expect_updates(mut self, updates: &'p [(u64, Plan)]) -> Self {
+        self.updates = updates;
+        self
     }
 
     fn broken(&mut self, invariant: u8, at: Time, text: String) {
@@ -197,10 +210,12 @@ impl<'p> Checker<'p> {
             Some(KillReason::Liveness | KillReason::Startup) => return !never,
             Some(KillReason::Unknown) => return p.role != Role::Init || !never,
             Some(
-                KillReason::ImageChanged | KillReason::Dependency | KillReason::Fence | KillReason::Rerun,
-            ) => {
-                return true;
-            }
+                KillReason::ImageChanged
+                | KillReason::Restart
+                | KillReason::Dependency
+                | KillReason::Fence
+                | KillReason::Rerun,
+            ) => return true,
             Some(KillReason::PostStart | KillReason::PodStop) | None => {}
         }
         for rule in &p.restart.rules {
@@ -512,7 +527,11 @@ impl<'p> Checker<'p> {
         let lost = self.rerun.is_some_and(|(_, lost)| lost);
         for i in 0..self.books.len() {
             let role = self.plan.containers[i].role;
-            if role == Role::Ephemeral || (lost && role == Role::Main && self.gone_for_good(i).is_some()) {
+            let is_kept = self.plan.containers[i].run_once && self.books[i].ever_completed;
+            if role == Role::Ephemeral
+                || is_kept
+                || (lost && role == Role::Main && self.gone_for_good(i).is_some())
+            {
                 self.books[i].of_lost_sandbox = lost;
                 continue;
             }
@@ -619,6 +638,7 @@ impl Watch for Checker<'_> {
             Event::HookEnded { .. }
             | Event::SandboxFailed { .. }
             | Event::ImageChanged { .. }
+            | Event::RestartRequested { .. }
             | Event::VolumeMeasured { .. } => {}
         }
     }
@@ -649,6 +669,18 @@ impl Watch for Checker<'_> {
                 self.broken(5, now, format!("the engine is wrong about `{name}` being alive"));
             }
         }
+    }
+
+    fn updated(&mut self, nth: usize, plan: &Plan, _: &Observation, _: &[Change], now: Time) {
+        let Some((_, expected)) = self.updates.get(nth) else {
+            return self.broken(6, now, "the pod was changed and nobody asked for it".into());
+        };
+        if plan != expected {
+            self.broken(6, now, "the pod was changed into another than was asked for".into());
+        }
+        self.plan = expected;
+        self.before = before(expected);
+        self.books.resize(expected.containers.len(), Book::default());
     }
 
     fn restarted(&mut self, _: &Plan, _: &Observation, _: Time) {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, EnvVar, ExecAction, Lifecycle,
-    LifecycleHandler, Pod, PodSpec, Probe,
+    Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, EnvVar, EphemeralContainer, ExecAction,
+    Lifecycle, LifecycleHandler, Pod, PodSpec, Probe,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, Role, plan};
@@ -36,6 +36,40 @@ pub fn pod(rng: &mut Rng) -> (PodInput, Plan) {
             return (input, planned.plan);
         }
     }
+}
+
+/// What a pod becomes while it lives: each plan has what those before it changed. Times only grow.
+pub fn updates(rng: &mut Rng, input: &PodInput) -> Vec<(u64, Plan)> {
+    let (mut input, mut at) = (input.clone(), 0);
+    let mut out = Vec::new();
+    for nth in 0..rng.between(1, 4) {
+        at += rng.between(1, 6_000);
+        let spec = input.pod.spec.get_or_insert_default();
+        for c in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+            if rng.chance(0.4) {
+                c.image = Some(format!("registry.example/{}:{nth}", c.name));
+            }
+        }
+        if rng.chance(0.4) {
+            let debug = EphemeralContainer {
+                name: format!("debug-{nth}"),
+                image: Some("registry.example/debug:1".into()),
+                ..EphemeralContainer::default()
+            };
+            spec.ephemeral_containers.get_or_insert_default().push(debug);
+        }
+        if rng.chance(0.3) {
+            spec.termination_grace_period_seconds = Some(rng.between(0, 20) as i64);
+        }
+        if rng.chance(0.2) {
+            spec.active_deadline_seconds = rng.chance(0.7).then(|| rng.between(1, 60) as i64);
+        }
+        // A reserve for sidecars may be more than the new grace.
+        if let Ok(planned) = plan(&input, &FeatureGates::default()) {
+            out.push((at, planned.plan));
+        }
+    }
+    out
 }
 
 /// A random pod that is hard to stop: little grace, and preStop hooks nearly everywhere.

@@ -93,6 +93,10 @@ pub struct Scenario {
     pub(crate) stops: Vec<(u64, Option<u64>)>,
     pub(crate) image_changes: Vec<(usize, u64)>,
     pub(crate) lost: Vec<(usize, u64)>,
+    /// When the pod becomes which plan.
+    pub(crate) updates: Vec<(u64, Plan)>,
+    /// When a restart is asked for, and of what.
+    pub(crate) restarts: Vec<(u64, Option<usize>)>,
     /// When, and for how long.
     pub(crate) agent_restarts: Vec<(u64, u64)>,
     pub(crate) lose: f64,
@@ -143,6 +147,8 @@ impl Scenario {
             stops: script.stops.iter().map(|s: &StopScript| (s.at.0, s.grace.map(|g| g.0))).collect(),
             image_changes: moments(&script.image_changes)?,
             lost: moments(&faults.lost_containers)?,
+            updates: Vec::new(),
+            restarts: Vec::new(),
             agent_restarts: faults
                 .agent_restarts
                 .iter()
@@ -160,6 +166,22 @@ impl Scenario {
     /// Adds a request to stop the pod.
     pub fn stop_at(&mut self, at: Span, grace: Option<Span>) {
         self.stops.push((at.0, grace.map(|g| g.0)));
+    }
+
+    /// Has the pod become what a plan says, at some time. The scenario must be one of the last of these plans: the world
+    /// knows all containers from the beginning.
+    pub fn update_at(&mut self, at: Span, plan: Plan) {
+        self.updates.push((at.0, plan));
+    }
+
+    /// What the pod becomes, in the order it was given.
+    pub fn updates(&self) -> &[(u64, Plan)] {
+        &self.updates
+    }
+
+    /// Adds a request to restart a container, or all of them.
+    pub fn restart_at(&mut self, at: Span, container: Option<usize>) {
+        self.restarts.push((at.0, container));
     }
 
     /// Whether the pod is told to stop at some time.

@@ -1,7 +1,7 @@
 //! The loop: what happens reaches the engine, what it decides is carried out, on a clock that jumps.
 
 use outrigger_lifecycle::trace::{Entry, Recorder};
-use outrigger_lifecycle::{Decision, Engine, Event, Observation, Plan, RestartPolicy, Time, Wait};
+use outrigger_lifecycle::{Change, Decision, Engine, Event, Observation, Plan, RestartPolicy, Time, Wait};
 
 use crate::scenario::{Scenario, ScriptError};
 use crate::script::Script;
@@ -18,6 +18,8 @@ pub trait Decider {
     fn handle(&mut self, event: &Event, now: Time);
     /// Decides what to do now.
     fn step(&mut self, now: Time, out: &mut Decision);
+    /// Takes over what a new plan says.
+    fn update(&mut self, plan: &Plan) -> Vec<Change>;
     /// Dies and comes back with nothing but what was written down.
     fn restart(&mut self);
 }
@@ -39,6 +41,10 @@ impl Decider for Engine {
         Engine::step(self, now, out);
     }
 
+    fn update(&mut self, plan: &Plan) -> Vec<Change> {
+        Engine::update(self, plan.clone()).expect("a scenario changes only what may change")
+    }
+
     fn restart(&mut self) {
         let written = serde_json::to_vec(self.observation()).expect("an observation is plain data");
         let mut obs: Observation = serde_json::from_slice(&written).expect("what was written can be read");
@@ -53,6 +59,8 @@ pub trait Watch {
     fn event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time);
     /// After a step.
     fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time);
+    /// After the pod has become what the nth plan of the scenario says.
+    fn updated(&mut self, nth: usize, plan: &Plan, obs: &Observation, changes: &[Change], now: Time);
     /// After the agent came back from a crash.
     fn restarted(&mut self, plan: &Plan, obs: &Observation, now: Time);
     /// When it is over; `running` are the containers that run in truth.
@@ -63,6 +71,7 @@ pub trait Watch {
 impl Watch for () {
     fn event(&mut self, _: &Plan, _: &Observation, _: &Event, _: Time) {}
     fn step(&mut self, _: &Plan, _: &Observation, _: &Decision, _: Time) {}
+    fn updated(&mut self, _: usize, _: &Plan, _: &Observation, _: &[Change], _: Time) {}
     fn restarted(&mut self, _: &Plan, _: &Observation, _: Time) {}
     fn over(&mut self, _: &Plan, _: &Observation, _: &[usize], _: Time) {}
 }
@@ -77,6 +86,11 @@ impl<A: Watch, B: Watch> Watch for (A, B) {
     fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time) {
         self.0.step(plan, obs, decision, now);
         self.1.step(plan, obs, decision, now);
+    }
+
+    fn updated(&mut self, nth: usize, plan: &Plan, obs: &Observation, changes: &[Change], now: Time) {
+        self.0.updated(nth, plan, obs, changes, now);
+        self.1.updated(nth, plan, obs, changes, now);
     }
 
     fn restarted(&mut self, plan: &Plan, obs: &Observation, now: Time) {
@@ -97,6 +111,10 @@ impl<W: Watch> Watch for &mut W {
 
     fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time) {
         (**self).step(plan, obs, decision, now);
+    }
+
+    fn updated(&mut self, nth: usize, plan: &Plan, obs: &Observation, changes: &[Change], now: Time) {
+        (**self).updated(nth, plan, obs, changes, now);
     }
 
     fn restarted(&mut self, plan: &Plan, obs: &Observation, now: Time) {
@@ -136,6 +154,11 @@ impl Watch for Tape {
 
     fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time) {
         self.recorder.on_step(plan, obs, decision, now, &mut self.entries);
+        self.entries.truncate(self.max);
+    }
+
+    fn updated(&mut self, _: usize, plan: &Plan, obs: &Observation, changes: &[Change], now: Time) {
+        self.recorder.on_update(plan, obs, changes, now, &mut self.entries);
         self.entries.truncate(self.max);
     }
 
@@ -313,6 +336,13 @@ impl Simulator {
                 decider.restart();
                 watch.restarted(decider.plan(), decider.observation(), now);
                 self.world.reconcile(decider.observation(), &mut self.notes);
+                returned = true;
+            }
+            // Whoever wants a change tries again until somebody is there.
+            What::Update { nth } if self.world.agent_down() => self.world.update_later(nth, now),
+            What::Update { nth } => {
+                let changes = decider.update(&scenario.updates[nth].1);
+                watch.updated(nth, decider.plan(), decider.observation(), &changes, now);
                 returned = true;
             }
             What::Reconcile if self.world.agent_down() => {}

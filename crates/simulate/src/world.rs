@@ -53,23 +53,58 @@ pub(crate) enum Note {
     Probed(usize, u32, ProbeKind, bool),
     HookEnded(usize, u32, HookKind, Option<&'static str>),
     Stop(Option<u64>),
+    Restart(Option<usize>),
 }
 
 /// Something that happens at its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
-    SandboxDone { generation: u32 },
-    PullDone { container: usize, epoch: u32 },
-    StartDone { container: usize, attempt: u32 },
-    Exit { container: usize, attempt: u32, cause: Cause },
-    HookDone { container: usize, attempt: u32, hook: HookKind, run: u32, timed_out: bool },
-    ProbeDone { container: usize, attempt: u32, kind: ProbeKind, epoch: u32 },
-    Tell { note: Note, epoch: u32 },
+    SandboxDone {
+        generation: u32,
+    },
+    PullDone {
+        container: usize,
+        epoch: u32,
+    },
+    StartDone {
+        container: usize,
+        attempt: u32,
+    },
+    Exit {
+        container: usize,
+        attempt: u32,
+        cause: Cause,
+    },
+    HookDone {
+        container: usize,
+        attempt: u32,
+        hook: HookKind,
+        run: u32,
+        timed_out: bool,
+    },
+    ProbeDone {
+        container: usize,
+        attempt: u32,
+        kind: ProbeKind,
+        epoch: u32,
+    },
+    Tell {
+        note: Note,
+        epoch: u32,
+    },
     Reconcile,
     SandboxDies,
-    AgentDies { takes: u64 },
+    AgentDies {
+        takes: u64,
+    },
     AgentReturns,
-    LoseTrack { container: usize },
+    LoseTrack {
+        container: usize,
+    },
+    /// The pod becomes what a plan of the scenario says.
+    Update {
+        nth: usize,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,6 +250,12 @@ impl World {
         for &(container, at) in &scenario.image_changes {
             self.arrange(Time(at), What::Tell { note: Note::ImageChanged(container), epoch: 0 });
         }
+        for &(at, container) in &scenario.restarts {
+            self.arrange(Time(at), What::Tell { note: Note::Restart(container), epoch: 0 });
+        }
+        for (nth, &(at, _)) in scenario.updates.iter().enumerate() {
+            self.arrange(Time(at), What::Update { nth });
+        }
         for &(container, at) in &scenario.lost {
             self.arrange(Time(at), What::LoseTrack { container });
         }
@@ -229,6 +270,11 @@ impl World {
             self.queue.push(Reverse(Item { at, number: self.number, what }));
             self.number += 1;
         }
+    }
+
+    /// The update finds nobody who could take it.
+    pub(crate) fn update_later(&mut self, nth: usize, now: Time) {
+        self.arrange(now + 100, What::Update { nth });
     }
 
     fn later(&mut self, scenario: &Scenario, now: Time, ms: u64, what: What) {
@@ -414,7 +460,9 @@ impl World {
                 (epoch == self.epoch && !self.agent_down)
                     .then_some(Note::Probed(container, attempt, kind, ok))
             }
-            What::Tell { note: note @ (Note::Stop(_) | Note::ImageChanged(_)), .. } => {
+            What::Tell {
+                note: note @ (Note::Stop(_) | Note::ImageChanged(_) | Note::Restart(_)), ..
+            } => {
                 // Whoever asks, asks until the agent listens.
                 if self.agent_down {
                     self.arrange(now + 10, what);
@@ -445,7 +493,7 @@ impl World {
                 None
             }
             // The agent's own doing; see the simulator.
-            What::Reconcile | What::AgentReturns => None,
+            What::Reconcile | What::AgentReturns | What::Update { .. } => None,
         }
     }
 
@@ -638,6 +686,7 @@ impl World {
                 message: self.texts.pull.clone(),
             },
             Note::ImageChanged(container) => Event::ImageChanged { container },
+            Note::Restart(container) => Event::RestartRequested { container },
             Note::Started(container, attempt) => Event::Started { container, attempt },
             Note::StartFailed(container, attempt) => Event::StartFailed {
                 container,

@@ -1,7 +1,7 @@
 //! What holds of every pod, dialect or not: roles by list, restart policies, probes, hooks, list order. Native
 //! sidecars are part of it, as they are of Kubernetes.
 
-use k8s_openapi::api::core::v1::{Container, LifecycleHandler, PodSpec, Probe, Volume};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, LifecycleHandler, PodSpec, Probe, Volume};
 
 use super::{Draft, depends_on};
 use crate::plan::{
@@ -20,6 +20,9 @@ pub(super) fn plan(input: &PodInput, spec: &PodSpec, features: &FeatureGates) ->
     }
     for (index, c) in spec.containers.iter().enumerate() {
         containers.push(container(c, ContainerRef { list: List::Main, index }, pod_policy, features));
+    }
+    for (index, c) in spec.ephemeral_containers.iter().flatten().enumerate() {
+        containers.push(ephemeral(c, index));
     }
     let dialects =
         if containers.iter().any(|c| c.role == Role::Sidecar) { vec![Dialect::Native] } else { Vec::new() };
@@ -88,6 +91,34 @@ fn container(
         restart_with: Vec::new(),
         fence: Vec::new(),
         pull_always: c.image_pull_policy.as_deref() == Some("Always"),
+        image: c.image.clone().unwrap_or_default(),
+        run_once: false,
+    }
+}
+
+/// Runs once, beside all the others, and blocks nothing (R1.10, R4.12). Kubernetes gives it no probes and no hooks (R8.29).
+fn ephemeral(c: &EphemeralContainer, index: usize) -> ContainerPlan {
+    ContainerPlan {
+        name: c.name.clone(),
+        place: ContainerRef { list: List::Ephemeral, index },
+        role: Role::Ephemeral,
+        dialect: None,
+        gates: Vec::new(),
+        stop_after: Vec::new(),
+        stop_stage: 0,
+        restart: Restart { policy: RestartPolicy::Never, rules: Vec::new(), backoff: BackoffPlan::KUBELET },
+        counts: Counts::No,
+        keeps_alive: false,
+        fatal: false,
+        probes: [None; 3],
+        post_start: None,
+        pre_stop: None,
+        pre_stop_when: PreStopWhen::AtOnce,
+        restart_with: Vec::new(),
+        fence: Vec::new(),
+        pull_always: c.image_pull_policy.as_deref() == Some("Always"),
+        image: c.image.clone().unwrap_or_default(),
+        run_once: false,
     }
 }
 

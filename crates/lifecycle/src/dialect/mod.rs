@@ -63,7 +63,9 @@ impl<'a> Draft<'a> {
         let Some(spec) = &input.pod.spec else {
             return Err(vec![Finding::error("R8.1", FieldPath::root().field("spec"), "a pod needs a spec")]);
         };
-        let count = spec.containers.len() + spec.init_containers.as_ref().map_or(0, Vec::len);
+        let count = spec.containers.len()
+            + spec.init_containers.as_ref().map_or(0, Vec::len)
+            + spec.ephemeral_containers.as_ref().map_or(0, Vec::len);
         if count > CONTAINERS_MAX {
             return Err(vec![Finding::error(
                 "limit",

@@ -10,6 +10,7 @@ const SIDECAR_GRACE: &str = "outrigger.dev/sidecar-grace";
 const FENCE: &str = "outrigger.dev/fence";
 const BACKOFF: &str = "outrigger.dev/restart-backoff";
 const POST_START_TIMEOUT: &str = "outrigger.dev/post-start-timeout";
+const RUN_ONCE: &str = "outrigger.dev/run-once";
 
 /// Read by the operator in a cluster.
 const SIDECARS: &str = "outrigger.dev/sidecars";
@@ -18,7 +19,7 @@ const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
 const WOKEN: &str = "outrigger.dev/barrier-opened";
 
 /// Every annotation that is ours.
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 11] = [
     depends_on::ANNOTATION,
     SIDECAR_PHASE,
     PRE_STOP,
@@ -26,6 +27,7 @@ const KNOWN: [&str; 10] = [
     FENCE,
     BACKOFF,
     POST_START_TIMEOUT,
+    RUN_ONCE,
     SIDECARS,
     LAUNCH_TIMEOUT,
     WOKEN,
@@ -90,11 +92,41 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     if let Some(value) = draft.annotation(BACKOFF) {
         backoff(draft, value);
     }
+    if let Some(value) = draft.annotation(RUN_ONCE) {
+        run_once(draft, value);
+    }
     if let Some(value) = draft.annotation(FENCE) {
         match value {
             "start" => fence(draft, false),
             "restart" => fence(draft, true),
             _ => bad(draft, FENCE, value, "`start` or `restart`"),
+        }
+    }
+}
+
+/// Names init containers that are not run again after a reboot, nor when the pod begins again for another reason (G-48).
+fn run_once(draft: &mut Draft<'_>, value: &str) {
+    for name in value.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        let inits = draft.plan.containers.iter_mut().filter(|c| c.role == Role::Init);
+        match inits.into_iter().find(|c| c.name == name) {
+            Some(c) => c.run_once = true,
+            None => {
+                let names: Vec<&str> = draft
+                    .plan
+                    .containers
+                    .iter()
+                    .filter(|c| c.role == Role::Init)
+                    .map(|c| c.name.as_str())
+                    .collect();
+                let hint = match names.as_slice() {
+                    [] => "the pod has no init containers that run to completion: remove the annotation"
+                        .to_owned(),
+                    _ => format!("name one of: {}", names.join(", ")),
+                };
+                let message = format!("`{name}` is not an init container that runs to completion");
+                let finding = Finding::error("run-once", FieldPath::annotation(RUN_ONCE), message).hint(hint);
+                draft.findings.push(finding);
+            }
         }
     }
 }

@@ -6,8 +6,10 @@
 mod run;
 mod stop;
 mod turns;
+mod update;
 
 pub use turns::{StopTurn, stop_turns};
+pub use update::{CannotRestart, CannotUpdate, Change, can_restart, changes};
 
 use crate::action::{Action, Event};
 use crate::decision::{Decision, Wait};
@@ -102,6 +104,11 @@ fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
         }
         return true;
     }
+    if obs.restart_requested {
+        let cause = RerunCause::Requested;
+        out.actions.push(Action::BeginRerun { cause, deadline: now + plan.grace_ms });
+        return true;
+    }
     for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
         let Some(exit) = c.exit.as_ref().filter(|_| c.state == State::Exited) else {
             continue;
@@ -191,6 +198,27 @@ impl Engine {
     /// What is known.
     pub fn observation(&self) -> &Observation {
         &self.obs
+    }
+
+    /// Takes over what a new plan says of the pod while it lives (R8.30): other images, more ephemeral containers, another
+    /// grace period or deadline. Returns what changes. Nothing happens to a container before the next step, and nothing at
+    /// all to one that the change does not concern.
+    ///
+    /// # Errors
+    /// The plan says something else that is different: the pod has to be replaced.
+    pub fn update(&mut self, plan: Plan) -> Result<Vec<Change>, CannotUpdate> {
+        let changes = changes(&self.plan, &plan)?;
+        self.obs.update(&plan, &changes);
+        self.plan = plan;
+        Ok(changes)
+    }
+
+    /// Whether [`Event::RestartRequested`] would restart a container, or all of them if none is given.
+    ///
+    /// # Errors
+    /// Why it would not.
+    pub fn can_restart(&self, container: Option<usize>) -> Result<(), CannotRestart> {
+        can_restart(&self.plan, &self.obs, container)
     }
 
     /// Takes an event in.

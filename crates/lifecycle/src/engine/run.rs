@@ -181,6 +181,9 @@ fn reason_to_kill(plan: &Plan, obs: &Observation, i: usize, ending: bool) -> Opt
     if matches!(c.post_start, Hook::Failed { .. }) {
         return Some(KillReason::PostStart);
     }
+    if c.restart_requested {
+        return Some(KillReason::Restart);
+    }
     // At once, also before the startup probe has passed (G-36), but not before the new image is there.
     if c.image_changed && c.image == Image::Present {
         return Some(KillReason::ImageChanged);

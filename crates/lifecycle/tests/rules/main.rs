@@ -12,3 +12,4 @@ mod resume;
 mod stage;
 mod tables_probe;
 mod tables_start;
+mod update;

@@ -23,6 +23,13 @@ fn pods_that_are_hard_to_stop_keep_the_promises() {
     play(Kind::Hard);
 }
 
+/// Images, grace periods and deadlines that change while the pod lives, ephemeral containers that are added, restarts of one
+/// container and of all.
+#[test]
+fn pods_that_are_changed_and_restarted_keep_the_promises() {
+    play(Kind::Changed);
+}
+
 fn play(kind: Kind) {
     let lives = env_number("OUTRIGGER_SOAK").unwrap_or(LIVES);
     let first = env_number("OUTRIGGER_FIRST_SEED").unwrap_or(1);
@@ -46,9 +53,10 @@ fn seeds_that_once_failed_do_not_fail_again() {
     let list = include_str!("regressions.txt");
     for line in list.lines().map(|l| l.split('#').next().unwrap_or_default().trim()).filter(|l| !l.is_empty())
     {
-        let (kind, seed) = match line.strip_prefix("hard ") {
-            Some(seed) => (Kind::Hard, seed),
-            None => (Kind::Any, line),
+        let (kind, seed) = match line.split_once(' ') {
+            Some(("hard", seed)) => (Kind::Hard, seed),
+            Some(("changed", seed)) => (Kind::Changed, seed),
+            _ => (Kind::Any, line),
         };
         let seed = seed.parse().unwrap_or_else(|_| panic!("{line:?} in regressions.txt is not a seed"));
         if let Err(report) = life::check(kind, seed) {
@@ -69,6 +77,13 @@ fn one_seed() {
 #[ignore = "replays the life of OUTRIGGER_SEED"]
 fn one_hard_seed() {
     replay(Kind::Hard);
+}
+
+/// The same for a pod that is changed while it lives.
+#[test]
+#[ignore = "replays the life of OUTRIGGER_SEED"]
+fn one_changed_seed() {
+    replay(Kind::Changed);
 }
 
 fn replay(kind: Kind) {

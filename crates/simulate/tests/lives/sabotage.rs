@@ -2,7 +2,8 @@
 
 use crate::common::life::Case;
 use outrigger_lifecycle::{
-    Action, Decision, Engine, Event, Need, Observation, Plan, RestartPolicy, Role, State, StopCause, Time,
+    Action, Change, Decision, Engine, Event, Need, Observation, Plan, RestartPolicy, Role, State, StopCause,
+    Time,
 };
 use outrigger_simulate::Decider;
 
@@ -191,6 +192,10 @@ impl Decider for Saboteur {
     fn step(&mut self, now: Time, out: &mut Decision) {
         self.engine.step(now, out);
         self.alter(now, out);
+    }
+
+    fn update(&mut self, plan: &Plan) -> Vec<Change> {
+        Decider::update(&mut self.engine, plan)
     }
 
     fn restart(&mut self) {

@@ -3,8 +3,8 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{
-    Action, ContainerRef, Decision, Engine, Event, Exit, ExitReason, FeatureGates, Finding, HookKind, List,
-    Plan, PodInput, ProbeKind, ProbeOutcome, Time, Wait, plan,
+    Action, CannotRestart, CannotUpdate, Change, ContainerRef, Decision, Engine, Event, Exit, ExitReason,
+    FeatureGates, Finding, HookKind, List, Plan, PodInput, ProbeKind, ProbeOutcome, Time, Wait, plan,
 };
 use serde_json::{Value, json};
 
@@ -178,7 +178,22 @@ impl Play {
         true
     }
 
-    fn event(&mut self, event: Event) {
+    /// The pod becomes what another manifest says.
+    pub fn update(&mut self, input: &PodInput) -> Result<Vec<Change>, CannotUpdate> {
+        let changes = self.engine.update(planned(input));
+        self.settle();
+        changes
+    }
+
+    /// Somebody asks for a restart of a container, or of all.
+    pub fn restart(&mut self, name: Option<&str>) -> Result<(), CannotRestart> {
+        let container = name.map(|name| self.ix(name));
+        let can = self.engine.can_restart(container);
+        self.event(Event::RestartRequested { container });
+        can
+    }
+
+    pub fn event(&mut self, event: Event) {
         self.engine.handle(&event, self.now);
         self.settle();
     }

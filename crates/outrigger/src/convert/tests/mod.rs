@@ -234,6 +234,7 @@ impl Judge<'_> {
 
 impl Watch for Judge<'_> {
     fn event(&mut self, _: &Plan, _: &Observation, _: &Event, _: Time) {}
+    fn updated(&mut self, _: usize, _: &Plan, _: &Observation, _: &[outrigger_lifecycle::Change], _: Time) {}
     fn restarted(&mut self, _: &Plan, _: &Observation, _: Time) {}
     fn over(&mut self, _: &Plan, _: &Observation, _: &[usize], _: Time) {}
 

@@ -14,6 +14,10 @@ pub struct Case {
     pub input: PodInput,
     pub plan: Plan,
     pub script: Script,
+    /// What the pod becomes while it lives.
+    pub updates: Vec<(u64, Plan)>,
+    /// When a restart is asked for, and of what.
+    pub restarts: Vec<(u64, Option<usize>)>,
 }
 
 /// Which lives are played.
@@ -23,6 +27,8 @@ pub enum Kind {
     Any,
     /// Pods with little grace whose hooks hang, whose helpers crash and whose images are late.
     Hard,
+    /// Pods that are changed and restarted while they live.
+    Changed,
 }
 
 impl Kind {
@@ -31,6 +37,18 @@ impl Kind {
         match self {
             Kind::Any => "one_seed",
             Kind::Hard => "one_hard_seed",
+            Kind::Changed => "one_changed_seed",
+        }
+    }
+}
+
+impl Kind {
+    /// What stands before a seed of this kind in `regressions.txt`.
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::Any => "",
+            Kind::Hard => "hard ",
+            Kind::Changed => "changed ",
         }
     }
 }
@@ -43,15 +61,35 @@ impl Case {
     pub fn of(kind: Kind, seed: u64) -> Case {
         let mut rng = Rng::new(seed);
         let (input, plan) = match kind {
-            Kind::Any => random::pod(&mut rng),
+            Kind::Any | Kind::Changed => random::pod(&mut rng),
             Kind::Hard => random::hard_pod(&mut rng),
         };
         let trouble = if rng.chance(0.4) { Trouble::None } else { Trouble::Faults };
         let script = match kind {
-            Kind::Any => random::script(&mut rng, &plan, trouble),
+            Kind::Any | Kind::Changed => random::script(&mut rng, &plan, trouble),
             Kind::Hard => random::hard_script(&mut rng, &plan, trouble),
         };
-        Case { seed, input, plan, script }
+        let (mut updates, mut restarts) = (Vec::new(), Vec::new());
+        if kind == Kind::Changed {
+            updates = random::updates(&mut rng, &input);
+            for _ in 0..rng.between(0, 2) {
+                let one = rng.chance(0.6).then(|| rng.below(plan.containers.len() as u64) as usize);
+                restarts.push((rng.between(1, 20_000), one));
+            }
+        }
+        Case { seed, input, plan, script, updates, restarts }
+    }
+
+    pub fn scenario(&self) -> Scenario {
+        let last = self.updates.last().map_or(&self.plan, |(_, plan)| plan);
+        let mut scenario = Scenario::new(last, &self.script).expect("a random script fits its pod");
+        for (at, plan) in &self.updates {
+            scenario.update_at(Span(*at), plan.clone());
+        }
+        for &(at, container) in &self.restarts {
+            scenario.restart_at(Span(at), container);
+        }
+        scenario
     }
 
     pub fn options() -> Options {
@@ -60,8 +98,8 @@ impl Case {
 
     /// Plays it with somebody deciding; what promises were broken.
     pub fn play(&self, decider: &mut impl Decider) -> (Summary, Vec<Violation>) {
-        let scenario = Scenario::new(&self.plan, &self.script).expect("a random script fits its pod");
-        let mut checker = Checker::new(&self.plan, scenario.slack_ms());
+        let scenario = self.scenario();
+        let mut checker = Checker::new(&self.plan, scenario.slack_ms()).expect_updates(&self.updates);
         let summary = Simulator::new().run(decider, &scenario, self.seed, &Case::options(), &mut checker);
         (summary, checker.violations)
     }
@@ -90,7 +128,7 @@ pub fn check(kind: Kind, seed: u64) -> Result<Summary, String> {
          keep:   echo {}{seed} >> crates/simulate/tests/lives/regressions.txt",
         problems.join("\n    "),
         kind.replay(),
-        if kind == Kind::Hard { "hard " } else { "" },
+        kind.prefix(),
     ))
 }
 
@@ -103,6 +141,15 @@ pub fn tell(kind: Kind, seed: u64) -> String {
         "pod: {}",
         serde_json::to_string_pretty(&case.input.pod).expect("a pod is plain data")
     );
+    for (at, plan) in &case.updates {
+        let images: Vec<&str> = plan.containers.iter().map(|c| c.image.as_str()).collect();
+        let _ = writeln!(
+            text,
+            "update at {at}: images {images:?} grace {} deadline {:?}",
+            plan.grace_ms, plan.active_deadline_ms
+        );
+    }
+    let _ = writeln!(text, "restarts: {:?}", case.restarts);
     let _ = writeln!(text, "types: {:?}", case.input.lifecycle_types);
     let _ = writeln!(
         text,
@@ -133,13 +180,14 @@ pub fn tell(kind: Kind, seed: u64) -> String {
         );
     }
     let mut tape = Tape::new(&case.plan, 5_000);
-    let scenario = Scenario::new(&case.plan, &case.script).expect("a random script fits its pod");
+    let scenario = case.scenario();
     let mut engine = Engine::new(case.plan.clone(), Time(0));
     let run =
         AssertUnwindSafe(|| Simulator::new().run(&mut engine, &scenario, seed, &Case::options(), &mut tape));
     let ended = catch_unwind(run);
     for entry in tape.into_entries() {
-        let name = entry.container.map_or("-", |c| case.plan.containers[c].name.as_str());
+        let last = case.updates.last().map_or(&case.plan, |(_, plan)| plan);
+        let name = entry.container.map_or("-", |c| last.containers[c].name.as_str());
         let fields = serde_json::Value::Object(entry.fields);
         let _ = writeln!(text, "{:>9} {name:<4} {:<16} {fields}", entry.time.0, entry.event);
     }

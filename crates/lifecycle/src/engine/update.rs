@@ -1,0 +1,152 @@
+//! What can be changed about a live pod where it stands, and what can be restarted.
+//!
+//! Kubernetes lets a pod's images change, its ephemeral containers grow in number and its deadline move (R8.30); here the
+//! grace period may change as well. Everything else is another pod.
+
+use crate::observation::Observation;
+use crate::plan::{Plan, Role};
+use crate::rules;
+
+/// One thing that changes about a live pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A container has another image. If it runs, it is ended and started again as soon as the new image is there (R2.10).
+    Image {
+        /// Which container.
+        container: usize,
+        /// The image it had.
+        from: String,
+        /// The image it gets.
+        to: String,
+    },
+    /// There is one more ephemeral container.
+    Added {
+        /// Which.
+        container: usize,
+    },
+    /// The next stop has another grace period. One that has begun keeps its own (G-16).
+    Grace {
+        /// The grace it had.
+        from_ms: u64,
+        /// The grace it gets.
+        to_ms: u64,
+    },
+    /// The pod may live for another time. It still counts from the beginning.
+    Deadline {
+        /// The deadline it had.
+        from_ms: Option<u64>,
+        /// The deadline it gets.
+        to_ms: Option<u64>,
+    },
+}
+
+/// Why a live pod cannot become what a new plan says.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CannotUpdate {
+    /// Containers were added that are not ephemeral, or some were removed or moved.
+    #[error("its containers are not the same")]
+    Containers,
+    /// Something else than the image is different.
+    #[error("container `{name}` has more changes than its image")]
+    Container {
+        /// Which container.
+        name: String,
+    },
+    /// Something of the whole pod is different.
+    #[error("more changes than images, grace period, deadline and ephemeral containers")]
+    Pod,
+}
+
+/// Why a container, or all of them, cannot be restarted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CannotRestart {
+    /// The pod is being stopped, or is over.
+    #[error("the pod is stopping or has ended")]
+    Stopping,
+    /// There is no such container.
+    #[error("there is no such container")]
+    Unknown,
+    /// Init containers and ephemeral containers run once.
+    #[error("`{name}` is {role}, which runs once; restart the whole pod to run its init containers again")]
+    RunsOnce {
+        /// Which container.
+        name: String,
+        /// What it is.
+        role: &'static str,
+    },
+    /// It will not run again.
+    #[error("`{name}` has ended for good; restart the whole pod to run it again")]
+    Ended {
+        /// Which container.
+        name: String,
+    },
+}
+
+/// What has to change about a live pod for it to be what `new` says.
+///
+/// # Errors
+/// It cannot become that.
+pub fn changes(old: &Plan, new: &Plan) -> Result<Vec<Change>, CannotUpdate> {
+    let count = old.containers.len();
+    let added = new.containers.get(count..).ok_or(CannotUpdate::Containers)?;
+    let same_names = old.containers.iter().zip(&new.containers).all(|(a, b)| a.name == b.name);
+    if !same_names || added.iter().any(|c| c.role != Role::Ephemeral) {
+        return Err(CannotUpdate::Containers);
+    }
+    let mut out = Vec::new();
+    // What is left of the new plan when all that may change is taken back.
+    let mut rest = new.clone();
+    rest.containers.truncate(count);
+    rest.stop_order.retain(|i| *i < count);
+    (rest.grace_ms, rest.active_deadline_ms) = (old.grace_ms, old.active_deadline_ms);
+    for (i, (was, is)) in old.containers.iter().zip(&mut rest.containers).enumerate() {
+        if was.image != is.image {
+            let to = std::mem::replace(&mut is.image, was.image.clone());
+            out.push(Change::Image { container: i, from: was.image.clone(), to });
+            // Whether it is looked for at every start depends on the tag.
+            is.pull_always = was.pull_always;
+        }
+        if was != is {
+            return Err(CannotUpdate::Container { name: was.name.clone() });
+        }
+    }
+    if rest != *old {
+        return Err(CannotUpdate::Pod);
+    }
+    out.extend((count..new.containers.len()).map(|container| Change::Added { container }));
+    if old.grace_ms != new.grace_ms {
+        out.push(Change::Grace { from_ms: old.grace_ms, to_ms: new.grace_ms });
+    }
+    if old.active_deadline_ms != new.active_deadline_ms {
+        out.push(Change::Deadline { from_ms: old.active_deadline_ms, to_ms: new.active_deadline_ms });
+    }
+    Ok(out)
+}
+
+/// Whether a container, or all of them if none is given, can be restarted now.
+///
+/// # Errors
+/// Why not.
+pub fn can_restart(plan: &Plan, obs: &Observation, container: Option<usize>) -> Result<(), CannotRestart> {
+    if obs.over || obs.stop.is_some() {
+        return Err(CannotRestart::Stopping);
+    }
+    let Some(container) = container else { return Ok(()) };
+    let (Some(p), Some(c)) = (plan.containers.get(container), obs.containers.get(container)) else {
+        return Err(CannotRestart::Unknown);
+    };
+    match p.role {
+        // One that is told to go while it runs may well say that it has completed.
+        Role::Init => {
+            return Err(CannotRestart::RunsOnce { name: p.name.clone(), role: "an init container" });
+        }
+        Role::Ephemeral => {
+            return Err(CannotRestart::RunsOnce { name: p.name.clone(), role: "an ephemeral container" });
+        }
+        Role::Sidecar | Role::Main => {}
+    }
+    if rules::is_ending_for_good(p, c) {
+        return Err(CannotRestart::Ended { name: p.name.clone() });
+    }
+    Ok(())
+}
