@@ -128,14 +128,9 @@ impl PodContext {
         self.pod.metadata.namespace.as_deref().unwrap_or("default")
     }
 
-    /// How important it is: its `priority`, or that of the classes every cluster has.
+    /// How important it is.
     pub(crate) fn priority(&self) -> i32 {
-        let spec = self.spec();
-        spec.priority.unwrap_or(match spec.priority_class_name.as_deref() {
-            Some("system-node-critical") => 2_000_001_000,
-            Some("system-cluster-critical") => 2_000_000_000,
-            _ => 0,
-        })
+        self.companions.priority(&self.pod)
     }
 
     fn uid(&self) -> &str {

@@ -7,6 +7,7 @@
 //! Nothing here does I/O or runs anything.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 mod decode;
 mod defaults;
 mod diagnostic;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use outrigger_lifecycle::{ContainerRef, FieldPath, List, PodInput, Segment, Severity, validate_job_fields};
 use serde::de::DeserializeOwned;
 
@@ -70,10 +71,34 @@ pub struct Companions {
     pub secrets: BTreeMap<(String, String), Secret>,
     /// PersistentVolumeClaims, those a StatefulSet makes included.
     pub persistent_volume_claims: BTreeMap<(String, String), PersistentVolumeClaim>,
+    /// PriorityClasses by name; they have no namespace.
+    pub priority_classes: BTreeMap<String, PriorityClass>,
+}
+
+impl Companions {
+    /// How important a pod is, as the admission of a cluster would have it: its own `priority`, else that of its class, else
+    /// that of the class that is the default, else 0.
+    pub fn priority(&self, pod: &Pod) -> i32 {
+        let spec = pod.spec.as_ref();
+        if let Some(priority) = spec.and_then(|spec| spec.priority) {
+            return priority;
+        }
+        match spec.and_then(|spec| spec.priority_class_name.as_deref()).filter(|name| !name.is_empty()) {
+            // Every cluster has these two.
+            Some("system-node-critical") => 2_000_001_000,
+            Some("system-cluster-critical") => 2_000_000_000,
+            Some(name) => self.priority_classes.get(name).map_or(0, |class| class.value),
+            None => {
+                let defaults =
+                    self.priority_classes.values().filter(|class| class.global_default == Some(true));
+                defaults.map(|class| class.value).min().unwrap_or(0)
+            }
+        }
+    }
 }
 
 /// The kinds read here: kind, apiVersion.
-const KINDS: [(&str, &str); 10] = [
+const KINDS: [(&str, &str); 11] = [
     ("Pod", "v1"),
     ("Job", "batch/v1"),
     ("CronJob", "batch/v1"),
@@ -84,6 +109,7 @@ const KINDS: [(&str, &str); 10] = [
     ("ConfigMap", "v1"),
     ("Secret", "v1"),
     ("PersistentVolumeClaim", "v1"),
+    ("PriorityClass", "scheduling.k8s.io/v1"),
 ];
 
 /// Reads a manifest.
@@ -318,6 +344,12 @@ impl Reader<'_> {
                 let claim = self.companion::<PersistentVolumeClaim>(kind, &node, out, |o| &mut o.metadata);
                 if let Some((object, key)) = claim {
                     self.manifest.companions.persistent_volume_claims.insert(key, object);
+                }
+            }
+            "PriorityClass" => {
+                let class = self.companion::<PriorityClass>(kind, &node, out, |o| &mut o.metadata);
+                if let Some((object, (_, name))) = class {
+                    self.manifest.companions.priority_classes.insert(name, object);
                 }
             }
             "Pod" => self.workload(node, place, out, Workload::Pod),

@@ -1,0 +1,313 @@
+//! What changes when other manifests take the place of those that run: which objects stay, which are changed where they
+//! run, and which have to be replaced, and why.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outrigger_lifecycle::{Change, ContainerPlan, Plan, changes};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::pod::PodManifest;
+use crate::read::Companions;
+use crate::workload::Workload;
+
+/// The most differences that are named as the reason of a replacement.
+const REASONS_MAX: usize = 3;
+
+/// Fields of a pod's spec that can change while it lives, besides the images of its containers.
+const CHANGEABLE: [&str; 3] =
+    ["terminationGracePeriodSeconds", "activeDeadlineSeconds", "ephemeralContainers"];
+
+/// What manifests say is to run.
+#[derive(Debug, Clone)]
+pub struct Objects<'m> {
+    /// Pods with their plans, those of workloads included.
+    pub pods: Vec<(&'m PodManifest, &'m Plan)>,
+    /// What the pods come out of, in the order of [`crate::Origin::workload`].
+    pub workloads: &'m [Workload],
+    /// What the pods refer to.
+    pub companions: &'m Companions,
+}
+
+/// A Pod or a workload by its name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// The kind.
+    pub kind: &'static str,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// The name of a workload, whose metadata has been settled.
+    pub fn of(workload: &Workload) -> Self {
+        let metadata = workload.metadata();
+        ObjectKey {
+            kind: workload.kind(),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// A text that is this object's alone: `Pod/default/web`.
+    pub fn id(&self) -> String {
+        format!("{}/{}/{}", self.kind, self.namespace, self.name)
+    }
+
+    /// As people write it: `pod/web`.
+    pub fn display(&self) -> String {
+        format!("{}/{}", self.kind.to_lowercase(), self.name)
+    }
+}
+
+/// What happens to one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ObjectChange {
+    /// It goes on as it is.
+    Unchanged,
+    /// It is changed where it runs.
+    Updated(Vec<Change>),
+    /// It has more or fewer pods; those that stay are not touched.
+    Scaled {
+        /// Pods there were.
+        from: usize,
+        /// Pods there will be.
+        to: usize,
+    },
+    /// It is stopped in order, and what the new manifest says is started when it is gone.
+    Replaced {
+        /// What is different, as paths.
+        why: Vec<String>,
+    },
+    /// It is started.
+    New,
+    /// It is stopped in order.
+    Removed,
+}
+
+impl ObjectChange {
+    /// The word for it, for people and programs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ObjectChange::Unchanged => "unchanged",
+            ObjectChange::Updated(_) => "updated",
+            ObjectChange::Scaled { .. } => "scaled",
+            ObjectChange::Replaced { .. } => "replaced",
+            ObjectChange::New => "created",
+            ObjectChange::Removed => "removed",
+        }
+    }
+}
+
+/// Compares what runs with what is to run: every object of either, those of the new manifests first, in their order.
+pub fn compare(old: &Objects<'_>, new: &Objects<'_>) -> Vec<(ObjectKey, ObjectChange)> {
+    let before: BTreeMap<ObjectKey, usize> =
+        old.workloads.iter().enumerate().map(|(at, workload)| (ObjectKey::of(workload), at)).collect();
+    let mut out: Vec<(ObjectKey, ObjectChange)> = Vec::new();
+    for (at, workload) in new.workloads.iter().enumerate() {
+        let key = ObjectKey::of(workload);
+        let change = match before.get(&key) {
+            Some(&was) => compare_one(old, was, new, at),
+            None => ObjectChange::New,
+        };
+        out.push((key, change));
+    }
+    let known: BTreeSet<ObjectKey> = out.iter().map(|(key, _)| key.clone()).collect();
+    let removed = old.workloads.iter().map(ObjectKey::of).filter(|key| !known.contains(key));
+    out.extend(removed.map(|key| (key, ObjectChange::Removed)));
+    out
+}
+
+/// Compares two objects of the same name.
+fn compare_one(old: &Objects<'_>, was: usize, new: &Objects<'_>, is: usize) -> ObjectChange {
+    let (was_pod, is_pod) = (first_pod(old, was), first_pod(new, is));
+    let (before, after) = (&old.workloads[was], &new.workloads[is]);
+    let mut why = Vec::new();
+    match (before, after, was_pod, is_pod) {
+        (Workload::Pod(_), Workload::Pod(_), Some(was_pod), Some(is_pod)) => {
+            differences(&fixed_parts(was_pod.0), &fixed_parts(is_pod.0), "", &mut why);
+        }
+        _ => differences(&template_parts(before), &template_parts(after), "", &mut why),
+    }
+    if let (Some(was_pod), Some(is_pod)) = (was_pod, is_pod) {
+        if was_pod.0.input.lifecycle_types != is_pod.0.input.lifecycle_types {
+            why.push("spec.containers[].lifecycle.type".to_owned());
+        }
+        why.extend(changed_companions(old.companions, new.companions, is_pod.0));
+    }
+    if !why.is_empty() {
+        why.truncate(REASONS_MAX);
+        return ObjectChange::Replaced { why };
+    }
+    if !matches!(after, Workload::Pod(_)) {
+        let (from, to) = (before.pod_count(), after.pod_count());
+        return if from == to { ObjectChange::Unchanged } else { ObjectChange::Scaled { from, to } };
+    }
+    match (was_pod, is_pod) {
+        (Some((_, was)), Some((_, is))) => compare_plans(was, is),
+        _ => ObjectChange::Unchanged,
+    }
+}
+
+/// Compares a pod that runs by one plan with another plan, all that is not in plans being the same.
+pub fn compare_plans(was: &Plan, is: &Plan) -> ObjectChange {
+    match changes(was, is) {
+        Ok(changes) if changes.is_empty() => ObjectChange::Unchanged,
+        Ok(changes) => ObjectChange::Updated(changes),
+        Err(e) => ObjectChange::Replaced { why: vec![e.to_string()] },
+    }
+}
+
+fn first_pod<'m>(objects: &Objects<'m>, workload: usize) -> Option<(&'m PodManifest, &'m Plan)> {
+    objects.pods.iter().find(|(pod, _)| pod.origin.workload == workload).copied()
+}
+
+/// A pod without what can change while it lives.
+fn fixed_parts(pod: &PodManifest) -> Value {
+    let mut value = to_json(&pod.input.pod);
+    let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) else { return value };
+    for field in CHANGEABLE {
+        spec.remove(field);
+    }
+    for list in ["initContainers", "containers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(container) = container.as_object_mut() {
+                container.remove("image");
+                // Its default depends on the tag of the image; the plans tell when it is more than that.
+                container.remove("imagePullPolicy");
+            }
+        }
+    }
+    value
+}
+
+/// A workload without its status and the number of its pods, where that can change.
+fn template_parts(workload: &Workload) -> Value {
+    let mut value = match workload {
+        Workload::Pod(object) => to_json(object),
+        Workload::Job(object) => to_json(object),
+        Workload::CronJob(object) => to_json(object),
+        Workload::Deployment(object) => to_json(object),
+        Workload::ReplicaSet(object) => to_json(object),
+        Workload::StatefulSet(object) => to_json(object),
+        Workload::DaemonSet(object) => to_json(object),
+    };
+    if let Some(object) = value.as_object_mut() {
+        object.remove("status");
+        let is_scalable =
+            matches!(workload, Workload::Deployment(_) | Workload::ReplicaSet(_) | Workload::StatefulSet(_));
+        if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut)
+            && is_scalable
+        {
+            spec.remove("replicas");
+        }
+    }
+    value
+}
+
+fn to_json(object: &impl Serialize) -> Value {
+    serde_json::to_value(object).unwrap_or_default()
+}
+
+/// Paths of what is different. Entries of lists go by their name where they have one.
+fn differences(was: &Value, is: &Value, path: &str, out: &mut Vec<String>) {
+    if was == is {
+        return;
+    }
+    match (was, is) {
+        (Value::Object(was), Value::Object(is)) => {
+            let keys: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
+            for key in keys {
+                let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                differences(
+                    was.get(key).unwrap_or(&Value::Null),
+                    is.get(key).unwrap_or(&Value::Null),
+                    &below,
+                    out,
+                );
+            }
+        }
+        (Value::Array(was), Value::Array(is)) if was.len() == is.len() => {
+            for (at, (was, is)) in was.iter().zip(is).enumerate() {
+                let name = |entry: &Value| entry.get("name").and_then(Value::as_str).map(str::to_owned);
+                let entry = name(was).filter(|was| name(is).as_ref() == Some(was));
+                let entry = entry.unwrap_or_else(|| at.to_string());
+                differences(was, is, &format!("{path}[{entry}]"), out);
+            }
+        }
+        _ => out.push(path.to_owned()),
+    }
+}
+
+/// The ConfigMaps, Secrets and claims a pod uses that are not what they were.
+fn changed_companions(old: &Companions, new: &Companions, pod: &PodManifest) -> Vec<String> {
+    let namespace = pod.namespace();
+    let mut used = BTreeSet::new();
+    references(&to_json(&pod.input.pod.spec), &mut used);
+    let changed = used.into_iter().filter(|(kind, name)| {
+        let key = (namespace.to_owned(), name.clone());
+        match *kind {
+            "ConfigMap" => old.config_maps.get(&key) != new.config_maps.get(&key),
+            "Secret" => old.secrets.get(&key) != new.secrets.get(&key),
+            _ => old.persistent_volume_claims.get(&key) != new.persistent_volume_claims.get(&key),
+        }
+    });
+    changed.map(|(kind, name)| format!("{kind}/{name}")).collect()
+}
+
+/// Kinds and names of all that a pod's spec refers to.
+fn references(value: &Value, out: &mut BTreeSet<(&'static str, String)>) {
+    match value {
+        Value::Array(entries) => entries.iter().for_each(|entry| references(entry, out)),
+        Value::Object(fields) => {
+            for (field, below) in fields {
+                let (kind, name) = match field.as_str() {
+                    "configMap" | "configMapRef" | "configMapKeyRef" => ("ConfigMap", "name"),
+                    "secretRef" | "secretKeyRef" => ("Secret", "name"),
+                    // A volume has its own word for it; an entry of a projected volume has not.
+                    "secret" if below.get("secretName").is_some() => ("Secret", "secretName"),
+                    "secret" => ("Secret", "name"),
+                    "persistentVolumeClaim" => ("PersistentVolumeClaim", "claimName"),
+                    "imagePullSecrets" => {
+                        let names =
+                            below.as_array().into_iter().flatten().filter_map(|s| s.get("name")?.as_str());
+                        out.extend(names.map(|name| ("Secret", name.to_owned())));
+                        continue;
+                    }
+                    _ => {
+                        references(below, out);
+                        continue;
+                    }
+                };
+                if let Some(name) = below.get(name).and_then(Value::as_str) {
+                    out.insert((kind, name.to_owned()));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What a change means, for people: one line each.
+pub fn describe(change: &Change, plan: &Plan) -> String {
+    let name = |at: usize| plan.containers.get(at).map_or("?", |c: &ContainerPlan| c.name.as_str());
+    let seconds = |ms: u64| format!("{} s", ms / 1_000);
+    match change {
+        Change::Image { container, from, to } => {
+            format!("container {} restarts with image {to} (was {from})", name(*container))
+        }
+        Change::Added { container } => format!("ephemeral container {} is added", name(*container)),
+        Change::Grace { from_ms, to_ms } => {
+            format!("grace period is {} (was {})", seconds(*to_ms), seconds(*from_ms))
+        }
+        Change::Deadline { from_ms, to_ms } => {
+            let shown = |ms: &Option<u64>| ms.map_or_else(|| "none".to_owned(), seconds);
+            format!("deadline is {} (was {})", shown(to_ms), shown(from_ms))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
