@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests use and the machine lacks: a static busybox for the containers' root file system, a registry
 # and skopeo for the image tests, containerd, runc and network plugins for the tests of the CRI runtime (they start
-# their own), etcd for the tests of the operator (they skip without a kube-apiserver), uidmap, pasta and slirp4netns for the tests of ordinary users, chromium (some 110 MB to fetch) and a font for the pictures; OUTRIGGER_NO_BROWSER=1 leaves the last two
+# their own), etcd for the tests of the operator (they skip without a kube-apiserver), a D-Bus daemon and a mock of systemd-logind for those of the node, uidmap, pasta and slirp4netns for the tests of ordinary users, chromium (some 110 MB to fetch) and a font for the pictures; OUTRIGGER_NO_BROWSER=1 leaves the last two
 # out, and the pictures unchecked.
 set -euo pipefail
 packages=()
@@ -19,6 +19,8 @@ need newuidmap uidmap
 need pasta passt
 need slirp4netns slirp4netns
 need etcd etcd-server
+need dbus-daemon dbus
+/usr/bin/python3 -c 'import dbusmock' 2>/dev/null || packages+=(python3-dbusmock)
 if [ -z "${OUTRIGGER_NO_BROWSER:-}" ]; then
   need chromium chromium
   [ -n "$(find /usr/share/fonts -name 'DejaVuSans.ttf' -print -quit 2>/dev/null)" ] || packages+=(fonts-dejavu-core)

@@ -44,8 +44,8 @@ pub use hooks::hook_from_here;
 pub use output::{Colors, Format, Messages, Output};
 
 pub use node::{
-    AtExit, FileReader, Keep, Node, NodeError, NodeOptions, PodOptions, Reader, RunRecord, ShutdownGrace,
-    new_id,
+    AtExit, FileReader, Keep, Node, NodeEnd, NodeError, NodeOptions, PodOptions, Reader, Retired, RunRecord,
+    ShutdownGrace, new_id,
 };
 pub use run::{PlannedPod, RunError, RunOptions, RunResult, UserNamespaces, Work, run};
 pub use security::{app_armor, seccomp_profile_path};

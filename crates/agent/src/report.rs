@@ -31,10 +31,23 @@ pub(crate) enum Report {
     Event(Event),
     /// The sandbox, volumes and files are there.
     PreparedPod(Box<PreparedPod>),
+    /// An image is not to be had, for now.
+    PullFailed {
+        /// Whose.
+        container: usize,
+        /// As it was asked for.
+        reference: String,
+        /// Kubernetes' word.
+        reason: Arc<str>,
+        /// What happened.
+        message: Arc<str>,
+    },
     /// An image is there.
     Image {
         /// Whose.
         container: usize,
+        /// As it was asked for.
+        reference: String,
         /// Which.
         image: Box<Image>,
     },
@@ -168,11 +181,13 @@ impl<R: Runtime> Tasks<R> {
 
     /// Makes an image available.
     pub(crate) async fn pull(self, pod: usize, container: usize, output: Output) {
+        let reference = self.pod.containers[container].image.clone().unwrap_or_default();
         let request = self.pod.pull_request(container);
         match self.runtime.pull_image(request, progress(output, pod, container)).await {
-            Ok(image) => self.say(Report::Image { container, image: Box::new(image) }),
-            Err(e) => self.happened(Event::ImageFailed {
+            Ok(image) => self.say(Report::Image { container, reference, image: Box::new(image) }),
+            Err(e) => self.say(Report::PullFailed {
                 container,
+                reference,
                 reason: e.reason().into(),
                 message: e.to_string().into(),
             }),

@@ -227,6 +227,11 @@ pub async fn run<R: Runtime>(
                         let grace_ms = grace_ms.or(supervisor.grace_ms());
                         controllers.iter_mut().for_each(|c| c.stop(grace_ms));
                     }
+                    // Whoever asked hears that the pod has ended when the order is dropped.
+                    Order::Restart(order) => drop(supervisor.restart(order)),
+                    Order::Apply { reply, .. } => {
+                        let _ = reply.send(Err("this run is in the foreground; only a node can be changed".to_owned()));
+                    }
                     Order::Run { reply, .. } => {
                         let _ = reply.send(Err("this run takes no more pods; only a node does".to_owned()));
                     }

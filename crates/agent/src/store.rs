@@ -158,6 +158,9 @@ pub(crate) struct SavedState {
     /// The boot of the machine it was written in: in another one nothing of the pod is left.
     boot: String,
     pub(crate) observation: Observation,
+    /// The plan in force, if the pod was changed since it was begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) plan: Option<Plan>,
     /// In the order of the plan.
     pub(crate) containers: Vec<SavedContainer>,
 }
@@ -215,11 +218,17 @@ impl PodStore {
 
     /// Notes what is known now, unless that is what was noted last. What cannot be written does not hold the pod up: it is
     /// said once, and a process that comes after this one finds what was written before. Whether everything is written.
-    pub(crate) fn save(&mut self, observation: &Observation, containers: Vec<SavedContainer>) -> bool {
+    pub(crate) fn save(
+        &mut self,
+        observation: &Observation,
+        plan: Option<&Plan>,
+        containers: Vec<SavedContainer>,
+    ) -> bool {
         let state = SavedState {
             version: VERSION,
             boot: self.boot.clone(),
             observation: observation.clone(),
+            plan: plan.cloned(),
             containers,
         };
         let Ok(bytes) = serde_json::to_vec(&state) else { return false };

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use k8s_openapi::api::core::v1::PodStatus;
-use outrigger_lifecycle::{Phase, StopCause};
+use outrigger_lifecycle::{Observation, Phase, Plan, StopCause, changes};
 use outrigger_manifest::Companions;
 use outrigger_runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
 
 use crate::clock::Clock;
+use crate::control::RestartOrder;
 use crate::fields::Host;
+use crate::hint::Hints;
 use crate::pod::PodContext;
 use crate::run::{PlannedPod, RunOptions};
 use crate::store::{Found, SavedPod, Store};
-use crate::worker::{PodResult, Sinks, StopOrder, Worker, remove_pod};
+use crate::worker::{PodOrder, PodResult, Sinks, StopOrder, Worker, remove_pod};
 
 /// What a worker tells of its pod: the status, whenever it changed.
 pub(crate) struct StatusUpdate {
@@ -63,6 +65,7 @@ struct Member {
     number: usize,
     context: Arc<PodContext>,
     stop: watch::Sender<StopOrder>,
+    orders: mpsc::UnboundedSender<PodOrder>,
 }
 
 /// What another process left of a pod.
@@ -71,10 +74,10 @@ enum Left {
     Nothing,
     /// Something nobody understands.
     Damaged,
-    /// Something that ended when the machine was shut down: it begins anew.
-    ShutDown,
-    /// All there is to know.
-    State(Box<Found>),
+    /// Something that ended when the machine was shut down: it begins anew, except for what is run once.
+    ShutDown(Box<Observation>),
+    /// All there is to know, and the plan the pod is to have now if that is not the one it was written with.
+    State(Box<Found>, Option<Box<Plan>>),
 }
 
 /// What happened to the supervisor.
@@ -169,7 +172,7 @@ impl<R: Runtime> Supervisor<R> {
         let found = self.find(number, &mut pod)?;
         let context = Arc::new(self.context(&pod, number)?);
         let store = self.store.as_ref().map(|store| store.pod(&context.sandbox_id.0));
-        if let (Some(store), Left::Nothing | Left::Damaged | Left::ShutDown) = (&store, &found) {
+        if let (Some(store), Left::Nothing | Left::Damaged | Left::ShutDown(_)) = (&store, &found) {
             let saved = SavedPod {
                 run: self.options.run_id.clone(),
                 number,
@@ -185,24 +188,37 @@ impl<R: Runtime> Supervisor<R> {
             }
         }
         self.join(number, &context, &pod);
-        let (stop, orders) = watch::channel(StopOrder::default());
+        let (stop, stops) = watch::channel(StopOrder::default());
+        let (orders, given) = mpsc::unbounded_channel();
+        let update = match &found {
+            Left::State(_, Some(plan)) => {
+                let planned = PlannedPod { plan: (**plan).clone(), manifest: pod.manifest.clone() };
+                Some((Arc::new(self.context(&planned, number)?), planned.plan))
+            }
+            _ => None,
+        };
         let mut sinks = self.sinks.clone();
         sinks.updates = told.then(|| self.updates.0.clone());
         sinks.failures = self.options.fail_fast.then(|| self.failures.0.clone());
         sinks.hints = sinks.hints.of(&pod.manifest.origin);
         let (runtime, clock) = (self.runtime.clone(), self.clock);
-        let mut worker = Worker::new(runtime, context.clone(), pod.plan, number, clock, orders, sinks, store);
+        let mut worker =
+            Worker::new(runtime, context.clone(), pod.plan, number, clock, stops, given, sinks, store);
         let resuming = self.resuming.clone();
         let task = self.workers.spawn(async move {
             match found {
                 Left::Nothing => {}
-                Left::Damaged | Left::ShutDown => worker.begin_again(),
-                Left::State(found) => worker.resume(*found).await,
+                Left::Damaged => worker.begin_again(),
+                Left::ShutDown(before) => worker.begin_after_shutdown(&before),
+                Left::State(found, _) => worker.resume(*found).await,
+            }
+            if let Some((context, plan)) = update {
+                worker.update(context, plan);
             }
             drop(resuming);
             worker.run().await
         });
-        self.members.insert(task.id(), Member { number, context, stop });
+        self.members.insert(task.id(), Member { number, context, stop, orders });
         Ok(())
     }
 
@@ -231,7 +247,13 @@ impl<R: Runtime> Supervisor<R> {
                 return Ok(Left::Damaged);
             }
         };
-        let planned = PlannedPod { plan: saved.plan, manifest: pod.manifest.clone() };
+        let mut plan = found.state.plan.clone().unwrap_or(saved.plan);
+        name_images(&mut plan, &pod.plan);
+        // What was asked for before the process ended is done by the next. What else is different is the doing of another
+        // version: a pod is ended by the plan it was begun with (G-30).
+        let is_changed = changes(&plan, &pod.plan).is_ok_and(|changes| !changes.is_empty());
+        let update = is_changed.then(|| Box::new(pod.plan.clone()));
+        let planned = PlannedPod { plan, manifest: pod.manifest.clone() };
         let count = planned.plan.containers.len();
         let fits = found.state.observation.containers.len() == count && found.state.containers.len() == count;
         if !fits || self.context(&planned, number).is_err() {
@@ -245,15 +267,15 @@ impl<R: Runtime> Supervisor<R> {
         let is_shut_down = obs.stop.is_some_and(|stop| stop.cause == StopCause::NodeShutdown);
         if is_shut_down && (obs.over || found.rebooted) {
             store.forget_state();
-            return Ok(Left::ShutDown);
+            return Ok(Left::ShutDown(Box::new(found.state.observation)));
         }
         *pod = planned;
-        Ok(Left::State(Box::new(found)))
+        Ok(Left::State(Box::new(found), update))
     }
 
     /// Shows a pod that is over, if there still is anything of it.
     pub(crate) fn show(&mut self, number: usize, mut pod: PlannedPod) {
-        let Ok(Left::State(found)) = self.find(number, &mut pod) else { return };
+        let Ok(Left::State(found, _)) = self.find(number, &mut pod) else { return };
         let (Ok(context), Some(store)) = (self.context(&pod, number), &self.store) else { return };
         let context = Arc::new(context);
         context.logs_are_at(store.pod(&context.sandbox_id.0).logs());
@@ -272,12 +294,42 @@ impl<R: Runtime> Supervisor<R> {
         self.order(number, Some(grace_ms), true);
     }
 
+    /// Makes a pod what another manifest says, where it runs.
+    pub(crate) fn update(&self, number: usize, pod: PlannedPod) -> Result<(), String> {
+        let context = Arc::new(self.context(&pod, number)?);
+        for member in self.members.values().filter(|m| m.number == number) {
+            // A worker that has ended does not mind.
+            let order = PodOrder::Update { pod: context.clone(), plan: Box::new(pod.plan.clone()) };
+            let _ = member.orders.send(order);
+        }
+        Ok(())
+    }
+
+    /// Restarts a container of a pod, or all of them in order. The order comes back if the pod is not here.
+    pub(crate) fn restart(&self, order: RestartOrder) -> Result<(), RestartOrder> {
+        let Some(member) = self.members.values().find(|m| m.number == order.pod) else { return Err(order) };
+        let RestartOrder { container, reply, .. } = order;
+        let _ = member.orders.send(PodOrder::Restart { container, reply });
+        Ok(())
+    }
+
+    /// What pods refer to, and the text they come from, when other manifests have taken the place of the first.
+    pub(crate) fn now_reads(&mut self, companions: Companions, hints: Hints) {
+        self.companions = Arc::new(companions);
+        self.sinks.hints = hints;
+    }
+
     fn order(&self, number: usize, grace_ms: Option<u64>, shutdown: bool) {
         for member in self.members.values().filter(|m| m.number == number) {
             member.stop.send_modify(|order| {
                 *order = StopOrder { times: order.times + 1, grace_ms, shutdown };
             });
         }
+    }
+
+    /// The time by the clock of the run.
+    pub(crate) fn now(&self) -> crate::clock::Stamp {
+        self.clock.now()
     }
 
     /// The grace of a stop that was asked for; `None` is each pod's own.
@@ -320,6 +372,15 @@ impl<R: Runtime> Supervisor<R> {
                 },
                 else => std::future::pending().await,
             }
+        }
+    }
+}
+
+/// Plans that were written before they named images get those of the manifest.
+fn name_images(plan: &mut Plan, manifest: &Plan) {
+    for (c, wanted) in plan.containers.iter_mut().zip(&manifest.containers) {
+        if c.image.is_empty() && c.name == wanted.name {
+            c.image.clone_from(&wanted.image);
         }
     }
 }

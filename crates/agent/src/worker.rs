@@ -7,6 +7,7 @@
 //! process can go on with the pod: see [`resume`].
 
 mod resume;
+mod update;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use crate::store::{PodStore, SavedContainer, SavedInstance};
 use crate::supervisor::{Failure, StatusUpdate};
 use crate::tasks::Task;
 use crate::volumes::remove_tree;
+pub(crate) use update::PodOrder;
 
 /// How long the end of a pod waits for a reader of the run's output.
 const READER_PATIENCE: Duration = Duration::from_secs(2);
@@ -134,6 +136,9 @@ pub(crate) struct Worker<R> {
     stop: watch::Receiver<StopOrder>,
     /// Nobody is left to order a stop.
     alone: bool,
+    orders: mpsc::UnboundedReceiver<PodOrder>,
+    /// The plan is not the one the pod was begun with.
+    is_updated: bool,
     sinks: Sinks,
     slots: Vec<Slot>,
     prepared: Option<Arc<PreparedPod>>,
@@ -167,6 +172,7 @@ impl<R: Runtime> Worker<R> {
         index: usize,
         clock: Clock,
         stop: watch::Receiver<StopOrder>,
+        orders: mpsc::UnboundedReceiver<PodOrder>,
         sinks: Sinks,
         store: Option<PodStore>,
     ) -> Self {
@@ -205,6 +211,8 @@ impl<R: Runtime> Worker<R> {
             reports,
             stop,
             alone: false,
+            orders,
+            is_updated: false,
             sinks,
             slots,
             prepared: None,
@@ -270,6 +278,7 @@ impl<R: Runtime> Worker<R> {
                     Ok(()) => self.stop_order(),
                     Err(_) => self.alone = true,
                 },
+                Some(order) = self.orders.recv() => self.pod_order(order),
                 () = wake => {}
                 _ = self.background.join_next(), if !self.background.is_empty() => continue,
             }
@@ -302,7 +311,16 @@ impl<R: Runtime> Worker<R> {
                 self.prepared = Some(prepared);
                 Event::SandboxReady
             }
-            Report::Image { container, image } => {
+            // What was asked for before the image changed is of no use.
+            Report::Image { container, reference, .. } | Report::PullFailed { container, reference, .. }
+                if self.pod.containers[container].image.as_deref().unwrap_or_default() != reference =>
+            {
+                return;
+            }
+            Report::PullFailed { container, reason, message, .. } => {
+                Event::ImageFailed { container, reason, message }
+            }
+            Report::Image { container, image, .. } => {
                 self.facts.containers[container].image_id.clone_from(&image.id);
                 self.slots[container].image = Some(*image);
                 Event::ImageReady { container }
@@ -405,7 +423,8 @@ impl<R: Runtime> Worker<R> {
             container_id: facts.container_id.clone(),
             last_container_id: facts.last_container_id.clone(),
         });
-        store.save(self.engine.observation(), containers.collect())
+        let plan = self.is_updated.then(|| self.engine.plan());
+        store.save(self.engine.observation(), plan, containers.collect())
     }
 
     /// Starts the task that carries an action out.
@@ -524,6 +543,7 @@ impl<R: Runtime> Worker<R> {
                 None => (self.next_id(container), None),
             };
             let facts = &mut self.facts.containers[container];
+            facts.image = self.pod.containers[container].image.clone().unwrap_or_default();
             let shown = format!("{}://{id}", self.tasks.runtime.name());
             facts.last_container_id = facts.container_id.replace(shown);
             self.slots[container].planned =
@@ -753,6 +773,7 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
                 exit.killed_for,
                 Some(
                     KillReason::ImageChanged
+                        | KillReason::Restart
                         | KillReason::Dependency
                         | KillReason::Fence
                         | KillReason::Rerun

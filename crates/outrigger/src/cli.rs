@@ -5,8 +5,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::terminal::Color;
 use crate::{
-    analyze, attach, completions, convert, doctor, exec, logs, man, node, operator, plan, ps, run, simulate,
-    stop, timeline, validate,
+    analyze, apply, attach, completions, convert, doctor, exec, logs, man, node, operator, plan, ps, restart,
+    run, simulate, stop, timeline, validate,
 };
 
 /// Run Kubernetes pods whose containers start, run and stop in the right order.
@@ -92,6 +92,10 @@ pub(crate) enum Command {
     Attach(attach::Args),
     /// Run a command in a container.
     Exec(exec::Args),
+    /// Change what the node runs to what manifests say, and show what changes.
+    Apply(Box<apply::Args>),
+    /// Restart a container, or all containers of pods in order.
+    Restart(restart::Args),
     /// Stop pods or workloads, in order.
     Stop(stop::Args),
     /// Show what starts and stops when, and why.

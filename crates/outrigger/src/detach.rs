@@ -51,8 +51,13 @@ impl Detach {
         })
     }
 
+    /// The node of the state directory, if there is one.
+    pub(crate) async fn find(&self) -> Result<Option<Run>, Failure> {
+        find(&run::state_dir(self.state_dir.as_deref())?).await
+    }
+
     /// The node of the state directory; one is started if there is none.
-    async fn node(&self) -> Result<Run, Failure> {
+    pub(crate) async fn node(&self) -> Result<Run, Failure> {
         let state_dir = run::state_dir(self.state_dir.as_deref())?;
         if let Some(node) = find(&state_dir).await? {
             return Ok(node);
@@ -102,7 +107,7 @@ async fn find(state_dir: &Path) -> Result<Option<Run>, Failure> {
 }
 
 /// Waits until the pods of a run are ready (0), or the run is over: its exit code.
-async fn wait(node: &Run, run: &str) -> Result<u8, Failure> {
+pub(crate) async fn wait(node: &Run, run: &str) -> Result<u8, Failure> {
     let request = Request::Await { run: run.to_owned(), over: false };
     let mut connection = node.ask(&request).await.map_err(runs::refused)?;
     match connection.next().await.map_err(runs::refused)? {

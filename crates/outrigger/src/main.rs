@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod analyze;
+mod apply;
 mod attach;
 mod cli;
 mod completions;
@@ -19,6 +20,7 @@ mod operator;
 mod outcome;
 mod plan;
 mod ps;
+mod restart;
 mod run;
 mod runs;
 mod simulate;
@@ -57,6 +59,8 @@ fn main() -> ExitCode {
         Command::Exec(args) => return exec::main(args),
         Command::Attach(args) => return attach::main(args),
         Command::Logs(args) => logs::execute(args),
+        Command::Apply(args) => return apply::main(*args),
+        Command::Restart(args) => restart::execute(args),
         Command::Stop(args) => stop::execute(args),
         Command::Plan(args) => plan::execute(args),
         Command::Validate(args) => validate::execute(args),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use outrigger_agent::{
-    AtExit, Format, Keep, Node, NodeOptions, Output, PodOptions, RunRecord, ShutdownGrace, Work,
+    AtExit, Format, Keep, Node, NodeEnd, NodeOptions, Output, PodOptions, RunRecord, ShutdownGrace, Work,
 };
 use outrigger_lifecycle::{Severity, parse_quantity};
 use outrigger_manifest::{Diagnostic, SourceFile, render};
@@ -242,6 +242,8 @@ fn options(args: &Args, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
                 sources: vec![(name, text)],
                 reading: reading.clone(),
                 pods: pods.clone(),
+                generations: Default::default(),
+                retired: Vec::new(),
                 manifest: Some(path),
                 status: None,
             }
@@ -262,9 +264,12 @@ async fn keep<R: Runtime>(
     output: Output,
     orphans: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Outcome, Failure> {
-    let node = Node::start(runtime, options, output).await.map_err(|e| Failure::Own(e.into()))?;
+    let own = |e: outrigger_agent::NodeError| Failure::Own(e.into());
+    let mut node = Node::start(runtime.clone(), options.clone(), output.clone()).await.map_err(own)?;
     let orphans = tokio::spawn(orphans);
-    node.run().await.map_err(|e| Failure::Own(e.into()))?;
+    while node.run().await.map_err(own)? == NodeEnd::ShutdownCancelled {
+        node = Node::start(runtime.clone(), options.clone(), output.clone()).await.map_err(own)?;
+    }
     let _ = orphans.await;
     Ok(Outcome::Fine)
 }

@@ -514,6 +514,8 @@ fn detached(args: Args) -> Result<u8, Failure> {
             pids_limit: pids_limit(args.pids_limit),
             log_limits: LogLimits { max_bytes: args.log_max_size, max_files: args.log_max_files },
         },
+        generations: Default::default(),
+        retired: Vec::new(),
         manifest: None,
         // The node has another working directory.
         status: args.status.map(std::path::absolute).transpose()?,

@@ -21,9 +21,12 @@ pub use lines::Lines;
 pub use outrigger_runtime::WindowSize;
 pub use pick::{Named, Object, Picked, Which};
 pub use selector::Selector;
-pub use wire::{Accepted, Answer, ContainerState, ExecStart, LogsRequest, PodState, Request, RunState};
+pub use wire::{
+    Accepted, Answer, Applied, AppliedObject, ContainerState, ExecStart, LogsRequest, PodState, Request,
+    RunState,
+};
 
 pub(crate) use registry::PodRegistry;
-pub(crate) use server::{Listening, Order, RunFacts, StopOf, listen};
+pub(crate) use server::{Listening, Order, RestartOrder, RunFacts, StopOf, listen};
 
 pub(crate) use wire::fuzz;

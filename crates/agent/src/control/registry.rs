@@ -93,6 +93,15 @@ impl PodRegistry {
         });
     }
 
+    /// A pod has become another where it runs.
+    pub(crate) fn update(&self, number: usize, context: Arc<PodContext>, plan: &Plan, obs: &Observation) {
+        self.change_one(number, |entry| {
+            entry.context = context;
+            entry.running.resize(plan.containers.len(), None);
+            entry.view.update(Arc::new(plan.clone()), obs.clone());
+        });
+    }
+
     /// The addresses of a pod.
     pub(crate) fn addresses(&self, number: usize, ips: Vec<String>) {
         self.change_one(number, |entry| entry.ips = ips);

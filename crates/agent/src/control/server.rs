@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::place::{Bound, Place};
 use super::registry::PodRegistry;
 use super::wire::{
-    Accepted, Answer, Frame, Frames, Hello, PodState, REQUEST_MAX, Request, RunState, VERSION,
+    Accepted, Answer, Applied, Frame, Frames, Hello, PodState, REQUEST_MAX, Request, RunState, VERSION,
 };
 use super::{exec, logs};
 use crate::node::RunRecord;
@@ -30,6 +30,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Changes within this time are told as one.
 const GATHER: Duration = Duration::from_millis(50);
 
+/// Nobody is left to do it.
+const ENDING: &str = "the node is ending; try again when it is back";
+
 /// Something for the run to do.
 #[derive(Debug)]
 pub(crate) enum Order {
@@ -42,6 +45,17 @@ pub(crate) enum Order {
         /// The grace; `None` is each pod's own.
         grace_ms: Option<u64>,
     },
+    /// Restart a container, or all of a pod.
+    Restart(RestartOrder),
+    /// Change what runs.
+    Apply {
+        /// What is to run.
+        record: Box<RunRecord>,
+        /// Only say what would change.
+        dry_run: bool,
+        /// What became of it.
+        reply: oneshot::Sender<Result<Applied, String>>,
+    },
     /// Run pods.
     Run {
         /// Which.
@@ -49,6 +63,17 @@ pub(crate) enum Order {
         /// What became of it.
         reply: oneshot::Sender<Result<Accepted, String>>,
     },
+}
+
+/// What is to be restarted.
+#[derive(Debug)]
+pub(crate) struct RestartOrder {
+    /// The pod.
+    pub(crate) pod: usize,
+    /// The container; `None`: all, in order.
+    pub(crate) container: Option<usize>,
+    /// What became of it.
+    pub(crate) reply: oneshot::Sender<Result<(), String>>,
 }
 
 /// What is to be stopped.
@@ -198,8 +223,20 @@ impl<R: Runtime> Server<R> {
             Request::Run(record) => {
                 let (reply, answer) = oneshot::channel();
                 let _ = self.orders.send(Order::Run { record, reply }).await;
-                let answer = answer.await.unwrap_or_else(|_| Err("the node is ending".to_owned()));
+                let answer = answer.await.unwrap_or_else(|_| Err(ENDING.to_owned()));
                 client.answer(&answer.map_or_else(Answer::Refused, Answer::Accepted)).await
+            }
+            Request::Apply { record, dry_run } => {
+                let (reply, answer) = oneshot::channel();
+                let _ = self.orders.send(Order::Apply { record, dry_run, reply }).await;
+                let answer = answer.await.unwrap_or_else(|_| Err(ENDING.to_owned()));
+                client.answer(&answer.map_or_else(Answer::Refused, Answer::Applied)).await
+            }
+            Request::Restart { pod, container } => {
+                let (reply, answer) = oneshot::channel();
+                let _ = self.orders.send(Order::Restart(RestartOrder { pod, container, reply })).await;
+                let answer = answer.await.unwrap_or_else(|_| Err("the pod has ended".to_owned()));
+                client.answer(&answer.map_or_else(Answer::Refused, |()| Answer::Done)).await
             }
             Request::Await { run, over } => self.wait_for_run(&run, over, client).await,
             Request::Exec(start) => exec::run(&*self.runtime, &self.registry, start, client).await,

@@ -64,6 +64,21 @@ pub enum Request {
         /// The grace; `None` is each pod's own.
         grace_ms: Option<u64>,
     },
+    /// That a container of a pod, or all of them in order, are restarted. Answered by [`Answer::Done`] when that is sure to
+    /// happen.
+    Restart {
+        /// The pod's number.
+        pod: usize,
+        /// The container's place in it; `None`: all.
+        container: Option<usize>,
+    },
+    /// That a node changes what it runs. Answered by [`Answer::Applied`].
+    Apply {
+        /// What is to run.
+        record: Box<RunRecord>,
+        /// Only say what would change.
+        dry_run: bool,
+    },
     /// That a node runs pods. Answered by [`Answer::Accepted`].
     Run(Box<RunRecord>),
     /// To know when all pods of a run are ready ([`Answer::Done`]), or the run is over ([`Answer::Exit`]).
@@ -127,6 +142,8 @@ pub enum Answer {
     Pod(Box<PodState>),
     /// A node has taken pods.
     Accepted(Accepted),
+    /// A node has changed what it runs, or would.
+    Applied(Applied),
     /// Something to know while the answer is on its way.
     Note(String),
     /// Lines a container wrote, in CRI format: its place in the pod, and the lines. Not a message but a frame of its own.
@@ -155,6 +172,33 @@ pub struct Accepted {
     pub run: String,
     /// Pods and workloads: `pod/web`, `job/report`.
     pub objects: Vec<String>,
+}
+
+/// What changes about what a node runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// The id of the run that has the objects now; `None` if it would be a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// Every object of the manifests, and those that are no longer in them.
+    pub objects: Vec<AppliedObject>,
+}
+
+/// What happens to one object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppliedObject {
+    /// The object: `pod/web`.
+    pub object: String,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `unchanged`, `updated`, `scaled`, `replaced`, `created` or `removed`.
+    pub change: String,
+    /// What is different, or what happens to it, one line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub details: Vec<String>,
+    /// Containers that are restarted with another image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restarted: Vec<String>,
 }
 
 /// A run, for people and programs.

@@ -4,6 +4,8 @@
 //! anything is done about it, and so is everything its pods do ([`crate::store`]): a process that is started after this
 //! one ended, by whatever, goes on where it was.
 
+mod apply;
+mod logind;
 mod manifests;
 mod notify;
 mod record;
@@ -17,29 +19,31 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use outrigger_manifest::Workload;
 use outrigger_runtime::{Runtime, SandboxId};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-pub use record::{PodOptions, RunRecord};
+pub use record::{PodOptions, Retired, RunRecord};
 
 use crate::clock::Clock;
 use crate::control::{Accepted, Listening, Order, PodRegistry, RunFacts, StopOf, listen};
 use crate::hint::Hints;
 use crate::output::Output;
-use crate::run::{Work, is_single_pod};
+use crate::run::{PlannedPod, Work, is_single_pod};
 use crate::status_file::{EventsFile, StatusFile};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
 use crate::volumes::remove_tree;
 use crate::worker::Sinks;
-use crate::workload::controllers;
+use crate::workload::Wanted;
+use logind::{Announcement, Logind};
 use manifests::Manifests;
 use notify::notify;
 use record::RunEnd;
-use runs::{Driven, END, RunOrder, WORKLOADS};
+use runs::{Driven, END, Managed, RunOrder, WORKLOADS};
 pub use shutdown::ShutdownGrace;
 
 /// The name of the file that holds what a run was given.
@@ -219,14 +223,13 @@ impl<R: Runtime> Node<R> {
         let record: RunRecord = self.store.load_run(id, RECORD).map_err(text)?.ok_or_else(missing)?;
         let end: Option<RunEnd> = self.store.load_run(id, END).map_err(text)?;
         let work = (self.options.read)(&record)?;
-        let saved: Option<Vec<Value>> = self.store.load_run(id, WORKLOADS).unwrap_or_else(|e| {
+        let saved: Option<Map<String, Value>> = self.store.load_run(id, WORKLOADS).unwrap_or_else(|e| {
             tracing::error!(run = id, "cannot read the state of its workloads, starting them again: {e}");
             None
         });
         let (mut driven, orders) = self.drive(id, &record, work, Some(resuming.clone()));
-        if let Some(saved) = saved {
-            driven.restore(saved);
-        }
+        driven.workloads.extend(self.retired(id, &record));
+        driven.restore(saved.unwrap_or_default());
         driven.supervisor.is_resumed();
         if let Some(end) = end {
             self.registry.run_ended(id, end.exit_code);
@@ -241,15 +244,7 @@ impl<R: Runtime> Node<R> {
     /// Takes a new run: writes it down and begins.
     fn add(&mut self, record: RunRecord) -> Result<Accepted, String> {
         let work = (self.options.read)(&record)?;
-        let there = self.registry.pods();
-        for pod in &work.pods {
-            let (namespace, name) = (pod.manifest.namespace(), pod.manifest.name());
-            if there.iter().any(|p| !p.over && p.namespace == namespace && p.name == name) {
-                return Err(format!(
-                    "pod {name:?} is already there; stop it first, or change it with `outrigger apply`"
-                ));
-            }
-        }
+        self.names_are_free(&work, None)?;
         let objects = objects(&work);
         let id = new_id();
         let (driven, orders) = self.drive(&id, &record, work.clone(), None);
@@ -273,6 +268,7 @@ impl<R: Runtime> Node<R> {
         work: Work,
         resuming: Option<mpsc::Sender<()>>,
     ) -> (Driven<R>, mpsc::UnboundedSender<RunOrder>) {
+        let keys = record.keys(&work);
         let Work { pods, workloads, companions, sources } = work;
         let sinks = Sinks {
             output: self.output.clone(),
@@ -291,7 +287,7 @@ impl<R: Runtime> Node<R> {
         let driven = Driven {
             id: id.to_owned(),
             supervisor: supervisor.durable(self.store.clone(), self.numbers.clone(), resuming),
-            controllers: controllers::<R>(pods, workloads, self.clock.now()),
+            workloads: self.managed(pods, &workloads, &keys),
             store: self.store.clone(),
             clock: self.clock,
             orders: given,
@@ -301,11 +297,51 @@ impl<R: Runtime> Node<R> {
         (driven, orders)
     }
 
+    fn managed(
+        &self,
+        pods: Vec<PlannedPod>,
+        workloads: &[Workload],
+        keys: &BTreeMap<String, String>,
+    ) -> Vec<Managed<R>> {
+        let managed = |wanted: Wanted| {
+            let object = wanted.key.id();
+            Managed {
+                key: keys.get(&object).unwrap_or(&object).clone(),
+                object,
+                controller: wanted.controller(self.clock.now()),
+                is_retired: false,
+            }
+        };
+        Wanted::all(pods, workloads).into_iter().map(managed).collect()
+    }
+
+    /// What was replaced or removed in a run, and may not be gone yet.
+    fn retired(&self, id: &str, record: &RunRecord) -> Vec<Managed<R>> {
+        let mut out = Vec::new();
+        for retired in &record.retired {
+            let work = match (self.options.read)(&record.before(retired)) {
+                Ok(work) => work,
+                Err(e) => {
+                    tracing::error!(run = id, "{} was removed and cannot be read any more: {e}", retired.key);
+                    continue;
+                }
+            };
+            let is_it = |workload: &Managed<R>| workload.object == retired.object();
+            let found = self.managed(work.pods, &work.workloads, &BTreeMap::new()).into_iter().find(is_it);
+            out.extend(found.map(|workload| Managed {
+                key: retired.key.clone(),
+                is_retired: true,
+                ..workload
+            }));
+        }
+        out
+    }
+
     /// Works until it is told to end.
     ///
     /// # Errors
     /// The machine refuses signals or sockets.
-    pub async fn run(mut self) -> Result<(), NodeError> {
+    pub async fn run(mut self) -> Result<NodeEnd, NodeError> {
         let mut signals = Signals::listen()?;
         let facts = RunFacts { id: new_id(), files: Vec::new(), node: Some(self.options.state_dir.clone()) };
         let (listening, mut orders): (Listening, _) =
@@ -315,6 +351,7 @@ impl<R: Runtime> Node<R> {
             self.reconcile(manifests);
         }
         notify("READY=1");
+        let mut logind = Logind::watch(self.options.shutdown.total());
         let mut tidy = tokio::time::interval(TIDY_EVERY);
         tidy.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let end = loop {
@@ -328,16 +365,27 @@ impl<R: Runtime> Node<R> {
                     manifests.iter().for_each(|manifests| self.reconcile(manifests));
                 }
                 _ = tidy.tick() => self.tidy(manifests.as_ref()),
+                announcement = logind.next() => match announcement {
+                    Announcement::ShutdownBegins => break End::Shutdown,
+                    Announcement::ShutdownCancelled => {}
+                },
                 end = signals.next() => break end,
             }
         };
         notify("STOPPING=1");
-        if self.options.at_exit == AtExit::StopPods || end == End::PowerFailure {
+        if self.options.at_exit == AtExit::StopPods || end != End::Asked {
+            tracing::info!("stopping all pods in order");
             self.shut_down().await;
         }
         listening.close().await;
-        self.output.finish().await;
-        Ok(())
+        let end = match end {
+            End::Shutdown => until_the_end(logind, signals).await,
+            End::Asked | End::PowerFailure => NodeEnd::Stopped,
+        };
+        if end == NodeEnd::Stopped {
+            self.output.finish().await;
+        }
+        Ok(end)
     }
 
     fn carry_out(&mut self, order: Order) {
@@ -349,6 +397,15 @@ impl<R: Runtime> Node<R> {
                 }
             }
             Order::StopRun { run, grace_ms } => self.stop_runs(run.as_deref(), grace_ms),
+            Order::Restart(order) => {
+                let run = self.registry.pod(order.pod).and_then(|pod| pod.run);
+                if let Some(run) = run.and_then(|run| self.runs.get(&run)) {
+                    let _ = run.orders.send(RunOrder::Restart(order));
+                }
+            }
+            Order::Apply { record, dry_run, reply } => {
+                let _ = reply.send(self.apply(*record, dry_run));
+            }
             Order::Run { record, reply } => {
                 // Whoever asked may have gone.
                 let _ = reply.send(self.add(*record));
@@ -382,23 +439,25 @@ impl<R: Runtime> Node<R> {
             Ok(files) => files,
             Err(e) => return tracing::error!("cannot read the manifest directory: {e}"),
         };
+        self.refused.retain(|path, text| files.get(path) == Some(text));
+        self.apply_files(&files);
         let mut there = BTreeSet::new();
         for (id, run) in &mut self.runs {
             let Some(path) = &run.record.manifest else { continue };
             let is_same = files.get(path) == run.record.sources.first().map(|(_, text)| text);
-            run.is_superseded |= !is_same;
+            run.is_superseded |=
+                !is_same && (run.end.is_some() || run.is_stopping || !files.contains_key(path));
             if !run.is_superseded {
                 there.insert(path.clone());
             } else if run.end.is_none() {
                 // The next one begins when nothing is left of this one.
                 there.insert(path.clone());
                 if !std::mem::replace(&mut run.is_stopping, true) {
-                    tracing::info!(run = id, "{} has changed: stopping its pods", path.display());
+                    tracing::info!(run = id, "{} is gone: stopping its pods", path.display());
                     let _ = run.orders.send(RunOrder::StopAll { grace_ms: None });
                 }
             }
         }
-        self.refused.retain(|path, text| files.get(path) == Some(text));
         for (path, text) in files {
             if there.contains(&path) || self.refused.contains_key(&path) {
                 continue;
@@ -407,6 +466,35 @@ impl<R: Runtime> Node<R> {
             if let Err(e) = self.add(record) {
                 tracing::error!("{}: {e}", path.display());
                 self.refused.insert(path, text);
+            }
+        }
+    }
+
+    /// Changes the pods of files that say something else by now. A file that cannot be run changes nothing.
+    fn apply_files(&mut self, files: &BTreeMap<PathBuf, String>) {
+        let is_changed = |run: &Run| {
+            let path = run.record.manifest.as_ref().filter(|_| run.end.is_none() && !run.is_stopping)?;
+            let text = files.get(path).filter(|text| self.refused.get(path) != Some(text))?;
+            let was = run.record.sources.first().map(|(_, text)| text);
+            (was != Some(text)).then(|| (path.clone(), text.clone()))
+        };
+        let changed: Vec<(String, (PathBuf, String))> =
+            self.runs.iter().filter_map(|(id, run)| Some((id.clone(), is_changed(run)?))).collect();
+        for (id, (path, text)) in changed {
+            let record = (self.options.read_file)(path.clone(), text.clone());
+            let applied =
+                (self.options.read)(&record).and_then(|work| self.apply_to(&id, record, work, false));
+            match applied {
+                Ok(applied) => {
+                    for object in applied.objects.iter().filter(|object| object.change != "unchanged") {
+                        let details = object.details.join("; ");
+                        tracing::info!("{}: {} {} {details}", path.display(), object.object, object.change);
+                    }
+                }
+                Err(e) => {
+                    tracing::error!("{} has changed, its pods go on as they are: {e}", path.display());
+                    self.refused.insert(path, text);
+                }
             }
         }
     }
@@ -492,6 +580,31 @@ enum End {
     Asked,
     /// The machine is about to lose its power.
     PowerFailure,
+    /// The machine is about to shut down.
+    Shutdown,
+}
+
+/// What is left to do when a node has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeEnd {
+    /// Nothing.
+    Stopped,
+    /// Its pods were stopped because the machine was about to shut down, and it does not: another node goes on.
+    ShutdownCancelled,
+}
+
+/// All pods are stopped: lets the machine shut down, and waits for that. A service that ends before would be started again.
+async fn until_the_end(mut logind: Logind, mut signals: Signals) -> NodeEnd {
+    logind.release();
+    loop {
+        tokio::select! {
+            announcement = logind.next() => if announcement == Announcement::ShutdownCancelled {
+                tracing::info!("the machine does not shut down: starting the pods again");
+                return NodeEnd::ShutdownCancelled;
+            },
+            _ = signals.next() => return NodeEnd::Stopped,
+        }
+    }
 }
 
 /// The signals that end a node.

@@ -1,13 +1,15 @@
 //! What a node is given to run.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use outrigger_lifecycle::Phase;
+use outrigger_manifest::compare::ObjectKey;
 use outrigger_runtime::{LogLimits, NetworkMode, PublishedPort, PullPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::run::{RunOptions, UserNamespaces};
+use crate::run::{RunOptions, UserNamespaces, Work};
 use crate::worker::PodResult;
 
 /// What a node is given to run: the text of manifests, and how they are read and run. The text is what is kept: whoever
@@ -22,12 +24,58 @@ pub struct RunRecord {
     pub reading: Value,
     /// How their pods are run.
     pub pods: PodOptions,
+    /// How often an object of this name was replaced or removed before, by its id.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub generations: BTreeMap<String, u32>,
+    /// What was replaced or removed and may not be gone yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retired: Vec<Retired>,
     /// The file of the manifest directory it came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<PathBuf>,
     /// Where the status of the run's pods is kept for others, as of now. Absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<PathBuf>,
+}
+
+/// An object that is no longer in the manifests of a run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Retired {
+    /// Its key, see [`RunRecord::key`].
+    pub(super) key: String,
+    /// Name and text of the manifests it was in.
+    pub(super) sources: Vec<(String, String)>,
+    /// How they were read.
+    pub(super) reading: Value,
+}
+
+impl Retired {
+    /// The id of the object.
+    pub(super) fn object(&self) -> &str {
+        self.key.split_once('#').map_or(&self.key, |(object, _)| object)
+    }
+}
+
+impl RunRecord {
+    /// What tells an object from others that had its name before.
+    pub(super) fn key(&self, object: &ObjectKey) -> String {
+        let id = object.id();
+        match self.generations.get(&id) {
+            Some(generation) => format!("{id}#{generation}"),
+            None => id,
+        }
+    }
+
+    /// The keys of all objects, by their ids.
+    pub(super) fn keys(&self, work: &Work) -> BTreeMap<String, String> {
+        work.workloads.iter().map(ObjectKey::of).map(|object| (object.id(), self.key(&object))).collect()
+    }
+
+    /// The record as it was when a retired object was in it.
+    pub(super) fn before(&self, retired: &Retired) -> RunRecord {
+        let (sources, reading) = (retired.sources.clone(), retired.reading.clone());
+        RunRecord { sources, reading, ..self.clone() }
+    }
 }
 
 /// How pods are run.

@@ -1,61 +1,87 @@
 //! One run of a node: its workloads, driven until they are done or told to stop.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outrigger_lifecycle::Time;
 use outrigger_runtime::Runtime;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use super::record::RunEnd;
 use crate::clock::Clock;
+use crate::control::RestartOrder;
+use crate::hint::Hints;
+use crate::run::Work;
 use crate::store::Store;
 use crate::supervisor::{Happened, Supervisor};
 use crate::worker::PodResult;
-use crate::workload::Controller;
+use crate::workload::{Controller, Wanted};
 
-/// The name of the file that holds what the workloads know.
+/// The name of the file that holds what the workloads know, by their keys.
 pub(super) const WORKLOADS: &str = "workloads.json";
 /// The name of the file that says how the run ended.
 pub(super) const END: &str = "end.json";
 
 /// Something for a run to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunOrder {
     /// Stop a pod; with its workload, if it has one and that is meant.
     Stop { pod: usize, workload: bool, grace_ms: Option<u64> },
     /// Stop everything.
     StopAll { grace_ms: Option<u64> },
+    /// Restart a container of a pod, or all of them.
+    Restart(RestartOrder),
+    /// Become what other manifests say.
+    Update(Box<Update>),
     /// Make no more pods: the machine shuts down. What was known before is what the next node goes on with.
     Freeze,
     /// Stop a pod because the machine shuts down.
     ShutDown { pod: usize, grace_ms: u64 },
 }
 
+/// What a run becomes.
+pub(super) struct Update {
+    pub(super) work: Work,
+    /// The keys of its workloads, by their objects.
+    pub(super) keys: BTreeMap<String, String>,
+}
+
+/// A workload of a run.
+pub(super) struct Managed<R: Runtime> {
+    /// Tells it from one of the same name that was replaced by it.
+    pub(super) key: String,
+    /// The object, whatever its key.
+    pub(super) object: String,
+    pub(super) controller: Box<dyn Controller<R>>,
+    /// It is no longer in the manifests.
+    pub(super) is_retired: bool,
+}
+
 /// A run on its way.
 pub(super) struct Driven<R: Runtime> {
     pub(super) id: String,
     pub(super) supervisor: Supervisor<R>,
-    pub(super) controllers: Vec<Box<dyn Controller<R>>>,
+    pub(super) workloads: Vec<Managed<R>>,
     pub(super) store: Store,
     pub(super) clock: Clock,
     pub(super) orders: mpsc::UnboundedReceiver<RunOrder>,
     /// What was written down last.
-    pub(super) saved: Arc<Vec<Value>>,
+    pub(super) saved: Arc<Map<String, Value>>,
     /// The machine shuts down.
     pub(super) is_frozen: bool,
 }
 
 impl<R: Runtime> Driven<R> {
-    /// Takes over what another process knew of the workloads.
-    pub(super) fn restore(&mut self, saved: Vec<Value>) {
-        if saved.len() != self.controllers.len() {
-            tracing::error!(run = self.id, "starting its workloads again: there were {} before", saved.len());
-            return;
-        }
-        for (controller, saved) in self.controllers.iter_mut().zip(saved) {
-            if let Err(e) = controller.restore(saved, &mut self.supervisor) {
+    /// Takes over what another process knew of the workloads. Those that were retired and are not known any more are gone.
+    pub(super) fn restore(&mut self, mut saved: Map<String, Value>) {
+        self.workloads.retain(|workload| !workload.is_retired || saved.contains_key(&workload.key));
+        for workload in &mut self.workloads {
+            let Some(saved) = saved.remove(&workload.key) else { continue };
+            if let Err(e) = workload.controller.restore(saved, &mut self.supervisor) {
                 tracing::error!(run = self.id, "cannot read the state of a workload, starting it again: {e}");
+            }
+            if workload.is_retired {
+                workload.controller.stop(None);
             }
         }
     }
@@ -64,9 +90,10 @@ impl<R: Runtime> Driven<R> {
     pub(super) async fn run(mut self) -> String {
         let end = loop {
             let wake = if self.is_frozen { None } else { self.step() };
-            let results: Vec<PodResult> = self.controllers.iter().filter_map(|c| c.result()).collect();
+            let results: Vec<PodResult> =
+                self.workloads.iter().filter_map(|workload| workload.controller.result()).collect();
             let now_ms = self.clock.now().time.0;
-            if results.len() == self.controllers.len() && !self.is_frozen {
+            if results.len() == self.workloads.len() && !self.is_frozen {
                 break match self.supervisor.broken {
                     true => RunEnd::broken(now_ms),
                     false => RunEnd::new(&results, now_ms),
@@ -97,8 +124,16 @@ impl<R: Runtime> Driven<R> {
 
     /// Lets every workload do what it decides, and writes down what they know then.
     fn step(&mut self) -> Option<Time> {
+        // What has gone no longer holds its successor up.
+        self.workloads.retain(|workload| !workload.is_retired || workload.controller.result().is_none());
+        let leaving: Vec<String> =
+            self.workloads.iter().filter(|w| w.is_retired).map(|w| w.object.clone()).collect();
         let mut wake: Option<Time> = None;
-        for controller in &mut self.controllers {
+        for workload in &mut self.workloads {
+            if !workload.is_retired && leaving.contains(&workload.object) {
+                continue;
+            }
+            let controller = &mut workload.controller;
             if let Err(e) = controller.step(&mut self.supervisor, self.clock.now()) {
                 tracing::error!(run = self.id, "cannot run a pod: {e}");
                 self.supervisor.broken = true;
@@ -106,24 +141,30 @@ impl<R: Runtime> Driven<R> {
             }
             wake = wake.into_iter().chain(controller.wake()).min();
         }
-        let saved: Vec<Value> = self.controllers.iter().map(|c| c.save()).collect();
-        if saved != *self.saved {
-            if let Err(e) = self.store.save_run(&self.id, WORKLOADS, &saved) {
-                tracing::warn!(run = self.id, "cannot save the state of its workloads: {e}");
-            }
-            self.saved = Arc::new(saved);
-        }
+        self.save();
         wake
+    }
+
+    fn save(&mut self) {
+        let saved: Map<String, Value> =
+            self.workloads.iter().map(|w| (w.key.clone(), w.controller.save())).collect();
+        if saved == *self.saved {
+            return;
+        }
+        if let Err(e) = self.store.save_run(&self.id, WORKLOADS, &saved) {
+            tracing::warn!(run = self.id, "a restart of the node would not know its workloads: {e}");
+        }
+        self.saved = Arc::new(saved);
     }
 
     fn take_in(&mut self, happened: Happened) {
         let now = self.clock.now().time;
         match happened {
             Happened::Status(update) => {
-                self.controllers.iter_mut().for_each(|c| c.status_changed(&update, now))
+                self.workloads.iter_mut().for_each(|w| w.controller.status_changed(&update, now))
             }
             Happened::Ended(pod, result) => {
-                self.controllers.iter_mut().for_each(|c| c.ended(pod, result, now));
+                self.workloads.iter_mut().for_each(|w| w.controller.ended(pod, result, now));
             }
             // Nobody stops at the first failure here.
             Happened::Failed(_) => {}
@@ -133,18 +174,53 @@ impl<R: Runtime> Driven<R> {
     fn carry_out(&mut self, order: RunOrder) {
         match order {
             RunOrder::Stop { pod, workload, grace_ms } => {
-                let owner = self.controllers.iter_mut().find(|c| workload && c.owns(pod));
+                let owner = self.workloads.iter_mut().find(|w| workload && w.controller.owns(pod));
                 match owner {
-                    Some(controller) => controller.stop(grace_ms),
+                    Some(owner) => owner.controller.stop(grace_ms),
                     None => self.supervisor.stop(pod, grace_ms),
                 }
             }
             RunOrder::StopAll { grace_ms } => {
                 let grace_ms = grace_ms.or(self.supervisor.grace_ms());
-                self.controllers.iter_mut().for_each(|c| c.stop(grace_ms));
+                self.workloads.iter_mut().for_each(|w| w.controller.stop(grace_ms));
             }
+            // Whoever asked hears that it is not there when the order is dropped.
+            RunOrder::Restart(order) => drop(self.supervisor.restart(order)),
+            RunOrder::Update(update) => self.update(*update),
             RunOrder::Freeze => self.is_frozen = true,
             RunOrder::ShutDown { pod, grace_ms } => self.supervisor.shut_down(pod, grace_ms),
+        }
+    }
+
+    /// Becomes what other manifests say. What they replace is stopped first; its successor waits for that.
+    fn update(&mut self, update: Update) {
+        let Update { work: Work { pods, workloads, companions, sources }, keys } = update;
+        self.supervisor.now_reads(companions, Hints::new(sources));
+        let wanted: Vec<(String, Wanted)> = Wanted::all(pods, &workloads)
+            .into_iter()
+            .filter_map(|wanted| Some((keys.get(&wanted.key.id())?.clone(), wanted)))
+            .collect();
+        for workload in self.workloads.iter_mut().filter(|w| !w.is_retired) {
+            if !wanted.iter().any(|(key, _)| *key == workload.key) {
+                workload.is_retired = true;
+                workload.controller.stop(None);
+            }
+        }
+        for (key, wanted) in wanted {
+            let there = self.workloads.iter_mut().find(|w| w.key == key && !w.is_retired);
+            match there {
+                Some(workload) => {
+                    if let Err(e) = workload.controller.update(wanted, &mut self.supervisor) {
+                        tracing::error!(run = self.id, "{} cannot be changed: {e}", workload.object);
+                    }
+                }
+                None => self.workloads.push(Managed {
+                    key,
+                    object: wanted.key.id(),
+                    controller: wanted.controller(self.clock.now()),
+                    is_retired: false,
+                }),
+            }
         }
     }
 }

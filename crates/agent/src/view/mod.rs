@@ -56,6 +56,12 @@ impl PodView {
         }
     }
 
+    /// The pod has become another where it runs.
+    pub(crate) fn update(&mut self, plan: Arc<Plan>, obs: Observation) {
+        self.pulls.resize(plan.containers.len(), None);
+        (self.plan, self.obs) = (plan, obs);
+    }
+
     /// Whether something is under way that changes by the second.
     pub(crate) fn is_moving(&self) -> bool {
         !self.obs.over && (!self.waits.is_empty() || self.obs.stop.is_some())

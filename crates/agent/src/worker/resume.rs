@@ -36,11 +36,21 @@ impl<R: Runtime> Worker<R> {
         self.sandbox_tried = true;
     }
 
+    /// The pod ended with the machine and begins anew: init containers that are run once and have completed are not run
+    /// again.
+    pub(crate) fn begin_after_shutdown(&mut self, before: &Observation) {
+        self.sandbox_tried = true;
+        let plan = self.engine.plan().clone();
+        let obs = Observation::after_shutdown(&plan, before, self.tasks.clock.now().time);
+        self.engine = Engine::resume(plan, obs);
+    }
+
     /// Takes over what another process left. Done before [`Worker::run`].
     pub(crate) async fn resume(&mut self, found: Found) {
         self.is_resumed = true;
         self.sandbox_tried = true;
         let Found { state, rebooted } = found;
+        self.is_updated = state.plan.is_some();
         let (mut obs, saved) = (state.observation, state.containers);
         if obs.over {
             self.restore(obs, &saved);

@@ -63,8 +63,18 @@ impl Running {
         let companions = Arc::new(Companions::default());
         let context =
             PodContext::new(input, &plan, companions, Arc::new(host), Arc::new(options), 0).unwrap();
-        let worker =
-            Worker::new(runtime.clone(), Arc::new(context), plan, 0, Clock::start(), stop, sinks, None);
+        let (_, given) = mpsc::unbounded_channel();
+        let worker = Worker::new(
+            runtime.clone(),
+            Arc::new(context),
+            plan,
+            0,
+            Clock::start(),
+            stop,
+            given,
+            sinks,
+            None,
+        );
         Running { worker: tokio::spawn(worker.run()), orders, dir }
     }
 

@@ -5,7 +5,7 @@ use outrigger_runtime::Runtime;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::Controller;
+use super::{Controller, Wanted};
 use crate::clock::Stamp;
 use crate::run::PlannedPod;
 use crate::supervisor::{StatusUpdate, Supervisor};
@@ -62,7 +62,23 @@ impl<R: Runtime> Controller<R> for Bare {
         self.number == Some(pod)
     }
 
+    fn update(&mut self, mut to: Wanted, supervisor: &mut Supervisor<R>) -> Result<(), String> {
+        let Some(pod) = to.pods.pop() else { return Ok(()) };
+        match self.number {
+            Some(number) if self.result.is_none() => supervisor.update(number, pod),
+            Some(_) => Ok(()),
+            None => {
+                self.pod = Some(pod);
+                Ok(())
+            }
+        }
+    }
+
     fn stop(&mut self, grace_ms: Option<u64>) {
+        if self.pod.take().is_some() {
+            // It waited for another of its name to be gone.
+            self.result = Some(PodResult { phase: Phase::Failed, failed: None });
+        }
         self.stop = Some(grace_ms);
     }
 

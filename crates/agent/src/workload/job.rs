@@ -12,7 +12,7 @@ use outrigger_runtime::Runtime;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Controller, Entry, Source};
+use super::{Controller, Entry, Source, Wanted};
 use crate::clock::Stamp;
 use crate::supervisor::{StatusUpdate, Supervisor};
 use crate::worker::{PodResult, Sinks};
@@ -246,6 +246,11 @@ impl<R: Runtime> Controller<R> for JobController {
 
     fn owns(&self, pod: usize) -> bool {
         self.places.contains_key(&pod)
+    }
+
+    /// A Job is replaced, whatever changes about it.
+    fn update(&mut self, _: Wanted, _: &mut Supervisor<R>) -> Result<(), String> {
+        Ok(())
     }
 
     fn stop(&mut self, grace_ms: Option<u64>) {

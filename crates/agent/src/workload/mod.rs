@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use outrigger_lifecycle::{Counts, Role, Time};
 use outrigger_manifest::Workload;
+use outrigger_manifest::compare::ObjectKey;
 use outrigger_runtime::Runtime;
 use serde_json::{Map, Value};
 
@@ -33,6 +34,8 @@ pub(crate) trait Controller<R: Runtime>: Send {
     fn ended(&mut self, pod: usize, result: PodResult, now: Time);
     /// Whether it made this pod.
     fn owns(&self, pod: usize) -> bool;
+    /// The manifest says something else of it that can be had without replacing it.
+    fn update(&mut self, to: Wanted, supervisor: &mut Supervisor<R>) -> Result<(), String>;
     /// Somebody wants it all gone.
     fn stop(&mut self, grace_ms: Option<u64>);
     /// What it came to, once nothing is left to do.
@@ -43,35 +46,62 @@ pub(crate) trait Controller<R: Runtime>: Send {
     fn restore(&mut self, saved: Value, supervisor: &mut Supervisor<R>) -> Result<(), String>;
 }
 
+/// What a manifest says of one object: a Pod, or a workload and its pods.
+pub(crate) struct Wanted {
+    /// Its name.
+    pub(crate) key: ObjectKey,
+    /// Its place among the objects of the status file.
+    object: usize,
+    workload: Option<Workload>,
+    pods: Vec<PlannedPod>,
+}
+
+impl Wanted {
+    /// The objects of a manifest, in the order they were written.
+    pub(crate) fn all(pods: Vec<PlannedPod>, workloads: &[Workload]) -> Vec<Wanted> {
+        let mut by_workload: BTreeMap<usize, Vec<PlannedPod>> = BTreeMap::new();
+        for pod in pods {
+            by_workload.entry(pod.manifest.origin.workload).or_default().push(pod);
+        }
+        let mut out = Vec::new();
+        for (object, (index, pods)) in by_workload.into_iter().enumerate() {
+            match workloads.get(index) {
+                None | Some(Workload::Pod(_)) => out.extend(pods.into_iter().map(|pod| {
+                    let (namespace, name) =
+                        (pod.manifest.namespace().to_owned(), pod.manifest.name().to_owned());
+                    let key = ObjectKey { kind: "Pod", namespace, name };
+                    Wanted { key, object, workload: None, pods: vec![pod] }
+                })),
+                Some(workload) => {
+                    let (key, workload) = (ObjectKey::of(workload), Some(workload.clone()));
+                    out.push(Wanted { key, object, workload, pods });
+                }
+            }
+        }
+        out
+    }
+
+    /// The controller that makes it so.
+    pub(crate) fn controller<R: Runtime>(mut self, stamp: Stamp) -> Box<dyn Controller<R>> {
+        let count = u32::try_from(self.pods.len()).unwrap_or(u32::MAX);
+        // There is one at least: objects are found by their pods.
+        let like = self.pods.swap_remove(0);
+        let Some(workload) = self.workload else { return Box::new(bare::Bare::new(like)) };
+        let source = Source { workload, like, object: self.object };
+        match source.workload.job() {
+            Some(job) => Box::new(job::JobController::new(source, job, stamp)),
+            None => Box::new(replicas::Replicas::new(source, count)),
+        }
+    }
+}
+
 /// The controllers of a manifest's pods, in the order they were written.
 pub(crate) fn controllers<R: Runtime>(
     pods: Vec<PlannedPod>,
     workloads: Vec<Workload>,
     stamp: Stamp,
 ) -> Vec<Box<dyn Controller<R>>> {
-    let mut by_workload: BTreeMap<usize, Vec<PlannedPod>> = BTreeMap::new();
-    for pod in pods {
-        by_workload.entry(pod.manifest.origin.workload).or_default().push(pod);
-    }
-    let mut out: Vec<Box<dyn Controller<R>>> = Vec::new();
-    for (object, (index, mut pods)) in by_workload.into_iter().enumerate() {
-        match workloads.get(index) {
-            None | Some(Workload::Pod(_)) => {
-                out.extend(
-                    pods.into_iter().map(|pod| Box::new(bare::Bare::new(pod)) as Box<dyn Controller<R>>),
-                );
-            }
-            Some(workload) => {
-                let count = u32::try_from(pods.len()).unwrap_or(u32::MAX);
-                let source = Source { workload: workload.clone(), like: pods.swap_remove(0), object };
-                match source.workload.job() {
-                    Some(job) => out.push(Box::new(job::JobController::new(source, job, stamp))),
-                    None => out.push(Box::new(replicas::Replicas::new(source, count))),
-                }
-            }
-        }
-    }
-    out
+    Wanted::all(pods, &workloads).into_iter().map(|wanted| wanted.controller(stamp)).collect()
 }
 
 /// Where the pods of a workload come from.

@@ -11,7 +11,7 @@ use outrigger_runtime::Runtime;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Controller, Entry, Source};
+use super::{Controller, Entry, Source, Wanted};
 use crate::clock::Stamp;
 use crate::supervisor::{StatusUpdate, Supervisor};
 use crate::worker::{PodResult, Sinks};
@@ -265,6 +265,19 @@ impl<R: Runtime> Controller<R> for Replicas {
 
     fn owns(&self, pod: usize) -> bool {
         self.places.contains_key(&pod)
+    }
+
+    /// Only the number of its pods changes.
+    fn update(&mut self, mut to: Wanted, supervisor: &mut Supervisor<R>) -> Result<(), String> {
+        let replicas = u32::try_from(to.pods.len()).unwrap_or(u32::MAX);
+        let (Some(workload), Some(like)) = (to.workload, to.pods.pop()) else { return Ok(()) };
+        (self.source.workload, self.source.like) = (workload, like);
+        if std::mem::replace(&mut self.plan.replicas, replicas) != replicas {
+            Entry::new(&self.title, "workload-started")
+                .with("replicas", replicas)
+                .write(&supervisor.sinks, supervisor.now().exact);
+        }
+        Ok(())
     }
 
     fn stop(&mut self, grace_ms: Option<u64>) {

@@ -29,6 +29,8 @@ pub(crate) struct Daemon<'b> {
     flags: Vec<String>,
     /// What `outrigger run -d` is told besides.
     run_flags: Vec<String>,
+    /// Environment variables of the node.
+    env: Vec<(String, String)>,
     child: Option<Child>,
 }
 
@@ -40,11 +42,23 @@ impl<'b> Daemon<'b> {
 
     /// The same with other flags for `outrigger run -d`.
     pub(crate) fn start_with(bench: &'b Bench, name: &str, flags: &[&str], run_flags: &[&str]) -> Self {
+        // No test stops the machine's own logind.
+        let no_bus = format!("unix:path={}", bench.work.join(name).join("no-bus").display());
+        Self::start_fully(bench, name, flags, run_flags, &no_bus)
+    }
+
+    /// The same with a system bus.
+    pub(crate) fn start_on_bus(bench: &'b Bench, name: &str, flags: &[&str], bus: &str) -> Self {
+        Self::start_fully(bench, name, flags, &["--network", "none"], bus)
+    }
+
+    fn start_fully(bench: &'b Bench, name: &str, flags: &[&str], run_flags: &[&str], bus: &str) -> Self {
         let dir = bench.work.join(name);
         fs::create_dir_all(&dir).expect("a directory");
         let strings = |flags: &[&str]| flags.iter().map(ToString::to_string).collect();
         let (flags, run_flags) = (strings(flags), strings(run_flags));
-        let mut daemon = Daemon { bench, dir, flags, run_flags, child: None };
+        let env = vec![("DBUS_SYSTEM_BUS_ADDRESS".to_owned(), bus.to_owned())];
+        let mut daemon = Daemon { bench, dir, flags, run_flags, env, child: None };
         daemon.up();
         daemon
     }
@@ -68,6 +82,7 @@ impl<'b> Daemon<'b> {
     pub(crate) fn spawn(&mut self) {
         let log = fs::File::options().create(true).append(true).open(self.dir.join("err")).expect("a file");
         let mut command = self.command();
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.arg("node").arg("--state-dir").arg(self.state()).args(&self.flags);
         command.stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().expect("start a node"));

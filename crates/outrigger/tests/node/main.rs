@@ -1,6 +1,7 @@
 //! `outrigger node` and what is handed to it, with real containers, through the end of its process.
 
 mod adopt;
+mod apply;
 mod batch;
 #[path = "../../../../tests/containerd/mod.rs"]
 #[allow(dead_code)]
@@ -9,6 +10,7 @@ mod daemon;
 mod faults;
 mod kill;
 mod leaks;
+mod logind;
 mod manifests;
 mod random;
 #[path = "../conformance/rootfs.rs"]
@@ -20,5 +22,6 @@ mod run;
 mod trials;
 
 fn main() {
-    trials::run("node", [&adopt::ALL[..], &manifests::ALL, &faults::ALL, &kill::ALL].concat());
+    let all = [&adopt::ALL[..], &apply::ALL, &logind::ALL, &manifests::ALL, &faults::ALL, &kill::ALL];
+    trials::run("node", all.concat());
 }

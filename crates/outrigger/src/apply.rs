@@ -1,0 +1,190 @@
+//! `outrigger apply`: changes what the node of this machine runs.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+use outrigger_agent::control::{Answer, Applied, AppliedObject, Request};
+use outrigger_agent::{PodOptions, RunRecord, Work};
+use outrigger_manifest::render;
+use outrigger_runtime::LogLimits;
+
+use crate::detach::{self, Detach};
+use crate::input::ReadArgs;
+use crate::outcome::{self, Failure};
+use crate::run::{self, NetworkArg, RuntimeArg, UsernsArg};
+use crate::{node, runs, terminal};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outrigger apply web.yaml             make the node run what web.yaml says
+  outrigger apply --dry-run web.yaml   only show what would change
+  outrigger apply --wait web.yaml      return when the pods are ready
+
+What becomes of each object:
+  created    it is new
+  updated    its pod goes on: containers with another image are restarted, ephemeral containers are added, the grace
+             period and the deadline are changed
+  scaled     pods of its workload are added or removed
+  replaced   something else has changed: it is stopped in order, then started anew
+  removed    it was in the manifests that these replace: it is stopped in order
+  unchanged  it goes on untouched
+
+The manifests replace those of the detached run that has their objects; without one they are a new run.
+
+Exit codes: 0 the changes are under way, with --wait that of the run; 2 the manifests are wrong or cannot be applied.")]
+pub(crate) struct Args {
+    /// Manifests; `-` is standard input.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    read: ReadArgs,
+    /// Only show what would change.
+    #[arg(long)]
+    dry_run: bool,
+    /// Return when the pods are ready, or with their exit code when they have ended.
+    #[arg(long, conflicts_with = "dry_run")]
+    wait: bool,
+    /// How to show what changes.
+    #[arg(long, short, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    output: Format,
+    /// Directory for images, pods and claims [default: /var/lib/outrigger]
+    #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR")]
+    state_dir: Option<PathBuf>,
+    /// Network of new pods that do not use the host's, if this is a new run.
+    #[arg(long, value_enum, default_value_t = NetworkArg::Private, value_name = "MODE")]
+    network: NetworkArg,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// One line per object.
+    Text,
+    /// JSON.
+    Json,
+}
+
+pub(crate) fn main(args: Args) -> ExitCode {
+    match apply(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => outcome::exit_code(Err(failure)),
+    }
+}
+
+fn apply(args: Args) -> Result<u8, Failure> {
+    let sources = args.read.sources(&args.files)?;
+    // What is wrong is shown with its lines before anybody is asked.
+    let (work, warnings) = run::read_work(sources, &args.read, None, RuntimeArg::Embedded, None)?;
+    terminal::eprint(&render(&warnings, &work.sources, true));
+    let record = record(&args, &work)?;
+    let detach =
+        Detach { state_dir: args.state_dir.clone(), flags: Vec::new(), wait: args.wait, quiet: true };
+    runs::block_on(async {
+        let there = detach.find().await?;
+        let node = match (there, args.dry_run) {
+            (Some(node), _) => node,
+            (None, false) => detach.node().await?,
+            (None, true) => {
+                show(args.output, &Applied { run: None, objects: created(&work) })?;
+                return Ok(0);
+            }
+        };
+        let request = Request::Apply { record: Box::new(record), dry_run: args.dry_run };
+        let mut connection = node.ask(&request).await.map_err(runs::refused)?;
+        let applied = match connection.next().await.map_err(runs::refused)? {
+            Answer::Applied(applied) => applied,
+            other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
+        };
+        show(args.output, &applied)?;
+        match applied.run.filter(|_| args.wait) {
+            Some(run) => detach::wait(&node, &run).await,
+            None => Ok(0),
+        }
+    })
+}
+
+fn record(args: &Args, work: &Work) -> Result<RunRecord, Failure> {
+    Ok(RunRecord {
+        files: args.files.iter().map(|file| file.display().to_string()).collect(),
+        sources: work.sources.iter().map(|s| (s.name.clone(), s.text.to_string())).collect(),
+        reading: node::Reading { read: args.read.clone(), replicas: None }.to_json()?,
+        pods: PodOptions {
+            grace_ms: None,
+            pull: None,
+            network: args.network.mode(),
+            user_namespaces: UsernsArg::Auto.mode(),
+            publish: Vec::new(),
+            pids_limit: run::pids_limit(None),
+            log_limits: LogLimits::default(),
+        },
+        generations: Default::default(),
+        retired: Vec::new(),
+        manifest: None,
+    })
+}
+
+/// Without a node everything is new.
+fn created(work: &Work) -> Vec<AppliedObject> {
+    let object = |workload: &outrigger_manifest::Workload| {
+        let metadata = workload.metadata();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        AppliedObject {
+            object: format!("{}/{name}", workload.kind().to_lowercase()),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            change: "created".to_owned(),
+            details: Vec::new(),
+            restarted: Vec::new(),
+        }
+    };
+    work.workloads.iter().map(object).collect()
+}
+
+fn show(format: Format, applied: &Applied) -> Result<(), Failure> {
+    match format {
+        Format::Text => terminal::print(&text(applied))?,
+        Format::Json => {
+            let json = serde_json::to_string_pretty(applied).map_err(|e| Failure::Own(e.into()))?;
+            terminal::print(&format!("{json}\n"))?;
+        }
+    }
+    Ok(())
+}
+
+/// One line per object: `pod/web updated: container app restarts with image app:2 (was app:1)`.
+fn text(applied: &Applied) -> String {
+    let mut out = String::new();
+    for AppliedObject { object, change, details, .. } in &applied.objects {
+        out.push_str(&format!("{object} {change}"));
+        if !details.is_empty() {
+            out.push_str(&format!(": {}", details.join("; ")));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_changes_and_why() {
+        let object = |object: &str, change: &str, details: &[&str]| AppliedObject {
+            object: object.into(),
+            namespace: "default".into(),
+            change: change.into(),
+            details: details.iter().map(ToString::to_string).collect(),
+            restarted: Vec::new(),
+        };
+        let applied = Applied {
+            run: None,
+            objects: vec![
+                object("pod/a", "unchanged", &[]),
+                object("pod/b", "replaced", &["spec.volumes changed", "metadata.labels changed"]),
+            ],
+        };
+        let expected = "pod/a unchanged\npod/b replaced: spec.volumes changed; metadata.labels changed\n";
+        assert_eq!(text(&applied), expected);
+    }
+}

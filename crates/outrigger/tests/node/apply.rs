@@ -1,0 +1,339 @@
+//! Pods that are changed and restarted while they run.
+
+use std::fs;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::daemon::{Daemon, Said};
+use crate::rootfs;
+use crate::run::{Bench, Test};
+
+pub(crate) const ALL: [(&str, Test); 8] = [
+    ("an_image_that_changes_restarts_its_container_alone", images),
+    ("what_else_changes_replaces_the_pod", replaced),
+    ("a_change_survives_a_kill_of_the_node", survives),
+    ("a_deployment_is_scaled_and_a_file_is_refused", workloads),
+    ("a_changed_file_changes_its_pod_in_place", files),
+    ("containers_are_restarted_in_order", restarts),
+    ("an_init_container_that_is_run_once_is_not_run_again", run_once),
+    ("an_ephemeral_container_is_added", ephemeral),
+];
+
+/// Says which image it is of, and runs until it is told to stop.
+const VERSION: &str = "cat /version; trap 'exit 0' TERM; while :; do sleep 0.05; done";
+
+/// An image that says which version it is.
+fn image(node: &Daemon<'_>, version: &str) -> String {
+    let dir = node.dir.join(format!("image-{version}"));
+    if !dir.exists() {
+        rootfs::make(&dir);
+        fs::write(dir.join("version"), format!("version {version}\n")).expect("write");
+    }
+    format!("rootfs:{}", dir.display())
+}
+
+/// A container of some version.
+fn versioned(node: &Daemon<'_>, name: &str, version: &str) -> Value {
+    json!({"name": name, "image": image(node, version), "command": ["/bin/sh", "-c", VERSION]})
+}
+
+/// A pod with a sidecar and a main of some versions.
+fn web(node: &Daemon<'_>, proxy: &str, app: &str) -> Value {
+    let mut sidecar = versioned(node, "proxy", proxy);
+    sidecar["restartPolicy"] = json!("Always");
+    pod("web", json!({"initContainers": [sidecar], "containers": [versioned(node, "app", app)]}))
+}
+
+fn pod(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+}
+
+fn list(objects: &[Value]) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "items": objects})
+}
+
+fn apply(node: &Daemon<'_>, manifest: &Value, flags: &[&str]) -> Said {
+    let file = node.file("apply.json", manifest);
+    let state = node.state().display().to_string();
+    node.say(&[&["apply", "--state-dir", &state, "--network", "none", &file][..], flags].concat())
+}
+
+/// Applies a manifest that must be accepted: what is said of each object.
+fn applied(node: &Daemon<'_>, manifest: &Value, flags: &[&str]) -> Vec<String> {
+    let said = apply(node, manifest, flags);
+    assert_eq!(said.code, 0, "{said:?}\n{}", node.account());
+    said.out.lines().map(str::to_owned).collect()
+}
+
+fn restarts_of(node: &Daemon<'_>, pod: &str) -> Vec<u64> {
+    let pod = node.pod(pod).unwrap_or_default();
+    let containers = pod["containers"].as_array().cloned().unwrap_or_default();
+    containers.iter().map(|c| c["restarts"].as_u64().unwrap_or(u64::MAX)).collect()
+}
+
+/// Waits until the log of a container is this.
+fn says(node: &Daemon<'_>, args: &[&str], text: &str) {
+    let args = [&["logs"], args].concat();
+    node.until(&format!("{args:?} is {text:?}"), |node| node.say(&args).out == text);
+}
+
+fn images(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    assert_eq!(applied(&node, &web(&node, "1", "1"), &["--wait"]), ["pod/web created"]);
+    let changed = web(&node, "1", "2");
+    let (one, two) = (image(&node, "1"), image(&node, "2"));
+    let line = format!("pod/web updated: container app restarts with image {two} (was {one})");
+    assert_eq!(applied(&node, &changed, &["--dry-run"]), [line.as_str()]);
+    assert_eq!(restarts_of(&node, "web"), [0, 0], "a dry run changes nothing");
+    assert_eq!(applied(&node, &changed, &[]), [line.as_str()]);
+    says(&node, &["web", "-c", "app"], "version 2\n");
+    node.ready("web");
+    assert_eq!(restarts_of(&node, "web"), [0, 1], "{}", node.account());
+    assert_eq!(node.must(&["logs", "-p", "web", "-c", "app"]), "version 1\n");
+    assert_eq!(node.must(&["logs", "web", "-c", "proxy"]), "version 1\n");
+    assert_eq!(applied(&node, &changed, &[]), ["pod/web unchanged"]);
+    let json: Value =
+        serde_json::from_str(&apply(&node, &web(&node, "2", "2"), &["-o", "json"]).out).expect("JSON");
+    assert_eq!(json["objects"][0]["change"], "updated");
+    assert_eq!(json["objects"][0]["restarted"], json!(["proxy"]));
+    says(&node, &["web", "-c", "proxy"], "version 2\n");
+    node.ready("web");
+    assert_eq!(restarts_of(&node, "web"), [1, 1], "{}", node.account());
+    node.leaves_nothing();
+}
+
+fn replaced(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let plain = |name: &str| {
+        pod(
+            name,
+            json!({"containers": [bench.container("app", "trap 'exit 0' TERM; while :; do sleep 0.05; done")]}),
+        )
+    };
+    let first = list(&[plain("stays"), plain("changes"), plain("goes")]);
+    assert_eq!(
+        applied(&node, &first, &["--wait"]),
+        ["pod/stays created", "pod/changes created", "pod/goes created"]
+    );
+    let mut changes = plain("changes");
+    changes["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "b"}]);
+    let second = list(&[plain("stays"), changes, plain("comes")]);
+    assert_eq!(
+        applied(&node, &second, &[]),
+        [
+            "pod/stays unchanged",
+            "pod/changes replaced: spec.containers[app].env changed",
+            "pod/comes created",
+            "pod/goes removed",
+        ]
+    );
+    node.ready("comes");
+    assert_eq!(node.over("goes"), "Succeeded");
+    node.until("the new pod has its environment", |node| {
+        node.say(&["exec", "changes", "--", "sh", "-c", "echo $A"]).out == "b\n"
+    });
+    assert_eq!(restarts_of(&node, "stays"), [0]);
+    // It is one run, before and after.
+    let runs: Vec<Value> =
+        ["stays", "changes", "comes"].map(|pod| node.pod(pod).expect("a pod")["run"].clone()).into();
+    assert!(runs.iter().all(|run| run.is_string() && *run == runs[0]), "{runs:?}");
+    node.leaves_nothing();
+}
+
+fn survives(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let polite = |name: &str, words: &str| {
+        let script = format!("echo {words}; trap 'sleep 0.3; exit 0' TERM; while :; do sleep 0.05; done");
+        pod(name, json!({"containers": [bench.container("app", &script)]}))
+    };
+    let first = list(&[web(&node, "1", "1"), polite("other", "one"), polite("gone", "one")]);
+    applied(&node, &first, &["--wait"]);
+    let second = list(&[web(&node, "1", "2"), polite("other", "two")]);
+    let lines = applied(&node, &second, &[]);
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    // Whatever has been done of it by now.
+    node.down(Signal::KILL);
+    node.up();
+    says(&node, &["web", "-c", "app"], "version 2\n");
+    says(&node, &["other"], "two\n");
+    assert_eq!(node.over("gone"), "Succeeded");
+    node.ready("web");
+    node.ready("other");
+    assert_eq!(restarts_of(&node, "web"), [0, 1], "{}", node.account());
+    node.down(Signal::KILL);
+    node.up();
+    node.ready("web");
+    assert_eq!(restarts_of(&node, "web"), [0, 1], "done once\n{}", node.account());
+    assert_eq!(applied(&node, &second, &[]), ["pod/web unchanged", "pod/other unchanged"]);
+    node.leaves_nothing();
+}
+
+fn workloads(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let deployment = |replicas: u32, words: &str| {
+        let script = format!("echo {words}; trap 'exit 0' TERM; while :; do sleep 0.05; done");
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": {"a": "b"}},
+                "template": {"metadata": {"labels": {"a": "b"}},
+                    "spec": {"containers": [bench.container("app", &script)]}}}})
+    };
+    let count = |node: &Daemon<'_>| {
+        let runs: Value = serde_json::from_str(&node.say(&["ps", "-o", "json"]).out).unwrap_or_default();
+        let pods = runs[0]["pods"].as_array().cloned().unwrap_or_default();
+        pods.iter()
+            .filter(|p| p["over"] == false && p["ready"] == p["total"] && p["phase"] == "Running")
+            .count()
+    };
+    assert_eq!(applied(&node, &deployment(2, "one"), &["--wait"]), ["deployment/web created"]);
+    assert_eq!(applied(&node, &deployment(3, "one"), &[]), ["deployment/web scaled: 3 pods (were 2)"]);
+    node.until("there are three", |node| count(node) == 3);
+    assert_eq!(applied(&node, &deployment(1, "one"), &[]), ["deployment/web scaled: 1 pods (were 3)"]);
+    node.until("there is one", |node| count(node) == 1);
+    let line = "deployment/web replaced: spec.template.spec.containers[app].command[2] changed";
+    assert_eq!(applied(&node, &deployment(1, "two"), &[]), [line]);
+    says(&node, &["deploy/web"], "two\n");
+    // What cannot be applied changes nothing and says why.
+    let taken = node.run("alone", &json!({"containers": [bench.container("app", "sleep 100")]}), &[]);
+    assert_eq!(taken.code, 0, "{taken:?}");
+    let both = list(&[
+        deployment(1, "two"),
+        pod("alone", json!({"containers": [bench.container("app", "sleep 200")]})),
+    ]);
+    let said = apply(&node, &both, &[]);
+    assert!(said.code == 2 && said.err.contains("belongs to run"), "{said:?}");
+    let said = apply(&node, &pod("bad", json!({"containers": []})), &[]);
+    assert!(said.code == 2 && said.err.contains("at least one container"), "{said:?}");
+    assert_eq!(count(&node), 2, "{}", node.account());
+    node.must(&["stop", "alone", "--grace-period", "0"]);
+    node.leaves_nothing();
+}
+
+fn files(bench: &Bench, name: &str) {
+    let dir = bench.work.join(format!("{name}-manifests"));
+    fs::create_dir_all(&dir).expect("a directory");
+    let manifests = dir.display().to_string();
+    let mut node = Daemon::start(bench, name, &["--manifests", &manifests, "--network", "none"]);
+    let write = |manifest: &str| {
+        fs::write(dir.join(".web.tmp"), manifest).expect("write");
+        fs::rename(dir.join(".web.tmp"), dir.join("web.yaml")).expect("rename");
+    };
+    write(&web(&node, "1", "1").to_string());
+    node.ready("web");
+    write(&web(&node, "1", "2").to_string());
+    says(&node, &["web", "-c", "app"], "version 2\n");
+    node.ready("web");
+    assert_eq!(restarts_of(&node, "web"), [0, 1], "{}", node.account());
+    // A file that cannot be run changes nothing.
+    write("kind: Pod\nspec: [");
+    node.until("it is reported", |node| node.said().contains("its pods go on as they are"));
+    assert_eq!(restarts_of(&node, "web"), [0, 1], "{}", node.account());
+    let said = apply(&node, &web(&node, "2", "2"), &[]);
+    assert!(said.code == 2 && said.err.contains("change that file instead"), "{said:?}");
+    write(&web(&node, "2", "2").to_string());
+    says(&node, &["web", "-c", "proxy"], "version 2\n");
+    fs::remove_file(dir.join("web.yaml")).expect("remove");
+    assert_eq!(node.over("web"), "Succeeded");
+    node.leaves_nothing();
+}
+
+fn restarts(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let log = node.dir.join("log");
+    fs::create_dir_all(&log).expect("a directory");
+    let logged = |name: &str, script: &str| {
+        let mut container = bench.container(name, script);
+        container["volumeMounts"] = json!([{"name": "log", "mountPath": "/log"}]);
+        container
+    };
+    let polite = |name: &str| {
+        let script = format!(
+            "echo +{name} >> /log/order; trap 'echo -{name} >> /log/order; exit 0' TERM; while :; do sleep 0.05; done"
+        );
+        logged(name, &script)
+    };
+    let mut proxy = polite("proxy");
+    proxy["restartPolicy"] = json!("Always");
+    let spec = json!({"initContainers": [logged("init", "echo +init >> /log/order"), proxy],
+        "containers": [polite("app")], "volumes": [{"name": "log", "hostPath": {"path": log}}]});
+    assert_eq!(node.run("web", &spec, &["--wait"]).code, 0, "{}", node.account());
+    let order = || fs::read_to_string(log.join("order")).unwrap_or_default().replace('\n', " ");
+    node.must(&["restart", "web", "-c", "app"]);
+    node.until("the app is back", |node| restarts_of(node, "web") == [0, 0, 1]);
+    node.ready("web");
+    assert_eq!(order(), "+init +proxy +app -app +app ");
+    node.must(&["restart", "web"]);
+    node.until("all are back", |node| restarts_of(node, "web") == [1, 1, 2]);
+    node.ready("web");
+    assert_eq!(order(), "+init +proxy +app -app +app -app -proxy +init +proxy +app ");
+    for (args, text) in [
+        (&["restart", "web", "-c", "init"][..], "runs once"),
+        (&["restart", "web", "-c", "nobody"], "nobody"),
+        (&["restart", "nothing"], "nothing"),
+    ] {
+        let said = node.say(args);
+        assert!(said.code == 2 && said.err.contains(text), "{args:?}: {said:?}");
+    }
+    node.must(&["stop", "web"]);
+    let said = node.say(&["restart", "web"]);
+    assert!(said.code == 2 && said.err.contains("has ended"), "{said:?}");
+    node.leaves_nothing();
+}
+
+fn run_once(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let log = node.dir.join("log");
+    fs::create_dir_all(&log).expect("a directory");
+    let init = |name: &str| {
+        let mut container = bench.container(name, &format!("echo {name} >> /log/order"));
+        container["volumeMounts"] = json!([{"name": "log", "mountPath": "/log"}]);
+        container
+    };
+    let app = bench.container("app", "trap 'exit 0' TERM; while :; do sleep 0.05; done");
+    let mut web = pod(
+        "web",
+        json!({"initContainers": [init("migrate"), init("setup")], "containers": [app],
+        "volumes": [{"name": "log", "hostPath": {"path": log}}]}),
+    );
+    web["metadata"]["annotations"] = json!({"outrigger.dev/run-once": "migrate"});
+    assert_eq!(node.run_object("web", &web, &["--wait"]).code, 0, "{}", node.account());
+    let order = || fs::read_to_string(log.join("order")).unwrap_or_default().replace('\n', " ");
+    // The machine is shut down in order.
+    assert_eq!(node.down(Signal::POWER), Some(0), "{}", node.account());
+    node.up();
+    node.ready("web");
+    assert_eq!(order(), "migrate setup setup ", "{}", node.account());
+    // The machine is started anew without having been shut down: all that was written is of another boot.
+    node.down(Signal::KILL);
+    let pods = node.state().join("node/pods");
+    for pod in crate::daemon::names(&pods) {
+        let path = pods.join(pod).join("state.json");
+        let mut state: Value = serde_json::from_slice(&fs::read(&path).expect("a state")).expect("JSON");
+        state["boot"] = json!("another");
+        fs::write(&path, state.to_string()).expect("write");
+    }
+    node.up();
+    node.until("it began again", |_| order() == "migrate setup setup setup ");
+    node.ready("web");
+    node.must(&["restart", "web"]);
+    node.until("it began again", |_| order() == "migrate setup setup setup setup ");
+    node.leaves_nothing();
+}
+
+fn ephemeral(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let app = || bench.container("app", "trap 'exit 0' TERM; while :; do sleep 0.05; done");
+    applied(&node, &pod("web", json!({"containers": [app()]})), &["--wait"]);
+    let with = pod(
+        "web",
+        json!({"containers": [app()], "ephemeralContainers": [bench.container("debug", "echo hello; exit 3")]}),
+    );
+    assert_eq!(applied(&node, &with, &[]), ["pod/web updated: ephemeral container debug is added"]);
+    says(&node, &["web", "-c", "debug"], "hello\n");
+    node.down(Signal::KILL);
+    node.up();
+    node.ready("web");
+    assert_eq!(restarts_of(&node, "web"), [0, 0], "{}", node.account());
+    assert_eq!(node.must(&["logs", "web", "-c", "debug"]), "hello\n");
+    node.leaves_nothing();
+}
