@@ -87,11 +87,11 @@ impl Companions {
             // Every cluster has these two.
             Some("system-node-critical") => 2_000_001_000,
             Some("system-cluster-critical") => 2_000_000_000,
-            Some(name) => self.priority_classes.get(name).map_or(0, |class| class.value),
+            Some(name) => self.priority_classes.get(name).and_then(|class| class.value).unwrap_or(0),
             None => {
                 let defaults =
                     self.priority_classes.values().filter(|class| class.global_default == Some(true));
-                defaults.map(|class| class.value).min().unwrap_or(0)
+                defaults.filter_map(|class| class.value).min().unwrap_or(0)
             }
         }
     }

@@ -12,7 +12,7 @@ use outrigger_runtime::Runtime;
 use super::record::{Retired, RunRecord};
 use super::runs::{RunOrder, Update, WORKLOADS};
 use super::{Node, RECORD};
-use crate::control::{Applied, AppliedObject};
+use crate::control::{Applied, AppliedObject, PodState};
 use crate::run::Work;
 
 impl<R: Runtime> Node<R> {
@@ -74,12 +74,7 @@ impl<R: Runtime> Node<R> {
         let answer = Applied { run: Some(id.to_owned()), objects };
         self.names_are_free(&work, Some(id))?;
         let record = self.succeed(id, record, &compared);
-        {
-            let (driven, _) = self.drive(id, &record, work.clone(), None);
-            for pod in &work.pods {
-                driven.supervisor.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
-            }
-        }
+        self.check_new(id, &record, &work, &compared)?;
         if dry_run {
             return Ok(answer);
         }
@@ -89,6 +84,28 @@ impl<R: Runtime> Node<R> {
         let _ = run.orders.send(RunOrder::Update(Box::new(Update { keys: record.keys(&work), work })));
         run.record = record;
         Ok(answer)
+    }
+
+    /// Whether what is new can be run at all. What replaces something cannot be asked for before that is gone: it may need
+    /// the same ports.
+    fn check_new(
+        &self,
+        id: &str,
+        record: &RunRecord,
+        work: &Work,
+        compared: &[(ObjectKey, ObjectChange)],
+    ) -> Result<(), String> {
+        let (driven, _) = self.drive(id, record, work.clone(), None);
+        for pod in &work.pods {
+            let origin = &pod.manifest.origin;
+            let is_it = |key: &ObjectKey| {
+                key.kind == origin.kind && key.namespace == origin.namespace && key.name == origin.name
+            };
+            if compared.iter().any(|(key, change)| *change == ObjectChange::New && is_it(key)) {
+                driven.supervisor.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
+            }
+        }
+        Ok(())
     }
 
     /// The record of a run after a change.
@@ -120,13 +137,13 @@ impl<R: Runtime> Node<R> {
         let there = self.registry.pods();
         for pod in &work.pods {
             let (namespace, name) = (pod.manifest.namespace(), pod.manifest.name());
-            let is_taken = |p: &&crate::control::PodState| {
+            let is_taken = |p: &PodState| {
                 !p.over
                     && p.namespace == namespace
                     && p.name == name
                     && (run.is_none() || p.run.as_deref() != run)
             };
-            if there.iter().find(is_taken).is_some() {
+            if there.iter().any(is_taken) {
                 return Err(format!(
                     "pod {name:?} is already there; stop it first, or change it with `outrigger apply`"
                 ));
@@ -162,7 +179,11 @@ fn applied(key: &ObjectKey, change: &ObjectChange, work: &Work) -> AppliedObject
             }
         }
         ObjectChange::Scaled { from, to } => details.push(format!("{to} pods (were {from})")),
-        ObjectChange::Replaced { why } => details.extend(why.iter().map(|why| format!("{why} changed"))),
+        ObjectChange::Replaced { why } => {
+            // A path, or a sentence.
+            let told = |why: &String| if why.contains(' ') { why.clone() } else { format!("{why} changed") };
+            details.extend(why.iter().map(told));
+        }
         ObjectChange::Unchanged | ObjectChange::New | ObjectChange::Removed => {}
     }
     AppliedObject {

@@ -28,7 +28,7 @@ trait Manager {
     async fn prepare_for_shutdown(&self, is_starting: bool) -> zbus::Result<()>;
 
     /// How long a lock delays a shutdown at most.
-    #[zbus(property, name = "InhibitDelayMaxUSec")]
+    #[zbus(property(emits_changed_signal = "false"), name = "InhibitDelayMaxUSec")]
     async fn inhibit_delay_max_usec(&self) -> zbus::Result<u64>;
 }
 
