@@ -121,6 +121,7 @@ fn record(args: &Args, work: &Work) -> Result<RunRecord, Failure> {
         generations: Default::default(),
         retired: Vec::new(),
         manifest: None,
+        status: None,
     })
 }
 

@@ -129,7 +129,14 @@ impl<R: Runtime> Node<R> {
             // Whoever has this name next is another.
             *generations.entry(key.id()).or_default() += 1;
         }
-        RunRecord { retired, generations, pods: old.pods.clone(), manifest: old.manifest.clone(), ..record }
+        RunRecord {
+            retired,
+            generations,
+            pods: old.pods.clone(),
+            manifest: old.manifest.clone(),
+            status: old.status.clone(),
+            ..record
+        }
     }
 
     /// No pod of another run has a name that these manifests use.

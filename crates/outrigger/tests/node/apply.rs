@@ -306,7 +306,7 @@ fn run_once(bench: &Bench, name: &str) {
     // The machine is started anew without having been shut down: all that was written is of another boot.
     node.down(Signal::KILL);
     let pods = node.state().join("node/pods");
-    for pod in crate::daemon::names(&pods) {
+    for pod in crate::leaks::names(&pods) {
         let path = pods.join(pod).join("state.json");
         let mut state: Value = serde_json::from_slice(&fs::read(&path).expect("a state")).expect("JSON");
         state["boot"] = json!("another");

@@ -106,7 +106,7 @@ fn full_disk(bench: &Bench, name: &str) {
     assert!(node.pod("more").is_none(), "{}", node.account());
     // What runs goes on, and what ends is known.
     pods.end(&node);
-    assert!(node.said().contains("would not know the latest state of a pod"), "{}", node.said());
+    assert!(node.said().contains("cannot save the state of a pod"), "{}", node.said());
     pods.goes_on(&node);
     // So do pods whose node is killed while the disk is full.
     node.down(Signal::KILL);

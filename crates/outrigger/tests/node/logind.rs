@@ -125,7 +125,7 @@ fn shutdown(bench: &Bench, name: &str) {
     // Less priority first, and in each pod the containers in their order; all of it before the machine goes on.
     let order = || fs::read_to_string(log.join("order")).unwrap_or_default();
     assert_eq!(order(), "low/app\nlow/proxy\nhigh/app\n");
-    for pod in crate::daemon::names(&node.state().join("node/pods")) {
+    for pod in crate::leaks::names(&node.state().join("node/pods")) {
         let state = fs::read(node.state().join("node/pods").join(&pod).join("state.json")).expect("a state");
         let state: Value = serde_json::from_slice(&state).expect("JSON");
         assert_eq!(state["observation"]["stop"]["cause"], "node-shutdown", "{pod}");
