@@ -60,6 +60,7 @@ say 'with overlayfs: the image is not written to' test ! -e /etc/made
 say 'a disk' mount -t ext4 /dev/vda /var/lib
 mkdir -p /var/lib/tmp /var/lib/rootfs/tmp
 cp -a /bin /lib /lib64 /etc /usr /var/lib/rootfs/
+cp -a /probe /var/lib/probe
 chmod 1777 /var/lib/tmp
 pod mapped '  restartPolicy: Never
   containers:
@@ -142,7 +143,7 @@ outrigger doctor | sed 's/^/    /'
 
 if [ -x /bin/tests ]; then
   # Those of `machines` hide cgroups from a machine that has more.
-  OUTRIGGER_TEST_PROBE=/probe TMPDIR=/var/lib/tmp tests --skip machines:: 2>&1 | tee /tmp/tests | grep -v ' ok$'
+  OUTRIGGER_TEST_PROBE=/var/lib/probe TMPDIR=/var/lib/tmp tests --skip machines:: 2>&1 | tee /tmp/tests | grep -v ' ok$'
   say 'tests of the runtime' sh -c 'grep -q "^test result: ok" /tmp/tests'
 fi
 echo "finished: $failures failed"
