@@ -227,11 +227,15 @@ impl Request {
         self.status.conditions.iter().find(|c| c.type_ == kind)
     }
 
-    /// Its last container is stopped only when the pod has its result, and it has none yet.
-    pub fn wants_result(&self) -> bool {
+    /// Its last container is stopped only when the pod has its result.
+    pub fn is_result_first(&self) -> bool {
         let annotation = self.metadata.annotations.as_ref().and_then(|a| a.get(names::CRR_RESULT_FIRST));
         annotation.is_some_and(|value| value == "true")
-            && self.condition(names::CRR_RESULT_WRITTEN).is_none_or(|c| c.status != "True")
+    }
+
+    /// The same, and it has not been told that there is a result.
+    pub fn wants_result(&self) -> bool {
+        self.is_result_first() && self.condition(names::CRR_RESULT_WRITTEN).is_none_or(|c| c.status != "True")
     }
 
     /// When it was made, in milliseconds.

@@ -10,7 +10,7 @@ use super::controllers::Context;
 use super::launch::{patch_status, seconds};
 use super::{Error, has_code, now};
 use crate::api::{Progress, Request, Spec, Strategy, Target};
-use crate::decide::serve::waits_for_result;
+use crate::decide::serve::needs_result;
 use crate::decide::terminate::{Past, ResultTime, Step, attempt_of, decide, request_name};
 use crate::names;
 use crate::view::PodView;
@@ -66,8 +66,8 @@ pub(crate) fn past_of(request: &Request, uid: &str) -> Option<Past> {
     let stopped: Vec<(String, String)> = stopped.collect();
     // Also one an agent began and never ended: trying the same again would take as long.
     let unserved = request.is_finished() && stopped.is_empty();
-    let waits_for_result = waits_for_result(request);
-    Some(Past { attempt, finished: request.is_finished(), unserved, stopped, waits_for_result })
+    let needs_result = needs_result(request);
+    Some(Past { attempt, finished: request.is_finished(), unserved, stopped, needs_result })
 }
 
 async fn swap(cx: &Context, view: &PodView, swaps: Vec<(usize, String, String)>) -> Result<(), Error> {

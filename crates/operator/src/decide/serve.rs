@@ -183,12 +183,13 @@ fn is_last(states: &[RecreateState], index: usize) -> bool {
     states.iter().enumerate().all(|(i, state)| i == index || state.phase.is_final())
 }
 
-/// Whether an agent is about to stop the last container of a request and waits for the pod's result (D5).
-pub fn waits_for_result(request: &Request) -> bool {
+/// Whether the pod must have its result now (D5): the agent is about to stop the last container of a request, or does so.
+/// Also after it was told: a kubelet that was just writing an older status takes the result away.
+pub fn needs_result(request: &Request) -> bool {
     let states = &request.status.container_recreate_states;
     let mut open = states.iter().enumerate().filter(|(_, state)| !state.phase.is_final());
     let (Some((index, state)), None) = (open.next(), open.next()) else { return false };
-    request.wants_result()
+    request.is_result_first()
         && !request.is_finished()
         && states.len() == request.spec.containers.len()
         && is_last(states, index)

@@ -45,8 +45,8 @@ pub struct Past {
     pub unserved: bool,
     /// Instances (name, id) it has stopped.
     pub stopped: Vec<(String, String)>,
-    /// The agent is about to stop the last container, and waits for the pod's result (D5).
-    pub waits_for_result: bool,
+    /// The agent is about to stop the last container, or does so: the pod must have its result (D5).
+    pub needs_result: bool,
 }
 
 /// One thing to do.
@@ -174,7 +174,7 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step
     let (normal, ignored) = (of(Class::Normal), of(Class::IgnoreExitCode));
     if !normal.is_empty() {
         // Only where nothing else is left to end: the ones whose exit codes are ignored come after it (ST-14).
-        if past.iter().any(|p| p.waits_for_result) {
+        if past.iter().any(|p| p.needs_result) {
             steps.push(end(view));
             return steps;
         }

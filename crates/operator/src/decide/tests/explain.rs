@@ -64,12 +64,12 @@ fn a_job_says_what_becomes_of_its_sidecars() {
     assert_eq!(next(job("running", "Running"), &[]), "`log` is stopped once `main` is done");
     assert_eq!(next(job("0", "Running"), &[]), "`log` is stopped");
     let under_way =
-        Past { attempt: 1, finished: false, unserved: false, stopped: vec![], waits_for_result: false };
+        Past { attempt: 1, finished: false, unserved: false, stopped: vec![], needs_result: false };
     assert_eq!(
         next(job("0", "Running"), std::slice::from_ref(&under_way)),
         "the agent of node n stops the sidecars"
     );
-    let at_the_end = Past { waits_for_result: true, ..under_way };
+    let at_the_end = Past { needs_result: true, ..under_way };
     assert_eq!(next(job("0", "Running"), &[at_the_end]), "the pod becomes Succeeded");
     assert_eq!(next(job("0", "Succeeded"), &[]), "nothing: the pod is Succeeded");
 }

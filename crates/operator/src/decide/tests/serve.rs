@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use super::NOW;
 use crate::api::{Progress, RecreateState, Request};
 use crate::decide::serve::{
-    Instance, InstanceState, Step, hook_done, hook_seconds, killed, pick, step, stop_seconds,
-    waits_for_result,
+    Instance, InstanceState, Step, hook_done, hook_seconds, killed, needs_result, pick, step, stop_seconds,
 };
 use crate::names;
 
@@ -270,16 +269,17 @@ fn the_last_container_waits_for_the_pods_result() {
     stop.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
     stop.spec.containers[1].pre_stop = serde_json::from_value(json!({"sleep": {"seconds": 1}})).ok();
     let mut instances = [running("a", 0), running("b", 0)];
-    assert!(!waits_for_result(&stop));
+    assert!(!needs_result(&stop));
     let (kills, rest) = drive(&mut stop, &mut instances, |_| Ok(()));
     assert_eq!((kills, rest), (vec!["a-0".to_owned()], Step::Wait { ms: None }));
-    assert!(waits_for_result(&stop), "its hook has run, and it is about to be stopped");
+    assert!(needs_result(&stop), "its hook has run, and it is about to be stopped");
     let condition = json!([{"type": names::CRR_RESULT_WRITTEN, "status": "True", "reason": "", "message": "", "lastTransitionTime": "2023-11-14T22:13:20Z"}]);
     stop.status.conditions = serde_json::from_value(condition).expect("a condition");
-    assert!(!waits_for_result(&stop));
+    assert!(needs_result(&stop), "it is written again if a kubelet takes it away");
     let (kills, rest) = drive(&mut stop, &mut instances, |_| Ok(()));
     assert_eq!(kills, ["b-0"]);
     assert!(matches!(rest, Step::Complete { .. }), "{rest:?}");
+    assert!(!needs_result(&stop), "it is stopped");
 }
 
 #[test]

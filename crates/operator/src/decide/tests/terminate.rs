@@ -252,7 +252,7 @@ fn marks_decide_how_a_sidecar_is_ended() {
 
 fn past(attempt: u32, finished: bool, stopped: &[(&str, &str)]) -> Past {
     let stopped = stopped.iter().map(|(n, id)| ((*n).to_owned(), (*id).to_owned())).collect();
-    Past { attempt, finished, unserved: false, stopped, waits_for_result: false }
+    Past { attempt, finished, unserved: false, stopped, needs_result: false }
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn the_result_is_that_of_the_mains() {
         assert_eq!(phase(&steps), Some("Succeeded"), "{reason}");
     }
     // The agent is about to stop the sidecar: the result comes first, so that no exit code can become it.
-    let waiting = [Past { waits_for_result: true, ..past(1, false, &[]) }];
+    let waiting = [Past { needs_result: true, ..past(1, false, &[]) }];
     for (main, expected) in [("0", "Succeeded"), ("3", "Failed")] {
         let steps = decide(&view_of("Never", main, "running"), Node::Machine, &waiting, NOW);
         assert_eq!(phase(&steps), Some(expected));
