@@ -102,7 +102,7 @@ fn what_a_run_does_not_do_is_said() {
 fn what_cannot_be_is_refused_where_it_stands() {
     for (text, message, line) in [
         (workload("Job", "  backoffLimitPerIndex: 1\n", "Never"), "needs a Job with indexes", "5"),
-        (workload("Job", "  completionMode: Indexed\n", "Never"), "needs to know its completions", "5"),
+        (workload("Job", "  completionMode: Indexed\n", "Never"), "needs `completions`", "5"),
         (workload("Deployment", "", "Never"), "its restartPolicy can only be `Always`", "8"),
     ] {
         let refused = read_with(&text, &ReadOptions::default()).unwrap_err();

@@ -52,7 +52,7 @@ pub(crate) const HOLD_CONNECTION: &str = "hold-connection";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outrigger node                                  run the pods of `outrigger run -d`
+  outrigger node                                  the pods of `outrigger run -d`
   outrigger node --manifests /etc/outrigger/pods  and those of a directory
   outrigger node --systemd-unit > /etc/systemd/system/outrigger.service
 
