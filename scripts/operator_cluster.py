@@ -255,6 +255,8 @@ def run(outrigger, steps):
     top = pathlib.Path(tempfile.mkdtemp(prefix="outrigger-operator-"))
     os.chmod(top, 0o700)
     c = Cluster(top, os.path.abspath(outrigger))
+    # Told to stop, it clears up as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))
     try:
         c.up()
         c.install()

@@ -21,15 +21,15 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 )]
 trait Manager {
     /// Takes a lock; it is released when the last copy of the descriptor is closed.
-    async fn inhibit(&self, what: &str, who: &str, why: &str, mode: &str) -> zbus::Result<OwnedFd>;
+    fn inhibit(&self, what: &str, who: &str, why: &str, mode: &str) -> zbus::Result<OwnedFd>;
 
     /// The machine is about to shut down, or no longer is.
     #[zbus(signal)]
-    async fn prepare_for_shutdown(&self, is_starting: bool) -> zbus::Result<()>;
+    fn prepare_for_shutdown(&self, is_starting: bool) -> zbus::Result<()>;
 
     /// How long a lock delays a shutdown at most.
     #[zbus(property(emits_changed_signal = "false"), name = "InhibitDelayMaxUSec")]
-    async fn inhibit_delay_max_usec(&self) -> zbus::Result<u64>;
+    fn inhibit_delay_max_usec(&self) -> zbus::Result<u64>;
 }
 
 /// What logind says.

@@ -38,12 +38,7 @@ pub(super) fn hold(connection: &UnixStream, command: &[OsString]) -> io::Result<
 /// standard output the end of a pipe that is closed at that end.
 pub fn hold_connection() {
     let mut byte = [0];
-    loop {
-        match rustix::io::read(io::stdout(), &mut byte) {
-            Ok(1..) | Err(Errno::INTR) => {}
-            Ok(0) | Err(_) => break,
-        }
-    }
+    while let Ok(1..) | Err(Errno::INTR) = rustix::io::read(io::stdout(), &mut byte) {}
     let end = std::time::Instant::now() + HOLD;
     while let Some(left) = end.checked_duration_since(std::time::Instant::now()) {
         std::thread::park_timeout(left.max(Duration::from_millis(1)));
