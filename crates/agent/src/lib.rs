@@ -14,14 +14,12 @@ mod fake;
 mod fields;
 #[doc(hidden)]
 pub mod fuzz;
-mod hint;
 mod hooks;
 mod logfile;
 mod logs;
 mod message;
 mod net;
 mod node;
-mod output;
 mod pod;
 mod podfiles;
 mod prober;
@@ -35,13 +33,11 @@ mod supervisor;
 mod tasks;
 mod text;
 mod userns;
-mod view;
 mod volumes;
 mod worker;
 mod workload;
 
 pub use hooks::hook_from_here;
-pub use output::{Colors, Format, Messages, Output};
 
 pub use node::{
     AtExit, FileReader, Keep, Node, NodeEnd, NodeError, NodeOptions, PodOptions, Reader, Retired, RunRecord,
@@ -49,6 +45,4 @@ pub use node::{
 };
 pub use run::{PlannedPod, RunError, RunOptions, RunResult, UserNamespaces, Work, run};
 pub use security::{app_armor, seccomp_profile_path};
-pub use text::shorten;
-pub use view::{safe_log, safe_text};
 pub use volumes::host_path::{HostPathFault, fault as host_path_fault};

@@ -9,7 +9,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::logs::{Tail, parse_line};
+use crate::logs::Tail;
+use outrigger_runtime::log_line::parse_line;
 
 /// The end of a log is looked for in this much of a file.
 const TAIL_MAX: u64 = 16 << 20;

@@ -16,40 +16,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::logfile::{LogReader, attempts, lost_text};
-use crate::output::Output;
+use outrigger_view::output::Output;
 
 /// How much of a log is read before others get their turn.
 const CHUNK: usize = 64 << 10;
 
 /// A line longer than this is shown in pieces.
 const LINE_MAX: usize = 64 << 10;
-
-/// One line of a log in CRI format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Line<'a> {
-    /// When it was written, RFC 3339.
-    pub(crate) time: &'a str,
-    /// `stdout` or `stderr`.
-    pub(crate) stream: &'a str,
-    /// The line goes on in the next entry.
-    pub(crate) partial: bool,
-    /// What was written, without the line's end.
-    pub(crate) text: &'a [u8],
-}
-
-/// Takes `TIME STREAM TAGS TEXT\n` apart.
-pub(crate) fn parse_line(line: &[u8]) -> Option<Line<'_>> {
-    let line = line.strip_suffix(b"\n").unwrap_or(line);
-    let mut parts = line.splitn(4, |b| *b == b' ');
-    let mut word = || std::str::from_utf8(parts.next()?).ok();
-    let (time, stream, tags) = (word()?, word()?, word()?);
-    Some(Line {
-        time,
-        stream,
-        partial: tags.split(':').next() == Some("P"),
-        text: parts.next().unwrap_or(b""),
-    })
-}
 
 /// Says when files in some directories grow.
 pub(crate) struct Watcher(AsyncFd<OwnedFd>);
@@ -290,25 +263,16 @@ impl Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Format;
+    use outrigger_view::output::Format;
     use std::io::Write as _;
     use std::time::Duration;
-
-    #[test]
-    fn lines_are_taken_apart() {
-        let line = parse_line(b"2024-01-01T00:00:00.1Z stderr F a b  c\n").unwrap();
-        assert_eq!((line.stream, line.partial, line.text), ("stderr", false, &b"a b  c"[..]));
-        let line = parse_line(b"2024-01-01T00:00:00.1Z stdout P \n").unwrap();
-        assert_eq!((line.partial, line.text), (true, &b""[..]));
-        assert_eq!(parse_line(b"nonsense\n"), None);
-    }
 
     #[tokio::test]
     async fn what_is_written_is_shown_before_the_end() {
         let dir = tempfile::tempdir().unwrap();
         let logs_dir = dir.path().join("c");
         std::fs::create_dir(&logs_dir).unwrap();
-        let (output, shown) = Output::captured(Format::Plain, false);
+        let (output, shown) = Output::captured(Format::Plain, false).unwrap();
         let logs = Logs::start(output.clone()).unwrap();
         logs.follow(logs_dir.clone(), "p".into(), "c".into());
         let mut file = File::create(logs_dir.join("0.log")).unwrap();

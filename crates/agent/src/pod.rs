@@ -17,6 +17,7 @@ use outrigger_runtime::{
     ContainerId, ContainerSpec, Image, Mount, NetworkMode, PublishedPort, PullPolicy, PullRequest, Sandbox,
     SandboxId, SandboxSpec, StopPlan, StopTurn,
 };
+use outrigger_view::hint::Subject;
 
 use crate::env::Environment;
 use crate::fields::{Fields, Host};
@@ -118,6 +119,11 @@ impl PodContext {
             pod,
             kept_logs: OnceLock::new(),
         })
+    }
+
+    /// What hints on its failures look at.
+    pub(crate) fn subject<'a>(&'a self, plan: &'a Plan) -> Subject<'a> {
+        Subject { pod: &self.pod, containers: &self.containers, plan, companions: &self.companions }
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -12,9 +12,9 @@ use crate::clock::Clock;
 use crate::deaf::{self, Deaf};
 use crate::hooks::{self, Ended};
 use crate::message;
-use crate::output::Output;
 use crate::pod::{PodContext, PreparedPod};
 use crate::prober;
+use outrigger_view::output::Output;
 
 /// How long after a failure a runtime is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);

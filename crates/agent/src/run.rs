@@ -12,14 +12,14 @@ use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 use crate::control::{Listening, Order, PodRegistry, RunFacts, StopOf, listen};
-use crate::hint::Hints;
 use crate::logs::Logs;
-use crate::output::Output;
 use crate::status_file::{EventsFile, StatusFile};
 use crate::supervisor::{Failure, Happened, Supervisor};
 use crate::userns;
 use crate::worker::{PodResult, Sinks, StopOrder};
 use crate::workload::controllers;
+use outrigger_view::hint::Hints;
+use outrigger_view::output::Output;
 
 /// How a run is done.
 #[derive(Debug, Clone)]
@@ -151,10 +151,10 @@ pub async fn run<R: Runtime>(
         failures: None,
         hints: Hints::new(sources),
     };
-    output.begin()?;
     let mut signals = Signals::listen(options.grace_ms)?;
     let facts = RunFacts { id: options.run_id.clone(), files: options.files.clone(), node: None };
     let clock = Clock::start();
+    output.begin(Arc::new(move || clock.now().time))?;
     let mut end = EarlyEnd::new(&options, clock.now().time);
     let mut supervisor = Supervisor::new(runtime.clone(), companions, options, clock, sinks);
     for pod in &pods {

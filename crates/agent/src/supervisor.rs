@@ -14,11 +14,11 @@ use tokio::task::{Id, JoinSet};
 use crate::clock::Clock;
 use crate::control::RestartOrder;
 use crate::fields::Host;
-use crate::hint::Hints;
 use crate::pod::PodContext;
 use crate::run::{PlannedPod, RunOptions};
 use crate::store::{Found, SavedPod, Store};
 use crate::worker::{PodOrder, PodResult, Sinks, StopOrder, Worker, remove_pod};
+use outrigger_view::hint::Hints;
 
 /// What a worker tells of its pod: the status, whenever it changed.
 pub(crate) struct StatusUpdate {
@@ -143,7 +143,7 @@ impl<R: Runtime> Supervisor<R> {
         let context = self.context(pod, self.numbers.load(Ordering::Relaxed))?;
         self.runtime.check_sandbox(&context.sandbox_spec()?).map_err(|e| {
             let hints = self.sinks.hints.of(&pod.manifest.origin);
-            hints.of_sandbox(&context, &pod.plan, &e.to_string())
+            hints.of_sandbox(context.subject(&pod.plan), &e.to_string())
         })
     }
 

@@ -29,9 +29,7 @@ use tokio::task::JoinSet;
 use crate::clock::{Clock, Stamp, rfc3339_nanos};
 use crate::control::PodRegistry;
 use crate::deaf::Deaf;
-use crate::hint::Hints;
 use crate::logs::Logs;
-use crate::output::Output;
 use crate::pod::{PodContext, PreparedPod};
 use crate::report::{Instance, Report, Tasks};
 use crate::status_file::{EventsFile, StatusFile};
@@ -39,6 +37,8 @@ use crate::store::{PodStore, SavedContainer, SavedInstance};
 use crate::supervisor::{Failure, StatusUpdate};
 use crate::tasks::Task;
 use crate::volumes::remove_tree;
+use outrigger_view::hint::Hints;
+use outrigger_view::output::Output;
 pub(crate) use update::PodOrder;
 
 /// How long the end of a pod waits for a reader of the run's output.
@@ -650,7 +650,7 @@ impl<R: Runtime> Worker<R> {
             {
                 object.shift_remove("container");
             }
-            self.sinks.hints.add_to(&self.pod, self.engine.plan(), &entry, &mut object);
+            self.sinks.hints.add_to(self.pod.subject(self.engine.plan()), &entry, &mut object);
             if self.sinks.events.is_wanted() {
                 lines.push_str(&object.to_string());
                 lines.push('\n');

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use outrigger_agent::control::{Answer, Lines, LogsRequest, PodState, Request, Run};
-use outrigger_agent::shorten;
+use outrigger_view::text::shorten;
 use tokio::sync::mpsc;
 
 use crate::logs;

@@ -6,10 +6,11 @@ use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use outrigger_runtime::doctor::{Finding, Level, examine};
 use outrigger_runtime::embedded::rootless;
+use outrigger_view::style::{DIM, paint};
 use serde_json::json;
 
 use crate::outcome::{Failure, Outcome};
-use crate::terminal::{self, DIM, paint};
+use crate::terminal;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -26,7 +26,6 @@ mod runs;
 mod simulate;
 mod stop;
 mod supplies;
-mod table;
 mod terminal;
 mod timeline;
 mod validate;

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use outrigger_agent::{
-    AtExit, Format, Keep, Node, NodeEnd, NodeOptions, Output, PodOptions, RunRecord, ShutdownGrace, Work,
-};
+use outrigger_agent::{AtExit, Keep, Node, NodeEnd, NodeOptions, PodOptions, RunRecord, ShutdownGrace, Work};
 use outrigger_lifecycle::{Severity, parse_quantity};
 use outrigger_manifest::{Diagnostic, SourceFile, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::embedded::images::ImageLimits;
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
 use outrigger_runtime::{LogLimits, NodeIdentity, Owner, Runtime, RuntimeError};
+use outrigger_view::output::{Format, Output};
 use serde::{Deserialize, Serialize};
 
 use crate::input::ReadArgs;

@@ -1,23 +1,14 @@
 //! `outrigger plan`: what starts and stops when, and why.
 
-mod json;
-mod mermaid;
-mod svg;
-#[cfg(test)]
-mod tests;
-mod text;
-mod view;
-mod words;
-
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 use outrigger_manifest::render;
+use outrigger_view::plan::{self, View};
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
-use view::View;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -52,6 +43,12 @@ enum Output {
     Svg,
 }
 
+/// What is drawn of a pod, if there is a plan of it.
+fn view<'a>(checked: &'a input::Checked<'_>) -> Option<View<'a>> {
+    let plan = &checked.planned.as_ref()?.plan;
+    View::new(checked.pod, checked.count, plan, &checked.diagnostics)
+}
+
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let sources = args.read.sources(&args.files)?;
     let manifest = match args.read.read(&sources) {
@@ -59,12 +56,12 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
     };
     let checked = input::check(&manifest, &args.read.features());
-    let views: Vec<View<'_>> = checked.iter().filter_map(View::new).collect();
+    let views: Vec<View<'_>> = checked.iter().filter_map(view).collect();
     let out = match args.output {
-        Output::Text => views.iter().map(text::render).collect::<Vec<_>>().join("\n"),
-        Output::Json => format!("{:#}\n", json::render(&views, &manifest.warnings, &sources)),
-        Output::Mermaid => views.iter().map(mermaid::render).collect::<Vec<_>>().join("\n"),
-        Output::Svg => svg::render(&views),
+        Output::Text => views.iter().map(plan::text).collect::<Vec<_>>().join("\n"),
+        Output::Json => format!("{:#}\n", plan::json(&views, &manifest.warnings, &sources)),
+        Output::Mermaid => views.iter().map(plan::mermaid).collect::<Vec<_>>().join("\n"),
+        Output::Svg => plan::svg(&views),
     };
     if !views.is_empty() {
         terminal::print(&out)?;

@@ -5,10 +5,11 @@ use clap::ValueEnum;
 use outrigger_agent::control::{ContainerState, Named, Object, PodState, Run, Selector};
 use outrigger_lifecycle::Span;
 use outrigger_runtime::embedded::killed_runs;
+use outrigger_view::table;
 
 use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, PlaceArgs};
-use crate::{table, terminal};
+use crate::terminal;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use outrigger_agent::{
-    Format, Output, PlannedPod, PodOptions, RunOptions, RunRecord, UserNamespaces, Work, new_id,
-};
+use outrigger_agent::{PlannedPod, PodOptions, RunOptions, RunRecord, UserNamespaces, Work, new_id};
 use outrigger_lifecycle::{ContainerRef, List, Severity, parse_quantity, plan};
 use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
@@ -18,6 +16,7 @@ use outrigger_runtime::doctor;
 use outrigger_runtime::embedded::images::ImageLimits;
 use outrigger_runtime::embedded::{self, EmbeddedConfig, EmbeddedRuntime, OciRuntimes, rootless};
 use outrigger_runtime::{LogLimits, NetworkMode, Owner, PublishedPort, PullPolicy, Runtime, RuntimeError};
+use outrigger_view::output::{Format, Output};
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{self, Failure};

@@ -7,14 +7,16 @@ use clap::ValueEnum;
 use outrigger_lifecycle::{Plan, Severity, Time, explain, phase, trace};
 use outrigger_manifest::{Diagnostic, ReadOptions, parse, render};
 pub(crate) use outrigger_simulate::Span;
-use outrigger_simulate::analyze::analyze;
-use outrigger_simulate::timeline::{Scale, Timeline, html};
-use outrigger_simulate::{Ending, Options, Script, StopScript, simulate, trace_json, trace_text};
+use outrigger_simulate::{Ending, Options, Script, StopScript, simulate};
+use outrigger_view::analyze::analyze;
+use outrigger_view::style::{HEADING, paint};
+use outrigger_view::timeline::{Scale, Timeline, html};
+use outrigger_view::trace::{trace_json, trace_text};
 use serde_json::{Value, json};
 
 use crate::input::{self, ReadArgs};
 use crate::outcome::{Failure, Outcome};
-use crate::terminal::{self, HEADING, paint};
+use crate::terminal;
 
 /// The timeline is as wide as everything else we print.
 const WIDTH: usize = 100;

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
-use outrigger_agent::{Colors, safe_text};
+use outrigger_view::output::Colors;
+use outrigger_view::safe_text;
+use outrigger_view::style::paint;
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,23 +47,8 @@ pub(crate) fn is_lively() -> bool {
     moves && io::stdout().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Headings.
-pub(crate) const HEADING: Style = Style::new().bold();
-/// What matters less.
-pub(crate) const DIM: Style = Style::new().dimmed();
-/// Init containers.
-pub(crate) const INIT: Style = AnsiColor::Yellow.on_default();
-/// Sidecars.
-pub(crate) const SIDECAR: Style = AnsiColor::Cyan.on_default();
-/// Mains.
-pub(crate) const MAIN: Style = AnsiColor::Green.on_default().bold();
 const NOTE: Style = AnsiColor::Blue.on_default().bold();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
-
-/// Text in a style; the stream takes the style out again where there are no colours.
-pub(crate) fn paint(style: Style, text: &str) -> String {
-    format!("{style}{text}{style:#}")
-}
 
 /// Writes to standard output. Text may come from manifests, containers and registries: nothing of it steers a terminal.
 pub(crate) fn print(text: &str) -> io::Result<()> {

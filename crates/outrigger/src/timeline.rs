@@ -4,16 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use outrigger_simulate::analyze::analyze;
-use outrigger_simulate::events::{PodEvents, read_events};
-use outrigger_simulate::timeline::{self, Scale, Timeline};
+use outrigger_view::events::{PodEvents, read_events};
+use outrigger_view::timeline::{Picture, Scale, draw};
 
 use crate::input;
 use crate::outcome::{Failure, Outcome};
-use crate::terminal::{self, HEADING, paint};
-
-/// The timeline is as wide as everything else we print.
-const WIDTH: usize = 100;
+use crate::terminal;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -36,13 +32,13 @@ pub(crate) struct Args {
     #[arg(long)]
     linear: bool,
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t = Picture::Text, value_name = "FORMAT")]
-    output: Picture,
+    #[arg(short, long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    output: Format,
 }
 
 /// How a timeline is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Picture {
+enum Format {
     /// Text, for a terminal.
     Text,
     /// A picture.
@@ -51,13 +47,23 @@ pub(crate) enum Picture {
     Html,
 }
 
+impl Format {
+    fn picture(self) -> Picture {
+        match self {
+            Format::Text => Picture::Text,
+            Format::Svg => Picture::Svg,
+            Format::Html => Picture::Html,
+        }
+    }
+}
+
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let pods = pods(&args.events, args.pod.as_deref())?;
     let scale = if args.linear { Scale::Linear } else { Scale::Compressed };
-    let drawn = draw(&pods, args.output, scale).map_err(Failure::Input)?;
+    let drawn = draw(&pods, args.output.picture(), scale).map_err(|e| Failure::Input(e.into()))?;
     match args.output {
-        Picture::Text => terminal::print(&drawn)?,
-        Picture::Svg | Picture::Html => terminal::print_plain(&drawn)?,
+        Format::Text => terminal::print(&drawn)?,
+        Format::Svg | Format::Html => terminal::print_plain(&drawn)?,
     }
     Ok(Outcome::Fine)
 }
@@ -82,27 +88,6 @@ pub(crate) fn pods(file: &Path, pod: Option<&str>) -> Result<Vec<PodEvents>, Fai
         }
     }
     Ok(pods)
-}
-
-/// Draws pods.
-fn draw(pods: &[PodEvents], picture: Picture, scale: Scale) -> anyhow::Result<String> {
-    let mut timelines = Vec::with_capacity(pods.len());
-    for pod in pods {
-        let mut timeline = Timeline::from_json(&pod.entries)?;
-        timeline.mark(&analyze(&pod.entries)?);
-        timelines.push(timeline);
-    }
-    Ok(match picture {
-        Picture::Svg => timeline::svg(&timelines, scale),
-        Picture::Html => timeline::html(&timelines, scale),
-        Picture::Text => {
-            let one = |(pod, timeline): (&PodEvents, &Timeline)| {
-                let heading = paint(HEADING, &format!("Pod {}", pod.pod));
-                format!("{heading}\n{}", timeline.ascii(WIDTH, scale))
-            };
-            pods.iter().zip(&timelines).map(one).collect::<Vec<_>>().join("\n")
-        }
-    })
 }
 
 /// The picture a run writes when it is over.

@@ -11,6 +11,7 @@ mod errno;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod lines;
+pub mod log_line;
 mod mounts;
 mod netns;
 mod ownership;

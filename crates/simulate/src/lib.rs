@@ -4,20 +4,15 @@
 //! and stops when is the engine's to say, what containers do is the script's.
 #![forbid(unsafe_code)]
 
-pub mod analyze;
-pub mod events;
 pub mod invariants;
-mod output;
 pub mod random;
 mod rng;
 mod scenario;
 mod script;
 mod simulator;
 mod span;
-pub mod timeline;
 mod world;
 
-pub use output::{time_text, trace_json, trace_text};
 pub use rng::Rng;
 pub use scenario::{Scenario, ScriptError};
 pub use script::{

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::logs::parse_line;
+use outrigger_runtime::log_line::parse_line;
 
 /// The beginning of a line is kept no longer than this.
 const LINE_MAX: usize = 128 << 10;

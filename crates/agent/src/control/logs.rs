@@ -12,8 +12,9 @@ use super::registry::{PodRegistry, Visit};
 use super::server::Client;
 use super::wire::{Answer, Frame, LogsRequest};
 use crate::logfile::{LogReader, attempts, lost_text, open_all};
-use crate::logs::{Watcher, parse_line};
+use crate::logs::Watcher;
 use crate::pod::PodContext;
+use outrigger_runtime::log_line::parse_line;
 
 /// Some runtimes report a container's end before they have written down its last words.
 const LAST_WORDS: Duration = Duration::from_millis(100);

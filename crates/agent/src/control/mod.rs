@@ -9,6 +9,7 @@ mod client;
 mod exec;
 mod lines;
 mod logs;
+mod look;
 mod pick;
 mod place;
 mod registry;

@@ -13,7 +13,9 @@ use super::wire::PodState;
 use crate::clock::Clock;
 use crate::logfile::{self, LogReader};
 use crate::pod::PodContext;
-use crate::view::{PodView, look};
+use outrigger_view::PodView;
+
+use super::look::look;
 
 /// Pods that are over and still told of; of more, the oldest are forgotten.
 const OVER_MAX: usize = 100;

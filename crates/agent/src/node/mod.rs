@@ -30,8 +30,6 @@ pub use record::{PodOptions, Retired, RunRecord};
 
 use crate::clock::Clock;
 use crate::control::{Accepted, Listening, Order, PodRegistry, RunFacts, StopOf, listen};
-use crate::hint::Hints;
-use crate::output::Output;
 use crate::run::{PlannedPod, Work, is_single_pod};
 use crate::status_file::{EventsFile, StatusFile};
 use crate::store::Store;
@@ -42,6 +40,8 @@ use crate::workload::Wanted;
 use logind::{Announcement, Logind};
 use manifests::Manifests;
 use notify::notify;
+use outrigger_view::hint::Hints;
+use outrigger_view::output::Output;
 use record::RunEnd;
 use runs::{Driven, END, Managed, RunOrder, WORKLOADS};
 pub use shutdown::ShutdownGrace;

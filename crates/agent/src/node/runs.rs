@@ -11,12 +11,12 @@ use tokio::sync::mpsc;
 use super::record::RunEnd;
 use crate::clock::Clock;
 use crate::control::RestartOrder;
-use crate::hint::Hints;
 use crate::run::Work;
 use crate::store::Store;
 use crate::supervisor::{Happened, Supervisor};
 use crate::worker::PodResult;
 use crate::workload::{Controller, Wanted};
+use outrigger_view::hint::Hints;
 
 /// The name of the file that holds what the workloads know, by their keys.
 pub(super) const WORKLOADS: &str = "workloads.json";

@@ -1,11 +1,11 @@
 use super::*;
 use crate::fake::{FakeRuntime, Script};
 use crate::fields::Host;
-use crate::output::Format;
 use crate::run::RunOptions;
 use outrigger_lifecycle::{FeatureGates, PodInput, plan};
 use outrigger_manifest::{Companions, apply_defaults};
 use outrigger_runtime::{NetworkMode, RuntimeError};
+use outrigger_view::output::Format;
 use serde_json::{Value, json};
 use std::path::Path;
 use tokio::task::JoinHandle;
@@ -50,7 +50,7 @@ impl Running {
         };
         let host = Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 30 };
         let sinks = Sinks {
-            output: Output::captured(Format::Plain, true).0,
+            output: Output::captured(Format::Plain, true).unwrap().0,
             logs: None,
             events: Arc::new(EventsFile::create(options.events.as_deref()).unwrap()),
             status_file: StatusFile::new(options.status.as_deref(), true),

@@ -3,7 +3,6 @@
 mod bare;
 mod job;
 mod replicas;
-mod words;
 
 #[cfg(test)]
 mod tests;
@@ -173,6 +172,6 @@ impl<'a> Entry<'a> {
         if sinks.events.is_wanted() {
             sinks.events.append(&format!("{object}\n"));
         }
-        sinks.output.workload_entry(exact, &object, words::tell(&object));
+        sinks.output.workload_entry(exact, &object);
     }
 }

@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::*;
 use crate::clock::Clock;
 use crate::fake::{FakeRuntime, Script};
-use crate::output::{Format, Output};
 use crate::run::RunOptions;
 use crate::status_file::{EventsFile, StatusFile};
 use crate::supervisor::Happened;
+use outrigger_view::output::{Format, Output};
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -48,7 +48,7 @@ impl Bench {
             files: Vec::new(),
         };
         let sinks = Sinks {
-            output: Output::captured(Format::Plain, true).0,
+            output: Output::captured(Format::Plain, true).unwrap().0,
             logs: None,
             events: Arc::new(EventsFile::create(options.events.as_deref()).unwrap()),
             status_file: StatusFile::new(options.status.as_deref(), false),
@@ -175,7 +175,7 @@ async fn a_set_replaces_a_pod_that_was_stopped() {
         assert_eq!(made[0]["pod"] == made[2]["pod"], same_name, "{kind}: {made:?}");
         // Only pods that keep their place have an index.
         assert_eq!(made[0]["index"].is_u64(), same_name, "{kind}: {made:?}");
-        let told = words::tell(&made[0]).text;
+        let told = outrigger_view::workload_words::tell(&made[0]).text;
         assert_eq!(told.contains(" for index 0"), same_name, "{kind}: {told}");
         bench.controllers[0].stop(None);
         assert!(!bench.until(|_| false).await);

@@ -77,5 +77,5 @@ fn table(view: &PodView, lines: &[explain::Line], next: &str) -> String {
 
 /// Messages of kubelets and images must not steer the terminal.
 fn safe(text: &str) -> String {
-    outrigger_agent::safe_text(text).to_string()
+    outrigger_view::safe_text(text).to_string()
 }

@@ -8,4 +8,3 @@ mod published;
 mod sabotage;
 mod script;
 mod tables_stop;
-mod timeline;

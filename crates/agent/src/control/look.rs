@@ -1,0 +1,58 @@
+//! A pod in words and numbers, for those who ask from outside.
+
+use outrigger_lifecycle::{
+    Container, ContainerPlan, Counts, Observation, Phase, Plan, Role, StopCause, Time, Wait, explain,
+    explain_stop, phase, rules,
+};
+use outrigger_view::PodView;
+
+use super::wire::{ContainerState, PodState};
+
+/// Looks at a pod. What the view does not know is left empty.
+pub(crate) fn look(view: &PodView, now: Time) -> PodState {
+    let (plan, obs) = (&view.plan, &view.obs);
+    let stays = |i: &usize| matches!(plan.containers[*i].role, Role::Main | Role::Sidecar);
+    let ready = |i: &usize| rules::is_ready(&plan.containers[*i], &obs.containers[*i]);
+    let all = 0..plan.containers.len();
+    let sandbox = view.waits.iter().find(|(_, wait)| *wait == Wait::Sandbox);
+    let stop = obs.stop.map(|stop| explain_stop(plan, obs, stop.cause));
+    PodState {
+        name: view.name.to_string(),
+        phase: phase(plan, obs).to_string(),
+        stopping: obs.stop.is_some() && !obs.over,
+        stopped: was_stopped(plan, obs),
+        ready: all.clone().filter(stays).filter(ready).count(),
+        total: all.clone().filter(stays).count(),
+        restarts: obs.containers.iter().map(|c| c.restarts).sum(),
+        age_ms: now.since(obs.since),
+        reason: stop.or_else(|| sandbox.map(|(of, wait)| explain(plan, obs, *of, *wait, now))),
+        containers: all.map(|i| container(view, i, now)).collect(),
+        ..PodState::default()
+    }
+}
+
+/// Whether a pod has the phase `Failed` only because it was stopped, and not because a container had failed for good
+/// before.
+fn was_stopped(plan: &Plan, obs: &Observation) -> bool {
+    let deleted = obs.stop.is_some_and(|stop| stop.cause == StopCause::Deleted);
+    let failed = |(p, c): (&ContainerPlan, &Container)| {
+        let counts = p.role == Role::Init || p.counts != Counts::No;
+        counts && rules::final_exit(p, c).is_some_and(|e| e.failed() && e.killed_for.is_none())
+    };
+    deleted && phase(plan, obs) == Phase::Failed && !plan.containers.iter().zip(&obs.containers).any(failed)
+}
+
+fn container(view: &PodView, i: usize, now: Time) -> ContainerState {
+    let (p, c) = (&view.plan.containers[i], &view.obs.containers[i]);
+    let words = view.container(i, now);
+    ContainerState {
+        name: p.name.to_string(),
+        role: p.role.name().to_owned(),
+        ready: rules::is_ready(p, c),
+        restarts: c.restarts,
+        exit_code: c.exit.as_ref().map(|exit| exit.code),
+        age_ms: words.since_ms,
+        state: words.state,
+        reason: words.reason,
+    }
+}

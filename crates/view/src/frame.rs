@@ -1,0 +1,312 @@
+//! The live view as a whole: what is shown of which pod in the room there is.
+
+use outrigger_lifecycle::{Phase, Time, Wait, explain, explain_stop, phase};
+
+use crate::PodView;
+use crate::line::{Line, Paint, columns, cut, wrap};
+use crate::row::{Columns, Rank, Row, grace_left};
+use crate::words::age;
+
+/// A terminal's size in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
+}
+
+impl Size {
+    /// Of a terminal that does not say.
+    pub(crate) const DEFAULT: Size = Size { columns: 80, rows: 24 };
+
+    /// Lines the view may take: the cursor has a line of its own, and the logs above have a third or at least
+    /// something.
+    fn lines_max(self) -> usize {
+        self.rows.saturating_sub(1 + (self.rows / 3).min(8))
+    }
+
+    /// The last column is left free: terminals disagree about what happens after it.
+    fn width(self) -> usize {
+        self.columns.saturating_sub(1)
+    }
+}
+
+/// With fewer lines than this, workloads are not named: pods matter more.
+const HEADED_MIN: usize = 6;
+
+/// Lines that say why something waits, where there is room.
+fn details_max(width: usize) -> usize {
+    if width < 40 { 6 } else { 3 }
+}
+
+/// The live view of all pods.
+pub(crate) fn frame(pods: &[PodView], now: Time, size: Size) -> Vec<Line> {
+    let (width, lines_max) = (size.width(), size.lines_max());
+    if width == 0 || lines_max == 0 || pods.is_empty() {
+        return Vec::new();
+    }
+    if let [pod] = pods {
+        let block = Block::new(pod, now, width);
+        let heading = pod.workload.as_ref().filter(|_| lines_max >= HEADED_MIN);
+        let mut lines: Vec<Line> =
+            heading.map(|name| Line::of(Paint::Bold, name).cut(width)).into_iter().collect();
+        lines.extend(block.lines(lines_max - lines.len()));
+        return lines;
+    }
+    many(pods, now, width, lines_max)
+}
+
+/// Every pod one line, as far as they fit, the others counted; then what room is left goes to whole pods. Pods of one
+/// workload stand together below its name, where there is room for that.
+fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line> {
+    let blocks: Vec<Block<'_>> = pods.iter().map(|p| Block::new(p, now, width)).collect();
+    let total = totals(&blocks, now).cut(width);
+    let mut groups: Vec<Option<&str>> = Vec::new();
+    for block in &blocks {
+        if !groups.contains(&block.view.workload.as_deref()) {
+            groups.push(block.view.workload.as_deref());
+        }
+    }
+    // Pods without one first: below another's name they would be taken for its own.
+    groups.sort_by_key(|group| group.is_some());
+    let named = groups.iter().flatten().count();
+    let headed = named > 0 && lines_max >= HEADED_MIN + 3 * named;
+    let room = lines_max - 1 - if headed { named } else { 0 };
+    let shown = match blocks.len() <= room {
+        true => blocks.len(),
+        // One line is for those that are left out.
+        false => room.saturating_sub(1),
+    };
+    let mut by_interest: Vec<usize> = (0..blocks.len()).collect();
+    by_interest.sort_by_key(|&i| (blocks[i].rank, !blocks[i].view.obs.over, i));
+    let (picked, left_out) = by_interest.split_at(shown);
+    let mut heights = vec![0; blocks.len()];
+    picked.iter().for_each(|&i| heights[i] = 1);
+    let mut spare = room - shown - usize::from(!left_out.is_empty()).min(room - shown);
+    for &i in picked {
+        let whole = blocks[i].height(details_max(width));
+        // With one container a line of its own says no more than the pod's.
+        if !blocks[i].view.obs.over && whole > 2 && whole - 1 <= spare {
+            heights[i] = whole;
+            spare -= whole - 1;
+        }
+    }
+    let mut lines = Vec::with_capacity(lines_max);
+    // Pods that take one line each stand in columns.
+    let names = picked.iter().map(|&i| columns(&blocks[i].view.name)).max().unwrap_or(0).min(width / 2);
+    for group in groups {
+        let of_group = |b: &&Block<'_>| b.view.workload.as_deref() == group;
+        if let Some(name) = group.filter(|_| headed) {
+            let words = tally(blocks.iter().filter(of_group).map(Block::word));
+            lines.push(Line::of(Paint::Bold, name).with(Paint::Dim, &format!("  {words}")).cut(width));
+        }
+        for (block, height) in blocks.iter().zip(&heights).filter(|(b, height)| of_group(b) && **height > 0) {
+            match height {
+                1 => lines.push(block.one_line(names)),
+                _ => lines.extend(block.lines(*height)),
+            }
+        }
+    }
+    if !left_out.is_empty() && room > 0 {
+        let text = format!("… and {}", counted(left_out.iter().map(|&i| blocks[i].word())));
+        lines.push(Line::of(Paint::Dim, &text).cut(width));
+    }
+    lines.push(total);
+    lines
+}
+
+/// `87 more running`, or `87 more: 80 running, 7 succeeded`.
+fn counted(words: impl Iterator<Item = &'static str>) -> String {
+    let words: Vec<&str> = words.collect();
+    let tally = tally(words.iter().copied());
+    match words.iter().all(|word| *word == words[0]) {
+        true if !words.is_empty() => format!("{} more {}", words.len(), words[0]),
+        _ => format!("{} more: {tally}", words.len()),
+    }
+}
+
+/// `80 running, 7 succeeded`.
+fn tally<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for word in words {
+        match counts.iter_mut().find(|(known, _)| *known == word) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((word, 1)),
+        }
+    }
+    let parts: Vec<String> = counts.iter().map(|(word, count)| format!("{count} {word}")).collect();
+    parts.join(", ")
+}
+
+fn totals(blocks: &[Block<'_>], now: Time) -> Line {
+    let mut line = Line::of(Paint::Bold, &format!("{} pods", blocks.len()));
+    let table = [
+        ("pending", Paint::Dim),
+        ("running", Paint::Good),
+        ("stopping", Paint::Busy),
+        ("succeeded", Paint::Good),
+        ("failed", Paint::Bad),
+    ];
+    for (word, paint) in table {
+        let count = blocks.iter().filter(|b| b.word() == word).count();
+        if count > 0 {
+            line.push(Paint::Plain, " · ");
+            line.push(paint, &format!("{count} {word}"));
+        }
+    }
+    let began = blocks.iter().map(|b| b.view.obs.since).min().unwrap_or(now);
+    line.push(Paint::Dim, &format!(" · {}", age(now.since(began))));
+    line
+}
+
+/// A pod, looked at once.
+struct Block<'a> {
+    view: &'a PodView,
+    now: Time,
+    phase: Phase,
+    rank: Rank,
+    rows: Vec<Row>,
+    columns: Columns,
+    /// What the pod as a whole waits for.
+    waits: Option<String>,
+}
+
+impl<'a> Block<'a> {
+    fn new(view: &'a PodView, now: Time, width: usize) -> Self {
+        let rows: Vec<Row> = (0..view.plan.containers.len()).map(|i| Row::new(view, i, now)).collect();
+        let columns = Row::columns(view, &rows, width);
+        let phase = phase(&view.plan, &view.obs);
+        let rank = match phase {
+            // Less pressing than what still can be helped, more than what is well.
+            Phase::Failed if view.obs.over => Rank::Steady,
+            _ if view.obs.over => Rank::Done,
+            _ => rows.iter().map(|r| r.rank).filter(|r| *r != Rank::Done).min().unwrap_or(Rank::Steady),
+        };
+        let waits = view.waits.iter().find(|(_, wait)| *wait == Wait::Sandbox);
+        let waits = waits.map(|(of, wait)| explain(&view.plan, &view.obs, *of, *wait, now));
+        Block { view, now, phase, rank, rows, columns, waits }
+    }
+
+    fn word(&self) -> &'static str {
+        match self.phase {
+            _ if self.view.obs.stop.is_some() && !self.view.obs.over => "stopping",
+            Phase::Pending => "pending",
+            Phase::Running => "running",
+            Phase::Succeeded => "succeeded",
+            Phase::Failed => "failed",
+        }
+    }
+
+    fn paint(&self) -> Paint {
+        match self.word() {
+            "running" | "succeeded" => Paint::Good,
+            "stopping" => Paint::Busy,
+            "failed" => Paint::Bad,
+            _ => Paint::Dim,
+        }
+    }
+
+    /// The pod's own lines.
+    fn header(&self, details: usize) -> Vec<Line> {
+        let width = self.columns.width;
+        // Whatever the name, how the pod is must be seen.
+        let name = cut(&self.view.name, width.saturating_sub(self.word().len() + 1).max(4));
+        let mut line = Line::of(Paint::Bold, &name);
+        line.push(Paint::Plain, " ");
+        line.push(self.paint(), self.word());
+        if line.width() + 6 <= width {
+            line.push(Paint::Dim, &format!(" {}", age(self.now.since(self.view.obs.since))));
+        }
+        if let Some(left) = grace_left(self.view, self.now).filter(|_| width >= 40) {
+            line.push(Paint::Busy, &format!(" · {left}"));
+        }
+        if let Some(stop) = self.view.obs.stop.filter(|_| width >= 40) {
+            line.push(
+                Paint::Dim,
+                &format!(" · {}", explain_stop(&self.view.plan, &self.view.obs, stop.cause)),
+            );
+        }
+        let mut lines = vec![line.cut(width)];
+        for text in self.waits.iter().flat_map(|text| wrap(text, width.saturating_sub(2), details)) {
+            lines.push(Line::of(Paint::Plain, &format!("  {text}")).cut(width));
+        }
+        lines
+    }
+
+    /// The pod in one line, its name in a column: with the most pressing of its containers.
+    fn one_line(&self, name: usize) -> Line {
+        let width = self.columns.width;
+        let mut line = Line::new();
+        line.push_cell(
+            Paint::Bold,
+            &self.view.name,
+            name.min(width.saturating_sub(self.word().len() + 1)).max(4),
+        );
+        line.push(Paint::Plain, " ");
+        line.push_cell(self.paint(), self.word(), 9);
+        let ready = self.rows.iter().filter(|r| r.rank == Rank::Steady).count();
+        let done = self.rows.iter().filter(|r| r.rank == Rank::Done).count();
+        let up = match self.view.obs.over {
+            true => String::new(),
+            false => format!("{ready} of {} up", self.rows.len() - done),
+        };
+        line.push(Paint::Plain, " ");
+        line.push_cell(Paint::Dim, &up, 10);
+        line.push(Paint::Dim, &format!(" {}", age(self.now.since(self.view.obs.since))));
+        let pressing =
+            self.rows.iter().enumerate().filter(|(_, r)| r.reason.is_some()).min_by_key(|(_, r)| r.rank);
+        if let Some(reason) = &self.waits {
+            line.push(Paint::Plain, &format!("  {reason}"));
+        } else if let Some((i, row)) = pressing
+            && let Some(reason) = &row.reason
+        {
+            line.push(Paint::Plain, "  ");
+            line.push(Paint::Name(i), &self.view.plan.containers[i].name);
+            line.push(Paint::Plain, &format!(" {reason}"));
+        }
+        line.cut(width)
+    }
+
+    fn row(&self, i: usize, details: usize) -> Vec<Line> {
+        self.rows[i].lines(&self.view.plan.containers[i], i, self.columns, details)
+    }
+
+    fn height(&self, details: usize) -> usize {
+        let rows = (0..self.rows.len()).map(|i| self.row(i, details).len());
+        self.header(details).len() + rows.sum::<usize>()
+    }
+
+    /// The pod in at most `max` lines, of which there is at least one.
+    fn lines(&self, max: usize) -> Vec<Line> {
+        if max <= 2 {
+            return vec![self.one_line(columns(&self.view.name))];
+        }
+        for details in (1..=details_max(self.columns.width)).rev() {
+            if self.height(details) <= max {
+                let rows = (0..self.rows.len()).flat_map(|i| self.row(i, details));
+                return self.header(details).into_iter().chain(rows).collect();
+            }
+        }
+        self.squeezed(max)
+    }
+
+    /// The containers that matter most; the others are counted.
+    fn squeezed(&self, max: usize) -> Vec<Line> {
+        let mut order: Vec<usize> = (0..self.rows.len()).collect();
+        order.sort_by_key(|&i| (self.rows[i].rank, i));
+        // A line says who was left out.
+        let mut lines = self.header(usize::from(max > 3));
+        let mut room = max - 1 - lines.len();
+        let mut shown: Vec<Option<Vec<Line>>> = vec![None; self.rows.len()];
+        for i in order {
+            let mut row = self.row(i, 1);
+            row.truncate(room);
+            room -= row.len();
+            shown[i] = Some(row).filter(|r| !r.is_empty());
+        }
+        let left_out = (0..self.rows.len()).filter(|&i| shown[i].is_none()).map(|i| self.rows[i].rank.word());
+        let left_out = format!("  … and {}", counted(left_out));
+        lines.extend(shown.into_iter().flatten().flatten());
+        lines.push(Line::of(Paint::Dim, &left_out).cut(self.columns.width));
+        lines
+    }
+}

@@ -1,0 +1,68 @@
+//! A port of this machine that cannot be opened.
+
+use std::fs;
+use std::path::Path;
+
+use outrigger_lifecycle::FieldPath;
+use outrigger_runtime::embedded::network::listening_here;
+
+use super::{Hint, Subject};
+
+pub(super) fn hint(pod: Subject<'_>, message: &str) -> Hint {
+    let digits: String =
+        message.trim_start_matches("host port ").chars().take_while(char::is_ascii_digit).collect();
+    let number: Option<u16> = digits.parse().ok();
+    let holder = number.filter(|_| message.contains("in use")).and_then(holder);
+    let stop = match holder {
+        // We listen for our pods. A pod that is being replaced still has it: the next attempt may be luckier.
+        Some((pid, _)) if pid == std::process::id() => {
+            let path = number.and_then(|number| written(pod, number));
+            let hint = "another pod of this run has the port; this one starts when it is released";
+            return path.map_or_else(|| Hint::nowhere(hint), |path| Hint::at(path, hint));
+        }
+        Some((pid, name)) => format!("{name} (process {pid}) listens there: stop it"),
+        None => "stop what listens there".to_owned(),
+    };
+    match number.and_then(|number| written(pod, number)) {
+        Some(path) => Hint::at(path, format!("{stop}, or write another hostPort")),
+        None => Hint::nowhere(format!("{stop}, or give --publish another port of this machine")),
+    }
+}
+
+/// Where a `hostPort` is written.
+fn written(pod: Subject<'_>, number: u16) -> Option<FieldPath> {
+    pod.containers.iter().zip(&pod.plan.containers).find_map(|(container, plan)| {
+        let ports = container.ports.iter().flatten();
+        let i = ports.map(|p| p.host_port).position(|p| p == Some(number.into()))?;
+        Some(plan.place.path().field("ports").index(i).field("hostPort"))
+    })
+}
+
+/// The process that listens on a TCP port of this machine, and its name; as far as we may see.
+fn holder(port: u16) -> Option<(u32, String)> {
+    let inode = listening_here().ok()?.into_iter().find(|l| l.address.port() == port)?.inode;
+    let wanted = format!("socket:[{inode}]");
+    fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
+        let pid: u32 = process.file_name().to_str()?.parse().ok()?;
+        let mut files = fs::read_dir(process.path().join("fd")).ok()?.flatten();
+        files.any(|file| fs::read_link(file.path()).is_ok_and(|to| to == Path::new(&wanted))).then_some(())?;
+        let name = fs::read_to_string(process.path().join("comm")).ok()?;
+        Some((pid, name.trim_end().to_owned()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_is_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (pid, name) = holder(port).unwrap();
+        assert_eq!(pid, std::process::id());
+        assert!(!name.is_empty());
+        drop(listener);
+        assert_eq!(holder(port), None);
+    }
+}

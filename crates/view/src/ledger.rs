@@ -1,0 +1,297 @@
+//! The account of a run, kept from trace entries: who ran how long, who waited for whom, who used the grace.
+
+use std::collections::BTreeMap;
+
+use outrigger_lifecycle::{Counts, Plan, Role};
+use serde_json::Value;
+
+use crate::words::hint;
+
+/// Whom or what a container waits for, as far as it costs time before a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum On {
+    /// The container at this place of the plan.
+    Container(usize),
+    /// The pod's sandbox.
+    Sandbox,
+    /// Its image.
+    Image,
+    /// The pause between restarts.
+    Backoff,
+    /// The next try, the runtime having refused.
+    Retry,
+}
+
+/// How the last instance of a container ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) code: i64,
+    pub(crate) signal: Option<i64>,
+    pub(crate) reason: String,
+    /// It had been told to stop.
+    pub(crate) told: bool,
+}
+
+impl Ended {
+    /// Whether it went wrong, as far as anybody can tell from outside.
+    pub(crate) fn failed(&self) -> bool {
+        self.code != 0 || self.reason == "OOMKilled"
+    }
+}
+
+/// The account of one container.
+#[derive(Debug, Clone)]
+pub(crate) struct Account {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    /// Its exit code may be part of the pod's result.
+    counts: bool,
+    /// Over all instances.
+    pub(crate) ran_ms: u64,
+    pub(crate) was_started: bool,
+    pub(crate) restarts: u64,
+    pub(crate) ended: Option<Ended>,
+    /// What it waits for now.
+    wait: Option<On>,
+    /// It would have been started again if the pod had not been stopped.
+    would_restart: bool,
+    /// Time lost before starts, and on whom: at the end of a chain of waits stands the one that was really waited for.
+    pub(crate) waited_ms: BTreeMap<On, u64>,
+    /// When, in the pod's stop, its turn came.
+    turn: Option<u64>,
+    /// Part of the pod's grace it took.
+    pub(crate) grace_ms: Option<u64>,
+    /// It had to be killed.
+    pub(crate) was_killed: bool,
+    /// Why it was ended before the pod was, to follow "because".
+    pub(crate) ended_because: Option<String>,
+}
+
+/// The stop of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StopAccount {
+    began: u64,
+    pub(crate) took_ms: u64,
+    pub(crate) grace_ms: u64,
+    pub(crate) cause: String,
+    pub(crate) message: String,
+}
+
+/// The account of one pod.
+#[derive(Debug, Clone)]
+pub(crate) struct PodAccount {
+    pub(crate) name: String,
+    pub(crate) containers: Vec<Account>,
+    pub(crate) stop: Option<StopAccount>,
+    /// Once it is over.
+    pub(crate) phase: Option<String>,
+    /// What was to be learned from its failures.
+    pub(crate) hints: Vec<String>,
+    began: Option<u64>,
+    last: u64,
+}
+
+/// The account of a run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ledger {
+    pub(crate) pods: Vec<PodAccount>,
+}
+
+impl Ledger {
+    /// An account of pods nothing has happened to.
+    #[cfg(test)]
+    pub(crate) fn new<'a>(pods: impl IntoIterator<Item = (&'a str, &'a Plan)>) -> Self {
+        let mut ledger = Ledger::default();
+        pods.into_iter().for_each(|(name, plan)| ledger.join(name, plan));
+        ledger
+    }
+
+    /// Opens the account of another pod.
+    pub(crate) fn join(&mut self, name: &str, plan: &Plan) {
+        self.pods.push(PodAccount::new(name, plan));
+    }
+
+    /// Takes an entry of a pod in, given as the JSON object of the events file.
+    pub(crate) fn enter(&mut self, pod: usize, at_ms: u64, entry: &Value) {
+        if let Some(pod) = self.pods.get_mut(pod) {
+            pod.enter(at_ms, entry);
+        }
+    }
+
+    /// The place of a container in the plan of the first pod that has it; pods of one workload agree.
+    pub(crate) fn place(&self, container: &str) -> usize {
+        let in_pod = |p: &PodAccount| p.find(container);
+        self.pods.iter().find_map(in_pod).unwrap_or(0)
+    }
+}
+
+impl PodAccount {
+    fn new(name: &str, plan: &Plan) -> Self {
+        let account = |c: &outrigger_lifecycle::ContainerPlan| Account {
+            name: c.name.clone(),
+            role: c.role,
+            counts: c.role == Role::Init || c.counts != Counts::No,
+            ran_ms: 0,
+            was_started: false,
+            restarts: 0,
+            ended: None,
+            wait: None,
+            would_restart: false,
+            waited_ms: BTreeMap::new(),
+            turn: None,
+            grace_ms: None,
+            was_killed: false,
+            ended_because: None,
+        };
+        PodAccount {
+            name: name.to_owned(),
+            containers: plan.containers.iter().map(account).collect(),
+            stop: None,
+            phase: None,
+            hints: Vec::new(),
+            began: None,
+            last: 0,
+        }
+    }
+
+    /// From the first entry to the last.
+    pub(crate) fn took_ms(&self) -> u64 {
+        self.began.map_or(0, |began| self.last.saturating_sub(began))
+    }
+
+    /// The first container that failed without having been told to stop.
+    pub(crate) fn culprit(&self) -> Option<&Account> {
+        let failed = |c: &&Account| c.ended.as_ref().is_some_and(|e| e.failed() && !e.told);
+        let main = |c: &&Account| c.role == Role::Main;
+        self.containers.iter().filter(failed).find(main).or_else(|| self.containers.iter().find(failed))
+    }
+
+    /// Whether the pod ended because it was stopped, and not because a container had failed for good before.
+    pub(crate) fn was_stopped(&self) -> bool {
+        let failed = |c: &Account| c.ended.as_ref().is_some_and(|e| e.failed() && !e.told);
+        self.stop.as_ref().is_some_and(|stop| stop.cause == "deleted")
+            && !self.containers.iter().any(|c| failed(c) && c.counts && !c.would_restart)
+    }
+
+    fn find(&self, container: &str) -> Option<usize> {
+        self.containers.iter().position(|c| c.name == container)
+    }
+
+    fn enter(&mut self, at: u64, entry: &Value) {
+        self.pass(at);
+        self.hints.extend(hint(entry));
+        let text = |key: &str| entry[key].as_str().unwrap_or_default();
+        match entry["container"].as_str() {
+            Some(name) => {
+                if let Some(i) = self.find(name) {
+                    self.container(i, at, entry);
+                }
+            }
+            None => match text("event") {
+                "stop-begun" => {
+                    self.stop.get_or_insert(StopAccount {
+                        began: at,
+                        took_ms: 0,
+                        grace_ms: entry["grace_ms"].as_u64().unwrap_or(0),
+                        cause: text("cause").to_owned(),
+                        message: text("message").to_owned(),
+                    });
+                    for c in &mut self.containers {
+                        c.would_restart = matches!(c.wait, Some(On::Backoff | On::Retry));
+                        // Nothing is started any more.
+                        c.wait = None;
+                    }
+                }
+                "finished" => {
+                    self.phase = Some(text("phase").to_owned());
+                    if let Some(stop) = &mut self.stop {
+                        stop.took_ms = at.saturating_sub(stop.began);
+                    }
+                }
+                _ => {}
+            },
+        }
+    }
+
+    /// Time passes: it is charged to whom it was lost on.
+    fn pass(&mut self, at: u64) {
+        let began = *self.began.get_or_insert(at);
+        let passed = at.saturating_sub(self.last.max(began));
+        self.last = self.last.max(at);
+        if passed == 0 {
+            return;
+        }
+        for i in 0..self.containers.len() {
+            if let Some(on) = self.really_waits_for(i) {
+                *self.containers[i].waited_ms.entry(on).or_default() += passed;
+            }
+        }
+    }
+
+    /// The end of the chain of waits a container stands in.
+    fn really_waits_for(&self, i: usize) -> Option<On> {
+        let mut on = self.containers[i].wait?;
+        // Plans have no cycle; a trace that claims one is followed once around.
+        for _ in 0..self.containers.len() {
+            match on {
+                On::Container(next) => match self.containers[next].wait {
+                    Some(On::Container(further)) => on = On::Container(further),
+                    Some(On::Sandbox) => return Some(On::Sandbox),
+                    // Its image, its back-off: that one is to blame.
+                    _ => break,
+                },
+                _ => break,
+            }
+        }
+        Some(on)
+    }
+
+    fn container(&mut self, i: usize, at: u64, entry: &Value) {
+        let stopping = self.stop.is_some();
+        let waits_on = entry["on"].as_str().and_then(|name| self.find(name));
+        let c = &mut self.containers[i];
+        match entry["event"].as_str().unwrap_or_default() {
+            "waiting" => {
+                c.wait = match entry["for"].as_str().unwrap_or_default() {
+                    "gate" => waits_on.map(On::Container),
+                    "sandbox" => Some(On::Sandbox),
+                    "image" | "image-retry" => Some(On::Image),
+                    "back-off" => Some(On::Backoff),
+                    "start-retry" => Some(On::Retry),
+                    _ => None,
+                }
+            }
+            "starting" => {
+                c.wait = None;
+                c.restarts = entry["restarts"].as_u64().unwrap_or(c.restarts);
+            }
+            "started" => c.was_started = true,
+            "kill-begun" if entry["cause"] != "pod-stop" => {
+                c.ended_because = entry["message"].as_str().map(str::to_owned);
+            }
+            "hook-started" if entry["hook"] != "postStart" && stopping => {
+                c.turn.get_or_insert(at);
+            }
+            "terminating" if stopping => {
+                c.turn.get_or_insert(at);
+            }
+            "killing" => {
+                c.was_killed = true;
+                if stopping {
+                    c.turn.get_or_insert(at);
+                }
+            }
+            "exited" => {
+                c.ran_ms += entry["ran_ms"].as_u64().unwrap_or(0);
+                c.grace_ms = c.turn.map(|turn| at.saturating_sub(turn));
+                c.ended = Some(Ended {
+                    code: entry["code"].as_i64().unwrap_or(0),
+                    signal: entry["signal"].as_i64(),
+                    reason: entry["reason"].as_str().unwrap_or_default().to_owned(),
+                    told: entry["killed_for"].is_string(),
+                });
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What people look at.
+//!
+//! - [`output`]: what a run shows while it runs: the live view, plain lines or JSON, and the closing summary.
+//! - [`words`]: a sentence for every entry of a trace. [`hint`]: what to do about a failure, and the line of the manifest
+//!   behind it.
+//! - [`plan`]: a plan as text, JSON, Mermaid or SVG.
+//! - [`timeline`] and [`analyze`]: what happened to a pod, as a picture, and what it really waited for. They read traces as
+//!   [`events`] and [`trace`] have them.
+//!
+//! What is known goes in, text comes out. Nothing here decides anything or reads a clock.
+#![forbid(unsafe_code)]
+
+pub mod analyze;
+pub mod events;
+mod frame;
+pub mod hint;
+mod ledger;
+mod line;
+mod live;
+pub mod output;
+mod painter;
+pub mod plan;
+mod pod;
+mod row;
+mod scrub;
+pub mod style;
+mod summary;
+pub mod table;
+pub mod text;
+pub mod timeline;
+pub mod trace;
+pub mod words;
+pub mod workload_words;
+
+#[cfg(test)]
+mod tests;
+
+pub use pod::{ContainerWords, PodView};
+pub use scrub::{safe_log, safe_text};

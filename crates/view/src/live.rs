@@ -1,0 +1,314 @@
+//! The live view's meeting with a terminal: when to draw, and where.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use outrigger_lifecycle::Time;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::Semaphore;
+
+use crate::PodView;
+use crate::frame::{Size, frame};
+use crate::ledger::Ledger;
+use crate::line::Look;
+use crate::output::{Chunk, Now};
+use crate::painter::Painter;
+
+/// Between two drawings: 20 a second are smooth, more are waste.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How often times are brought up to date while something is under way, and while nothing is.
+const TICK_MOVING: Duration = Duration::from_millis(250);
+const TICK_STEADY: Duration = Duration::from_secs(1);
+/// A wait that took so much longer was no wait: the process stood still.
+const LATE: Duration = Duration::from_millis(300);
+/// Scrolled text that is written without waiting for the next drawing's turn.
+const SCROLLED_MAX: usize = 64 << 10;
+
+/// What is known of a run. The workers write it, the view reads it.
+#[derive(Debug, Default)]
+pub(crate) struct Scene {
+    pub(crate) ledger: Ledger,
+    /// Empty where nobody watches.
+    pub(crate) pods: Vec<PodView>,
+    /// Columns of the names in front of lines.
+    pub(crate) label: usize,
+    /// What was written where.
+    pub(crate) written: Vec<(String, String)>,
+}
+
+/// The scene, shared.
+#[derive(Clone, Default)]
+pub(crate) struct Stage {
+    scene: Arc<Mutex<Scene>>,
+    /// The view has been told that something changed and has not looked yet.
+    told: Arc<AtomicBool>,
+    closed: Arc<AtomicBool>,
+    /// The clock of the run.
+    now: Arc<OnceLock<Now>>,
+}
+
+impl Stage {
+    /// Looks at the scene, or changes it.
+    pub(crate) fn scene(&self) -> MutexGuard<'_, Scene> {
+        // Nothing behind this lock is left half done by a panic that matters more than going on.
+        self.scene.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time of the run is told by this clock from now on.
+    pub(crate) fn set_clock(&self, now: Now) {
+        // A run has one clock.
+        let _ = self.now.set(now);
+    }
+
+    /// The time of the run.
+    pub(crate) fn now(&self) -> Time {
+        self.now.get().map_or(Time(0), |now| now())
+    }
+
+    /// Whether the view must be told of a change: false if it has been told and has not looked yet.
+    pub(crate) fn must_tell(&self) -> bool {
+        !self.told.swap(true, Ordering::AcqRel)
+    }
+
+    /// The run is over: the view makes room for the last words.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether the run is over.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+/// Where the view is drawn.
+pub(crate) trait Terminal {
+    /// How large it is now.
+    fn size(&self) -> Size;
+    /// Writes all of it.
+    fn write(&mut self, text: &str) -> io::Result<()>;
+    /// How often Enter was pressed since this was last asked.
+    fn enters(&mut self) -> usize {
+        0
+    }
+}
+
+/// The terminal at standard output.
+pub(crate) struct Stdout(File);
+
+impl Stdout {
+    /// Standard output without a buffer: what is drawn together must arrive together.
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Stdout(io::stdout().as_fd().try_clone_to_owned()?.into()))
+    }
+}
+
+/// The size of the terminal at standard output.
+pub(crate) fn size() -> Size {
+    match rustix::termios::tcgetwinsize(rustix::stdio::stdout()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
+            Size { columns: size.ws_col.into(), rows: size.ws_row.into() }
+        }
+        _ => Size::DEFAULT,
+    }
+}
+
+impl Terminal for Stdout {
+    fn size(&self) -> Size {
+        size()
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.0.write_all(text.as_bytes())
+    }
+
+    fn enters(&mut self) -> usize {
+        let stdin = rustix::stdio::stdin();
+        let mut enters = 0;
+        // A process in the background must not read: it would be stopped.
+        while rustix::termios::tcgetpgrp(stdin).is_ok_and(|group| group == rustix::process::getpgrp()) {
+            let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+            let is_ready = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
+            if !is_ready || !fds[0].revents().contains(PollFlags::IN) {
+                break;
+            }
+            let mut typed = [0; 256];
+            match rustix::io::read(stdin, &mut typed) {
+                Ok(read @ 1..) => enters += typed[..read].iter().filter(|b| **b == b'\n').count(),
+                _ => break,
+            }
+        }
+        enters
+    }
+}
+
+/// Tells whenever something was typed, so that the view is drawn before a held Enter moves it off the screen.
+pub(crate) fn wait_for_keys(tell: impl Fn()) {
+    let stdin = rustix::stdio::stdin();
+    // Without a terminal nobody types. In the background, keys are somebody else's.
+    while let Ok(group) = rustix::termios::tcgetpgrp(stdin) {
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+        if group != rustix::process::getpgrp() || poll(&mut fds, None).is_err() {
+            std::thread::park_timeout(TICK_STEADY);
+        } else if fds[0].revents().contains(PollFlags::IN) {
+            tell();
+            // It is read when the view is drawn.
+            std::thread::park_timeout(PAUSE);
+        } else {
+            return;
+        }
+    }
+}
+
+/// Draws until nobody is left to say anything. `room` gets back what log lines took of it.
+pub(crate) fn run(rx: Receiver<Chunk>, room: &Semaphore, stage: &Stage, look: Look, terminal: impl Terminal) {
+    let mut view = Live {
+        painter: Painter::new(look, terminal.size()),
+        terminal,
+        stage,
+        room,
+        scrolled: String::new(),
+        taken: 0,
+        drawn: Instant::now(),
+        broken: false,
+    };
+    let mut due: Option<Instant> = None;
+    loop {
+        let wait = match due {
+            Some(at) => at.saturating_duration_since(Instant::now()),
+            None => view.tick(),
+        };
+        let began = Instant::now();
+        let next = rx.recv_timeout(wait);
+        // After so long the process may have been stopped and another have used the terminal: whoever says so is heard
+        // first.
+        if began.elapsed() > wait + LATE {
+            due = Some(Instant::now() + PAUSE);
+        }
+        match next {
+            Ok(chunk) => view.take(chunk),
+            Err(RecvTimeoutError::Timeout) => {
+                due.get_or_insert(Instant::now());
+            }
+            Err(RecvTimeoutError::Disconnected) => return view.draw(),
+        }
+        let at = *due.get_or_insert(view.drawn + PAUSE);
+        if at <= Instant::now() || view.scrolled.len() > SCROLLED_MAX {
+            view.draw();
+            due = None;
+        }
+    }
+}
+
+struct Live<'a, T> {
+    painter: Painter,
+    terminal: T,
+    stage: &'a Stage,
+    room: &'a Semaphore,
+    /// Lines to be shown above the view.
+    scrolled: String,
+    /// What they took of the room.
+    taken: usize,
+    drawn: Instant,
+    /// The terminal is gone; the pods go on all the same.
+    broken: bool,
+}
+
+impl<T: Terminal> Live<'_, T> {
+    fn tick(&self) -> Duration {
+        match self.stage.scene().pods.iter().any(PodView::is_moving) {
+            true => TICK_MOVING,
+            false => TICK_STEADY,
+        }
+    }
+
+    fn take(&mut self, chunk: Chunk) {
+        match chunk {
+            Chunk::Out(bytes, taken) => {
+                self.scrolled.push_str(&String::from_utf8_lossy(&bytes));
+                self.taken += taken;
+            }
+            Chunk::Err(bytes) => self.scrolled.push_str(&String::from_utf8_lossy(&bytes)),
+            Chunk::Changed => {}
+            Chunk::Continued => self.painter.forget(),
+            Chunk::Close(bytes, done) => {
+                self.scrolled.push_str(&String::from_utf8_lossy(&bytes));
+                self.draw();
+                // Whoever waited may have gone.
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn draw(&mut self) {
+        let size = self.terminal.size();
+        let view = match self.stage.is_closed() {
+            true => Vec::new(),
+            false => {
+                let now = self.stage.now();
+                let scene = self.stage.scene();
+                self.stage.told.store(false, Ordering::Release);
+                frame(&scene.pods, now, size)
+            }
+        };
+        self.painter.moved_down(self.terminal.enters());
+        let text = self.painter.paint(&self.scrolled, view, size);
+        if !text.is_empty() && !self.broken {
+            self.broken = self.terminal.write(&text).is_err();
+        }
+        self.scrolled.clear();
+        self.room.add_permits(std::mem::take(&mut self.taken));
+        self.drawn = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use tokio::sync::oneshot;
+
+    #[derive(Clone, Default)]
+    struct Screen(Arc<Mutex<Vec<String>>>);
+
+    impl Terminal for Screen {
+        fn size(&self) -> Size {
+            Size { columns: 40, rows: 10 }
+        }
+
+        fn write(&mut self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap().push(text.to_owned());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_flood_of_changes_is_few_drawings_and_nothing_is_lost() {
+        let (tx, rx) = mpsc::channel();
+        let (screen, room, stage) = (Screen::default(), Semaphore::new(0), Stage::default());
+        let lines = 2_000;
+        for i in 0..lines {
+            tx.send(Chunk::Out(format!("line {i}\n").into_bytes(), 1)).unwrap();
+            tx.send(Chunk::Changed).unwrap();
+        }
+        let (done, mut closed) = oneshot::channel();
+        tx.send(Chunk::Close(b"the end\n".to_vec(), done)).unwrap();
+        drop(tx);
+        stage.close();
+        let began = Instant::now();
+        run(rx, &room, &stage, Look { colors: false, unicode: true }, screen.clone());
+        let most = 3 + began.elapsed().as_millis() / PAUSE.as_millis();
+        assert_eq!(closed.try_recv(), Ok(()));
+        assert_eq!(room.available_permits(), lines, "all room is given back");
+        let writes = screen.0.lock().unwrap();
+        assert!((writes.len() as u128) <= most, "{} drawings, {most} expected", writes.len());
+        let text: String = writes.concat();
+        assert_eq!(text.matches("line ").count(), lines);
+        assert!(text.contains("the end\n"));
+    }
+}

@@ -1,0 +1,632 @@
+//! What a run shows: trace entries and the containers' own output.
+//!
+//! Written by a thread of its own, so that a terminal that is held or a pager that waits never holds a pod up. Log
+//! lines wait for room; trace entries never do.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use outrigger_lifecycle::trace::Kind;
+use outrigger_lifecycle::{Observation, Plan, Time, Wait};
+use outrigger_runtime::log_line::parse_line;
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::line::{Line, Look, Paint, columns, wrap};
+use crate::live::{self, Stage, Stdout};
+use crate::scrub::{safe_text, scrub};
+use crate::summary::{summary, was_stopped};
+use crate::text::shorten;
+use crate::words::{Told, Weight, tell};
+use crate::{PodView, workload_words};
+
+/// Columns for names in front of lines; longer ones stick out.
+const LABEL_MAX: usize = 24;
+/// Characters of a pod's name in front of lines.
+const POD_NAME_MAX: usize = 18;
+/// Lines an event may take above the view; the events file has it whole.
+const EVENT_LINES_MAX: usize = 8;
+/// Log bytes that may wait to be written.
+const ROOM: usize = 1 << 20;
+
+/// How a run speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Lines for people: what happened on standard error, the containers' output on standard output.
+    Plain,
+    /// A view of all pods that follows what happens, below the containers' output. Needs a terminal.
+    Live,
+    /// One JSON object a line, all on standard output.
+    Json,
+}
+
+/// Where colours are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Colors {
+    /// On standard output.
+    pub out: bool,
+    /// On standard error.
+    pub err: bool,
+}
+
+/// Tells the time of a run.
+pub type Now = Arc<dyn Fn() -> Time + Send + Sync>;
+
+/// Something for the thread that writes.
+pub(crate) enum Chunk {
+    /// For standard output, and what it took of the room.
+    Out(Vec<u8>, usize),
+    /// For standard error.
+    Err(Vec<u8>),
+    /// The view is no longer what should be shown.
+    Changed,
+    /// The process was stopped and goes on: the terminal was somebody else's.
+    Continued,
+    /// The last words, for standard error.
+    Close(Vec<u8>, oneshot::Sender<()>),
+}
+
+/// Beginnings of lines, by pod and container.
+type Partials = BTreeMap<(Arc<str>, Arc<str>), Vec<u8>>;
+
+/// Where a run's output goes. Cheap to clone.
+#[derive(Clone)]
+pub struct Output {
+    format: Format,
+    quiet: bool,
+    /// Several pods: lines say whose they are.
+    many: bool,
+    colors: Colors,
+    /// Standard output is a terminal, which must not obey what containers write.
+    is_terminal: bool,
+    tx: mpsc::Sender<Chunk>,
+    room: Arc<Semaphore>,
+    stage: Stage,
+    /// Beginnings of lines, by pod and container.
+    partial: Arc<Mutex<Partials>>,
+    zone: jiff::tz::TimeZone,
+    /// What happened is remembered for the closing summary; nothing is where there will be none.
+    remembers: bool,
+}
+
+impl Output {
+    /// The same, for a process without an end: nothing is remembered for a closing summary.
+    #[must_use]
+    pub fn without_summary(mut self) -> Self {
+        self.remembers = false;
+        self
+    }
+
+    /// Output to standard output and standard error. `quiet` leaves the containers' own and what went wrong; `many`
+    /// has lines say of which pod they are.
+    pub fn new(format: Format, quiet: bool, many: bool, colors: Colors) -> io::Result<Self> {
+        if format == Format::Live {
+            let terminal = Stdout::open()?;
+            let look = Look { colors: colors.out, unicode: speaks_unicode() };
+            let watch =
+                move |rx, room: Arc<Semaphore>, stage: Stage| live::run(rx, &room, &stage, look, terminal);
+            return Output::with(format, quiet, many, colors, watch);
+        }
+        let (mut out, mut err) = (io::stdout(), io::stderr());
+        let is_terminal = out.is_terminal();
+        let output = Output::plain(format, quiet, many, colors, move |chunk| match chunk {
+            Chunk::Out(bytes, _) => out.write_all(bytes).and_then(|()| out.flush()),
+            Chunk::Err(bytes) | Chunk::Close(bytes, _) => err.write_all(bytes),
+            Chunk::Changed | Chunk::Continued => Ok(()),
+        })?;
+        Ok(Output { is_terminal, ..output })
+    }
+
+    fn plain(
+        format: Format,
+        quiet: bool,
+        many: bool,
+        colors: Colors,
+        mut write: impl FnMut(&Chunk) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
+        Output::with(format, quiet, many, colors, move |rx, room, _| {
+            // Whoever reads our output may have seen enough; the pods go on all the same.
+            let mut broken = false;
+            for chunk in rx {
+                if !broken {
+                    broken = write(&chunk).is_err();
+                }
+                match chunk {
+                    Chunk::Out(_, taken) => room.add_permits(taken),
+                    Chunk::Err(_) | Chunk::Changed | Chunk::Continued => {}
+                    Chunk::Close(_, done) => drop(done.send(())),
+                }
+            }
+        })
+    }
+
+    fn with(
+        format: Format,
+        quiet: bool,
+        many: bool,
+        colors: Colors,
+        work: impl FnOnce(mpsc::Receiver<Chunk>, Arc<Semaphore>, Stage) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (tx, rx) = mpsc::channel::<Chunk>();
+        let room = Arc::new(Semaphore::new(ROOM));
+        let (permits, stage) = (room.clone(), Stage::default());
+        let watched = stage.clone();
+        std::thread::Builder::new()
+            .name("output".into())
+            .stack_size(256 << 10)
+            .spawn(move || work(rx, permits, watched))?;
+        let zone = jiff::tz::TimeZone::system();
+        let is_terminal = format == Format::Live;
+        Ok(Output {
+            format,
+            quiet,
+            many,
+            colors,
+            is_terminal,
+            tx,
+            room,
+            stage,
+            partial: Arc::default(),
+            zone,
+            remembers: true,
+        })
+    }
+
+    /// Begins to follow the terminal's size, where somebody watches. `now` is the clock of the run.
+    ///
+    /// # Errors
+    /// The terminal cannot be followed.
+    pub fn begin(&self, now: Now) -> io::Result<()> {
+        self.stage.set_clock(now);
+        match self.format {
+            Format::Live => self.watch_terminal(),
+            Format::Plain | Format::Json => Ok(()),
+        }
+    }
+
+    /// Says that there is another pod, and which workload it is of; the order is the one they are spoken of in later.
+    pub fn join(&self, pod: &str, workload: Option<String>, plan: &Plan) {
+        if !self.remembers {
+            return;
+        }
+        let mut scene = self.stage.scene();
+        scene.ledger.join(pod, plan);
+        let own = columns(&self.label(pod, None));
+        let labels = plan.containers.iter().map(|c| columns(&self.label(pod, Some(&c.name))));
+        let widest = labels.fold(own, usize::max).min(LABEL_MAX);
+        scene.label = scene.label.max(widest);
+        if self.format != Format::Live {
+            return;
+        }
+        let now = self.stage.now();
+        let mut view = PodView::new(pod.into(), Arc::new(plan.clone()), now);
+        view.workload = workload.map(Into::into);
+        scene.pods.push(view);
+        drop(scene);
+        self.changed();
+    }
+
+    fn watch_terminal(&self) -> io::Result<()> {
+        let mut resized = signal(SignalKind::window_change())?;
+        let mut continued = signal(SignalKind::from_raw(rustix::process::Signal::CONT.as_raw()))?;
+        let output = self.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = resized.recv() => output.send(Chunk::Changed),
+                    _ = continued.recv() => output.send(Chunk::Continued),
+                }
+            }
+        });
+        let output = self.clone();
+        // It ends with the process: whoever waits for a key waits for ever.
+        std::thread::Builder::new()
+            .name("keys".into())
+            .stack_size(64 << 10)
+            .spawn(move || live::wait_for_keys(|| output.send(Chunk::Changed)))?;
+        Ok(())
+    }
+
+    /// Says what is known of a pod now.
+    pub fn observe(&self, pod: usize, obs: &Observation, waits: &[(usize, Wait)]) {
+        if self.format != Format::Live {
+            return;
+        }
+        if let Some(view) = self.stage.scene().pods.get_mut(pod) {
+            view.obs.clone_from(obs);
+            view.waits.clear();
+            view.waits.extend_from_slice(waits);
+        }
+        self.changed();
+    }
+
+    /// Says how far the image of a container is.
+    pub fn pull(&self, pod: usize, container: usize, done_bytes: u64, total_bytes: Option<u64>) {
+        let mut scene = self.stage.scene();
+        let pull = scene.pods.get_mut(pod).and_then(|view| view.pulls.get_mut(container));
+        if let Some(pull) = pull {
+            *pull = Some((done_bytes, total_bytes));
+            drop(scene);
+            self.changed();
+        }
+    }
+
+    /// Whether somebody follows what happens as it happens.
+    pub fn is_live(&self) -> bool {
+        self.format == Format::Live
+    }
+
+    fn changed(&self) {
+        if self.stage.must_tell() {
+            self.send(Chunk::Changed);
+        }
+    }
+
+    /// Has the summary mention a file: what it is, and where.
+    pub fn mention(&self, what: &str, path: &Path) {
+        self.stage.scene().written.push((what.to_owned(), path.display().to_string()));
+    }
+
+    /// Shows one trace entry of a pod, given as JSON.
+    pub fn entry(&self, pod: usize, exact: Duration, object: &Value) {
+        let ms = u64::try_from(exact.as_millis()).unwrap_or(u64::MAX);
+        let was_stopped = self.remembers && {
+            let ledger = &mut self.stage.scene().ledger;
+            ledger.enter(pod, ms, object);
+            ledger.pods.get(pod).is_some_and(|pod| object["event"] == "finished" && was_stopped(pod))
+        };
+        let told = match self.format {
+            Format::Json => {
+                if !self.quiet {
+                    self.send(Chunk::Out(self.json_line(object), 0));
+                }
+                return;
+            }
+            // Its phase is Failed, as in Kubernetes, but nothing went wrong.
+            Format::Plain | Format::Live if was_stopped => {
+                Some(Told::new(Weight::Routine, "stopped".to_owned()))
+            }
+            Format::Plain | Format::Live => tell(object),
+        };
+        self.show(exact, object, told);
+    }
+
+    /// Shows one trace entry of a workload, given as JSON.
+    pub fn workload_entry(&self, exact: Duration, object: &Value) {
+        match self.format {
+            Format::Json if self.quiet => {}
+            Format::Json => self.send(Chunk::Out(self.json_line(object), 0)),
+            Format::Plain | Format::Live => self.show(exact, object, Some(workload_words::tell(object))),
+        }
+    }
+
+    fn json_line(&self, object: &Value) -> Vec<u8> {
+        let line = format!("{object}\n");
+        match self.is_terminal {
+            true => safe_text(&line).into_owned().into_bytes(),
+            false => line.into_bytes(),
+        }
+    }
+
+    fn show(&self, exact: Duration, object: &Value, told: Option<Told>) {
+        let least = match self.format {
+            _ if self.quiet => Weight::Trouble,
+            Format::Live => Weight::Notable,
+            _ => Weight::Routine,
+        };
+        if let Some(told) = told.filter(|t| t.weight >= least) {
+            self.send(Chunk::Err(self.event_line(exact, object, &told).into_bytes()));
+        }
+    }
+
+    fn event_line(&self, exact: Duration, object: &Value, told: &Told) -> String {
+        let (pod, container) = (object["pod"].as_str().unwrap_or_default(), object["container"].as_str());
+        let (place, width) = {
+            let scene = self.stage.scene();
+            (container.map(|c| scene.ledger.place(c)), scene.label)
+        };
+        let mut line = Line::new();
+        let look = match self.format {
+            Format::Live => Look { colors: self.colors.out, unicode: speaks_unicode() },
+            _ => {
+                line.push(Paint::Dim, &format!("{} ", self.clock(exact)));
+                Look { colors: self.colors.err, unicode: true }
+            }
+        };
+        let label = match object["workload"].as_str() {
+            Some(workload) => workload.to_owned(),
+            None => self.label(pod, container),
+        };
+        let fill = " ".repeat(width.saturating_sub(columns(&label)));
+        line.push(place.map_or(Paint::Bold, Paint::Name), &label);
+        line.push(Paint::Dim, &fill);
+        line.push(Paint::Dim, if self.format == Format::Live { " · " } else { "  " });
+        let paint = match told.weight {
+            Weight::Trouble => Paint::Bad,
+            _ if self.format == Format::Live => Paint::Dim,
+            _ => Paint::Plain,
+        };
+        let indent = line.width();
+        let told_lines = |text: &str| match self.format {
+            Format::Live => {
+                let room = live::size().columns.saturating_sub(indent + 1).max(16);
+                wrap(text, room, EVENT_LINES_MAX)
+            }
+            _ => vec![text.to_owned()],
+        };
+        let mut lines = String::new();
+        for (text, paint) in [(Some(&told.text), paint), (told.hint.as_ref(), Paint::Bold)] {
+            for text in text.iter().flat_map(|text| told_lines(text)) {
+                line.push(paint, &text);
+                lines.push_str(&format!("{}\n", line.render(look)));
+                line = Line::of(Paint::Plain, &" ".repeat(indent));
+            }
+        }
+        lines
+    }
+
+    /// Who is spoken of.
+    fn label(&self, pod: &str, container: Option<&str>) -> String {
+        let pod = shorten(pod, POD_NAME_MAX);
+        match (container, self.many) {
+            (Some(container), false) => container.to_owned(),
+            (Some(container), true) => format!("{pod}/{container}"),
+            (None, false) => "pod".to_owned(),
+            (None, true) => pod,
+        }
+    }
+
+    /// Shows a line about the run as a whole.
+    pub fn note(&self, text: &str) {
+        if !self.quiet {
+            self.send(Chunk::Err(format!("{}\n", safe_text(text)).into_bytes()));
+        }
+    }
+
+    /// A writer for messages of the process itself, so that they do not get into the view's way.
+    pub fn writer(&self) -> Messages {
+        Messages(self.clone())
+    }
+
+    fn clock(&self, exact: Duration) -> String {
+        let nanos = i128::try_from(exact.as_nanos()).unwrap_or(0);
+        match jiff::Timestamp::from_nanosecond(nanos) {
+            Ok(at) => at.to_zoned(self.zone.clone()).strftime("%H:%M:%S%.3f").to_string(),
+            Err(_) => String::new(),
+        }
+    }
+
+    /// Shows whole lines of a log in CRI format, once there is room.
+    pub async fn log(&self, pod: &Arc<str>, container: &Arc<str>, lines: Vec<u8>) {
+        let bytes = match self.format {
+            Format::Plain | Format::Live => self.plain_log(pod, container, &lines),
+            Format::Json if self.is_terminal => {
+                let text = String::from_utf8_lossy(&json_log(pod, container, &lines)).into_owned();
+                safe_text(&text).into_owned().into_bytes()
+            }
+            Format::Json => json_log(pod, container, &lines),
+        };
+        if bytes.is_empty() {
+            return;
+        }
+        let wanted = bytes.len().min(ROOM);
+        // The semaphore is never closed.
+        if let Ok(permits) = self.room.acquire_many(u32::try_from(wanted).unwrap_or(u32::MAX)).await {
+            permits.forget();
+            self.send(Chunk::Out(bytes, wanted));
+        }
+    }
+
+    fn plain_log(&self, pod: &Arc<str>, container: &Arc<str>, lines: &[u8]) -> Vec<u8> {
+        let label = self.label(pod, Some(container));
+        let prefix = {
+            let scene = self.stage.scene();
+            let fill = match self.is_live() {
+                true => scene.label.saturating_sub(columns(&label)),
+                false => 0,
+            };
+            let bar = format!("{label}{} |", " ".repeat(fill));
+            Paint::Name(scene.ledger.place(container)).text(&bar, self.colors.out)
+        };
+        let mut partial = self.partial.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = partial.entry((pod.clone(), container.clone())).or_default();
+        let mut out = Vec::with_capacity(lines.len());
+        for line in lines.split_inclusive(|b| *b == b'\n').filter_map(parse_line) {
+            begun.extend_from_slice(line.text);
+            if line.partial && begun.len() < ROOM / 8 {
+                continue;
+            }
+            out.extend_from_slice(prefix.as_bytes());
+            out.push(b' ');
+            match self.is_terminal {
+                true => {
+                    out.extend_from_slice(scrub(begun, self.colors.out).as_bytes());
+                    begun.clear();
+                }
+                false => out.append(begun),
+            }
+            out.push(b'\n');
+        }
+        out
+    }
+
+    fn send(&self, chunk: Chunk) {
+        // The writer ends only when nobody can send any more.
+        let _ = self.tx.send(chunk);
+    }
+
+    /// Says what the run came to, and waits until everything has been written.
+    pub async fn finish(&self) {
+        let summary = match self.format {
+            _ if self.quiet => String::new(),
+            Format::Json => String::new(),
+            Format::Plain => self.summary(usize::MAX, self.colors.err, true),
+            Format::Live => {
+                self.summary(live::size().columns.saturating_sub(1), self.colors.out, speaks_unicode())
+            }
+        };
+        self.stage.close();
+        let (done, wait) = oneshot::channel();
+        self.send(Chunk::Close(summary.into_bytes(), done));
+        let _ = wait.await;
+    }
+
+    fn summary(&self, width: usize, colors: bool, unicode: bool) -> String {
+        let scene = self.stage.scene();
+        let lines = summary(&scene.ledger, &scene.written, width);
+        lines.iter().map(|line| format!("{}\n", line.render(Look { colors, unicode }))).collect()
+    }
+}
+
+/// Takes messages of the process itself, each written whole: above the view while there is one, else to standard
+/// error.
+pub struct Messages(Output);
+
+impl Write for Messages {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let safe = safe_text(&text);
+        match self.0.is_live() && !self.0.stage.is_closed() {
+            true => self.0.send(Chunk::Err(safe.into_owned().into_bytes())),
+            false => io::stderr().write_all(safe.as_bytes())?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether the terminal shows more than ASCII, as far as its user says.
+fn speaks_unicode() -> bool {
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
+    // Without a word about it: every terminal of this century does, but for the kernel's own.
+    let locale = locale.map(|l| l.to_lowercase());
+    locale.is_none_or(|l| l.contains("utf-8") || l.contains("utf8"))
+        && set("TERM").as_deref() != Some("linux")
+}
+
+fn json_log(pod: &str, container: &str, lines: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(lines.len() * 2);
+    for line in lines.split_inclusive(|b| *b == b'\n').filter_map(parse_line) {
+        let object = json!({
+            "time": line.time, "pod": pod, "container": container, "event": Kind::Log.name(), "stream": line.stream,
+            "partial": line.partial, "text": String::from_utf8_lossy(line.text),
+        });
+        out.extend_from_slice(object.to_string().as_bytes());
+        out.push(b'\n');
+    }
+    out
+}
+
+/// What was shown, kept for tests.
+#[derive(Clone, Default)]
+pub struct Shown(Arc<Mutex<Vec<u8>>>);
+
+impl Shown {
+    /// All of it so far.
+    pub fn text(&self) -> String {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Output {
+    /// Output that is kept, for tests.
+    ///
+    /// # Errors
+    /// There can be no thread for it.
+    pub fn captured(format: Format, quiet: bool) -> io::Result<(Self, Shown)> {
+        let shown = Shown::default();
+        let kept = shown.clone();
+        let output = Output::plain(format, quiet, false, Colors::default(), move |chunk| {
+            if let Chunk::Out(bytes, _) | Chunk::Err(bytes) | Chunk::Close(bytes, _) = chunk {
+                kept.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            }
+            Ok(())
+        })?;
+        Ok((output, shown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn json_has_one_object_a_line() {
+        let (output, shown) = Output::captured(Format::Json, false).unwrap();
+        output.entry(0, Duration::ZERO, &json!({"event": "started"}));
+        let lines = b"2024-01-01T00:00:00Z stdout F a\n2024-01-01T00:00:01Z stderr F b\n".to_vec();
+        output.log(&"p".into(), &"c".into(), lines).await;
+        output.finish().await;
+        let text = shown.text();
+        let objects: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        assert_eq!(objects.len(), 3);
+        assert_eq!((&objects[1]["stream"], &objects[2]["text"]), (&json!("stdout"), &json!("b")));
+    }
+
+    #[tokio::test]
+    async fn a_terminal_does_not_obey_containers() {
+        let hostile = b"2024-01-01T00:00:00Z stdout F a\x1b[2J\x1b]0;t\x07b\xc2\x9b1m\n".to_vec();
+        for (format, is_terminal, expected) in
+            [(Format::Plain, false, "c | a\x1b[2J\x1b]0;t\x07b\u{9b}1m\n"), (Format::Plain, true, "c | ab\n")]
+        {
+            let (output, shown) = Output::captured(format, true).unwrap();
+            let output = Output { is_terminal, ..output };
+            output.log(&"p".into(), &"c".into(), hostile.clone()).await;
+            output.note("never shown when quiet");
+            output.finish().await;
+            assert_eq!(shown.text(), expected);
+        }
+        let (output, shown) = Output::captured(Format::Json, false).unwrap();
+        let output = Output { is_terminal: true, ..output };
+        output.log(&"p".into(), &"c".into(), hostile).await;
+        output.entry(0, Duration::ZERO, &json!({"event": "\u{202e}"}));
+        output.finish().await;
+        let text = shown.text();
+        assert!(text.chars().all(|c| c == '\n' || !(c.is_control() || c == '\u{202e}')), "{text:?}");
+        assert!(text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text:?}");
+    }
+
+    #[tokio::test]
+    async fn labels_are_short_and_name_the_pod_only_where_there_are_several() {
+        let lines = b"2024-01-01T00:00:00Z stdout F a\n".to_vec();
+        let pod: Arc<str> = "checkout-frontend-7d4b9c6f5d-x7k2p".into();
+        for (many, expected) in [(false, "app | a\n"), (true, "checkout…f5d-x7k2p/app | a\n")] {
+            let (mut output, shown) = Output::captured(Format::Plain, true).unwrap();
+            output.many = many;
+            output.log(&pod, &"app".into(), lines.clone()).await;
+            output.finish().await;
+            assert_eq!(shown.text(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn quiet_leaves_the_containers_output() {
+        let (output, shown) = Output::captured(Format::Plain, true).unwrap();
+        output.entry(0, Duration::ZERO, &json!({"event": "started"}));
+        output.log(&"p".into(), &"c".into(), b"2024-01-01T00:00:00Z stdout F a\n".to_vec()).await;
+        output.finish().await;
+        assert_eq!(shown.text(), "c | a\n");
+    }
+
+    #[tokio::test]
+    async fn quiet_leaves_what_goes_wrong() {
+        let (output, shown) = Output::captured(Format::Plain, true).unwrap();
+        for code in [0, 3] {
+            let entry = json!({"pod": "p", "container": "c", "event": "exited", "code": code, "ran_ms": 7});
+            output.entry(0, Duration::ZERO, &entry);
+        }
+        output.finish().await;
+        assert!(shown.text().ends_with(" c  exited with code 3 after 7 ms\n"), "{}", shown.text());
+        assert_eq!(shown.text().lines().count(), 1);
+    }
+}

@@ -1,0 +1,159 @@
+//! Draws the view below whatever scrolls by.
+//!
+//! Between any two writes the terminal is as its owner left it: no mode is changed, no colour is on, the cursor is
+//! visible and stands at the beginning of the line below the view. So there is nothing to restore, however the process
+//! ends, and whatever else is written appears below the view instead of inside it. Enter moves the cursor down, for the
+//! terminal echoes it: that is counted ([`Painter::moved_down`]).
+
+use crate::frame::Size;
+use crate::line::{Line, Look};
+
+/// Terminals that know it show everything up to `END` at once; others ignore it.
+const BEGIN: &str = "\x1b[?2026h";
+const END: &str = "\x1b[?2026l";
+/// Clears to the end of the line.
+const CLEAR_LINE: &str = "\x1b[K";
+/// Clears a row and moves to the next.
+const CLEAR_ROW: &str = "\x1b[K\x1b[B";
+/// Clears to the end of the screen.
+const CLEAR_BELOW: &str = "\x1b[J";
+
+/// What stands on the terminal now.
+#[derive(Debug)]
+pub(crate) struct Painter {
+    look: Look,
+    shown: Vec<Line>,
+    size: Size,
+    /// Rows the cursor stands further down than it was left.
+    below: usize,
+}
+
+impl Painter {
+    /// For a terminal nothing has been drawn on.
+    pub(crate) fn new(look: Look, size: Size) -> Self {
+        Painter { look, shown: Vec::new(), size, below: 0 }
+    }
+
+    /// What is shown is gone: somebody else used the terminal.
+    pub(crate) fn forget(&mut self) {
+        self.shown.clear();
+        self.below = 0;
+    }
+
+    /// Somebody pressed Enter so many times, and the terminal echoed it.
+    pub(crate) fn moved_down(&mut self, rows: usize) {
+        self.below = self.below.saturating_add(rows);
+    }
+
+    /// What to write, in one go, so that `scrolled` stands above and `view` below it. Nothing, if nothing changed.
+    pub(crate) fn paint(&mut self, scrolled: &str, view: Vec<Line>, size: Size) -> String {
+        let resized = size != self.size;
+        let is_moved = self.below > 0;
+        if scrolled.is_empty() && view == self.shown && !resized && !is_moved {
+            return String::new();
+        }
+        let mut out = String::with_capacity(scrolled.len() + 128 * (view.len() + 1));
+        out.push_str(BEGIN);
+        out.push('\r');
+        let up = self.height(size);
+        move_up(&mut out, up);
+        if resized || is_moved || !scrolled.is_empty() {
+            // Row by row: tmux keeps a copy of a screen that is cleared as a whole in its history.
+            out.push_str(&CLEAR_ROW.repeat(up));
+            out.push_str(CLEAR_BELOW);
+            move_up(&mut out, up);
+        }
+        out.push_str(scrolled);
+        for line in &view {
+            out.push_str(&line.render(self.look));
+            out.push_str(CLEAR_LINE);
+            out.push('\n');
+        }
+        // Lines that are no longer there, and what the keyboard echoed.
+        out.push_str(CLEAR_BELOW);
+        out.push_str(END);
+        (self.shown, self.size, self.below) = (view, size, 0);
+        out
+    }
+
+    /// Rows what is shown takes: a terminal that has become narrower has broken lines that were whole.
+    fn height(&self, size: Size) -> usize {
+        let rows = |line: &Line| match size.columns {
+            0 => 1,
+            columns => line.width().max(1).div_ceil(columns),
+        };
+        let view: usize = self.shown.iter().map(rows).sum();
+        let all = view.saturating_add(self.below);
+        // What has left the screen at the top cannot be reached.
+        all.min(size.rows.saturating_sub(1))
+    }
+}
+
+fn move_up(out: &mut String, rows: usize) {
+    if rows > 0 {
+        out.push_str(&format!("\x1b[{rows}A"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line::Paint;
+
+    const LOOK: Look = Look { colors: false, unicode: true };
+    const SIZE: Size = Size { columns: 20, rows: 10 };
+
+    fn lines(texts: &[&str]) -> Vec<Line> {
+        texts.iter().map(|text| Line::of(Paint::Bold, text)).collect()
+    }
+
+    #[test]
+    fn one_write_replaces_the_view() {
+        let mut painter = Painter::new(LOOK, SIZE);
+        assert_eq!(
+            painter.paint("", lines(&["a", "b"]), SIZE),
+            "\x1b[?2026h\ra\x1b[K\nb\x1b[K\n\x1b[J\x1b[?2026l"
+        );
+        assert_eq!(painter.paint("", lines(&["a", "b"]), SIZE), "", "nothing changed");
+        assert_eq!(
+            painter.paint("log\n", lines(&["c"]), SIZE),
+            "\x1b[?2026h\r\x1b[2A\x1b[K\x1b[B\x1b[K\x1b[B\x1b[J\x1b[2Alog\nc\x1b[K\n\x1b[J\x1b[?2026l"
+        );
+        assert_eq!(
+            painter.paint("end\n", Vec::new(), SIZE),
+            "\x1b[?2026h\r\x1b[1A\x1b[K\x1b[B\x1b[J\x1b[1Aend\n\x1b[J\x1b[?2026l"
+        );
+    }
+
+    #[test]
+    fn a_narrower_terminal_has_broken_the_lines() {
+        let mut painter = Painter::new(LOOK, SIZE);
+        painter.paint("", lines(&["0123456789012345", "x"]), SIZE);
+        let narrow = Size { columns: 6, rows: 10 };
+        let out = painter.paint("", lines(&["x"]), narrow);
+        assert!(out.contains(&format!("\x1b[4A{}\x1b[J\x1b[4A", CLEAR_ROW.repeat(4))), "{out:?}");
+        let mut painter = Painter::new(LOOK, SIZE);
+        painter.paint("", lines(&["0123456789012345"; 5]), SIZE);
+        let out = painter.paint("", lines(&["x"]), Size { columns: 2, rows: 5 });
+        assert!(out.contains("\x1b[4A"), "no further than the screen: {out:?}");
+    }
+
+    #[test]
+    fn enter_leaves_nothing_behind() {
+        let mut painter = Painter::new(LOOK, SIZE);
+        painter.paint("", lines(&["a", "b"]), SIZE);
+        painter.moved_down(2);
+        let out = painter.paint("", lines(&["a", "b"]), SIZE);
+        let cleared = format!("{}\x1b[J", CLEAR_ROW.repeat(4));
+        assert!(out.starts_with(&format!("\x1b[?2026h\r\x1b[4A{cleared}\x1b[4Aa")), "{out:?}");
+        assert_eq!(painter.paint("", lines(&["a", "b"]), SIZE), "", "it is counted once");
+    }
+
+    #[test]
+    fn after_a_pause_it_begins_below() {
+        let mut painter = Painter::new(LOOK, SIZE);
+        painter.paint("", lines(&["a"]), SIZE);
+        painter.forget();
+        assert!(!painter.paint("", lines(&["a"]), SIZE).contains('A'));
+    }
+}

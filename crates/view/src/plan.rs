@@ -1,0 +1,16 @@
+//! A plan as people and programs read it.
+
+mod json;
+mod mermaid;
+mod svg;
+#[cfg(test)]
+mod tests;
+mod text;
+mod view;
+mod words;
+
+pub use json::render as json;
+pub use mermaid::render as mermaid;
+pub use svg::render as svg;
+pub use text::render as text;
+pub use view::View;

@@ -1,0 +1,201 @@
+//! The plan for people, 100 columns wide.
+
+use outrigger_lifecycle::{Amounts, RestartPolicy, Role};
+
+use super::view::View;
+use super::words;
+use crate::style::{DIM, HEADING, INIT, MAIN, SIDECAR, paint};
+
+/// Nothing is wider than this, whatever the terminal is: plans go into logs and reviews.
+const WIDTH: usize = 100;
+/// A longer name has a line of its own.
+const NAME_WIDTH_MAX: usize = 24;
+
+/// One pod.
+pub fn render(view: &View<'_>) -> String {
+    let mut page = Page::new(view);
+    page.title();
+    page.section("Start");
+    for (number, stage) in view.start.iter().enumerate() {
+        page.stage(number + 1, stage, |c| (words::starts(view, c), words::opens(view, c)));
+    }
+    page.section("Run");
+    for c in (0..view.plan.containers.len()).map(|c| vec![c]) {
+        page.stage(0, &c, |c| (words::runs(view, c), None));
+    }
+    page.section("Stop");
+    page.paragraph(&budget(view));
+    for (number, stage) in view.stop.iter().enumerate() {
+        page.stage(number + 1, stage, |c| (words::stops(view, c), None));
+    }
+    page.section("Resources");
+    page.resources();
+    page.out
+}
+
+struct Page<'v> {
+    view: &'v View<'v>,
+    name_width: usize,
+    out: String,
+}
+
+impl<'v> Page<'v> {
+    fn new(view: &'v View<'v>) -> Self {
+        let lengths = view.plan.containers.iter().map(|c| c.name.len());
+        let name_width = lengths.filter(|l| *l <= NAME_WIDTH_MAX).max().unwrap_or(0);
+        Page { view, name_width, out: String::new() }
+    }
+
+    fn title(&mut self) {
+        let (view, plan) = (self.view, self.view.plan);
+        let origin = &view.pod.origin;
+        let what = match origin.kind {
+            "Pod" => format!("Pod {}", view.pod.name()),
+            kind if view.count > 1 => format!("{kind} {}, {} pods alike", origin.name, view.count),
+            kind => format!("{kind} {}", origin.name),
+        };
+        self.out.push_str(&paint(HEADING, &what));
+        let dialects: Vec<&str> = plan.dialects.iter().map(|d| d.name()).collect();
+        let mut facts = vec![match dialects.len() {
+            0 => "no dialect".to_owned(),
+            1 => format!("dialect {}", dialects[0]),
+            _ => format!("dialects {}", dialects.join(", ")),
+        }];
+        facts.push(format!("restart policy {:?}", plan.restart_policy));
+        facts.push(format!("grace period {}", words::duration(plan.grace_ms)));
+        if let Some(ms) = plan.active_deadline_ms {
+            facts.push(format!("deadline {}", words::duration(ms)));
+        }
+        self.out.push_str(&format!("\n{}\n", paint(DIM, &facts.join(" · "))));
+    }
+
+    fn section(&mut self, name: &str) {
+        self.out.push_str(&format!("\n{}\n", paint(HEADING, name)));
+    }
+
+    fn paragraph(&mut self, text: &str) {
+        for line in wrap(text, WIDTH - 2) {
+            self.out.push_str(&format!("  {}\n", paint(DIM, &line)));
+        }
+    }
+
+    fn resources(&mut self) {
+        let totals = &self.view.resources;
+        let sum = |amounts: &Amounts| match amounts.is_empty() {
+            true => "none".to_owned(),
+            false => amounts.iter().map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", "),
+        };
+        let rows = [
+            ("requests", sum(&totals.requests)),
+            ("limits", sum(&totals.limits)),
+            ("class", self.view.qos.name().to_owned()),
+        ];
+        for (name, value) in rows {
+            self.out.push_str(&format!("  {name:8}  {value}\n"));
+        }
+    }
+
+    /// The containers of a stage, tied together. Stage 0 has no number.
+    fn stage(
+        &mut self,
+        number: usize,
+        containers: &[usize],
+        says: impl Fn(usize) -> (String, Option<String>),
+    ) {
+        let last = containers.len() - 1;
+        let digits = self.view.plan.containers.len().to_string().len();
+        for (i, &c) in containers.iter().enumerate() {
+            let rail = match (number, i) {
+                (0, _) => String::new(),
+                (n, 0) if last == 0 => format!("{n:>digits$} ─── "),
+                (n, 0) => format!("{n:>digits$} ─┬─ "),
+                (_, i) if i == last => format!("{:digits$}  └─ ", ""),
+                _ => format!("{:digits$}  ├─ ", ""),
+            };
+            let below = match (number, i) {
+                (0, _) => String::new(),
+                (_, i) if i < last => format!("{:digits$}  │  ", ""),
+                _ => format!("{:digits$}     ", ""),
+            };
+            let (text, more) = says(c);
+            self.entry(&rail, &below, c, &text, more.as_deref());
+        }
+    }
+
+    fn entry(&mut self, rail: &str, below: &str, container: usize, text: &str, more: Option<&str>) {
+        let c = &self.view.plan.containers[container];
+        let role = words::role(c.role);
+        let style = match c.role {
+            Role::Init => INIT,
+            Role::Sidecar => SIDECAR,
+            Role::Main | Role::Ephemeral => MAIN,
+        };
+        let indent = 2 + rail.chars().count() + self.name_width + 2 + 7 + 2;
+        let mut lines: Vec<String> = wrap(text, WIDTH - indent);
+        let plain = lines.len();
+        lines.extend(more.into_iter().flat_map(|m| wrap(m, WIDTH - indent)));
+        let width = self.name_width;
+        let mut head = format!("  {rail}{}", paint(style, &format!("{:width$}", c.name)));
+        if c.name.len() > self.name_width {
+            // The line is its own; what is said of it starts on the next.
+            self.out.push_str(&format!("{head}\n"));
+            head = format!("  {below}{:width$}", "");
+        }
+        head.push_str(&format!("  {}  ", paint(style, &format!("{role:7}"))));
+        for (i, line) in lines.iter().enumerate() {
+            let line = if i < plain { line.clone() } else { paint(DIM, line) };
+            match i {
+                0 => self.out.push_str(&format!("{head}{line}\n")),
+                _ => {
+                    let gap = indent - 2 - below.chars().count();
+                    self.out.push_str(&format!("  {below}{:gap$}{line}\n", ""));
+                }
+            }
+        }
+    }
+}
+
+/// Who may use how much of the grace.
+fn budget(view: &View<'_>) -> String {
+    let plan = view.plan;
+    let grace = words::duration(plan.grace_ms);
+    let mut text = match plan.restart_policy {
+        RestartPolicy::Always => format!("The pod runs until it is deleted. It then has {grace} to stop."),
+        _ => format!("When the pod is complete or deleted, it has {grace} to stop."),
+    };
+    if plan.sidecar_grace_ms > 0 && view.stop.len() > 1 {
+        text.push_str(&format!(
+            " The last {} are reserved for containers that stop after the first stage.",
+            words::duration(plan.sidecar_grace_ms)
+        ));
+    } else if view.stop.len() > 1 {
+        text.push_str(" All stages share this time.");
+    }
+    if plan.containers.iter().any(|c| c.role == Role::Init) {
+        text.push_str(" An init container that is still running is stopped too.");
+    }
+    text
+}
+
+/// Breaks text at spaces so that no line is wider than `width`, unless a word is. A number stays with its unit.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match words.last_mut() {
+            Some(number) if number.ends_with(|c: char| c.is_ascii_digit()) => {
+                *number = format!("{number} {word}")
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                *line = format!("{line} {word}")
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines
+}

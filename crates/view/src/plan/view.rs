@@ -1,0 +1,118 @@
+//! A plan put in the order in which it is told.
+
+use outrigger_lifecycle::{Gate, Need, Plan, PreStopWhen, Qos, ResourceTotals, Role, effective, qos};
+use outrigger_manifest::{Diagnostic, PodManifest};
+
+/// What all the pictures of a plan are drawn from.
+pub struct View<'a> {
+    /// The pod.
+    pub(super) pod: &'a PodManifest,
+    /// How many pods like it there are.
+    pub(super) count: usize,
+    /// Its plan.
+    pub(super) plan: &'a Plan,
+    /// Containers by start stage.
+    pub(super) start: Vec<Vec<usize>>,
+    /// Containers by stop stage. Init containers are done by then and not among them.
+    pub(super) stop: Vec<Vec<usize>>,
+    /// What it asks for.
+    pub(super) resources: ResourceTotals,
+    /// The class that puts it in.
+    pub(super) qos: Qos,
+    /// What there is to say about it.
+    pub(super) diagnostics: &'a [Diagnostic],
+}
+
+impl<'a> View<'a> {
+    /// The view of a pod and the `count` pods like it; `None` if it is empty.
+    pub fn new(
+        pod: &'a PodManifest,
+        count: usize,
+        plan: &'a Plan,
+        diagnostics: &'a [Diagnostic],
+    ) -> Option<Self> {
+        let spec = pod.input.pod.spec.as_ref()?;
+        let all = 0..plan.containers.len();
+        let runs = |c: &usize| plan.containers[*c].role != Role::Init;
+        Some(View {
+            pod,
+            count,
+            plan,
+            start: by_stage(all.clone(), &plan.start_stages()),
+            stop: by_stage(
+                all.filter(runs),
+                &plan.containers.iter().map(|c| c.stop_stage).collect::<Vec<_>>(),
+            ),
+            resources: effective(spec, plan),
+            qos: qos(spec),
+            diagnostics,
+        })
+    }
+
+    /// The gates worth telling: one that always opens before another of the same container does is left out.
+    pub(super) fn gates(&self, container: usize) -> Vec<&'a Gate> {
+        let gates = &self.plan.containers[container].gates;
+        let implied = |gate: &Gate| {
+            let lasting = matches!(gate.need, Need::Completed | Need::Started) && !gate.every_start;
+            let by = |other: &&Gate| other.on != gate.on && other.need != Need::Launched;
+            lasting && gates.iter().filter(by).any(|other| self.waits(other.on, gate))
+        };
+        gates.iter().filter(|g| !implied(g)).collect()
+    }
+
+    /// Whether a container starts only after a gate has opened.
+    fn waits(&self, container: usize, gate: &Gate) -> bool {
+        let mut seen = vec![false; self.plan.containers.len()];
+        let mut stack = vec![container];
+        while let Some(c) = stack.pop() {
+            if std::mem::replace(&mut seen[c], true) {
+                continue;
+            }
+            for g in self.plan.containers[c].gates.iter().filter(|g| g.need != Need::Launched) {
+                if g.on == gate.on && g.need == gate.need {
+                    return true;
+                }
+                stack.push(g.on);
+            }
+        }
+        false
+    }
+
+    /// Who is gone when a container's turn to stop comes, without those that are gone earlier anyway. Init containers
+    /// are done by then.
+    pub(super) fn stops_after(&self, container: usize) -> Vec<usize> {
+        let after = |c: usize| self.plan.containers[c].stop_after.iter().copied().filter(|&b| self.runs(b));
+        after(container)
+            .filter(|&b| !after(container).any(|other| other != b && after(other).any(|c| c == b)))
+            .collect()
+    }
+
+    /// Whose preStop hook must be done before a container is signalled, though it stops first.
+    pub(super) fn first_hooks(&self, container: usize) -> Vec<usize> {
+        let first = |c: usize| {
+            let c = &self.plan.containers[c];
+            c.pre_stop.is_some() && c.pre_stop_when == PreStopWhen::FirstAndOwnTurn
+        };
+        if first(container) {
+            return Vec::new();
+        }
+        (0..self.plan.containers.len()).filter(|&c| first(c)).collect()
+    }
+
+    fn runs(&self, container: usize) -> bool {
+        self.plan.containers[container].role != Role::Init
+    }
+
+    /// A container's name.
+    pub(super) fn name(&self, container: usize) -> &'a str {
+        &self.plan.containers[container].name
+    }
+}
+
+/// Groups containers by stage, without gaps.
+fn by_stage(containers: impl Iterator<Item = usize>, stage: &[usize]) -> Vec<Vec<usize>> {
+    let mut stages: Vec<Vec<usize>> = vec![Vec::new(); stage.iter().max().map_or(0, |m| m + 1)];
+    containers.for_each(|c| stages[stage[c]].push(c));
+    stages.retain(|s| !s.is_empty());
+    stages
+}

@@ -1,0 +1,237 @@
+//! The closing summary: what a run came to.
+
+use outrigger_lifecycle::{Role, Span};
+
+use crate::ledger::{Account, Ended, Ledger, On, PodAccount};
+use crate::line::{Line, Paint, columns, cut, wrap};
+use crate::words::{signal, span};
+
+/// Pods that are told in full.
+const PODS_MAX: usize = 8;
+/// Whom time was lost on: so many are named.
+const NAMED_MAX: usize = 3;
+/// So many hints are repeated.
+const HINTS_MAX: usize = 4;
+
+/// The summary of a run in lines of at most `width` columns, and where else it was written down.
+pub(crate) fn summary(ledger: &Ledger, written: &[(String, String)], width: usize) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let told = pods_to_tell(&ledger.pods);
+    for pod in told.iter().map(|&i| &ledger.pods[i]) {
+        pod_lines(pod, width, &mut lines);
+    }
+    if ledger.pods.len() > 1 {
+        lines.push(Line::of(Paint::Bold, &totals(&ledger.pods)).cut(width));
+    }
+    for (what, path) in written {
+        let mut line = Line::of(Paint::Dim, &format!("{what}: "));
+        // A path that is cut is of no use: it may wrap.
+        line.push(Paint::Plain, path);
+        lines.push(line);
+    }
+    lines
+}
+
+/// All of a few; of many those that failed, as far as there is room.
+fn pods_to_tell(pods: &[PodAccount]) -> Vec<usize> {
+    let all = pods.len() <= PODS_MAX;
+    let wanted = |i: &usize| all || pods[*i].phase.as_deref() != Some("Succeeded");
+    (0..pods.len()).filter(wanted).take(PODS_MAX).collect()
+}
+
+fn totals(pods: &[PodAccount]) -> String {
+    let count = |phase: &str| pods.iter().filter(|p| p.phase.as_deref() == Some(phase)).count();
+    let stopped = pods.iter().filter(|p| was_stopped(p)).count();
+    let (good, bad) = (count("Succeeded"), count("Failed") - stopped);
+    let mut text = format!("{} pods: {good} succeeded", pods.len());
+    if bad > 0 {
+        text = format!("{text}, {bad} failed");
+    }
+    if stopped > 0 {
+        text = format!("{text}, {stopped} stopped");
+    }
+    let other = pods.len() - good - bad - stopped;
+    if other > 0 {
+        text = format!("{text}, {other} unfinished");
+    }
+    let longest = pods.iter().max_by_key(|p| p.took_ms());
+    match longest {
+        Some(pod) => format!("{text}; longest: {}, {}", pod.name, span(pod.took_ms())),
+        None => text,
+    }
+}
+
+/// Whether a pod has the phase `Failed` only because it was stopped.
+pub(crate) fn was_stopped(pod: &PodAccount) -> bool {
+    pod.phase.as_deref() == Some("Failed") && pod.was_stopped()
+}
+
+fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
+    verdict(pod, width, lines);
+    let name_max = if width < 40 { 10 } else { 32 };
+    let names = pod.containers.iter().map(|c| columns(&c.name)).max().unwrap_or(0).min(name_max);
+    let ends: Vec<(Paint, String)> = pod.containers.iter().map(how_ended).collect();
+    let end_width = ends.iter().map(|(_, text)| columns(text)).max().unwrap_or(0);
+    for (i, (c, (paint, end))) in pod.containers.iter().zip(&ends).enumerate() {
+        let mut line = Line::of(Paint::Plain, "  ");
+        line.push_cell(Paint::Name(i), &c.name, names);
+        if width >= 60 {
+            line.push(Paint::Plain, "  ");
+            line.push_cell(Paint::Dim, c.role.name(), 7);
+        }
+        line.push(Paint::Plain, "  ");
+        let facts = facts(pod, c);
+        if width < 40 {
+            line.push(*paint, end);
+            lines.push(line.cut(width));
+            for text in facts.iter().flat_map(|f| wrap(f, width.saturating_sub(4), 4)) {
+                lines.push(Line::of(Paint::Plain, "    ").with(Paint::Dim, &text).cut(width));
+            }
+            continue;
+        }
+        line.push_cell(*paint, end, end_width);
+        let indent = line.width() + 2;
+        let told = wrap(&facts.join("; "), width.saturating_sub(indent).max(16), 4);
+        let mut told = told.into_iter();
+        if let Some(first) = told.next() {
+            line.push(Paint::Plain, &format!("  {first}"));
+        }
+        lines.push(line.cut(width));
+        for text in told {
+            lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Plain, &text).cut(width));
+        }
+    }
+    let indent = if width < 40 { 0 } else { 2 };
+    if let Some(text) = grace(pod) {
+        for text in wrap(&text, width.saturating_sub(indent), 6) {
+            lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Plain, &text));
+        }
+    }
+    // The lines they were told on may have scrolled away.
+    let told = pod.hints.iter().take(HINTS_MAX);
+    for text in told.flat_map(|text| wrap(text, width.saturating_sub(indent), 6)) {
+        lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Bold, &text));
+    }
+}
+
+/// How a pod ended, after how long, and why.
+fn verdict(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
+    let (paint, word) = match pod.phase.as_deref() {
+        Some("Succeeded") => (Paint::Good, "succeeded"),
+        Some("Failed") if was_stopped(pod) => (Paint::Plain, "stopped"),
+        Some("Failed") => (Paint::Bad, "failed"),
+        Some(_) | None => (Paint::Busy, "ended"),
+    };
+    let name = cut(&pod.name, width.saturating_sub(word.len() + 1).max(4));
+    let mut line = Line::of(Paint::Bold, &name).with(Paint::Plain, " ").with(paint, word);
+    let stopped = pod.stop.as_ref().filter(|s| !matches!(s.cause.as_str(), "completed" | "deleted"));
+    let stopped = stopped.map(|s| s.message.clone());
+    let failed = pod.phase.as_deref() == Some("Failed") && !was_stopped(pod);
+    let culprit = pod.culprit().filter(|_| failed);
+    let culprit = culprit.map(|c| format!("`{}` exited with {}", c.name, how_ended(c).1));
+    let ended = pod.containers.iter().filter(|c| failed && c.role == Role::Main);
+    let mut ended = ended.filter_map(|c| Some((&c.name, c.ended_because.as_ref()?)));
+    let ended = || ended.next().map(|(name, why)| format!("`{name}` was stopped: {why}"));
+    let why = stopped.or(culprit).or_else(ended).map_or(String::new(), |why| format!(": {why}"));
+    let rest = format!("after {}{why}", span(pod.took_ms()));
+    let below = match line.width() + 1 + columns(&rest) <= width {
+        true => {
+            line.push(Paint::Plain, &format!(" {rest}"));
+            Vec::new()
+        }
+        false => wrap(&rest, width.saturating_sub(2), 6),
+    };
+    lines.push(line.cut(width));
+    lines.extend(below.iter().map(|text| Line::of(Paint::Plain, &format!("  {text}"))));
+}
+
+fn how_ended(c: &Account) -> (Paint, String) {
+    let Some(ended) = &c.ended else {
+        return (Paint::Dim, if c.was_started { "unknown" } else { "never ran" }.to_owned());
+    };
+    let paint = match ended {
+        e if !e.failed() => Paint::Good,
+        e if e.told && !c.was_killed => Paint::Plain,
+        _ => Paint::Bad,
+    };
+    (paint, end_words(ended))
+}
+
+/// `code 0`, `code 137 (KILL)`, `code 137 (out of memory)`.
+pub(crate) fn end_words(ended: &Ended) -> String {
+    let code = ended.code;
+    match (ended.reason.as_str(), ended.signal) {
+        ("OOMKilled", _) => format!("code {code} (out of memory)"),
+        ("StartError", _) => format!("code {code} (not started)"),
+        ("ContainerStatusUnknown", _) => format!("code {code} (lost)"),
+        (_, Some(number)) => format!("code {code} ({})", signal(number)),
+        _ => format!("code {code}"),
+    }
+}
+
+fn facts(pod: &PodAccount, c: &Account) -> Vec<String> {
+    let mut facts = Vec::new();
+    if c.was_started || c.ended.is_some() {
+        facts.push(format!("ran {}", span(c.ran_ms)));
+    }
+    match c.restarts {
+        0 => {}
+        1 => facts.push("1 restart".to_owned()),
+        n => facts.push(format!("{n} restarts")),
+    }
+    facts.extend(waited(pod, c));
+    facts
+}
+
+/// `waited 483 ms: 392 ms for proxy, 91 ms for shipper`.
+fn waited(pod: &PodAccount, c: &Account) -> Option<String> {
+    let total: u64 = c.waited_ms.values().sum();
+    let mut parts: Vec<(On, u64)> =
+        c.waited_ms.iter().map(|(on, ms)| (*on, *ms)).filter(|(_, ms)| *ms > 0).collect();
+    parts.sort_by_key(|(_, ms)| std::cmp::Reverse(*ms));
+    let whom = |on: On| match on {
+        On::Container(i) => pod.containers[i].name.clone(),
+        On::Sandbox => "the sandbox".to_owned(),
+        On::Image => "its image".to_owned(),
+        On::Backoff => "back-off".to_owned(),
+        On::Retry => "a retry".to_owned(),
+    };
+    match parts.as_slice() {
+        [] => None,
+        [(on, ms)] => Some(format!("waited {} for {}", span(*ms), whom(*on))),
+        _ => {
+            let named =
+                parts.iter().take(NAMED_MAX).map(|(on, ms)| format!("{} for {}", span(*ms), whom(*on)));
+            let mut text = format!("waited {}: {}", span(total), named.collect::<Vec<_>>().join(", "));
+            if parts.len() > NAMED_MAX {
+                text.push_str(", …");
+            }
+            Some(text)
+        }
+    }
+}
+
+/// How much of the grace was used, and by whom.
+fn grace(pod: &PodAccount) -> Option<String> {
+    let stop = pod.stop.as_ref()?;
+    let mut users: Vec<(&Account, u64)> =
+        pod.containers.iter().filter_map(|c| c.grace_ms.map(|ms| (c, ms))).collect();
+    if users.is_empty() {
+        return None;
+    }
+    users.sort_by_key(|(_, ms)| std::cmp::Reverse(*ms));
+    let named = users.iter().take(NAMED_MAX).map(|(c, ms)| {
+        let killed = if c.was_killed { ", then killed" } else { "" };
+        format!("{} {}{killed}", c.name, span(*ms))
+    });
+    let mut text = format!(
+        "stopping took {} (grace period {}): {}",
+        span(stop.took_ms),
+        Span(stop.grace_ms),
+        named.collect::<Vec<_>>().join(", ")
+    );
+    if users.len() > NAMED_MAX {
+        text.push_str(", …");
+    }
+    Some(text)
+}

@@ -1,0 +1,453 @@
+//! Pictures of the view: the real engine and the real trace, containers that do what the test says.
+
+use std::sync::Arc;
+
+use outrigger_lifecycle::trace::Recorder;
+use outrigger_lifecycle::{
+    Action, Decision, Engine, Event, Exit, ExitReason, FeatureGates, Plan, PodInput, ProbeKind, ProbeOutcome,
+    Time, plan,
+};
+use serde_json::{Value, json};
+
+use crate::PodView;
+use crate::frame::Size;
+use crate::frame::frame;
+use crate::ledger::Ledger;
+use crate::line::Look;
+use crate::summary::summary;
+use crate::words::{Weight, tell};
+
+const LOOK: Look = Look { colors: false, unicode: true };
+
+fn planned(spec: Value) -> Plan {
+    let pod = json!({"metadata": {"name": "report-x7k2p"}, "spec": spec});
+    let input = PodInput { pod: serde_json::from_value(pod).expect("a pod"), ..PodInput::default() };
+    plan(&input, &FeatureGates::default()).expect("a plan").plan
+}
+
+/// A Job with a log shipper and a proxy that must be started before the work.
+fn job() -> Plan {
+    planned(json!({
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 10,
+        "initContainers": [
+            {"name": "prepare", "image": "i"},
+            {"name": "shipper", "image": "i", "restartPolicy": "Always"},
+            {"name": "proxy", "image": "i", "restartPolicy": "Always",
+                "startupProbe": {"httpGet": {"path": "/healthz", "port": 15021}, "periodSeconds": 2, "failureThreshold": 30}},
+        ],
+        "containers": [{"name": "work", "image": "i"}],
+    }))
+}
+
+struct Play {
+    engine: Engine,
+    recorder: Recorder,
+    now: Time,
+    decision: Decision,
+    view: PodView,
+    ledger: Ledger,
+    lines: Vec<String>,
+}
+
+impl Play {
+    fn new(plan: Plan) -> Self {
+        let now = Time(1_000_000);
+        let name: Arc<str> = plan.pod.as_str().into();
+        let mut play = Play {
+            recorder: Recorder::new(&plan),
+            now,
+            decision: Decision::default(),
+            view: PodView::new(name.clone(), Arc::new(plan.clone()), now),
+            ledger: Ledger::new([(&*name, &plan)]),
+            engine: Engine::new(plan, now),
+            lines: Vec::new(),
+        };
+        play.step();
+        play
+    }
+
+    fn enter(&mut self, entries: &[outrigger_lifecycle::trace::Entry]) {
+        for entry in entries {
+            let object = entry.to_json(self.engine.plan(), &self.view.name, "t");
+            self.ledger.enter(0, entry.time.0, &object);
+            if let Some(told) = tell(&object) {
+                let who = object["container"].as_str().unwrap_or("pod");
+                let mark = match told.weight {
+                    Weight::Routine => ' ',
+                    Weight::Notable => '·',
+                    Weight::Trouble => '!',
+                };
+                self.lines.push(format!("{:>6} {mark} {who:<8}{}", entry.time.0 - 1_000_000, told.text));
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        self.engine.step(self.now, &mut self.decision);
+        let mut entries = Vec::new();
+        let (plan, obs) = (self.engine.plan(), self.engine.observation());
+        self.recorder.on_step(plan, obs, &self.decision, self.now, &mut entries);
+        self.view.obs.clone_from(obs);
+        self.view.waits.clone_from(&self.decision.waits);
+        self.enter(&entries);
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Action> {
+        self.engine.handle(&event, self.now);
+        let mut entries = Vec::new();
+        let (plan, obs) = (self.engine.plan(), self.engine.observation());
+        self.recorder.on_event(plan, obs, &event, self.now, &mut entries);
+        self.enter(&entries);
+        self.step();
+        self.decision.actions.clone()
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now = self.now + ms;
+        self.step();
+    }
+
+    fn find(&self, name: &str) -> (usize, u32) {
+        let container = self.engine.plan().find(name).expect(name);
+        (container, self.engine.observation().containers[container].attempt)
+    }
+
+    fn images(&mut self) {
+        for container in 0..self.engine.plan().containers.len() {
+            self.tell(Event::ImageReady { container });
+        }
+    }
+
+    fn started(&mut self, name: &str) {
+        let (container, attempt) = self.find(name);
+        self.tell(Event::Started { container, attempt });
+    }
+
+    fn exited(&mut self, name: &str, code: i32, signal: Option<i32>) {
+        let (container, attempt) = self.find(name);
+        let started_at = self.engine.observation().containers[container].running_since();
+        let reason = if code == 0 { ExitReason::Completed } else { ExitReason::Error };
+        let finished_at = self.now;
+        let exit = Exit { code, signal, reason, started_at, finished_at, message: None, killed_for: None };
+        self.tell(Event::Exited { container, attempt, exit });
+    }
+
+    fn probed(&mut self, name: &str, kind: ProbeKind, message: Option<&str>) {
+        let (container, attempt) = self.find(name);
+        let outcome = if message.is_none() { ProbeOutcome::Success } else { ProbeOutcome::Failure };
+        self.tell(Event::Probed { container, attempt, kind, outcome, message: message.map(Into::into) });
+    }
+
+    /// Up to the moment the mains of a `job` run.
+    fn job_runs() -> Self {
+        let mut play = Play::new(job());
+        play.images();
+        play.tell(Event::SandboxReady);
+        for (name, ms) in [("prepare", 400), ("shipper", 20), ("proxy", 1_500)] {
+            play.started(name);
+            play.pass(ms);
+            match name {
+                "prepare" => play.exited(name, 0, None),
+                "proxy" => play.probed(name, ProbeKind::Startup, None),
+                _ => {}
+            }
+        }
+        play.started("work");
+        play
+    }
+
+    fn frames(&self) -> String {
+        frames(std::slice::from_ref(&self.view), self.now, 24)
+    }
+
+    fn summary(&self) -> String {
+        let written = [("timeline", "/tmp/run.svg"), ("events", "/tmp/events.jsonl")]
+            .map(|(what, path)| (what.to_owned(), path.to_owned()));
+        let mut text = String::new();
+        for columns in [20, 80, 160] {
+            text.push_str(&format!("{}\n", ruler(columns)));
+            for line in summary(&self.ledger, &written, columns - 1) {
+                text.push_str(&format!("{}\n", line.render(LOOK)));
+            }
+        }
+        text
+    }
+}
+
+fn ruler(columns: usize) -> String {
+    format!("{columns:─<0$}", columns)
+}
+
+fn frames(pods: &[PodView], now: Time, rows: usize) -> String {
+    let mut text = String::new();
+    for columns in [20, 80, 160] {
+        text.push_str(&format!("{}\n", ruler(columns)));
+        let lines = frame(pods, now, Size { columns, rows });
+        assert!(lines.len() < rows, "{} lines in {rows} rows", lines.len());
+        for line in lines {
+            assert!(line.width() < columns, "{columns}: {line:?}");
+            text.push_str(&format!("{}\n", line.render(LOOK)));
+        }
+    }
+    text
+}
+
+#[test]
+fn at_the_beginning_all_wait() {
+    let mut play = Play::new(job());
+    play.pass(300);
+    insta::assert_snapshot!(play.frames());
+}
+
+#[test]
+fn pulls_have_bars() {
+    let mut play = Play::new(job());
+    play.tell(Event::SandboxReady);
+    play.view.pulls[0] = Some((14 << 20, Some(20 << 20)));
+    play.view.pulls[2] = Some((700 << 10, Some(70 << 20)));
+    play.view.pulls[3] = Some((700 << 10, None));
+    play.pass(900);
+    insta::assert_snapshot!(play.frames());
+}
+
+#[test]
+fn a_probe_that_fails_is_the_reason() {
+    let mut play = Play::new(job());
+    play.images();
+    play.tell(Event::SandboxReady);
+    play.started("prepare");
+    play.pass(400);
+    play.exited("prepare", 0, None);
+    play.started("shipper");
+    play.pass(20);
+    play.started("proxy");
+    for _ in 0..4 {
+        play.probed("proxy", ProbeKind::Startup, Some("GET :15021/healthz answered 503"));
+        play.pass(2_000);
+    }
+    insta::assert_snapshot!(play.frames());
+}
+
+#[test]
+fn when_all_run_there_is_little_to_say() {
+    let mut play = Play::job_runs();
+    play.pass(75_000);
+    insta::assert_snapshot!(play.frames());
+}
+
+#[test]
+fn a_stop_shows_whose_turn_it_is() {
+    let mut play = Play::job_runs();
+    play.pass(2_000);
+    play.tell(Event::StopRequested { grace_ms: None });
+    play.pass(1_700);
+    play.exited("work", 143, Some(15));
+    play.pass(500);
+    insta::assert_snapshot!(play.frames());
+}
+
+#[test]
+fn a_crash_loop_shows_code_and_pause() {
+    let mut play = Play::new(planned(json!({
+        "containers": [
+            {"name": "app", "image": "i"},
+            {"name": "metrics-exporter", "image": "i",
+                "readinessProbe": {"exec": {"command": ["x"]}, "periodSeconds": 1}},
+        ],
+    })));
+    play.images();
+    play.tell(Event::SandboxReady);
+    for _ in 0..2 {
+        play.started("app");
+        if play.engine.observation().containers[1].running_since().is_none() {
+            play.started("metrics-exporter");
+        }
+        play.pass(30);
+        play.exited("app", 1, None);
+        play.pass(0);
+    }
+    play.pass(3_000);
+    play.probed("metrics-exporter", ProbeKind::Readiness, Some("exit code 1\nno such file\x1b[2J"));
+    insta::assert_snapshot!(play.frames());
+}
+
+#[test]
+fn no_room_is_too_small() {
+    let mut play = Play::job_runs();
+    for _ in 0..2 {
+        for rows in 0..30 {
+            for columns in 0..45 {
+                let lines = frame(std::slice::from_ref(&play.view), play.now, Size { columns, rows });
+                assert!(lines.len() < rows.max(1), "{columns}×{rows}");
+                assert!(lines.iter().all(|l| l.width() < columns), "{columns}×{rows}: {lines:?}");
+            }
+        }
+        play.tell(Event::StopRequested { grace_ms: None });
+    }
+    let heights = [1, 2, 3, 4, 5, 6, 7].map(|rows| {
+        let lines = frame(std::slice::from_ref(&play.view), play.now, Size { columns: 60, rows });
+        lines.iter().map(|l| format!("{}\n", l.render(LOOK))).collect::<String>()
+    });
+    insta::assert_snapshot!(heights.join("──\n"));
+}
+
+#[test]
+fn many_containers_leave_out_what_is_well() {
+    let containers: Vec<Value> = (0..40).map(|i| json!({"name": format!("c{i}"), "image": "i"})).collect();
+    let mut play = Play::new(planned(json!({"restartPolicy": "Never", "containers": containers})));
+    play.images();
+    play.tell(Event::SandboxReady);
+    (0..40).for_each(|i| play.started(&format!("c{i}")));
+    play.pass(100);
+    (0..10).for_each(|i| play.exited(&format!("c{i}"), i32::from(i == 7), None));
+    play.pass(5_000);
+    insta::assert_snapshot!(play.frames());
+}
+
+#[test]
+fn many_pods_are_counted() {
+    let mut pods = Vec::new();
+    let mut now = Time(0);
+    for i in 0..100 {
+        let mut play = match i {
+            0 | 50..60 => Play::new(job()),
+            _ => Play::job_runs(),
+        };
+        if i % 10 == 3 {
+            play.exited("work", i % 20 / 10, None);
+            for name in ["proxy", "shipper"] {
+                play.exited(name, 0, None);
+            }
+        }
+        play.pass(1_000_000 + 5_000 - play.now.0);
+        play.view.name = format!("report-{i}").into();
+        now = play.now;
+        pods.push(play.view);
+    }
+    let mut text = frames(&pods, now, 24);
+    text.push_str("two pods\n");
+    text.push_str(&frames(&pods[..2], now, 24));
+    insta::assert_snapshot!(text);
+    for rows in 0..30 {
+        assert!(frame(&pods, now, Size { columns: 30, rows }).len() < rows.max(1), "{rows}");
+    }
+}
+
+#[test]
+fn workloads_stand_above_their_pods() {
+    let mut pods = Vec::new();
+    let mut now = Time(0);
+    for (name, workload) in [
+        ("report-x7k2p", Some("Job/report")),
+        ("web-0", Some("StatefulSet/web")),
+        ("report-ab3de", Some("Job/report")),
+        ("alone", None),
+    ] {
+        let mut play = if name == "web-0" { Play::new(job()) } else { Play::job_runs() };
+        if name == "report-x7k2p" {
+            for container in ["work", "proxy", "shipper"] {
+                play.exited(container, 0, None);
+            }
+        }
+        play.pass(1_000_000 + 5_000 - play.now.0);
+        (play.view.name, play.view.workload) = (name.into(), workload.map(Into::into));
+        now = play.now;
+        pods.push(play.view);
+    }
+    let mut text = frames(&pods, now, 40);
+    text.push_str("little room\n");
+    text.push_str(&frames(&pods, now, 14));
+    text.push_str("one pod\n");
+    text.push_str(&frames(&pods[1..2], now, 24));
+    insta::assert_snapshot!(text);
+    for rows in 0..40 {
+        for pods in [&pods[..], &pods[..1]] {
+            assert!(frame(pods, now, Size { columns: 50, rows }).len() < rows.max(1), "{rows}");
+        }
+    }
+}
+
+#[test]
+fn the_summary_repeats_what_was_to_be_learned() {
+    let mut play = Play::new(job());
+    play.pass(2_000);
+    let failed = json!({"container": "proxy", "event": "pull-failed", "error": "ErrImagePull", "message": "not found",
+        "manifest": "job.yaml:12", "hint": "check the spelling of the name and that the tag exists"});
+    play.ledger.enter(0, play.now.0, &failed);
+    let told = tell(&failed).expect("it is told");
+    assert_eq!(told.weight, Weight::Trouble);
+    assert_eq!(
+        told.hint.as_deref(),
+        Some("job.yaml:12: check the spelling of the name and that the tag exists")
+    );
+    play.tell(Event::StopRequested { grace_ms: None });
+    insta::assert_snapshot!(play.summary());
+}
+
+#[test]
+fn the_summary_says_who_took_the_time() {
+    let mut play = Play::job_runs();
+    play.pass(2_000);
+    play.exited("work", 0, None);
+    play.pass(14);
+    play.exited("proxy", 0, None);
+    play.pass(222);
+    play.exited("shipper", 0, None);
+    assert!(play.engine.observation().over);
+    insta::assert_snapshot!(play.summary());
+    insta::assert_snapshot!("entries_as_lines", play.lines.join("\n"));
+}
+
+#[test]
+fn the_summary_of_a_failure_names_its_cause() {
+    let mut play = Play::job_runs();
+    play.pass(2_000);
+    play.exited("work", 3, None);
+    play.pass(9_000);
+    play.pass(2_000);
+    play.exited("proxy", 137, Some(9));
+    play.pass(100);
+    play.exited("shipper", 137, Some(9));
+    assert!(play.engine.observation().over);
+    insta::assert_snapshot!(play.summary());
+}
+
+#[test]
+fn the_summary_of_many_tells_the_failed() {
+    let plan = job();
+    let names: Vec<String> = (0..20).map(|i| format!("report-{i}")).collect();
+    let mut ledger = Ledger::new(names.iter().map(|name| (name.as_str(), &plan)));
+    for i in 0..20 {
+        let phase = if i == 13 { "Failed" } else { "Succeeded" };
+        let code = i32::from(i == 13);
+        ledger.enter(i, 0, &json!({"event": "sandbox-creating"}));
+        ledger.enter(i, 10, &json!({"container": "work", "event": "started"}));
+        ledger.enter(i, 1_000, &json!({"container": "work", "event": "exited", "code": code, "ran_ms": 990}));
+        ledger.enter(i, 1_200 + i as u64, &json!({"event": "finished", "phase": phase}));
+    }
+    let lines = summary(&ledger, &[], 79);
+    insta::assert_snapshot!(lines.iter().map(|l| format!("{}\n", l.render(LOOK))).collect::<String>());
+}
+
+/// A pod that is stopped has failed only if a container whose exit code counts had failed for good before.
+#[test]
+fn a_pod_that_was_stopped_is_not_called_failed() {
+    let plan = job();
+    let exited = |name: &str| json!({"container": name, "event": "exited", "code": 3, "ran_ms": 900});
+    let backoff = json!({"container": "work", "event": "waiting", "for": "back-off"});
+    let rows = [
+        ("a sidecar failed, which does not count", vec![exited("proxy")], "stopped"),
+        ("the main would have been restarted", vec![exited("work"), backoff], "stopped"),
+        ("the main failed", vec![exited("work")], "failed"),
+    ];
+    for (what, entries, word) in rows {
+        let mut ledger = Ledger::new([("report", &plan)]);
+        ledger.enter(0, 0, &json!({"event": "sandbox-creating"}));
+        entries.iter().for_each(|entry| ledger.enter(0, 1_000, entry));
+        ledger.enter(0, 1_100, &json!({"event": "stop-begun", "cause": "deleted", "grace_ms": 10_000}));
+        ledger.enter(0, 1_200, &json!({"event": "finished", "phase": "Failed"}));
+        let said = summary(&ledger, &[], 79)[0].render(LOOK);
+        assert!(said.contains(&format!("report {word} after")), "{what}: {said}");
+    }
+}

@@ -1,0 +1,607 @@
+//! A trace as a picture: one lane per container.
+//!
+//! Works on traces alone, from a simulation or from a file that `run --events` wrote.
+
+mod ascii;
+mod draw;
+mod page;
+mod svg;
+
+use std::collections::BTreeMap;
+
+use outrigger_lifecycle::trace::Entry;
+use outrigger_lifecycle::{Plan, Role};
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::analyze::{Analysis, LinkKind};
+
+pub use draw::{Picture, draw};
+pub use page::{html, svg};
+
+/// Why a trace cannot be drawn.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum TimelineError {
+    /// An entry without something every entry has.
+    #[error("entry {number} of the trace has no {field:?}")]
+    Missing {
+        /// Counted from 1.
+        number: usize,
+        /// What is missing.
+        field: &'static str,
+    },
+    /// A time nobody can read.
+    #[error("entry {number} of the trace has the time {text:?}, expected seconds or a date and time in UTC")]
+    Time {
+        /// Counted from 1.
+        number: usize,
+        /// As written.
+        text: String,
+    },
+}
+
+/// How time becomes width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// Long pauses are drawn short, so that what happens fast can be seen.
+    Compressed,
+    /// A second is a second everywhere.
+    Linear,
+}
+
+/// What a stretch of a lane shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Pull,
+    Start,
+    /// Running, not ready.
+    Run,
+    Ready,
+    /// Told to stop.
+    Stop,
+    Backoff,
+    Hook,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Bar {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) kind: Kind,
+    pub(crate) title: String,
+}
+
+/// What a moment of a lane shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sign {
+    Term,
+    Kill,
+    Completed,
+    Failed,
+    Trouble,
+    /// A probe that told something new.
+    ProbePassed,
+    ProbeFailed,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Mark {
+    pub(crate) at: u64,
+    pub(crate) sign: Sign,
+    pub(crate) title: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Lane {
+    pub(crate) name: String,
+    pub(crate) role: Option<&'static str>,
+    pub(crate) bars: Vec<Bar>,
+    pub(crate) marks: Vec<Mark>,
+}
+
+/// A gate that opened and let a start through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Opening {
+    pub(crate) from: usize,
+    pub(crate) opened: u64,
+    pub(crate) to: usize,
+    pub(crate) started: u64,
+    pub(crate) need: String,
+}
+
+/// A stretch of a lane that everything after it waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Critical {
+    /// `None` for the pod's sandbox.
+    pub(crate) lane: Option<usize>,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) title: String,
+}
+
+/// The grace of a stop, shared by all containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Grace {
+    pub(crate) from: u64,
+    pub(crate) grace_ms: u64,
+}
+
+/// A trace, laid out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeline {
+    pub(crate) pod: String,
+    pub(crate) lanes: Vec<Lane>,
+    /// When its sandbox was made.
+    pub(crate) sandbox: Vec<Bar>,
+    pub(crate) openings: Vec<Opening>,
+    /// When a phase began.
+    pub(crate) phases: Vec<(u64, String)>,
+    /// When, and why, the pod began to stop.
+    pub(crate) stops: Vec<(u64, String)>,
+    pub(crate) graces: Vec<Grace>,
+    pub(crate) critical: Vec<Critical>,
+    /// What would make the pod faster, a sentence each.
+    pub(crate) advice: Vec<String>,
+    /// Every moment something happened, sorted.
+    pub(crate) moments: Vec<u64>,
+}
+
+/// One entry, wherever it came from.
+pub(crate) struct Line<'a> {
+    pub(crate) at: u64,
+    pub(crate) container: Option<&'a str>,
+    pub(crate) event: &'a str,
+    pub(crate) fields: &'a Map<String, Value>,
+}
+
+impl Line<'_> {
+    pub(crate) fn text(&self, field: &str) -> Option<&str> {
+        self.fields.get(field).and_then(Value::as_str)
+    }
+
+    pub(crate) fn number(&self, field: &str) -> Option<u64> {
+        self.fields.get(field).and_then(Value::as_u64)
+    }
+}
+
+impl Timeline {
+    /// Lays a trace out, lanes in the order of the plan.
+    pub fn new(plan: &Plan, entries: &[Entry]) -> Timeline {
+        let mut builder = Builder::new(&plan.pod);
+        for c in &plan.containers {
+            let lane = builder.lane(&c.name);
+            builder.timeline.lanes[lane].role = Some(c.role.name());
+        }
+        for entry in entries {
+            builder.line(&Line {
+                at: entry.time.0,
+                container: entry.container.map(|c| plan.containers[c].name.as_str()),
+                event: entry.event,
+                fields: &entry.fields,
+            });
+        }
+        builder.finish()
+    }
+
+    /// Lays out a trace that was written as JSON, one object an entry. Lanes stand in the order of the plan if the trace
+    /// begins with it (`planned`), else in the order the containers appear.
+    /// Only the first pod of the trace is drawn; [`crate::events`] takes files of several apart.
+    pub fn from_json(entries: &[Value]) -> Result<Timeline, TimelineError> {
+        let pod = entries.first().and_then(|e| e["pod"].as_str()).unwrap_or_default();
+        let mut builder = Builder::new(pod);
+        for line in lines(entries)? {
+            builder.line(&line);
+        }
+        Ok(builder.finish())
+    }
+
+    /// Marks what the start and the stop really waited for, and keeps the advice for the page.
+    pub fn mark(&mut self, analysis: &Analysis) {
+        self.advice = analysis.advice.iter().map(|advice| advice.text.clone()).collect();
+        let links =
+            analysis.start.iter().flat_map(|s| &s.chain).chain(analysis.stop.iter().flat_map(|s| &s.chain));
+        for link in links {
+            let lane = |name: &String| self.lanes.iter().position(|l| l.name == *name);
+            let lane = match &link.container {
+                Some(name) if lane(name).is_none() => continue,
+                Some(name) => lane(name),
+                None if link.kind == LinkKind::Sandbox => None,
+                None => continue,
+            };
+            self.critical.push(Critical {
+                lane,
+                from: link.from_ms,
+                to: link.to_ms,
+                title: link.text.clone(),
+            });
+        }
+    }
+
+    /// For a terminal, `width` columns wide, in plain ASCII.
+    pub fn ascii(&self, width: usize, scale: Scale) -> String {
+        ascii::draw(self, width, scale)
+    }
+
+    /// A picture that opens in a browser, light or dark as the browser likes it.
+    pub fn svg(&self, scale: Scale) -> String {
+        svg::draw(self, scale, true)
+    }
+
+    /// Pauses that are drawn much shorter than the rest, `least` of the width or more: where they begin and end.
+    fn breaks(&self, scale: Scale, least: f64) -> Vec<(u64, u64)> {
+        let places = self.places(scale);
+        let pairs = self.moments.windows(2).map(|pair| (pair[0], pair[1]));
+        let width = |(from, to): (u64, u64)| places.of(to) - places.of(from);
+        // Moments are sorted and no two are the same.
+        let density = |pause: (u64, u64)| width(pause) / (pause.1 - pause.0) as f64;
+        let densest = pairs.clone().map(density).fold(0.0, f64::max);
+        pairs.filter(|pause| width(*pause) >= least && density(*pause) * SQUEEZED < densest).collect()
+    }
+
+    /// Where moments lie, from 0 to 1.
+    fn places(&self, scale: Scale) -> Places {
+        let mut place = 0.0;
+        let mut places = BTreeMap::new();
+        let mut before = self.moments.first().copied().unwrap_or(0);
+        for &at in &self.moments {
+            let gap = (at - before) as f64;
+            place += match scale {
+                Scale::Linear => gap,
+                // 20 ms are seen as one step, a minute as eight.
+                Scale::Compressed => (1.0 + gap / 20.0).ln(),
+            };
+            places.insert(at, place);
+            before = at;
+        }
+        if place > 0.0 {
+            for at in places.values_mut() {
+                *at /= place;
+            }
+        }
+        Places(places)
+    }
+}
+
+/// A pause of which a millisecond is drawn so many times narrower than elsewhere is marked as drawn short.
+const SQUEEZED: f64 = 8.0;
+
+/// Where every moment at which something happened lies.
+struct Places(BTreeMap<u64, f64>);
+
+impl Places {
+    /// Where a moment lies, also one between two at which something happened.
+    fn of(&self, at: u64) -> f64 {
+        let before = self.0.range(..=at).next_back();
+        let after = self.0.range(at..).next();
+        match (before, after) {
+            (Some((a, x)), Some((b, y))) if a < b => x + (y - x) * (at - a) as f64 / (b - a) as f64,
+            (Some((_, x)), _) | (None, Some((_, x))) => *x,
+            (None, None) => 0.0,
+        }
+    }
+}
+
+/// The entries of a trace's first pod, in milliseconds since the first of them.
+pub(crate) fn lines(entries: &[Value]) -> Result<Vec<Line<'_>>, TimelineError> {
+    let pod = entries.first().and_then(|e| e["pod"].as_str()).unwrap_or_default();
+    let mut out = Vec::with_capacity(entries.len());
+    let mut first = None;
+    for (i, entry) in entries.iter().enumerate() {
+        let missing = |field| TimelineError::Missing { number: i + 1, field };
+        if entry["pod"].as_str().unwrap_or_default() != pod {
+            continue;
+        }
+        let text = entry["time"].as_str().ok_or(missing("time"))?;
+        let at = milliseconds(text)
+            .ok_or_else(|| TimelineError::Time { number: i + 1, text: text.to_string() })?;
+        let fields = entry.as_object().ok_or(missing("event"))?;
+        let event = entry["event"].as_str().ok_or(missing("event"))?;
+        let zero = *first.get_or_insert(at);
+        out.push(Line { at: at.saturating_sub(zero), container: entry["container"].as_str(), event, fields });
+    }
+    Ok(out)
+}
+
+/// `12.345`, or RFC 3339 in UTC, as milliseconds.
+fn milliseconds(text: &str) -> Option<u64> {
+    if let Some((date, time)) = text.split_once('T') {
+        let mut date = date.splitn(3, '-').map(|n| n.parse::<i64>().ok());
+        let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+        let mut time = time.strip_suffix('Z')?.splitn(3, ':');
+        let (hours, minutes) = (time.next()?.parse::<i64>().ok()?, time.next()?.parse::<i64>().ok()?);
+        let seconds: f64 = time.next()?.parse().ok()?;
+        // Days since 1970 in the Gregorian calendar, years counted from March so that leap days come last.
+        let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+        let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
+        let whole = ((days * 24 + hours) * 60 + minutes) * 60;
+        return u64::try_from(whole * 1_000 + (seconds * 1e3).round() as i64).ok();
+    }
+    let seconds: f64 = text.parse().ok()?;
+    (0.0..1e15).contains(&seconds).then(|| (seconds * 1e3).round() as u64)
+}
+
+/// Builds lanes from entries as they come.
+struct Builder {
+    timeline: Timeline,
+    open: Vec<Open>,
+    /// Since when the sandbox is being made.
+    sandbox: Option<u64>,
+}
+
+/// What is going on in a lane.
+#[derive(Debug, Clone, Default)]
+struct Open {
+    life: Option<(u64, Kind, String)>,
+    pull: Option<u64>,
+    hook: Option<(u64, String)>,
+}
+
+impl Builder {
+    fn new(pod: &str) -> Builder {
+        Builder {
+            timeline: Timeline {
+                pod: pod.to_string(),
+                lanes: Vec::new(),
+                sandbox: Vec::new(),
+                openings: Vec::new(),
+                phases: Vec::new(),
+                stops: Vec::new(),
+                graces: Vec::new(),
+                critical: Vec::new(),
+                advice: Vec::new(),
+                moments: Vec::new(),
+            },
+            open: Vec::new(),
+            sandbox: None,
+        }
+    }
+
+    fn lane(&mut self, name: &str) -> usize {
+        if let Some(i) = self.timeline.lanes.iter().position(|l| l.name == name) {
+            return i;
+        }
+        self.timeline.lanes.push(Lane { name: name.to_string(), ..Lane::default() });
+        self.open.push(Open::default());
+        self.open.len() - 1
+    }
+
+    fn line(&mut self, line: &Line<'_>) {
+        self.timeline.moments.push(line.at);
+        match (line.container, line.event) {
+            (Some(name), _) => {
+                let lane = self.lane(name);
+                self.container(lane, line);
+            }
+            (None, "phase") => {
+                if self.timeline.phases.is_empty() {
+                    let from = line.text("from").unwrap_or("Pending").to_string();
+                    self.timeline.phases.push((0, from));
+                }
+                self.timeline.phases.push((line.at, line.text("to").unwrap_or_default().to_string()));
+            }
+            (None, "planned") => self.planned(line),
+            (None, "sandbox-creating") => self.sandbox = Some(line.at),
+            (None, "sandbox-ready" | "sandbox-failed") => {
+                if let Some(from) = self.sandbox.take().filter(|from| *from < line.at) {
+                    let title = match line.text("message") {
+                        Some(message) => format!("sandbox, refused ({message})"),
+                        None => "sandbox".to_owned(),
+                    };
+                    self.timeline.sandbox.push(Bar { from, to: line.at, kind: Kind::Pull, title });
+                }
+            }
+            (None, "stop-begun") => {
+                let cause = line.text("cause").unwrap_or("stop").to_string();
+                self.timeline.stops.push((line.at, cause));
+                if let Some(grace_ms) = line.number("grace_ms") {
+                    self.timeline.graces.push(Grace { from: line.at, grace_ms });
+                }
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// The containers of the plan, in its order, with their roles.
+    fn planned(&mut self, line: &Line<'_>) {
+        let containers = line.fields.get("containers").and_then(Value::as_array);
+        for container in containers.into_iter().flatten() {
+            let Some(name) = container["name"].as_str() else { continue };
+            let role = container["role"].as_str().unwrap_or_default();
+            let lane = self.lane(name);
+            self.timeline.lanes[lane].role =
+                Role::ALL.into_iter().map(Role::name).find(|known| *known == role);
+        }
+    }
+
+    fn container(&mut self, lane: usize, line: &Line<'_>) {
+        let at = line.at;
+        match line.event {
+            "pulling" => self.open[lane].pull = Some(at),
+            "pulled" | "pull-failed" => {
+                if let Some(from) = self.open[lane].pull.take() {
+                    self.bar(lane, from, at, Kind::Pull, "image".into());
+                }
+                if line.event == "pull-failed" {
+                    self.mark(lane, at, Sign::Trouble, line.text("message").unwrap_or("pull failed"));
+                }
+            }
+            "starting" => {
+                let attempt = line.number("attempt").unwrap_or(0);
+                self.turn(lane, at, Some((Kind::Start, format!("instance {attempt}"))));
+                self.opening(lane, line);
+            }
+            "started" | "unready" => self.turn(lane, at, Some((Kind::Run, "runs".into()))),
+            "ready" => self.turn(lane, at, Some((Kind::Ready, "ready".into()))),
+            "start-failed" => {
+                self.turn(lane, at, None);
+                self.mark(lane, at, Sign::Trouble, line.text("message").unwrap_or("start failed"));
+            }
+            "lost" => self.mark(lane, at, Sign::Trouble, "the runtime lost track of it"),
+            "terminating" => {
+                self.turn(lane, at, Some((Kind::Stop, "stops".into())));
+                self.mark(lane, at, Sign::Term, "TERM");
+            }
+            "killing" => self.mark(lane, at, Sign::Kill, "KILL"),
+            "exited" => {
+                self.turn(lane, at, None);
+                let code = line.fields.get("code").and_then(Value::as_i64).unwrap_or(0);
+                let reason = line.text("reason").unwrap_or_default();
+                let sign = if code == 0 && reason != "OOMKilled" { Sign::Completed } else { Sign::Failed };
+                self.mark(lane, at, sign, &format!("exit {code} {reason}"));
+            }
+            "waiting" if line.text("for") == Some("back-off") => {
+                self.turn(lane, at, Some((Kind::Backoff, "back-off".into())));
+            }
+            "probe" => {
+                let kind = line.text("kind").unwrap_or("probe");
+                let outcome = line.text("outcome").unwrap_or_default();
+                let sign = if outcome == "success" { Sign::ProbePassed } else { Sign::ProbeFailed };
+                let message = line.text("message").map(|m| format!(": {m}")).unwrap_or_default();
+                self.mark(lane, at, sign, &format!("{kind} probe {outcome}{message}"));
+            }
+            "hook-started" => {
+                self.open[lane].hook = Some((at, line.text("hook").unwrap_or("hook").to_string()));
+            }
+            "hook-ended" | "hook-cancelled" => {
+                if let Some((from, title)) = self.open[lane].hook.take() {
+                    self.bar(lane, from, at, Kind::Hook, title);
+                }
+                if let Some(error) = line.text("error") {
+                    self.mark(lane, at, Sign::Trouble, error);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn opening(&mut self, lane: usize, line: &Line<'_>) {
+        let Some(gate) = line.fields.get("opened_last") else { return };
+        if let Some(name) = gate["container"].as_str() {
+            let from = self.lane(name);
+            self.timeline.openings.push(Opening {
+                from,
+                opened: line.at - line.number("opened_ms_ago").unwrap_or(0).min(line.at),
+                to: lane,
+                started: line.at,
+                need: gate["need"].as_str().unwrap_or_default().to_string(),
+            });
+        }
+    }
+
+    /// Ends what goes on in a lane and begins something else.
+    fn turn(&mut self, lane: usize, at: u64, next: Option<(Kind, String)>) {
+        // One that was told to stop may still become ready or not; what matters is that it stops.
+        let stops = matches!(self.open[lane].life, Some((_, Kind::Stop, _)));
+        if stops && matches!(next, Some((Kind::Run | Kind::Ready, _))) {
+            return;
+        }
+        let next = next.map(|(kind, title)| (at, kind, title));
+        if let Some((from, kind, title)) = std::mem::replace(&mut self.open[lane].life, next) {
+            self.bar(lane, from, at, kind, title);
+        }
+    }
+
+    fn bar(&mut self, lane: usize, from: u64, to: u64, kind: Kind, title: String) {
+        if from < to {
+            self.timeline.lanes[lane].bars.push(Bar { from, to, kind, title });
+        }
+    }
+
+    fn mark(&mut self, lane: usize, at: u64, sign: Sign, title: &str) {
+        self.timeline.lanes[lane].marks.push(Mark { at, sign, title: title.to_string() });
+    }
+
+    fn finish(mut self) -> Timeline {
+        let end = self.timeline.moments.iter().copied().max().unwrap_or(0);
+        for lane in 0..self.open.len() {
+            self.turn(lane, end, None);
+            if let Some(from) = self.open[lane].pull.take() {
+                self.bar(lane, from, end, Kind::Pull, "image".into());
+            }
+            if let Some((from, title)) = self.open[lane].hook.take() {
+                self.bar(lane, from, end, Kind::Hook, title);
+            }
+        }
+        let moments = &mut self.timeline.moments;
+        moments.push(0);
+        moments.sort_unstable();
+        moments.dedup();
+        self.timeline
+    }
+}
+
+/// A time for people: `350 ms`, `1.35 s`, `2m 5s`.
+pub(crate) fn clock(ms: u64) -> String {
+    match ms {
+        0 => "0".into(),
+        1..1_000 => format!("{ms}ms"),
+        1_000..60_000 => {
+            // Three digits are as many as anybody reads.
+            let text = match ms {
+                0..10_000 => format!("{:.2}", ms as f64 / 1e3),
+                _ => format!("{:.1}", ms as f64 / 1e3),
+            };
+            format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => match (ms / 60_000, ms % 60_000 / 1_000) {
+            (m, 0) => format!("{m}m"),
+            (m, s) => format!("{m}m{s}s"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn times_read_both_ways() {
+        assert_eq!(milliseconds("1.250"), Some(1_250));
+        assert_eq!(milliseconds("1970-01-01T00:00:01.5Z"), Some(1_500));
+        assert_eq!(milliseconds("2000-03-01T00:00:00Z"), Some(951_868_800_000));
+        assert_eq!(milliseconds("2026-02-28T23:59:59.999Z"), Some(1_772_323_199_999));
+        assert_eq!(milliseconds("soon"), None);
+    }
+
+    #[test]
+    fn clocks_are_short() {
+        let texts = [0, 350, 1_350, 10_000, 125_000, 120_000, 1_234, 12_345].map(clock);
+        assert_eq!(texts, ["0", "350ms", "1.35s", "10s", "2m5s", "2m", "1.23s", "12.3s"]);
+    }
+
+    #[test]
+    fn roles_come_from_the_trace_and_older_traces_have_none() {
+        let line = |time: &str, fields: Value| {
+            let mut entry = json!({"time": time, "pod": "p"});
+            entry.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            entry
+        };
+        let planned = line(
+            "0.000",
+            json!({"event": "planned", "containers": [
+            {"name": "setup", "role": "init"}, {"name": "proxy", "role": "sidecar"}, {"name": "app", "role": "main"}]}),
+        );
+        let rest = [
+            line("0.000", json!({"event": "starting", "container": "app", "attempt": 0})),
+            line("40.000", json!({"event": "exited", "container": "app", "code": 0})),
+        ];
+        let timeline = Timeline::from_json(&[&[planned], &rest[..]].concat()).unwrap();
+        let lanes: Vec<_> = timeline.lanes.iter().map(|l| (l.name.as_str(), l.role)).collect();
+        assert_eq!(lanes, [("setup", Some("init")), ("proxy", Some("sidecar")), ("app", Some("main"))]);
+        let old = Timeline::from_json(&rest).unwrap();
+        assert_eq!(old.lanes[0].role, None);
+    }
+
+    #[test]
+    fn long_pauses_are_marked_where_they_are_drawn_short() {
+        let entry = |time: &str| json!({"time": time, "pod": "p", "event": "started", "container": "a"});
+        let entries = ["0.000", "0.100", "0.200", "60.000", "60.100"].map(entry);
+        let timeline = Timeline::from_json(&entries).unwrap();
+        assert_eq!(timeline.breaks(Scale::Compressed, 0.01), [(200, 60_000)]);
+        assert_eq!(timeline.breaks(Scale::Linear, 0.01), []);
+        assert!(timeline.svg(Scale::Compressed).contains("59.8s drawn short"));
+        assert!(timeline.ascii(100, Scale::Compressed).lines().next().unwrap().contains("//"));
+        assert!(!timeline.ascii(100, Scale::Linear).contains("//"));
+    }
+}
