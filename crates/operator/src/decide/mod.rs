@@ -42,6 +42,6 @@ impl Refusal {
         let message = message.as_ref();
         let is_long = message.chars().nth(MESSAGE_MAX).is_some();
         let short: String = message.chars().take(MESSAGE_MAX).chain(is_long.then_some('…')).collect();
-        Refusal { code, message: outrigger_agent::safe_text(&short).to_string() }
+        Refusal { code, message: outrigger_view::safe_text(&short).to_string() }
     }
 }

@@ -193,7 +193,7 @@ fn random_spec(killed: &Killed<'_>, random: u64) -> (&'static str, Value) {
     let (dialect, spec) = DIALECTS[(random % 3) as usize];
     let mut spec = spec(killed);
     spec["terminationGracePeriodSeconds"] = json!(4);
-    spec["shareProcessNamespace"] = json!(random / 7 % 2 == 0);
+    spec["shareProcessNamespace"] = json!((random / 7).is_multiple_of(2));
     (dialect, spec)
 }
 
@@ -237,8 +237,8 @@ fn any_processes(bench: &Bench, name: &str) {
         let mut run = killed.start(spec, annotations(dialect));
         std::thread::park_timeout(Duration::from_micros(random / 3 % 500_000));
         let victims = children(run.pid());
-        let is_hit = |nth: usize| random / 11 % 3 == 0 || (random >> (16 + nth % 32)) & 1 == 1;
-        let first = random / 13 % 2 == 0;
+        let is_hit = |nth: usize| (random / 11).is_multiple_of(3) || (random >> (16 + nth % 32)) & 1 == 1;
+        let first = (random / 13).is_multiple_of(2);
         if first {
             run.signal(Signal::KILL);
         }
