@@ -364,8 +364,11 @@ impl Observation {
                 continue;
             }
             let ran = c.exit.is_some() || c.was_run;
-            if ran {
+            // What is still said of a start that failed is not about the next one.
+            if ran || c.start_failure.is_some() {
                 c.attempt += 1;
+            }
+            if ran {
                 c.restarts += 1;
                 c.last_exit =
                     if by_rule { Some(restarting_all(now)) } else { c.exit.take().or(c.last_exit.take()) };

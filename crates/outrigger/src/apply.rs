@@ -24,12 +24,11 @@ Examples:
 
 What becomes of each object:
   created    it is new
-  updated    its pod goes on: containers with another image are restarted, ephemeral containers are added, the grace
-             period and the deadline are changed
+  updated    changed in place: images, ephemeral containers, grace, deadline
   scaled     pods of its workload are added or removed
-  replaced   something else has changed: it is stopped in order, then started anew
-  removed    it was in the manifests that these replace: it is stopped in order
-  unchanged  it goes on untouched
+  replaced   something else changed: stopped in order, then started again
+  removed    it is no longer in the manifests: stopped in order
+  unchanged  it keeps running, untouched
 
 The manifests replace those of the detached run that has their objects; without one they are a new run.
 

@@ -10,7 +10,7 @@ use crate::terminal;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outrigger restart web           restart all containers of pod web in order, init containers included
+  outrigger restart web           restart all containers of pod web, in order
   outrigger restart web -c proxy  restart one container
   outrigger restart deploy/web    restart all pods of a Deployment
   outrigger restart -l app=web    restart the pods with a label

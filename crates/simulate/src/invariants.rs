@@ -203,7 +203,8 @@ impl<'p> Checker<'p> {
     fn comes_back(&self, i: usize, exit: ExitBook) -> bool {
         let p = &self.plan.containers[i];
         let never = p.restart.policy == RestartPolicy::Never;
-        if p.role == Role::Init && !exit.failed {
+        // Ephemeral containers run once (R1.10).
+        if p.role == Role::Ephemeral || (p.role == Role::Init && !exit.failed) {
             return false;
         }
         match exit.killed_for {

@@ -340,6 +340,8 @@ impl Simulator {
             }
             // Whoever wants a change tries again until somebody is there.
             What::Update { nth } if self.world.agent_down() => self.world.update_later(nth, now),
+            // One that had to wait may come after the next, which has all that it would change.
+            What::Update { nth } if !self.world.take_update(nth) => {}
             What::Update { nth } => {
                 let changes = decider.update(&scenario.updates[nth].1);
                 watch.updated(nth, decider.plan(), decider.observation(), &changes, now);

@@ -168,6 +168,8 @@ pub struct FaultCounters {
 pub(crate) struct World {
     queue: BinaryHeap<Reverse<Item>>,
     number: u64,
+    /// How many updates were made or overtaken.
+    updates_made: usize,
     rng: Rng,
     truths: Vec<Truth>,
     sandbox_ready: bool,
@@ -198,6 +200,7 @@ impl World {
         World {
             queue: BinaryHeap::new(),
             number: 0,
+            updates_made: 0,
             rng: Rng::new(0),
             truths: Vec::new(),
             sandbox_ready: false,
@@ -223,6 +226,7 @@ impl World {
     pub(crate) fn reset(&mut self, scenario: &Scenario, seed: u64) {
         self.queue.clear();
         self.number = 0;
+        self.updates_made = 0;
         self.rng = Rng::new(seed);
         self.truths.clear();
         self.truths.resize(
@@ -270,6 +274,13 @@ impl World {
             self.queue.push(Reverse(Item { at, number: self.number, what }));
             self.number += 1;
         }
+    }
+
+    /// Notes that an update is made, unless a later one was made before it.
+    pub(crate) fn take_update(&mut self, nth: usize) -> bool {
+        let is_next = nth >= self.updates_made;
+        self.updates_made = self.updates_made.max(nth + 1);
+        is_next
     }
 
     /// The update finds nobody who could take it.

@@ -101,12 +101,12 @@ fn everything_else_replaces_the_pod_and_says_why() {
         ),
         (
             "{containers: [{name: app, image: 'app:1', lifecycle: {type: Standard}}]}",
-            "spec.containers[].lifecycle.type",
+            "spec.containers[app].lifecycle, spec.containers[].lifecycle.type",
         ),
     ] {
         assert_eq!(compared(&pod("a", WEB), &pod("a", new)), [format!("pod/a replaced {expected}")]);
     }
-    let labelled = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {x: y}}\nspec: {containers: [{name: app, image: 'app:1'}]}\n";
+    let labelled = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: {x: z}}\nspec: {containers: [{name: app, image: 'app:1'}]}\n";
     assert_eq!(compared(&pod("a", WEB), labelled), ["pod/a replaced metadata.labels"]);
 }
 
