@@ -84,9 +84,10 @@ impl Replica {
 pub fn decide_replicas(plan: &ReplicaPlan, obs: &ReplicaObservation, now: Time) -> ReplicaDecision {
     let mut decision = ReplicaDecision::default();
     if obs.stopping {
-        stop(plan, obs, &mut decision);
+        decision.finished = stop(plan, obs, 0, &mut decision);
         return decision;
     }
+    stop(plan, obs, plan.replicas, &mut decision);
     for place in 0..plan.replicas {
         let pods = || obs.pods.iter().filter(|pod| pod.place == place);
         let alive = pods().any(Replica::is_active);
@@ -121,13 +122,15 @@ fn wake(decision: &mut ReplicaDecision, at: Time) {
     decision.wake = Some(decision.wake.map_or(at, |wake| wake.min(at)));
 }
 
-/// All at once, or the last place first and each when the one after it has gone.
-fn stop(plan: &ReplicaPlan, obs: &ReplicaObservation, decision: &mut ReplicaDecision) {
-    let left = |i: &usize| !obs.pods[*i].phase.is_terminal();
+/// Stops what is in the places from `first` on: all at once, or the last place first and each when the one after it has
+/// gone. Whether all have.
+fn stop(plan: &ReplicaPlan, obs: &ReplicaObservation, first: u32, decision: &mut ReplicaDecision) -> bool {
+    let left = |i: &usize| obs.pods[*i].place >= first && !obs.pods[*i].phase.is_terminal();
     let last = (0..obs.pods.len()).filter(left).map(|i| obs.pods[i].place).max();
     let turn = |i: &usize| !plan.ordered || Some(obs.pods[*i].place) == last;
-    decision.delete = (0..obs.pods.len()).filter(|i| obs.pods[*i].is_active()).filter(turn).collect();
-    decision.finished = last.is_none();
+    decision.delete =
+        (0..obs.pods.len()).filter(left).filter(|i| obs.pods[*i].is_active()).filter(turn).collect();
+    last.is_none()
 }
 
 /// When the next pod of a place may be made: at once after one that was told to go.
@@ -164,6 +167,20 @@ mod tests {
 
     fn look(plan: &ReplicaPlan, pods: &[Replica], stopping: bool) -> ReplicaDecision {
         decide_replicas(plan, &ReplicaObservation { pods: pods.to_vec(), stopping }, NOW)
+    }
+
+    #[test]
+    fn fewer_replicas_end_the_last_places_and_in_order_where_there_is_one() {
+        let pods = [ready(0), ready(1), ready(2)];
+        let decision = look(&plan(1, false), &pods, false);
+        assert_eq!((decision.delete, decision.create, decision.finished), (vec![1, 2], vec![], false));
+        let ordered = plan(1, true);
+        assert_eq!(look(&ordered, &pods, false).delete, [2]);
+        // It is on its way: the one before it waits.
+        let going = [ready(0), ready(1), deleted(ready(2))];
+        assert!(look(&ordered, &going, false).delete.is_empty());
+        let gone = [ready(0), ready(1), deleted(pod(2, Phase::Succeeded))];
+        assert_eq!(look(&ordered, &gone, false).delete, [1]);
     }
 
     #[test]

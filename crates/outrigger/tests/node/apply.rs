@@ -151,7 +151,7 @@ fn survives(bench: &Bench, name: &str) {
     applied(&node, &first, &["--wait"]);
     let second = list(&[web(&node, "1", "2"), polite("other", "two")]);
     let lines = applied(&node, &second, &[]);
-    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert_eq!(lines.len(), 3, "{lines:?}");
     // Whatever has been done of it by now.
     node.down(Signal::KILL);
     node.up();

@@ -19,7 +19,7 @@ use super::oci::{self, OciRuntime, OciRuntimes};
 use super::orphans::{self, Orphan};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, ProcessRecord, Request, SandboxState, ShimConfig};
-use super::userns::LargeImages;
+use super::userns::{self, LargeImages};
 use super::{layout, private, rootless, sandbox, userns};
 use crate::netns::connect_loopback;
 use crate::ownership::Claims;
@@ -537,6 +537,10 @@ impl Runtime for EmbeddedRuntime {
                 orphans::end_processes(&dir);
             }
             sandbox::remove(&name, &dir, &hierarchies)?;
+            if !is_known {
+                // What says which ids it had may be unreadable.
+                userns::release_all(&dir);
+            }
             Ok(left)
         });
         let left = left.await?;
