@@ -19,7 +19,7 @@ use super::oci::{self, OciRuntime, OciRuntimes};
 use super::orphans::{self, Orphan};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, ProcessRecord, Request, SandboxState, ShimConfig};
-use super::userns::{self, LargeImages};
+use super::userns::LargeImages;
 use super::{layout, private, rootless, sandbox, userns};
 use crate::netns::connect_loopback;
 use crate::ownership::Claims;
