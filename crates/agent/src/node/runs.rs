@@ -124,15 +124,20 @@ impl<R: Runtime> Driven<R> {
 
     /// Lets every workload do what it decides, and writes down what they know then.
     fn step(&mut self) -> Option<Time> {
+        let retired = self.step_those(|workload| workload.is_retired);
         // What has gone no longer holds its successor up.
         self.workloads.retain(|workload| !workload.is_retired || workload.controller.result().is_none());
         let leaving: Vec<String> =
             self.workloads.iter().filter(|w| w.is_retired).map(|w| w.object.clone()).collect();
+        let others = self.step_those(|w| !w.is_retired && !leaving.contains(&w.object));
+        self.save();
+        retired.into_iter().chain(others).min()
+    }
+
+    /// Has some workloads do what is to be done now. When to look again.
+    fn step_those(&mut self, are_meant: impl Fn(&Managed<R>) -> bool) -> Option<Time> {
         let mut wake: Option<Time> = None;
-        for workload in &mut self.workloads {
-            if !workload.is_retired && leaving.contains(&workload.object) {
-                continue;
-            }
+        for workload in self.workloads.iter_mut().filter(|workload| are_meant(workload)) {
             let controller = &mut workload.controller;
             if let Err(e) = controller.step(&mut self.supervisor, self.clock.now()) {
                 tracing::error!(run = self.id, "cannot run a pod: {e}");
@@ -141,7 +146,6 @@ impl<R: Runtime> Driven<R> {
             }
             wake = wake.into_iter().chain(controller.wake()).min();
         }
-        self.save();
         wake
     }
 

@@ -192,10 +192,13 @@ fn workloads(bench: &Bench, name: &str) {
     node.until("there is one", |node| count(node) == 1);
     let line = "deployment/web replaced: spec.template.spec.containers[app].command[2] changed";
     assert_eq!(applied(&node, &deployment(1, "two"), &[]), [line]);
-    says(&node, &["deploy/web"], "two\n");
+    // The pods before it are over, and their logs are there as well.
+    node.until("the new pod has begun", |node| node.say(&["logs", "deploy/web"]).out.contains("two\n"));
+    node.until("there is one again", |node| count(node) == 1);
     // What cannot be applied changes nothing and says why.
     let taken = node.run("alone", &json!({"containers": [bench.container("app", "sleep 100")]}), &[]);
     assert_eq!(taken.code, 0, "{taken:?}");
+    node.until("both run", |node| count(node) == 2);
     let both = list(&[
         deployment(1, "two"),
         pod("alone", json!({"containers": [bench.container("app", "sleep 200")]})),

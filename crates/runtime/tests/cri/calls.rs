@@ -137,7 +137,7 @@ fn waiting(runtime: &Arc<CriRuntime>, id: &ContainerId) -> JoinHandle<Result<Exi
 
 /// Whether a runtime is known not to tell of ends.
 async fn tells_nothing(runtime: &CriRuntime) -> bool {
-    runtime.lacks().await.iter().any(|lack| lack.contains("does not tell when containers end"))
+    runtime.lacks().await.iter().any(|lack| lack.contains("does not report when containers end"))
 }
 
 /// Waits until a runtime is known not to tell of ends.
