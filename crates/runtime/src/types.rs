@@ -556,6 +556,13 @@ pub type Output = Box<dyn AsyncRead + Send + Unpin>;
 
 /// The streams of a command that runs, or of a container's own program.
 pub struct ProcessStreams {
+    /// Resolves to its exit code, 128 + signal when a signal ended it, the container's end included. What it wrote may
+    /// not have been read by then. Dropped before the end, it kills a command and what that started; a container's own
+    /// program goes on.
+    ///
+    /// It comes first, so that it is dropped first: the end of a terminal's input hangs up the command, and what that had
+    /// started would be out of reach.
+    pub done: Pin<Box<dyn Future<Output = Result<i32, RuntimeError>> + Send>>,
     /// Its standard input, if that was asked for, and the program has one.
     pub stdin: Option<Input>,
     /// Its standard output; with a terminal, everything.
@@ -564,10 +571,6 @@ pub struct ProcessStreams {
     pub stderr: Option<Output>,
     /// Gives its terminal another size; does nothing where there is none.
     pub resize: Box<dyn Fn(WindowSize) + Send + Sync>,
-    /// Resolves to its exit code, 128 + signal when a signal ended it, the container's end included. What it wrote may
-    /// not have been read by then. Dropped before the end, it kills a command and what that started; a container's own
-    /// program goes on.
-    pub done: Pin<Box<dyn Future<Output = Result<i32, RuntimeError>> + Send>>,
 }
 
 /// What a container uses. `None` where the machine does not tell.
