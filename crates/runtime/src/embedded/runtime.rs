@@ -480,9 +480,6 @@ impl Runtime for EmbeddedRuntime {
             making.user_namespace = refusal.settle(making.user_namespace)?;
         }
         let can_do_without = making.user_namespace == UserNamespace::Auto;
-        // Its first container will join cgroups soon.
-        let joined = self.hierarchies.clone();
-        tokio::task::spawn_blocking(move || joined.expect_joins());
         let pause = self.shim_command("pause");
         let owner = match &self.config.owner {
             Owner::Process => ProcessRecord::of(std::process::id() as i32),

@@ -151,7 +151,7 @@ fn start_pause(
 ) -> io::Result<ProcessRecord> {
     let (mut ours, theirs) = UnixStream::pair()?;
     command.arg(&state.dir).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-    let mut limits = cgroup::Prepared::new(
+    let limits = cgroup::Prepared::new(
         hierarchies,
         &state.id.0,
         PAUSE_CGROUP,

@@ -130,21 +130,6 @@ impl Hierarchies {
         }
     }
 
-    /// Waits for what the first process to join a v1 cgroup in a while has to wait for: an RCU grace period, about 10 ms.
-    /// Those that join within the next 15 ms or so need not wait any more. Done by moving this process to where it is.
-    pub(crate) fn expect_joins(&self) {
-        let Some((controller, root)) = self.v1.first_key_value() else { return };
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let path = own.lines().find_map(|line| {
-            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-            controllers.split(',').any(|name| name == controller).then_some(path)
-        });
-        if let Some(path) = path.and_then(|path| path.strip_prefix('/')) {
-            // Whoever joins then waits as always.
-            let _ = fs::write(root.join(path).join("cgroup.procs"), "0");
-        }
-    }
-
     fn v1_dir(&self, controller: &str, path: &str) -> Option<PathBuf> {
         Some(self.v1.get(controller)?.join(path))
     }
@@ -184,6 +169,13 @@ impl Hierarchies {
     pub(crate) fn exists(&self, path: &str) -> bool {
         self.dirs(path).iter().any(|dir| dir.exists())
     }
+}
+
+/// Moves the caller into a v1 cgroup. It must have one thread only: `tasks` moves a single thread. The kernel does that at
+/// once; for `cgroup.procs` it waits for an RCU grace period first, about 10 ms.
+fn join_self(dir: &Path) -> io::Result<()> {
+    // A delegated cgroup may have only the latter handed over.
+    fs::write(dir.join("tasks"), "0").or_else(|_| fs::write(dir.join("cgroup.procs"), "0"))
 }
 
 /// What a container asks of the CPU controller.
@@ -251,13 +243,20 @@ pub(crate) enum DeviceLimits {
 /// A container's cgroups, made and limited, with nobody in them yet.
 pub(crate) struct Prepared {
     unified: Option<OwnedFd>,
-    /// `cgroup.procs` of the cgroups to join, in which the container's devices are limited if `true`.
+    /// The v1 cgroups to join, in which the container's devices are limited if `true`.
     join: Vec<(PathBuf, bool)>,
     oom: Option<OomCounter>,
     /// Holds for processes that were adopted.
     pub(crate) devices: DeviceLimits,
     /// What could not be done as asked.
     pub(crate) warnings: Vec<String>,
+}
+
+/// A cgroup that did not take a container's first process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    pub(crate) cgroup: PathBuf,
+    pub(crate) warning: String,
 }
 
 struct OomCounter {
@@ -382,10 +381,9 @@ impl Prepared {
     }
 
     fn join(&mut self, dir: &Path, limits_devices: bool) {
-        let procs = dir.join("cgroup.procs");
-        match self.join.iter_mut().find(|(known, _)| *known == procs) {
+        match self.join.iter_mut().find(|(known, _)| known == dir) {
             Some((_, limits)) => *limits |= limits_devices,
-            None => self.join.push((procs, limits_devices)),
+            None => self.join.push((dir.to_owned(), limits_devices)),
         }
     }
 
@@ -398,25 +396,40 @@ impl Prepared {
         self.unified.as_ref().map(AsFd::as_fd)
     }
 
-    /// Moves the container's first process into those cgroups that a fork cannot enter by itself. A cgroup that refuses
-    /// it is left out for good, and told in what is returned, unless devices are limited there: that is an error.
-    pub(crate) fn adopt_first(&mut self, pid: i32) -> io::Result<Vec<String>> {
+    /// Moves the caller, the container's first process, into those cgroups that a fork cannot enter by itself. Returns the
+    /// cgroups that refuse it, unless devices are limited there: that is an error.
+    pub(crate) fn join_first(&self) -> io::Result<Vec<Refusal>> {
+        self.join_each(join_self)
+    }
+
+    /// The same for another process, which takes about 10 ms.
+    pub(crate) fn adopt_first(&self, pid: i32) -> io::Result<Vec<Refusal>> {
+        self.join_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
+    }
+
+    fn join_each(&self, join: impl Fn(&Path) -> io::Result<()>) -> io::Result<Vec<Refusal>> {
         let mut refused = Vec::new();
-        let mut joined = Vec::new();
-        for (procs, limits_devices) in std::mem::take(&mut self.join) {
-            match fs::write(&procs, pid.to_string()) {
-                Ok(()) => joined.push((procs, limits_devices)),
-                Err(error) if limits_devices => return Err(error),
-                Err(error) => refused.push(format!("limits do not apply: {}", sys::errno_text(&error))),
+        for (dir, limits_devices) in &self.join {
+            match join(dir) {
+                Ok(()) => {}
+                Err(error) if *limits_devices => return Err(error),
+                Err(error) => refused.push(Refusal {
+                    cgroup: dir.clone(),
+                    warning: format!("limits do not apply: {}", sys::errno_text(&error)),
+                }),
             }
         }
-        self.join = joined;
         Ok(refused)
+    }
+
+    /// Leaves out a cgroup that has refused the container's first process, so that later processes do not try it.
+    pub(crate) fn leave_out(&mut self, cgroup: &Path) {
+        self.join.retain(|(dir, limits_devices)| dir != cgroup || *limits_devices);
     }
 
     /// Moves the caller into the cgroups the container's first process is in.
     pub(crate) fn join_self(&self) -> io::Result<()> {
-        self.join.iter().try_for_each(|(procs, _)| fs::write(procs, "0"))
+        self.join.iter().try_for_each(|(dir, _)| join_self(dir))
     }
 
     /// Whether the kernel killed something in here for want of memory.

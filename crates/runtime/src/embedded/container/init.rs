@@ -1,9 +1,9 @@
 //! The process that builds a container and becomes, or forks, the container's first one.
 //!
-//! It is forked by the shim into a new mount namespace, opens what is the host's, joins the pod's namespaces, builds the
-//! container around itself, and tells the shim over a sequenced-packet socket: [`FromInit::Ready`], or
-//! [`FromInit::Failed`] and it ends. The shim sends one byte when the process is in all its cgroups ([`IN_CGROUPS`]),
-//! and one to start the program ([`START`]).
+//! It is forked by the shim into a new mount namespace, joins its cgroups, opens what is the host's, joins the pod's
+//! namespaces, builds the container around itself, and tells the shim over a sequenced-packet socket:
+//! [`FromInit::Ready`], or [`FromInit::Failed`] and it ends. The shim sends one byte when it has set the limits that only
+//! it can set ([`LIMITED`]), and one to start the program ([`START`]).
 //!
 //! A container with a pid namespace of its own is built by the first process in it, which the builder forks for that:
 //! nobody else is there to look at it. Where the pid namespace is shared the builder stays outside until everything of
@@ -25,14 +25,15 @@ use super::root::{Root, attach, clone_mount, relative};
 use super::user::{self, User};
 use super::verify::mounts::{Built, Host, volume_ids};
 use super::{dev, mounts, pieces, rootfs, terminal};
+use crate::embedded::cgroup::{self, Refusal};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::{SandboxState, ShimConfig};
 use crate::embedded::sys::PidSlot;
 use crate::embedded::userns::{self, IDS};
 use crate::embedded::{layout, rootless, socket, sys};
 
-/// Shim to init: all cgroups are joined.
-pub(crate) const IN_CGROUPS: u8 = b'c';
+/// Shim to init: its limits are set.
+pub(crate) const LIMITED: u8 = b'l';
 /// Shim to init: exec.
 pub(crate) const START: u8 = b's';
 
@@ -44,6 +45,8 @@ pub(crate) enum FromInit {
     Ready(User),
     /// It is done otherwise than asked; more follows.
     Warning(String),
+    /// A cgroup cannot be joined, so its limits do not apply; more follows.
+    Refused(Refusal),
     /// It could not be done.
     Failed(Fault),
 }
@@ -53,6 +56,8 @@ pub(crate) struct Init<'a> {
     pub(crate) config: &'a ShimConfig,
     pub(crate) profile: &'a Profile,
     pub(crate) command: &'a [String],
+    /// The cgroups to join.
+    pub(crate) limits: &'a cgroup::Prepared,
     /// The socket to the shim.
     pub(crate) shim: OwnedFd,
     /// stdin (when kept open), stdout, stderr. Unused with a terminal.
@@ -78,13 +83,18 @@ impl Init<'_> {
 
     /// Has the shim tell something; whether it does changes nothing.
     fn warn(&self, text: String) {
-        if let Ok(message) = serde_json::to_vec(&FromInit::Warning(text)) {
+        self.tell(&FromInit::Warning(text));
+    }
+
+    fn tell(&self, news: &FromInit) {
+        if let Ok(message) = serde_json::to_vec(news) {
             let _ = socket::send(self.shim.as_fd(), &message, &[]);
         }
     }
 
     fn build_and_exec(&self) -> Result<Infallible, Fault> {
         self.settle()?;
+        self.join_cgroups()?;
         self.profile.confine_on_exec()?;
         rustix::process::umask(Mode::from_raw_mode(0o022));
 
@@ -92,7 +102,7 @@ impl Init<'_> {
         let mut parts = self.open_parts(&namespaces)?;
         let user = self.find_user(&parts.root)?;
         self.give_streams(&user)?;
-        self.await_byte(IN_CGROUPS)?;
+        self.await_byte(LIMITED)?;
         namespaces.join()?;
         if namespaces.user.is_some() {
             mounts::take_staged_volumes(&mut parts.volumes)?;
@@ -183,6 +193,16 @@ impl Init<'_> {
             nodev: self.nodev,
         })?;
         Ok((dev, terminal))
+    }
+
+    /// Before anything of the image or the pod is opened: devices are limited from here on.
+    fn join_cgroups(&self) -> Result<(), Fault> {
+        let refused = self
+            .limits
+            .join_first()
+            .creating(|| "cannot put the container into the cgroup that limits its devices")?;
+        refused.into_iter().for_each(|refusal| self.tell(&FromInit::Refused(refusal)));
+        Ok(())
     }
 
     /// What every process of these does first.

@@ -10,7 +10,7 @@ use super::log::{Log, LogStream};
 use super::oci::{self, OciContainer};
 use crate::ContainerSpec;
 use crate::embedded::cgroup::{self, DeviceLimits, Hierarchies};
-use crate::embedded::container::init::{FromInit, IN_CGROUPS, Init, START};
+use crate::embedded::container::init::{FromInit, Init, LIMITED, START};
 use crate::embedded::container::process::{Profile, command_line, environment};
 use crate::embedded::container::{apparmor, caps, user::User};
 use crate::embedded::fault::{Context, Fault};
@@ -134,6 +134,7 @@ impl Container {
                     config,
                     profile: &profile,
                     command: &command,
+                    limits: &limits,
                     shim: theirs,
                     stdin,
                     stdout,
@@ -187,12 +188,6 @@ impl Container {
         stderr: OwnedFd,
         warn: &mut dyn FnMut(String),
     ) -> Result<(), Fault> {
-        // Both at once: the process mounts while the kernel takes its time with the cgroups.
-        let refused = self
-            .limits
-            .adopt_first(self.pid)
-            .creating(|| "cannot put the container into the cgroup that limits its devices")?;
-        refused.into_iter().for_each(&mut *warn);
         if let Some(adj) = self.oom_score_adj
             && let Err(error) = fs::write(format!("/proc/{}/oom_score_adj", self.pid), adj.to_string())
             // Without root it can only be raised.
@@ -200,12 +195,16 @@ impl Container {
         {
             warn(format!("oom_score_adj {adj} is refused: {}", sys::errno_text(&error)));
         }
-        self.tell(IN_CGROUPS);
+        self.tell(LIMITED);
         let mut fds = Vec::new();
         self.user = loop {
             match self.listen(&mut fds)? {
                 Some(FromInit::Ready(user)) => break user,
                 Some(FromInit::Warning(text)) => warn(text),
+                Some(FromInit::Refused(refusal)) => {
+                    self.limits.leave_out(&refusal.cgroup);
+                    warn(refusal.warning);
+                }
                 Some(FromInit::Failed(fault)) => return Err(fault),
                 None => {
                     return Err(Fault::create(
@@ -248,7 +247,7 @@ impl Container {
                 self.follow()
             }
             Some(FromInit::Failed(fault)) => Err(fault),
-            Some(FromInit::Ready(_) | FromInit::Warning(_)) => {
+            Some(FromInit::Ready(_) | FromInit::Warning(_) | FromInit::Refused(_)) => {
                 Err(Fault::other("the container's first process went on after it was ready"))
             }
         }
