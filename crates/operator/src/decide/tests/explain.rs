@@ -1,4 +1,4 @@
-//! What `outrigger operator status` says.
+//! The output of `outrigger operator status`.
 
 use serde_json::{Value, json};
 
