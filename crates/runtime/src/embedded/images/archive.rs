@@ -1,17 +1,17 @@
-//! Reads tar streams of strangers: ustar, GNU and PAX, as image layers have them.
+//! Reads untrusted tar streams: ustar, GNU and PAX, as used by image layers.
 //!
-//! Written by hand because every size in a header is the stranger's word, and the library reads names and extensions
-//! of any length into memory. Here all that is kept in memory has a limit ([`Sizes`]), and sparse files are told as what
-//! they are instead of as megabytes of zeros.
+//! Written by hand because every size in a header is untrusted, and the library reads names and extensions of
+//! any length into memory. Here everything kept in memory has a limit ([`Sizes`]), and sparse files are
+//! reported as such instead of as megabytes of zeros.
 
 use std::io::{self, Read};
 
 /// Tar is made of blocks of this size.
 const BLOCK: usize = 512;
-/// Parts of one sparse file; a file in more of them is an attack.
+/// Parts of one sparse file; a file with more of them is an attack.
 const SPARSE_PARTS_MAX: usize = 100_000;
 
-/// What is kept in memory at most.
+/// Limits on what is kept in memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
     /// Bytes of a path or the target of a link.
@@ -22,12 +22,12 @@ pub(super) struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        // No file system takes a longer path, and extended attributes end at 64 KiB each.
+        // No file system accepts a longer path, and extended attributes are limited to 64 KiB each.
         Sizes { name: 4095, extensions: 1 << 20 }
     }
 }
 
-/// What an entry makes.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
@@ -58,7 +58,7 @@ pub(super) struct Entry {
     pub(super) mode: u32,
     pub(super) uid: u64,
     pub(super) gid: u64,
-    /// Seconds since 1970; PAX records may have it more exactly.
+    /// Seconds since 1970; PAX records may be more precise.
     pub(super) mtime: i64,
     /// Bytes that follow in the archive.
     pub(super) stored: u64,
@@ -71,7 +71,7 @@ pub(super) struct Entry {
     pub(super) records: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A source that can leave out bytes.
+/// A source that can skip bytes.
 pub(super) trait Skip: Read {
     /// Leaves out exactly this many bytes.
     fn skip(&mut self, count: u64) -> io::Result<()>
