@@ -126,7 +126,7 @@ impl Cluster {
         self.dir.path().join(format!("{user}.conf"))
     }
 
-    /// Calls of service accounts, as the API server has seen them.
+    /// Calls of service accounts, from the audit log of the API server.
     pub(crate) fn audit(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir.path().join("audit.log")).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
