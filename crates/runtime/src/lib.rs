@@ -156,7 +156,7 @@ pub trait Runtime: Send + Sync + 'static {
         let _ = id;
         async {
             Err(RuntimeError::Other(
-                "this runtime does not let anybody attach to a running program".to_owned(),
+                "this runtime does not support attaching to a running program".to_owned(),
             ))
         }
     }

@@ -347,7 +347,7 @@ impl<'p> Checker<'p> {
             if p.role != Role::Sidecar {
                 found.push((4, text("while the pod stops")));
             } else if self.served(i).is_none() {
-                found.push((4, text("while the pod stops and nobody needs it")));
+                found.push((4, text("while the pod stops and no container needs it")));
             }
         }
         for (invariant, text) in found {
@@ -492,7 +492,7 @@ impl<'p> Checker<'p> {
             match decision.wait_of(i) {
                 None if waits => {
                     let name = self.name(i);
-                    self.broken(5, now, format!("`{name}` waits and nobody says why"));
+                    self.broken(5, now, format!("`{name}` waits without a reason"));
                 }
                 Some(Wait::Gate { on, .. }) if self.waits_in_vain(i, on) => {
                     let (name, on) = (self.name(i), self.name(on));
@@ -665,7 +665,7 @@ impl Watch for Checker<'_> {
             self.broken(3, now, "the engine wants to be woken in the past".into());
         }
         if self.stop.is_none() && self.rerun.is_none() && self.all_done() {
-            self.broken(3, now, "all that keeps the pod alive is finished, and it goes on".into());
+            self.broken(3, now, "all mains have finished, and the pod keeps running".into());
         }
         self.check_reasons(decision, now);
         for i in 0..self.books.len() {
@@ -678,7 +678,7 @@ impl Watch for Checker<'_> {
 
     fn updated(&mut self, nth: usize, plan: &Plan, _: &Observation, _: &[Change], now: Time) {
         let Some((_, expected)) = self.updates.get(nth) else {
-            return self.broken(6, now, "the pod was changed and nobody asked for it".into());
+            return self.broken(6, now, "the pod was changed without a request".into());
         };
         if plan != expected {
             self.broken(6, now, "the pod was changed into another than was asked for".into());

@@ -106,10 +106,9 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
         return "nothing: every container may start".to_owned();
     }
     match map {
-        barrier::Map::Missing => return "the operator makes the barrier ConfigMap".to_owned(),
+        barrier::Map::Missing => return "the operator creates the barrier ConfigMap".to_owned(),
         barrier::Map::Foreign => {
-            return "nothing: a ConfigMap that belongs to somebody else has the name of the barrier; delete it"
-                .to_owned();
+            return "nothing: another ConfigMap already has the name of the barrier; delete it".to_owned();
         }
         _ => {}
     }
