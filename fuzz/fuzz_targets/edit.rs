@@ -1,4 +1,5 @@
-//! Any text edited in any place, and converted to every dialect: an edit is refused or does what it says.
+//! Edits any text in any place, and converts it to every dialect: an edit is refused or has the requested
+//! result.
 #![no_main]
 
 #[path = "../../crates/manifest/tests/exercise/mod.rs"]

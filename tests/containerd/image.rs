@@ -1,4 +1,4 @@
-//! The images, in the form `docker save` writes.
+//! The images, in the format of `docker save`.
 
 use std::fs;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::process::Command;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// What is in the archive.
+/// The images in the archive.
 pub(super) const NAMES: [&str; 3] = ["localhost/busybox:1", "localhost/web:1", "localhost/pause:1"];
 
-/// Writes an archive with the image pods are made of, and the one that holds their namespaces.
+/// Writes an archive with the image of the pods, and the pause image.
 pub(super) fn write_archive(path: &Path) {
     let configs = [
         json!({"Cmd": ["sh"]}),
@@ -20,7 +20,7 @@ pub(super) fn write_archive(path: &Path) {
     write(path, NAMES.into_iter().zip(configs), 0);
 }
 
-/// Writes `images`, all made of busybox and a file of `ballast` bytes that cannot be compressed.
+/// Writes `images`, each with busybox and a file of `ballast` incompressible bytes.
 pub(crate) fn write<'a>(path: &Path, images: impl Iterator<Item = (&'a str, Value)>, ballast: usize) {
     let layer = layer(ballast);
     let diff_id = format!("sha256:{}", hex(&layer));
@@ -51,7 +51,7 @@ fn add(archive: &mut tar::Builder<Vec<u8>>, name: &str, data: &[u8]) {
     archive.append_data(&mut header, name, data).expect("an entry");
 }
 
-/// busybox under all its names, and a user.
+/// busybox with all its command names, and a user.
 fn layer(ballast: usize) -> Vec<u8> {
     let mut layer = tar::Builder::new(Vec::new());
     for (dir, mode) in [("bin", 0o755), ("etc", 0o755), ("tmp", 0o1777), ("home/web", 0o755)] {

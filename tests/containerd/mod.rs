@@ -1,5 +1,5 @@
-//! A containerd of a test's own: its root, state and socket are in a temporary directory, so that no other containerd
-//! of the machine is touched. Included by the tests that need one.
+//! A separate containerd for a test: its root, state and socket are in a temporary directory, so that no
+//! other containerd of the machine is touched. Included by the tests that need one.
 
 pub(crate) mod image;
 
@@ -15,14 +15,14 @@ use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::{PullPolicy, PullRequest, Runtime as _};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What pods are made of: busybox with all its names.
+/// The image of the pods: busybox with all its command names.
 pub(crate) const IMAGE: &str = "localhost/busybox:1";
 
-/// Nothing here takes longer, except where it hangs.
+/// Nothing here takes longer, unless it hangs.
 const DEADLINE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
-/// A containerd that runs.
+/// A running containerd.
 pub(crate) struct Containerd {
     dir: tempfile::TempDir,
     child: Option<Child>,
@@ -31,13 +31,13 @@ pub(crate) struct Containerd {
 }
 
 impl Containerd {
-    /// Starts one and gives it the images. Pods with a network of their own get it from a bridge named after `subnet`,
-    /// the third number of 10.244.x.0/24; without it there are none.
+    /// Starts one and imports the images. Pods with their own network get it from a bridge named after
+    /// `subnet`, the third number of 10.244.x.0/24; without it there is no network.
     pub(crate) fn start(subnet: Option<u8>) -> Self {
         Self::start_in(subnet, |_| {})
     }
 
-    /// The same, in a directory that something is done to before: what containerd keeps goes to `root` in it.
+    /// The same, in a directory that is prepared first: containerd's data is in `root` below it.
     pub(crate) fn start_in(subnet: Option<u8>, prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::Builder::new().prefix("outrigger-cri-").tempdir().expect("a temporary directory");
         prepare(dir.path());
@@ -48,7 +48,7 @@ impl Containerd {
         image::write_archive(&archive);
         containerd.ctr(&["images", "import", "--no-unpack", archive.to_str().expect("a path")]);
         fs::remove_file(archive).expect("remove the archive");
-        // On a thread of its own: the caller may be a task.
+        // On a separate thread: the caller may be a task.
         std::thread::scope(|scope| scope.spawn(|| containerd.wait_for_images()).join()).expect("the images");
         containerd
     }
@@ -67,7 +67,7 @@ impl Containerd {
         }
     }
 
-    /// Everything of it is below.
+    /// The directory that contains everything.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -138,7 +138,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         eventually("containerd listens", || UnixStream::connect(self.socket()).is_ok());
     }
 
-    /// Ends containerd with a signal; its containers go on.
+    /// Stops containerd with a signal; its containers keep running.
     pub(crate) fn halt(&mut self, signal: Signal) {
         self.was_killed |= signal == Signal::KILL;
         if let Some(mut child) = self.child.take() {
@@ -152,7 +152,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         self.try_ctr(args).unwrap_or_else(|error| panic!("ctr {args:?}: {error}\n{}", self.log()))
     }
 
-    /// The same, where it may be refused: what it says then.
+    /// The same, if it may fail: returns its error then.
     pub(crate) fn try_ctr(&self, args: &[&str]) -> Result<String, String> {
         let mut command = Command::new("ctr");
         command.arg("-a").arg(self.socket()).args(["-n", "k8s.io"]).args(args);
@@ -163,18 +163,18 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         }
     }
 
-    /// Containers and sandboxes that are there.
+    /// Existing containers and sandboxes.
     pub(crate) fn containers(&self) -> Vec<String> {
         self.ctr(&["containers", "list", "--quiet"]).lines().map(str::to_owned).collect()
     }
 
-    /// What containerd had to say.
+    /// The log of containerd.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir().join("log")).unwrap_or_default()
     }
 
-    /// Ends it; nothing of any pod may be left. A containerd that was killed may have forgotten a shim it was about to
-    /// use, which holds nothing.
+    /// Stops it; nothing of any pod may be left. A killed containerd may have forgotten a shim it was about
+    /// to use, which holds nothing.
     pub(crate) fn finish(mut self) {
         let left = self.containers();
         assert!(left.is_empty(), "containers are left: {left:?}");
@@ -195,7 +195,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         assert!(left.is_empty(), "mounts are left: {left:?}");
     }
 
-    /// Shims of this containerd: they name its socket.
+    /// The shims of this containerd: their arguments contain its socket.
     fn shims(&self) -> Vec<Pid> {
         let socket = self.socket();
         let processes = fs::read_dir("/proc").expect("/proc").flatten();
@@ -222,11 +222,11 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 }
 
 impl Drop for Containerd {
-    /// Clears away what a failed test left.
+    /// Removes what a failed test left behind.
     fn drop(&mut self) {
         self.halt(Signal::KILL);
         for shim in self.shims() {
-            // A shim that is asked to go takes its container along only when it is killed by its own hand.
+            // A shim that is asked to stop only ends its container if it kills it itself.
             for child in descendants(shim) {
                 let _ = kill_process(child, Signal::KILL);
             }
@@ -248,7 +248,7 @@ impl Drop for Containerd {
 }
 
 impl Containerd {
-    /// Removes what shims that were killed left outside the directory.
+    /// Removes what killed shims left outside the directory.
     fn clear_traces(&self) {
         let hierarchies: Vec<PathBuf> = entries(Path::new("/sys/fs/cgroup"));
         for bundle in entries(&self.dir().join("state/io.containerd.runtime.v2.task/k8s.io")) {
@@ -298,7 +298,7 @@ fn descendants(of: Pid) -> Vec<Pid> {
     found
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !check() {

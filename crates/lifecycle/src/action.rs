@@ -1,4 +1,4 @@
-//! What can happen to a pod ([`Event`]) and what can be done about it ([`Action`]).
+//! What can happen to a pod ([`Event`]) and what the engine can do about it ([`Action`]).
 
 use std::sync::Arc;
 
@@ -8,36 +8,36 @@ use crate::observation::{Exit, HookKind, KillReason, RerunCause, StopCause};
 use crate::plan::ProbeKind;
 use crate::time::Time;
 
-/// Something that happened. Events of an instance carry its attempt, so that late and repeated ones are recognised.
+/// An event. Events of an instance carry its attempt, so that late and repeated ones can be detected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "event")]
 pub enum Event {
     /// The sandbox is ready.
     SandboxReady,
-    /// The sandbox could not be made.
+    /// The sandbox could not be created.
     SandboxFailed {
-        /// What happened.
+        /// The error.
         message: Arc<str>,
     },
     /// The sandbox died.
     SandboxLost,
-    /// An image is here.
+    /// An image is present.
     ImageReady {
-        /// Whose.
+        /// The container.
         container: usize,
     },
-    /// An image is not to be had, for now.
+    /// An image could not be pulled.
     ImageFailed {
-        /// Whose.
+        /// The container.
         container: usize,
-        /// Kubernetes' word.
+        /// Kubernetes' reason.
         reason: Arc<str>,
-        /// What happened.
+        /// The error.
         message: Arc<str>,
     },
-    /// The spec names another image now.
+    /// The spec has a new image.
     ImageChanged {
-        /// Whose.
+        /// The container.
         container: usize,
     },
     /// The program was exec'd.
@@ -47,24 +47,24 @@ pub enum Event {
         /// Which instance.
         attempt: u32,
     },
-    /// The runtime refused to make or start it.
+    /// The runtime could not create or start it.
     StartFailed {
         /// Which container.
         container: usize,
         /// Which instance.
         attempt: u32,
-        /// Kubernetes' word.
+        /// Kubernetes' reason.
         reason: Arc<str>,
-        /// What happened.
+        /// The error.
         message: Arc<str>,
     },
-    /// It ended. Also said of a program that could not be exec'd, with reason `StartError`.
+    /// It ended. Also used for a program that could not be exec'd, with reason `StartError`.
     Exited {
         /// Which container.
         container: usize,
         /// Which instance.
         attempt: u32,
-        /// How.
+        /// How it ended.
         exit: Exit,
     },
     /// The runtime lost track of it.
@@ -82,9 +82,9 @@ pub enum Event {
         attempt: u32,
         /// Which probe.
         kind: ProbeKind,
-        /// How.
+        /// The result.
         outcome: ProbeOutcome,
-        /// What was seen, for people.
+        /// The probe's output, for people.
         message: Option<Arc<str>>,
     },
     /// A hook ended.
@@ -95,57 +95,58 @@ pub enum Event {
         attempt: u32,
         /// Which hook.
         hook: HookKind,
-        /// `None` on success, else what happened.
+        /// `None` on success, else the error.
         error: Option<Arc<str>>,
     },
     /// A volume was measured.
     VolumeMeasured {
         /// Which, of [`crate::Plan::volume_limits`].
         volume: usize,
-        /// What it holds.
+        /// The bytes it holds.
         bytes: u64,
     },
-    /// A container is to be restarted, or all of them in order; see [`crate::Engine::can_restart`].
+    /// A request to restart a container, or all of them in order; see [`crate::Engine::can_restart`].
     RestartRequested {
         /// Which; `None`: all, from the first init container.
         container: Option<usize>,
     },
-    /// The pod is to be stopped. A later one may only shorten the grace.
+    /// A request to stop the pod. A later one can only shorten the grace period.
     StopRequested {
-        /// Grace; `None` is the plan's.
+        /// The grace period; `None` is the plan's.
         grace_ms: Option<u64>,
     },
-    /// The machine shuts down.
+    /// The machine is shutting down.
     NodeShutdown {
-        /// The most grace there is; the plan's may be less.
+        /// The maximum grace period; the plan's may be shorter.
         grace_ms: u64,
     },
 }
 
-/// How a probe attempt ended (section 6.2).
+/// The result of a probe attempt (section 6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeOutcome {
-    /// It answered well.
+    /// It succeeded.
     Success,
-    /// It did not.
+    /// It failed.
     Failure,
-    /// Nothing was learned; counts for nothing (R6.12).
+    /// No result; it is not counted (R6.12).
     Error,
 }
 
-/// Something to do now. The first group is the driver's to carry out; the second only changes the observation.
+/// An action to take now. The driver carries out the first group; the second group only changes the
+/// observation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "action")]
 pub enum Action {
-    /// Make the sandbox.
+    /// Create the sandbox.
     CreateSandbox {
         /// How many there were before.
         attempt: u32,
     },
     /// Make the image available.
     Pull {
-        /// Whose.
+        /// The container.
         container: usize,
     },
     /// Create and start an instance.
@@ -163,10 +164,10 @@ pub enum Action {
         attempt: u32,
         /// Which hook.
         hook: HookKind,
-        /// Give up at this time, if it has not ended.
+        /// Cancel it at this time, if it has not ended.
         deadline: Option<Time>,
     },
-    /// Give a running hook up; its end needs no event.
+    /// Cancel a running hook; no event is expected.
     CancelHook {
         /// Which container.
         container: usize,
@@ -190,7 +191,7 @@ pub enum Action {
         container: usize,
         /// Which instance.
         attempt: u32,
-        /// When it will be killed if it is still there.
+        /// When it will be killed if it is still running.
         kill_at: Time,
     },
     /// Kill it.
@@ -200,37 +201,37 @@ pub enum Action {
         /// Which instance.
         attempt: u32,
     },
-    /// One container is to end.
+    /// Begin to stop one container.
     BeginKill {
         /// Which container.
         container: usize,
         /// Why.
         reason: KillReason,
-        /// End of its grace.
+        /// End of its grace period.
         deadline: Time,
     },
-    /// The pod is to stop.
+    /// Begin to stop the pod.
     BeginStop {
         /// Why.
         cause: StopCause,
-        /// With how much grace.
+        /// The grace period.
         grace_ms: u64,
     },
-    /// Everything is to end and begin again.
+    /// Begin to stop everything and start over.
     BeginRerun {
         /// Why.
         cause: RerunCause,
-        /// End of the grace for what still runs.
+        /// End of the grace period for running containers.
         deadline: Time,
     },
-    /// Everything has ended; begin again from the first init container.
+    /// Everything has ended; start again from the first init container.
     Rerun,
-    /// Nothing runs and nothing will: the result stands.
+    /// Nothing is running or will run again: the result is final.
     Finish,
 }
 
 impl Action {
-    /// Whether the driver has to do something, or the action only changes the observation.
+    /// Whether the action only changes the observation, with nothing for the driver to do.
     pub fn is_internal(&self) -> bool {
         matches!(
             self,
@@ -242,7 +243,7 @@ impl Action {
         )
     }
 
-    /// The container it is about, if one.
+    /// The container it is about, if any.
     pub fn container(&self) -> Option<usize> {
         match *self {
             Action::Pull { container }

@@ -7,7 +7,7 @@ use crate::time::Time;
 /// Pull failures: 10 s, doubling, 300 s (R1.69).
 const IMAGE: BackoffPlan = BackoffPlan::KUBELET;
 
-/// When the instance after `c`'s last may be started.
+/// When the next instance of `c` may be started.
 pub(crate) fn restart_at(plan: &BackoffPlan, c: &Container) -> Time {
     match reference(c) {
         Some(finished) => ready_at(plan, &c.backoff, finished),
@@ -15,8 +15,9 @@ pub(crate) fn restart_at(plan: &BackoffPlan, c: &Container) -> Time {
     }
 }
 
-/// The exit the wait is measured from. A container we ended ourselves is not crashing: as on the kubelet, its wait is
-/// measured from the instance before it (R2.16); one ended for another's sake has nothing to wait for.
+/// The exit that the wait is measured from. A container we stopped ourselves is not crashing: as on the
+/// kubelet, its wait is measured from the instance before it (R2.16); one stopped because of another
+/// container does not wait at all.
 fn reference(c: &Container) -> Option<Time> {
     let exit = c.exit.as_ref()?;
     match exit.killed_for {
@@ -34,7 +35,7 @@ fn reference(c: &Container) -> Option<Time> {
     }
 }
 
-/// When the next try is let through, for something that ended at `finished`.
+/// When the next attempt is allowed, for an instance that ended at `finished`.
 pub(crate) fn ready_at(plan: &BackoffPlan, state: &Backoff, finished: Time) -> Time {
     match state.wait_ms {
         Some(wait) if finished.since(state.let_through) <= plan.reset_ms => finished + wait,
@@ -42,7 +43,7 @@ pub(crate) fn ready_at(plan: &BackoffPlan, state: &Backoff, finished: Time) -> T
     }
 }
 
-/// Lets one try through at `now`; the next waits longer.
+/// Allows one attempt at `now`; the next one waits longer.
 pub(crate) fn let_through(plan: &BackoffPlan, state: &mut Backoff, finished: Time, now: Time) {
     let wait = match state.wait_ms {
         Some(wait) if finished.since(state.let_through) <= plan.reset_ms => wait.saturating_mul(2),
@@ -56,8 +57,8 @@ pub(crate) fn image_wait_ms(failures: u32) -> u64 {
     doubled(IMAGE.initial_ms, failures, IMAGE.max_ms)
 }
 
-/// Wait after the n-th refused start in a row, n from 1. There is no exit to back off from; what is asked for may
-/// come true any moment (a mount source, a free port), so it is tried again soon.
+/// Wait after the n-th refused start in a row, n from 1. There is no exit to back off from, and the cause may
+/// go away at any moment (a mount source, a port in use), so it is retried soon.
 pub(crate) fn start_wait_ms(failures: u32) -> u64 {
     doubled(500, failures, 10_000)
 }

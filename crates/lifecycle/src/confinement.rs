@@ -1,10 +1,10 @@
-//! Which AppArmor profile a container asks for, and where it says so.
+//! The AppArmor profile and SELinux label of a container, and where they are set.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, PodSpec, SELinuxOptions};
 
-/// Annotations with this prefix and a container's name were how profiles were given before Kubernetes 1.30.
+/// Prefix of the annotations, followed by a container's name, that set profiles before Kubernetes 1.30.
 pub const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Where a setting was found.
@@ -12,14 +12,14 @@ pub const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kuberne
 pub enum SettingOrigin {
     /// In the container's own `securityContext`.
     Container,
-    /// In the pod's.
+    /// In the pod's `securityContext`.
     Pod,
     /// In the annotation of this name.
     Annotation(String),
 }
 
-/// The profile of a container: its own, else the annotation's, else the pod's. An annotation that cannot be understood
-/// counts for nothing here; validation refuses it.
+/// The profile of a container: its own, else the annotation's, else the pod's. An invalid annotation is
+/// ignored here; validation refuses it.
 pub fn app_armor_profile(
     annotations: Option<&BTreeMap<String, String>>,
     spec: &PodSpec,
@@ -37,7 +37,7 @@ pub fn app_armor_profile(
     pod.map(|profile| (profile, SettingOrigin::Pod))
 }
 
-/// The profile an annotation's value stands for.
+/// The profile given by an annotation's value.
 pub(crate) fn annotated(value: &str) -> Option<AppArmorProfile> {
     let profile = |kind: &str, local: Option<&str>| AppArmorProfile {
         type_: kind.to_owned(),
@@ -53,7 +53,7 @@ pub(crate) fn annotated(value: &str) -> Option<AppArmorProfile> {
     }
 }
 
-/// The SELinux label of a container: each part its own, else the pod's.
+/// The SELinux label of a container: each part from the container, else from the pod.
 pub fn selinux_options(spec: &PodSpec, container: &Container) -> Option<(SELinuxOptions, SettingOrigin)> {
     let own = container.security_context.as_ref().and_then(|c| c.se_linux_options.clone());
     let pod = || spec.security_context.as_ref().and_then(|c| c.se_linux_options.clone());

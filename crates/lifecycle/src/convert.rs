@@ -1,9 +1,9 @@
-//! From one dialect to another.
+//! Converts a pod from one dialect to another.
 //!
-//! [`convert`] writes a pod's order down in the words of a dialect, as edits of the manifest. It does its best and
-//! promises nothing: [`compare`] tells, from the plans before and after, what the pod could rely on and no longer can
-//! (a loss), and what is different without being less (a note). So what is reported is what is true of the result, also
-//! where dialects meet in unforeseen ways.
+//! [`convert`] expresses a pod's order in a dialect, as edits of the manifest. The conversion is best effort:
+//! [`compare`] derives from the plans before and after what the pod could rely on and no longer can (a loss),
+//! and what differs without being weaker (a note). So the report is always true of the result, even where
+//! dialects are combined in unforeseen ways.
 
 mod compare;
 mod depends_on;
@@ -18,18 +18,18 @@ use crate::source::{FieldPath, PodInput};
 
 pub use compare::{Difference, compare};
 
-/// One change of a manifest. Paths are relative to the pod and hold at the moment the edit is made, after the ones
-/// before it.
+/// One change of a manifest. Paths are relative to the pod and valid at the moment the edit is made, after
+/// the edits before it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
-    /// Sets a value; what is missing on the way is added.
+    /// Sets a value; missing parents are added.
     Set {
-        /// Where.
+        /// The path.
         path: FieldPath,
-        /// To what.
+        /// The value.
         value: Value,
     },
-    /// Adds an entry to a map, if there is one behind the entry `after`.
+    /// Adds an entry to a map, after the entry `after` if that exists.
     Insert {
         /// The map.
         map: FieldPath,
@@ -47,9 +47,9 @@ pub enum Edit {
         /// The new entry.
         value: Value,
     },
-    /// Removes a value, and what it leaves empty around it.
+    /// Removes a value, and parents that become empty.
     Prune {
-        /// Which.
+        /// The path.
         path: FieldPath,
     },
     /// Moves a list entry.
@@ -58,7 +58,7 @@ pub enum Edit {
         from: FieldPath,
         /// The list it goes to.
         to: FieldPath,
-        /// The place it then has there, counted before it is taken out of its old one.
+        /// Its new index there, counted before it is removed from the old one.
         index: usize,
     },
 }
@@ -88,7 +88,7 @@ impl Target {
     }
 }
 
-/// The edits that say a pod's plan in another dialect. None if it is said so already.
+/// The edits that express a pod's plan in another dialect. Empty if it already is in that dialect.
 pub fn convert(input: &PodInput, plan: &Plan, target: Target) -> Vec<Edit> {
     let said =
         |d: &Dialect| *d == target.dialect() || (target == Target::Priority && *d == Dialect::Terminator);

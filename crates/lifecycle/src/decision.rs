@@ -1,20 +1,20 @@
-//! What to do now, when to look again, and for each container that waits, why.
+//! A decision: what to do now, when to decide again, and why each waiting container waits.
 
 use crate::action::Action;
 use crate::observation::HookKind;
 use crate::plan::Need;
 use crate::time::Time;
 
-/// The outcome of one look at a pod. Kept and reused by callers that look often, so that deciding does not allocate.
+/// The result of one decision. Reused by callers that decide often, so that deciding does not allocate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     /// What to do now, in order.
     pub actions: Vec<Action>,
-    /// Look again at this time, if nothing happens before.
+    /// Decide again at this time, if nothing happens before.
     pub wake: Option<Time>,
     /// Why each waiting container waits, in plan order.
     pub waits: Vec<(usize, Wait)>,
-    /// Per container, who holds its stop back; scratch space of the stop rules.
+    /// For each container, which one delays its stop; scratch space of the stop rules.
     pub(crate) held_by: Vec<Option<usize>>,
 }
 
@@ -48,12 +48,12 @@ pub enum Wait {
     Gate {
         /// Which.
         on: usize,
-        /// What it must be.
+        /// The required state.
         need: Need,
     },
-    /// For its image, being fetched.
+    /// For its image, which is being pulled.
     Image,
-    /// For the next try to get its image.
+    /// For the next attempt to pull its image.
     ImageRetry {
         /// When.
         at: Time,
@@ -63,38 +63,38 @@ pub enum Wait {
         /// When.
         until: Time,
     },
-    /// For the next try to start it, the runtime having refused.
+    /// For the next attempt to start it, after the runtime refused.
     StartRetry {
         /// When.
         at: Time,
     },
-    /// It runs, but its hook does too.
+    /// It is running, and its hook has not ended.
     Hook {
         /// Which.
         hook: HookKind,
     },
-    /// It runs, but its startup probe has not passed.
+    /// It is running, but its startup probe has not passed.
     StartupProbe,
-    /// It runs, but its readiness probe does not pass.
+    /// It is running, but its readiness probe does not pass.
     ReadinessProbe,
-    /// To be stopped: another must be gone first.
+    /// Being stopped: another container must be gone first.
     StopTurn {
         /// Which.
         on: usize,
     },
-    /// To be stopped: another's first preStop hook runs.
+    /// Being stopped: the first preStop hook of another container is running.
     FirstPreStop {
-        /// Whose.
+        /// Which container.
         on: usize,
     },
-    /// It was told to stop and has not gone yet.
+    /// It was told to stop and is still running.
     Stopping {
         /// When it will be killed.
         kill_at: Time,
     },
-    /// For the rest of the pod to end, so that all begins again.
+    /// For the rest of the pod to end, before everything starts over.
     Rerun {
-        /// Not before this.
+        /// Not before this time.
         not_before: Time,
     },
 }

@@ -1,6 +1,7 @@
-//! One sentence for people, for everything a container can wait for and everything that ends one.
+//! A sentence for everything a container can wait for and everything that ends one.
 //!
-//! `run`, `plan`, `simulate` and the pod status all show these sentences; they are part of what users see.
+//! `run`, `plan`, `simulate` and the pod status all show these sentences; they are part of the user
+//! interface.
 
 use std::fmt;
 
@@ -14,12 +15,12 @@ use crate::probe;
 use crate::rules;
 use crate::time::Time;
 
-/// Why a container waits. The container itself is the unnamed subject: "waits for `proxy` to be ready: …".
+/// Why a container waits. The container itself is the implied subject: "waits for `proxy` to be ready: …".
 pub fn explain(plan: &Plan, obs: &Observation, container: usize, wait: Wait, now: Time) -> String {
     Teller { plan, obs, now }.wait(container, wait, Depth::Chain)
 }
 
-/// What ends a pod. The pod is the unnamed subject where no container is named: "was asked to stop".
+/// What ends a pod. The pod is the implied subject where no container is named: "was asked to stop".
 pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String {
     let name = |i: usize| &plan.containers[i].name;
     match cause {
@@ -56,7 +57,7 @@ pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String 
     }
 }
 
-/// The first container to fail for good of those that decide about the pod.
+/// The first container to fail for good of those that count.
 fn failed<'a>(plan: &Plan, obs: &'a Observation) -> Option<(usize, &'a Exit)> {
     let ended = plan.containers.iter().zip(&obs.containers).enumerate();
     let counted = ended.filter(|(_, (p, _))| p.role != Role::Init && p.counts != Counts::No);
@@ -65,7 +66,7 @@ fn failed<'a>(plan: &Plan, obs: &'a Observation) -> Option<(usize, &'a Exit)> {
 }
 
 impl KillReason {
-    /// Why a container is being ended, to follow "because".
+    /// Why a container is being stopped, to follow "because".
     pub fn why(self) -> &'static str {
         match self {
             KillReason::Liveness => "its liveness probe failed",
@@ -82,15 +83,15 @@ impl KillReason {
     }
 }
 
-/// A probe attempt that takes longer than this is worth a number.
+/// The duration of a probe attempt is shown if it is longer than this.
 const SLOW_PROBE_MS: u64 = 500;
 
 /// How far a chain of waiting containers is followed.
 #[derive(Clone, Copy, PartialEq)]
 enum Depth {
-    /// The one waited for may in turn say what it waits for.
+    /// Also say what the other container is waiting for.
     Chain,
-    /// No further.
+    /// Stop here.
     Last,
 }
 
@@ -217,7 +218,7 @@ impl Teller<'_> {
         }
     }
 
-    /// What the container another waits for is doing now.
+    /// What the container that another waits for is doing now.
     fn doing(&self, i: usize, need: Need, depth: Depth) -> String {
         let (p, c) = (&self.plan.containers[i], &self.obs.containers[i]);
         match c.state {
@@ -267,7 +268,7 @@ impl Teller<'_> {
         }
     }
 
-    /// Why another container waits: asked of the engine, so that there is one answer.
+    /// Why another container waits: taken from the engine, so that there is only one answer.
     fn wait_of(&self, i: usize) -> Option<Wait> {
         let mut decision = Decision::default();
         decide(self.plan, self.obs, self.now, &mut decision);
@@ -283,7 +284,7 @@ impl Teller<'_> {
         let state = c.probe(kind);
         if state.failures > 0 {
             let last = state.message.as_ref().map_or(String::new(), |m| format!(", last: {m}"));
-            // As the log has it: attempts that come early do not count.
+            // As in the log: early attempts do not count.
             let counted = match state.run.min(plan.failure_threshold) {
                 0 => String::new(),
                 n => format!(" ({n} of {})", plan.failure_threshold),
@@ -330,7 +331,7 @@ fn times(n: u32, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// A length of time, as people write it: `0.4 s`, `12.4 s`, `2 min 5 s`, `3 h 20 min`.
+/// A duration as people write it: `0.4 s`, `12.4 s`, `2 min 5 s`, `3 h 20 min`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(
     /// Milliseconds.

@@ -1,4 +1,4 @@
-//! How the observation changes: when something happened ([`Observation::apply`]) and when an action was taken
+//! Updates the observation: after an event ([`Observation::apply`]) and after an action
 //! ([`Observation::mark`]). Pure, total, idempotent for repeated events.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::rules;
 use crate::time::Time;
 
 impl Observation {
-    /// Takes an event in. Events of another instance than the current one, and repeated ones, change nothing.
+    /// Applies an event. Events of another instance than the current one, and repeated ones, change nothing.
     pub fn apply(&mut self, plan: &Plan, event: &Event, now: Time) {
         match event {
             Event::SandboxReady => {
@@ -33,7 +33,7 @@ impl Observation {
                 sandbox.retry_at = now + backoff::start_wait_ms(sandbox.failures);
                 sandbox.message = Some(message.clone());
             }
-            // Said again, or about a sandbox that is lost meanwhile.
+            // Repeated, or about a sandbox that is lost by now.
             Event::SandboxFailed { .. } => {}
             Event::SandboxLost => self.sandbox.state = SandboxState::Lost,
             Event::ImageReady { container } => {
@@ -67,7 +67,8 @@ impl Observation {
                 }
             }
             Event::StartFailed { container, attempt, reason, message } => {
-                // After a crash of the observer a start is in doubt; this is the runtime's word that it never was.
+                // After a crash of the observer it is unknown whether a start happened; this is the runtime's
+                // report that it did not.
                 if let Some(c) = self.current(*container, *attempt)
                     && matches!(c.state, State::Starting { .. } | State::Unknown)
                 {
@@ -85,7 +86,8 @@ impl Observation {
             }
             Event::Exited { container, attempt, exit } => {
                 if self.current(*container, *attempt).is_some_and(|c| c.state.is_alive()) {
-                    // What it was while the observer was away is remembered before it is gone (R2.34).
+                    // The states it reached while the observer was away are recorded before it is gone
+                    // (R2.34).
                     self.latch(plan, *container);
                     let c = &mut self.containers[*container];
                     c.exited(exit.clone());
@@ -142,7 +144,7 @@ impl Observation {
         }
     }
 
-    /// Notes that an action is being carried out, so that the next decision does not ask for it again.
+    /// Marks an action as taken, so that the next decision does not request it again.
     pub fn mark(&mut self, plan: &Plan, action: &Action, now: Time) {
         match *action {
             Action::CreateSandbox { attempt } => {
@@ -183,9 +185,9 @@ impl Observation {
         }
     }
 
-    /// Makes an observation that was kept across a crash of the observer usable again: whatever was under way then is
-    /// under way no more. Hooks are not run a second time (G-45); a start in progress is in doubt until the runtime
-    /// has told what became of it.
+    /// Prepares an observation that was stored across a crash of the observer: nothing that was in progress
+    /// then still is. Hooks are not run a second time (G-45); the result of a start in progress is unknown
+    /// until the runtime reports it.
     pub fn recover(&mut self) {
         if self.sandbox.state == SandboxState::Creating {
             self.sandbox.state = SandboxState::Absent;
@@ -200,7 +202,7 @@ impl Observation {
             for probe in &mut c.probes {
                 probe.in_flight = None;
             }
-            // A first start whose hook ran has been tried; the result of the hook is lost.
+            // A first start whose hook was running counts as launched; the result of the hook is lost.
             c.was_launched |= c.post_start.is_running();
             for hook in [&mut c.post_start, &mut c.pre_stop, &mut c.first_pre_stop] {
                 if hook.is_running() {
@@ -210,8 +212,8 @@ impl Observation {
         }
     }
 
-    /// Takes back a start that was marked and never reached the runtime, because the observer ended in between. It is not a
-    /// failure: the container is started as if nothing had been marked.
+    /// Undoes a start that was marked and never reached the runtime, because the observer ended in between.
+    /// It is not a failure: the container is started as if nothing had been marked.
     pub fn take_back_start(&mut self, container: usize) {
         if let Some(c) = self.containers.get_mut(container)
             && matches!(c.state, State::Starting { .. } | State::Unknown)
@@ -221,7 +223,7 @@ impl Observation {
         }
     }
 
-    /// Forgets what is known of a container's image: it is looked up before the next start.
+    /// Forgets the state of a container's image: it is checked before the next start.
     pub fn forget_image(&mut self, container: usize) {
         if let Some(c) = self.containers.get_mut(container)
             && c.image == Image::Present
@@ -251,7 +253,7 @@ impl Observation {
         }
         c.image = Image::Unknown;
         c.image_failures = 0;
-        // R2.5: completed and running init containers never look back; a later start uses the new image. Ephemeral
+        // R2.5: completed and running init containers ignore a new image; a later start uses it. Ephemeral
         // containers run once (R1.10).
         let looks_back = match plan.containers[container].role {
             Role::Init => !c.was_run,
@@ -262,7 +264,7 @@ impl Observation {
         c.backoff = Default::default(); // R1.64
     }
 
-    /// Takes over what changes about the pod; `plan` has the changes.
+    /// Applies changes of the pod; `plan` already has them.
     pub(crate) fn update(&mut self, plan: &Plan, changes: &[Change]) {
         for change in changes {
             match *change {
@@ -278,13 +280,13 @@ impl Observation {
             self.restart_requested = true;
             return;
         };
-        // Whoever asks does not want to wait for what failed before.
+        // A requested restart does not wait for an earlier back-off.
         c.backoff = Default::default();
         c.start_failure = None;
         if matches!(c.image, Image::Failed { .. }) {
             c.image = Image::Unknown;
         }
-        // One that is being started is new already.
+        // A container that is being started is already new.
         c.restart_requested = matches!(c.state, State::Running { .. });
     }
 
@@ -345,7 +347,7 @@ impl Observation {
         self.rerun = Some(Rerun { cause, since: now, deadline, not_before });
     }
 
-    /// Everything begins again from the first init container (R2.42, R2.53).
+    /// Everything starts over from the first init container (R2.42, R2.53).
     fn rerun(&mut self, plan: &Plan, now: Time) {
         let Some(rerun) = self.rerun.take() else { return };
         let by_rule = matches!(rerun.cause, RerunCause::Rule { .. });
@@ -356,7 +358,7 @@ impl Observation {
             self.sandbox.attempt += 1;
         }
         for (p, c) in plan.containers.iter().zip(&mut self.containers) {
-            // R2.54: after a lost sandbox a main that is finished for good stays finished.
+            // R2.54: after a lost sandbox a main that has finished for good stays finished.
             if p.role == Role::Ephemeral
                 || (p.run_once && c.was_completed)
                 || (sandbox_lost && p.role == Role::Main && rules::final_exit(p, c).is_some())
@@ -364,7 +366,7 @@ impl Observation {
                 continue;
             }
             let ran = c.exit.is_some() || c.was_run;
-            // What is still said of a start that failed is not about the next one.
+            // Late events of a failed start must not be taken for the next one.
             if ran || c.start_failure.is_some() {
                 c.attempt += 1;
             }
@@ -387,7 +389,7 @@ impl Observation {
 impl Container {
     fn exited(&mut self, mut exit: Exit) {
         exit.killed_for = self.kill.and_then(|kill| {
-            // In a pod's stop a container that goes before it was told to has gone by itself (G-18).
+            // In a pod's stop, a container that exits before it was signalled has exited by itself (G-18).
             let told = kill.signalled_at.is_some() || kill.killed_at.is_some() || self.pre_stop != Hook::Idle;
             (kill.reason != KillReason::PodStop || told).then_some(kill.reason)
         });
@@ -411,7 +413,7 @@ impl Container {
     }
 }
 
-/// What the kubelet publishes for every container it removed to restart the pod in place (R2.43).
+/// The exit that the kubelet publishes for every container it removed to restart the pod in place (R2.43).
 fn restarting_all(now: Time) -> Exit {
     Exit {
         code: 137,

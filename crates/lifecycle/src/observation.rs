@@ -1,7 +1,8 @@
-//! The observation: what is known of a pod now.
+//! The observation: the current knowledge about a pod.
 //!
-//! Plain data. [`crate::fold`] changes it as things happen; [`crate::decide`] only reads it. It serialises, so that an
-//! agent can keep it across its own crash: deadlines, back-offs, hook and probe states survive (G-39, G-44, G-45).
+//! Plain data. [`crate::fold`] updates it after events; [`crate::decide`] only reads it. It is serializable,
+//! so that an agent can keep it across its own crash: deadlines, back-offs, hook and probe states survive
+//! (G-39, G-44, G-45).
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::{Plan, ProbeKind};
 use crate::time::Time;
 
-/// What is known of a pod now.
+/// The current knowledge about a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     /// When the pod was accepted; its active deadline counts from here.
@@ -21,17 +22,17 @@ pub struct Observation {
     pub containers: Vec<Container>,
     /// The pod is being stopped.
     pub stop: Option<Stop>,
-    /// Everything is being ended to begin again from the first init container.
+    /// Everything is being stopped to start over from the first init container.
     pub rerun: Option<Rerun>,
-    /// Somebody asked for all containers to be restarted, and nothing was done about it yet.
+    /// A restart of all containers was requested and has not begun yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restart_requested: bool,
     /// Back-off between in-place restarts of the whole pod (G-43).
     pub rerun_backoff: Backoff,
-    /// What each volume of [`Plan::volume_limits`] held when it was last measured, same order.
+    /// The size of each volume of [`Plan::volume_limits`] when it was last measured, same order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_bytes: Vec<u64>,
-    /// Nothing runs and nothing will: the result stands.
+    /// Nothing is running or will run again: the result is final.
     pub over: bool,
 }
 
@@ -42,35 +43,35 @@ pub struct Sandbox {
     pub state: SandboxState,
     /// How many sandboxes there were before this one.
     pub attempt: u32,
-    /// When creating it may be tried again, after a failure.
+    /// When creating it may be retried, after a failure.
     pub retry_at: Time,
     /// Failures in a row.
     pub failures: u32,
-    /// What the last failure said.
+    /// The message of the last failure.
     pub message: Option<Arc<str>>,
 }
 
 /// State of the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SandboxState {
-    /// There is none.
+    /// It does not exist.
     Absent,
-    /// It is being made.
+    /// It is being created.
     Creating,
     /// Containers can run in it.
     Ready,
-    /// It died, and with it all it held.
+    /// It died, with everything in it.
     Lost,
 }
 
-/// What is known of one container.
+/// The current knowledge about one container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
-    /// Where it is in its life.
+    /// Its state.
     pub state: State,
     /// Number of the current (or next, while waiting) instance, from 0. Events of other instances are stale.
     pub attempt: u32,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u32,
     /// How the current instance ended; set while `state` is `Exited`.
     pub exit: Option<Exit>,
@@ -78,13 +79,14 @@ pub struct Container {
     pub last_exit: Option<Exit>,
     /// Its image.
     pub image: Image,
-    /// Tries to get the image that failed in a row.
+    /// Failed attempts to pull the image in a row.
     pub image_failures: u32,
     /// The spec's image changed since the current instance was started.
     pub image_changed: bool,
-    /// It was started at least once since the pod (re)began: its gates no longer hold it, save those of every start.
+    /// It was started at least once since the pod (re)started: its gates no longer hold it, except those that
+    /// apply to every start.
     pub was_run: bool,
-    /// Its first start was tried, postStart included.
+    /// Its first start was attempted, postStart included.
     pub was_launched: bool,
     /// Some instance was started in the sense of [`crate::Need::Started`].
     pub was_started: bool,
@@ -94,7 +96,7 @@ pub struct Container {
     pub was_completed: bool,
     /// Crash-loop back-off.
     pub backoff: Backoff,
-    /// The runtime refused to make or start it.
+    /// The runtime could not create or start it.
     pub start_failure: Option<StartFailure>,
     /// Startup, liveness, readiness; of the current instance only (G-37, G-38).
     pub probes: [Probe; 3],
@@ -102,40 +104,40 @@ pub struct Container {
     pub post_start: Hook,
     /// preStop of the current instance.
     pub pre_stop: Hook,
-    /// The extra preStop at the beginning of the stop that the KEP asks for.
+    /// The extra preStop at the beginning of the stop, as in the KEP.
     pub first_pre_stop: Hook,
-    /// It is being ended.
+    /// It is being stopped.
     pub kill: Option<Kill>,
-    /// Sum of the attempts of the containers it restarts with, when it was started.
+    /// Sum of the attempts of the containers it restarts with, at its start.
     pub started_with: u32,
-    /// All containers it is fenced by have been ready since it was started.
+    /// All containers in its fence have been ready since it was started.
     pub fence_was_open: bool,
     /// Number of the sandbox it was last started in.
     #[serde(default)]
     pub sandbox: u32,
-    /// Somebody asked for a restart since the current instance was started.
+    /// A restart was requested since the current instance was started.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restart_requested: bool,
 }
 
-/// Where a container is in its life.
+/// The state of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
     /// There is no instance.
     Waiting,
-    /// The runtime was asked to start it.
+    /// The runtime was told to start it.
     Starting {
         /// When.
         since: Time,
     },
-    /// It runs.
+    /// It is running.
     Running {
         /// When it was started.
         since: Time,
     },
     /// It ended; see [`Container::exit`].
     Exited,
-    /// The runtime has lost track of it: it may or may not run.
+    /// The runtime has lost track of it: it may or may not be running.
     Unknown,
 }
 
@@ -153,7 +155,7 @@ pub struct Exit {
     pub code: i32,
     /// The signal, if one ended it.
     pub signal: Option<i32>,
-    /// Why, in the words of the runtime.
+    /// The runtime's reason.
     pub reason: ExitReason,
     /// When it was started; `None` if it never ran.
     pub started_at: Option<Time>,
@@ -161,12 +163,12 @@ pub struct Exit {
     pub finished_at: Time,
     /// Its termination message.
     pub message: Option<Arc<str>>,
-    /// What we were ending it for, if we were.
+    /// Why we were stopping it, if we were.
     pub killed_for: Option<KillReason>,
 }
 
 impl Exit {
-    /// The one definition of failure (G-33): a non-zero code, or killed because it ran out of memory, whatever the code says.
+    /// The one definition of failure (G-33): a non-zero code, or out of memory, whatever the code.
     pub fn failed(&self) -> bool {
         self.code != 0 || self.reason == ExitReason::OomKilled
     }
@@ -179,18 +181,18 @@ pub enum ExitReason {
     Completed,
     /// Any other.
     Error,
-    /// Killed because it ran out of memory.
+    /// Killed because it was out of memory.
     OomKilled,
     /// The program could not be exec'd.
     StartError,
     /// The runtime has no record of how it ended.
     ContainerStatusUnknown,
-    /// Ended to restart the pod in place.
+    /// Stopped to restart the pod in place.
     RestartingAllContainers,
 }
 
 impl ExitReason {
-    /// As it stands in a pod status.
+    /// The name in a pod status.
     pub fn name(self) -> &'static str {
         match self {
             ExitReason::Completed => "Completed",
@@ -206,19 +208,19 @@ impl ExitReason {
 /// State of a container's image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Image {
-    /// Not asked for yet.
+    /// Not requested yet.
     Unknown,
-    /// Being fetched or looked up.
+    /// Being pulled or looked up.
     Pulling,
-    /// Here.
+    /// Present.
     Present,
-    /// The last try failed.
+    /// The last attempt failed.
     Failed {
-        /// Kubernetes' word: `ErrImagePull`, `InvalidImageName` …
+        /// Kubernetes' reason: `ErrImagePull`, `InvalidImageName` …
         reason: Arc<str>,
-        /// What happened.
+        /// The error.
         message: Arc<str>,
-        /// When it is tried again.
+        /// When it is retried.
         retry_at: Time,
     },
 }
@@ -226,26 +228,26 @@ pub enum Image {
 /// A start the runtime refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartFailure {
-    /// Kubernetes' word: `CreateContainerConfigError` …
+    /// Kubernetes' reason: `CreateContainerConfigError` …
     pub reason: Arc<str>,
-    /// What happened.
+    /// The error.
     pub message: Arc<str>,
-    /// When it is tried again.
+    /// When it is retried.
     pub retry_at: Time,
-    /// Tries that failed in a row.
+    /// Failed attempts in a row.
     pub failures: u32,
 }
 
 /// Crash-loop back-off state (R1.60 to R1.63).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Backoff {
-    /// The wait in force; `None` before the first restart.
+    /// The current wait; `None` before the first restart.
     pub wait_ms: Option<u64>,
-    /// When a restart was last let through.
+    /// When a restart was last allowed.
     pub let_through: Time,
 }
 
-/// The verdict of a probe.
+/// The result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Verdict {
     /// No threshold reached yet.
@@ -260,9 +262,9 @@ pub enum Verdict {
 /// One probe of the current instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Probe {
-    /// The verdict so far.
+    /// The result so far.
     pub verdict: Verdict,
-    /// An attempt is under way, since.
+    /// Since when an attempt is in progress.
     pub in_flight: Option<Time>,
     /// No attempt before this.
     pub next_at: Time,
@@ -278,7 +280,7 @@ pub struct Probe {
     pub ramp: u32,
     /// Failed attempts in a row, counted or not.
     pub failures: u32,
-    /// What the last attempt said.
+    /// The output of the last attempt.
     pub message: Option<Arc<str>>,
 }
 
@@ -288,27 +290,27 @@ pub enum Hook {
     /// It has not run.
     #[default]
     Idle,
-    /// It runs.
+    /// It is running.
     Running {
         /// Since when.
         since: Time,
     },
     /// It succeeded.
     Done,
-    /// It failed, or was given up.
+    /// It failed, or was cancelled.
     Failed {
-        /// What happened.
+        /// The error.
         message: Arc<str>,
     },
 }
 
 impl Hook {
-    /// Whether it runs now.
+    /// Whether it is running now.
     pub fn is_running(&self) -> bool {
         matches!(self, Hook::Running { .. })
     }
 
-    /// Whether it has ended, well or not.
+    /// Whether it has ended, successfully or not.
     pub fn is_over(&self) -> bool {
         matches!(self, Hook::Done | Hook::Failed { .. })
     }
@@ -326,7 +328,7 @@ pub enum HookKind {
     FirstPreStop,
 }
 
-/// Why a single container is being ended.
+/// Why a single container is being stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KillReason {
@@ -338,28 +340,28 @@ pub enum KillReason {
     PostStart,
     /// Its image changed.
     ImageChanged,
-    /// Somebody asked for it to be restarted.
+    /// A restart was requested.
     Restart,
     /// A container it restarts with restarted.
     Dependency,
-    /// A container it is fenced by is not ready.
+    /// A container in its fence is not ready.
     Fence,
     /// The runtime lost track of it.
     Unknown,
-    /// The pod stops.
+    /// The pod is stopping.
     PodStop,
-    /// The pod begins again.
+    /// The pod is starting over.
     Rerun,
 }
 
-/// A container being ended.
+/// A container being stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
     /// Why.
     pub reason: KillReason,
     /// Since when.
     pub since: Time,
-    /// The end of its grace. May only move earlier (G-16).
+    /// The end of its grace period. Can only move earlier (G-16).
     pub deadline: Time,
     /// When it was told to stop.
     pub signalled_at: Option<Time>,
@@ -371,7 +373,7 @@ pub struct Kill {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopCause {
-    /// Somebody asked for it.
+    /// A stop was requested.
     Deleted,
     /// Everything that keeps it alive is finished.
     Completed,
@@ -380,25 +382,25 @@ pub enum StopCause {
         /// Which.
         container: usize,
     },
-    /// `activeDeadlineSeconds` is over.
+    /// `activeDeadlineSeconds` has passed.
     DeadlineExceeded,
-    /// A container whose end is the pod's ended.
+    /// A fatal container ended.
     Fatal {
         /// Which.
         container: usize,
     },
     /// A container waits for something that can no longer happen.
     GateNeverOpens {
-        /// Who waits.
+        /// The container that waits.
         container: usize,
-        /// For whom.
+        /// The container it waits for.
         on: usize,
     },
-    /// The sandbox was lost and must not be made again.
+    /// The sandbox was lost and must not be created again.
     SandboxLost,
-    /// The machine shuts down.
+    /// The machine is shutting down.
     NodeShutdown,
-    /// A volume holds more than it may (R5.21).
+    /// A volume exceeds its limit (R5.21).
     VolumeFull {
         /// Which, of [`Plan::volume_limits`].
         volume: usize,
@@ -412,44 +414,44 @@ pub struct Stop {
     pub cause: StopCause,
     /// Since when.
     pub since: Time,
-    /// The grace it was given.
+    /// The grace period.
     pub grace_ms: u64,
-    /// The end of the grace. May only move earlier (G-16).
+    /// The end of the grace period. Can only move earlier (G-16).
     pub deadline: Time,
     /// All mains were finished for good when it began.
     pub after_mains: bool,
 }
 
-/// Why everything begins again.
+/// Why everything starts over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RerunCause {
-    /// A restart rule said so (R2.40).
+    /// A restart rule matched (R2.40).
     Rule {
         /// The container whose exit matched.
         container: usize,
     },
     /// The sandbox was lost (R2.53).
     Sandbox,
-    /// Somebody asked for it.
+    /// It was requested.
     Requested,
 }
 
-/// A pod that begins again.
+/// A pod that is starting over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rerun {
     /// Why.
     pub cause: RerunCause,
     /// Since when.
     pub since: Time,
-    /// End of the grace for what still runs.
+    /// End of the grace period for running containers.
     pub deadline: Time,
-    /// Not before this (G-43).
+    /// Not before this time (G-43).
     pub not_before: Time,
 }
 
 impl Observation {
-    /// A pod nothing has happened to yet.
+    /// A new pod.
     pub fn new(plan: &Plan, now: Time) -> Self {
         Observation {
             since: now,
@@ -470,8 +472,8 @@ impl Observation {
         }
     }
 
-    /// A pod that begins anew after another life, which ended with the machine: all that is left of that are the init
-    /// containers that are run once and have completed (G-48).
+    /// A pod that starts over after the machine was shut down: only the init containers that run once and
+    /// have completed are kept from before (G-48).
     pub fn after_shutdown(plan: &Plan, before: &Observation, now: Time) -> Self {
         let mut obs = Observation::new(plan, now);
         if before.containers.len() != plan.containers.len() {
@@ -549,7 +551,7 @@ impl Container {
         }
     }
 
-    /// When the current instance was started, if it runs.
+    /// When the current instance was started, if it is running.
     pub fn running_since(&self) -> Option<Time> {
         match self.state {
             State::Running { since } => Some(since),

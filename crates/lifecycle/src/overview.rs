@@ -1,28 +1,28 @@
-//! What a plan means for each container in numbers: which stage of the start it belongs to, and how much of the grace
+//! Numbers derived from a plan for each container: its stage of the start, and how much of the grace period
 //! it may use.
 
 use crate::engine::STOP_MIN_MS;
 use crate::plan::{ContainerPlan, Need, Plan, PreStopWhen, topological};
 
-/// When, counted from the moment the pod is told to stop, a container is signalled and killed at the latest.
+/// The latest time, from the moment the pod is told to stop, at which a container is signalled and killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopWindow {
-    /// The stop signal comes no later than this; sooner if everything that stops before it is gone sooner, and if its
-    /// own preStop hook is done sooner.
+    /// The latest time of the stop signal; it comes sooner if everything that stops before it is gone and its
+    /// own preStop hook has ended.
     pub signal_ms_max: u64,
-    /// KILL comes no later than this.
+    /// The latest time of KILL.
     pub kill_ms_max: u64,
 }
 
 impl Plan {
-    /// For each container, how many others, one after another, must be up or done before it starts; 0 starts first.
-    /// Containers that only follow each other in list order are of one stage.
+    /// For each container, the length of the chain of others that must have started or completed before it
+    /// starts; 0 starts first. Containers that only follow each other in list order are in one stage.
     pub fn start_stages(&self) -> Vec<usize> {
         let edges: Vec<Vec<usize>> =
             self.containers.iter().map(|c| c.gates.iter().map(|g| g.on).collect()).collect();
         let edges: Vec<&[usize]> = edges.iter().map(Vec::as_slice).collect();
         let mut stages = vec![0; self.containers.len()];
-        // A plan has no cycle; one built by hand that has is shown without stages.
+        // A plan has no cycle; a manually built one that has is shown without stages.
         for c in topological(&edges).unwrap_or_default() {
             let after = |stage: usize, need| if need == Need::Launched { stage } else { stage + 1 };
             let gates = self.containers[c].gates.iter();
@@ -31,9 +31,10 @@ impl Plan {
         stages
     }
 
-    /// How much of a grace a container may use. Without a reserve every stage ends with the grace (R3.24); with one the
-    /// first stage ends early and the others share what was kept for them (G-24, G-25). A container that is signalled has a
-    /// moment to react, even when the grace is spent (R3.16), unless the grace is zero (G-29).
+    /// How much of a grace period a container may use. Without a reserve every stage ends with the grace
+    /// period (R3.24); with one the first stage ends early and the others share the reserve (G-24, G-25). A
+    /// container that is signalled has a moment to react, even after the grace period (R3.16), unless the
+    /// grace period is zero (G-29).
     pub fn stop_window(&self, container: usize, grace_ms: u64) -> StopWindow {
         let none = StopWindow { signal_ms_max: 0, kill_ms_max: 0 };
         let mut windows = vec![none; self.containers.len()];
@@ -55,7 +56,7 @@ impl Plan {
         let c = &self.containers[container];
         let first_hook =
             |c: &ContainerPlan| c.pre_stop.is_some() && c.pre_stop_when == PreStopWhen::FirstAndOwnTurn;
-        // In the KEP the sidecars' hooks come before any signal, and before the hooks of others.
+        // In the KEP the sidecars' hooks run before any signal, and before the hooks of others.
         let hooks_first = !first_hook(c) && self.containers.iter().any(first_hook);
         let turn_ms = match c.stop_stage {
             0 if hooks_first => end(0),
@@ -70,7 +71,7 @@ impl Plan {
             None => turn_ms,
             Some(hook) => {
                 let from = if c.pre_stop_when == PreStopWhen::AtOnce && !hooks_first { 0 } else { turn_ms };
-                // A hook that does not only sleep may use up all that is left of the stage.
+                // A hook that does not only sleep may use up the rest of the stage.
                 let takes = hook.sleep_ms.into_iter().chain(hook.timeout_ms).min();
                 takes.map_or(end_ms, |ms| from.saturating_add(ms).clamp(turn_ms, end_ms))
             }

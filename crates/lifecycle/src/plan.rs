@@ -1,15 +1,15 @@
-//! The plan: the dialect-free truth about a pod.
+//! The plan: the dialect-independent description of a pod.
 //!
-//! Dialects are only ways of writing; they end here. The engine knows nothing but plans.
+//! Dialects only differ in spelling, and end here. The engine only knows plans.
 
 use serde::{Deserialize, Serialize};
 
 use crate::source::ContainerRef;
 
-/// The most containers a pod may have. More is refused by validation.
+/// The maximum number of containers of a pod. More are refused by validation.
 pub const CONTAINERS_MAX: usize = 256;
 
-/// What a container is for.
+/// The role of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -17,7 +17,7 @@ pub enum Role {
     Init,
     /// Helps the mains: up before them, outlives them, never keeps the pod alive.
     Sidecar,
-    /// What the pod is there for.
+    /// Does the actual work of the pod.
     Main,
     /// Added for debugging; never restarted, never waited for.
     Ephemeral,
@@ -27,7 +27,7 @@ impl Role {
     /// All roles.
     pub const ALL: [Role; 4] = [Role::Init, Role::Sidecar, Role::Main, Role::Ephemeral];
 
-    /// The word users know.
+    /// The name users see.
     pub fn name(self) -> &'static str {
         match self {
             Role::Init => "init",
@@ -38,7 +38,7 @@ impl Role {
     }
 }
 
-/// One way of saying how containers are ordered.
+/// A way to specify the order of containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dialect {
@@ -67,7 +67,7 @@ impl Dialect {
     }
 }
 
-/// What a gate waits for.
+/// The condition of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Need {
@@ -75,9 +75,10 @@ pub enum Need {
     Completed,
     /// Running, postStart done, startup probe passed. Once true it stays true (R1.43).
     Started,
-    /// Started and its readiness probe passing, at the moment of asking (LP-23).
+    /// Started and its readiness probe passing, at the time of the check (LP-23).
     Ready,
-    /// Its first start has been tried, postStart included (R1.5 to R1.7): keeps plain mains in list order.
+    /// Its first start has been attempted, postStart included (R1.5 to R1.7): keeps plain mains in list
+    /// order.
     Launched,
 }
 
@@ -86,11 +87,11 @@ pub enum Need {
 pub struct Gate {
     /// Index of the container waited for.
     pub on: usize,
-    /// What it must be.
+    /// The required state.
     pub need: Need,
-    /// Asked again at every restart, not only before the first start.
+    /// Checked at every restart too, not only before the first start.
     pub every_start: bool,
-    /// The dialect that put the gate there; `None` for the plain rules of a pod.
+    /// The dialect that added the gate; `None` for the plain rules of a pod.
     pub dialect: Option<Dialect>,
 }
 
@@ -135,7 +136,7 @@ impl RestartRule {
 /// How a container restarts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
-    /// The policy in force for this container: its own, else the pod's.
+    /// The effective policy for this container: its own, else the pod's.
     pub policy: RestartPolicy,
     /// Rules that come before the policy.
     pub rules: Vec<RestartRule>,
@@ -150,12 +151,12 @@ pub struct BackoffPlan {
     pub initial_ms: u64,
     /// The longest wait.
     pub max_ms: u64,
-    /// An instance that lived this long since the last restart starts the sequence anew.
+    /// An instance that ran this long since the last restart resets the sequence.
     pub reset_ms: u64,
 }
 
 impl BackoffPlan {
-    /// The kubelet's: 10 s, doubling, 300 s, forgotten after 600 s.
+    /// The kubelet's: 10 s, doubling up to 300 s, reset after 600 s.
     pub const KUBELET: BackoffPlan = BackoffPlan { initial_ms: 10_000, max_ms: 300_000, reset_ms: 600_000 };
 }
 
@@ -165,7 +166,7 @@ impl BackoffPlan {
 pub enum Counts {
     /// It is.
     Yes,
-    /// Only an exit of its own; not one that came after it was told to stop because the mains were done.
+    /// Only its own exit; not one after it was told to stop because the mains were done.
     UnlessStopped,
     /// It is not.
     No,
@@ -176,15 +177,15 @@ pub enum Counts {
 pub struct ProbePlan {
     /// No attempt before this long after the start.
     pub initial_delay_ms: u64,
-    /// The pace of attempts.
+    /// The time between attempts.
     pub period_ms: u64,
     /// How long one attempt may take.
     pub timeout_ms: u64,
-    /// Successes in a row that make the verdict good.
+    /// Successes in a row for a positive result.
     pub success_threshold: u32,
-    /// Failures in a row that make it bad.
+    /// Failures in a row for a negative result.
     pub failure_threshold: u32,
-    /// Grace for the kill this probe causes, instead of the pod's (R3.10).
+    /// Grace period for the kill this probe causes, instead of the pod's (R3.10).
     pub grace_ms: Option<u64>,
 }
 
@@ -204,7 +205,7 @@ impl ProbeKind {
     /// All kinds, in the order of [`ContainerPlan::probes`].
     pub const ALL: [ProbeKind; 3] = [ProbeKind::Startup, ProbeKind::Liveness, ProbeKind::Readiness];
 
-    /// The word users know.
+    /// The name users see.
     pub fn name(self) -> &'static str {
         match self {
             ProbeKind::Startup => "startup",
@@ -217,7 +218,7 @@ impl ProbeKind {
 /// One lifecycle hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookPlan {
-    /// Give up after this long; preStop is bounded by the grace as well.
+    /// Cancel it after this long; preStop is limited by the grace period as well.
     pub timeout_ms: Option<u64>,
     /// The hook only sleeps, this long.
     pub sleep_ms: Option<u64>,
@@ -235,22 +236,22 @@ pub enum PreStopWhen {
     FirstAndOwnTurn,
 }
 
-/// What the plan says of one container.
+/// The plan of one container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerPlan {
     /// Its name.
     pub name: String,
-    /// Where it stands in the manifest.
+    /// Its place in the manifest.
     pub place: ContainerRef,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// The dialect that gave it its role, if one did.
+    /// The dialect that set its role, if any.
     pub dialect: Option<Dialect>,
     /// All must be open before it starts.
     pub gates: Vec<Gate>,
-    /// In a pod's stop it is signalled only once none of these, nor any these wait for, is alive.
+    /// In a pod's stop it is signalled only once none of these, nor any that these wait for, is running.
     pub stop_after: Vec<usize>,
-    /// How many others, one after another, stop before it; 0 stops first.
+    /// The length of the chain of others that stop before it; 0 stops first.
     pub stop_stage: usize,
     /// How it restarts.
     pub restart: Restart,
@@ -258,7 +259,7 @@ pub struct ContainerPlan {
     pub counts: Counts,
     /// The pod is not complete while this one may still run.
     pub keeps_alive: bool,
-    /// Its end, once it will not be restarted, ends the pod.
+    /// The pod ends when this container ends and will not be restarted.
     pub fatal: bool,
     /// Startup, liveness and readiness probe.
     pub probes: [Option<ProbePlan>; 3],
@@ -270,14 +271,14 @@ pub struct ContainerPlan {
     pub pre_stop_when: PreStopWhen,
     /// It restarts when one of these does.
     pub restart_with: Vec<usize>,
-    /// It is stopped while one of these is not ready, and started again after.
+    /// It is stopped while one of these is not ready, and started again afterwards.
     pub fence: Vec<usize>,
-    /// Look for a newer image at every start.
+    /// Check for a newer image at every start.
     pub pull_always: bool,
     /// Its image, as written.
     #[serde(default)]
     pub image: String,
-    /// An init container that is not run again once it has completed, whatever begins again (G-48).
+    /// An init container that is not run again once it has completed, even if the pod starts over (G-48).
     #[serde(default)]
     pub run_once: bool,
 }
@@ -289,18 +290,18 @@ impl ContainerPlan {
     }
 }
 
-/// A volume on disk that may hold only so much: `emptyDir.sizeLimit`.
+/// A volume on disk with a size limit: `emptyDir.sizeLimit`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeLimit {
     /// The volume's name.
     pub volume: String,
-    /// The most it may hold.
+    /// The limit.
     pub bytes: u64,
     /// The same, as the author wrote it.
     pub written: String,
 }
 
-/// The dialect-free truth about a pod.
+/// The dialect-independent description of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// `metadata.name`.
@@ -311,7 +312,7 @@ pub struct Plan {
     pub restart_policy: RestartPolicy,
     /// `terminationGracePeriodSeconds`.
     pub grace_ms: u64,
-    /// Part of the grace kept for the containers that stop after the mains (G-24, G-25).
+    /// Part of the grace period that is reserved for the containers that stop after the mains (G-24, G-25).
     pub sidecar_grace_ms: u64,
     /// `activeDeadlineSeconds`.
     pub active_deadline_ms: Option<u64>,
@@ -340,16 +341,17 @@ impl Plan {
 
     /// Whether each stop stage waits until the one before it is gone, however late it is killed.
     ///
-    /// The KEP promises it: mains are killed at the end of the grace, sidecars *then* get TERM with 2 s. So does a graph
-    /// written by hand, and a reserve is kept for nothing else. A pod that uses only what Kubernetes has does as the
-    /// kubelet does: what still waits at the end of the grace is signalled together (R3.25).
+    /// The KEP promises it: mains are killed at the end of the grace period, sidecars *then* get TERM with 2
+    /// s. So does a hand-written graph, and a reserve has no other purpose. A pod that uses only Kubernetes'
+    /// own features behaves as on the kubelet: everything that still waits at the end of the grace period is
+    /// signalled together (R3.25).
     pub fn keeps_order_after_grace(&self) -> bool {
         self.sidecar_grace_ms > 0
             || self.dialects.iter().any(|d| matches!(d, Dialect::Kep | Dialect::DependsOn))
     }
 
-    /// Fills [`Plan::stop_order`] and the stages from `stop_after`. Edges that close a cycle are an error and returned
-    /// as the cycle's containers.
+    /// Fills [`Plan::stop_order`] and the stages from `stop_after`. A cycle is an error; returns its
+    /// containers.
     pub(crate) fn order_stops(&mut self) -> Result<(), Vec<usize>> {
         let edges: Vec<&[usize]> = self.containers.iter().map(|c| c.stop_after.as_slice()).collect();
         let order = topological(&edges)?;
@@ -366,8 +368,8 @@ impl Plan {
     }
 }
 
-/// Orders nodes so that everything in `before[n]` comes before `n`; ties keep index order. On a cycle: its nodes, in
-/// the order the edges run.
+/// Orders nodes so that everything in `before[n]` comes before `n`; ties keep index order. On a cycle,
+/// returns its nodes, in the direction of the edges.
 pub(crate) fn topological(before: &[&[usize]]) -> Result<Vec<usize>, Vec<usize>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Mark {

@@ -1,9 +1,10 @@
-//! Probe arithmetic: when to try, what counts, what the verdict is.
+//! Probe arithmetic: when to probe, which results count, and the overall result.
 //!
-//! The first attempt follows the start at once; until the first success attempts ramp up from 20 ms, doubling up to
-//! the author's period, so that a container that is up is known to be up (G-06). Failures count only at the author's
-//! pace, from the end of the first period on, so `failureThreshold x periodSeconds` is the time a container really
-//! has, however often it was asked in between. Counters belong to one instance (G-37).
+//! The first attempt follows the start immediately; until the first success attempts ramp up from 20 ms,
+//! doubling up to the author's period, so that a container that is up is detected soon (G-06). Failures count
+//! only at the author's pace, from the end of the first period on, so a container really has
+//! `failureThreshold x periodSeconds`, however often it was probed in between. Counters belong to one
+//! instance (G-37).
 
 use crate::action::ProbeOutcome;
 use crate::observation::{Probe, Verdict};
@@ -18,7 +19,7 @@ pub(crate) fn due(plan: &ProbePlan, probe: &Probe, since: Time) -> Time {
     probe.next_at.max(since + plan.initial_delay_ms)
 }
 
-/// Takes the result of an attempt in.
+/// Records the result of an attempt.
 pub(crate) fn record(plan: &ProbePlan, probe: &mut Probe, since: Time, outcome: ProbeOutcome, now: Time) {
     let began = probe.in_flight.take().unwrap_or(now);
     let ok = match outcome {
@@ -34,8 +35,8 @@ pub(crate) fn record(plan: &ProbePlan, probe: &mut Probe, since: Time, outcome: 
     }
     probe.last_ok = Some(ok);
     probe.failures = if ok { 0 } else { probe.failures + 1 };
-    // Once it has answered well, attempts come at the author's pace and every result counts. Before that, a failure
-    // counts only when a whole period has passed.
+    // After the first success, attempts follow the author's period and every result counts. Before that, a
+    // failure counts only when a whole period has passed.
     let paced_from = probe.counted_at.unwrap_or(since + plan.initial_delay_ms);
     if ok || probe.was_ok || now.since(paced_from) >= plan.period_ms {
         probe.run += 1;
@@ -56,7 +57,7 @@ fn schedule(plan: &ProbePlan, probe: &mut Probe, since: Time, began: Time, now: 
     } else {
         let step = RAMP_FIRST_MS.saturating_mul(1 << probe.ramp.min(20)).min(plan.period_ms);
         probe.ramp += 1;
-        // Never ramp past the moment the next failure would count.
+        // Never ramp past the time the next failure would count.
         let counts_at = probe.counted_at.unwrap_or(since + plan.initial_delay_ms) + plan.period_ms;
         if counts_at > now { (now + step).min(counts_at) } else { now + step }
     };
@@ -75,7 +76,7 @@ mod tests {
         grace_ms: None,
     };
 
-    /// Plays attempts as they fall due until the verdict settles or `until`; returns attempt times.
+    /// Plays attempts when they are due until there is a result or `until` has passed; returns attempt times.
     fn play(plan: &ProbePlan, result: impl Fn(u64) -> ProbeOutcome, until: u64) -> (Vec<u64>, Probe) {
         let mut probe = Probe::default();
         let mut times = Vec::new();

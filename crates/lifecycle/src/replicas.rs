@@ -1,35 +1,36 @@
 //! Workloads that keep a number of pods running: Deployment, ReplicaSet, StatefulSet, DaemonSet.
 //!
-//! The same shape as the engines of pods and Jobs: what is wanted, what is there and the time become what to do.
+//! The same structure as the engines of pods and Jobs: the wanted state, the current state and the time
+//! become a decision.
 
 use serde::{Deserialize, Serialize};
 
 use crate::status::Phase;
 use crate::time::Time;
 
-/// Waits between pods of one place that end by themselves: the first, and the longest. Kubernetes makes the next one
-/// at once, as often as it takes.
+/// The first and the longest delay between pods of one place that end by themselves. Kubernetes creates the
+/// next one immediately, without limit.
 const BACKOFF_MS: (u64, u64) = (10_000, 300_000);
 
-/// How many pods are wanted, and in which order they come and go.
+/// The number of pods, and the order in which they start and stop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaPlan {
     /// Pods to keep running.
     pub replicas: u32,
     /// One after another: each waits until those before it are available, and they stop in reverse order.
     pub ordered: bool,
-    /// Places have names: a pod must be gone before another can have its place.
+    /// Places have names: a pod must be gone before another can take its place.
     pub named: bool,
     /// A pod is available once it has been ready for this long.
     pub min_ready_ms: u64,
 }
 
-/// What is known now.
+/// The current state.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReplicaObservation {
-    /// All pods there have been, in the order they were made.
+    /// All pods there have been, in the order of their creation.
     pub pods: Vec<Replica>,
-    /// All of them are to go.
+    /// All of them are being stopped.
     pub stopping: bool,
 }
 
@@ -40,7 +41,7 @@ pub struct Replica {
     pub place: u32,
     /// Its phase.
     pub phase: Phase,
-    /// It was told to go.
+    /// It was told to stop.
     pub deleted: bool,
     /// Since when it has been ready.
     pub ready_since: Option<Time>,
@@ -51,36 +52,36 @@ pub struct Replica {
 /// What to do now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplicaDecision {
-    /// Pods to make: place, and how many there were before in it.
+    /// Pods to create: the place, and how many pods it had before.
     pub create: Vec<(u32, u32)>,
-    /// Pods to end, by their place in [`ReplicaObservation::pods`].
+    /// Pods to delete, by their index in [`ReplicaObservation::pods`].
     pub delete: Vec<usize>,
-    /// Place that waits for a place before it to be available.
+    /// The place that waits, and the place before it that must become available.
     pub waits: Option<(u32, u32)>,
-    /// Everything was to go, and has gone.
+    /// All pods have been stopped.
     pub finished: bool,
-    /// When to look again, if nothing happens.
+    /// When to decide again, if nothing happens.
     pub wake: Option<Time>,
 }
 
 impl Replica {
-    /// A pod that was just made.
+    /// A new pod.
     pub fn new(place: u32) -> Self {
         Replica { place, phase: Phase::Pending, deleted: false, ready_since: None, finished_at: None }
     }
 
-    /// Whether it has neither ended nor been told to go.
+    /// Whether it has neither ended nor been told to stop.
     pub fn is_active(&self) -> bool {
         !self.phase.is_terminal() && !self.deleted
     }
 
-    /// When it will have been ready for long enough.
+    /// When it will have been ready long enough.
     pub fn available_at(&self, plan: &ReplicaPlan) -> Option<Time> {
         self.ready_since.filter(|_| self.is_active()).map(|since| since + plan.min_ready_ms)
     }
 }
 
-/// What to do now.
+/// Decides what to do now.
 pub fn decide_replicas(plan: &ReplicaPlan, obs: &ReplicaObservation, now: Time) -> ReplicaDecision {
     let mut decision = ReplicaDecision::default();
     if obs.stopping {
@@ -122,8 +123,8 @@ fn wake(decision: &mut ReplicaDecision, at: Time) {
     decision.wake = Some(decision.wake.map_or(at, |wake| wake.min(at)));
 }
 
-/// Stops what is in the places from `first` on: all at once, or the last place first and each when the one after it has
-/// gone. Whether all have.
+/// Stops the pods in the places from `first` on: all at once, or the last place first and each when the one
+/// after it is gone. Returns whether all are gone.
 fn stop(plan: &ReplicaPlan, obs: &ReplicaObservation, first: u32, decision: &mut ReplicaDecision) -> bool {
     let left = |i: &usize| obs.pods[*i].place >= first && !obs.pods[*i].phase.is_terminal();
     let last = (0..obs.pods.len()).filter(left).map(|i| obs.pods[i].place).max();
@@ -133,7 +134,7 @@ fn stop(plan: &ReplicaPlan, obs: &ReplicaObservation, first: u32, decision: &mut
     last.is_none()
 }
 
-/// When the next pod of a place may be made: at once after one that was told to go.
+/// When the next pod of a place may be created: immediately after one that was told to stop.
 fn retry_at(obs: &ReplicaObservation, place: u32) -> Option<Time> {
     let ended = obs.pods.iter().rev().filter(|pod| pod.place == place);
     let in_a_row = ended.clone().take_while(|pod| !pod.deleted).count();
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!((decision.delete, decision.create, decision.finished), (vec![1, 2], vec![], false));
         let ordered = plan(1, true);
         assert_eq!(look(&ordered, &pods, false).delete, [2]);
-        // It is on its way: the one before it waits.
+        // It is stopping: the one before it waits.
         let going = [ready(0), ready(1), deleted(ready(2))];
         assert!(look(&ordered, &going, false).delete.is_empty());
         let gone = [ready(0), ready(1), deleted(pod(2, Phase::Succeeded))];

@@ -1,4 +1,4 @@
-//! What a pod asks for (section 9): sums over its containers, QoS class, oom_score_adj.
+//! The resources of a pod (section 9): sums over its containers, QoS class, oom_score_adj.
 
 mod quantity;
 #[cfg(test)]
@@ -17,28 +17,28 @@ use crate::source::{ContainerRef, List};
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, Amount>;
 
-/// What a pod asks for, all together.
+/// The total resources of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResourceTotals {
-    /// What must be there for it.
+    /// The total requests.
     pub requests: Amounts,
-    /// What it may not exceed.
+    /// The total limits.
     pub limits: Amounts,
 }
 
 /// The class of a pod (R9.10 to R9.12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Qos {
-    /// Asks for nothing.
+    /// Requests nothing.
     BestEffort,
-    /// Asks for something.
+    /// Requests something.
     Burstable,
-    /// Asks for all it may ever use.
+    /// Requests equal limits.
     Guaranteed,
 }
 
 impl Qos {
-    /// As it stands in a pod status.
+    /// The name in a pod status.
     pub fn name(self) -> &'static str {
         match self {
             Qos::BestEffort => "BestEffort",
@@ -48,9 +48,9 @@ impl Qos {
     }
 }
 
-/// What the pod asks for at the busiest moment of its life (R9.1 to R9.6): while an init container runs, it and the
-/// sidecars before it; after that, the mains and all sidecars. Texts that are no quantities count as nothing here:
-/// validation refuses them.
+/// The resources of the pod at the busiest moment of its life (R9.1 to R9.6): while an init container runs,
+/// it and the sidecars before it; after that, the mains and all sidecars. Invalid quantities count as zero
+/// here: validation refuses them.
 pub fn effective(pod: &PodSpec, plan: &Plan) -> ResourceTotals {
     let own = pod.resources.as_ref();
     let mut requests = aggregated(pod, plan, |r| r.requests.as_ref());
@@ -60,7 +60,7 @@ pub fn effective(pod: &PodSpec, plan: &Plan) -> ResourceTotals {
     for (name, overhead) in amounts(pod.overhead.as_ref()) {
         let sum = requests.entry(name.clone()).or_default();
         *sum = *sum + overhead;
-        // R9.3: what has no limit gets none from the overhead.
+        // R9.3: a resource without a limit does not get one from the overhead.
         if let Some(limit) = limits.get_mut(&name).filter(|l| !l.is_zero()) {
             *limit = *limit + overhead;
         }
@@ -70,8 +70,8 @@ pub fn effective(pod: &PodSpec, plan: &Plan) -> ResourceTotals {
 
 type Side = fn(&ResourceRequirements) -> Option<&BTreeMap<String, Quantity>>;
 
-/// R9.1 and R9.2 without overhead and pod-level values. In a chain of init entries this is the kubelet's sum; where
-/// gates let more run at the same time, all that can is added up.
+/// R9.1 and R9.2 without overhead and pod-level values. In a chain of init entries this is the kubelet's sum;
+/// where gates let more containers run at the same time, all of those are added up.
 fn aggregated(pod: &PodSpec, plan: &Plan, side: Side) -> Amounts {
     let of = |i: usize| {
         let container = find(pod, plan.containers[i].place);
@@ -99,8 +99,8 @@ fn aggregated(pod: &PodSpec, plan: &Plan, side: Side) -> Amounts {
     peak
 }
 
-/// For each container, those that have completed before it starts: what any container on the way up its gates waits
-/// to see completed.
+/// For each container, those that have completed before it starts: everything that any container on the way
+/// up its gates waits to see completed.
 fn done_before(plan: &Plan) -> Vec<BTreeSet<usize>> {
     let before = |start: usize| {
         let mut seen = BTreeSet::from([start]);
@@ -145,7 +145,7 @@ fn raise(to: &mut Amounts, at_least: &Amounts) {
     }
 }
 
-/// R9.4: pod-level values stand for the sum of the containers'.
+/// R9.4: pod-level values replace the sum of the containers'.
 fn replace(totals: &mut Amounts, pod_level: Option<&BTreeMap<String, Quantity>>) {
     totals.extend(amounts(pod_level).into_iter().filter(|(name, _)| is_pod_level(name)));
 }
@@ -200,8 +200,7 @@ fn qos_amounts(list: Option<&BTreeMap<String, Quantity>>) -> Amounts {
     all
 }
 
-/// What the kernel is told about killing a container when memory runs out (R9.20 to R9.25); `container` is an index of
-/// the plan.
+/// The container's score for the kernel's OOM killer (R9.20 to R9.25); `container` is an index of the plan.
 pub fn oom_score_adj(pod: &PodSpec, plan: &Plan, container: usize, qos: Qos, node_memory_bytes: u64) -> i32 {
     const GUARANTEED: i32 = -997;
     const BEST_EFFORT: i32 = 1000;
@@ -216,13 +215,13 @@ pub fn oom_score_adj(pod: &PodSpec, plan: &Plan, container: usize, qos: Qos, nod
     let score = |bytes: i64| 1000 - i128::from(bytes) * 1000 / i128::from(node_memory_bytes.max(1));
     let mut adj = score(request(container));
     if plan.containers[container].role == Role::Sidecar {
-        // A sidecar is never more killable than the most killable main it serves.
+        // A sidecar is never killed before the most killable main it serves.
         let mains = (0..plan.containers.len()).filter(|&i| plan.containers[i].role == Role::Main);
         if let Some(least) = mains.map(request).min() {
             adj = adj.min(score(least));
         }
     }
-    // Always worse off than a Guaranteed pod, always better than a BestEffort one.
+    // Always killed before a Guaranteed pod, always after a BestEffort one.
     i32::try_from(adj.clamp(3, 999)).unwrap_or(999)
 }
 
@@ -239,7 +238,7 @@ fn memory(list: Option<&BTreeMap<String, Quantity>>) -> Option<Amount> {
     parse_quantity(&list?.get("memory")?.0).ok()
 }
 
-/// R9.24: what the pod asks for beyond its containers is shared out evenly.
+/// R9.24: requests of the pod beyond those of its containers are shared equally.
 fn pod_level_share(pod: &PodSpec, plan: &Plan) -> i64 {
     let Some(own) = memory(pod.resources.as_ref().and_then(|r| r.requests.as_ref())) else {
         return 0;

@@ -1,4 +1,4 @@
-//! What holds of a container, given its plan and what is known of it. Every other module asks here.
+//! Conditions on a container, given its plan and observation. All other modules use these.
 
 use crate::observation::{Container, Exit, Hook, Image, KillReason, Observation, State, Verdict};
 use crate::plan::{ContainerPlan, Dialect, Gate, Need, Plan, ProbeKind, RestartPolicy, Role, RuleAction};
@@ -26,14 +26,15 @@ pub fn is_ready(plan: &ContainerPlan, c: &Container) -> bool {
             || c.probe(ProbeKind::Readiness).verdict == Verdict::Success)
 }
 
-/// Whether an instance that ended this way is followed by another (R2.1, R2.10 to R2.12), the pod not being stopped.
+/// Whether an instance that ended this way is started again (R2.1, R2.10 to R2.12), if the pod is not being
+/// stopped.
 pub fn restarts_after(plan: &ContainerPlan, exit: &Exit) -> bool {
-    // Ephemeral containers run once, whatever ended them (R1.10).
+    // Ephemeral containers run once, however they ended (R1.10).
     if plan.role == Role::Ephemeral || (plan.role == Role::Init && !exit.failed()) {
         return false;
     }
     match exit.killed_for {
-        // The kill counts, not the code: there was no exit code when the decision was made.
+        // The kill decides, not the exit code: there was none yet when the kill was decided.
         Some(KillReason::Liveness | KillReason::Startup) => plan.restart.policy != RestartPolicy::Never,
         Some(
             KillReason::ImageChanged
@@ -42,7 +43,8 @@ pub fn restarts_after(plan: &ContainerPlan, exit: &Exit) -> bool {
             | KillReason::Fence
             | KillReason::Rerun,
         ) => true,
-        // R1.30 and R2.3: lost mains come back under every policy, lost init containers obey theirs.
+        // R1.30 and R2.3: lost mains are restarted under every policy, lost init containers according to
+        // theirs.
         Some(KillReason::Unknown) => plan.role != Role::Init || plan.restart.policy != RestartPolicy::Never,
         Some(KillReason::PostStart | KillReason::PodStop) | None => policy_restarts(plan, exit),
     }
@@ -71,7 +73,7 @@ pub fn restarts_all(plan: &ContainerPlan, exit: &Exit) -> bool {
             .is_some_and(|r| r.action == RuleAction::RestartAllContainers)
 }
 
-/// The exit of a container that ended and will not be started again, the pod not being stopped.
+/// The exit of a container that ended and will not be started again, if the pod is not being stopped.
 pub fn final_exit<'a>(plan: &ContainerPlan, c: &'a Container) -> Option<&'a Exit> {
     match (&c.state, &c.exit) {
         (State::Exited, Some(exit)) if !restarts_after(plan, exit) => Some(exit),
@@ -79,7 +81,7 @@ pub fn final_exit<'a>(plan: &ContainerPlan, c: &'a Container) -> Option<&'a Exit
     }
 }
 
-/// Whether a container is done for good, or is being ended and will not come back.
+/// Whether a container has ended for good, or is being stopped and will not be restarted.
 pub fn is_ending_for_good(plan: &ContainerPlan, c: &Container) -> bool {
     let dying = |reason| {
         plan.restart.policy == RestartPolicy::Never
@@ -104,27 +106,29 @@ pub fn all_keepers(
     any
 }
 
-/// A volume that holds more than it may.
+/// A volume that exceeds its limit.
 pub fn full_volume(plan: &Plan, obs: &Observation) -> Option<usize> {
     plan.volume_limits.iter().zip(&obs.volume_bytes).position(|(limit, held)| *held > limit.bytes)
 }
 
-/// Whether a gate in front of the container `index` lets through, now.
+/// Whether a gate of the container `index` is open now.
 pub fn gate_open(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
     let (p, c) = (&plan.containers[gate.on], &obs.containers[gate.on]);
     match gate.need {
         Need::Completed => c.was_completed,
         Need::Started if gate.every_start => is_started(p, c),
-        // Also as of now: nothing need happen to a container whose hook ended unheard (see `Observation::recover`).
+        // Also evaluated now: there may be no further event for a container whose hook ended unnoticed (see
+        // `Observation::recover`).
         Need::Started => c.was_started || is_started(p, c) || final_exit(p, c).is_some_and(|e| !e.failed()),
         Need::Ready if gate.every_start => is_ready(p, c),
-        // One that has done its work and will not come back was not meant to be waited for (LP-28, D10).
+        // A container that has succeeded and will not be restarted does not block others (LP-28, D10).
         Need::Ready => {
             is_ready(p, c)
                 || final_exit(p, c).is_some_and(|e| !e.failed())
                 || ((c.was_ready || c.was_completed) && others_passed(plan, obs, index, gate))
         }
-        // One whose image is not to be had is passed by (R1.7), but only when its own turn has come (R1.5).
+        // A container whose image cannot be pulled does not block others (R1.7), but only when its own turn
+        // has come (R1.5).
         Need::Launched => {
             let no_image = || matches!(c.image, Image::Failed { .. });
             c.was_launched || (no_image() && closed_gate(plan, obs, gate.on).is_none())
@@ -132,10 +136,10 @@ pub fn gate_open(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> b
     }
 }
 
-/// Whether the same gate has already let another container through: it then stays open for the others, which may only
-/// be late because their images are. Otherwise the end of a helper that has served its purpose at the start would be
-/// the end of the pod. A level of launch priority opens as a whole, for its own containers only (LP-23, LP-26). A main
-/// that finished in a sandbox that is lost has passed no gate of this one.
+/// Whether another container has already passed the same gate: it then stays open for the others, which may
+/// only be late because of their images. Otherwise the end of a helper that was only needed at the start
+/// would end the pod. A level of launch priority opens as a whole, for its own containers only (LP-23,
+/// LP-26). A main that finished in a lost sandbox has not passed a gate of this one.
 fn others_passed(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
     let level = |p: &ContainerPlan| -> Vec<usize> {
         p.gates.iter().filter(|g| g.dialect == Some(Dialect::Priority)).map(|g| g.on).collect()
@@ -148,18 +152,18 @@ fn others_passed(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> b
     })
 }
 
-/// Whether a closed gate can never open any more: what it waits for has ended for good, and not well.
+/// Whether a closed gate can never open: the container it waits for has ended for good, without success.
 pub fn gate_hopeless(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
     let (p, c) = (&plan.containers[gate.on], &obs.containers[gate.on]);
     gate.need != Need::Launched && final_exit(p, c).is_some() && !gate_open(plan, obs, index, gate)
 }
 
-/// Whether a gate has a say in the next start of the container behind it.
+/// Whether a gate applies to the next start of its container.
 pub fn gate_is_asked(gate: &Gate, c: &Container) -> bool {
     gate.every_start || !c.was_run
 }
 
-/// The first closed gate in front of a container's next start.
+/// The first closed gate for a container's next start.
 pub fn closed_gate<'p>(plan: &'p Plan, obs: &Observation, index: usize) -> Option<&'p Gate> {
     let c = &obs.containers[index];
     plan.containers[index].gates.iter().find(|g| gate_is_asked(g, c) && !gate_open(plan, obs, index, g))

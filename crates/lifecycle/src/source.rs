@@ -1,5 +1,5 @@
-//! What the pure rooms take in and what they have to say about it: a pod as the user wrote it, places inside it, and
-//! findings that point at those places.
+//! Input and output of the pure crates: a pod as the user wrote it, paths inside it, and findings that point
+//! at those paths.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,16 +8,16 @@ use std::fmt;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
-/// A pod, complete with the fields Kubernetes' types do not know. Kubernetes' defaults have been applied.
+/// A pod, complete with the fields Kubernetes' types do not have. Kubernetes' defaults have been applied.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodInput {
-    /// The pod as Kubernetes types it.
+    /// The pod as a Kubernetes type.
     pub pod: Pod,
-    /// `lifecycle.type` as written, by position; kept as text so that a bad value can be reported.
+    /// `lifecycle.type` as written, by position; kept as text so that an invalid value can be reported.
     pub lifecycle_types: BTreeMap<ContainerRef, String>,
 }
 
-/// The list of the pod spec a container stands in.
+/// The list of the pod spec that a container is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum List {
@@ -65,8 +65,8 @@ pub enum Segment {
     Index(usize),
 }
 
-/// A place in an object, `spec.containers[1].lifecycle.type`, relative to the pod (so `metadata` and `spec` are the
-/// roots, also for a pod that came out of a Job's template). A line of a text is addressed like an entry of a list.
+/// A path in an object, `spec.containers[1].lifecycle.type`, relative to the pod (so `metadata` and `spec`
+/// are the roots, also for the pod of a Job's template). A line of a text is addressed like a list entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldPath(pub Vec<Segment>);
 
@@ -76,13 +76,13 @@ impl FieldPath {
         FieldPath(Vec::new())
     }
 
-    /// A field below this place.
+    /// A field below this path.
     pub fn field(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.0.push(Segment::Field(name.into()));
         self
     }
 
-    /// A list entry below this place.
+    /// A list entry below this path.
     pub fn index(mut self, index: usize) -> Self {
         self.0.push(Segment::Index(index));
         self
@@ -114,39 +114,39 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
-    /// The pod will run, perhaps not as its author thinks.
+    /// The pod will run, but perhaps not as intended.
     Warning,
     /// The pod is refused.
     Error,
 }
 
-/// Something to tell the author of a manifest.
+/// A message for the author of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// The rule behind it, stable, for example `R8.3`, `LP-6` or `deadlock`.
+    /// The stable name of the rule, for example `R8.3`, `LP-6` or `deadlock`.
     pub code: &'static str,
-    /// The place it is about.
+    /// The path it is about.
     pub path: FieldPath,
-    /// What is wrong, in one sentence, lower case, with the offending value.
+    /// The problem, in one sentence, lower case, with the offending value.
     pub message: String,
-    /// The other side of a conflict, and further places worth a look, each with a short label.
+    /// The other side of a conflict, and other relevant paths, each with a short label.
     pub related: Vec<(FieldPath, String)>,
-    /// The way out, naming the fix.
+    /// How to fix it.
     pub hint: Option<String>,
 }
 
 impl Finding {
-    /// A finding that refuses the pod.
+    /// An error: the pod is refused.
     pub fn error(code: &'static str, path: FieldPath, message: impl Into<String>) -> Self {
         Finding::new(Severity::Error, code, path, message)
     }
 
-    /// A finding that only warns.
+    /// A warning.
     pub fn warning(code: &'static str, path: FieldPath, message: impl Into<String>) -> Self {
         Finding::new(Severity::Warning, code, path, message)
     }
@@ -170,12 +170,12 @@ impl Finding {
     }
 }
 
-/// Switches a user may turn, as on the command line: `--feature-gates SidecarLifecycleType=false`.
+/// Feature gates, as on the command line: `--feature-gates SidecarLifecycleType=false`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeatureGates {
     /// Init containers may have `restartPolicy: Always`. Off: the field is refused, as by Kubernetes before 1.29.
     pub sidecar_containers: bool,
-    /// `lifecycle.type: Sidecar` means something. Off: the field is ignored with a warning.
+    /// `lifecycle.type: Sidecar` is supported. Off: the field is ignored with a warning.
     pub sidecar_lifecycle_type: bool,
     /// Container-level `restartPolicy` on mains and inits, and `restartPolicyRules`.
     pub container_restart_rules: bool,
@@ -207,7 +207,7 @@ impl FeatureGates {
         "ContainerStopSignals",
     ];
 
-    /// Turns one gate by name; `false` if there is no such gate.
+    /// Sets one gate by name; `false` if there is no such gate.
     #[must_use]
     pub fn set(&mut self, name: &str, on: bool) -> bool {
         match name {

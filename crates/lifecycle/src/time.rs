@@ -1,11 +1,11 @@
-//! Time as the engine sees it: a number it is told, never one it asks for.
+//! Time in the engine: always passed in, never read from a clock.
 
 use std::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
 
-/// A moment, in milliseconds since the Unix epoch as the observer counts them. The observer promises that it never
-/// goes backwards within one pod.
+/// A time in milliseconds since the Unix epoch, as counted by the observer. The observer guarantees that it
+/// never goes backwards within one pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Time(pub u64);

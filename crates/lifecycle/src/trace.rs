@@ -1,7 +1,7 @@
-//! The trace: the ordered record of all that happened to a pod.
+//! The trace: the ordered record of everything that happened to a pod.
 //!
 //! One format for `run --events`, `timeline`, `simulate` and tests; docs/trace.md describes it for users. The
-//! [`Recorder`] watches events and decisions go by and writes one [`Entry`] per transition (G-50); events that changed
+//! [`Recorder`] sees events and decisions and writes one [`Entry`] per transition (G-50); events that changed
 //! nothing (late, repeated) leave no entry.
 
 mod kind;
@@ -26,27 +26,28 @@ use crate::time::Time;
 pub struct Entry {
     /// When.
     pub time: Time,
-    /// To which container; `None` for the pod as a whole.
+    /// The container; `None` for the pod as a whole.
     pub container: Option<usize>,
-    /// What, in kebab case: `starting`, `exited`, …; the name of a [`Kind`].
+    /// The event, in kebab case: `starting`, `exited`, …; the name of a [`Kind`].
     pub event: &'static str,
-    /// The details; which, depends on the event.
+    /// The details, depending on the event.
     pub fields: Map<String, Value>,
 }
 
-/// The containers of a plan with their roles, in its order: what a reader of a trace cannot see from what happened.
+/// The containers of a plan with their roles, in its order: the reader of a trace cannot see them from the
+/// events.
 pub fn containers(plan: &Plan) -> Value {
     plan.containers.iter().map(|c| json!({"name": c.name, "role": c.role.name()})).collect()
 }
 
-/// The first entry of a trace that is written to a file: who is in the pod.
+/// The first entry of a trace that is written to a file: the containers of the pod.
 pub fn planned(plan: &Plan, time: Time) -> Entry {
     let fields = [("containers".to_owned(), containers(plan))].into_iter().collect();
     Entry { time, container: None, event: Kind::Planned.name(), fields }
 }
 
 impl Entry {
-    /// As one JSON object: `time`, `pod`, `container` if it is about one, `event`, then the details.
+    /// The entry as one JSON object: `time`, `pod`, `container` if there is one, `event`, then the details.
     pub fn to_json(&self, plan: &Plan, pod: &str, time_text: &str) -> Value {
         let mut object = Map::new();
         object.insert("time".into(), time_text.into());
@@ -72,7 +73,7 @@ impl Entry {
     }
 }
 
-/// Writes the trace of one pod.
+/// Records the trace of one pod.
 ///
 /// Call [`Recorder::on_event`] after every event was applied and [`Recorder::on_step`] after every step.
 #[derive(Debug, Clone)]
@@ -83,7 +84,7 @@ pub struct Recorder {
     containers: Vec<Seen>,
 }
 
-/// What was last recorded of a container.
+/// The last recorded state of a container.
 #[derive(Debug, Clone)]
 struct Seen {
     attempt: u32,
@@ -96,7 +97,7 @@ struct Seen {
     hooks: [bool; 3],
     probes: [SeenProbe; 3],
     wait: Option<Wait>,
-    /// The gate that was last seen closed: the one that opened last, once none is.
+    /// The gate that was last seen closed: the one that opened last, once all are open.
     gate: Option<usize>,
     gate_opened_at: Option<Time>,
 }
@@ -130,7 +131,7 @@ impl Seen {
 type Out<'a> = &'a mut Vec<Entry>;
 
 impl Recorder {
-    /// For a pod nothing has been recorded of.
+    /// For a pod without a trace.
     pub fn new(plan: &Plan) -> Self {
         Recorder {
             sandbox: SandboxState::Absent,
@@ -140,7 +141,7 @@ impl Recorder {
         }
     }
 
-    /// For a pod whose trace is continued: what `obs` holds has been recorded.
+    /// Continues the trace of a pod: everything in `obs` has been recorded.
     pub fn resume(plan: &Plan, obs: &Observation) -> Self {
         let mut recorder = Recorder::new(plan);
         recorder.look(plan, obs, Time(0), None);
@@ -149,7 +150,7 @@ impl Recorder {
         recorder
     }
 
-    /// Records what an event has changed.
+    /// Records the effects of an event.
     pub fn on_event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time, out: Out<'_>) {
         match event {
             Event::SandboxReady if obs.sandbox.state != self.sandbox => {
@@ -202,7 +203,7 @@ impl Recorder {
         self.look(plan, obs, now, Some(out));
     }
 
-    /// Records what an update of the pod has changed.
+    /// Records the effects of an update of the pod.
     pub fn on_update(&mut self, plan: &Plan, obs: &Observation, changes: &[Change], now: Time, out: Out<'_>) {
         for change in changes {
             if let Change::Image { container, .. } = *change {
@@ -213,7 +214,7 @@ impl Recorder {
         self.look(plan, obs, now, Some(out));
     }
 
-    /// Records what a step has done, and why containers wait, where that changed.
+    /// Records the actions of a step, and new reasons for waiting.
     pub fn on_step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time, out: Out<'_>) {
         for action in &decision.actions {
             self.action(plan, obs, action, now, out);
@@ -225,7 +226,7 @@ impl Recorder {
                 continue;
             }
             seen.wait = wait;
-            // What these two say has just been said by `hook-started` and `terminating`.
+            // These two were just recorded as `hook-started` and `terminating`.
             if let Some(wait) = wait
                 && !matches!(wait, Wait::Hook { .. } | Wait::Stopping { .. })
             {
@@ -490,8 +491,9 @@ impl Recorder {
         }
     }
 
-    /// Probe attempts that tell something new: the first failure in a row, every failure that counts towards a verdict
-    /// not yet reached, every change of verdict, and the success that ends a row of failures.
+    /// Records probe attempts with new information: the first failure in a row, every failure that counts
+    /// towards a result not yet reached, every change of the result, and the success that ends a row of
+    /// failures.
     #[expect(clippy::too_many_arguments, reason = "the fields of one event")]
     fn probe(
         &mut self,
@@ -535,7 +537,8 @@ impl Recorder {
         );
     }
 
-    /// Compares the observation with what was seen, and records what follows from events without being one.
+    /// Compares the observation with the last recorded state, and records changes that are not events
+    /// themselves.
     fn look(&mut self, plan: &Plan, obs: &Observation, now: Time, mut out: Option<Out<'_>>) {
         self.sandbox = obs.sandbox.state;
         for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {

@@ -1,4 +1,4 @@
-//! What reading a manifest costs: a pod of a usual size, a large one, and an edit.
+//! Measures reading a manifest: a pod of typical size, a large one, and an edit.
 use criterion::{Criterion, criterion_group, criterion_main};
 use outrigger_lifecycle::FieldPath;
 use outrigger_manifest::edit::Editor;

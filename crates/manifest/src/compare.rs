@@ -1,5 +1,5 @@
-//! What changes when other manifests take the place of those that run: which objects stay, which are changed where they
-//! run, and which have to be replaced, and why.
+//! Compares the manifests that are running with new ones: which objects stay, which are updated in place, and
+//! which have to be replaced, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,19 @@ use crate::pod::PodManifest;
 use crate::read::Companions;
 use crate::workload::Workload;
 
-/// The most differences that are named as the reason of a replacement.
+/// The most differences listed as the reason for a replacement.
 const REASONS_MAX: usize = 3;
 
-/// Fields of a pod's spec that can change while it lives, besides the images of its containers.
+/// Fields of a pod's spec that can change while it is running, besides the images of its containers.
 const CHANGEABLE: [&str; 3] =
     ["terminationGracePeriodSeconds", "activeDeadlineSeconds", "ephemeralContainers"];
 
-/// What manifests say is to run.
+/// The objects that a set of manifests describes.
 #[derive(Debug, Clone)]
 pub struct Objects<'m> {
     /// Pods with their plans, those of workloads included.
     pub pods: Vec<(&'m PodManifest, &'m Plan)>,
-    /// What the pods come out of, in the order of [`crate::Origin::workload`].
+    /// The workloads the pods belong to, in the order of [`crate::Origin::workload`].
     pub workloads: &'m [Workload],
     /// What the pods refer to.
     pub companions: &'m Companions,
@@ -41,7 +41,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// The name of a workload, whose metadata has been settled.
+    /// The name of a workload whose metadata is complete.
     pub fn of(workload: &Workload) -> Self {
         let metadata = workload.metadata();
         ObjectKey {
@@ -51,12 +51,12 @@ impl ObjectKey {
         }
     }
 
-    /// A text that is this object's alone: `Pod/default/web`.
+    /// A unique text for this object: `Pod/default/web`.
     pub fn id(&self) -> String {
         format!("{}/{}/{}", self.kind, self.namespace, self.name)
     }
 
-    /// As people write it: `pod/web`.
+    /// The form shown to users: `pod/web`.
     pub fn display(&self) -> String {
         format!("{}/{}", self.kind.to_lowercase(), self.name)
     }
@@ -65,20 +65,20 @@ impl ObjectKey {
 /// What happens to one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ObjectChange {
-    /// It goes on as it is.
+    /// It keeps running unchanged.
     Unchanged,
-    /// It is changed where it runs.
+    /// It is updated in place.
     Updated(Vec<Change>),
-    /// It has more or fewer pods; those that stay are not touched.
+    /// It gets more or fewer pods; the others are not touched.
     Scaled {
-        /// Pods there were.
+        /// The number of pods before.
         from: usize,
-        /// Pods there will be.
+        /// The number of pods after.
         to: usize,
     },
-    /// It is stopped in order, and what the new manifest says is started when it is gone.
+    /// It is stopped in order, and its replacement is started when it is gone.
     Replaced {
-        /// What is different, as paths.
+        /// The paths of the differences.
         why: Vec<String>,
     },
     /// It is started.
@@ -88,7 +88,7 @@ pub enum ObjectChange {
 }
 
 impl ObjectChange {
-    /// The word for it, for people and programs.
+    /// The name of the action, for people and programs.
     pub fn name(&self) -> &'static str {
         match self {
             ObjectChange::Unchanged => "unchanged",
@@ -101,7 +101,8 @@ impl ObjectChange {
     }
 }
 
-/// Compares what runs with what is to run: every object of either, those of the new manifests first, in their order.
+/// Compares the running objects with the new ones. Returns every object of either side, the new ones first,
+/// in their order.
 pub fn compare(old: &Objects<'_>, new: &Objects<'_>) -> Vec<(ObjectKey, ObjectChange)> {
     let before: BTreeMap<ObjectKey, usize> =
         old.workloads.iter().enumerate().map(|(at, workload)| (ObjectKey::of(workload), at)).collect();
@@ -151,7 +152,7 @@ fn compare_one(old: &Objects<'_>, was: usize, new: &Objects<'_>, is: usize) -> O
     }
 }
 
-/// Compares a pod that runs by one plan with another plan, all that is not in plans being the same.
+/// Compares the plan of a running pod with a new plan, when everything outside the plans is the same.
 pub fn compare_plans(was: &Plan, is: &Plan) -> ObjectChange {
     match changes(was, is) {
         Ok(changes) if changes.is_empty() => ObjectChange::Unchanged,
@@ -164,7 +165,7 @@ fn first_pod<'m>(objects: &Objects<'m>, workload: usize) -> Option<(&'m PodManif
     objects.pods.iter().find(|(pod, _)| pod.origin.workload == workload).copied()
 }
 
-/// A pod without what can change while it lives.
+/// A pod without the fields that can change while it is running.
 fn fixed_parts(pod: &PodManifest) -> Value {
     let mut value = to_json(&pod.input.pod);
     let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) else { return value };
@@ -175,7 +176,7 @@ fn fixed_parts(pod: &PodManifest) -> Value {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             if let Some(container) = container.as_object_mut() {
                 container.remove("image");
-                // Its default depends on the tag of the image; the plans tell when it is more than that.
+                // The default depends on the image tag; the plans show any other difference.
                 container.remove("imagePullPolicy");
             }
         }
@@ -183,7 +184,7 @@ fn fixed_parts(pod: &PodManifest) -> Value {
     value
 }
 
-/// A workload without its status and the number of its pods, where that can change.
+/// A workload without its status, and without its replica count where that can change.
 fn template_parts(workload: &Workload) -> Value {
     let mut value = match workload {
         Workload::Pod(object) => to_json(object),
@@ -211,7 +212,7 @@ fn to_json(object: &impl Serialize) -> Value {
     serde_json::to_value(object).unwrap_or_default()
 }
 
-/// Paths of what is different. Entries of lists go by their name where they have one.
+/// The paths of the differences. List entries are identified by name where they have one.
 fn differences(was: &Value, is: &Value, path: &str, out: &mut Vec<String>) {
     if was == is {
         return;
@@ -241,7 +242,7 @@ fn differences(was: &Value, is: &Value, path: &str, out: &mut Vec<String>) {
     }
 }
 
-/// The ConfigMaps, Secrets and claims a pod uses that are not what they were.
+/// The ConfigMaps, Secrets and claims of a pod that have changed.
 fn changed_companions(old: &Companions, new: &Companions, pod: &PodManifest) -> Vec<String> {
     let namespace = pod.namespace();
     let mut used = BTreeSet::new();
@@ -257,7 +258,7 @@ fn changed_companions(old: &Companions, new: &Companions, pod: &PodManifest) -> 
     changed.map(|(kind, name)| format!("{kind}/{name}")).collect()
 }
 
-/// Kinds and names of all that a pod's spec refers to.
+/// The kinds and names of everything a pod's spec refers to.
 fn references(value: &Value, out: &mut BTreeSet<(&'static str, String)>) {
     match value {
         Value::Array(entries) => entries.iter().for_each(|entry| references(entry, out)),
@@ -266,7 +267,7 @@ fn references(value: &Value, out: &mut BTreeSet<(&'static str, String)>) {
                 let (kind, name) = match field.as_str() {
                     "configMap" | "configMapRef" | "configMapKeyRef" => ("ConfigMap", "name"),
                     "secretRef" | "secretKeyRef" => ("Secret", "name"),
-                    // A volume has its own word for it; an entry of a projected volume has not.
+                    // A volume has its own field name for this; an entry of a projected volume does not.
                     "secret" if below.get("secretName").is_some() => ("Secret", "secretName"),
                     "secret" => ("Secret", "name"),
                     "persistentVolumeClaim" => ("PersistentVolumeClaim", "claimName"),
@@ -290,7 +291,7 @@ fn references(value: &Value, out: &mut BTreeSet<(&'static str, String)>) {
     }
 }
 
-/// What a change means, for people: one line each.
+/// Describes a change in one line, for people.
 pub fn describe(change: &Change, plan: &Plan) -> String {
     let name = |at: usize| plan.containers.get(at).map_or("?", |c: &ContainerPlan| c.name.as_str());
     let seconds = |ms: u64| format!("{} s", ms / 1_000);

@@ -1,8 +1,8 @@
-//! The tree to Kubernetes' types.
+//! Decodes the tree into Kubernetes types.
 //!
-//! This is a serde deserializer over the spanned tree. The generated types hand it the names of all their fields, so
-//! unknown fields are known without a schema of our own, and every complaint has the place it is about. It reports and
-//! continues where it can: one run reports all that is wrong.
+//! This is a serde deserializer over the spanned tree. The generated types pass it the names of all their
+//! fields, so it detects unknown fields without a schema of its own, and every message has a position. It
+//! reports and continues where it can, so that one run reports every error.
 
 mod rejected;
 mod visit;
@@ -20,16 +20,16 @@ use crate::scalar::{Resolved, is_quantity, is_yaml11_bool, resolve};
 use crate::span::Span;
 use crate::tree::{Entry, Node, Scalar, Value};
 
-/// How many complaints about one object get a hint.
+/// The maximum number of messages about one object that get a hint.
 const HINTS_MAX: usize = 200;
 
-/// A decoded object and what its type does not know.
+/// A decoded object, and the fields its type does not have.
 pub(crate) struct Decoded<T> {
     /// The object, unless something made it unreadable.
     pub(crate) object: Option<T>,
-    /// `lifecycle.type` of containers: where in the object, and the text.
+    /// The `lifecycle.type` of containers: the path in the object, and the text.
     pub(crate) lifecycle_types: Vec<(FieldPath, String)>,
-    /// What was found.
+    /// The errors and warnings.
     pub(crate) diagnostics: Vec<Diagnostic>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn decode<T: de::DeserializeOwned>(root: &Node, validate: Validate) -
 
 struct Context<'c> {
     validate: Validate,
-    /// The whole object: a hint may be about more than the place it is given at.
+    /// The whole object: a hint may need more than the place it is given at.
     root: &'c Node,
     diagnostics: RefCell<Vec<Diagnostic>>,
     lifecycle_types: RefCell<Vec<(FieldPath, String)>>,
@@ -65,7 +65,7 @@ impl Context<'_> {
     }
 }
 
-/// The way from the object to here, kept on the stack.
+/// The path from the object to here, kept on the stack.
 struct Path<'p> {
     parent: Option<&'p Path<'p>>,
     segment: PathSegment<'p>,
@@ -74,7 +74,7 @@ struct Path<'p> {
 #[derive(Clone, Copy)]
 enum PathSegment<'p> {
     Root,
-    /// A field, with its siblings the type knows (none for the keys of a free map).
+    /// A field, with the names of all fields of its type (none for the keys of a free map).
     Field(&'p str, &'static [&'static str]),
     Index(usize),
 }
@@ -98,7 +98,7 @@ impl Path<'_> {
     }
 }
 
-/// What a scalar must look like, beyond what serde asks for.
+/// The required form of a scalar, beyond what serde asks for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Want {
     Any,
@@ -110,7 +110,7 @@ enum Want {
 #[derive(Clone, Copy)]
 struct De<'c> {
     node: &'c Node,
-    /// Where to point for complaints about the value.
+    /// The position for messages about the value.
     at: Span,
     path: &'c Path<'c>,
     want: Want,
@@ -178,7 +178,7 @@ impl<'c> De<'c> {
         self.context.report(diagnostic);
     }
 
-    /// Null where the type has no room for it: Kubernetes reads it as the empty value.
+    /// Null where the type does not allow it: Kubernetes reads it as the empty value.
     fn null_as(&self, empty: &str) {
         let field = self.path.to_field_path();
         let message = format!("`{field}` has no value and is read as {empty}");
@@ -193,7 +193,7 @@ impl<'c> De<'c> {
         }
     }
 
-    /// The text of a string, with a complaint if it is not one.
+    /// The text of a string; reports an error if it is not a string.
     fn string(&self) -> &'c str {
         let Some(scalar) = self.scalar() else {
             self.wrong("a string", None);
@@ -280,7 +280,7 @@ impl<'c> De<'c> {
         }
     }
 
-    /// The text of a quantity; a number may stand for one.
+    /// The text of a quantity; a number is accepted too.
     fn quantity(&self) -> String {
         let text = match self.scalar().map(|scalar| (scalar, resolve(scalar))) {
             Some((_, Resolved::Int(value))) => value.to_string(),
@@ -295,7 +295,7 @@ impl<'c> De<'c> {
         "0".to_owned()
     }
 
-    /// A visitor's own complaint gets the place of the value it was about.
+    /// Gives an error from a visitor the position of its value.
     fn place<T>(&self, result: Result<T, DecodeError>) -> Result<T, DecodeError> {
         result.map_err(|mut error| {
             if error.span.is_none() {
@@ -321,7 +321,7 @@ impl<'c> De<'c> {
         }
     }
 
-    /// The fields of a struct that its type knows; the others are reported.
+    /// The fields of a struct that its type has; all others are reported.
     fn known_fields(&self, name: &str, fields: &'static [&'static str]) -> Vec<&'c Entry> {
         let mut known = Vec::new();
         if let ("Lifecycle", Value::Scalar(scalar)) = (name, &self.node.value)
@@ -342,7 +342,8 @@ impl<'c> De<'c> {
         known
     }
 
-    /// `lifecycle.type` of the sidecar proposal: not a field Kubernetes kept, so it travels beside the object.
+    /// `lifecycle.type` of the sidecar proposal. Kubernetes did not keep this field, so it is stored beside
+    /// the object.
     fn lifecycle_type(&self, entry: &'c Entry) {
         let path = Path { parent: Some(self.path), segment: PathSegment::Field(&entry.key, &[]) };
         let de = De {
@@ -368,7 +369,7 @@ impl<'c> De<'c> {
         let message = format!("unknown field `{}`{}", abbreviate(&entry.key), self.path.inside());
         let mut diagnostic = Diagnostic::error(entry.key_span, message);
         diagnostic.severity = severity;
-        // Looking for what was meant costs time, and so many hints are not read.
+        // Searching for similar names takes time, and nobody reads this many hints.
         if self.context.diagnostics.borrow().len() < HINTS_MAX {
             diagnostic.hint = rejected::hint(name, entry, &self.path.to_field_path(), self.context.root)
                 .or_else(|| nearest(&entry.key, fields).map(|name| format!("did you mean `{name}`?")))
@@ -377,7 +378,7 @@ impl<'c> De<'c> {
         self.context.report(diagnostic);
     }
 
-    /// A field that is indented too far belongs to something around this.
+    /// A field that is indented too far belongs to one of the parents.
     fn field_of_ancestor(&self, key: &str) -> Option<String> {
         let mut at = Some(self.path);
         while let Some(path) = at {
@@ -408,7 +409,7 @@ impl<'c> De<'c> {
     }
 }
 
-/// Where to point for complaints about an entry's value: at a scalar, or at the key of anything bigger.
+/// The position for messages about an entry's value: a scalar itself, or the key of a map or list.
 fn place_of(entry: &Entry) -> Span {
     match &entry.value.value {
         Value::Scalar(_) if !entry.value.span.is_empty() => entry.value.head(),
@@ -422,7 +423,7 @@ fn abbreviate(text: &str) -> String {
     if text.chars().nth(CHARS_MAX).is_some() { format!("{line}…") } else { line }
 }
 
-/// The most similar name, if one is similar enough to be meant.
+/// The most similar name, if one is similar enough to be a likely typo.
 pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
     // Comparing is quadratic in length, and no field has a name this long.
     if name.len() > 64 {
@@ -436,7 +437,7 @@ pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
         .iter()
         .map(|k| (strsim::damerau_levenshtein(&lower, &k.to_ascii_lowercase()), *k))
         .min_by_key(|(distance, k)| (*distance, k.len()))
-        // One or two letters are too few to tell what was meant.
+        // One or two letters are too few to guess from.
         .filter(|(distance, k)| *distance <= 1 + k.len().min(name.len()) / 6 && k.len().max(name.len()) > 2)
         .map(|(_, k)| k)
 }

@@ -1,4 +1,4 @@
-//! Kubernetes' own defaults, as its API server fills them in.
+//! The defaults that the Kubernetes API server fills in.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// Images that are files or directories here, not in a registry.
+/// Images that are local files or directories.
 const LOCAL_IMAGE_SCHEMES: [&str; 4] = ["rootfs:", "oci:", "oci-archive:", "docker-archive:"];
 
-/// Files of ConfigMap, Secret, downward API and projected volumes.
+/// The mode of files in ConfigMap, Secret, downward API and projected volumes.
 const FILE_MODE: i32 = 0o644;
 
-/// Fills in what the author left out.
+/// Fills in the fields the author left out.
 pub fn apply_defaults(pod: &mut Pod) {
     if let Some(spec) = &mut pod.spec {
         pod_spec(spec);
@@ -149,7 +149,7 @@ fn volume(volume: &mut Volume) {
             }
         }
     }
-    // A volume that says nothing but its name is an empty directory.
+    // A volume with only a name is an empty directory.
     if *volume == (Volume { name: volume.name.clone(), ..Volume::default() }) {
         volume.empty_dir = Some(EmptyDirVolumeSource::default());
     }
@@ -161,7 +161,7 @@ fn pull_policy(image: Option<&str>, policy: &mut Option<String>) {
     }
 }
 
-/// Whether an image reference means "the newest": no tag, or `:latest`, and no digest.
+/// Whether an image reference means "latest": no tag, or `:latest`, and no digest.
 fn is_latest(image: &str) -> bool {
     if LOCAL_IMAGE_SCHEMES.iter().any(|scheme| image.starts_with(scheme)) || image.contains('@') {
         return false;

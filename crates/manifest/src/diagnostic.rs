@@ -1,4 +1,4 @@
-//! What there is to say about a manifest, and how it is shown.
+//! Errors and warnings about a manifest, and how they are shown.
 
 use std::fmt;
 
@@ -10,33 +10,33 @@ use serde_json::json;
 use crate::pod::PodManifest;
 use crate::span::{SourceFile, Span, floor_boundary};
 
-/// A line longer than this is named, not shown: a manifest on one line would fill the terminal.
+/// A longer line is only referred to, not shown: a manifest on one line would fill the terminal.
 const LINE_BYTES_SHOWN_MAX: usize = 400;
 
-/// One thing to tell the author of a manifest.
+/// One error or warning for the author of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// Error or warning.
     pub severity: Severity,
-    /// The rule behind it, if it has a name.
+    /// The name of the rule, if it has one.
     pub code: Option<&'static str>,
     /// What is wrong, in one sentence.
     pub message: String,
-    /// Where.
+    /// The position.
     pub span: Option<Span>,
-    /// Further places, each with a short text.
+    /// Related positions, each with a short text.
     pub labels: Vec<(Span, String)>,
-    /// The way out.
+    /// How to fix it.
     pub hint: Option<String>,
 }
 
 impl Diagnostic {
-    /// An error, at a place if there is one.
+    /// An error, with a position if there is one.
     pub fn error(span: impl Into<Option<Span>>, message: impl Into<String>) -> Self {
         Diagnostic::new(Severity::Error, span.into(), message.into())
     }
 
-    /// A warning, at a place if there is one.
+    /// A warning, with a position if there is one.
     pub fn warning(span: impl Into<Option<Span>>, message: impl Into<String>) -> Self {
         Diagnostic::new(Severity::Warning, span.into(), message.into())
     }
@@ -45,7 +45,7 @@ impl Diagnostic {
         Diagnostic { severity, code: None, message, span, labels: Vec::new(), hint: None }
     }
 
-    /// Adds a further place.
+    /// Adds a related position.
     #[must_use]
     pub fn label(mut self, span: Span, text: impl Into<String>) -> Self {
         self.labels.push((span, text.into()));
@@ -59,7 +59,7 @@ impl Diagnostic {
         self
     }
 
-    /// A finding of the lifecycle rules, with its paths turned into places of the manifest the pod came from.
+    /// A finding of the lifecycle rules, with its paths resolved to positions in the pod's manifest.
     pub fn from_finding(finding: &Finding, pod: &PodManifest) -> Self {
         Diagnostic {
             severity: finding.severity,
@@ -72,7 +72,7 @@ impl Diagnostic {
     }
 }
 
-/// Why a manifest was refused: at least one error, and the warnings met on the way.
+/// Why a manifest was rejected: at least one error, and the warnings found on the way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 
@@ -92,7 +92,7 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// Shows diagnostics with file, line, column and the lines they are about.
+/// Shows diagnostics with file, line, column and the source lines.
 pub fn render(diagnostics: &[Diagnostic], sources: &[SourceFile], color: bool) -> String {
     let renderer = if color { Renderer::styled() } else { Renderer::plain() };
     let renderer = renderer.decor_style(DecorStyle::Ascii).term_width(110);
@@ -115,7 +115,7 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a [SourceFile]) -> Group<'a>
     }
     let mut group = Group::with_title(title);
 
-    // One snippet a file, the primary one first.
+    // One snippet per file, the primary one first.
     let mut places: Vec<(Span, Option<&str>, bool)> = Vec::new();
     places.extend(diagnostic.span.map(|span| (span, None, true)));
     places.extend(diagnostic.labels.iter().map(|(span, text)| (*span, Some(text.as_str()), false)));
@@ -140,7 +140,7 @@ fn snippet<'a>(source: &'a SourceFile, places: &[(Span, Option<&'a str>, bool)])
     let text: &str = &source.text;
     let from = places.iter().map(|(span, ..)| floor_boundary(text, span.start)).min().unwrap_or(0);
     let to = places.iter().map(|(span, ..)| floor_boundary(text, span.end)).max().unwrap_or(0).max(from);
-    // Only the lines in question go to the renderer, so that its work does not grow with the file.
+    // Only the affected lines are passed to the renderer, so that its work does not grow with the file.
     let first = text[..from].rfind('\n').map_or(0, |i| i + 1);
     let last = text[to..].find('\n').map_or(text.len(), |i| to + i);
     let window = &text[first..last];
@@ -156,7 +156,7 @@ fn snippet<'a>(source: &'a SourceFile, places: &[(Span, Option<&'a str>, bool)])
         let start = floor_boundary(text, span.start) - first;
         let end = floor_boundary(text, span.end).max(span.start) - first;
         let kind = if *primary { AnnotationKind::Primary } else { AnnotationKind::Context };
-        // A block of many lines is pointed at by its first one.
+        // For a block of several lines, point at the first one.
         let end = window[start..end.max(start)].find('\n').map_or(end, |i| start + i);
         snippet = snippet.annotation(kind.span(start..end).label(*label));
     }

@@ -1,8 +1,8 @@
-//! Changes a manifest's text and leaves the rest of it alone: comments, field order, style, blank lines.
+//! Edits the text of a manifest and leaves the rest unchanged: comments, field order, style, blank lines.
 //!
-//! Every edit is a replacement of some bytes. After each, the text is read again and must say exactly what it said
-//! before plus the change that was asked for; otherwise the edit is refused. So a layout too unusual for the editor, or
-//! a value that is shared through an anchor, leads to an error and never to a wrong manifest.
+//! Every edit replaces some bytes. After each edit the text is parsed again and must contain exactly the old
+//! content plus the requested change; otherwise the edit is refused. A layout the editor cannot handle, or a
+//! value shared through an anchor, leads to an error and never to a wrong manifest.
 //!
 //! ```
 //! use outrigger_lifecycle::FieldPath;
@@ -35,19 +35,19 @@ use layout::{
 /// Why a text could not be edited.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
-    /// The text cannot be read in the first place.
+    /// The text cannot be parsed.
     #[error("the manifest cannot be read: {0}")]
     Unreadable(#[from] Diagnostics),
     /// The text has fewer documents.
     #[error("there is no document {0} in the manifest")]
     NoSuchDocument(usize),
-    /// Nothing stands at the path.
+    /// Nothing exists at the path.
     #[error("there is no `{0}`")]
     NoSuchPath(FieldPath),
-    /// Something else than a map stands at the path.
+    /// The value at the path is not a map.
     #[error("`{0}` is not a map")]
     NotAMap(FieldPath),
-    /// Something else than a list stands at the path.
+    /// The value at the path is not a list.
     #[error("`{0}` is not a list")]
     NotAList(FieldPath),
     /// The value belongs to an anchor and is used in several places.
@@ -102,8 +102,8 @@ impl Editor {
         self.text
     }
 
-    /// Sets the value at a path. What does not exist is added at the end of the map it belongs to, the maps on the way
-    /// included.
+    /// Sets the value at a path. A missing value is added at the end of its map, and missing maps on the path
+    /// are created.
     pub fn set(&mut self, path: &FieldPath, value: &Json) -> Result<(), EditError> {
         let walk = self.root().walk(path);
         let missing = &path.0[walk.steps..];
@@ -112,7 +112,7 @@ impl Editor {
             if !merged {
                 return self.replace(path, value);
             }
-            // The map's own entry wins over what a merge key brings in.
+            // The map's own entry overrides one from a merge key.
             let (parent, key) = split_field(path)?;
             return self.insert_entry(&parent, None, &key, value);
         }
@@ -130,7 +130,7 @@ impl Editor {
         self.insert_entry(&exists, None, &key, &value)
     }
 
-    /// Adds an entry to a map, behind the entry `after` (or at the end). A key that exists is set where it stands.
+    /// Adds an entry to a map, after the entry `after` (or at the end). An existing key is set in place.
     pub fn insert(
         &mut self,
         map: &FieldPath,
@@ -148,7 +148,7 @@ impl Editor {
         self.insert_entry(map, after.map(|i| i + 1), key, value)
     }
 
-    /// Removes a map entry or a list entry. What it leaves empty stays, as `{}` or `[]`.
+    /// Removes a map entry or a list entry. A map or list that becomes empty stays, as `{}` or `[]`.
     pub fn remove(&mut self, path: &FieldPath) -> Result<(), EditError> {
         let Some((parent, last)) = split(path) else { return Err(EditError::Unusual(path.clone())) };
         let node = self.node(&parent)?;
@@ -178,7 +178,7 @@ impl Editor {
         self.apply(path, patch, move |root| model::remove(root, &path_for_model))
     }
 
-    /// Removes what stands at a path, and the maps and lists around it that become empty.
+    /// Removes the value at a path, and the maps and lists around it that become empty.
     pub fn prune(&mut self, path: &FieldPath) -> Result<(), EditError> {
         let mut path = path.clone();
         self.node(&path)?;
@@ -197,13 +197,13 @@ impl Editor {
         self.remove(&path)
     }
 
-    /// Adds an entry at the end of a list. A list that does not exist is made.
+    /// Adds an entry at the end of a list. A missing list is created.
     pub fn append_item(&mut self, list: &FieldPath, value: &Json) -> Result<(), EditError> {
         let len = self.root().at(list).and_then(Node::items).map_or(0, <[Node]>::len);
         self.insert_item(list, len, value)
     }
 
-    /// Adds an entry to a list so that it has the given index. A list that does not exist is made.
+    /// Adds an entry to a list at the given index. A missing list is created.
     pub fn insert_item(&mut self, list: &FieldPath, index: usize, value: &Json) -> Result<(), EditError> {
         let lines = emit::item(value).join("\n");
         self.together(|editor| editor.insert_item_lines(list, index, value, &lines))
@@ -219,8 +219,8 @@ impl Editor {
         self.together(|editor| editor.insert_item_lines(list, index, &value, &lines))
     }
 
-    /// Moves a list entry to another list (or another place of its own), its comments included. The target list is made
-    /// if it does not exist; a list left empty is removed.
+    /// Moves a list entry to another list (or to another index of its own), with its comments. The target
+    /// list is created if it does not exist; a list that becomes empty is removed.
     pub fn move_item(&mut self, from: &FieldPath, to: &FieldPath, index: usize) -> Result<(), EditError> {
         let Some((from_list, Segment::Index(from_index))) = split(from) else {
             return Err(EditError::NoSuchPath(from.clone()));
@@ -238,13 +238,13 @@ impl Editor {
             if alone && *to != from_list {
                 return editor.remove(&from_list);
             }
-            // Within one list, the entry may just have been pushed back by its own copy.
+            // Within one list, the entry may just have been shifted by its own copy.
             let pushed = *to == from_list && index <= from_index;
             editor.remove(&from_list.index(from_index + usize::from(pushed)))
         })
     }
 
-    /// Several edits that only make sense together: all of them, or none.
+    /// Applies several edits as one: all of them, or none.
     fn together(
         &mut self,
         edits: impl FnOnce(&mut Editor) -> Result<(), EditError>,
@@ -255,7 +255,7 @@ impl Editor {
         Ok(())
     }
 
-    /// Makes a list that is still missing, before the neighbour its first entry comes from.
+    /// Creates a missing list before the neighbour that its first entry comes from.
     fn make_list_before(&mut self, list: &FieldPath, neighbour: &FieldPath) -> Result<(), EditError> {
         let (Some((map, Segment::Field(key))), Some((other, Segment::Field(neighbour)))) =
             (split(list), split(neighbour))
@@ -274,7 +274,7 @@ impl Editor {
         self.root().at(path).ok_or_else(|| EditError::NoSuchPath(path.clone()))
     }
 
-    /// The entry at a path, with the map it stands in.
+    /// The entry at a path, with the map that contains it.
     fn entry_at(&self, path: &FieldPath) -> Option<(&Node, &Entry)> {
         let (parent, Segment::Field(name)) = split(path)? else { return None };
         let map = self.root().at(&parent)?;
@@ -289,7 +289,7 @@ impl Editor {
         }
     }
 
-    /// Puts a value in the place of the one at a path.
+    /// Replaces the value at a path.
     fn replace(&mut self, path: &FieldPath, value: &Json) -> Result<(), EditError> {
         let patch = if path.0.is_empty() {
             let (start, end) = used(self.root());
@@ -307,7 +307,7 @@ impl Editor {
         self.apply(path, patch, move |root| model::set(root, &path_for_model, value))
     }
 
-    /// [`Editor::replace`], with the blame on another path.
+    /// [`Editor::replace`], with errors reported at another path.
     fn replace_checked(
         &mut self,
         path: &FieldPath,
@@ -336,7 +336,7 @@ impl Editor {
         let end = if inline_now { entry_end(text, entry) } else { line_end(text, used(&entry.value).1) };
         let with = if emit::is_block(value) {
             let indent = column(text, entry.key_span.start) + if value.is_array() { 0 } else { 2 };
-            // A comment behind the key or the old value stays behind the key.
+            // A comment after the key or the old value stays after the key.
             let comment = text[end..line_end(text, end)].trim_end();
             let (header, lines) = match emit::literal(value) {
                 Some((header, lines)) => (format!(" {header}"), lines),
@@ -363,7 +363,7 @@ impl Editor {
         Some(Patch { start: dash, end, with: lines.trim_start().to_owned() })
     }
 
-    /// Adds an entry to a map before the `at`th one of its own, or at the end.
+    /// Adds an entry to a map before the `at`th of its own entries, or at the end.
     fn insert_entry(
         &mut self,
         path: &FieldPath,
@@ -418,12 +418,12 @@ impl Editor {
             let start = block_start(text, first);
             return Patch { start, end: start, with: lines + newline(text) };
         }
-        // The first entry stands behind a dash: the new one takes its place there.
+        // The first entry is behind a dash: the new one takes its place.
         let with = format!("{}{}{}", lines.trim_start(), newline(text), " ".repeat(key_column));
         Patch { start: first, end: first, with }
     }
 
-    /// Whole lines behind the line an offset is on.
+    /// Whole lines after the line of an offset.
     fn lines_after(&self, at: usize, lines: &str) -> Patch {
         let start = next_line(&self.text, at);
         let with = if start > 0 && self.text[..start].ends_with('\n') {
@@ -434,7 +434,7 @@ impl Editor {
         Patch { start, end: start, with }
     }
 
-    /// Adds an element to a flow collection before the `at`th of the elements it has.
+    /// Adds an element to a flow collection before its `at`th element.
     fn flow_insert_patch(&self, node: &Node, elements: Vec<(usize, usize)>, at: usize, with: &str) -> Patch {
         let text = &self.text;
         if let Some(&(start, _)) = elements.get(at) {
@@ -450,7 +450,7 @@ impl Editor {
             Some(&(start, end)) => {
                 let line = line_start(text, start);
                 let indent = &text[line..start];
-                // One element a line stays one element a line.
+                // One element per line stays one element per line.
                 let with = if indent.trim().is_empty() {
                     format!(",{}{indent}{with}", newline(text))
                 } else {
@@ -461,7 +461,7 @@ impl Editor {
         }
     }
 
-    /// Takes an element out of a flow collection, with one comma.
+    /// Removes an element from a flow collection, with one comma.
     fn flow_remove_patch(elements: &[(usize, usize)], at: usize) -> Patch {
         let (start, end) = elements[at];
         let (start, end) = match (elements.get(at + 1), at.checked_sub(1)) {
@@ -485,7 +485,7 @@ impl Editor {
         if first_on_line(text, start) {
             return Patch { start: line_start(text, start), end: next_line(text, end), with: String::new() };
         }
-        // The entry stands behind a dash: the next one moves up, unless comments stand in between.
+        // The entry is behind a dash: the next one moves up, unless there are comments in between.
         let next = own.get(at + 1).map(|entry| entry.key_span.start);
         match next {
             Some(next)
@@ -515,7 +515,7 @@ impl Editor {
         Some(Patch { start: block_start(text, dash), end: next_line(text, end), with: String::new() })
     }
 
-    /// The lines of a block list's entry, as if its dash stood in the first column.
+    /// The lines of a block list's entry, as if its dash were in the first column.
     fn item_lines(&self, list: &Node, item: &Node) -> Option<String> {
         let text = &self.text;
         if list.flow || item.alias.is_some() {
@@ -580,7 +580,7 @@ impl Editor {
         self.apply(path, patch, move |root| model::insert_item(root, &path_for_model, index, value))
     }
 
-    /// Carries a patch out if the text then says what it should.
+    /// Applies a patch if the text then has the expected content.
     fn apply(
         &mut self,
         path: &FieldPath,
@@ -635,7 +635,7 @@ fn split_field(path: &FieldPath) -> Result<(FieldPath, String), EditError> {
     }
 }
 
-/// The value inside the maps that lead to it; `None` if a list would have to be made up.
+/// The value inside the maps that lead to it; `None` if a list would have to be created.
 fn nest(segments: &[Segment], value: &Json) -> Option<Json> {
     segments.iter().rev().try_fold(value.clone(), |value, segment| match segment {
         Segment::Field(name) => {
@@ -647,7 +647,7 @@ fn nest(segments: &[Segment], value: &Json) -> Option<Json> {
     })
 }
 
-/// Lines with every non-empty one moved to a column, and the text's own line breaks.
+/// The lines with every non-empty one moved to a column, and with the line breaks of the text.
 fn indented(lines: &str, column: usize, newline: &str) -> String {
     shift(lines, 0, column).replace('\n', newline)
 }

@@ -1,4 +1,5 @@
-//! JSON text to a spanned tree. YAML contains JSON only almost: tabs, surrogate escapes and long keys differ.
+//! JSON text to a spanned tree. YAML is almost a superset of JSON: tabs, surrogate escapes and long keys
+//! differ.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::span::Span;
 use crate::tree::{Document, Node, Scalar, Value};
 use crate::yaml::{MapBuilder, Parsed};
 
-/// Whether a text looks like JSON at first sight.
+/// Whether a text looks like JSON.
 pub(crate) fn looks_like_json(text: &str) -> bool {
     text.trim_start_matches('\u{feff}').trim_start().starts_with(['{', '['])
 }

@@ -1,8 +1,8 @@
-//! What the user wrote: YAML and JSON to Kubernetes' types, with the place of everything in the text.
+//! Reads manifests: YAML and JSON to Kubernetes types, with the source position of everything.
 //!
-//! [`read`] turns sources into a [`Manifest`]: pods to run (stamped out of Jobs, Deployments and so on), and the
-//! ConfigMaps, Secrets and claims they use. Whatever is wrong comes back as [`Diagnostics`], each with its place, and
-//! [`render`] shows them. [`edit`] changes a manifest's text and leaves the rest of it alone.
+//! [`read`] turns sources into a [`Manifest`]: pods to run (also those of Jobs, Deployments and so on), and
+//! the ConfigMaps, Secrets and claims they use. Errors come back as [`Diagnostics`], each with its position,
+//! and [`render`] shows them. [`edit`] changes the text of a manifest and leaves the rest unchanged.
 //!
 //! Nothing here does I/O or runs anything.
 #![forbid(unsafe_code)]

@@ -1,11 +1,11 @@
-//! A limit on everything, so that no manifest can hang Outrigger or eat the machine.
+//! Limits, so that no manifest can hang Outrigger or exhaust the machine.
 
-/// How much a manifest may hold.
+/// The limits on a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of one source file.
     pub file_bytes_max: usize,
-    /// Maps and lists inside each other.
+    /// Nesting depth of maps and lists.
     pub depth_max: usize,
     /// Nodes of all documents of one source, aliases expanded.
     pub nodes_max: usize,
@@ -13,11 +13,11 @@ pub struct Limits {
     pub scalar_bytes_max: usize,
     /// Documents of one source.
     pub documents_max: usize,
-    /// Pods that may come out of one manifest.
+    /// Pods created from one manifest.
     pub pods_max: usize,
-    /// Bytes of all pods that come out of one manifest, as estimated from their text.
+    /// Bytes of all pods created from one manifest, as estimated from their text.
     pub pod_bytes_max: usize,
-    /// Errors and warnings that are kept; the rest is only counted.
+    /// Errors and warnings that are kept; the rest are only counted.
     pub diagnostics_max: usize,
 }
 

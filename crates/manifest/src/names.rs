@@ -1,12 +1,12 @@
-//! Names and uids for what the user did not name. They come from hashes, never from chance: the same manifest gives
-//! the same pods every time.
+//! Generated names and uids. They come from hashes, not from random numbers: the same manifest gives the same
+//! pods every time.
 
 use sha2::{Digest, Sha256};
 
-/// The alphabet of Kubernetes' generated names: no vowels, so no words, and nothing that looks like something else.
+/// The alphabet of Kubernetes' generated names: no vowels, so no words, and no characters that look alike.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Generated names fit a DNS label.
+/// Generated names must fit a DNS label.
 const NAME_BYTES_MAX: usize = 63;
 
 fn digest(parts: &[&str]) -> [u8; 32] {
@@ -34,7 +34,7 @@ pub(crate) fn uid(namespace: &str, kind: &str, name: &str) -> String {
     format!("{}-{}-{}-{}-{}", hex(&b[0..4]), hex(&b[4..6]), hex(&b[6..8]), hex(&b[8..10]), hex(&b[10..16]))
 }
 
-/// `base` and `suffix`, the base cut so that the whole fits.
+/// `base` and `suffix`, with the base shortened so that the result fits.
 pub(crate) fn join(base: &str, suffix: &str) -> String {
     let mut keep = base.len().min(NAME_BYTES_MAX.saturating_sub(suffix.len()));
     while !base.is_char_boundary(keep) {

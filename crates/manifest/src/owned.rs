@@ -1,5 +1,5 @@
-//! Objects that another object of the same manifest makes by itself: the pods in a status file beside their Job, or in a
-//! dump of a cluster beside their Deployment. Run as well, the work would be done twice.
+//! Objects that another object of the same manifest creates by itself: the pods in a status file beside their
+//! Job, or in a dump of a cluster beside their Deployment. Running both would do the work twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::diagnostic::Diagnostic;
 use crate::read::Manifest;
 use crate::workload::Workload;
 
-/// Takes such objects out; a warning for each object they are left to.
+/// Removes such objects, with a warning for each owner.
 pub(crate) fn leave_out(manifest: &mut Manifest) -> Vec<Diagnostic> {
     let there: BTreeSet<Id> = manifest.workloads.iter().map(Id::of).collect();
     let owners: Vec<Option<Id>> = manifest.workloads.iter().map(|w| owner(w, &there)).collect();
@@ -71,7 +71,7 @@ impl Id {
     }
 }
 
-/// The object of the manifest that makes this one, or makes what makes it.
+/// The object of the manifest that creates this one, directly or indirectly.
 fn owner(workload: &Workload, there: &BTreeSet<Id>) -> Option<Id> {
     let metadata = workload.metadata();
     let controller = metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true))?;
@@ -80,7 +80,7 @@ fn owner(workload: &Workload, there: &BTreeSet<Id>) -> Option<Id> {
         there.iter().find(|id| id.kind == kind && id.namespace == namespace && is(&id.name)).cloned()
     };
     let name = controller.name.as_str();
-    // What stands between a pod and its Deployment or CronJob is often left out.
+    // The object between a pod and its Deployment or CronJob is often missing from the manifest.
     let between = || match controller.kind.as_str() {
         "ReplicaSet" => {
             let hash = label(metadata, "pod-template-hash")?;

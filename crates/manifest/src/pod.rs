@@ -1,4 +1,4 @@
-//! A pod that came out of a manifest, and the way back from it into the text.
+//! A pod from a manifest, and how its paths map back to the text.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::tree::{Node, Value, Walk};
 /// One pod to run, and where it was written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodManifest {
-    /// The pod, Kubernetes' defaults applied.
+    /// The pod, with Kubernetes' defaults applied.
     pub input: PodInput,
-    /// What it came out of.
+    /// The object it comes from.
     pub origin: Origin,
 }
 
@@ -27,17 +27,17 @@ pub struct Origin {
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Which of its pods this is, from 0.
+    /// Its number among the pods of the object, from 0.
     pub replica: usize,
     /// Which of [`Manifest::workloads`](crate::Manifest::workloads) it is.
     pub workload: usize,
-    /// Where the document stands.
+    /// The position of the document.
     pub document: Span,
-    /// Which document of its file the object stands in, from 0; what [`edit`](crate::edit) asks for.
+    /// The index of the document in its file, from 0, as [`edit`](crate::edit) needs it.
     pub document_index: usize,
-    /// The way from the document to the object: empty, or `items[3]` in a List.
+    /// The path from the document to the object: empty, or `items[3]` in a List.
     pub object_path: FieldPath,
-    /// The way from the object to the pod: empty for a Pod, `spec.template` for a Deployment.
+    /// The path from the object to the pod: empty for a Pod, `spec.template` for a Deployment.
     pub template_path: FieldPath,
     /// The object's tree.
     pub(crate) object: Arc<Node>,
@@ -54,15 +54,15 @@ impl PodManifest {
         self.input.pod.metadata.namespace.as_deref().unwrap_or_default()
     }
 
-    /// Where the value at a path of the pod stands; if nothing stands there, the nearest thing around it that does.
+    /// The position of the value at a path of the pod; if there is none, of the nearest parent that exists.
     /// `None` only if not even the pod's template was written.
     pub fn locate(&self, path: &FieldPath) -> Option<Span> {
         let walk = self.walk(path)?;
         Some(walk.node.alias.unwrap_or(walk.node.span))
     }
 
-    /// Where the key of a path of the pod stands; for a list entry, or if nothing stands there, the nearest key around
-    /// it.
+    /// The position of the key of a path of the pod; for a list entry, or if there is no value, the nearest
+    /// key around it.
     pub fn locate_key(&self, path: &FieldPath) -> Option<Span> {
         for len in (0..=path.0.len()).rev() {
             let prefix = FieldPath(path.0[..len].to_vec());
@@ -76,7 +76,7 @@ impl PodManifest {
         None
     }
 
-    /// The place to show for a message about a path of the pod; see [`Origin::point`].
+    /// The position to show for a message about a path of the pod; see [`Origin::point`].
     pub fn point(&self, path: &FieldPath) -> Span {
         self.origin.point(path)
     }
@@ -87,7 +87,7 @@ impl PodManifest {
         FieldPath(parts.iter().flat_map(|part| part.0.iter().cloned()).collect())
     }
 
-    /// What was written at a path of the pod.
+    /// The node at a path of the pod.
     pub fn node(&self, path: &FieldPath) -> Option<&Node> {
         let walk = self.walk(path)?;
         (walk.steps == path.0.len()).then_some(walk.node)
@@ -99,8 +99,8 @@ impl PodManifest {
 }
 
 impl Origin {
-    /// The place to show for a message about a path of the pod: a scalar itself; of anything bigger, or anything that
-    /// is missing, the key or first line that stands for it.
+    /// The position to show for a message about a path of the pod: a scalar itself; for a map, a list or a
+    /// missing value, the key or first line that represents it.
     pub fn point(&self, path: &FieldPath) -> Span {
         let Some(walk) = self.walk(path) else {
             return self.object.head();
@@ -108,7 +108,7 @@ impl Origin {
         if let (Value::Scalar(scalar), Some(Segment::Index(piece))) = (&walk.node.value, path.0.last())
             && walk.steps + 1 == path.0.len()
         {
-            // A piece of a text, if each of them has a place.
+            // One piece of a text, if each piece has a position.
             let place = scalar.pieces.get(*piece).filter(|_| walk.node.alias.is_none());
             return place.copied().unwrap_or_else(|| walk.node.head());
         }
@@ -117,7 +117,7 @@ impl Origin {
                 walk.node.head()
             }
             (_, Some(key)) => key,
-            // A list entry of many lines is best known by its name.
+            // A list entry of several lines is best identified by its name.
             _ => match walk.node.entry("name") {
                 Some(name) if walk.node.alias.is_none() => name.value.head(),
                 _ => walk.node.head(),
@@ -127,7 +127,7 @@ impl Origin {
 
     fn walk(&self, path: &FieldPath) -> Option<Walk<'_>> {
         let template = self.object.at(&self.template_path);
-        // A pod of a Job has the Job's name and namespace: point there, the template has none.
+        // A pod of a Job takes its name and namespace from the Job: point there, the template has none.
         let of_owner = matches!(
             path.0.as_slice(),
             [Segment::Field(meta), Segment::Field(name)] if meta == "metadata" && (name == "name" || name == "namespace")
@@ -139,7 +139,7 @@ impl Origin {
                 if walk.steps > 0 || path.0.is_empty() {
                     return Some(walk);
                 }
-                // Not even `spec` is there: the template's own key is the nearest thing.
+                // There is no `spec` at all: the template's own key is the nearest.
                 let whole = self.object.walk(&self.template_path);
                 Some(Walk { node: whole.node, key: whole.key, steps: 0 })
             }

@@ -1,4 +1,4 @@
-//! Ports of this machine that two pods of a manifest ask for at the same time.
+//! Host ports that two pods of a manifest need at the same time.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::diagnostic::Diagnostic;
 use crate::pod::PodManifest;
 use crate::read::Manifest;
 
-/// A port of this machine, by number and protocol.
+/// A host port, by number and protocol.
 type HostPort = (i32, String);
 
-/// Errors for host ports that more than one pod wants: only one of them could ever start.
+/// Reports host ports that more than one pod needs: only one of them could ever start.
 pub fn check_host_ports(manifest: &Manifest) -> Vec<Diagnostic> {
     let mut out = Vec::new();
     let mut taken: BTreeMap<HostPort, Vec<(&PodManifest, FieldPath, String)>> = BTreeMap::new();
@@ -20,7 +20,8 @@ pub fn check_host_ports(manifest: &Manifest) -> Vec<Diagnostic> {
             let before = taken.entry(port.clone()).or_default();
             let clash = before.iter().find(|(_, _, other)| other.is_empty() || ip.is_empty() || *other == ip);
             match clash {
-                // Said once for all its pods; two containers of one pod are another rule's business.
+                // Reported once for all pods of a workload; two containers of one pod are checked by another
+                // rule.
                 Some((first, ..)) if first.origin.workload == pod.origin.workload => {
                     if pod.origin.replica == first.origin.replica + 1 {
                         out.push(of_one_workload(manifest, pod, &port, &path));
@@ -67,8 +68,8 @@ fn of_one_workload(
     Diagnostic { code: Some("port"), ..Diagnostic::error(pod.point(path), message).hint(hint) }
 }
 
-/// The host ports of a pod: port, address (empty for all) and where it is written. On the host's network nothing opens
-/// them for the pod.
+/// The host ports of a pod: port, address (empty for all) and where it is written. Pods on the host network
+/// are left out: no port is forwarded for them.
 fn host_ports(pod: &PodManifest) -> Vec<(HostPort, String, FieldPath)> {
     let Some(spec) = pod.input.pod.spec.as_ref().filter(|s| s.host_network != Some(true)) else {
         return Vec::new();

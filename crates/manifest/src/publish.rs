@@ -1,4 +1,4 @@
-//! Objects written out again, complete with the fields Kubernetes' types do not know.
+//! Writes objects back, including the fields that Kubernetes' types do not have.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use outrigger_lifecycle::{ContainerRef, FieldPath, Segment};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// An object as JSON, with each container's `lifecycle.type` put back where it was read. `template` is the path from the
+/// An object as JSON, with the `lifecycle.type` of each container put back. `template` is the path from the
 /// object to its pod: empty for a Pod.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Sources to a manifest.
+//! Reads sources into a manifest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::workload::{Owner, Workload};
 use crate::yaml::Parsed;
 use crate::{json, names, owned, yaml};
 
-/// What to do about fields Kubernetes does not know, and keys written twice; as kubectl's `--validate`.
+/// How to treat unknown fields and duplicate keys; the same as kubectl's `--validate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Validate {
     /// Report them as errors.
@@ -32,33 +32,33 @@ pub enum Validate {
     Ignore,
 }
 
-/// How to read.
+/// Options for reading.
 #[derive(Debug, Clone, Default)]
 pub struct ReadOptions {
-    /// What to do about unknown fields.
+    /// How to treat unknown fields.
     pub validate: Validate,
-    /// The namespace of objects that name none; `default` unless set.
+    /// The namespace of objects that do not set one; `default` unless set.
     pub namespace: Option<String>,
-    /// How many pods a Deployment, ReplicaSet, StatefulSet or DaemonSet has, whatever it says.
+    /// Overrides the number of pods of a Deployment, ReplicaSet, StatefulSet or DaemonSet.
     pub replicas: Option<u32>,
-    /// Name every object that is skipped, not only how many there are of each kind.
+    /// List every skipped object, not only the number of each kind.
     pub list_skipped: bool,
-    /// How much a manifest may hold.
+    /// The limits on a manifest.
     pub limits: Limits,
 }
 
-/// What was read.
+/// The result of reading.
 #[derive(Debug, Clone, Default)]
 pub struct Manifest {
     /// The pods to run, in the order written.
     pub pods: Vec<PodManifest>,
-    /// The objects they come out of; see [`Origin::workload`].
+    /// The workloads the pods belong to; see [`Origin::workload`].
     pub workloads: Vec<Workload>,
-    /// What the pods may refer to.
+    /// The objects the pods may refer to.
     pub companions: Companions,
-    /// What is odd, but no reason to refuse the manifest.
+    /// Warnings, when there are no errors.
     pub warnings: Vec<Diagnostic>,
-    /// Where each object is named, by kind, namespace and name.
+    /// The position of each object's name, by kind, namespace and name.
     pub places: BTreeMap<(&'static str, String, String), Span>,
 }
 
@@ -67,17 +67,17 @@ pub struct Manifest {
 pub struct Companions {
     /// ConfigMaps.
     pub config_maps: BTreeMap<(String, String), ConfigMap>,
-    /// Secrets; `stringData` has been taken over into `data`, as the API server does.
+    /// Secrets; `stringData` is merged into `data`, as the API server does.
     pub secrets: BTreeMap<(String, String), Secret>,
-    /// PersistentVolumeClaims, those a StatefulSet makes included.
+    /// PersistentVolumeClaims, including those a StatefulSet creates.
     pub persistent_volume_claims: BTreeMap<(String, String), PersistentVolumeClaim>,
     /// PriorityClasses by name; they have no namespace.
     pub priority_classes: BTreeMap<String, PriorityClass>,
 }
 
 impl Companions {
-    /// How important a pod is, as the admission of a cluster would have it: its own `priority`, else that of its class, else
-    /// that of the class that is the default, else 0.
+    /// A pod's priority, as a cluster's admission would set it: its own `priority`, else that of its class,
+    /// else that of the default class, else 0.
     pub fn priority(&self, pod: &Pod) -> i32 {
         let spec = pod.spec.as_ref();
         if let Some(priority) = spec.and_then(|spec| spec.priority) {
@@ -97,7 +97,7 @@ impl Companions {
     }
 }
 
-/// The kinds read here: kind, apiVersion.
+/// The supported kinds: kind, apiVersion.
 const KINDS: [(&str, &str); 11] = [
     ("Pod", "v1"),
     ("Job", "batch/v1"),
@@ -144,7 +144,7 @@ pub fn read(sources: &[SourceFile], options: &ReadOptions) -> Result<Manifest, D
     reader.finish(diagnostics)
 }
 
-/// Parses a source into trees without asking what they mean, with the same limits as [`read`].
+/// Parses a source into trees without interpreting them, with the same limits as [`read`].
 pub fn parse(file: usize, source: &SourceFile, options: &ReadOptions) -> Result<Vec<Document>, Diagnostics> {
     let parsed = parse_source(file, source, options).map_err(|error| Diagnostics(vec![*error]))?;
     if parsed.duplicates.iter().any(|d| d.severity == Severity::Error) {
@@ -172,7 +172,7 @@ fn parse_source(file: usize, source: &SourceFile, options: &ReadOptions) -> Resu
     let parsed = if source.name.ends_with(".json") {
         json::parse(file, text, limits)
     } else if json::looks_like_json(text) {
-        // Braces may also open a YAML flow mapping.
+        // A YAML flow mapping starts with a brace too.
         json::parse(file, text, limits).or_else(|_| yaml::parse(file, text, limits))
     } else {
         yaml::parse(file, text, limits)
@@ -186,7 +186,7 @@ fn parse_source(file: usize, source: &SourceFile, options: &ReadOptions) -> Resu
     Ok(parsed)
 }
 
-/// Where an object stands.
+/// The position of an object.
 struct Place {
     document: Span,
     document_index: usize,
@@ -197,11 +197,11 @@ struct Place {
 struct Reader<'o> {
     options: &'o ReadOptions,
     manifest: Manifest,
-    /// Objects met so far, by kind, namespace and name.
+    /// Objects read so far, by kind, namespace and name.
     seen: BTreeMap<(&'static str, String, String), Span>,
-    /// How many objects of each kind are not run and were not named.
+    /// The number of skipped objects of each kind that were not listed.
     skipped: BTreeMap<String, usize>,
-    /// Something was left out.
+    /// Whether something was left out.
     is_partial: bool,
 }
 
@@ -215,7 +215,7 @@ impl Reader<'_> {
         self.object(root, place, None, out);
     }
 
-    /// One object, or the objects of a list. `implied` is what the list says its items are.
+    /// One object, or the objects of a list. `implied` is the kind the list gives its items.
     fn object(&mut self, node: Node, place: Place, implied: Option<(&str, &str)>, out: &mut Vec<Diagnostic>) {
         if node.entries().is_none() {
             out.push(Diagnostic::error(
@@ -283,7 +283,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Counts what is left out, and names it if it may be a mistake.
+    /// Counts a skipped object, and names it if it may be a mistake.
     fn skip(&mut self, node: &Node, api_version: &str, kind: &str, out: &mut Vec<Diagnostic>) {
         self.is_partial = true;
         let known: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
@@ -303,7 +303,7 @@ impl Reader<'_> {
         out.push(warning);
     }
 
-    /// `skipped: 2 Services, 1 Ingress`: what was not named one by one.
+    /// `skipped: 2 Services, 1 Ingress`: the objects that were not listed one by one.
     fn skipped(&self) -> Option<Diagnostic> {
         if self.skipped.is_empty() {
             return None;
@@ -457,7 +457,7 @@ impl Reader<'_> {
         let expansion = workload.expand(&owner, self.count(&workload));
         for claim in expansion.claims {
             let key = (owner.namespace.clone(), claim.metadata.name.clone().unwrap_or_default());
-            // A claim the user wrote out is the one meant.
+            // A claim in the manifest overrides the generated one.
             self.manifest.companions.persistent_volume_claims.entry(key).or_insert(claim);
         }
         let object = Arc::new(node);
@@ -485,7 +485,7 @@ impl Reader<'_> {
         self.manifest.workloads.push(workload);
     }
 
-    /// Settles name and namespace of a workload; `generateName` gets the suffix a server would draw.
+    /// Sets the name and namespace of a workload; `generateName` gets a suffix as from a server.
     fn settle_name(&self, workload: &mut Workload, node: &Node, out: &mut Vec<Diagnostic>) -> Option<Owner> {
         let kind = workload.kind();
         let nth = self.manifest.workloads.len().to_string();
@@ -526,7 +526,7 @@ impl Reader<'_> {
         }
     }
 
-    /// How many pods of a workload run at once.
+    /// The number of pods of a workload that run at once.
     fn count(&self, workload: &Workload) -> usize {
         match (workload, self.options.replicas) {
             (Workload::DaemonSet(_), Some(replicas)) => usize::try_from(replicas).unwrap_or(usize::MAX),
@@ -551,7 +551,7 @@ impl Reader<'_> {
         diagnostics.sort_by_key(|d| (d.span.is_none(), d.span));
         let max = self.options.limits.diagnostics_max;
         if diagnostics.len() > max {
-            // Errors are what the reader must see.
+            // Errors first: the user must see them.
             diagnostics.sort_by_key(|d| d.severity != Severity::Error);
             let more = diagnostics.len() - max;
             let severity = if failed { Severity::Error } else { Severity::Warning };
@@ -569,7 +569,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a document is what Docker Compose reads: a map of services, each with an image or a build.
+/// Whether a document is a Docker Compose file: a map of services, each with an image or a build.
 fn is_compose(node: &Node) -> bool {
     let services = node.get("services").and_then(Node::entries).unwrap_or_default();
     services.iter().any(|service| service.value.get("image").or(service.value.get("build")).is_some())
@@ -580,7 +580,7 @@ fn no_name(node: &Node, kind: &str) -> Diagnostic {
     Diagnostic::error(span, format!("missing field `metadata.name` of this {kind}"))
 }
 
-/// What Kubernetes refuses about a workload around its pod.
+/// The checks of Kubernetes on a workload around its pod.
 fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
     let template = node.walk(&workload.template_path());
     if template.node.get("spec").is_none_or(Node::is_null) {
@@ -614,10 +614,10 @@ fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
     }
 }
 
-/// What Kubernetes refuses about a Job, and what a run does not do about it.
+/// The checks of Kubernetes on a Job, and warnings about Job fields that a run ignores.
 fn check_job(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
     let Some(job) = workload.job() else { return };
-    // A CronJob has the Job inside of it.
+    // A CronJob has the Job inside it.
     let root = match workload {
         Workload::CronJob(_) => FieldPath::spec("jobTemplate"),
         _ => FieldPath::root(),

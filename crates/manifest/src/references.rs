@@ -1,5 +1,5 @@
-//! ConfigMaps, Secrets and keys that pods refer to and the manifest does not have. The manifest is all there is, so a
-//! reference to something else can never be filled.
+//! ConfigMaps, Secrets and keys that pods refer to and that the manifest does not contain. There is no other
+//! source for them, so such a reference can never be resolved.
 
 use std::collections::BTreeSet;
 
@@ -11,21 +11,21 @@ use crate::diagnostic::Diagnostic;
 use crate::pod::PodManifest;
 use crate::read::{Companions, Manifest};
 
-/// The ConfigMap every namespace of a cluster has, and every pod taken from one mounts beside its token. Volumes do
-/// without it.
+/// The ConfigMap that exists in every namespace of a cluster, and that every pod dumped from one mounts
+/// beside its token. Volumes work without it.
 pub const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// What is referred to.
+/// The kind of a referenced object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     ConfigMap,
     Secret,
 }
 
-/// A reference to something that is not there.
+/// A reference to a missing object or key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingReference {
-    /// Where in the pod it is written.
+    /// The path of the reference in the pod.
     pub path: FieldPath,
     /// What is missing.
     pub message: String,
@@ -35,7 +35,7 @@ pub struct MissingReference {
     elsewhere: Option<(&'static str, String, String)>,
 }
 
-/// The references of a pod that nothing in its namespace answers.
+/// The references of a pod that cannot be resolved in its namespace.
 pub fn missing_references(pod: &Pod, companions: &Companions) -> Vec<MissingReference> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
     let mut search = Search { companions, namespace, found: Vec::new() };
@@ -49,7 +49,7 @@ pub fn missing_references(pod: &Pod, companions: &Companions) -> Vec<MissingRefe
     search.found
 }
 
-/// [`missing_references`] of a manifest's pod, as errors at their lines.
+/// [`missing_references`] of a manifest's pod, as errors with positions.
 pub fn check_references(manifest: &Manifest, pod: &PodManifest) -> Vec<Diagnostic> {
     let found = missing_references(&pod.input.pod, &manifest.companions);
     found
@@ -80,7 +80,7 @@ struct Reference<'r> {
     kind: Kind,
     name: &'r str,
     optional: Option<bool>,
-    /// The path of the map that holds it, and what its field for the name is called.
+    /// The path of the map that contains it, and the name of its field for the name.
     at: FieldPath,
     name_field: &'static str,
 }
@@ -174,7 +174,7 @@ impl Search<'_> {
         self.look_up(&Reference { kind, name, optional, at, name_field: "name" })
     }
 
-    /// Whether an object is there; a reference that must be filled and cannot be is noted.
+    /// Whether an object exists; a required reference that cannot be resolved is recorded.
     fn look_up(&mut self, reference: &Reference<'_>) -> bool {
         let Reference { kind, name, optional, at, name_field } = reference;
         if self.keys(*kind, name, true).is_some() {
@@ -242,7 +242,7 @@ impl Search<'_> {
         }
     }
 
-    /// The keys of an object; `None` if it is not there.
+    /// The keys of an object; `None` if it does not exist.
     fn keys(&self, kind: Kind, name: &str, binary: bool) -> Option<BTreeSet<String>> {
         let id = (self.namespace.to_owned(), name.to_owned());
         match kind {

@@ -1,6 +1,6 @@
-//! Fields that must be there. The generated types read a missing one as empty, which would only be noticed much later.
+//! Required fields. The generated types read a missing one as empty, which would only be noticed much later.
 
-/// The fields a type cannot do without, by the type's name.
+/// The required fields of a type, by the type's name.
 pub(crate) fn required_fields(name: &str) -> &'static [&'static str] {
     match name {
         "PodSpec" => &["containers"],
@@ -72,7 +72,7 @@ mod tests {
 
     use super::required_fields;
 
-    /// What the generated types always write is what they cannot do without.
+    /// The fields that the generated types always write are the required ones.
     fn always_written<T: Default + Serialize>() -> (String, Vec<String>) {
         let name = std::any::type_name::<T>().rsplit("::").next().unwrap().to_owned();
         let object = serde_json::to_value(T::default()).unwrap();

@@ -1,16 +1,16 @@
-//! What an unquoted scalar means. Kubernetes reads YAML with a YAML 1.1 parser, so `yes` is a boolean and `0644` is
-//! octal; reading them any other way would run a different pod than a cluster does.
+//! The meaning of an unquoted scalar. Kubernetes reads YAML with a YAML 1.1 parser, so `yes` is a boolean and
+//! `0644` is octal; reading them any other way would run a different pod than a cluster does.
 
 use crate::tree::Scalar;
 
-/// What a scalar is.
+/// The type of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Resolved {
     Null,
     Bool(bool),
     Int(i128),
     Float(f64),
-    /// `.inf` and `.nan`, which JSON (and so Kubernetes) cannot carry.
+    /// `.inf` and `.nan`, which JSON (and so Kubernetes) cannot represent.
     NotFinite,
     Str,
 }
@@ -20,7 +20,7 @@ pub(crate) fn resolve(scalar: &Scalar) -> Resolved {
     if scalar.plain { resolve_plain(&scalar.text) } else { Resolved::Str }
 }
 
-/// Whether a boolean is spelt in a way only YAML 1.1 knows.
+/// Whether a boolean has a spelling that only YAML 1.1 knows.
 pub(crate) fn is_yaml11_bool(text: &str) -> bool {
     !text.eq_ignore_ascii_case("true")
         && !text.eq_ignore_ascii_case("false")

@@ -1,4 +1,4 @@
-//! Source files and places in them.
+//! Source files and positions in them.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::diagnostic::Diagnostic;
 /// One file (or standard input) of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFile {
-    /// How the file is called in messages, usually its path.
+    /// The name of the file in messages, usually its path.
     pub name: String,
     /// Its text.
     pub text: Arc<str>,
@@ -19,7 +19,7 @@ impl SourceFile {
         SourceFile { name: name.into(), text: text.into() }
     }
 
-    /// A source from what was read from a file; refuses what is not UTF-8.
+    /// A source from the bytes of a file; fails if they are not UTF-8.
     pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Self, Box<Diagnostic>> {
         let name = name.into();
         match String::from_utf8(bytes) {
@@ -101,7 +101,7 @@ impl Span {
         Span::new(file, offset, offset)
     }
 
-    /// Whether nothing is covered.
+    /// Whether the span is empty.
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }

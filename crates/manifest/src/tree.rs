@@ -1,4 +1,4 @@
-//! The spanned tree: what the text says, and where.
+//! The spanned tree: the content of a text, with positions.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::span::Span;
 /// One document of a source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// What it holds.
+    /// The content.
     pub root: Node,
-    /// How much it weighs once aliases are expanded, in bytes of text and a constant per node.
+    /// The size once aliases are expanded: bytes of text plus a constant per node.
     pub weight: usize,
 }
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Where the value stands. For the target of an alias this is where the anchor is.
+    /// The position of the value. For the target of an alias this is the position of the anchor.
     pub span: Span,
-    /// Where the alias stands, if the value is used through one.
+    /// The position of the alias, if the value is used through one.
     pub alias: Option<Span>,
     /// Written in flow style, `{a: 1}`; always so in JSON.
     pub flow: bool,
@@ -40,15 +40,15 @@ pub enum Value {
     Map(Vec<Entry>),
 }
 
-/// A scalar before it is known what type is wanted.
+/// A scalar whose type is not resolved yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scalar {
-    /// Its text, escapes resolved.
+    /// Its text, with escapes resolved.
     pub text: Arc<str>,
-    /// Written without quotes, so that it may be a number, a boolean or null.
+    /// Written without quotes, so it may be a number, a boolean or null.
     pub plain: bool,
-    /// Where the pieces of a text stand that are separated by line ends or `;`; empty if there is only one, and for very
-    /// long texts.
+    /// The positions of the pieces of a text that are separated by line ends or `;`; empty if there is only
+    /// one, and for very long texts.
     pub pieces: Arc<[Span]>,
 }
 
@@ -57,7 +57,7 @@ pub struct Scalar {
 pub struct Entry {
     /// The key.
     pub key: Arc<str>,
-    /// Where the key stands.
+    /// The position of the key.
     pub key_span: Span,
     /// The key is written without quotes.
     pub key_plain: bool,
@@ -107,7 +107,7 @@ impl Node {
         matches!(&self.value, Value::Scalar(scalar) if resolve(scalar) == Resolved::Null)
     }
 
-    /// A place that stands for the value in a message: all of a scalar, the beginning of anything bigger.
+    /// A position that represents the value in a message: all of a scalar, the beginning of a map or list.
     pub fn head(&self) -> Span {
         if let Some(alias) = self.alias {
             return alias;
@@ -120,7 +120,7 @@ impl Node {
         }
     }
 
-    /// The value without its places, as Kubernetes would be sent it.
+    /// The value without positions, as it would be sent to Kubernetes.
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value as Json;
         match &self.value {
@@ -142,7 +142,7 @@ impl Node {
         }
     }
 
-    /// Walks down a path as far as it exists.
+    /// Follows a path as far as it exists.
     pub fn walk<'n>(&'n self, path: &FieldPath) -> Walk<'n> {
         let mut walk = Walk { node: self, key: None, steps: 0 };
         for segment in &path.0 {
@@ -169,12 +169,12 @@ impl Node {
     }
 }
 
-/// How far a path leads into a tree.
+/// The result of following a path.
 #[derive(Debug, Clone, Copy)]
 pub struct Walk<'n> {
     /// The deepest node on the path.
     pub node: &'n Node,
-    /// Where its key stands, if it has one.
+    /// The position of its key, if it has one.
     pub key: Option<Span>,
     /// How many segments of the path exist.
     pub steps: usize,

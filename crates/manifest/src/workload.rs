@@ -1,4 +1,4 @@
-//! Workloads to pods: the part of Kubernetes' controllers that stamps pods out of templates.
+//! Creates the pods of workloads, like the part of Kubernetes' controllers that creates pods from templates.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::defaults::apply_defaults;
 use crate::names;
 use crate::pod::PodManifest;
 
-/// Where an Indexed Job's pod reads its index.
+/// The annotation with the index of an Indexed Job's pod.
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// An object that pods come out of, as the user wrote it.
+/// An object that creates pods, as the user wrote it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Workload {
     /// `v1` Pod
@@ -33,17 +33,17 @@ pub enum Workload {
     ReplicaSet(Box<ReplicaSet>),
     /// `apps/v1` StatefulSet
     StatefulSet(Box<StatefulSet>),
-    /// `apps/v1` DaemonSet; this machine is its one node.
+    /// `apps/v1` DaemonSet; this machine is its only node.
     DaemonSet(Box<DaemonSet>),
 }
 
-/// Who owns the pods of a workload.
+/// The owner of a workload's pods.
 pub(crate) struct Owner {
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
 
-/// The pods of a workload, and claims its StatefulSet makes for them.
+/// The pods of a workload, and the claims a StatefulSet creates for them.
 #[derive(Debug, Default)]
 pub(crate) struct Expansion {
     pub(crate) pods: Vec<Pod>,
@@ -99,7 +99,7 @@ impl Workload {
         }
     }
 
-    /// Changes how many pods are wanted, where the object says so.
+    /// Changes the number of pods, if the object has such a field.
     pub(crate) fn set_replicas(&mut self, replicas: u32) {
         let replicas = Some(i32::try_from(replicas).unwrap_or(i32::MAX));
         match self {
@@ -116,7 +116,7 @@ impl Workload {
         }
     }
 
-    /// The Job of a Job, or the one a CronJob would make.
+    /// The spec of a Job, or of the Job a CronJob would create.
     pub fn job_spec(&self) -> Option<&JobSpec> {
         match self {
             Workload::Job(job) => job.spec.as_ref(),
@@ -125,7 +125,7 @@ impl Workload {
         }
     }
 
-    /// The way from the object to its pod: empty for a Pod.
+    /// The path from the object to its pod: empty for a Pod.
     pub fn template_path(&self) -> FieldPath {
         match self {
             Workload::Pod(_) => FieldPath::root(),
@@ -134,7 +134,7 @@ impl Workload {
         }
     }
 
-    /// The field that says how many pods there are, if it was written.
+    /// The path of the field with the number of pods, if it was written.
     pub(crate) fn count_path(&self) -> FieldPath {
         match self {
             Workload::Job(_) => FieldPath::spec("parallelism"),
@@ -143,7 +143,7 @@ impl Workload {
         }
     }
 
-    /// How many pods run at once.
+    /// The number of pods that run at once.
     pub fn pod_count(&self) -> usize {
         let count = match self {
             Workload::Pod(_) | Workload::DaemonSet(_) => 1,
@@ -181,7 +181,7 @@ impl Workload {
         }
     }
 
-    /// The Job of a Job, or the one a run by hand makes of a CronJob.
+    /// The Job itself, or the one that a manual run of a CronJob creates.
     pub fn job(&self) -> Option<Job> {
         match self {
             Workload::Job(job) => {
@@ -206,8 +206,8 @@ impl Workload {
         }
     }
 
-    /// One more pod of this workload. `like` is any of its pods, `nth` its index or place, and `attempt` says how many
-    /// there were before it there.
+    /// Creates one more pod of this workload. `like` is any of its pods, `nth` its index, and `attempt` the
+    /// number of pods that had this index before.
     pub fn stamp(&self, like: &PodManifest, nth: usize, attempt: u32) -> PodManifest {
         let mut made = like.clone();
         let owner = owner_of(self.metadata());
@@ -219,7 +219,7 @@ impl Workload {
         made
     }
 
-    /// Stamps the pods out. The owner's name and namespace have been settled.
+    /// Creates the pods. The owner's name and namespace are already set.
     pub(crate) fn expand(&self, owner: &Owner, count: usize) -> Expansion {
         let mut expansion = Expansion::default();
         for nth in 0..count {
@@ -270,7 +270,7 @@ impl Workload {
 }
 
 impl Owner {
-    /// The Job a run by hand makes of a CronJob; Kubernetes puts the minute of the run into the name.
+    /// The Job that a manual run of a CronJob creates; Kubernetes puts the minute of the run into the name.
     fn by_hand(&self) -> Owner {
         Owner { name: names::join(&self.name, "-manual"), namespace: self.namespace.clone() }
     }
@@ -294,12 +294,12 @@ fn owner_of(metadata: &ObjectMeta) -> Owner {
     }
 }
 
-/// How a controller stamps pods.
+/// How a controller creates pods.
 struct Stamp<'o> {
     owner: &'o Owner,
     kind: &'static str,
     api_version: &'static str,
-    /// Pods there were before in the same place.
+    /// The number of pods that had this index before.
     attempt: u32,
 }
 
@@ -313,7 +313,7 @@ impl Stamp<'_> {
         let owner = self.owner;
         let (nth, attempt) = (nth.to_string(), self.attempt.to_string());
         let parts = [kind, &owner.namespace, &owner.name, &nth, &attempt];
-        // The first pod of a place needs nothing to tell it from others.
+        // The first pod of an index needs nothing to distinguish it.
         names::suffix(5, &parts[..if self.attempt == 0 { 4 } else { 5 }])
     }
 
@@ -330,7 +330,7 @@ impl Stamp<'_> {
     }
 }
 
-/// Gives a pod its namespace and uid. Pods that have a name one after another are not the same pod.
+/// Sets the namespace and uid of a pod. Two pods that use one name after each other get different uids.
 fn settle(metadata: &mut ObjectMeta, namespace: &str, attempt: u32) {
     metadata.namespace = Some(namespace.to_owned());
     let name = metadata.name.clone().unwrap_or_default();
@@ -360,7 +360,7 @@ fn job_pod(spec: &JobSpec, owner: &Owner, nth: usize, attempt: u32) -> Pod {
     pod
 }
 
-/// An Indexed Job tells each pod its index: by name, host name, label, annotation and environment.
+/// An Indexed Job gives each pod its index: in the name, host name, label, annotation and environment.
 fn indexed(pod: &mut Pod, owner: &Owner, index: usize) {
     let metadata = &mut pod.metadata;
     metadata.generate_name = Some(format!("{}-{index}-", owner.name));
@@ -386,7 +386,7 @@ fn indexed(pod: &mut Pod, owner: &Owner, index: usize) {
 }
 
 fn deployment_pod(template: &PodTemplateSpec, owner: &Owner, nth: usize, attempt: u32) -> Pod {
-    // The hash stands for this version of the template, as with a real ReplicaSet.
+    // The hash identifies this version of the template, as in a real ReplicaSet.
     let text = serde_json::to_string(template).unwrap_or_default();
     let hash = names::suffix(10, &["template", &text]);
     let owner =
@@ -423,7 +423,7 @@ fn stateful_set_pod(
         claim.metadata.name = Some(claim_name.clone());
         claim.metadata.namespace = Some(owner.namespace.clone());
         claims.push(claim);
-        // A claim takes the place of a volume of the same name.
+        // A claim replaces a volume of the same name.
         let volumes = pod_spec.volumes.get_or_insert_default();
         volumes.retain(|volume| volume.name != volume_name);
         volumes.push(Volume {

@@ -11,7 +11,7 @@ use crate::scalar::resolve_plain;
 use crate::span::{Span, floor_boundary};
 use crate::tree::{Document, Entry, Node, Scalar, Value};
 
-/// The documents of a source, and what is odd about them without making them unreadable (duplicate keys).
+/// The documents of a source, and warnings about them (duplicate keys).
 #[derive(Debug, Default)]
 pub(crate) struct Parsed {
     pub(crate) documents: Vec<Document>,
@@ -28,7 +28,7 @@ struct Weight {
 /// A collection that is still open.
 struct Open {
     start: usize,
-    /// Where the last thing in it ended so far.
+    /// The end of the last thing in it so far.
     end: usize,
     flow: bool,
     anchor: usize,
@@ -41,7 +41,7 @@ enum OpenWhat {
     Map { map: MapBuilder, key: Option<(Node, bool)>, merges: Vec<Node> },
 }
 
-/// A map as it grows: entries in order, and an index so that a map of many keys stays cheap.
+/// A map under construction: entries in order, and an index so that a map of many keys stays cheap.
 #[derive(Default)]
 pub(crate) struct MapBuilder {
     pub(crate) entries: Vec<Entry>,
@@ -49,7 +49,7 @@ pub(crate) struct MapBuilder {
 }
 
 impl MapBuilder {
-    /// Adds an entry. A key that stood there before is reported and replaced, as Kubernetes does when it is lenient.
+    /// Adds an entry. A duplicate key is reported and replaced, as Kubernetes does when it is lenient.
     pub(crate) fn push(&mut self, entry: Entry, duplicates: &mut Vec<Diagnostic>) {
         match self.index.get(&entry.key) {
             None => self.insert(entry),
@@ -69,7 +69,7 @@ impl MapBuilder {
         self.entries.push(entry);
     }
 
-    /// Adds what `<<` brings in: what the map says itself wins, then the earlier of several merges.
+    /// Adds the entries of `<<`: the map's own entries win, then the earlier of several merges.
     fn merge(&mut self, merge: Node) -> Result<(), Box<Diagnostic>> {
         let maps = match merge.value {
             Value::Map(_) => vec![merge],
@@ -124,10 +124,10 @@ pub(crate) fn parse(file: usize, text: &str, limits: &Limits) -> Result<Parsed, 
     Ok(builder.parsed)
 }
 
-/// Byte offsets of the parser's places. It counts characters, and its running count can be off (a directive that is not
-/// ASCII is enough), while line and column are not: so those are what counts.
+/// Byte offsets of the parser's positions. The parser counts characters, and its running count can be wrong
+/// (a non-ASCII directive is enough), but its line and column are right: use those.
 struct Offsets {
-    /// Byte offset of every character; nothing if each is one byte.
+    /// Byte offset of every character; `None` if each is one byte.
     chars: Option<Vec<u32>>,
     /// Index of the first character of every line. A lone carriage return ends a line too.
     lines: Vec<u32>,
@@ -137,7 +137,7 @@ struct Offsets {
 impl Offsets {
     fn new(text: &str) -> Self {
         let chars = (!text.is_ascii()).then(|| text.char_indices().map(|(at, _)| at as u32).collect());
-        // A byte order mark is no column.
+        // A byte order mark is not a column.
         let mut lines = vec![u32::from(text.starts_with('\u{feff}'))];
         let mut rest = text.chars().enumerate().peekable();
         while let Some((at, c)) = rest.next() {
@@ -166,7 +166,7 @@ struct Builder<'t> {
     open: Vec<Open>,
     anchors: BTreeMap<usize, (Node, Weight)>,
     total: Weight,
-    /// Where the last token ended: a block scalar's header stands behind it.
+    /// The end of the last token: a block scalar's header comes after it.
     last_end: usize,
     parsed: Parsed,
     root: Option<(Node, Weight)>,
@@ -248,10 +248,10 @@ impl Builder<'_> {
         self.finished(node, weight, anchor, true)
     }
 
-    /// Where each piece of a text stands that is written between `start` and `end`; nothing if one of them cannot be
-    /// found there as it is, because of escapes.
+    /// The positions of the pieces of a text that is written between `start` and `end`; empty if one of them
+    /// cannot be found literally, because of escapes.
     fn pieces(&self, start: usize, end: usize, text: &str) -> Arc<[Span]> {
-        /// The pieces of a longer one are not recorded.
+        /// The pieces of a longer text are not recorded.
         const PIECES_MAX: usize = 1_000;
         let separators = ['\n', ';'];
         let count = text.split(separators).take(PIECES_MAX + 1).count();
@@ -261,7 +261,7 @@ impl Builder<'_> {
         let mut at = start;
         let mut found = Vec::with_capacity(count);
         for piece in text.split(separators) {
-            // Folded text has line ends of its own, so the words are looked for, one after another.
+            // Folded text has its own line ends, so search for the words, one after another.
             let mut first = None;
             for word in piece.split_whitespace() {
                 let Some(offset) = self.text.get(at..end).and_then(|rest| rest.find(word)) else {
@@ -277,7 +277,8 @@ impl Builder<'_> {
         found.into()
     }
 
-    /// Where the `|` or `>` of a block scalar stands: the parser starts its span at the first line of the content.
+    /// The position of the `|` or `>` of a block scalar: the parser starts its span at the first line of the
+    /// content.
     fn block_header(&self, content: usize) -> Option<usize> {
         let mut at = self.last_end;
         for line in self.text.get(at..content)?.split_inclusive('\n') {
@@ -335,7 +336,7 @@ impl Builder<'_> {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
-        // The parser's own end of a flow collection can be off when a comma or a comment stands before it.
+        // The parser's own end of a flow collection can be wrong when a comma or a comment comes before it.
         let end = if open.flow { self.flow_end(open.end).unwrap_or(end) } else { open.end };
         let value = match open.what {
             OpenWhat::Seq(items) => Value::Seq(items),
@@ -355,7 +356,7 @@ impl Builder<'_> {
         self.finished(node, open.weight, open.anchor, false)
     }
 
-    /// Where a block list begins: the parser skips the first dash of one that is not indented.
+    /// The start of a block list: the parser skips the first dash of one that is not indented.
     fn first_dash(&self, start: usize) -> usize {
         let line = self.text[..start].rfind('\n').map_or(0, |i| i + 1);
         let before = self.text[line..start].trim_end();
@@ -378,7 +379,7 @@ impl Builder<'_> {
         None
     }
 
-    /// Takes a finished value up into what it stands in.
+    /// Adds a finished value to its parent.
     fn finished(
         &mut self,
         node: Node,
@@ -431,7 +432,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Counts what was read against the limits.
+    /// Checks the content read so far against the limits.
     fn charge(&mut self, weight: Weight, span: Span) -> Result<(), Box<Diagnostic>> {
         self.total.nodes += weight.nodes;
         self.total.bytes += weight.bytes;
@@ -475,15 +476,15 @@ impl Builder<'_> {
     }
 }
 
-/// Whether the head of a collection opens one in flow style. It runs from an anchor or a tag, if there is one, over the
-/// bracket, the spaces and the comment behind it.
+/// Whether the head of a collection opens one in flow style. The head covers an anchor or a tag, if there is
+/// one, the bracket, and the spaces and comment after it.
 fn opens_flow(head: &str) -> bool {
     let line = head.rsplit('\n').next().unwrap_or_default();
     let code = [" #", "\t#"].iter().filter_map(|c| line.find(c)).min().map_or(line, |at| &line[..at]);
     code.trim_end().ends_with(['[', '{'])
 }
 
-/// The core tag's name, `str` for `!!str`; an error for a tag Kubernetes' reader has no use for.
+/// The core tag's name, `str` for `!!str`; an error for a tag that Kubernetes does not support.
 fn core_tag(tag: Option<&Tag>) -> Result<Option<&str>, String> {
     let Some(tag) = tag else { return Ok(None) };
     if tag.is_yaml_core_schema() {
@@ -503,7 +504,7 @@ fn unknown_tag(tag: &str, span: Span) -> Diagnostic {
         .hint("remove the tag, or quote the text if it is meant literally")
 }
 
-/// Whether an unquoted key would reach Kubernetes under another name, and which.
+/// Whether Kubernetes would read an unquoted key as another name, and which.
 pub(crate) fn key_misread(key: &str) -> Option<String> {
     use crate::scalar::Resolved;
     match resolve_plain(key) {

@@ -262,7 +262,7 @@ kind: Other
     );
 }
 
-/// Spaces inside brackets are a matter of taste.
+/// Spaces inside brackets are allowed.
 #[test]
 fn flow_values_may_have_spaces_inside_their_brackets() {
     set("a: [ 1, 2 ]\n", "a.1", json!(3), "a: [ 1, 3 ]\n");
@@ -327,7 +327,7 @@ fn what_is_shared_is_not_changed_behind_the_authors_back() {
     assert!(matches!(shared.remove(&path("a")), Err(EditError::Shared(_))));
     assert!(matches!(shared.remove(&path("d.b")), Err(EditError::Shared(_))));
     assert_eq!(shared.text(), text, "a refused edit changes nothing");
-    // An alias itself, and an entry that overrides a merged one, are this place's own.
+    // An alias itself, and an entry that overrides a merged one, are not shared.
     shared.set(&path("c"), &json!(3)).unwrap();
     shared.set(&path("d.b"), &json!(4)).unwrap();
     assert_eq!(shared.finish(), "a: &x\n  b: 1\nc: 3\nd:\n  <<: *x\n  e: 2\n  b: 4\n");

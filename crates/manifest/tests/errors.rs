@@ -1,4 +1,4 @@
-//! Every class of error: what it says, and the line and column it points at.
+//! Every class of error: its message, and the line and column it points at.
 
 use outrigger_manifest::{Diagnostic, ReadOptions, Severity, SourceFile, Validate, read, render};
 

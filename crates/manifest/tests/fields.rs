@@ -1,4 +1,4 @@
-//! `docs/fields.md` speaks of every field there is, and of no other.
+//! `docs/fields.md` lists every field that exists, and no other.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 const PAGE: &str = include_str!("../../../docs/fields.md");
 
-/// Keeps the name and the fields of the struct that is asked for.
+/// Records the name and the fields of the requested struct.
 struct Fields<'a>(&'a RefCell<Option<(&'static str, &'static [&'static str])>>);
 
 impl<'de> Deserializer<'de> for Fields<'_> {
@@ -42,7 +42,7 @@ fn fields<T: for<'de> Deserialize<'de>>() -> (&'static str, Vec<&'static str>) {
     (name, fields.to_vec())
 }
 
-/// The tables of the page: fields and what becomes of them, by type.
+/// The tables of the page: fields and their support, by type.
 fn documented() -> BTreeMap<String, BTreeMap<String, String>> {
     let mut tables: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     let mut of = String::new();

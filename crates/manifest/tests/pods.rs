@@ -1,4 +1,4 @@
-//! What comes out of good manifests: pods, defaults, names, companions, and the way back into the text.
+//! The result of reading good manifests: pods, defaults, names, companions, and positions in the text.
 
 use outrigger_lifecycle::{ContainerRef, FieldPath, Finding, List};
 use outrigger_manifest::{
@@ -126,7 +126,7 @@ fn paths_lead_back_into_the_text() {
         ("spec.containers.1.lifecycle.type", "Sidecar"),
         ("spec.containers.1.volumeMounts.0", "{name: conf, mountPath: /etc/conf}"),
         ("spec.volumes.1", "name: scratch"),
-        // What is not there leads to what is nearest around it.
+        // A missing value resolves to its nearest parent.
         ("spec.initContainers.0.startupProbe.httpGet.path", "{port: 15021}"),
         ("spec.initContainers.0.startupProbe.httpGet.port.no.such", "15021"),
         ("spec.volumes.7", "- name: conf\n    configMap: {name: conf}\n  - name: scratch"),
@@ -426,7 +426,7 @@ fn json_is_read_with_tabs_and_escapes() {
         let at = manifest.pods[0].locate(&path("spec.containers.0.name"));
         assert_eq!(text_at(&source, at), "\"c\"");
     }
-    // A YAML flow mapping opens with a brace as well.
+    // A YAML flow mapping starts with a brace too.
     let (manifest, _) = manifest_of(
         "-",
         "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c,}]}}",

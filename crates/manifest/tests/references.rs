@@ -1,4 +1,4 @@
-//! References that nothing in the manifest answers, and host ports two pods want.
+//! References that cannot be resolved in the manifest, and host ports that two pods need.
 
 use outrigger_manifest::{Diagnostic, ReadOptions, SourceFile, check_host_ports, check_references, read};
 
@@ -75,7 +75,7 @@ fn what_the_manifest_does_not_have() {
             "    envFrom: [{secretRef: {name: tokens}}]\n".to_owned(),
             "24: Secret `tokens` is not in the manifest [did you mean `token`?]",
         ),
-        // Kruise's own business.
+        // The barrier variable of Kruise, which is left out.
         (
             env("configMapKeyRef: {name: p-barrier, key: c_0}")
                 .replace("name: V", "name: KRUISE_CONTAINER_BARRIER"),

@@ -1,9 +1,9 @@
-//! The spellings the sidecar proposal considered and rejected: each is answered with text that can be pasted.
+//! The spellings the sidecar proposal considered and rejected: each gets a hint with text to paste.
 
 use outrigger_lifecycle::{FeatureGates, Role, plan};
 use outrigger_manifest::{ReadOptions, SourceFile, read};
 
-/// The hints of what is wrong with a manifest.
+/// The hints for the errors in a manifest.
 fn hints(text: &str) -> Vec<String> {
     let refused = read(&[SourceFile::new("p.yaml", text)], &ReadOptions::default()).unwrap_err();
     refused.0.into_iter().map(|d| d.hint.unwrap_or_default()).collect()
@@ -13,7 +13,7 @@ fn pod(spec: &str) -> String {
     format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n{spec}")
 }
 
-/// The lines of a hint that are to be pasted, indented as they should be in a Pod.
+/// The lines of a hint to paste, with the indentation they need in a Pod.
 fn pasted(hint: &str) -> String {
     let lines = hint.lines().filter(|line| line.starts_with("    ") && !line.contains('…'));
     lines.map(|line| format!("{}\n", &line[4..])).collect()
@@ -103,7 +103,7 @@ fn orders_become_one_annotation_for_the_whole_pod() {
             "shutdownOrder: 2",
             "myApp: mySidecar, stop 1, fatal\nmySidecar: stop 2\n",
         ),
-        // One number alone would order nothing.
+        // A single number would order nothing.
         ("image: a", "startupOrder: 1", "myApp: start 2\nmySidecar: start 1\n"),
         ("startupOrder: 2", "", "myApp: start 2\nmySidecar: start 1\n"),
     ];

@@ -1,4 +1,4 @@
-//! Workloads while they run: one more pod of each, and what is said about Jobs that are not run as they are written.
+//! Workloads while they run: one more pod of each, and warnings about Jobs that do not run as written.
 
 use std::collections::BTreeSet;
 
@@ -110,7 +110,8 @@ fn what_cannot_be_is_refused_where_it_stands() {
     }
 }
 
-/// A status file, or a dump of a cluster, holds the workload and the pods it made: run again, it makes them again.
+/// A status file, or a dump of a cluster, contains the workload and the pods it created: run again, it
+/// creates them again.
 #[test]
 fn pods_beside_their_workload_are_left_to_it() {
     let cron = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: w, namespace: ns}\nspec:\n  schedule: '* * * * *'\n  \
@@ -142,7 +143,7 @@ fn pods_beside_their_workload_are_left_to_it() {
         let said: Vec<&str> = again.warnings.iter().map(|w| w.message.as_str()).collect();
         let pods = if made.len() == 1 { "1 Pod" } else { "2 Pods" };
         assert_eq!(said, [format!("skipped: {pods} of {kind}/w, which creates its pods itself")], "{kind}");
-        // Without their workload they are what is meant.
+        // Without their workload, the pods themselves run.
         assert_eq!(manifest(&made.join("\n---\n")).pods.len(), made.len(), "{kind}");
     }
 }

@@ -1,7 +1,8 @@
 //! The container recreate request: v1beta1 of OpenKruise's `apps.kruise.io`, field by field.
 //!
-//! Two fields are ours: `strategy.action` (D4: `Stop` does not expect the container back) and the id an agent has
-//! decided to stop, so that it is stopped once, whatever happens to the agent in between.
+//! Two fields are extensions: `strategy.action` (D4: with `Stop` the container is not expected back) and the
+//! id of the container an agent has decided to stop, so that it is stopped only once, even if the agent
+//! crashes in between.
 
 use k8s_openapi::api::core::v1::{ContainerPort, LifecycleHandler};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
@@ -29,29 +30,29 @@ pub struct Request {
     /// Metadata.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What is asked for.
+    /// The requested change.
     #[serde(default)]
     pub spec: Spec,
-    /// How far it is.
+    /// The progress.
     #[serde(default)]
     pub status: Status,
 }
 
-/// What is asked for. Immutable.
+/// The requested change. Immutable.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
-    /// The pod, of the same namespace.
+    /// The pod, in the same namespace.
     pub pod_name: String,
     /// Its containers, in this order.
     pub containers: Vec<Target>,
-    /// How.
+    /// The strategy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
-    /// Given up after this long.
+    /// The request fails after this long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_deadline_seconds: Option<i64>,
-    /// Deleted this long after it is finished.
+    /// The request is deleted this long after it is finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
 }
@@ -68,7 +69,7 @@ pub struct Target {
     /// Copied from the pod, if the hook is an HTTP request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<ContainerPort>,
-    /// The instance there was when the request was made.
+    /// The instance that existed when the request was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_context: Option<StatusContext>,
 }
@@ -91,19 +92,19 @@ pub struct Strategy {
     /// `Fail` or `Ignore`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<String>,
-    /// The next only when the one before has succeeded.
+    /// Wait for each container to succeed before the next one.
     #[serde(skip_serializing_if = "is_false")]
     pub ordered_recreate: bool,
-    /// Also if the container was restarted since.
+    /// Recreate the container even if it was restarted since the request was created.
     #[serde(skip_serializing_if = "is_false")]
     pub force_recreate: bool,
-    /// Time for hook and stop.
+    /// Time for the preStop hook and the stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub termination_grace_period_seconds: Option<i64>,
-    /// The pod is made unready this long before.
+    /// The pod is made unready this long before the stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unready_grace_period_seconds: Option<i64>,
-    /// The new instance must have run this long.
+    /// The new instance must have run for this long.
     #[serde(skip_serializing_if = "is_zero")]
     pub min_started_seconds: i32,
     /// `Recreate`, the default, or `Stop`.
@@ -119,7 +120,7 @@ fn is_zero(value: &i32) -> bool {
     *value == 0
 }
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
@@ -129,13 +130,13 @@ pub struct Status {
     /// When it was finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
-    /// Why it ended as it did.
+    /// Why it ended this way.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Container by container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub container_recreate_states: Vec<RecreateState>,
-    /// What the kubelet says of the containers.
+    /// The kubelet's status of the containers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub container_status_snapshot: Vec<Snapshot>,
     /// Conditions.
@@ -143,13 +144,13 @@ pub struct Status {
     pub conditions: Vec<Condition>,
 }
 
-/// How far one container is.
+/// The progress of one container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RecreateState {
     /// Its name.
     pub name: String,
-    /// How far.
+    /// The progress.
     pub phase: Progress,
     /// Why.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -157,7 +158,7 @@ pub struct RecreateState {
     /// It was told to stop.
     #[serde(skip_serializing_if = "is_false")]
     pub is_killed: bool,
-    /// The instance that is stopped: written down before it is.
+    /// The instance that is being stopped: written before the stop.
     #[serde(rename = "killedContainerID", skip_serializing_if = "String::is_empty")]
     pub killed_container_id: String,
     /// The preStop hook of that instance has run: an agent that takes over does not run it again.
@@ -165,28 +166,28 @@ pub struct RecreateState {
     pub pre_stop_done: bool,
 }
 
-/// How far one container is.
+/// The progress of one container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
-    /// Nothing was done yet.
+    /// Nothing has been done yet.
     #[default]
     Pending,
-    /// It is on its way.
+    /// In progress.
     Recreating,
     /// Done.
     Succeeded,
-    /// Given up.
+    /// It has failed.
     Failed,
 }
 
 impl Progress {
-    /// Nothing more will happen.
+    /// Whether this is a final state.
     pub fn is_final(self) -> bool {
         matches!(self, Progress::Succeeded | Progress::Failed)
     }
 }
 
-/// What the kubelet says of a container.
+/// The kubelet's status of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Snapshot {
@@ -202,7 +203,7 @@ pub struct Snapshot {
 }
 
 impl Request {
-    /// The strategy, all defaults if there is none.
+    /// The strategy, or the defaults if there is none.
     pub fn strategy(&self) -> Strategy {
         self.spec.strategy.clone().unwrap_or_default()
     }
@@ -212,7 +213,7 @@ impl Request {
         self.strategy().action.as_deref() == Some("Stop")
     }
 
-    /// Its verdict stands.
+    /// Whether it has a final result.
     pub fn is_finished(&self) -> bool {
         self.status.completion_time.is_some()
     }
@@ -227,18 +228,18 @@ impl Request {
         self.status.conditions.iter().find(|c| c.type_ == kind)
     }
 
-    /// Its last container is stopped only when the pod has its result.
+    /// Whether its last container may only be stopped after the pod's result is written.
     pub fn is_result_first(&self) -> bool {
         let annotation = self.metadata.annotations.as_ref().and_then(|a| a.get(names::CRR_RESULT_FIRST));
         annotation.is_some_and(|value| value == "true")
     }
 
-    /// The same, and it has not been told that there is a result.
+    /// The same, and the result has not been reported as written.
     pub fn wants_result(&self) -> bool {
         self.is_result_first() && self.condition(names::CRR_RESULT_WRITTEN).is_none_or(|c| c.status != "True")
     }
 
-    /// When it was made, in milliseconds.
+    /// When it was created, in milliseconds.
     pub fn created_ms(&self) -> u64 {
         let created = self.metadata.creation_timestamp.as_ref();
         created.map_or(0, |t| u64::try_from(t.0.as_millisecond()).unwrap_or(0))

@@ -1,7 +1,8 @@
-//! What is installed in a cluster: the manifests of `deploy/kustomize`, filled in.
+//! The objects installed in a cluster: the manifests of `deploy/kustomize`, filled in.
 //!
-//! The files are the one source: `kubectl apply -k` takes them as they are, this module fills in namespace, image and
-//! failure policy, and the Helm chart is the same text with Helm's placeholders (a test compares them).
+//! The files are the single source: `kubectl apply -k` takes them as they are, this module fills in the
+//! namespace, image and failure policy, and the Helm chart is the same text with Helm's placeholders (a test
+//! compares them).
 
 /// Name of the MutatingWebhookConfiguration.
 pub const WEBHOOKS: &str = "outrigger-operator";
@@ -22,24 +23,24 @@ pub const FILES: [(&str, &str); 6] = [
     ("webhook.yaml", include_str!("../../../deploy/kustomize/webhook.yaml")),
 ];
 
-/// What becomes of pods that use the operator while no replica of it answers.
+/// What happens to pods that use the operator while no replica of it answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FailurePolicy {
     /// They are refused, so that none starts without its order.
     #[default]
     Fail,
-    /// They are created without it.
+    /// They are created without an order.
     Ignore,
 }
 
-/// How the operator is installed.
+/// Options of the installation.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The namespace it runs in.
     pub namespace: String,
     /// Its image.
     pub image: String,
-    /// What happens while it does not answer.
+    /// What happens while the operator does not answer.
     pub failure_policy: FailurePolicy,
     /// Without the node agent.
     pub without_agent: bool,
@@ -76,7 +77,8 @@ pub fn manifests(options: &Options) -> Vec<String> {
 fn fill_in(document: &str, options: &Options) -> String {
     let mut text = document.replace(NAMESPACE, &options.namespace).replace(IMAGE, &options.image);
     if options.failure_policy == FailurePolicy::Ignore {
-        // Requests are ours to complete: without the webhook they would be useless, so only pods are let through.
+        // Requests always need the webhook: without it they would be useless, so the policy only applies to
+        // pods.
         text = text.replacen("failurePolicy: Fail # pods", "failurePolicy: Ignore # pods", 1);
     }
     if options.without_agent {
@@ -88,7 +90,7 @@ fn fill_in(document: &str, options: &Options) -> String {
     text.trim_end().to_owned() + "\n"
 }
 
-/// Replaces references to the Service by addresses: `service:` and the lines below it become `url:`.
+/// Replaces references to the Service with URLs: `service:` and the lines below it become `url:`.
 fn by_url(text: &str, url: &str) -> String {
     let mut out = String::new();
     let mut lines = text.lines().peekable();

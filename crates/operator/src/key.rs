@@ -1,9 +1,9 @@
 //! The keys of a barrier ConfigMap.
 //!
-//! Three kinds: `p_N` as OpenKruise writes it, `c_N` as its proposal had it, and `g_NAME` for a container whose gates
-//! are not levels. A level is an integer, so the first two are read alike.
+//! Three kinds: `p_N` as OpenKruise writes it, `c_N` as in its proposal, and `g_NAME` for a container whose
+//! gates are not levels. A level is an integer, so the first two are parsed the same way.
 
-/// What a key waits for.
+/// When a key is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opens {
     /// When every container of a higher level is ready.
@@ -20,7 +20,7 @@ pub fn level_key(level: i64) -> String {
     format!("p_{level}")
 }
 
-/// The key of a level as the proposal had it.
+/// The key of a level as in the proposal.
 pub fn proposed_level_key(level: i64) -> String {
     format!("c_{level}")
 }
@@ -30,8 +30,8 @@ pub fn gate_key(container: &str) -> String {
     format!("g_{container}")
 }
 
-/// Reads the key of a container. The prefix of a level is not looked at and text that is no number is level 0, as
-/// OpenKruise does (LP-19); what is too short to have a prefix is no key.
+/// Parses the key of a container. The prefix of a level is ignored and text that is not a number is level 0,
+/// as in OpenKruise (LP-19); text too short to have a prefix is not a key.
 pub fn read(key: &str, container: &str) -> Option<Opens> {
     if key.strip_prefix("g_") == Some(container) {
         return Some(Opens::Gates);

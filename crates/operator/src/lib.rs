@@ -1,8 +1,8 @@
-//! Launch priority, sidecar termination and container restarts in clusters whose kubelets are not ours.
+//! Launch priority, sidecar termination and container restarts in clusters with standard kubelets.
 //!
-//! [`decide`] holds every decision as a pure function: what the API server shows goes in, patches and steps come out.
-//! Order comes from `outrigger-lifecycle`: a pod as written becomes its plan, a pod's status an observation, and the
-//! same rules as everywhere else say which gates are open.
+//! [`decide`] contains every decision as a pure function: the state of the API server goes in, patches and
+//! steps come out. The order comes from `outrigger-lifecycle`: a pod becomes a plan, its status an
+//! observation, and the same rules as everywhere else decide which gates are open.
 #![forbid(unsafe_code)]
 
 pub mod api;

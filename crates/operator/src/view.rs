@@ -1,7 +1,7 @@
-//! The little of a pod that is kept in memory, and asked by every decision.
+//! The parts of a pod that are kept in memory for the decisions.
 //!
-//! A cluster has many pods and few that use what the operator serves: [`PodView::of`] is `None` for all others, and
-//! of those it keeps the plan and the facts of the status, not the object.
+//! Few of a cluster's pods use a feature of the operator: [`PodView::of`] is `None` for all others. It keeps
+//! the plan and the relevant parts of the status, not the object.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use outrigger_lifecycle::{
@@ -12,7 +12,7 @@ use outrigger_lifecycle::{
 use crate::key::{self, Opens};
 use crate::names;
 
-/// One pod, as far as it matters here.
+/// The relevant parts of one pod.
 #[derive(Debug, Clone)]
 pub struct PodView {
     /// Its namespace.
@@ -29,21 +29,21 @@ pub struct PodView {
     pub deleting: bool,
     /// Its phase; empty if none was published.
     pub phase: String,
-    /// When the kubelet took it on.
+    /// When the kubelet accepted it.
     pub started: Option<Time>,
-    /// Its grace in seconds.
+    /// Its grace period in seconds.
     pub grace_seconds: i64,
-    /// What its author wants: gates, roles, restart policies.
+    /// Its plan: gates, roles, restart policies.
     pub plan: Plan,
-    /// What its status says, container by container of the plan.
+    /// Its status, by container of the plan.
     pub observation: Observation,
-    /// What only a cluster has, container by container of the plan.
+    /// Further cluster fields, by container of the plan.
     pub containers: Vec<ContainerView>,
-    /// All keys of its barrier are published.
+    /// Whether all keys of its barrier are published.
     pub completed: bool,
-    /// After how long a launch that makes no progress is reported.
+    /// The time after which a launch without progress is reported.
     pub launch_timeout_ms: Option<u64>,
-    /// Exit codes of stopped sidecars count.
+    /// Whether the exit codes of stopped sidecars count.
     pub sidecars_count: bool,
     /// The launch condition: whether it is true, and its message.
     pub launched: Option<(bool, String)>,
@@ -51,16 +51,16 @@ pub struct PodView {
     pub sidecars_terminated: bool,
     /// Readiness gate [`names::POD_READY`] is set, and the condition's entries if it has any.
     pub ready_gate: Option<String>,
-    /// The plan could not be made as written: why.
+    /// Why the pod could not be planned as written.
     pub problem: Option<String>,
 }
 
-/// What only a cluster has of a container.
+/// The cluster fields of a container.
 #[derive(Debug, Clone, Default)]
 pub struct ContainerView {
-    /// Where its start waits.
+    /// The barrier its start waits for.
     pub barrier: Option<Barrier>,
-    /// What it says to the sidecar terminator.
+    /// Its marks for the sidecar terminator.
     pub marks: TerminatorMarks,
     /// Its image.
     pub image: String,
@@ -72,7 +72,7 @@ pub struct ContainerView {
     pub restarts: i32,
     /// It is ready.
     pub ready: bool,
-    /// Why it waits, in the kubelet's word and sentence.
+    /// Why it waits: the kubelet's reason and message.
     pub waiting: Option<(String, String)>,
 }
 
@@ -81,9 +81,9 @@ pub struct ContainerView {
 pub struct Barrier {
     /// The ConfigMap.
     pub map: String,
-    /// The key, as it stands in the pod.
+    /// The key, as written in the pod.
     pub key: String,
-    /// What publishes it.
+    /// When it is published.
     pub opens: Opens,
 }
 
@@ -91,19 +91,19 @@ pub struct Barrier {
 const REFUSED: &str = "CreateContainerConfigError";
 
 impl ContainerView {
-    /// The kubelet has refused to start it, perhaps because its key is missing.
+    /// Whether the kubelet has refused to start it, perhaps because its key is missing.
     pub fn is_refused(&self) -> bool {
         self.waiting.as_ref().is_some_and(|(reason, _)| reason == REFUSED)
     }
 }
 
 impl PodView {
-    /// What matters of a pod; `None` if it uses nothing the operator serves.
+    /// The view of a pod; `None` if it uses no feature of the operator.
     pub fn of(pod: &Pod, now: Time) -> Option<PodView> {
         is_served(pod).then(|| PodView::always(pod, now)).flatten()
     }
 
-    /// The same for a pod whoever it is for; `None` only without a spec.
+    /// The view of any pod; `None` only without a spec.
     pub fn always(pod: &Pod, now: Time) -> Option<PodView> {
         let spec = pod.spec.as_ref()?;
         let empty = PodStatus::default();
@@ -161,7 +161,7 @@ impl PodView {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Its result stands.
+    /// Whether it has a final result.
     pub fn is_over(&self) -> bool {
         matches!(self.phase.as_str(), "Succeeded" | "Failed")
     }
@@ -180,7 +180,7 @@ impl PodView {
     }
 }
 
-/// Whether a pod uses anything the operator serves: a barrier, or the sidecar terminator.
+/// Whether a pod uses a feature of the operator: a barrier, or the sidecar terminator.
 fn is_served(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
@@ -189,8 +189,8 @@ fn is_served(pod: &Pod) -> bool {
         || (ends && spec.containers.iter().any(|c| TerminatorMarks::of(c).is_sidecar()))
 }
 
-/// The barrier of a container: the first env of that name that refers to a key (LP-19). Never panics on what a pod's
-/// author wrote: an env without a reference, or with a key that is too short, is no barrier (LP-U-35, LP-U-39).
+/// The barrier of a container: the first env of that name that refers to a key (LP-19). Never panics on any
+/// input: an env without a reference, or with a key that is too short, is not a barrier (LP-U-35, LP-U-39).
 fn barrier_of(container: &Container) -> Option<Barrier> {
     let env = container.env.as_deref()?.iter().filter(|e| names::BARRIER_ENVS.contains(&e.name.as_str()));
     env.filter_map(|e| {
@@ -216,8 +216,8 @@ fn container_view(written: Option<&Container>, status: Option<&ContainerStatus>)
     }
 }
 
-/// The plan of a live pod. Levels come from its barrier keys, not from its envs, so those are left out, unless keys of
-/// gates stand for both; if what else its author wrote cannot be planned, nothing of it counts, and why is said.
+/// The plan of a live pod. Levels come from its barrier keys, not from its envs, so those are left out,
+/// unless gate keys cover both; if the rest cannot be planned, none of it counts, and the reason is returned.
 fn plan_of(pod: &Pod) -> Option<(Plan, Option<String>)> {
     let mut copy = Pod { metadata: pod.metadata.clone(), spec: pod.spec.clone(), status: None };
     copy.metadata.managed_fields = None;
@@ -251,7 +251,8 @@ fn drop_priorities(pod: &mut Pod) {
     }
 }
 
-/// Adds the gates of levels, which stand in the barrier keys (LP-18). Containers without a barrier have no level.
+/// Adds the gates of levels, which are given by the barrier keys (LP-18). Containers without a barrier have
+/// no level.
 fn add_levels(plan: &mut Plan, containers: &[ContainerView]) {
     let level = |(i, c): (usize, &ContainerView)| match c.barrier.as_ref()?.opens {
         Opens::Level(level) if plan.containers[i].place.list == List::Main => Some((i, level)),
@@ -263,7 +264,7 @@ fn add_levels(plan: &mut Plan, containers: &[ContainerView]) {
     }
 }
 
-/// Gates a barrier serves; all others are the kubelet's.
+/// Gates that a barrier provides; all others are up to the kubelet.
 pub(crate) fn is_served_gate(dialect: Option<Dialect>) -> bool {
     matches!(dialect, Some(Dialect::Priority | Dialect::DependsOn))
 }

@@ -1,7 +1,7 @@
-//! The command line from outside: what it prints, and how it exits.
+//! The command line from outside: output and exit codes.
 //!
-//! What a command prints is kept in `tests/cli/snapshots`; `UPDATE_EXPECT=1 cargo test -p outrigger --test cli` writes
-//! it anew.
+//! The expected output is in `tests/cli/snapshots`; `UPDATE_EXPECT=1 cargo test -p outrigger --test cli`
+//! rewrites it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 const EXAMPLES: [&str; 5] = ["native-job", "kep-pod", "priority-deployment", "terminator-job", "depends-on"];
 const DIALECTS: [&str; 4] = ["native", "kep", "priority", "depends-on"];
 
-/// What a run of a job with a sidecar that ignores TERM wrote, and a second pod beside it.
+/// The events of a job with a sidecar that ignores TERM, and a second pod beside it.
 const EVENTS: &str = "crates/outrigger/tests/cli/events.jsonl";
 
 struct Run {
@@ -48,7 +48,7 @@ fn outrigger(args: &[&str], stdin: &str) -> Run {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    // A command that does not read its input may be gone already.
+    // A command that does not read its input may have ended already.
     let _ = child.stdin.take().expect("piped").write_all(stdin.as_bytes());
     let out = child.wait_with_output().expect("the binary ends");
     Run {
@@ -93,7 +93,7 @@ fn plans_read_well() {
     }
 }
 
-/// The KEP's first hooks come before everything else, hooks of native sidecars included.
+/// The KEP's first hooks come before everything else, including hooks of native sidecars.
 #[test]
 fn a_plan_says_when_hooks_of_native_sidecars_wait_for_the_kep_s() {
     let hook = "preStop: {exec: {command: [\"true\"]}}";
@@ -137,7 +137,7 @@ fn plans_as_pictures() {
     args.extend(EXAMPLES.map(example));
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let svg = outrigger(&args, "").stdout;
-    // One root, everything closed, nothing from elsewhere.
+    // One root, everything closed, nothing external.
     assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"), "{svg}");
     for tag in ["g", "text", "title", "style", "defs", "marker"] {
         let opened = svg.matches(&format!("<{tag}>")).count() + svg.matches(&format!("<{tag} ")).count();
@@ -150,7 +150,7 @@ fn plans_as_pictures() {
         assert!(svg.contains(word), "{word}");
     }
     assert!(!svg.contains("NaN"));
-    // It scales to its window, and to no more than its own size.
+    // It scales down to its window, but not above its own size.
     let root = svg.lines().next().expect("a line");
     assert!(root.contains(" viewBox=\"0 0 ") && root.contains(" width=\"100%\""), "{root}");
     assert!(!root.contains(" height="), "{root}");
@@ -443,7 +443,7 @@ fn help_completions_and_manual() {
     assert!(outrigger(&["--version"], "").stdout.starts_with("outrigger "));
 }
 
-/// Names and values come from whoever wrote the manifest: nothing of them reaches a terminal as it is.
+/// Names and values come from the manifest's author: they are never passed to a terminal unescaped.
 #[test]
 fn messages_hold_no_control_characters() {
     let hostile = "\\e]0;title\\a\\e[2J\\u009b2J\\u202Ex\\b";

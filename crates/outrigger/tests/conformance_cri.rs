@@ -1,7 +1,7 @@
 //! The pod cases of `conformance`, on a real containerd that this test starts itself.
 //!
-//! containerd gives pods a network of their own only where CNI is set up, and that is not what the cases are about: all
-//! of them use the host's.
+//! containerd gives pods their own network only if CNI is set up, which is not what the cases are about: all
+//! of them use the host network.
 
 #[path = "conformance/case.rs"]
 mod case;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use libtest_mimic::Arguments;
 
-/// containerd works for every step of a case, so fewer of them run side by side than without it.
+/// containerd is busy in every step of a case, so fewer of them run in parallel than without it.
 const CASES_AT_A_TIME: usize = 4;
 
 fn main() -> ExitCode {

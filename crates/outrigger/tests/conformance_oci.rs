@@ -1,5 +1,5 @@
-//! Pod cases of `conformance` with runc underneath, and with crun where it is installed. A few of each kind: what orders
-//! containers is the same code, whatever makes them. OUTRIGGER_CONFORMANCE_ALL=1 runs all of them.
+//! Pod cases of `conformance` with runc, and with crun if it is installed. A few of each kind: the code that
+//! orders containers does not depend on the runtime. OUTRIGGER_CONFORMANCE_ALL=1 runs all of them.
 
 #[path = "conformance/case.rs"]
 mod case;
@@ -24,10 +24,10 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Cases mostly wait, so more of them than cores run side by side.
+/// Cases mostly wait, so more of them than cores run in parallel.
 const CASES_AT_A_TIME: usize = 8;
 
-/// Cases that every test run tries.
+/// The cases of every test run.
 const CHOSEN: [&str; 20] = [
     "cases::env-expansion",
     "cases::hook-poststart-every-start",
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     let all = std::env::var_os("OUTRIGGER_CONFORMANCE_ALL").is_some();
     let mut chosen = Vec::new();
     for runtime in ["runc", "crun"] {
-        // Debian has runc for containerd; crun is not on every machine that tests.
+        // Debian has runc for containerd; not every test machine has crun.
         if runtime == "crun" && !Path::new("/usr/bin/crun").exists() {
             continue;
         }

@@ -1,9 +1,9 @@
-//! The pod cases of `conformance`, run by a node that is killed with SIGKILL at random moments of each case and started
-//! again, on the embedded runtime and on a containerd of the test's own.
+//! The pod cases of `conformance`, run by a node that is killed with SIGKILL at random moments of each case
+//! and restarted, on the embedded runtime and on a separate containerd.
 //!
-//! A few cases are played each time. `OUTRIGGER_RESUMED=all` plays all of them, `OUTRIGGER_SEED` repeats the moments of a
-//! run: those of a case depend on nothing but the seed and its name. A case in which a hook was cut short by the end of the
-//! node is played again, since such a hook is not run a second time.
+//! A few cases are played each time. `OUTRIGGER_RESUMED=all` plays all of them, `OUTRIGGER_SEED` repeats the
+//! moments of a run: those of a case depend only on the seed and its name. A case in which a hook was
+//! interrupted by the end of the node is played again, since such a hook is not run a second time.
 
 #[path = "conformance/case.rs"]
 mod case;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Cases that are played each time, on the embedded runtime. None has hooks, which a kill may cut short.
+/// Cases that are played each time, on the embedded runtime. None has hooks, which a kill could interrupt.
 const SAMPLE: [&str; 10] = [
     "cases::init-order",
     "cases::job-never-sidecar-exit-137",
@@ -45,8 +45,8 @@ const SAMPLE: [&str; 10] = [
     "dialects::kep-2-sidecars-stop-last",
 ];
 
-/// Those of them that are played on containerd too, on request: a start that is cut short by a kill can still be lost there
-/// (docs/reliability.md).
+/// Those that are also played on containerd, on request: a start that is interrupted by a kill can still be
+/// lost there (docs/reliability.md).
 const SAMPLE_CRI: [&str; 4] = [
     "cases::init-order",
     "cases::job-never-sidecar-exit-137",
@@ -54,7 +54,7 @@ const SAMPLE_CRI: [&str; 4] = [
     "dialects::kep-2-sidecars-stop-last",
 ];
 
-/// Cases mostly wait, so more of them than cores run side by side.
+/// Cases mostly wait, so more of them than cores run in parallel.
 const CASES_AT_A_TIME: usize = 6;
 
 fn main() -> ExitCode {

@@ -25,14 +25,14 @@ use std::sync::Arc;
 
 use libtest_mimic::Arguments;
 
-/// Cases mostly wait, so more of them than cores run side by side.
+/// Cases mostly wait, so more of them than cores run in parallel.
 const CASES_AT_A_TIME: usize = 8;
-/// One in so many is run unless all are asked for: the same engine decides for root.
+/// One in this many is run by default: the engine is the same as for root.
 const ONE_IN: usize = 8;
 
 fn main() -> ExitCode {
     match seat::taken().as_deref() {
-        // Nobody is asked for anything there.
+        // These cases need no server outside of the machine.
         Some("world") => return ExitCode::SUCCESS,
         Some(_) => {}
         None if rustix::process::geteuid().is_root() => {

@@ -1,8 +1,8 @@
-//! `outrigger run` on a containerd that is killed and restarted while pods run, loses containers or has no room, and
-//! after runs that were killed.
+//! `outrigger run` on a containerd that is killed and restarted while pods run, loses containers or has no
+//! space, and after runs that were killed.
 //!
-//! `OUTRIGGER_SOAK_PODS` is the number of pods of the soak test (`make soak-cri`), which is left out without it;
-//! `OUTRIGGER_SOAK_SEED` repeats one.
+//! `OUTRIGGER_SOAK_PODS` is the number of pods of the soak test (`make soak-cri`), which is skipped without
+//! it; `OUTRIGGER_SOAK_SEED` repeats one.
 
 #[path = "../../../tests/containerd/mod.rs"]
 mod containerd;
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&args, trials).exit_code()
 }
 
-/// A containerd, and a place for pods.
+/// A containerd, and a directory for pods.
 struct Bench {
     containerd: Mutex<Containerd>,
     endpoint: String,
@@ -135,7 +135,7 @@ fn told() {
     let code = bench.run("told", &pod("told", spec)).wait().expect("an end").code();
     let output = bench.said("told");
     assert_eq!(code, Some(3), "{output}");
-    // Once, with what this containerd lacks: nobody has set a network up.
+    // Once, with the features this containerd lacks: no network is set up.
     let count = |text: &str| output.matches(text).count();
     assert_eq!(
         (count("runs on containerd 1."), count("only pods with hostNetwork can run")),
@@ -180,7 +180,7 @@ fn killed_run() {
 fn removed_container() {
     let bench = Bench::new();
     let log = bench.dir.path().join("log");
-    // The second time it lets itself be ended by the pod.
+    // The second time the pod stops it by itself.
     for (policy, starts, says) in [("Never", 1, " failed"), ("OnFailure", 2, "starting again")] {
         let _ = fs::remove_file(&log);
         let script = "echo up >> /ev/log; [ $(wc -l < /ev/log) -gt 1 ] || exec sleep 1000";
@@ -201,7 +201,7 @@ fn removed_container() {
     bench.finish();
 }
 
-/// Has all containers or sandboxes that are there removed by another than who made them.
+/// Removes all existing containers or sandboxes behind the back of their owner.
 fn remove_all(bench: &Bench, kind: &str) {
     let containerd = bench.containerd.lock().unwrap_or_else(PoisonError::into_inner);
     let names: Vec<String> = containerd
@@ -233,7 +233,7 @@ fn remove_all(bench: &Bench, kind: &str) {
 fn removed_sandbox() {
     let bench = Bench::new();
     let log = bench.dir.path().join("log");
-    // It begins again, with what its volumes hold.
+    // It starts over, with the contents of its volumes.
     let script = "echo $0 >> /ev/log; echo $0 >> /m/log; [ $(wc -l < /m/log) -gt 2 ] || exec sleep 1000";
     let with_volumes = |name: &str, script: &str| {
         let mut made = container(name, script);
@@ -264,7 +264,7 @@ fn removed_sandbox() {
     bench.finish();
 }
 
-/// Nothing is asked of the runtime here after the pod runs: it must be told, and listen.
+/// No calls to the runtime are made here while the pod runs: its events must be received.
 fn killed_pause() {
     let bench = Bench::new();
     let log = bench.dir.path().join("log");
@@ -305,7 +305,7 @@ fn full_disk() {
     let ballast = containerd.dir().join("root/ballast");
     let bench = Bench::on(containerd);
     let spec = |code: i32| json!({"restartPolicy": "Never", "containers": [container("main", &format!("exit {code}"))]});
-    // With room, so that the image is unpacked.
+    // With enough space, so that the image is unpacked.
     let code = bench.run("first", &pod("first", spec(4))).wait().expect("an end").code();
     assert_eq!(code, Some(4), "{}", bench.said("first"));
     let mut file = fs::File::create(&ballast).expect("a file");
@@ -335,7 +335,7 @@ fn restart() {
         let spec = json!({
             "restartPolicy": "Never",
             "initContainers": [with_log("init", "true"), sidecar],
-            // One ends while nobody looks, the other after that.
+            // One ends while the node is down, the other after that.
             "containers": [with_log("short", "sleep 1"), with_log("main", "sleep 4; exit 6")],
             "volumes": [{"name": "ev", "hostPath": {"path": bench.dir.path()}}],
         });
@@ -359,7 +359,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// A generator of numbers that looks like chance and can be repeated.
+/// A repeatable pseudo-random generator.
 struct Chance(u64);
 
 impl Chance {
@@ -372,7 +372,7 @@ impl Chance {
     }
 }
 
-/// A pod, what it must come to, and how often each of its containers must have been started.
+/// A pod, its expected result, and how often each of its containers must have been started.
 struct Task {
     name: String,
     pod: Value,
@@ -380,7 +380,7 @@ struct Task {
     starts: Vec<(&'static str, usize)>,
 }
 
-/// Containers say when they start, so that one that was started twice is found out.
+/// Containers log their start, so that a second start is noticed.
 fn task(number: usize, chance: &mut Chance, dir: &Path) -> Task {
     let name = format!("soak-{number}");
     let events = dir.join(&name);
@@ -476,7 +476,7 @@ fn soak() -> Result<(), Failed> {
         return Err(format!("seed {seed}, {restarts} restarts:\n{}\n{log}", wrong.join("\n")).into());
     }
     assert!(restarts > 0, "containerd was never restarted");
-    // What containerd was about to make when it was ended it clears away when it begins.
+    // A restarted containerd removes what it was creating when it was stopped.
     let mut containerd = bench.containerd.lock().unwrap_or_else(PoisonError::into_inner);
     containerd.halt(Signal::TERM);
     containerd.go_on();
@@ -500,10 +500,10 @@ fn restart_now_and_then(bench: &Bench, chance: &mut Chance, over: &AtomicBool) -
     }
 }
 
-/// Runs a pod and looks at what it came to; `false` if containerd spoiled something, and the pod said so.
+/// Runs a pod and checks its result; `false` if containerd broke something, and the pod reported it.
 fn carry_out(bench: &Bench, task: &Task) -> Result<bool, String> {
     let (mut code, mut output) = (None, String::new());
-    // A run does not begin without a runtime; that is the only thing done again.
+    // A run does not begin without a runtime; only that is retried.
     for _ in 0..100 {
         code = bench.run(&task.name, &task.pod).wait().expect("an end").code();
         output = bench.said(&task.name);
@@ -517,8 +517,9 @@ fn carry_out(bench: &Bench, task: &Task) -> Result<bool, String> {
     if code != Some(task.code) {
         bad.push(format!("ended with {code:?}, not {}", task.code));
     }
-    // containerd undoes a start during which it is told to stop, and loses an exit code or a sandbox now and then. That
-    // is a failure, and the pod says why: things are started again only if the pod wants that.
+    // containerd undoes a start during which it is stopped, and sometimes loses an exit code or a sandbox.
+    // That is a failure, and the pod reports why: containers are started again only if the pod's policy says
+    // so.
     let said = |text: &str| output.matches(text).count();
     let undone = said("was stopped while it started the container")
         + said("was frozen when the container runtime was stopped")

@@ -13,13 +13,13 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::Deserialize;
 use tokio::io::AsyncWriteExt;
 
-/// A helper that asks somebody for a password is not worth waiting for longer.
+/// A helper that asks for a password interactively is cancelled after this time.
 const HELPER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The name under which docker keeps the credentials of Docker Hub.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
-/// Who to be at a registry.
+/// Credentials for a registry.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
     /// User name and password.
@@ -40,16 +40,16 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// Credentials that fit, best first, and where they were looked for.
+/// Matching credentials, best first, and where they were looked up.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) credentials: Vec<Credential>,
-    /// One text for each place, for the error message when none of them helps.
+    /// One text for each place, for the error message if none of them works.
     looked_at: Vec<String>,
 }
 
 impl Found {
-    /// Where credentials were looked for, for people.
+    /// Where credentials were looked up, for messages.
     pub(crate) fn places(&self) -> String {
         self.looked_at.join(", ")
     }
@@ -102,7 +102,7 @@ impl AuthEntry {
         if let Some(username) = given(&self.username) {
             return Some(Credential::Basic { username, password: self.password.clone().unwrap_or_default() });
         }
-        // Padding is missing in files written by hand.
+        // Padding is missing in hand-written files.
         let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
         let bytes =
             GeneralPurpose::new(&alphabet::STANDARD, config).decode(given(&self.auth)?.trim()).ok()?;
@@ -113,7 +113,7 @@ impl AuthEntry {
     }
 }
 
-/// How well a key of a configuration fits: its length, or `None`.
+/// How well a key of a configuration matches: its length, or `None`.
 fn fits(key: &str, registry: &str, repository: &str) -> Option<usize> {
     let key = key.strip_prefix("https://").or(key.strip_prefix("http://")).unwrap_or(key);
     let key = key.trim_end_matches('/');
@@ -147,7 +147,7 @@ fn glob(pattern: &str, host: &str) -> bool {
         })
 }
 
-/// The files credentials are in, in the order they are asked.
+/// The files with credentials, in the order they are read.
 pub(crate) fn default_files() -> Vec<PathBuf> {
     let var = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = var("HOME");
@@ -161,7 +161,7 @@ pub(crate) fn default_files() -> Vec<PathBuf> {
     files
 }
 
-/// Collects what fits `registry`/`repository` from pull secrets and files.
+/// Collects the credentials for `registry`/`repository` from pull secrets and files.
 pub(crate) async fn find(secrets: &[String], files: &[PathBuf], registry: &str, repository: &str) -> Found {
     let mut found = Found::default();
     let mut broken = 0;
@@ -242,7 +242,8 @@ struct HelperAnswer {
     secret: String,
 }
 
-/// Runs `docker-credential-NAME get`. A helper that knows nothing of the registry says so and fails; that is no error.
+/// Runs `docker-credential-NAME get`. A helper without credentials for the registry fails; that is not an
+/// error.
 async fn ask_helper(helper: &str, registry: &str) -> Result<Option<Credential>, String> {
     if helper.contains('/') {
         return Err("its name has a slash".to_owned());
@@ -257,7 +258,7 @@ async fn ask_helper(helper: &str, registry: &str) -> Result<Option<Credential>, 
             .kill_on_drop(true)
             .spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // It may well end without reading.
+            // It may end without reading its input.
             let _ = stdin.write_all(server.as_bytes()).await;
         }
         child.wait_with_output().await

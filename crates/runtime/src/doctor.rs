@@ -1,7 +1,7 @@
-//! Whether this machine can run pods, found out by trying.
+//! Checks whether this machine can run pods, by trying.
 //!
-//! Everything that is made for a try is made in namespaces of a thread that ends with it, or is removed at once: the
-//! machine is left as it was.
+//! Everything created for a check is created in namespaces of a thread that ends with it, or is removed at
+//! once: the machine is left unchanged.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,40 +20,40 @@ use crate::embedded::{Hierarchies, errno_text};
 
 /// The oldest kernel that has all the calls the embedded runtime makes (mount_setattr came last).
 const KERNEL_MIN: (u32, u32) = (5, 12);
-/// Less free space than this does not hold an image worth the name.
+/// With less free space than this there is no room for an image.
 const DISK_FAIL: u64 = 64 << 20;
-/// Less free space than this is soon used up.
+/// Less free space than this will not last.
 const DISK_WARN: u64 = 1 << 30;
 
-/// What to do where nothing is wrong with the machine.
+/// The advice where nothing is wrong with the machine.
 const AS_ROOT: &str = "run it as root, for example with sudo";
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// All right.
     Ok,
-    /// Worth knowing; nothing depends on it.
+    /// Information only.
     Info,
-    /// Pods run, some of them not as they ask to.
+    /// Pods run, but some not as requested.
     Warn,
     /// Pods do not run.
     Fail,
 }
 
-/// What was found about one thing.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The thing, a word or two.
+    /// The name of the check, a word or two.
     pub check: &'static str,
     /// How bad it is.
     pub level: Level,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What that means for pods.
+    /// The consequence for pods.
     pub means: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<Cow<'static, str>>,
 }
@@ -69,8 +69,8 @@ impl Finding {
     }
 }
 
-/// Examines the machine. State would be kept in `state_dir`, which need not exist. For an ordinary user,
-/// [`rootless::enter`] comes first: what that user can have is found out from inside.
+/// Checks the machine. State would be kept in `state_dir`, which need not exist. For an ordinary user,
+/// [`rootless::enter`] comes first: what is available to that user is checked from inside.
 pub async fn examine(state_dir: &Path) -> Vec<Finding> {
     let place = existing(state_dir);
     let mut all = vec![kernel(&rustix::system::uname().release().to_string_lossy()), root()];
@@ -91,7 +91,7 @@ pub async fn examine(state_dir: &Path) -> Vec<Finding> {
     all
 }
 
-/// The directory itself, or the nearest one above it that is there.
+/// The directory itself, or its nearest existing parent.
 fn existing(dir: &Path) -> PathBuf {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     absolute.ancestors().find(|d| d.is_dir()).unwrap_or(Path::new("/")).to_owned()
@@ -139,7 +139,7 @@ fn root() -> Finding {
     }
 }
 
-/// Which users there are for containers, without root.
+/// The user ids available to containers without root.
 fn ids() -> Finding {
     let count = standing().uids().count().min(standing().gids().count());
     if !standing().has_one_id() {
@@ -163,7 +163,7 @@ fn ids() -> Finding {
     .remedy(missing)
 }
 
-/// What leads from pods to the world, without root.
+/// The pods' connection to the network, without root.
 fn uplink() -> Finding {
     match ["pasta", "slirp4netns"].into_iter().find(|name| find_program(name).is_some()) {
         Some(name) => finding("uplink", Level::Ok, name, "pods can reach other machines"),
@@ -177,7 +177,7 @@ fn uplink() -> Finding {
     }
 }
 
-/// Whether limits of containers apply on this machine.
+/// Whether limits of containers work on this machine.
 pub fn cgroups_here() -> Finding {
     if standing().is_rootless() {
         return cgroups_of_user();
@@ -185,7 +185,7 @@ pub fn cgroups_here() -> Finding {
     cgroups(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// Whether the processes of containers can be limited, as far as that is known without trying.
+/// Whether the number of processes of containers can be limited, as far as known without trying.
 pub fn counts_processes() -> bool {
     if standing().is_rootless() {
         return Hierarchies::delegated().0.iter().any(|name| name == "pids");
@@ -233,7 +233,7 @@ fn cgroups(mountinfo: &str) -> Finding {
                 .remedy("mount them: mount -t cgroup2 none /sys/fs/cgroup");
         }
     };
-    // By what the kernel says: most often that is the same for all of them.
+    // Grouped by the kernel's error: usually all have the same.
     let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for dir in unified.iter().chain(&v1) {
         if let Err(error) = writable(dir) {
@@ -250,14 +250,14 @@ fn cgroups(mountinfo: &str) -> Finding {
         .remedy("run as root, and in a container with /sys/fs/cgroup mounted writable")
 }
 
-/// Whether a cgroup can be made in a directory.
+/// Whether a cgroup can be created in a directory.
 fn writable(dir: &Path) -> io::Result<()> {
     let own = dir.join(format!("outrigger-doctor-{}", std::process::id()));
     fs::create_dir(&own)?;
     fs::remove_dir(&own)
 }
 
-/// Tries something in namespaces of its own, which end with the thread.
+/// Tries something in new namespaces, which end with the thread.
 fn apart<T: Send>(kinds: UnshareFlags, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -346,7 +346,7 @@ fn seccomp() -> Finding {
         .remedy("use a kernel with CONFIG_SECCOMP_FILTER, or seccompProfile type: Unconfined")
 }
 
-/// Whether pods can have ids of their own, found out by doing it.
+/// Whether pods can have their own user ids, by trying.
 fn user_namespaces(place: &Path) -> Finding {
     match crate::embedded::try_user_namespace(place) {
         Ok(()) => finding(
@@ -395,10 +395,10 @@ fn network() -> Finding {
     }
 }
 
-/// Asks the kernel for an interface, which lives as long as the network namespace does.
+/// Asks the kernel for an interface, which exists as long as the network namespace.
 fn add_link(kind: &str) -> io::Result<()> {
     const NEWLINK: u16 = 16;
-    /// A request that is to be answered, for something that is not there yet.
+    /// A request with an answer, to create something new.
     const FLAGS: u16 = 0x1 | 0x4 | 0x200 | 0x400;
     const LINKINFO: u16 = 18;
     const INFO_KIND: u16 = 1;
@@ -409,7 +409,7 @@ fn add_link(kind: &str) -> io::Result<()> {
         out.resize(out.len().next_multiple_of(4), 0);
         out
     };
-    // The header of a link says nothing here: the kernel chooses name and number.
+    // The header of a link is empty: the kernel chooses name and number.
     let mut body = vec![0; 16];
     body.extend(attribute(LINKINFO, &attribute(INFO_KIND, kind.as_bytes())));
     let mut message = ((body.len() + 16) as u32).to_ne_bytes().to_vec();
@@ -432,7 +432,7 @@ fn forwarding() -> Finding {
     if on {
         return finding("ip forwarding", Level::Ok, "on", "pods can reach other machines");
     }
-    // A run switches it on for its bridge; whether it may shows without doing it.
+    // A run enables it for its bridge; whether it may can be checked without doing so.
     match fs::OpenOptions::new().write(true).open("/proc/sys/net/ipv4/conf/default/forwarding") {
         Ok(_) => {
             finding("ip forwarding", Level::Ok, "off", "a run switches it on for the interfaces it needs")
@@ -461,7 +461,7 @@ async fn cri() -> Finding {
                 false => finding("container runtime", Level::Info, found, lacks.join("; ")),
             }
         }
-        // With `--runtime cri`, a run says which sockets it tried.
+        // With `--runtime cri`, a run lists the sockets it tried.
         Err(_) => finding("container runtime", Level::Info, "none found", "only needed for --runtime cri"),
     }
 }
@@ -519,7 +519,7 @@ mod tests {
     #[tokio::test]
     async fn a_machine_that_runs_pods_is_found_fit_and_left_as_it_was() {
         if !rustix::process::geteuid().is_root() {
-            // The other tests that run containers do not run here either.
+            // The other tests that run containers are skipped here too.
             let found = root();
             assert_eq!((found.level, found.remedy.is_some()), (Level::Fail, true));
             return;

@@ -1,4 +1,4 @@
-//! Errors of the kernel in words.
+//! Kernel errors as text.
 
 use std::io;
 

@@ -1,11 +1,11 @@
-//! Entrances for fuzzing: each takes whatever bytes a stranger might send. Not part of the interface.
+//! Entry points for fuzzing: each takes arbitrary untrusted bytes. Not part of the API.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Unpacks a layer and makes sure that nothing beside it was touched.
+/// Unpacks a layer and checks that nothing else was touched.
 pub fn layer(bytes: &[u8]) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -36,17 +36,17 @@ pub fn layer(bytes: &[u8]) {
     assert!(!OsStr::new(&base).is_empty() && !base.exists());
 }
 
-/// Reads image indexes, manifests, configurations and names.
+/// Parses image indexes, manifests, configurations and names.
 pub fn documents(bytes: &[u8]) {
     crate::embedded::fuzz_documents(bytes);
 }
 
-/// Reads what an agent and a shim say to each other.
+/// Parses the messages between an agent and a shim.
 pub fn shim(bytes: &[u8]) {
     crate::embedded::fuzz_shim(bytes);
 }
 
-/// Reads what the kernel says about interfaces, addresses, routes and packet filters.
+/// Parses the kernel's messages about interfaces, addresses, routes and packet filters.
 pub fn netlink(bytes: &[u8]) {
     crate::embedded::fuzz_netlink(bytes);
 }

@@ -1,9 +1,9 @@
-//! Files of lines on a disk that may be full.
+//! Appends to files of lines on a disk that may be full.
 
 use std::io::{self, Write};
 
-/// Appends lines. When the file takes no more, the lines that did not fit are lost, but never a part of one: what is
-/// missing of a line that was begun stays in `pending`, for the next time.
+/// Appends lines. If the file cannot grow, the lines that do not fit are lost, but never a part of one: the
+/// rest of an incomplete line stays in `pending`, for the next time.
 ///
 /// # Errors
 /// Lines were lost.
@@ -36,7 +36,7 @@ pub fn append(file: &mut impl Write, pending: &mut Vec<u8>) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Takes so many bytes and no more.
+    /// Accepts this many bytes and no more.
     struct Disk {
         taken: Vec<u8>,
         room: usize,

@@ -7,13 +7,13 @@ pub struct LogLine<'a> {
     pub time: &'a str,
     /// `stdout` or `stderr`.
     pub stream: &'a str,
-    /// The line goes on in the next entry.
+    /// The line continues in the next entry.
     pub partial: bool,
-    /// What was written, without the line's end.
+    /// The text, without the line end.
     pub text: &'a [u8],
 }
 
-/// Takes `TIME STREAM TAGS TEXT\n` apart.
+/// Parses `TIME STREAM TAGS TEXT\n`.
 pub fn parse_line(line: &[u8]) -> Option<LogLine<'_>> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let mut parts = line.splitn(4, |b| *b == b' ');

@@ -1,4 +1,4 @@
-//! Mounts below a directory, and trees that may have some in them.
+//! Mounts below a directory, and removal of trees that contain mounts.
 
 use std::fs;
 use std::io;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::UnmountFlags;
 
-/// Unmounts whatever is mounted at `path`, layer by layer. Not mounted, or not there, is fine.
+/// Unmounts everything at `path`, one mount after another. It may be missing or not mounted.
 pub(crate) fn unmount_all(path: &Path) {
-    // Each round takes one mount; nothing of ours is stacked deeper than this.
+    // Each round removes one mount; we never stack more than this.
     for _ in 0..16 {
         if rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
             return;
@@ -20,7 +20,8 @@ pub(crate) fn unmount_all(path: &Path) {
 /// Removes a directory tree with the mounts in it.
 ///
 /// # Errors
-/// Something cannot be unmounted (then nothing is removed: it would be somebody else's files), or not removed.
+/// Something cannot be unmounted (then nothing is removed: it could delete someone else's files), or not
+/// removed.
 pub(crate) fn remove_tree(dir: &Path) -> io::Result<()> {
     for mount in mounts_below(dir) {
         unmount_all(&mount);
@@ -41,7 +42,7 @@ pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     below
 }
 
-/// A path as mountinfo writes it: blanks, tabs, newlines and backslashes in octal.
+/// Decodes a path in mountinfo: spaces, tabs, newlines and backslashes are in octal.
 pub(crate) fn unescape(field: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();

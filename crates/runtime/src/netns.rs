@@ -1,8 +1,8 @@
 //! Sockets inside a pod's network, used from outside of it.
 //!
-//! A socket belongs for life to the network namespace of the thread that made it. So a thread is started that enters
-//! the namespace, makes the socket, hands it back and ends: no thread that anyone else uses ever changes its
-//! namespace, and the cost is that of one short thread (some tens of microseconds).
+//! A socket stays in the network namespace of the thread that created it. So a thread is started that enters
+//! the namespace, creates the socket, returns it and ends: no other thread ever changes its namespace, and
+//! the cost is that of one short thread (some tens of microseconds).
 
 use std::fs::File;
 use std::io;
@@ -22,15 +22,15 @@ use tokio::sync::oneshot;
 use crate::RuntimeError;
 use crate::errno::errno_text;
 
-/// Loopback answers at once, or somebody does not accept.
+/// Loopback answers at once, unless nothing accepts the connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Enough for a few system calls and whatever formatting an error needs.
+/// Enough for a few system calls and for formatting an error.
 const STACK_BYTES: usize = 128 * 1024;
 
 /// Runs `f` in the given network namespace (an nsfs file; `None` is the caller's own) and returns what it returned.
 ///
-/// Meant for making sockets: `f` should not block, the caller waits for it.
+/// Intended for creating sockets: `f` should not block, since the caller waits for it.
 ///
 /// # Errors
 /// The namespace cannot be opened or entered, or `f` itself failed.
@@ -52,8 +52,8 @@ pub fn socket_in<T: Send>(netns: Option<&Path>, f: impl FnOnce() -> io::Result<T
     })
 }
 
-/// Runs `f` on a thread that is in the network namespace at `path` for good: everything it does is done there, what it
-/// writes below /proc/sys/net and the commands it starts included.
+/// Runs `f` on a thread that is permanently in the network namespace at `path`: everything it does happens
+/// there, including writes below /proc/sys/net and the commands it starts.
 pub(crate) fn inside<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let namespace = open(path)?;
     thread::scope(|scope| {
@@ -67,7 +67,7 @@ pub(crate) fn inside<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + S
     })
 }
 
-/// [`socket_in`] for async callers: the calling worker is free while the thread runs.
+/// [`socket_in`] for async callers: does not block the calling worker.
 pub(crate) async fn socket_in_async<T: Send + 'static>(
     netns: Option<&Path>,
     f: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -79,7 +79,7 @@ pub(crate) async fn socket_in_async<T: Send + 'static>(
     let (answer, result) = oneshot::channel();
     thread::Builder::new().name("netns".to_owned()).stack_size(STACK_BYTES).spawn(move || {
         let made = open(&path).and_then(|namespace| enter(&namespace, &path)).and_then(|()| f());
-        // Nobody waits any more when the caller was dropped; the socket closes with the value.
+        // If the caller was dropped, the socket closes with the value.
         drop(answer.send(made));
     })?;
     result.await.unwrap_or_else(|_| Err(io::Error::other("the thread inside the network namespace panicked")))
@@ -91,7 +91,7 @@ pub(crate) async fn connect_loopback(netns: Option<&Path>, port: u16) -> Result<
     for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
         match connect_tcp(netns, SocketAddr::new(ip, port), CONNECT_TIMEOUT).await {
             Ok(stream) => return Ok(stream),
-            // What the first address says counts: not every pod has the second.
+            // The error of the first address counts: not every pod has the second.
             Err(error) if ip.is_ipv4() => last = error,
             Err(_) => {}
         }
@@ -102,7 +102,8 @@ pub(crate) async fn connect_loopback(netns: Option<&Path>, port: u16) -> Result<
 /// Connects to `addr` as seen from inside the given network namespace (`None` is the host's).
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] after `timeout`; otherwise what opening the namespace or the kernel's connect said.
+/// [`io::ErrorKind::TimedOut`] after `timeout`; otherwise the error of opening the namespace or of
+/// connecting.
 pub async fn connect_tcp(netns: Option<&Path>, addr: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     let connect = async {
         let fd = socket_in_async(netns, move || nonblocking_socket(addr, SocketType::STREAM)).await?;
@@ -117,7 +118,7 @@ pub async fn connect_tcp(netns: Option<&Path>, addr: SocketAddr, timeout: Durati
     }
 }
 
-/// A UDP socket inside the given network namespace that talks to `addr` only.
+/// A UDP socket inside the given network namespace, connected to `addr`.
 pub(crate) async fn connect_udp(netns: Option<&Path>, addr: SocketAddr) -> io::Result<UdpSocket> {
     let fd = socket_in_async(netns, move || nonblocking_socket(addr, SocketType::DGRAM)).await?;
     let socket = UdpSocket::from_std(StdUdpSocket::from(fd))?;

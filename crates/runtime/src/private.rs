@@ -1,7 +1,7 @@
-//! Directories that nobody but their owner can enter.
+//! Directories that only their owner can enter.
 //!
-//! Containers leave files with the set-user-id bit and with other people's secrets in them. On the way to each there is
-//! a directory that ordinary users of the machine cannot pass.
+//! Containers leave files with the set-user-id bit and with other users' secrets. The path to each contains a
+//! directory that ordinary users of the machine cannot pass.
 
 use std::fs;
 use std::io;
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Dir, Mode, OFlags, Stat, fchmod, fstat, openat};
 
-/// What a state directory holds: one with anything else in it is not ours to close.
+/// The entries of a state directory: one with anything else in it is not ours to restrict.
 const OWN_ENTRIES: [&str; 7] = ["pods", "images", "volumes", "seccomp", "runtimes", "ids", "node"];
 
-/// Makes a private directory, or makes sure that the one that is there is one. Its parent must exist.
+/// Creates a private directory, or checks an existing one. Its parent must exist.
 ///
 /// # Errors
-/// It belongs to somebody else, others may write to it, or it is a link.
+/// It belongs to another user, others may write to it, or it is a link.
 pub(crate) fn make(path: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -28,16 +28,17 @@ pub(crate) fn make(path: &Path) -> io::Result<()> {
     close(dir.as_fd(), path, &fstat(&dir)?)
 }
 
-/// Makes missing directories on the way to a path, all of them private; those that are there stay as they are.
+/// Creates the missing directories of a path, all of them private; existing ones stay unchanged.
 pub(crate) fn make_all(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Makes or checks the directory all state is kept in, which may be given through links, and returns what it is called
-/// without them.
+/// Creates or checks the state directory, which may be given through links, and returns its path without
+/// links.
 ///
 /// # Errors
-/// As [`make`]; and a directory that others may look into and that holds other things than state is left alone.
+/// As [`make`]; and a directory that others can read and that contains other things than state is not
+/// changed.
 pub fn state_dir(path: &Path) -> io::Result<PathBuf> {
     make_all(path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -52,16 +53,16 @@ pub fn state_dir(path: &Path) -> io::Result<PathBuf> {
         )));
     }
     close(dir.as_fd(), path, &stat)?;
-    // What was checked is what is used: the way to it may be changed by now.
+    // Use the directory that was checked: the path may lead elsewhere by now.
     fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
 
-/// Whether a directory has entries that are not ours.
+/// Whether a directory has foreign entries.
 fn is_shared(dir: &OwnedFd) -> io::Result<bool> {
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
-        // `lost+found` is there where a file system is mounted for it alone.
+        // `lost+found` exists if a file system is mounted just for it.
         let own = OWN_ENTRIES.iter().any(|own| own.as_bytes() == name) || name.starts_with(b"images-");
         if !own && !matches!(name, b"." | b".." | b"lost+found") {
             return Ok(true);

@@ -1,8 +1,8 @@
-//! Ending processes that may end by themselves at any moment, and whose numbers others may have by then.
+//! Ends processes that may end by themselves at any moment, and whose pids may be reused by then.
 //!
-//! A pid says nothing for sure: the kernel gives it away again, and where containers fork without end that takes seconds.
-//! So nothing here is signalled by its number. A process is opened first and then looked at ([`Process::find`]): if it
-//! still is the one that was meant, so is the handle, for ever.
+//! A pid is not reliable: the kernel reuses it, and with containers that fork endlessly that takes seconds.
+//! So nothing here is signalled by its pid. A process is first opened and then checked ([`Process::find`]):
+//! if it is the right one at that time, so is the handle, permanently.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,16 +15,16 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::signals;
 
-/// How long the processes of a tree may take to stop, all of them together.
+/// How long to wait for the processes of a tree to stop, all together.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether they have.
+/// How often to check whether they have.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// A tree larger than this is a fork bomb, which only the container's own end can stop.
+/// A larger tree is a fork bomb, which only the container's own end can stop.
 const TREE_MAX: usize = 4096;
 
-/// One process, whatever becomes of its number.
+/// One process, independent of its pid.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: i32,
@@ -37,14 +37,14 @@ impl Process {
         Process { pid, handle }
     }
 
-    /// Opens the process with a number. `is_meant` is asked when it is open, and has to say whether the process that has
-    /// the number now is the right one.
+    /// Opens the process with a pid. `is_meant` is called after it is open, and must tell whether the process
+    /// that has the pid now is the right one.
     pub(crate) fn find(pid: i32, is_meant: impl FnOnce() -> bool) -> Option<Self> {
         let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         is_meant().then_some(Process { pid, handle })
     }
 
-    /// Opens a child of this process that nobody has waited for.
+    /// Opens a child of this process that has not been reaped.
     pub(crate) fn child(pid: i32) -> Option<Self> {
         Self::child_of(std::process::id() as i32, pid)
     }
@@ -57,18 +57,18 @@ impl Process {
         self.pid
     }
 
-    /// Kills it, if it is still there.
+    /// Kills it, if it still exists.
     pub(crate) fn kill(&self) {
         let _ = signals::pidfd_kill(self.handle.as_fd(), libc::SIGKILL);
     }
 
-    /// Whether its number is still its own: nobody has waited for its end. What was read by the number before this is
-    /// asked was about this process.
+    /// Whether its pid is still its own: it has not been reaped. Anything read by its pid before this call
+    /// was about this process.
     fn has_number(&self) -> bool {
         signals::pidfd_kill(self.handle.as_fd(), 0).is_ok()
     }
 
-    /// Waits for its end until `deadline`. Returns whether it has ended.
+    /// Waits until `deadline` for its end. Returns whether it has ended.
     fn ends_before(&self, deadline: Instant) -> bool {
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
@@ -80,16 +80,16 @@ impl Process {
         }
     }
 
-    /// Stops it and waits until it does nothing any more, so that what it has forked is all it will fork.
+    /// Stops it and waits until it no longer runs, so that it cannot fork any more.
     fn stop(&self, deadline: Instant) {
         let _ = signals::pidfd_kill(self.handle.as_fd(), libc::SIGSTOP);
-        // A fork that has begun is finished before the process stops.
+        // A fork in progress is finished before the process stops.
         while !self.is_still() && self.has_number() && Instant::now() < deadline {
             self.ends_before(Instant::now() + LOOK);
         }
     }
 
-    /// Whether none of its threads runs.
+    /// Whether none of its threads is running.
     fn is_still(&self) -> bool {
         let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return true };
         threads.flatten().all(|thread| match Stat::read(&thread.path().join("stat")) {
@@ -98,13 +98,13 @@ impl Process {
         })
     }
 
-    /// The processes its threads have forked and nobody has waited for.
+    /// The children of its threads that have not been reaped.
     fn children(&self) -> Vec<Process> {
         let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return Vec::new() };
         let lists = threads.flatten().filter_map(|thread| {
             let mut list = String::new();
             let file = fs::File::open(thread.path().join("children")).ok()?;
-            // Eight bytes are more than a number takes with its blank.
+            // Eight bytes are more than a pid and a space.
             file.take(8 * TREE_MAX as u64).read_to_string(&mut list).ok().map(|_| list)
         });
         let pids: Vec<i32> = lists
@@ -122,10 +122,10 @@ pub(crate) fn kill_and_wait(processes: &[Process], patience: Duration) -> bool {
     processes.iter().all(|process| process.ends_before(deadline))
 }
 
-/// Kills a process and everything that descends from it, and the process groups these lead.
+/// Kills a process and all its descendants, and the process groups these lead.
 ///
-/// All of it is stopped before any of it is killed, parents before their children. Otherwise a process could fork between
-/// the look at its children and its own end, and what it forked would be nobody's.
+/// All of them are stopped before any is killed, parents before their children. Otherwise a process could
+/// fork after its children were listed, and the new one would be missed.
 pub(crate) fn kill_tree(root: &Process) {
     let deadline = Instant::now() + STOP_PATIENCE;
     root.stop(deadline);
@@ -141,14 +141,14 @@ pub(crate) fn kill_tree(root: &Process) {
                 }
             }
         }
-        // What belonged to one who ended before it could be stopped belongs to another one in the tree by now.
+        // Children of a process that ended before it could be stopped now belong to another one in the tree.
         if found.is_empty() {
             break;
         }
         below.append(&mut found);
     }
     for process in std::iter::once(root).chain(&below) {
-        // While it is stopped its number is its own, and so is that of its group.
+        // While it is stopped its pid is its own, and so is that of its group.
         let leads = Stat::of(process.pid).is_some_and(|stat| stat.group == process.pid);
         if leads && process.has_number() {
             let _ = signals::kill_group(process.pid, libc::SIGKILL);
@@ -157,7 +157,7 @@ pub(crate) fn kill_tree(root: &Process) {
     }
 }
 
-/// What the kernel says of a process or thread.
+/// The kernel's state of a process or thread.
 struct Stat {
     state: char,
     parent: i32,
@@ -171,7 +171,7 @@ impl Stat {
 
     fn read(path: &std::path::Path) -> Option<Self> {
         let text = fs::read_to_string(path).ok()?;
-        // The command's name may hold blanks and brackets: fields count from behind its last one.
+        // The command's name may contain spaces and brackets: fields count from after its last one.
         let mut fields = text.rsplit_once(") ")?.1.split(' ');
         Some(Stat {
             state: fields.next()?.chars().next()?,
@@ -187,7 +187,7 @@ mod tests {
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command};
 
-    /// Its own session, as commands in containers have.
+    /// In its own session, like commands in containers.
     fn shell(script: &str) -> Child {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// A number nobody else uses on this machine.
+    /// A number nothing else uses on this machine.
     fn mark(test: u32) -> u32 {
         100_000_000 + std::process::id() * 10 + test
     }
@@ -230,12 +230,12 @@ mod tests {
         assert!(Process::child(pid).is_none());
     }
 
-    /// Killed at any moment, a process that forks all the time leaves nothing behind.
+    /// A process that forks all the time leaves nothing behind, at whatever moment it is killed.
     #[test]
     fn a_tree_that_grows_is_killed_whole() {
         let mark = mark(1);
         for round in 0..60_u64 {
-            // In sessions of their own, where no signal for a group reaches them.
+            // In their own sessions, where no signal for a group reaches them.
             let script =
                 format!("n=0; while [ $n -lt 150 ]; do setsid sleep {mark} & n=$((n+1)); done; wait");
             let mut child = shell(&script);

@@ -45,7 +45,7 @@ pub(crate) fn number(name: &str) -> Option<i32> {
     }
     let upper = name.to_ascii_uppercase();
     let bare = upper.strip_prefix("SIG").unwrap_or(&upper);
-    // SIGRTMIN is what the container's libc says, which is 34 with glibc, whatever ours reserves.
+    // SIGRTMIN of the container's libc, which is 34 with glibc, whatever ours reserves.
     let real_time = if let Some(rest) = bare.strip_prefix("RTMIN") {
         Some(first + if rest.is_empty() { 0 } else { rest.strip_prefix('+')?.parse::<i32>().ok()? })
     } else if let Some(rest) = bare.strip_prefix("RTMAX") {
@@ -59,10 +59,10 @@ pub(crate) fn number(name: &str) -> Option<i32> {
     }
 }
 
-/// Sends a signal to the process group a process leads. A group that is gone is fine.
+/// Sends a signal to the process group a process leads. A missing group is not an error.
 pub(crate) fn kill_group(leader: i32, signal: i32) -> io::Result<()> {
     if leader <= 1 {
-        // To the kernel these mean the caller's own group and everybody.
+        // To the kernel these mean the caller's own group and all processes.
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     // SAFETY: plain system call.
@@ -72,7 +72,7 @@ pub(crate) fn kill_group(leader: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Sends a signal through a pidfd. Fails when the process has ended and was waited for.
+/// Sends a signal through a pidfd. Fails if the process has ended and was reaped.
 pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: no siginfo is passed, flags are zero.
     let result = unsafe {

@@ -1,7 +1,7 @@
-//! Stopping a pod in order without the engine: what happens to the pods of a process that was killed.
+//! Stops a pod in order without the engine: for the pods of a process that was killed.
 //!
-//! The order is the engine's, written down when the pod was made ([`StopPlan`]). Hooks are not run, since nobody knows which
-//! have been, and nothing is started again.
+//! The order is the engine's, stored when the pod was created ([`StopPlan`]). Hooks are not run, since it is
+//! unknown which have been, and nothing is started again.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,16 +13,17 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{Adopted, Runtime, StopPlan};
 
-/// How long a container that was killed may take to be gone. What the kernel cannot end must not hold the others back.
+/// How long to wait for a killed container to be gone. A process the kernel cannot end must not delay the
+/// others.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longer than any grace that is meant.
+/// Longer than any realistic grace period.
 const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Ends what runs of a pod's containers, each when its turn comes.
+/// Stops a pod's running containers, each when its turn comes.
 pub(crate) async fn stop_in_order(runtime: &impl Runtime, containers: &[Adopted], plan: &StopPlan) {
     let begun = Instant::now();
-    // The word to start may be on its way to one that has not been: it is not let run.
+    // A container that has not started yet may be about to: it must not run.
     for container in containers.iter().filter(|container| container.started.is_none()) {
         let _ = runtime.kill(&container.id).await;
     }
@@ -38,7 +39,7 @@ pub(crate) async fn stop_in_order(runtime: &impl Runtime, containers: &[Adopted]
             let held = others.wait_for(|gone| {
                 running.iter().zip(gone).all(|(other, is_gone)| *is_gone || !is_before(other))
             });
-            // The sender lives for as long as this does.
+            // The sender exists as long as this does.
             let _ = match turn.free_at {
                 Some(at) => timeout_at(begun + at.min(FAR), held).await.is_ok(),
                 None => held.await.is_ok(),
@@ -70,7 +71,7 @@ async fn end_container(runtime: &impl Runtime, container: &Adopted, plan: &StopP
     }
 }
 
-/// Drives all futures to their ends at once.
+/// Runs all futures to completion concurrently.
 pub(crate) async fn join_all<T>(futures: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
     let mut futures: Vec<Pin<Box<_>>> = futures.into_iter().map(Box::pin).collect();
     let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();

@@ -1,8 +1,8 @@
-//! Walks and removes directory trees that somebody else has filled.
+//! Walks and removes untrusted directory trees.
 //!
-//! What containers and images leave behind is hostile: thousands of directories inside each other, links that lead
-//! elsewhere, names that are exchanged while one looks. So nothing here recurses, builds a path or follows a link, and
-//! no mount is entered. Everything goes by descriptor, of which a fixed number is open however deep the tree is.
+//! Files left by containers and images may be hostile: thousands of nested directories, links to elsewhere,
+//! names that are swapped at any moment. So nothing here recurses, builds a path or follows a link, and no
+//! mount is entered. Everything uses descriptors, of which a fixed number is open however deep the tree is.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -15,15 +15,15 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Directories kept open on the way from the root of a tree to where one is.
+/// Directories kept open on the path from the root of a tree to the current one.
 const OPEN_MAX: usize = 32;
-/// Turns a removal takes when somebody fills the tree again meanwhile.
+/// Rounds of a removal if someone fills the tree at the same time.
 const TURNS_MAX: usize = 16;
 
-/// The way from the root of a tree down to a directory.
+/// The path from the root of a tree down to the current directory.
 ///
-/// Only the last few directories are open. To get back to one that is not, its child is asked for `..`, and what that
-/// leads to must be the directory that was left: a tree that is moved meanwhile leads nowhere else.
+/// Only the last few directories are open. To return to one that is not, `..` of its child is opened, and
+/// that must be the directory that was left: a tree that is moved in the meantime leads nowhere else.
 #[derive(Debug)]
 pub struct Descent {
     root: OwnedFd,
@@ -42,21 +42,21 @@ impl Descent {
         Descent { root, levels: Vec::new() }
     }
 
-    /// The directory where one is.
+    /// The current directory.
     pub fn here(&self) -> BorrowedFd<'_> {
-        // The last level is always open: `down` opens it and `up` opens what it goes back to.
+        // The last level is always open: `down` opens it and `up` opens the one it returns to.
         self.levels.last().and_then(|level| level.fd.as_ref()).unwrap_or(&self.root).as_fd()
     }
 
-    /// How many directories one is below the root.
+    /// The depth of the current directory below the root.
     pub fn depth(&self) -> usize {
         self.levels.len()
     }
 
-    /// Goes on to a directory that is in the present one.
+    /// Enters a child of the current directory.
     ///
     /// # Errors
-    /// It cannot be looked at.
+    /// It cannot be read.
     pub fn down(&mut self, child: OwnedFd) -> io::Result<()> {
         let id = identity(&fstat(&child)?);
         if let Some(far) = self.levels.len().checked_sub(OPEN_MAX) {
@@ -66,10 +66,10 @@ impl Descent {
         Ok(())
     }
 
-    /// Goes back to the directory above; at the root it stays.
+    /// Returns to the parent directory; at the root it stays.
     ///
     /// # Errors
-    /// The directory was moved elsewhere meanwhile.
+    /// The directory was moved elsewhere in the meantime.
     pub fn up(&mut self) -> io::Result<()> {
         let Some(left) = self.levels.pop() else { return Ok(()) };
         if let Some(level) = self.levels.last_mut()
@@ -85,7 +85,7 @@ impl Descent {
         Ok(())
     }
 
-    /// Goes back to the root.
+    /// Returns to the root.
     pub fn restart(&mut self) {
         self.levels.clear();
     }
@@ -103,14 +103,15 @@ fn directory_flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
-/// Opens a directory by its name in another: not through a link, and not into a mount.
+/// Opens a child directory by name: not through a link, and not into a mount.
 ///
 /// # Errors
-/// There is none, it is something else (`NotADirectory`, `FilesystemLoop`), or a mount (`CrossesDevices`).
+/// It does not exist, it is something else (`NotADirectory`, `FilesystemLoop`), or a mount
+/// (`CrossesDevices`).
 pub fn open_child(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match openat2(parent, name, directory_flags(), Mode::empty(), resolve) {
-        // An old kernel, or a filter around us that does not know the call.
+        // An old kernel, or a filter that does not know the call.
         Err(Errno::NOSYS | Errno::PERM) => {
             let child = openat(parent, name, directory_flags(), Mode::empty())?;
             match fstat(&child)?.st_dev == fstat(parent)?.st_dev {
@@ -125,7 +126,7 @@ pub fn open_child(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
 /// Opens a directory that is the root of a tree. The last part of the path is not followed if it is a link.
 ///
 /// # Errors
-/// There is none, or it is not a directory.
+/// It does not exist, or is not a directory.
 pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, directory_flags(), Mode::empty())?)
 }
@@ -137,7 +138,7 @@ pub struct Entry<'a> {
     pub parent: BorrowedFd<'a>,
     /// Its name there.
     pub name: &'a CStr,
-    /// What it is, links not followed.
+    /// Its type and attributes, links not followed.
     pub stat: &'a Stat,
 }
 
@@ -151,46 +152,46 @@ impl Entry<'_> {
 /// What to do with a directory that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Look into it, once the directory it is in was seen to its end.
+    /// Enter it, after the rest of its parent directory.
     Enter,
-    /// Leave it alone.
+    /// Skip it.
     Skip,
 }
 
-/// Looks at a tree.
+/// Visits a tree.
 pub trait Visitor {
-    /// Something was found. The answer counts for directories only.
+    /// An entry was found. The result only matters for directories.
     ///
     /// # Errors
-    /// Whatever ends the walk.
+    /// Any error ends the walk.
     fn entry(&mut self, entry: &Entry<'_>) -> io::Result<Next>;
 
-    /// A directory is entered, before anything of it is seen.
+    /// A directory is entered, before any of its entries.
     ///
     /// # Errors
-    /// Whatever ends the walk.
+    /// Any error ends the walk.
     fn enter(&mut self, parent: BorrowedFd<'_>, name: &CStr, directory: BorrowedFd<'_>) -> io::Result<()> {
         let _ = (parent, name, directory);
         Ok(())
     }
 
-    /// The directory that was entered last was seen to its end.
+    /// The directory that was entered last is complete.
     ///
     /// # Errors
-    /// Whatever ends the walk.
+    /// Any error ends the walk.
     fn leave(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Walks everything below `root`, each directory before what is in it. What disappears meanwhile is left out, and so
-/// are directories that turn out to be links or mounts.
+/// Walks everything below `root`, each directory before its entries. Entries that disappear are skipped, and
+/// so are directories that turn out to be links or mounts.
 ///
 /// # Errors
-/// The visitor's, and the kernel's about directories that are there.
+/// The visitor's, and the kernel's about existing directories.
 pub fn walk(root: OwnedFd, visitor: &mut impl Visitor) -> io::Result<()> {
     let mut descent = Descent::new(root);
-    // Of each directory on the way: those in it that are still to be entered.
+    // For each directory on the path: its children that are still to be entered.
     let mut left = vec![look(descent.here(), visitor)?];
     while let Some(names) = left.last_mut() {
         let Some(name) = names.pop() else {
@@ -213,7 +214,7 @@ pub fn walk(root: OwnedFd, visitor: &mut impl Visitor) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows one directory to the visitor and returns what of it is to be entered.
+/// Passes one directory to the visitor and returns the children to enter.
 fn look(directory: BorrowedFd<'_>, visitor: &mut impl Visitor) -> io::Result<Vec<CString>> {
     let mut enter = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -248,15 +249,15 @@ fn is_dot(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
 
-/// Removes a file, a link or a directory with all that is in it. Not there is fine, and so is somebody else removing
-/// the same at the same time.
+/// Removes a file, a link or a directory with everything in it. It may be missing, or be removed by someone
+/// else at the same time.
 ///
 /// # Errors
-/// Something is mounted in it, or the kernel refuses. What was not removed by then stays.
+/// Something is mounted in it, or the kernel refuses. The rest stays.
 pub fn remove(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or(Errno::INVAL)?;
-    // Through links: only the last part of the path is somebody else's.
+    // Through links: only the last part of the path is untrusted.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match openat(CWD, parent, flags, Mode::empty()) {
         Err(Errno::NOENT) => Ok(()),
@@ -264,7 +265,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what has this name in an open directory, as [`remove`] does.
+/// Removes the entry of this name in an open directory, as [`remove`] does.
 ///
 /// # Errors
 /// As [`remove`].
@@ -274,7 +275,7 @@ pub fn remove_at(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     for _ in 0..TURNS_MAX {
         result = remove_once(parent, &name);
         match &result {
-            // Somebody fills it while we empty it.
+            // It is being filled at the same time.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
             _ => break,
         }
@@ -305,7 +306,7 @@ fn unlink(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Unlinked> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(Unlinked::Gone),
         Err(Errno::ISDIR) => Ok(Unlinked::IsDirectory),
-        // What POSIX says about directories, and some file systems with it.
+        // The error that POSIX specifies for directories, and that some file systems return.
         Err(Errno::PERM) => match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
                 Ok(Unlinked::IsDirectory)
@@ -322,7 +323,7 @@ fn open_to_empty(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
             io::ErrorKind::ResourceBusy,
             format!("{} is a mount point; unmount it first", name.to_string_lossy()),
         )),
-        // A directory without the right to read it, which its owner may give to himself.
+        // A directory without read permission, which its owner can add.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let fd = openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
             let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
@@ -333,7 +334,7 @@ fn open_to_empty(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Removes everything in a directory, which itself stays.
+/// Removes everything in a directory, but not the directory itself.
 ///
 /// # Errors
 /// As [`remove`].
@@ -341,8 +342,8 @@ pub fn clear(directory: OwnedFd) -> io::Result<()> {
     empty(directory)
 }
 
-/// Goes down as far as descriptors are kept open. Directories below that are moved up to the top one first, so that
-/// there is nothing that is too deep: each is moved once.
+/// Descends as far as descriptors are kept open. Directories below that are first moved up to the top one, so
+/// that nothing is too deep: each is moved once.
 fn empty(root: OwnedFd) -> io::Result<()> {
     let mut descent = Descent::new(root);
     let mut left: Vec<Vec<CString>> = vec![remove_files(descent.here())?];
@@ -367,7 +368,7 @@ fn empty(root: OwnedFd) -> io::Result<()> {
         let child = match open_to_empty(descent.here(), &name) {
             Ok(child) => child,
             Err(error) if is_elsewhere(&error) => {
-                // Exchanged for something else since it was listed.
+                // Replaced by something else since it was listed.
                 unlink(descent.here(), &name)?;
                 continue;
             }
@@ -375,14 +376,14 @@ fn empty(root: OwnedFd) -> io::Result<()> {
         };
         let below = remove_files(child.as_fd())?;
         descent.down(child)?;
-        // Removed when what is below it is.
+        // Removed after everything below it.
         names.push(name);
         left.push(below);
     }
     Ok(())
 }
 
-/// Moves a directory to the top under a name that is free there.
+/// Moves a directory to the top with an unused name.
 fn lift(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, number: &mut u64) -> io::Result<CString> {
     loop {
         *number += 1;
@@ -395,7 +396,7 @@ fn lift(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, number: &mut u64
     }
 }
 
-/// Removes what is no directory from a directory, and returns the directories.
+/// Removes everything but directories from a directory, and returns the directories.
 fn remove_files(directory: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     let mut directories = Vec::new();
     for entry in Dir::read_from(directory)? {

@@ -1,4 +1,4 @@
-//! What the agent and a runtime say to each other.
+//! The types of the interface between the agent and a runtime.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Names a sandbox within a runtime.
+/// The id of a sandbox within a runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SandboxId(pub String);
 
-/// Names one instance of a container within a runtime.
+/// The id of one instance of a container within a runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerId(pub String);
 
@@ -31,14 +31,14 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// When an image is fetched.
+/// When an image is pulled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PullPolicy {
     /// Ask the registry every time.
     Always,
-    /// Fetch only what is not here.
+    /// Pull only if it is missing.
     IfNotPresent,
-    /// Never fetch; a missing image is [`ImageError::NeverPull`].
+    /// Never pull; a missing image is [`ImageError::NeverPull`].
     Never,
 }
 
@@ -48,30 +48,30 @@ pub struct PullRequest {
     /// The reference as the manifest has it: a registry name, `rootfs:/PATH`, `oci:DIR[:TAG]`, `oci-archive:FILE` or
     /// `docker-archive:FILE`.
     pub reference: String,
-    /// When to fetch.
+    /// When to pull.
     pub policy: PullPolicy,
     /// Contents of the pod's `imagePullSecrets`, each a docker config JSON, tried before the user's own auth files.
     pub auth: Vec<String>,
 }
 
-/// How far a pull is.
+/// The progress of a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PullProgress {
     /// The image being pulled.
     pub reference: String,
-    /// Bytes fetched so far, over all layers.
+    /// Bytes pulled so far, over all layers.
     pub done_bytes: u64,
-    /// Bytes to fetch in all, once known.
+    /// Total bytes to pull, once known.
     pub total_bytes: Option<u64>,
 }
 
-/// Where progress goes. Called often and from any thread.
+/// Receives the progress. Called often and from any thread.
 pub type ProgressSink = Arc<dyn Fn(PullProgress) + Send + Sync>;
 
-/// What an image says about itself, and where its root file system comes from.
+/// The properties of an image, and the source of its root file system.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Image {
-    /// The reference it was asked for by.
+    /// The requested reference.
     pub reference: String,
     /// `sha256:…` of the image configuration; for `rootfs:` the reference itself.
     pub id: String,
@@ -89,12 +89,12 @@ pub struct Image {
     pub user: Option<String>,
     /// STOPSIGNAL of the image.
     pub stop_signal: Option<String>,
-    /// Whether the image was already there (nothing was fetched).
+    /// Whether the image was already present (nothing was pulled).
     pub was_present: bool,
 }
 
 impl Image {
-    /// An image that is nothing but layers, lowest first: it says nothing about how to run it.
+    /// An image with only layers, lowest first: without any settings for running it.
     pub fn of_layers(name: &str, layers: Vec<PathBuf>) -> Self {
         Image {
             reference: name.to_owned(),
@@ -111,35 +111,36 @@ impl Image {
     }
 }
 
-/// Why an image is not available. The display text is for people; [`ImageError::reason`] is Kubernetes' word.
+/// Why an image is not available. The display text is for users; [`ImageError::reason`] is Kubernetes'
+/// reason.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ImageError {
     /// The reference cannot be parsed.
     #[error("image reference {reference:?} is not valid: {detail}")]
     InvalidName {
-        /// What was given.
+        /// The given reference.
         reference: String,
         /// What is wrong with it.
         detail: String,
     },
-    /// Pull policy `Never`, or a local reference, and nothing there.
+    /// Pull policy `Never`, or a local reference, and the image is missing.
     #[error("image {reference:?} is not present and its pull policy forbids fetching it")]
     NeverPull {
-        /// What was given.
+        /// The given reference.
         reference: String,
     },
-    /// The registry, the disk or the content said no.
+    /// An error of the registry, the disk or the content.
     #[error("cannot pull {reference:?}: {detail}")]
     Pull {
-        /// What was given.
+        /// The given reference.
         reference: String,
-        /// Cause and, where known, the way out.
+        /// The cause and, if known, how to fix it.
         detail: String,
     },
 }
 
 impl ImageError {
-    /// The waiting reason Kubernetes users know this failure by (R5.46).
+    /// Kubernetes' waiting reason for this failure (R5.46).
     pub fn reason(&self) -> &'static str {
         match self {
             ImageError::InvalidName { .. } => "InvalidImageName",
@@ -149,7 +150,7 @@ impl ImageError {
     }
 }
 
-/// How the pod's network looks.
+/// The network mode of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkMode {
@@ -172,19 +173,19 @@ pub struct PublishedPort {
     pub udp: bool,
 }
 
-/// Whether a pod gets a user namespace of its own.
+/// Whether a pod gets its own user namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub enum UserNamespace {
     /// No: its users are the host's.
     #[default]
     Host,
-    /// If it can be had.
+    /// If possible.
     Auto,
-    /// Yes, or the pod is refused.
+    /// Yes, or the pod fails.
     Required,
 }
 
-/// What a pod's containers share.
+/// What the containers of a pod share.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxSpec {
     /// Chosen by the agent: unique, file-name safe, at most 64 characters.
@@ -195,7 +196,7 @@ pub struct SandboxSpec {
     pub pod_namespace: String,
     /// `metadata.uid`.
     pub pod_uid: String,
-    /// Directory of the pod under the state dir; the runtime may create what it likes below it.
+    /// Directory of the pod under the state directory; the runtime may create anything below it.
     pub pod_dir: PathBuf,
     /// Host name inside the pod; ignored with [`NetworkMode::Host`].
     pub hostname: String,
@@ -209,16 +210,18 @@ pub struct SandboxSpec {
     pub host_ipc: bool,
     /// One pid namespace for all containers of the pod.
     pub share_pid: bool,
-    /// Whether root in the pod is somebody else on the host.
+    /// Whether root in the pod is another user on the host.
     pub user_namespace: UserNamespace,
-    /// What of the host the pod will see as volumes, by the paths known beforehand: a file system that cannot be mounted
-    /// with other ids excludes [`UserNamespace::Auto`]. Those below `pod_dir` will be file systems in memory.
+    /// The host paths that the pod will see as volumes, as far as known in advance: a file system that does
+    /// not support id-mapped mounts rules out [`UserNamespace::Auto`]. Those below `pod_dir` will be file
+    /// systems in memory.
     pub host_paths: Vec<PathBuf>,
-    /// References of its containers' images: one with ids that a user namespace does not have excludes it too.
+    /// References of its containers' images: one with ids that a user namespace does not have rules it out
+    /// too.
     pub images: Vec<String>,
-    /// A container of the pod will be privileged; some runtimes must know beforehand.
+    /// A container of the pod will be privileged; some runtimes must know in advance.
     pub privileged: bool,
-    /// `runtimeClassName`: which of several runtimes is to run the pod.
+    /// `runtimeClassName`: which of several runtimes runs the pod.
     pub runtime_class: Option<String>,
     /// Kernel settings to write in the pod's namespaces.
     pub sysctls: BTreeMap<String, String>,
@@ -233,11 +236,11 @@ pub struct SandboxSpec {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// How the containers of a pod are stopped when the process that owned it has died: in the order the engine would stop
-/// them in, but without hooks and restarts.
+/// How the containers of a pod are stopped when the process that owned it has died: in the engine's order,
+/// but without hooks and restarts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopPlan {
-    /// What the containers have altogether. Zero: each is killed when its turn comes.
+    /// The total grace period. Zero: each is killed when its turn comes.
     pub grace: Duration,
     /// A container that was signalled has at least this long to react.
     pub reaction: Duration,
@@ -248,11 +251,11 @@ pub struct StopPlan {
 /// The turn of a container in its pod's stop. Times count from the beginning of the stop.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopTurn {
-    /// It is signalled once none of these is alive.
+    /// It is signalled once none of these is running.
     pub after: Vec<String>,
-    /// From here on it is signalled even if one of them is; `None`: never.
+    /// From this time on it is signalled even if one of them is running; `None`: never.
     pub free_at: Option<Duration>,
-    /// It is killed here, unless it was signalled less than [`StopPlan::reaction`] ago.
+    /// It is killed at this time, unless it was signalled less than [`StopPlan::reaction`] ago.
     pub kill_at: Duration,
 }
 
@@ -265,7 +268,7 @@ pub struct Sandbox {
     pub ips: Vec<IpAddr>,
     /// The network namespace to open sockets in; `None` is the host's.
     pub netns: Option<PathBuf>,
-    /// Where its containers ask for names, instead of where the host does.
+    /// Name servers of its containers, instead of the host's.
     pub nameservers: Vec<IpAddr>,
 }
 
@@ -280,11 +283,11 @@ pub struct Resources {
     pub memory_limit_bytes: Option<u64>,
     /// Limit on processes and threads.
     pub pids_limit: Option<u64>,
-    /// Wanted `oom_score_adj`; written best effort.
+    /// The `oom_score_adj`; best effort.
     pub oom_score_adj: Option<i32>,
 }
 
-/// How changes to a mount travel between host and container.
+/// How mounts propagate between host and container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub enum Propagation {
     /// They do not.
@@ -296,12 +299,12 @@ pub enum Propagation {
     Bidirectional,
 }
 
-/// A directory or file of the host seen in the container.
+/// A directory or file of the host mounted in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// Source on the host; must exist.
     pub source: PathBuf,
-    /// Absolute path in the container; created when missing.
+    /// Absolute path in the container; created if missing.
     pub target: PathBuf,
     /// Mount it read-only.
     pub read_only: bool,
@@ -332,7 +335,7 @@ pub enum AppArmor {
     Localhost(String),
 }
 
-/// The SELinux label of a container's processes; what is `None` is the runtime's choice.
+/// The SELinux label of a container's processes; `None` leaves a part to the runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SelinuxLabel {
     /// User.
@@ -345,11 +348,11 @@ pub struct SelinuxLabel {
     pub level: Option<String>,
 }
 
-/// How large a container's log may become. The log is `PATH`; what was written before is in `PATH.1`, `PATH.2` and so
-/// on, the highest number being the newest.
+/// The size limits of a container's log. The log is `PATH`; older output is in `PATH.1`, `PATH.2` and so on,
+/// the highest number being the newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLimits {
-    /// Bytes in one file; a new one is begun before it would have more.
+    /// Bytes per file; a new one is started before it would exceed this.
     pub max_bytes: u64,
     /// Files kept, the current one included; at least 2.
     pub max_files: u32,
@@ -362,10 +365,10 @@ impl Default for LogLimits {
     }
 }
 
-/// Who the container's processes are.
+/// The identity of the container's processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Numeric user, when the manifest says one; else the image's USER counts.
+    /// Numeric user, if the manifest sets one; else the image's USER applies.
     pub run_as_user: Option<i64>,
     /// Numeric group.
     pub run_as_group: Option<i64>,
@@ -373,7 +376,7 @@ pub struct Identity {
     pub run_as_non_root: bool,
     /// Supplementary groups, fsGroup included.
     pub supplemental_groups: Vec<u32>,
-    /// Do not add the groups that the image's /etc/group gives the user (`supplementalGroupsPolicy: Strict`).
+    /// Do not add the groups of the user in the image's /etc/group (`supplementalGroupsPolicy: Strict`).
     #[serde(default)]
     pub strict_groups: bool,
     /// Capabilities to add to the default set, without `CAP_`; `ALL` is all.
@@ -386,10 +389,10 @@ pub struct Identity {
     pub no_new_privileges: bool,
     /// System call filter.
     pub seccomp: Seccomp,
-    /// AppArmor profile; `None`: nothing is asked for.
+    /// AppArmor profile; `None`: not specified.
     #[serde(default)]
     pub apparmor: Option<AppArmor>,
-    /// SELinux label; `None`: nothing is asked for.
+    /// SELinux label; `None`: not specified.
     #[serde(default)]
     pub selinux: Option<SelinuxLabel>,
 }
@@ -409,9 +412,9 @@ pub struct ContainerSpec {
     pub command: Option<Vec<String>>,
     /// `args` of the manifest (replaces CMD), variables expanded.
     pub args: Option<Vec<String>>,
-    /// Complete environment from the manifest, in order; the image's comes before it and loses.
+    /// Complete environment from the manifest, in order; it overrides the image's.
     pub env: Vec<(String, String)>,
-    /// Working directory; `None`: the image's, else `/`. Created when missing.
+    /// Working directory; `None`: the image's, else `/`. Created if missing.
     pub working_dir: Option<String>,
     /// Mounts in the order they must be made.
     pub mounts: Vec<Mount>,
@@ -419,17 +422,18 @@ pub struct ContainerSpec {
     pub read_only_rootfs: bool,
     /// Keep the default masked and read-only paths of /proc and /sys.
     pub mask_paths: bool,
-    /// Who it runs as.
+    /// Its identity.
     pub identity: Identity,
     /// Limits of this container.
     pub resources: Resources,
-    /// Where the log goes, in CRI format. The directory exists.
+    /// The path of the log, in CRI format. The directory exists.
     pub log_path: PathBuf,
-    /// How large it may become. Runtimes that keep logs of their own ignore it.
+    /// Its size limits. Runtimes with their own logs ignore them.
     #[serde(default)]
     pub log_limits: LogLimits,
-    /// File on the host that is mounted at the container's terminationMessagePath is among `mounts`; nothing to do here.
-    /// Signal used by [`crate::Runtime::terminate`], for example `SIGTERM`; `None`: the image's, else SIGTERM.
+    /// The file mounted at the container's terminationMessagePath is among `mounts`; it needs nothing here.
+    /// Signal used by [`crate::Runtime::terminate`], for example `SIGTERM`; `None`: the image's, else
+    /// SIGTERM.
     pub stop_signal: Option<String>,
     /// Keep stdin open.
     pub stdin: bool,
@@ -442,7 +446,7 @@ pub struct ContainerSpec {
 }
 
 impl ContainerSpec {
-    /// A container without wishes: what manifests leave out is as Kubernetes has it.
+    /// A container with Kubernetes' defaults.
     pub fn new(id: ContainerId, image: Image, command: &[&str], log_path: PathBuf) -> Self {
         ContainerSpec {
             name: id.0.clone(),
@@ -469,12 +473,12 @@ impl ContainerSpec {
     }
 }
 
-/// A container that runs.
+/// A running container.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Started {
     /// When the user's program was exec'd.
     pub at: SystemTime,
-    /// Its first process, as the host sees it; 0 where unknown.
+    /// Its first process, as seen from the host; 0 if unknown.
     pub pid: u32,
 }
 
@@ -485,25 +489,25 @@ pub struct Exit {
     pub code: i32,
     /// The signal, if one ended it.
     pub signal: Option<i32>,
-    /// The kernel killed it for want of memory.
+    /// The kernel killed it because it was out of memory.
     pub oom_killed: bool,
     /// When the user's program was started.
     pub started_at: SystemTime,
     /// When it ended.
     pub finished_at: SystemTime,
-    /// What the code does not tell, for people: that it was nothing the program did.
+    /// Further information for users: that the exit was not caused by the program.
     pub detail: Option<String>,
 }
 
-/// A container of a sandbox that was taken over.
+/// A container of an adopted sandbox.
 #[derive(Debug, Clone)]
 pub struct Adopted {
     /// Its id.
     pub id: ContainerId,
-    /// `name` in the manifest; empty where that is lost.
+    /// `name` in the manifest; empty if that is lost.
     pub name: String,
-    /// When its program was started; `None`: it never was. Remove such a container: the embedded runtime's cannot be
-    /// started any more.
+    /// When its program was started; `None`: never. Remove such a container: the embedded runtime cannot
+    /// start it any more.
     pub started: Option<Started>,
     /// How it ended, if it has.
     pub exit: Option<Exit>,
@@ -516,25 +520,25 @@ pub struct ExecRequest {
     pub command: Vec<String>,
     /// Kill it after this long.
     pub timeout: Option<Duration>,
-    /// How much of stdout and stderr together is kept.
+    /// The maximum size of stdout and stderr together that is kept.
     pub output_limit: usize,
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutput {
-    /// Exit code; 128 + signal when a signal ended it. `None` when the timeout did.
+    /// Exit code; 128 + signal if a signal ended it. `None` if it timed out.
     pub code: Option<i32>,
-    /// stdout and stderr, interleaved as they came, cut at the limit.
+    /// stdout and stderr, interleaved in order of arrival, cut at the limit.
     pub output: Vec<u8>,
 }
 
-/// A command to run in a container, its streams in the caller's hands.
+/// A command to run in a container with connected streams.
 #[derive(Debug, Clone)]
 pub struct ExecStreamsRequest {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Give it standard input; else that is empty.
+    /// Connect standard input; else it is empty.
     pub stdin: bool,
     /// Give it a terminal of this size for all its streams.
     pub terminal: Option<WindowSize>,
@@ -549,46 +553,46 @@ pub struct WindowSize {
     pub rows: u16,
 }
 
-/// Where a command's input goes.
+/// The standard input of a command.
 pub type Input = Box<dyn AsyncWrite + Send + Unpin>;
-/// Where a command's output comes from. An error is its end as well: that of a terminal is one.
+/// The output of a command. An error is also its end: a terminal ends with one.
 pub type Output = Box<dyn AsyncRead + Send + Unpin>;
 
-/// The streams of a command that runs, or of a container's own program.
+/// The streams of a running command, or of a container's own program.
 pub struct ProcessStreams {
-    /// Resolves to its exit code, 128 + signal when a signal ended it, the container's end included. What it wrote may
-    /// not have been read by then. Dropped before the end, it kills a command and what that started; a container's own
-    /// program goes on.
+    /// Resolves to its exit code, 128 + signal if a signal ended it, also if the container ended. Its output
+    /// may not have been read by then. If dropped early, a command and its children are killed; a container's
+    /// own program keeps running.
     ///
-    /// It comes first, so that it is dropped first: the end of a terminal's input hangs up the command, and what that had
-    /// started would be out of reach.
+    /// It comes first, so that it is dropped first: closing a terminal's input hangs up the command, and its
+    /// children could not be found any more.
     pub done: Pin<Box<dyn Future<Output = Result<i32, RuntimeError>> + Send>>,
-    /// Its standard input, if that was asked for, and the program has one.
+    /// Its standard input, if it was requested and the program has one.
     pub stdin: Option<Input>,
     /// Its standard output; with a terminal, everything.
     pub stdout: Output,
     /// Its standard error; `None` with a terminal.
     pub stderr: Option<Output>,
-    /// Gives its terminal another size; does nothing where there is none.
+    /// Changes the size of its terminal; does nothing if there is none.
     pub resize: Box<dyn Fn(WindowSize) + Send + Sync>,
 }
 
-/// What a container uses. `None` where the machine does not tell.
+/// The resource usage of a container. `None` if unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Time on CPUs since it was started.
+    /// CPU time since its start.
     pub cpu: Option<Duration>,
-    /// Memory that cannot be taken back easily: the kubelet's working set, in bytes.
+    /// Memory that cannot be reclaimed easily: the kubelet's working set, in bytes.
     pub memory_bytes: Option<u64>,
 }
 
-/// Why a runtime could not do a thing. [`RuntimeError::reason`] is Kubernetes' word for it.
+/// Why a runtime operation failed. [`RuntimeError::reason`] is Kubernetes' reason.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// The request cannot be carried out as it is: bad user, missing mount source … (`CreateContainerConfigError`).
+    /// The request is invalid: bad user, missing mount source … (`CreateContainerConfigError`).
     #[error("{0}")]
     Config(String),
-    /// Making the container or sandbox failed (`CreateContainerError`).
+    /// Creating the container or sandbox failed (`CreateContainerError`).
     #[error("{0}")]
     Create(String),
     /// The program could not be exec'd (`StartError`, exit code 128; 127 when it was not found is never used).
@@ -599,7 +603,7 @@ pub enum RuntimeError {
     NotFound {
         /// `container` or `sandbox`.
         kind: &'static str,
-        /// The id asked for.
+        /// The requested id.
         id: String,
     },
     /// Everything else.
@@ -608,7 +612,7 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
-    /// The waiting or terminated reason Kubernetes users know this failure by (R5.46, R5.47).
+    /// Kubernetes' waiting or terminated reason for this failure (R5.46, R5.47).
     pub fn reason(&self) -> &'static str {
         match self {
             RuntimeError::Config(_) => "CreateContainerConfigError",

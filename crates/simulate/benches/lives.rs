@@ -1,4 +1,4 @@
-//! Decisions and whole lives: `cargo bench -p outrigger-simulate`.
+//! Benchmarks of single decisions and whole lives: `cargo bench -p outrigger-simulate`.
 
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
 

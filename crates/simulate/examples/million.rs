@@ -1,4 +1,5 @@
-//! A million lives of a five-container job on one core: `cargo run --release -p outrigger-simulate --example million`.
+//! Simulates a five-container job a million times on one core: `cargo run --release -p outrigger-simulate
+//! --example million`.
 
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{Engine, FeatureGates, PodInput, Time, plan};
@@ -22,7 +23,7 @@ fn main() {
     .expect("a pod");
     let input = PodInput { pod, ..Default::default() };
     let plan = plan(&input, &FeatureGates::default()).expect("a plan").plan;
-    // Some trouble, so that no two lives are the same.
+    // Some faults, so that no two lives are the same.
     let script: Script = serde_json::from_value(
         json!({"faults": {"lose": 0.02, "duplicate": 0.02, "delay": 0.05, "jitter": 0.3}}),
     )

@@ -1,7 +1,8 @@
-//! The six promises of the engine, checked from outside.
+//! Checks the six promises of the engine from outside.
 //!
-//! The checker sees what the agent was told and what the engine asked for, keeps its own books, and shares no rule with
-//! the engine: what it knows of gates, restarts and stop order it works out from the plan alone.
+//! The checker sees the events the agent was told and the actions the engine asked for, keeps its own
+//! records, and shares no rule with the engine: it derives gates, restarts and stop order from the plan
+//! alone.
 
 use std::fmt;
 
@@ -15,11 +16,11 @@ use crate::simulator::Watch;
 /// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which of the six.
+    /// Which of the six promises.
     pub invariant: u8,
-    /// When.
+    /// When it was broken.
     pub at: Time,
-    /// How.
+    /// How it was broken.
     pub text: String,
 }
 
@@ -29,16 +30,16 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Enough to see what is wrong.
+/// The number of violations that are kept.
 const VIOLATIONS_MAX: usize = 8;
 
-/// Keeps books on one life of a pod.
+/// Tracks one life of a pod.
 #[derive(Debug)]
 pub struct Checker<'p> {
     plan: &'p Plan,
-    /// What the pod becomes, in this order.
+    /// The plans the pod is updated to, in this order.
     updates: &'p [(u64, Plan)],
-    /// For each container, all that must be gone before it is told to stop.
+    /// For each container, those that must be gone before it is told to stop.
     before: Vec<Vec<usize>>,
     books: Vec<Book>,
     sandbox_ready: bool,
@@ -48,11 +49,11 @@ pub struct Checker<'p> {
     rerun: Option<(Time, bool)>,
     over: bool,
     slack_ms: u64,
-    /// No order was asked for but what Kubernetes has: it ends with the grace.
+    /// The pod uses only Kubernetes' own order, which ends with the grace period.
     native_only: bool,
-    /// How many stages may be signalled one after another once the grace is spent.
+    /// How many stages may be signalled one after another after the grace period.
     late_stages: u64,
-    /// What was found.
+    /// The violations found.
     pub violations: Vec<Violation>,
 }
 
@@ -62,15 +63,15 @@ struct StopBook {
     grace_ms: u64,
 }
 
-/// What is known of one container.
+/// The state of one container.
 #[derive(Debug, Clone, Default)]
 struct Book {
     attempt: u32,
-    /// Something ran under that number.
+    /// Whether a container was started with this number.
     used: bool,
-    /// Its image could not be had, and is not being fetched again yet.
+    /// Its image could not be pulled, and no new pull has started.
     no_image: bool,
-    /// From the moment its start was asked for until its end was told.
+    /// True from the request to start it until its end was reported.
     alive: bool,
     running: bool,
     ever_ran: bool,
@@ -84,7 +85,7 @@ struct Book {
     kill: Option<KillBook>,
     signalled: Option<Time>,
     pre_stop_ran: bool,
-    /// It finished for good in a sandbox that is lost.
+    /// It finished permanently in a sandbox that is lost.
     of_lost_sandbox: bool,
 }
 
@@ -118,7 +119,7 @@ struct ProbeBook {
     good: bool,
 }
 
-/// For each container, all that must be gone before it is told to stop.
+/// For each container, those that must be gone before it is told to stop.
 fn before(plan: &Plan) -> Vec<Vec<usize>> {
     let mut before = vec![Vec::new(); plan.containers.len()];
     for (i, all) in before.iter_mut().enumerate() {
@@ -134,7 +135,8 @@ fn before(plan: &Plan) -> Vec<Vec<usize>> {
 }
 
 impl<'p> Checker<'p> {
-    /// For one life of a pod with this plan; `slack_ms` is the longest the world may keep things from the agent.
+    /// A checker for one life of a pod with this plan; `slack_ms` is the longest time an event may take to
+    /// reach the agent.
     pub fn new(plan: &'p Plan, slack_ms: u64) -> Self {
         let native_only = plan.sidecar_grace_ms == 0
             && !plan.dialects.contains(&Dialect::Kep)
@@ -157,7 +159,7 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// The pod will become these plans, see [`Scenario::update_at`](crate::Scenario::update_at).
+    /// The pod will be updated to these plans, see [`Scenario::update_at`](crate::Scenario::update_at).
     pub fn expect_updates(mut self, updates: &'p [(u64, Plan)]) -> Self {
         self.updates = updates;
         self
@@ -173,7 +175,7 @@ impl<'p> Checker<'p> {
         &self.plan.containers[i].name
     }
 
-    // What holds, worked out from the books.
+    // Conditions derived from the records.
 
     fn started(&self, i: usize) -> bool {
         let (p, b) = (&self.plan.containers[i], &self.books[i]);
@@ -199,7 +201,7 @@ impl<'p> Checker<'p> {
         self.books[i].ever_ready |= self.ready(i);
     }
 
-    /// Whether an exited container comes back, by its policy, rules and what ended it.
+    /// Whether an exited container is started again, by its policy, rules and the cause of its exit.
     fn comes_back(&self, i: usize, exit: ExitBook) -> bool {
         let p = &self.plan.containers[i];
         let never = p.restart.policy == RestartPolicy::Never;
@@ -231,7 +233,7 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// Ended, and will not come back: how.
+    /// The exit of a container that has ended and will not be started again.
     fn gone_for_good(&self, i: usize) -> Option<ExitBook> {
         let b = &self.books[i];
         b.exit.filter(|&e| !b.alive && !self.comes_back(i, e))
@@ -248,15 +250,16 @@ impl<'p> Checker<'p> {
             Need::Started => b.ever_started || did_its_work,
             Need::Ready => self.ready(on) || did_its_work || (!every_start && self.was_passed(i, gate)),
             Need::Launched => {
-                // One whose image is not to be had is passed by, but only when its own turn has come (R1.5, R1.7).
+                // A container whose image cannot be pulled does not block others, but only once its own turn
+                // has come (R1.5, R1.7).
                 let turn = || self.plan.containers[on].gates.iter().all(|g| self.open(on, *g));
                 b.ever_tried || (b.no_image && turn())
             }
         }
     }
 
-    /// Whether somebody else has been let through by the same gate; for launch priority, somebody of the same level. Mains
-    /// that finished before the pod began again have not.
+    /// Whether another container has passed the same gate; for launch priority, one of the same level. Mains
+    /// that finished before the pod restarted do not count.
     fn was_passed(&self, i: usize, gate: Gate) -> bool {
         if !self.books[gate.on].ever_ready && !self.books[gate.on].ever_completed {
             return false;
@@ -275,7 +278,7 @@ impl<'p> Checker<'p> {
         })
     }
 
-    /// Whether a container that is to start waits for one that is gone for good.
+    /// Whether a container that has yet to start waits for one that will not come back.
     fn waits_in_vain(&self, i: usize, on: usize) -> bool {
         let b = &self.books[i];
         let closed = |g: &Gate| {
@@ -292,8 +295,8 @@ impl<'p> Checker<'p> {
         keepers.peek().is_some() && keepers.all(|i| self.gone_for_good(i).is_some())
     }
 
-    /// Whether a container must still wait for those that go before it. In a pod that uses only what Kubernetes has,
-    /// nobody waits any more once the grace is spent (R3.25); in all others the order holds to the end.
+    /// Whether a container must still wait for those that stop before it. In a pod that uses only Kubernetes'
+    /// own features, nothing waits after the grace period (R3.25); in all others the order holds to the end.
     fn must_wait(&self, i: usize, now: Time) -> bool {
         let kill = self.books[i].kill;
         let for_itself = kill.is_some_and(|k| !matches!(k.reason, KillReason::PodStop | KillReason::Rerun));
@@ -302,7 +305,7 @@ impl<'p> Checker<'p> {
         }
         let spent = match (self.stop, self.rerun) {
             (Some(stop), _) => stop.deadline,
-            // One that was being ended for its own sake has its own grace.
+            // A container that was being stopped on its own has its own grace period.
             (None, Some((deadline, _))) => kill.map_or(deadline, |k| k.deadline.min(deadline)),
             (None, None) => return false,
         };
@@ -313,7 +316,7 @@ impl<'p> Checker<'p> {
         self.before[i].iter().copied().find(|&b| self.books[b].alive)
     }
 
-    // What the engine asked for.
+    // The engine's actions.
 
     fn check_start(&mut self, i: usize, attempt: u32, now: Time) {
         let p = &self.plan.containers[i];
@@ -344,7 +347,7 @@ impl<'p> Checker<'p> {
             if p.role != Role::Sidecar {
                 found.push((4, text("while the pod stops")));
             } else if self.served(i).is_none() {
-                found.push((4, text("while the pod stops and nobody needs it")));
+                found.push((4, text("while the pod stops and no container needs it")));
             }
         }
         for (invariant, text) in found {
@@ -400,7 +403,7 @@ impl<'p> Checker<'p> {
             }
             StopCause::GateNeverOpens { container, on } => self.waits_in_vain(container, on),
             StopCause::SandboxLost => !self.sandbox_ready && self.plan.restart_policy == RestartPolicy::Never,
-            // No script fills a volume or shuts the machine down.
+            // No script fills a volume or shuts down the machine.
             StopCause::VolumeFull { .. } | StopCause::NodeShutdown => false,
             StopCause::Deleted => true,
         };
@@ -479,7 +482,7 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// Whoever is to start and does not carries a reason, and the reason is true.
+    /// A container that is to start and has not must have a reason, and the reason must be true.
     fn check_reasons(&mut self, decision: &Decision, now: Time) {
         if self.over || self.stop.is_some() || self.rerun.is_some() {
             return;
@@ -489,7 +492,7 @@ impl<'p> Checker<'p> {
             match decision.wait_of(i) {
                 None if waits => {
                     let name = self.name(i);
-                    self.broken(5, now, format!("`{name}` waits and nobody says why"));
+                    self.broken(5, now, format!("`{name}` waits without a reason"));
                 }
                 Some(Wait::Gate { on, .. }) if self.waits_in_vain(i, on) => {
                     let (name, on) = (self.name(i), self.name(on));
@@ -552,7 +555,8 @@ impl<'p> Checker<'p> {
         }
         match self.stop {
             None => self.broken(3, now, "the pod is over and was never stopped".into()),
-            // Every stage may be told late, has its time to react, and its end may be heard of late.
+            // For every stage: it may be signalled late, it has time to react, and its end may be reported
+            // late.
             Some(stop) if now > stop.deadline + (STOP_MIN_MS + self.slack_ms) * self.late_stages => {
                 let late = now.since(stop.deadline);
                 self.broken(3, now, format!("the pod was over {late} ms after the end of its grace"));
@@ -648,7 +652,7 @@ impl Watch for Checker<'_> {
         for action in &decision.actions {
             self.action(action, now);
         }
-        // What was decided together was decided on what was known before.
+        // Actions decided together were decided on the same knowledge.
         for action in &decision.actions {
             if let Action::Pull { container } = *action {
                 self.books[container].no_image = false;
@@ -661,7 +665,7 @@ impl Watch for Checker<'_> {
             self.broken(3, now, "the engine wants to be woken in the past".into());
         }
         if self.stop.is_none() && self.rerun.is_none() && self.all_done() {
-            self.broken(3, now, "all that keeps the pod alive is finished, and it goes on".into());
+            self.broken(3, now, "all mains have finished, and the pod keeps running".into());
         }
         self.check_reasons(decision, now);
         for i in 0..self.books.len() {
@@ -674,7 +678,7 @@ impl Watch for Checker<'_> {
 
     fn updated(&mut self, nth: usize, plan: &Plan, _: &Observation, _: &[Change], now: Time) {
         let Some((_, expected)) = self.updates.get(nth) else {
-            return self.broken(6, now, "the pod was changed and nobody asked for it".into());
+            return self.broken(6, now, "the pod was changed without a request".into());
         };
         if plan != expected {
             self.broken(6, now, "the pod was changed into another than was asked for".into());
@@ -686,7 +690,7 @@ impl Watch for Checker<'_> {
 
     fn restarted(&mut self, _: &Plan, _: &Observation, _: Time) {
         for i in 0..self.books.len() {
-            // Nobody knows how a hook ended that ran while the agent was away; it is not run twice (G-45).
+            // The result of a hook that ran while the agent was down is unknown; it is not run twice (G-45).
             if self.books[i].hook == HookBook::Runs {
                 (self.books[i].hook, self.books[i].ever_tried) = (HookBook::Succeeded, true);
             }

@@ -1,7 +1,7 @@
-//! A virtual clock, scripted containers and seeded faults around the real engine.
+//! Runs the real engine with a virtual clock, scripted containers and seeded faults.
 //!
-//! [`simulate`] plays one life of a pod; [`Simulator`] plays millions. There are no lifecycle rules here: what starts
-//! and stops when is the engine's to say, what containers do is the script's.
+//! [`simulate`] plays one life of a pod; [`Simulator`] plays millions. There are no lifecycle rules here: the
+//! engine decides what starts and stops when, and the script says what containers do.
 #![forbid(unsafe_code)]
 
 pub mod invariants;

@@ -22,13 +22,13 @@ pub const CONTAINERS_MAX: u64 = 12;
 /// How much goes wrong in a random script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// Containers only do what they do.
+    /// No faults.
     None,
-    /// Events are lost, repeated and late, the agent and the sandbox die.
+    /// Events are lost, repeated and late; the agent and the sandbox crash.
     Faults,
 }
 
-/// A random pod that has a plan, whatever dialects it is written in. Refused drafts are thrown away.
+/// A random valid pod in any dialects. Pods that are refused are discarded.
 pub fn pod(rng: &mut Rng) -> (PodInput, Plan) {
     loop {
         let input = draft(rng);
@@ -38,7 +38,7 @@ pub fn pod(rng: &mut Rng) -> (PodInput, Plan) {
     }
 }
 
-/// What a pod becomes while it lives: each plan has what those before it changed. Times only grow.
+/// Random updates of a running pod: each plan includes the changes of those before it. Times only increase.
 pub fn updates(rng: &mut Rng, input: &PodInput) -> Vec<(u64, Plan)> {
     let (mut input, mut at) = (input.clone(), 0);
     let mut out = Vec::new();
@@ -64,7 +64,7 @@ pub fn updates(rng: &mut Rng, input: &PodInput) -> Vec<(u64, Plan)> {
         if rng.chance(0.2) {
             spec.active_deadline_seconds = rng.chance(0.7).then(|| rng.between(1, 60) as i64);
         }
-        // A reserve for sidecars may be more than the new grace.
+        // The reserve for sidecars may exceed the new grace period.
         if let Ok(planned) = plan(&input, &FeatureGates::default()) {
             out.push((at, planned.plan));
         }
@@ -72,7 +72,7 @@ pub fn updates(rng: &mut Rng, input: &PodInput) -> Vec<(u64, Plan)> {
     out
 }
 
-/// A random pod that is hard to stop: little grace, and preStop hooks nearly everywhere.
+/// A random pod that is hard to stop: a short grace period, and preStop hooks on most containers.
 pub fn hard_pod(rng: &mut Rng) -> (PodInput, Plan) {
     loop {
         let mut input = draft(rng);
@@ -97,8 +97,8 @@ pub fn hard_pod(rng: &mut Rng) -> (PodInput, Plan) {
     }
 }
 
-/// A random script in which hooks hang or take nearly all of the grace, helpers crash again and again, images are late,
-/// and hardly anybody listens.
+/// A random script in which hooks hang or take nearly all of the grace period, helpers crash repeatedly,
+/// images are late, and most containers ignore TERM.
 pub fn hard_script(rng: &mut Rng, plan: &Plan, trouble: Trouble) -> Script {
     let mut script = script(rng, plan, trouble);
     for c in &plan.containers {
@@ -126,7 +126,7 @@ pub fn hard_script(rng: &mut Rng, plan: &Plan, trouble: Trouble) -> Script {
     script
 }
 
-/// A random pod without any dialect, hooks or probes: what Kubernetes had before sidecars.
+/// A random pod without any dialect, hooks or probes: the features Kubernetes had before sidecars.
 pub fn plain_pod(rng: &mut Rng) -> (PodInput, Plan) {
     let policy = rng.pick(&["Always", "OnFailure", "Never"]);
     let inits = rng.below(4);
@@ -259,7 +259,7 @@ fn probe(rng: &mut Rng, grace: bool) -> Probe {
     }
 }
 
-/// Probes, hooks and pull policy.
+/// Adds probes, hooks and a pull policy.
 fn furnish(rng: &mut Rng, c: &mut Container) {
     if rng.chance(0.25) {
         c.startup_probe = Some(probe(rng, true));
@@ -315,8 +315,8 @@ fn options(rng: &mut Rng, grace: i64) -> BTreeMap<String, String> {
     annotations
 }
 
-/// A graph without cycles: everybody depends only on those before them in a random order that keeps init entries
-/// before mains.
+/// A graph without cycles: every container depends only on those before it in a random order that keeps init
+/// entries before mains.
 fn graph(rng: &mut Rng, inits: u64, mains: u64) -> String {
     let mut order: Vec<String> = (0..inits).map(|i| format!("i{i}")).collect();
     let mut rest: Vec<String> = (0..mains).map(|i| format!("m{i}")).collect();
@@ -360,7 +360,7 @@ fn graph(rng: &mut Rng, inits: u64, mains: u64) -> String {
     lines.join("\n")
 }
 
-/// A random script for a pod. The pod is always told to stop in the end, so that every life has an end.
+/// A random script for a pod. The pod is always told to stop at some time, so that every life ends.
 pub fn script(rng: &mut Rng, plan: &Plan, trouble: Trouble) -> Script {
     let mut script = Script::default();
     for c in &plan.containers {
@@ -425,7 +425,7 @@ fn faults(rng: &mut Rng, plan: &Plan, script: &mut Script, end: u64) {
 }
 
 fn span(rng: &mut Rng, max: u64) -> Span {
-    // Half of them short: races live where things happen at about the same time.
+    // Half of them short: races need things to happen at about the same time.
     Span(if rng.chance(0.5) { rng.below(max / 10 + 1) } else { rng.below(max + 1) })
 }
 

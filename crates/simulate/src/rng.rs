@@ -1,5 +1,5 @@
-//! A small deterministic source of numbers: SplitMix64. The same seed gives the same numbers on every machine and in
-//! every release, which a dependency would not promise.
+//! A small deterministic random number generator: SplitMix64. The same seed gives the same numbers on every
+//! machine and in every release, which a dependency would not promise.
 
 /// The state of the generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Rng {
 
     /// A number below `limit`; 0 if the limit is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
-        // The high half of a 128-bit product: no modulo bias worth speaking of, no loop.
+        // The high half of a 128-bit product: negligible modulo bias, no loop.
         ((u128::from(self.draw()) * u128::from(limit)) >> 64) as u64
     }
 
@@ -36,7 +36,7 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// True with probability `p`. Draws a number only if the answer is open.
+    /// True with probability `p`. Draws a number only if `p` is neither 0 nor 1.
     pub fn chance(&mut self, p: f64) -> bool {
         p > 0.0 && (p >= 1.0 || (self.draw() >> 11) as f64 / (1u64 << 53) as f64 <= p)
     }

@@ -1,4 +1,4 @@
-//! A script resolved against a plan: what every instance of every container does.
+//! A script resolved against a plan: the behaviour of every instance of every container.
 
 use std::sync::Arc;
 
@@ -14,30 +14,30 @@ pub enum ScriptError {
     /// The script names a container the pod does not have.
     #[error("the script names the container {name:?}, the pod has {known}")]
     UnknownContainer {
-        /// As written.
+        /// The name in the script.
         name: String,
-        /// What there is.
+        /// The containers of the pod.
         known: String,
     },
-    /// An entry of `instances` says what only a container can.
+    /// An entry of `instances` has a field that is only allowed for a container.
     #[error("instances of {name:?} may not have {field:?}: write it one level up")]
     Nested {
         /// The container.
         name: String,
-        /// What is in the wrong place.
+        /// The field.
         field: &'static str,
     },
     /// A probability or share outside 0 to 1.
     #[error("faults.{field} is {value}, it must be between 0 and 1")]
     Share {
-        /// Which.
+        /// The field.
         field: &'static str,
-        /// As written.
+        /// The value in the script.
         value: String,
     },
 }
 
-/// What one instance does.
+/// The behaviour of one instance.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Instance {
     pub(crate) starts_in: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Instance {
     pub(crate) pre_stop: Hooked,
 }
 
-/// How a hook goes.
+/// The behaviour of a hook.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Hooked {
     pub(crate) takes: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Hooked {
     pub(crate) ends_container: bool,
 }
 
-/// What one container does.
+/// The behaviour of one container.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Cast {
     pub(crate) instances: Vec<Instance>,
@@ -81,9 +81,9 @@ impl Cast {
 
 /// A script resolved against a plan.
 ///
-/// What the script leaves open: an image takes 100 ms, the sandbox and a start 50 ms each. An init container exits
-/// with 0 after 100 ms, a main after 1 s unless it always restarts; everything else runs until told to stop and then
-/// exits with 0 after 100 ms. Probes pass, hooks succeed after 50 ms or after the time they sleep.
+/// Defaults: an image takes 100 ms, the sandbox and a start 50 ms each. An init container exits with 0 after
+/// 100 ms, a main after 1 s unless it always restarts; everything else runs until told to stop and then exits
+/// with 0 after 100 ms. Probes pass, hooks succeed after 50 ms or after the time they sleep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
     pub(crate) cast: Vec<Cast>,
@@ -93,11 +93,11 @@ pub struct Scenario {
     pub(crate) stops: Vec<(u64, Option<u64>)>,
     pub(crate) image_changes: Vec<(usize, u64)>,
     pub(crate) lost: Vec<(usize, u64)>,
-    /// When the pod becomes which plan.
+    /// The times of the updates, and their plans.
     pub(crate) updates: Vec<(u64, Plan)>,
-    /// When a restart is asked for, and of what.
+    /// The times of restart requests, and their containers.
     pub(crate) restarts: Vec<(u64, Option<usize>)>,
-    /// When, and for how long.
+    /// The times the agent crashes, and for how long.
     pub(crate) agent_restarts: Vec<(u64, u64)>,
     pub(crate) lose: f64,
     pub(crate) duplicate: f64,
@@ -168,13 +168,13 @@ impl Scenario {
         self.stops.push((at.0, grace.map(|g| g.0)));
     }
 
-    /// Has the pod become what a plan says, at some time. The scenario must be one of the last of these plans: the world
-    /// knows all containers from the beginning.
+    /// Updates the pod to a plan at some time. The scenario must be built from the last of these plans: the
+    /// world knows all containers from the beginning.
     pub fn update_at(&mut self, at: Span, plan: Plan) {
         self.updates.push((at.0, plan));
     }
 
-    /// What the pod becomes, in the order it was given.
+    /// The updates, in the order they were added.
     pub fn updates(&self) -> &[(u64, Plan)] {
         &self.updates
     }
@@ -189,7 +189,8 @@ impl Scenario {
         !self.stops.is_empty()
     }
 
-    /// The longest the world can keep the engine from knowing, or a container from being gone after its KILL.
+    /// The longest time an event can be hidden from the engine, or a container can take to be gone after
+    /// KILL.
     pub fn slack_ms(&self) -> u64 {
         let starts = self.cast.iter().flat_map(|c| &c.instances).map(|i| i.starts_in).max().unwrap_or(0);
         let away: u64 = self.agent_restarts.iter().map(|r| r.1).sum();

@@ -1,6 +1,7 @@
-//! What the containers of a simulated pod do, and what goes wrong around them, as a user writes it.
+//! The script of a simulation: the behaviour of a pod's containers and the faults around them, as a user
+//! writes it.
 //!
-//! Everything is optional; see [`crate::Scenario`] for what a container does that the script does not mention.
+//! Everything is optional; see [`crate::Scenario`] for the defaults.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::span::Span;
 
-/// A script. Reads from JSON, and from YAML once that is JSON.
+/// A script. Deserialized from JSON; YAML is converted first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Script {
@@ -17,17 +18,17 @@ pub struct Script {
     pub containers: BTreeMap<String, ContainerScript>,
     /// The sandbox of the pod.
     pub sandbox: SandboxScript,
-    /// When the pod is told to stop; a second one may shorten the grace.
+    /// When the pod is told to stop; a second request may shorten the grace period.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stops: Vec<StopScript>,
     /// When a container's image changes in the spec.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub image_changes: Vec<Moment>,
-    /// What goes wrong around the containers.
+    /// Faults of the environment.
     pub faults: Faults,
 }
 
-/// What one container does. Times count from the start of an instance unless said otherwise.
+/// The behaviour of one container. Times count from the start of an instance unless noted otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContainerScript {
@@ -49,16 +50,16 @@ pub struct ContainerScript {
     /// It exits by itself after this long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runs: Option<Span>,
-    /// The exit code of that.
+    /// The exit code in that case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit: Option<i32>,
-    /// It is killed then because it ran out of memory.
+    /// It is killed at that time because it ran out of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom: Option<bool>,
-    /// What it leaves as its termination message.
+    /// Its termination message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What it does when told to stop.
+    /// Its reaction when told to stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_term: Option<OnTerm>,
     /// Its hooks.
@@ -68,7 +69,7 @@ pub struct ContainerScript {
     /// The runtime refuses to start it this many times. Not allowed in `instances`.
     #[serde(skip_serializing_if = "is_zero")]
     pub start_fails: u32,
-    /// What differs for the first, second, … instance; the last repeats.
+    /// Differences for the first, second, … instance; the last one repeats.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<ContainerScript>,
 }
@@ -78,17 +79,17 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-/// What a container does when told to stop.
+/// The reaction of a container when told to stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OnTerm {
     /// It exits after this long; `forever` waits for the KILL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_after: Option<Span>,
-    /// With this code.
+    /// The exit code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
-    /// It does not listen.
+    /// It ignores the signal.
     pub ignore: bool,
 }
 
@@ -104,7 +105,7 @@ pub struct Hooks {
     pub pre_stop: Option<HookScript>,
 }
 
-/// How a hook goes.
+/// The behaviour of a hook.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HookScript {
@@ -117,14 +118,14 @@ pub struct HookScript {
     pub ends_container: bool,
 }
 
-/// Something that is tried until it works.
+/// An operation that is retried until it succeeds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tries {
-    /// How long a try takes.
+    /// How long each attempt takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub takes: Option<Span>,
-    /// So many fail before one works.
+    /// How many attempts fail before one succeeds.
     pub fails: u32,
 }
 
@@ -132,13 +133,13 @@ pub struct Tries {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxScript {
-    /// How long making it takes.
+    /// How long its creation takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub takes: Option<Span>,
-    /// So many tries fail first.
+    /// How many attempts fail first.
     #[serde(skip_serializing_if = "is_zero")]
     pub fails: u32,
-    /// It dies at these times since the beginning.
+    /// The times it dies, from the beginning.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_at: Vec<Span>,
 }
@@ -147,9 +148,9 @@ pub struct SandboxScript {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StopScript {
-    /// When, since the beginning.
+    /// When, from the beginning.
     pub at: Span,
-    /// With how much grace; the pod's own if not given.
+    /// The grace period; the pod's own if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace: Option<Span>,
 }
@@ -160,11 +161,11 @@ pub struct StopScript {
 pub struct Moment {
     /// Which container.
     pub container: String,
-    /// When, since the beginning.
+    /// When, from the beginning.
     pub at: Span,
 }
 
-/// What goes wrong around the containers.
+/// Faults of the environment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
@@ -174,15 +175,15 @@ pub struct Faults {
     pub duplicate: f64,
     /// Probability that it comes late.
     pub delay: f64,
-    /// How late at most; 500 ms if not given.
+    /// The maximum delay; 500 ms if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_max: Option<Span>,
-    /// After a lost event the runtime's truth is looked up within this time; 1 s if not given.
+    /// After a lost event the state of the runtime is polled within this time; 1 s if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resync: Option<Span>,
-    /// Every length of time varies by up to this share.
+    /// Every duration varies by up to this share.
     pub jitter: f64,
-    /// The agent dies and comes back.
+    /// The agent crashes and restarts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agent_restarts: Vec<AgentRestart>,
     /// The runtime loses track of a container.
@@ -190,13 +191,13 @@ pub struct Faults {
     pub lost_containers: Vec<Moment>,
 }
 
-/// The agent dies and comes back.
+/// The agent crashes and restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentRestart {
-    /// When, since the beginning.
+    /// When, from the beginning.
     pub at: Span,
-    /// How long it is away; 100 ms if not given.
+    /// How long it is down; 100 ms if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takes: Option<Span>,
 }

@@ -1,4 +1,4 @@
-//! The loop: what happens reaches the engine, what it decides is carried out, on a clock that jumps.
+//! The main loop: events are passed to the engine and its decisions are carried out, on a virtual clock.
 
 use outrigger_lifecycle::trace::{Entry, Recorder};
 use outrigger_lifecycle::{Change, Decision, Engine, Event, Observation, Plan, RestartPolicy, Time, Wait};
@@ -8,19 +8,19 @@ use crate::script::Script;
 use crate::span::Span;
 use crate::world::{FaultCounters, Note, What, World};
 
-/// Who decides. [`Engine`], except in tests that break its rules on purpose.
+/// Makes the decisions. [`Engine`], except in tests that break its rules on purpose.
 pub trait Decider {
     /// The plan.
     fn plan(&self) -> &Plan;
-    /// What is known.
+    /// The current observation.
     fn observation(&self) -> &Observation;
-    /// Takes an event in.
+    /// Handles an event.
     fn handle(&mut self, event: &Event, now: Time);
     /// Decides what to do now.
     fn step(&mut self, now: Time, out: &mut Decision);
-    /// Takes over what a new plan says.
+    /// Changes to a new plan.
     fn update(&mut self, plan: &Plan) -> Vec<Change>;
-    /// Dies and comes back with nothing but what was written down.
+    /// Crashes and restarts with only the stored state.
     fn restart(&mut self);
 }
 
@@ -53,21 +53,21 @@ impl Decider for Engine {
     }
 }
 
-/// Sees everything go by.
+/// Observes a simulation.
 pub trait Watch {
-    /// After an event was taken in.
+    /// After an event was handled.
     fn event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time);
     /// After a step.
     fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time);
-    /// After the pod has become what the nth plan of the scenario says.
+    /// After the pod was updated to the nth plan of the scenario.
     fn updated(&mut self, nth: usize, plan: &Plan, obs: &Observation, changes: &[Change], now: Time);
-    /// After the agent came back from a crash.
+    /// After the agent restarted from a crash.
     fn restarted(&mut self, plan: &Plan, obs: &Observation, now: Time);
-    /// When it is over; `running` are the containers that run in truth.
+    /// At the end; `running` are the containers that are actually running.
     fn over(&mut self, plan: &Plan, obs: &Observation, running: &[usize], now: Time);
 }
 
-/// Looks away.
+/// Ignores everything.
 impl Watch for () {
     fn event(&mut self, _: &Plan, _: &Observation, _: &Event, _: Time) {}
     fn step(&mut self, _: &Plan, _: &Observation, _: &Decision, _: Time) {}
@@ -76,7 +76,7 @@ impl Watch for () {
     fn over(&mut self, _: &Plan, _: &Observation, _: &[usize], _: Time) {}
 }
 
-/// Both look.
+/// Passes everything to both.
 impl<A: Watch, B: Watch> Watch for (A, B) {
     fn event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time) {
         self.0.event(plan, obs, event, now);
@@ -126,7 +126,7 @@ impl<W: Watch> Watch for &mut W {
     }
 }
 
-/// Keeps the trace, up to a limit.
+/// Records the trace, up to a limit.
 #[derive(Debug)]
 pub struct Tape {
     recorder: Recorder,
@@ -169,13 +169,13 @@ impl Watch for Tape {
 /// Limits of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Virtual time it may take.
+    /// Maximum virtual time.
     pub horizon: Span,
-    /// Steps of the engine it may take.
+    /// Maximum number of engine steps.
     pub steps_max: u64,
-    /// Entries of the trace that are kept; 0 records nothing.
+    /// Maximum number of recorded trace entries; 0 records nothing.
     pub trace_max: usize,
-    /// A pod that never ends by itself, and that nobody stops, is stopped at this time.
+    /// A pod that never ends and is never told to stop is stopped at this time.
     pub stop_endless_at: Option<Span>,
 }
 
@@ -195,7 +195,7 @@ impl Default for Options {
 pub enum Ending {
     /// The pod is over.
     Finished,
-    /// Nothing is going to happen any more, and the pod is not over: it runs, or it waits for ever.
+    /// Nothing more is going to happen, and the pod is not over: it runs, or it waits forever.
     AtRest,
     /// The virtual time is up.
     OutOfTime,
@@ -203,31 +203,31 @@ pub enum Ending {
     OutOfSteps,
 }
 
-/// How much happened.
+/// Totals of a simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Events the engine was told.
+    /// Events the engine handled.
     pub events: u64,
-    /// Times it decided.
+    /// Steps of the engine.
     pub steps: u64,
-    /// What it asked for, internal transitions included.
+    /// Actions of the engine, internal transitions included.
     pub actions: u64,
-    /// What went wrong.
+    /// Faults.
     pub faults: FaultCounters,
 }
 
-/// How a run of the [`Simulator`] ended.
+/// The result of a run of the [`Simulator`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// How.
+    /// How it ended.
     pub ending: Ending,
-    /// When.
+    /// When it ended.
     pub at: Time,
-    /// How much happened.
+    /// The totals.
     pub counters: Counters,
 }
 
-/// Runs pods through scenarios. Keeps its buffers, so that a million lives cost no more memory than one.
+/// Plays pods through scenarios. Reuses its buffers, so that a million lives need no more memory than one.
 #[derive(Debug)]
 pub struct Simulator {
     world: World,
@@ -253,7 +253,7 @@ impl Simulator {
         }
     }
 
-    /// Why containers wait, as of the last step.
+    /// Why containers wait, after the last step.
     pub fn waits(&self) -> &[(usize, Wait)] {
         &self.decision.waits
     }
@@ -316,7 +316,7 @@ impl Simulator {
         Summary { ending, at: now, counters }
     }
 
-    /// Lets the next thing happen. Whether the agent heard of it.
+    /// Processes the next event. Returns whether the agent saw it.
     fn next(
         &mut self,
         decider: &mut impl Decider,
@@ -338,9 +338,9 @@ impl Simulator {
                 self.world.reconcile(decider.observation(), &mut self.notes);
                 returned = true;
             }
-            // Whoever wants a change tries again until somebody is there.
+            // An update is retried until the agent is up.
             What::Update { nth } if self.world.agent_down() => self.world.update_later(nth, now),
-            // One that had to wait may come after the next, which has all that it would change.
+            // A delayed update may come after the next one, which already includes its changes.
             What::Update { nth } if !self.world.take_update(nth) => {}
             What::Update { nth } => {
                 let changes = decider.update(&scenario.updates[nth].1);
@@ -361,12 +361,12 @@ impl Simulator {
     }
 }
 
-/// What came of a simulation.
+/// The result of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// All that happened.
+    /// Everything that happened.
     pub trace: Vec<Entry>,
-    /// What was known at the end.
+    /// The observation at the end.
     pub observation: Observation,
     /// How it ended.
     pub ending: Ending,
@@ -374,7 +374,7 @@ pub struct Outcome {
     pub duration_ms: u64,
     /// Why containers wait, if it did not finish.
     pub waits: Vec<(usize, Wait)>,
-    /// How much happened.
+    /// The totals.
     pub counters: Counters,
 }
 

@@ -1,12 +1,12 @@
-//! Lengths of time as people write them in a script.
+//! Durations as users write them in a script.
 
 use std::fmt;
 
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A length of time in milliseconds. In a script: seconds as a number (`1.5`), text with units (`1m30s`, `250ms`), or
-/// `forever`.
+/// A duration in milliseconds. In a script: seconds as a number (`1.5`), text with units (`1m30s`, `250ms`),
+/// or `forever`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub u64);
 
@@ -24,7 +24,7 @@ impl Span {
         Span(seconds * 1_000)
     }
 
-    /// Reads text such as `1m30s`.
+    /// Parses text such as `1m30s`.
     pub fn parse(text: &str) -> Option<Span> {
         if text == "forever" {
             return Some(Span::FOREVER);
@@ -50,7 +50,7 @@ impl Span {
     }
 
     fn from_ms(ms: f64) -> Option<Span> {
-        // A hundred years is more than anybody simulates and keeps sums far from overflow.
+        // A hundred years is more than anyone simulates, and keeps sums far from overflow.
         (0.0..3.2e12).contains(&ms).then(|| Span(ms.round() as u64))
     }
 }

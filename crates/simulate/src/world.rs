@@ -1,6 +1,6 @@
-//! The world around the engine: a runtime that follows the scenario, and a queue of what happens when.
+//! The world around the engine: a runtime that follows the scenario, and a queue of future events.
 //!
-//! The world holds the truth; what the agent is told of it passes through the scenario's faults.
+//! The world has the actual state; the agent's view of it passes through the scenario's faults.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,7 +14,7 @@ use outrigger_lifecycle::{
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 
-/// How an instance ended, in truth.
+/// How an instance actually ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ended {
     code: i32,
@@ -37,7 +37,7 @@ pub(crate) enum Cause {
     Hook,
 }
 
-/// What the runtime has to tell the agent.
+/// A message from the runtime to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Note {
     SandboxReady,
@@ -56,7 +56,7 @@ pub(crate) enum Note {
     Restart(Option<usize>),
 }
 
-/// Something that happens at its time.
+/// A scheduled event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     SandboxDone {
@@ -101,7 +101,7 @@ pub(crate) enum What {
     LoseTrack {
         container: usize,
     },
-    /// The pod becomes what a plan of the scenario says.
+    /// The pod is updated to a plan of the scenario.
     Update {
         nth: usize,
     },
@@ -110,7 +110,7 @@ pub(crate) enum What {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Item {
     at: Time,
-    /// Ties happen in the order they were arranged.
+    /// Events at the same time happen in the order they were scheduled.
     number: u64,
     what: What,
 }
@@ -127,7 +127,7 @@ impl PartialOrd for Item {
     }
 }
 
-/// Where an instance is, in truth.
+/// The actual state of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Absent,
@@ -137,7 +137,7 @@ enum Life {
     Ended(Ended),
 }
 
-/// The truth about one container.
+/// The actual state of one container.
 #[derive(Debug, Clone, Copy)]
 struct Truth {
     attempt: u32,
@@ -146,11 +146,11 @@ struct Truth {
     pulling: bool,
     pulls_failed: u32,
     starts_failed: u32,
-    /// Counts hook runs, so that the end of a cancelled one is not told.
+    /// Counts hook runs, so that the end of a cancelled one is not reported.
     hook_runs: [u32; 3],
 }
 
-/// How often what went wrong.
+/// How often each fault happened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultCounters {
     /// Events that never came.
@@ -163,12 +163,12 @@ pub struct FaultCounters {
     pub agent_restarts: u64,
 }
 
-/// The runtime, and all that is going to happen.
+/// The runtime, and all scheduled events.
 #[derive(Debug)]
 pub(crate) struct World {
     queue: BinaryHeap<Reverse<Item>>,
     number: u64,
-    /// How many updates were made or overtaken.
+    /// How many updates were applied or superseded.
     updates_made: usize,
     rng: Rng,
     truths: Vec<Truth>,
@@ -177,14 +177,14 @@ pub(crate) struct World {
     sandbox_generation: u32,
     sandboxes_failed: u32,
     reconcile_due: bool,
-    /// Counts lives of the agent: what an earlier one waited for nobody hears.
+    /// Counts restarts of the agent: replies meant for an earlier one are dropped.
     epoch: u32,
     agent_down: bool,
     pub(crate) faults: FaultCounters,
     texts: Texts,
 }
 
-/// Texts of events, made once.
+/// Texts of events, allocated once.
 #[derive(Debug)]
 struct Texts {
     sandbox: Arc<str>,
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// Back to the beginning of time, buffers kept.
+    /// Resets everything to the beginning, but keeps the buffers.
     pub(crate) fn reset(&mut self, scenario: &Scenario, seed: u64) {
         self.queue.clear();
         self.number = 0;
@@ -269,21 +269,21 @@ impl World {
     }
 
     fn arrange(&mut self, at: Time, what: What) {
-        // What never happens needs no place in the queue.
+        // Events that never happen are not queued.
         if at.0 < u64::MAX {
             self.queue.push(Reverse(Item { at, number: self.number, what }));
             self.number += 1;
         }
     }
 
-    /// Notes that an update is made, unless a later one was made before it.
+    /// Records that an update is applied, unless a later one was applied before it.
     pub(crate) fn take_update(&mut self, nth: usize) -> bool {
         let is_next = nth >= self.updates_made;
         self.updates_made = self.updates_made.max(nth + 1);
         is_next
     }
 
-    /// The update finds nobody who could take it.
+    /// The agent is down: the update is tried again later.
     pub(crate) fn update_later(&mut self, nth: usize, now: Time) {
         self.arrange(now + 100, What::Update { nth });
     }
@@ -301,7 +301,7 @@ impl World {
         ms - reach + self.rng.below(2 * reach + 1)
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     pub(crate) fn next_at(&self) -> Option<Time> {
         self.queue.peek().map(|Reverse(item)| item.at)
     }
@@ -310,7 +310,7 @@ impl World {
         self.queue.pop().map(|Reverse(item)| item.what)
     }
 
-    /// Containers that run now, in truth.
+    /// Containers that are actually running.
     pub(crate) fn running(&self) -> impl Iterator<Item = usize> + '_ {
         self.truths
             .iter()
@@ -322,7 +322,7 @@ impl World {
         self.agent_down
     }
 
-    // What the agent asks for.
+    // Requests of the agent.
 
     pub(crate) fn carry_out(&mut self, scenario: &Scenario, action: &Action, now: Time) {
         let epoch = self.epoch;
@@ -341,7 +341,7 @@ impl World {
             Action::Start { container, attempt } => {
                 let truth = &mut self.truths[container];
                 if matches!(truth.life, Life::Starting { .. } | Life::Running { .. }) {
-                    // No runtime starts a container that is there.
+                    // A runtime does not start a container that already exists.
                     return self.tell(scenario, Note::StartFailed(container, attempt), now);
                 }
                 (truth.attempt, truth.life) = (attempt, Life::Starting { told_to_stop: false });
@@ -399,8 +399,8 @@ impl World {
         }
     }
 
-    /// Answers a signal for what is not there. The answer belongs to the call: it is neither lost nor late, so it cannot
-    /// be taken for news of a later try under the same number.
+    /// Answers a signal to a container that does not exist. The answer belongs to the call: it is neither
+    /// lost nor late, so it cannot be mistaken for an event of a later attempt with the same number.
     fn tell_gone(&mut self, container: usize, attempt: u32, now: Time) {
         let truth = &self.truths[container];
         let ended = match truth.life {
@@ -417,9 +417,9 @@ impl World {
         self.arrange(now, What::Tell { note, epoch: self.epoch });
     }
 
-    // What happens.
+    // Events.
 
-    /// Lets something happen. Returns what the agent hears of it, if it hears anything now.
+    /// Processes an event. Returns what the agent sees of it, if anything.
     pub(crate) fn happen(&mut self, scenario: &Scenario, what: What, now: Time) -> Option<Note> {
         match what {
             What::SandboxDone { generation } => {
@@ -474,7 +474,7 @@ impl World {
             What::Tell {
                 note: note @ (Note::Stop(_) | Note::ImageChanged(_) | Note::Restart(_)), ..
             } => {
-                // Whoever asks, asks until the agent listens.
+                // Requests are repeated until the agent is up.
                 if self.agent_down {
                     self.arrange(now + 10, what);
                     return None;
@@ -503,7 +503,7 @@ impl World {
                 }
                 None
             }
-            // The agent's own doing; see the simulator.
+            // Handled by the simulator itself.
             What::Reconcile | What::AgentReturns | What::Update { .. } => None,
         }
     }
@@ -577,7 +577,7 @@ impl World {
         }
         self.sandbox_ready = false;
         self.tell(scenario, Note::SandboxLost, now);
-        // A machine that went down takes the containers with it; a dead pause process may not.
+        // A machine that goes down takes the containers with it; a dead pause process may not.
         if self.rng.chance(0.5) {
             for container in 0..self.truths.len() {
                 let attempt = self.truths[container].attempt;
@@ -604,9 +604,9 @@ impl World {
             }
     }
 
-    // What is told.
+    // Reports to the agent.
 
-    /// Sends a note on its way to the agent, through the faults.
+    /// Sends a message to the agent, subject to faults.
     fn tell(&mut self, scenario: &Scenario, note: Note, now: Time) {
         let what = What::Tell { note, epoch: self.epoch };
         if self.rng.chance(scenario.lose) {
@@ -614,7 +614,8 @@ impl World {
             self.reconcile_in(scenario, now);
             return;
         }
-        // Answers to a question come when they come; only news of an instance can be overtaken by later news.
+        // Answers to a request arrive in their own time; only events of an instance can be overtaken by later
+        // ones.
         let news = matches!(note, Note::Started(..) | Note::Exited(..) | Note::Lost(..));
         let late = if news && self.rng.chance(scenario.delay) {
             self.faults.delayed += 1;
@@ -638,7 +639,7 @@ impl World {
         }
     }
 
-    /// The agent is back: what was being started either came to be or did not.
+    /// The agent is back: containers that were being started either exist now or do not.
     pub(crate) fn agent_returns(&mut self, scenario: &Scenario, now: Time) {
         self.agent_down = false;
         self.sandbox_creating = false;
@@ -656,7 +657,7 @@ impl World {
         }
     }
 
-    /// Compares what the agent believes with the truth, and tells it what it missed.
+    /// Compares the agent's view with the actual state, and reports what it missed.
     pub(crate) fn reconcile(&mut self, obs: &Observation, notes: &mut Vec<Note>) {
         self.reconcile_due = false;
         match obs.sandbox.state {
@@ -684,7 +685,7 @@ impl World {
         }
     }
 
-    /// A note in the words of the engine.
+    /// Converts a message to an event of the engine.
     pub(crate) fn event(&self, scenario: &Scenario, note: Note) -> Event {
         match note {
             Note::SandboxReady => Event::SandboxReady,

@@ -1,20 +1,20 @@
-//! What a pod could rely on before a conversion, and can or cannot after.
+//! Guarantees that a conversion keeps or loses.
 
 use crate::plan::{Counts, Need, Plan, PreStopWhen, ProbeKind, RestartPolicy, Role, topological};
 use crate::source::ContainerRef;
 
-/// Something that is not as it was.
+/// A difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The pod could rely on it and no longer can. Otherwise it is only worth knowing.
+    /// The pod could rely on it and no longer can. Otherwise it is only a note.
     pub loss: bool,
-    /// The container it is about, by its place before.
+    /// The container it is about, by its place before the conversion.
     pub place: ContainerRef,
-    /// What it is, in one sentence.
+    /// One sentence.
     pub text: String,
 }
 
-/// What is different for a pod between two plans of it. Containers are told apart by name.
+/// The differences between two plans of a pod. Containers are matched by name.
 pub fn compare(before: &Plan, after: &Plan) -> Vec<Difference> {
     let mut pairs = Vec::new();
     for (old, c) in before.containers.iter().enumerate() {
@@ -30,7 +30,7 @@ pub fn compare(before: &Plan, after: &Plan) -> Vec<Difference> {
     comparison.out
 }
 
-/// How far another container is for sure when one starts.
+/// The state another container is guaranteed to have reached when one starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Far {
     started: bool,
@@ -39,7 +39,7 @@ struct Far {
 }
 
 impl Far {
-    /// As a word, for a container with or without a readiness probe: without one, started is ready.
+    /// The word for it, for a container with or without a readiness probe: without one, started means ready.
     fn word(self, probed: bool) -> &'static str {
         match self {
             Far { completed: true, .. } => "completed",
@@ -68,7 +68,7 @@ impl Comparison<'_> {
 
     fn starts(&mut self) {
         let was = reach(self.before, |_| false);
-        // A startup probe that was not there before is the readiness probe in another place: started means ready.
+        // A startup probe that was not there before is a copy of the readiness probe: started means ready.
         let copied = |i: usize| {
             let c = &self.after.containers[i];
             let old = self.before.find(&c.name).map(|o| &self.before.containers[o]);
@@ -111,7 +111,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// What binds a container to others beyond its first start.
+    /// Ties between containers that last beyond the first start.
     fn restarts(&mut self, c: usize, new_c: usize) {
         let (old, new) = (&self.before.containers[c], &self.after.containers[new_c]);
         let has = |list: &[usize], on: &str| list.iter().any(|&i| self.after.containers[i].name == on);
@@ -172,14 +172,14 @@ impl Comparison<'_> {
         }
     }
 
-    /// What happens to the order when the grace period runs out: worth knowing, and it can be had in every dialect.
+    /// What happens to the order when the grace period runs out: only a note, it can be had in every dialect.
     fn end_of_grace(&mut self) {
         let (kept, keeps) = (self.before.keeps_order_after_grace(), self.after.keeps_order_after_grace());
         if kept == keeps {
             return;
         }
         let (was, is) = (stop_reach(self.before), stop_reach(self.after));
-        // Init containers are done by then.
+        // Init containers have completed by then.
         let stays = |(c, new_c): (usize, usize)| {
             self.before.containers[c].role != Role::Init && self.after.containers[new_c].role != Role::Init
         };
@@ -212,7 +212,8 @@ impl Comparison<'_> {
             let (old, new) = (&self.before.containers[c], &self.after.containers[new_c]);
             let me = &old.name;
             let mut said: Vec<(bool, String)> = Vec::new();
-            // One that now runs to completion before the rest still decides: its failure fails the pod.
+            // A container that now runs to completion before the others still matters: its failure fails the
+            // pod.
             let now_init = new.role == Role::Init;
             if ends && !now_init && old.keeps_alive != new.keeps_alive {
                 let how = if new.keeps_alive { "now keeps" } else { "no longer keeps" };
@@ -263,12 +264,12 @@ fn counts(counts: Counts) -> &'static str {
     }
 }
 
-/// Whether a pod can come to an end by itself, so that it matters who counts.
+/// Whether a pod can end by itself, so that it matters which containers count.
 fn ends(plan: &Plan) -> bool {
     plan.containers.iter().any(|c| c.fatal || (c.keeps_alive && c.restart.policy != RestartPolicy::Always))
 }
 
-/// For each container, how far each other one is for sure when it starts for the first time.
+/// For each container, the state each other one is guaranteed to have reached when it first starts.
 fn reach(plan: &Plan, started_is_ready: impl Fn(usize) -> bool) -> Vec<Vec<Far>> {
     let n = plan.containers.len();
     let mut far = vec![vec![Far::default(); n]; n];
@@ -297,7 +298,7 @@ fn reach(plan: &Plan, started_is_ready: impl Fn(usize) -> bool) -> Vec<Vec<Far>>
     far
 }
 
-/// For each container, who is gone for sure when it is told to stop.
+/// For each container, those guaranteed to be gone when it is told to stop.
 fn stop_reach(plan: &Plan) -> Vec<Vec<bool>> {
     let n = plan.containers.len();
     let mut gone = vec![vec![false; n]; n];

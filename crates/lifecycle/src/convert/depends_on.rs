@@ -1,4 +1,4 @@
-//! Into `outrigger.dev/depends-on`, a line a container.
+//! Converts to `outrigger.dev/depends-on`, one line per container.
 
 use serde_json::json;
 
@@ -25,8 +25,8 @@ pub(super) fn write(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     arrange(plan, &inits, edits);
 }
 
-/// The entries of `initContainers` that stay there: everything in `containers` waits for all of them, so a native
-/// sidecar must stay if a plain init container needs it.
+/// The entries of `initContainers` that stay there: everything in `containers` waits for all of them, so a
+/// native sidecar must stay if a plain init container needs it.
 fn stays(plan: &Plan) -> Vec<bool> {
     let mut stays: Vec<bool> = plan.containers.iter().map(|c| c.role == Role::Init).collect();
     for i in in_order(plan, |_| true).into_iter().rev() {
@@ -78,7 +78,7 @@ impl Writer<'_> {
 
     fn role(&self, i: usize) -> Option<String> {
         let c = &self.plan.containers[i];
-        // One whose own failure counts is what stands beside a primary container.
+        // A container whose own failure counts becomes one beside a primary container.
         let beside_primary =
             |c: &crate::plan::ContainerPlan| !c.keeps_alive && c.counts == Counts::UnlessStopped;
         let primary = self.plan.containers.iter().any(beside_primary);
@@ -88,20 +88,21 @@ impl Writer<'_> {
         (!beside_primary(c)).then(|| "sidecar".to_owned())
     }
 
-    /// Whether a gate holds only if it is written down.
+    /// Whether a gate must be written to have an effect.
     fn must_say(&self, i: usize, on: usize, need: Need) -> bool {
         if need == Need::Launched {
             return false;
         }
         match (self.stays[i], self.stays[on]) {
-            // Whatever is in `containers` waits for all of `initContainers`; being ready is more than that.
+            // Containers wait for all of `initContainers` anyway; readiness is more than that.
             (false, true) => need == Need::Ready && !self.fenced,
             (true, _) => !self.is_chained(i),
             (false, false) => true,
         }
     }
 
-    /// Whether an entry of `initContainers` waits for exactly the one before it, as without a line.
+    /// Whether an entry of `initContainers` waits for exactly the one before it, which is the default without
+    /// a line.
     fn is_chained(&self, i: usize) -> bool {
         let at = self.inits.iter().position(|&c| c == i);
         let before = at.and_then(|at| at.checked_sub(1)).map(|at| self.inits[at]);

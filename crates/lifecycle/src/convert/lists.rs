@@ -1,4 +1,4 @@
-//! Puts containers into the right list, in the right order, and marks the sidecars.
+//! Moves containers into the right list, in the right order, and marks the sidecars.
 
 use k8s_openapi::api::core::v1::{Container, Probe};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::Edit;
 use crate::plan::{ContainerPlan, Need, Plan, ProbeKind, RestartPolicy, Role};
 use crate::source::{ContainerRef, FieldPath, List, PodInput};
 
-/// A copied startup probe gives up, and kills, only after this long; a readiness probe never does.
+/// A copied startup probe fails, and kills, only after this long; a readiness probe never kills.
 const COPIED_PROBE_SECONDS: i64 = 600;
 
 /// The container at a place.
@@ -20,23 +20,23 @@ pub(super) fn container(input: &PodInput, place: ContainerRef) -> Option<&Contai
     }
 }
 
-/// What a container is in dialects that know only "before", "beside" and "the work itself".
+/// The role of a container in dialects that only have "before", "beside" and "main".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Runs to completion before the rest.
     First,
-    /// Is up before the mains.
+    /// Runs before the mains start.
     Beside,
     /// The rest.
     Work,
 }
 
-/// Sorts containers by what others expect of them. Somebody the pod is for is always left: one that only helpers wait
-/// for is not made a helper itself.
+/// Sorts containers by how others depend on them. At least one main is always left: a container that only
+/// helpers wait for does not become a helper itself.
 pub(super) fn kinds(plan: &Plan) -> Vec<Kind> {
     let n = plan.containers.len();
     let (mut beside, mut first) = (vec![false; n], vec![false; n]);
-    // Those that wait come before those they wait for.
+    // Dependents come before their dependencies.
     for i in in_order(plan, |_| true).into_iter().rev() {
         let c = &plan.containers[i];
         if c.keeps_alive || beside[i] || first[i] {
@@ -56,7 +56,7 @@ pub(super) fn kinds(plan: &Plan) -> Vec<Kind> {
     plan.containers.iter().enumerate().map(kind).collect()
 }
 
-/// Sidecars into `initContainers`, one after the other.
+/// Moves sidecars to `initContainers`, one after the other.
 pub(super) fn native(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     let kinds = kinds(plan);
     for (i, c) in plan.containers.iter().enumerate().filter(|(i, _)| kinds[*i] == Kind::Beside) {
@@ -84,7 +84,7 @@ pub(super) fn native(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     arrange(plan, &inits, edits);
 }
 
-/// Sidecars into `containers`, marked.
+/// Moves sidecars to `containers`, marked.
 pub(super) fn kep(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     let kinds = kinds(plan);
     for (i, c) in plan.containers.iter().enumerate().filter(|(i, _)| kinds[*i] == Kind::Beside) {
@@ -100,7 +100,7 @@ pub(super) fn kep(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     arrange(plan, &inits, edits);
 }
 
-/// A native sidecar that leaves `initContainers` keeps its own restart policy only if the pod's is another.
+/// A native sidecar that leaves `initContainers` keeps its own restart policy only if the pod's is different.
 pub(super) fn leave_init(plan: &Plan, index: usize, edits: &mut Vec<Edit>) {
     let place = plan.containers[index].place;
     if place.list == List::Init && plan.restart_policy == RestartPolicy::Always {
@@ -108,7 +108,7 @@ pub(super) fn leave_init(plan: &Plan, index: usize, edits: &mut Vec<Edit>) {
     }
 }
 
-/// The chosen containers, each behind those it waits for, otherwise as written.
+/// The chosen containers, each after its dependencies, otherwise in the written order.
 pub(super) fn in_order(plan: &Plan, chosen: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut left: Vec<usize> = (0..plan.containers.len()).filter(|&i| chosen(i)).collect();
     let mut order = Vec::with_capacity(left.len());
@@ -116,7 +116,7 @@ pub(super) fn in_order(plan: &Plan, chosen: impl Fn(usize) -> bool) -> Vec<usize
         let waits = |i: usize| {
             plan.containers[i].gates.iter().any(|g| g.need != Need::Launched && left.contains(&g.on))
         };
-        // A plan has no cycle, so there is one; if not, the list order is as good as any.
+        // A plan has no cycle, so there is one; if not, use the list order.
         let next = left.iter().position(|&i| !waits(i)).unwrap_or(0);
         order.push(left.remove(next));
     }
@@ -130,7 +130,7 @@ pub(super) fn arrange(plan: &Plan, inits: &[usize], edits: &mut Vec<Edit>) {
     };
     let (mut init, mut main) = (of(List::Init), of(List::Main));
     let (init_list, main_list) = (FieldPath::spec("initContainers"), FieldPath::spec("containers"));
-    // Into `initContainers` first: the other way round a list might be empty in between.
+    // Moves into `initContainers` come first: otherwise a list might be empty in between.
     for (at, &c) in inits.iter().enumerate() {
         if let Some(from) = init.iter().position(|&i| i == c) {
             if from != at {
@@ -148,7 +148,7 @@ pub(super) fn arrange(plan: &Plan, inits: &[usize], edits: &mut Vec<Edit>) {
             init.insert(at, c);
         }
     }
-    // Those that leave now stand behind those that stay, in their own order.
+    // Those that move to `containers` now come after those that stay, in their own order.
     for _ in inits.len()..init.len() {
         edits.push(Edit::Move {
             from: init_list.clone().index(inits.len()),
@@ -159,7 +159,7 @@ pub(super) fn arrange(plan: &Plan, inits: &[usize], edits: &mut Vec<Edit>) {
     }
 }
 
-/// A readiness probe as a startup probe. What is the default anyway is not written.
+/// A readiness probe as a startup probe. Default values are not written.
 fn startup(probe: &Probe) -> Value {
     let mut value = serde_json::to_value(probe).unwrap_or_default();
     let period = i64::from(probe.period_seconds.filter(|p| *p > 0).unwrap_or(10));

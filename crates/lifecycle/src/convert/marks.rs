@@ -1,4 +1,4 @@
-//! The words of the dialects, and how to take them out.
+//! The fields and annotations of the dialects, and how to remove them.
 
 use crate::plan::Plan;
 use crate::source::{ContainerRef, FieldPath, List, PodInput};
@@ -14,8 +14,8 @@ pub(super) const TERMINATE_IGNORE_EXIT: &str = "KRUISE_TERMINATE_SIDECAR_IGNORE_
 pub(super) const DEPENDS_ON: &str = "outrigger.dev/depends-on";
 pub(super) const FENCE: &str = "outrigger.dev/fence";
 
-/// The edits that remove what other dialects say. `restartPolicy: Always` goes with its container and is not among
-/// them; an annotation of the target's own is overwritten later.
+/// The edits that remove the marks of other dialects. `restartPolicy: Always` moves with its container and is
+/// not among them; the target's own annotation is overwritten later.
 pub(super) fn remove(input: &PodInput, plan: &Plan, target: Target) -> Vec<Edit> {
     let mut edits = Vec::new();
     if target != Target::Kep {
@@ -45,7 +45,7 @@ pub(super) fn remove(input: &PodInput, plan: &Plan, target: Target) -> Vec<Edit>
 
 fn envs(input: &PodInput, place: ContainerRef, names: &[&str], edits: &mut Vec<Edit>) {
     let Some(container) = super::lists::container(input, place) else { return };
-    // From the end: what is removed must not move what is still to be.
+    // From the end, so that earlier indexes stay valid.
     for (index, env) in container.env.as_deref().unwrap_or_default().iter().enumerate().rev() {
         if names.contains(&env.name.as_str()) && place.list != List::Ephemeral {
             edits.push(Edit::Prune { path: place.path().field("env").index(index) });

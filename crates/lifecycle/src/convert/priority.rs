@@ -1,4 +1,4 @@
-//! Into launch priorities, with the sidecar terminator where a pod ends.
+//! Converts to launch priorities, with the sidecar terminator for pods that end.
 
 use serde_json::json;
 
@@ -39,7 +39,7 @@ pub(super) fn write(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     arrange(plan, &inits, edits);
 }
 
-/// For each container, how many of the chosen, one after another, wait for it: higher starts first.
+/// For each container, the longest chain of chosen containers that wait for it: higher starts first.
 fn heights(plan: &Plan, chosen: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut heights = vec![0; plan.containers.len()];
     for i in in_order(plan, &chosen).into_iter().rev() {

@@ -1,5 +1,5 @@
-//! What holds of every pod, dialect or not: roles by list, restart policies, probes, hooks, list order. Native
-//! sidecars are part of it, as they are of Kubernetes.
+//! The rules for every pod, with or without a dialect: roles by list, restart policies, probes, hooks, list
+//! order. Native sidecars belong here, as they belong to Kubernetes.
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, LifecycleHandler, PodSpec, Probe, Volume};
 
@@ -47,7 +47,7 @@ pub(super) fn plan(input: &PodInput, spec: &PodSpec, features: &FeatureGates) ->
     }
 }
 
-/// The limit of an emptyDir on disk. One in memory is limited by the kernel; a limit of zero is none.
+/// The limit of an emptyDir on disk. One in memory is limited by the kernel; zero means no limit.
 fn volume_limit(volume: &Volume) -> Option<VolumeLimit> {
     let dir = volume.empty_dir.as_ref().filter(|dir| dir.medium.as_deref().unwrap_or("").is_empty())?;
     let written = dir.size_limit.as_ref()?.0.clone();
@@ -67,7 +67,7 @@ fn container(
         (List::Init, _) => Role::Init,
         _ => Role::Main,
     };
-    // Without the gate only `Always` on an init container means anything (R8.5, R8.13).
+    // Without the feature gate only `Always` on an init container has a meaning (R8.5, R8.13).
     let own = own.filter(|_| features.container_restart_rules || role == Role::Sidecar);
     let rules =
         if own.is_some() && features.container_restart_rules { rules(c, features) } else { Vec::new() };
@@ -127,7 +127,7 @@ fn policy(text: Option<&str>) -> Option<RestartPolicy> {
         "Always" => Some(RestartPolicy::Always),
         "OnFailure" => Some(RestartPolicy::OnFailure),
         "Never" => Some(RestartPolicy::Never),
-        // Validation reports it; the plan goes by the default.
+        // Validation reports it; the plan uses the default.
         _ => None,
     }
 }
@@ -146,7 +146,7 @@ fn rules(c: &Container, features: &FeatureGates) -> Vec<RestartRule> {
     c.restart_policy_rules.iter().flatten().filter_map(rule).collect()
 }
 
-/// Kubernetes' defaults stand here too: zero and absent mean the same (section 6.1).
+/// Kubernetes' defaults apply here too: zero and absent mean the same (section 6.1).
 fn probe(p: &Probe) -> ProbePlan {
     let or = |value: Option<i32>, default: u32| match value {
         Some(v) if v > 0 => v.unsigned_abs(),
@@ -170,8 +170,8 @@ fn hook(h: &LifecycleHandler) -> HookPlan {
     HookPlan { timeout_ms: None, sleep_ms }
 }
 
-/// List order (R1.2 to R1.7): init entries one after the other, mains after them, each main after the one before it
-/// was launched. Containers with gates written by hand keep only those.
+/// List order (R1.2 to R1.7): init entries one after the other, mains after them, each main after the one
+/// before it was launched. Containers with explicit gates keep only those.
 pub(super) fn gates(draft: &mut Draft<'_>, explicit: &depends_on::Graph) {
     let inits = draft.inits();
     let need = |draft: &Draft<'_>, on: usize| match draft.plan.containers[on].role {
@@ -187,7 +187,7 @@ pub(super) fn gates(draft: &mut Draft<'_>, explicit: &depends_on::Graph) {
     let mut before: Option<usize> = None;
     for main in draft.mains() {
         if !explicit.replaces(main) {
-            // In a chain the last entry stands for all; a graph has several ends.
+            // In a chain the last entry represents all; a graph has several ends.
             let from = if explicit.is_empty() { inits.len().saturating_sub(1) } else { 0 };
             for &on in &inits[from..] {
                 let (need, dialect) = need(draft, on);

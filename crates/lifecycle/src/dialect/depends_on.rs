@@ -1,4 +1,4 @@
-//! `outrigger.dev/depends-on`: any order that is a graph.
+//! `outrigger.dev/depends-on`: any order that forms a graph.
 //!
 //! ```text
 //! outrigger.dev/depends-on: |
@@ -12,10 +12,11 @@
 //!   helper: sidecar                         # neither keeps the pod alive nor counts for its result
 //! ```
 //!
-//! An entry a line (or separated by `;`), clauses separated by commas. Without a word after it, a dependency means
-//! `completed` for an init container and `started` for any other. Entries of `initContainers` wait for what their
-//! line says instead of the entry before them; entries of `containers` still wait for all of `initContainers`, but no
-//! longer for each other. Two containers with stop numbers stop by these, whatever their start order.
+//! One entry per line (or separated by `;`), clauses separated by commas. Without a condition, a dependency
+//! means `completed` for an init container and `started` for any other. Entries of `initContainers` wait for
+//! the dependencies on their line instead of the entry before them; entries of `containers` still wait for
+//! all of `initContainers`, but no longer for each other. Two containers with stop numbers stop by these,
+//! whatever their start order.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +26,13 @@ use crate::source::{FieldPath, Finding, List};
 
 pub(super) const ANNOTATION: &str = "outrigger.dev/depends-on";
 
-/// What the annotation says, by container.
+/// The content of the annotation, by container.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     entries: BTreeMap<usize, Entry>,
     /// Init entries whose place in the list no longer matters.
     unchained: Vec<usize>,
-    /// (stops first, stops then).
+    /// (stops first, stops next).
     pub(super) stop_edges: Vec<(usize, usize)>,
 }
 
@@ -40,7 +41,7 @@ impl Graph {
         self.entries.is_empty()
     }
 
-    /// Whether two containers have numbers for their stop, so that the start order does not decide it.
+    /// Whether both containers have stop numbers, so that the start order does not matter.
     pub(super) fn numbers_stop(&self, a: usize, b: usize) -> bool {
         let numbered = |c: &usize| self.entries.get(c).is_some_and(|e| e.stop.is_some());
         numbered(&a) && numbered(&b)
@@ -99,8 +100,8 @@ pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
     graph
 }
 
-/// The entries of the annotation, each with its place: in a text of several pieces, between line ends and `;`, which
-/// of them it is.
+/// The entries of the annotation, each with its position: in a text of several pieces, separated by line ends
+/// and `;`, the index of the piece.
 fn lines(text: &str) -> impl Iterator<Item = (FieldPath, &str)> {
     let several = text.trim_end().contains(['\n', ';']);
     let mut pieces = 0;
@@ -115,7 +116,7 @@ fn lines(text: &str) -> impl Iterator<Item = (FieldPath, &str)> {
     })
 }
 
-/// Where the entry of a container stands.
+/// The position of the entry of a container.
 pub(crate) fn place_of(text: &str, container: &str) -> FieldPath {
     let of = |entry: &str| entry.split(':').next().map(str::trim) == Some(container);
     let found = lines(text).find(|(_, entry)| of(entry));
@@ -205,11 +206,11 @@ fn pairs(numbers: &[(usize, i64)]) -> impl Iterator<Item = (usize, usize)> + '_ 
     })
 }
 
-/// Turns what was read into roles and gates.
+/// Converts the entries to roles and gates.
 pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
     let dialect = Some(Dialect::DependsOn);
     if !graph.is_empty() {
-        // Who writes a graph means the graph: mains it does not mention start together.
+        // With a graph, mains it does not mention start together.
         for c in &mut draft.plan.containers {
             c.gates.retain(|g| g.need != Need::Launched);
         }
@@ -258,7 +259,7 @@ pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
     }
 }
 
-/// Under `Always` nothing ever ends for good, so a container whose end is the pod's would never end it.
+/// Under `Always` no container ever ends for good, so a fatal container would never end the pod.
 fn make_fatal(draft: &mut Draft<'_>, container: usize) {
     let place = draft.plan.containers[container].place;
     let has_own = draft.container(place).is_some_and(|c| c.restart_policy.is_some());

@@ -1,5 +1,5 @@
-//! `containers[].lifecycle.type: Sidecar`: sidecars together after the init containers, mains once every sidecar is
-//! ready, sidecars stopped last, their preStop hooks first of all.
+//! `containers[].lifecycle.type: Sidecar`: sidecars start together after the init containers, mains start
+//! once every sidecar is ready, sidecars stop last, and their preStop hooks run before anything else.
 
 use super::Draft;
 use crate::plan::{Counts, Dialect, Need, PreStopWhen, Role};
@@ -33,7 +33,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
             continue;
         }
         match value.as_str() {
-            // To Kubernetes an empty string is an absent one, and the default is Standard.
+            // Kubernetes treats an empty string as absent, and the default is Standard.
             "" => {}
             "Standard" => draft.uses(Dialect::Kep),
             "Sidecar" => {
@@ -94,7 +94,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     debug_assert!(mains.iter().all(|&m| draft.plan.containers[m].role == Role::Main));
 }
 
-/// The KEP knows no restart policy of a single container; together they would say two things.
+/// The KEP has no restart policy for a single container; the two would contradict each other.
 fn own_policy(draft: &mut Draft<'_>, index: usize, name: &str) {
     let place = draft.plan.containers[index].place;
     let own = draft.container(place).and_then(|c| c.restart_policy.as_deref());

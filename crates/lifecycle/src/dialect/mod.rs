@@ -1,8 +1,8 @@
-//! From what the user wrote to the plan.
+//! Builds the plan from the pod as written.
 //!
-//! One module a dialect; each only adds roles and gates. What they have in common, and what turns gates into stop
-//! order, is here. A dialect that meets another in one pod simply adds to the same graph; if the graph closes on
-//! itself the pod is refused, and both sides are shown.
+//! One module per dialect; each only adds roles and gates. The common parts, and the derivation of the stop
+//! order from the gates, are here. Dialects used together in one pod add to the same graph; if the graph has
+//! a cycle the pod is refused, and both sides are shown.
 
 mod base;
 mod depends_on;
@@ -21,19 +21,19 @@ use k8s_openapi::api::core::v1::{Container, PodSpec};
 use crate::plan::{CONTAINERS_MAX, Counts, Dialect, Gate, Need, Plan, Role, topological};
 use crate::source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput, Severity};
 
-/// Prefix of the annotations that are ours.
+/// Prefix of Outrigger's annotations.
 pub const ANNOTATION_PREFIX: &str = "outrigger.dev/";
 
-/// A plan, and what its author should know about it.
+/// A plan, and warnings for its author.
 #[derive(Debug, Clone)]
 pub struct Planned {
     /// The plan.
     pub plan: Plan,
-    /// Findings that do not refuse the pod.
+    /// Findings that are not errors.
     pub warnings: Vec<Finding>,
 }
 
-/// Makes the plan of a pod, or says why there is none.
+/// Builds the plan of a pod, or reports why it cannot.
 ///
 /// # Errors
 /// All findings, warnings included, if at least one is an error.
@@ -49,7 +49,7 @@ pub fn plan(input: &PodInput, gates: &FeatureGates) -> Result<Planned, Vec<Findi
     draft.finish(&explicit)
 }
 
-/// A plan in the making.
+/// A plan under construction.
 struct Draft<'a> {
     input: &'a PodInput,
     spec: &'a PodSpec,
@@ -150,8 +150,8 @@ impl<'a> Draft<'a> {
         Ok(Planned { plan: self.plan, warnings: self.findings })
     }
 
-    /// What starts after another stops before it: the stop order is the start order backwards. Launch priority is the
-    /// exception, it orders starts only.
+    /// A container that starts after another stops before it: the stop order is the reverse of the start
+    /// order. Launch priority is the exception, it only orders starts.
     fn stop_edges(&mut self, explicit: &depends_on::Graph) {
         let n = self.plan.containers.len();
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); n];
@@ -176,8 +176,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A graph written by hand may leave a sidecar out of a main's way; it outlives the main all the same, unless it
-    /// needs the main itself.
+    /// In a hand-written graph a main may not depend on a sidecar; the sidecar still outlives the main,
+    /// unless it depends on the main.
     fn sidecars_outlive_mains(&self, after: &mut [Vec<usize>]) {
         let ordered = |c: usize| {
             let c = &self.plan.containers[c];
@@ -224,7 +224,7 @@ impl<'a> Draft<'a> {
         finding
     }
 
-    /// Where the gate of a container was written.
+    /// Where a gate of a container was written.
     fn origin(&self, container: usize, dialect: Option<Dialect>) -> FieldPath {
         let place = self.plan.containers[container].place;
         match dialect {
@@ -281,7 +281,8 @@ fn reaches(edges: &[Vec<usize>], from: usize, to: usize) -> bool {
     false
 }
 
-/// The name of `names` nearest to a misspelt one, if one is near. One or two letters are too few to tell.
+/// The most similar of `names` to a misspelt one, if any is similar enough. One or two letters are too few to
+/// guess from.
 fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     names
         .map(|name| (strsim::damerau_levenshtein(word, name), name))

@@ -1,4 +1,5 @@
-//! Annotations of our own that change how a pod is run, where changing it by default would surprise its author.
+//! Outrigger's own annotations that change how a pod runs, where a different default would surprise its
+//! author.
 
 use super::{ANNOTATION_PREFIX, Draft, depends_on, nearest};
 use crate::plan::{BackoffPlan, Counts, Dialect, Need, PreStopWhen, Role};
@@ -18,7 +19,7 @@ const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
 /// Written by the operator.
 const WOKEN: &str = "outrigger.dev/barrier-opened";
 
-/// Every annotation that is ours.
+/// All of Outrigger's annotations.
 const KNOWN: [&str; 11] = [
     depends_on::ANNOTATION,
     SIDECAR_PHASE,
@@ -104,7 +105,8 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     }
 }
 
-/// Names init containers that are not run again after a reboot, nor when the pod begins again for another reason (G-48).
+/// Lists init containers that are not run again after a reboot, nor when the pod starts over for another
+/// reason (G-48).
 fn run_once(draft: &mut Draft<'_>, value: &str) {
     for name in value.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         let inits = draft.plan.containers.iter_mut().filter(|c| c.role == Role::Init);
@@ -131,8 +133,8 @@ fn run_once(draft: &mut Draft<'_>, value: &str) {
     }
 }
 
-/// Containers behind a sidecar start, and restart, only while it is ready; with `restart` they are also stopped when
-/// it is not (G-19, G-56).
+/// Containers that depend on a sidecar start, and restart, only while it is ready; with `restart` they are
+/// also stopped when it is not (G-19, G-56).
 fn fence(draft: &mut Draft<'_>, restart: bool) {
     let sidecars: Vec<bool> = draft
         .plan
@@ -142,7 +144,7 @@ fn fence(draft: &mut Draft<'_>, restart: bool) {
         .collect();
     let inits = draft.inits();
     for i in 0..draft.plan.containers.len() {
-        // In a chain only the last entry is a gate; a fence stands around all sidecars before it.
+        // In a chain only the last entry is a gate; a fence covers all sidecars before it.
         if !inits.contains(&i) && draft.plan.containers[i].gates.iter().any(|g| inits.contains(&g.on)) {
             for &on in inits.iter().filter(|&&on| sidecars[on]) {
                 draft.gate(i, on, Need::Ready, Some(Dialect::Native));

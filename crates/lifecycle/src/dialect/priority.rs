@@ -6,7 +6,7 @@ use crate::plan::{Dialect, Gate, Need};
 use crate::source::{ContainerRef, FieldPath, Finding};
 
 pub(super) const ANNOTATION: &str = "apps.kruise.io/container-launch-priority";
-/// As released, and as the proposal had it.
+/// As released, and as in the proposal.
 pub(super) const ENVS: [&str; 2] = ["KRUISE_CONTAINER_PRIORITY", "KRUISE_CONTAINER_LAUNCH_PRIORITY"];
 /// The documented range, both ways.
 const LIMIT: i64 = 2_147_483_647;
@@ -42,7 +42,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     }
 }
 
-/// The gates between containers of different levels, each with the container it stands in front of: higher first, a
+/// The gates between containers of different levels, each with the container that waits: higher first, a
 /// level waits until every higher one is ready (LP-23).
 pub fn level_gates(levels: &[(usize, i64)]) -> Vec<(usize, Gate)> {
     let gate = |on| Gate { on, need: Need::Ready, every_start: false, dialect: Some(Dialect::Priority) };
@@ -58,7 +58,7 @@ fn priorities(draft: &mut Draft<'_>, mains: &[usize]) -> Option<Vec<i64>> {
     let places: Vec<ContainerRef> = mains.iter().map(|&m| draft.plan.containers[m].place).collect();
     match draft.annotation(ANNOTATION) {
         Some("Ordered") => {
-            // LP-4: the envs are then neither read nor checked.
+            // LP-4: the envs are then ignored and not checked.
             for &place in &places {
                 if let Some(path) = draft.env_path(place, &ENVS) {
                     draft.findings.push(

@@ -10,19 +10,19 @@ const KILL: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT";
 const IMAGE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE";
 const IGNORE: &str = "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE";
 
-/// What the envs of one container say to the sidecar terminator.
+/// The sidecar terminator's envs of one container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TerminatorMarks {
-    /// It is to end when the mains are done.
+    /// It is stopped when the mains are done.
     pub kill: bool,
-    /// The image that ends it where no agent can.
+    /// The image that ends it where there is no agent.
     pub image: Option<String>,
     /// Its exit code does not count.
     pub ignore_exit_code: bool,
 }
 
 impl TerminatorMarks {
-    /// Reads a container's envs: literal values only, any entry of a name will do (ST-1, ST-2).
+    /// Reads a container's envs: literal values only, and any entry of a name counts (ST-1, ST-2).
     pub fn of(container: &Container) -> Self {
         let values = |name: &'static str| {
             let entries = container.env.as_deref().unwrap_or_default().iter().filter(move |e| e.name == name);
@@ -36,7 +36,7 @@ impl TerminatorMarks {
         }
     }
 
-    /// Whether the container is a sidecar to the terminator.
+    /// Whether the terminator treats the container as a sidecar.
     pub fn is_sidecar(&self) -> bool {
         self.kill || self.image.is_some()
     }
@@ -79,7 +79,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
             continue;
         }
         if draft.plan.containers[index].role == Role::Sidecar {
-            // A sidecar by another dialect already; only its exit code is left to talk about.
+            // Already a sidecar by another dialect; only its exit code matters here.
             draft.uses(Dialect::Terminator);
             continue;
         }

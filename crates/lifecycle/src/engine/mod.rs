@@ -1,7 +1,7 @@
 //! The engine: `decide(plan, observation, now)`.
 //!
-//! A pure function, level-triggered: it looks at the whole observation each time, so a lost event or a restarted
-//! observer changes nothing. [`Engine`] bundles a plan with its observation for drivers.
+//! A pure function, level-triggered: it evaluates the whole observation each time, so a lost event or a
+//! restarted observer changes nothing. [`Engine`] bundles a plan with its observation for drivers.
 
 mod run;
 mod stop;
@@ -18,14 +18,14 @@ use crate::plan::{Gate, Plan, RestartPolicy, Role};
 use crate::rules;
 use crate::time::Time;
 
-/// A stop signal is never followed by KILL sooner than this, unless the grace is zero (R3.16).
+/// The minimum time between a stop signal and KILL, unless the grace period is zero (R3.16).
 pub const STOP_MIN_MS: u64 = 2_000;
 
-/// The most grace a pod has that is stopped for the sake of the machine (R3.3).
+/// The maximum grace period of a pod that is evicted (R3.3).
 const EVICTION_GRACE_MS: u64 = 1_000;
 
-/// Internal transitions one step may make before it must come to rest. Each is made at most once per container and
-/// reason, so a step that needs more is a bug in the rules.
+/// The maximum number of rounds of internal transitions in one step. Each transition happens at most once per
+/// container and reason, so a step that needs more is a bug in the rules.
 const STEP_ROUNDS_MAX: usize = 16;
 
 /// Decides what to do now.
@@ -61,7 +61,7 @@ pub fn decide(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
     }
 }
 
-/// A hook of a container that is gone is of no use (G-27).
+/// Cancels hooks of containers that are gone (G-27).
 fn cancel_pointless_hooks(obs: &Observation, out: &mut Decision) {
     use crate::observation::HookKind::{FirstPreStop, PostStart, PreStop};
     for (i, c) in obs.containers.iter().enumerate() {
@@ -76,7 +76,8 @@ fn cancel_pointless_hooks(obs: &Observation, out: &mut Decision) {
     }
 }
 
-/// Looks for what ends the pod, or makes it begin again. True if there is something: the next look sees it done.
+/// Checks for anything that ends the pod or makes it start over. Returns true if there is: the next round
+/// sees the change.
 fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) -> bool {
     let finished = rules::all_keepers(plan, obs, |p, c| rules::final_exit(p, c).is_some());
     if let Some(limit) = plan.active_deadline_ms
@@ -89,7 +90,7 @@ fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
         out.wake_at(obs.since + limit);
     }
     if let Some(volume) = rules::full_volume(plan, obs).filter(|_| !finished) {
-        // A pod that fills the disk gets little time to stop (R3.3).
+        // A pod that fills the disk has little time to stop (R3.3).
         let grace_ms = plan.grace_ms.min(EVICTION_GRACE_MS);
         out.actions.push(Action::BeginStop { cause: StopCause::VolumeFull { volume }, grace_ms });
         return true;
@@ -145,18 +146,18 @@ fn begin_stop(plan: &Plan, cause: StopCause, out: &mut Decision) {
     out.actions.push(Action::BeginStop { cause, grace_ms: plan.grace_ms });
 }
 
-/// R2.51, R2.52: what a lost sandbox means. `None`: make a new one and begin again.
+/// R2.51, R2.52: the consequence of a lost sandbox. `None`: create a new one and start over.
 fn after_lost_sandbox(plan: &Plan, obs: &Observation, finished: bool) -> Option<StopCause> {
     if finished {
         return Some(StopCause::Completed);
     }
-    // A Never pod that has run something must not run it twice; it fails instead of waiting for ever (G-32).
+    // A Never pod that has run something must not run it twice; it fails instead of waiting forever (G-32).
     let ran = obs.containers.iter().any(|c| c.was_run || c.exit.is_some());
     (plan.restart_policy == RestartPolicy::Never && ran).then_some(StopCause::SandboxLost)
 }
 
-/// A container that waits for what can no longer happen (LP-28, D10), be it for its first start or, behind a fence, for
-/// a restart.
+/// A container that waits for something that can no longer happen (LP-28, D10), either for its first start
+/// or, with a fence, for a restart.
 fn hopeless(plan: &Plan, obs: &Observation) -> Option<(usize, usize)> {
     for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
         if !run::wants_start(p, c) {
@@ -170,7 +171,7 @@ fn hopeless(plan: &Plan, obs: &Observation) -> Option<(usize, usize)> {
     None
 }
 
-/// A plan, what is known of its pod, and the loop that brings the two to rest.
+/// A plan, the observation of its pod, and the loop that applies decisions until nothing changes.
 #[derive(Debug, Clone)]
 pub struct Engine {
     plan: Plan,
@@ -179,13 +180,13 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A pod nothing has happened to yet.
+    /// A new pod.
     pub fn new(plan: Plan, now: Time) -> Self {
         let obs = Observation::new(&plan, now);
         Engine::resume(plan, obs)
     }
 
-    /// A pod with a history.
+    /// A pod with an existing observation.
     pub fn resume(plan: Plan, obs: Observation) -> Self {
         Engine { plan, obs, scratch: Decision::default() }
     }
@@ -195,17 +196,17 @@ impl Engine {
         &self.plan
     }
 
-    /// What is known.
+    /// The observation.
     pub fn observation(&self) -> &Observation {
         &self.obs
     }
 
-    /// Takes over what a new plan says of the pod while it lives (R8.30): other images, more ephemeral containers, another
-    /// grace period or deadline. Returns what changes. Nothing happens to a container before the next step, and nothing at
-    /// all to one that the change does not concern.
+    /// Applies a new plan to the running pod (R8.30): other images, more ephemeral containers, another grace
+    /// period or deadline. Returns the changes. They take effect at the next step, and only on the containers
+    /// they concern.
     ///
     /// # Errors
-    /// The plan says something else that is different: the pod has to be replaced.
+    /// The plan has other differences: the pod has to be replaced.
     pub fn update(&mut self, plan: Plan) -> Result<Vec<Change>, CannotUpdate> {
         let changes = changes(&self.plan, &plan)?;
         self.obs.update(&plan, &changes);
@@ -221,13 +222,13 @@ impl Engine {
         can_restart(&self.plan, &self.obs, container)
     }
 
-    /// Takes an event in.
+    /// Handles an event.
     pub fn handle(&mut self, event: &Event, now: Time) {
         self.obs.apply(&self.plan, event, now);
     }
 
-    /// Decides until nothing changes any more. `out.actions` holds every action taken, internal ones included, in
-    /// order; each has been marked in the observation, so the driver has to carry the others out.
+    /// Decides until nothing changes any more. `out.actions` has every action taken, internal ones included,
+    /// in order; each is marked in the observation, so the driver has to carry out the others.
     pub fn step(&mut self, now: Time, out: &mut Decision) {
         out.clear();
         for round in 0.. {

@@ -1,4 +1,4 @@
-//! The rules of a pod that is neither stopping nor beginning again: start, probe, restart.
+//! The rules for a pod that is neither stopping nor starting over: start, probe, restart.
 
 use super::stop;
 use crate::action::Action;
@@ -20,7 +20,7 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
             out.wake_at(obs.sandbox.retry_at);
         }
     }
-    // Nothing is worth a liveness kill any more when all that keeps the pod alive is on its way out (E028).
+    // Liveness kills make no sense when everything that keeps the pod alive is already stopping (E028).
     let ending = rules::all_keepers(plan, obs, rules::is_ending_for_good);
     for i in 0..plan.containers.len() {
         pull(&plan.containers[i], &obs.containers[i], i, now, out);
@@ -36,7 +36,7 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
     }
 }
 
-/// All images are fetched at once, long before their turn (G-10).
+/// All images are pulled at once, long before they are needed (G-10).
 pub(super) fn pull(plan: &ContainerPlan, c: &Container, i: usize, now: Time, out: &mut Decision) {
     let needed = match c.state {
         State::Waiting | State::Unknown => true,
@@ -54,7 +54,7 @@ pub(super) fn pull(plan: &ContainerPlan, c: &Container, i: usize, now: Time, out
     }
 }
 
-/// Starts a container that is not there, if it should and may.
+/// Starts a container that is not running, if it should and may.
 fn start(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision) {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     if !wants_start(p, c) {
@@ -72,19 +72,19 @@ fn start(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision
     }
 }
 
-/// Whether a container that is not there should be.
+/// Whether a container that is not running should be.
 pub(super) fn wants_start(p: &ContainerPlan, c: &Container) -> bool {
     match (&c.state, &c.exit) {
         (State::Waiting, _) => true,
         (State::Exited, Some(exit)) => {
-            // A completed init container is never looked at again (R1.23).
+            // A completed init container is never considered again (R1.23).
             !(p.role == Role::Init && c.was_completed) && rules::restarts_after(p, exit)
         }
         _ => false,
     }
 }
 
-/// What holds a start back.
+/// What prevents a start.
 pub(super) fn hindrance(plan: &Plan, obs: &Observation, i: usize, now: Time) -> Option<Wait> {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     if obs.sandbox.state != SandboxState::Ready {
@@ -123,7 +123,8 @@ fn running(
 ) {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     if c.kill.is_some() {
-        // It alone is being ended: readiness probes continue, the others are not disturbed (G-13, G-17, R3.52).
+        // Only this container is being stopped: readiness probes continue, the others are not affected (G-13,
+        // G-17, R3.52).
         stop::one(plan, obs, i, now, out);
         probe_one(p, c, i, ProbeKind::Readiness, since, now, out);
         return;
@@ -175,7 +176,7 @@ fn post_start(p: &ContainerPlan, c: &Container, i: usize, now: Time, out: &mut D
     }
 }
 
-/// Why a running container should be ended and started again, if it should.
+/// Why a running container should be stopped and started again, if it should.
 fn reason_to_kill(plan: &Plan, obs: &Observation, i: usize, ending: bool) -> Option<KillReason> {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     if matches!(c.post_start, Hook::Failed { .. }) {
@@ -184,7 +185,7 @@ fn reason_to_kill(plan: &Plan, obs: &Observation, i: usize, ending: bool) -> Opt
     if c.restart_requested {
         return Some(KillReason::Restart);
     }
-    // At once, also before the startup probe has passed (G-36), but not before the new image is there.
+    // Immediately, even before the startup probe has passed (G-36), but not before the new image is present.
     if c.image_changed && c.image == Image::Present {
         return Some(KillReason::ImageChanged);
     }
@@ -215,7 +216,7 @@ fn begin_kill(plan: &Plan, obs: &Observation, i: usize, reason: KillReason, now:
     }
 }
 
-/// Grace for ending one container outside a pod's stop (R3.10).
+/// Grace period for stopping one container outside a pod's stop (R3.10).
 pub(crate) fn kill_grace_ms(plan: &Plan, i: usize, reason: KillReason) -> u64 {
     let own = |kind| plan.containers[i].probe(kind).and_then(|p| p.grace_ms);
     match reason {
@@ -226,7 +227,7 @@ pub(crate) fn kill_grace_ms(plan: &Plan, i: usize, reason: KillReason) -> u64 {
     .unwrap_or(plan.grace_ms)
 }
 
-/// Makes an attempt of one probe if it is due.
+/// Starts an attempt of one probe if it is due.
 pub(super) fn probe_one(
     p: &ContainerPlan,
     c: &Container,

@@ -1,9 +1,9 @@
-//! How containers end: hook, turn, signal, KILL; one of them, or the whole pod in order (section 3).
+//! How containers are stopped: hook, turn, signal, KILL; one of them, or the whole pod in order (section 3).
 //!
-//! Every container that is being ended goes through the same steps on its own; what a pod's stop adds is the turn:
-//! no container is signalled while one that must stop before it is alive. When the grace is spent, each stage is killed and gone
-//! before the next one is signalled; only in pods that use nothing but native sidecars all that is left is signalled
-//! together, as the kubelet does it ([`Plan::keeps_order_after_grace`]).
+//! Every container that is being stopped goes through the same steps; a pod's stop adds the turn: no
+//! container is signalled while one that must stop before it is running. After the grace period, each stage
+//! is killed and gone before the next one is signalled; only in pods that use nothing but native sidecars are
+//! all remaining containers signalled together, as the kubelet does it ([`Plan::keeps_order_after_grace`]).
 
 use super::turns::kept_for_later;
 use super::{STOP_MIN_MS, run};
@@ -13,7 +13,7 @@ use crate::observation::{Container, Hook, HookKind, Kill, KillReason, Observatio
 use crate::plan::{Plan, PreStopWhen, ProbeKind, Role};
 use crate::time::Time;
 
-/// Ends every container of the pod, in order.
+/// Stops every container of the pod, in order.
 pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
     hold(plan, obs, out);
     let first_hook_of = first_hook(plan, obs, &out.held_by);
@@ -44,20 +44,20 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
     }
 }
 
-/// Ends one container for its own sake: no turn to wait for (R2.15).
+/// Stops one container on its own: there is no turn to wait for (R2.15).
 pub(super) fn one(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision) {
     if let Some(kill) = obs.containers[i].kill {
         end(plan, obs, i, &kill, Turn::at_once(&kill), now, out);
     }
 }
 
-/// A sidecar that dies while those it serves still run is started again until its own turn comes (G-18), unless its
-/// preStop hook has already told it to go.
+/// A sidecar that dies while the containers it serves are still running is started again until its own turn
+/// comes (G-18), unless its preStop hook has already run.
 fn keep_up(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision) {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     let Some(stop) = &obs.stop else { return };
     let died = c.exit.as_ref().is_some_and(|e| e.killed_for.is_none());
-    // With the mains gone, sidecars have nothing to do; those that are down stay down (R4.1).
+    // Without mains, sidecars have nothing to do; those that are down stay down (R4.1).
     if p.role != Role::Sidecar
         || !died
         || stop.after_mains
@@ -81,8 +81,9 @@ fn keep_up(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decisi
     }
 }
 
-/// Finds, for every container, another one that must be gone before it is signalled. Holding is passed on: one that is
-/// gone itself still stands for those before it, so a dead sidecar in the middle does not cut the chain (G-22).
+/// Finds, for every container, another one that must be gone before it is signalled. This is transitive: one
+/// that is gone itself still represents those before it, so a dead sidecar in the middle does not break the
+/// chain (G-22).
 fn hold(plan: &Plan, obs: &Observation, out: &mut Decision) {
     out.held_by.clear();
     out.held_by.resize(plan.containers.len(), None);
@@ -95,13 +96,13 @@ fn hold(plan: &Plan, obs: &Observation, out: &mut Decision) {
 
 /// When a container may be signalled and must be killed.
 struct Turn {
-    /// Who must go first.
+    /// The container that must be gone first.
     held_by: Option<usize>,
-    /// From this time on nothing holds it back; `None` if it is held back until the others are gone.
+    /// From this time on it does not wait any more; `None` if it waits until the others are gone.
     free_at: Option<Time>,
-    /// It is killed here, if it had [`STOP_MIN_MS`] to react by then.
+    /// It is killed at this time, if it had [`STOP_MIN_MS`] to react by then.
     kill_at: Time,
-    /// Whose first preStop hook must end first, and until when that is waited for.
+    /// The container whose first preStop hook must end first, and how long to wait for it.
     first_hook_of: Option<(usize, Time)>,
 }
 
@@ -110,7 +111,7 @@ impl Turn {
         Turn { held_by: None, free_at: None, kill_at: kill.deadline, first_hook_of: None }
     }
 
-    /// Who holds it back now.
+    /// The container it waits for now.
     fn held(&self, now: Time) -> Option<usize> {
         self.held_by.filter(|_| self.free_at.is_none_or(|at| now < at))
     }
@@ -137,18 +138,20 @@ impl Turn {
     }
 }
 
-/// Where the stage of a container ends.
+/// When the stage of a container ends.
 fn kill_deadline(plan: &Plan, stop: &Stop, stage: usize) -> Time {
     stop.deadline - kept_for_later(plan, stop.grace_ms, stage)
 }
 
-/// Where the stage before ends: from here on a stage has had its turn, even if those before it are still being killed.
+/// When the stage before ends: from then on a stage has had its turn, even if those before it are still being
+/// killed.
 fn turn_deadline(plan: &Plan, stop: &Stop, stage: usize) -> Time {
     kill_deadline(plan, stop, stage.saturating_sub(1))
 }
 
-/// In the KEP every sidecar's preStop runs before any main is stopped: one whose has not ended yet. A sidecar nobody
-/// holds has no mains left to run it before; its hook comes at its own turn only.
+/// In the KEP every sidecar's preStop runs before any main is stopped. Returns a sidecar whose hook has not
+/// ended yet. A sidecar that waits for no container has no mains left to run it before; its hook only runs at
+/// its own turn.
 fn first_hook(plan: &Plan, obs: &Observation, held_by: &[Option<usize>]) -> Option<usize> {
     obs.stop.as_ref()?;
     (0..plan.containers.len()).find(|&other| {
@@ -164,7 +167,7 @@ fn runs_first_hook(plan: &Plan, i: usize) -> bool {
     p.pre_stop.is_some() && p.pre_stop_when == PreStopWhen::FirstAndOwnTurn
 }
 
-/// One step of ending a container.
+/// One step of stopping a container.
 fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: Time, out: &mut Decision) {
     let c = &obs.containers[i];
     if kill.killed_at.is_some() {
@@ -173,7 +176,7 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
     if c.post_start.is_running() {
         out.actions.push(Action::CancelHook { container: i, attempt: c.attempt, hook: HookKind::PostStart });
     }
-    // A grace of zero means what it says: KILL, now (G-29), one stage after the other.
+    // A grace period of zero means KILL immediately (G-29), one stage after the other.
     let zero = kill.deadline <= kill.since || obs.stop.is_some_and(|s| s.grace_ms == 0);
     if zero {
         cancel_hooks(c, i, out);
@@ -197,7 +200,7 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
         return;
     }
     if matches!(c.state, State::Starting { .. }) {
-        // It is signalled as soon as it is there; if the runtime never says so, it is killed all the same.
+        // It is signalled as soon as it has started; if the runtime never reports that, it is killed anyway.
         let kill_at = turn.kill_at + STOP_MIN_MS;
         if now >= kill_at {
             out.actions.push(Action::Kill { container: i, attempt: c.attempt });
@@ -211,7 +214,8 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
     out.actions.push(Action::Terminate { container: i, attempt: c.attempt, kill_at });
 }
 
-/// Hooks and turn. False while something has to happen before the signal; what that is has been asked for or noted.
+/// Checks hooks and turn. Returns false while something has to happen before the signal; that has been
+/// requested or noted.
 fn may_signal(plan: &Plan, obs: &Observation, i: usize, turn: &Turn, now: Time, out: &mut Decision) -> bool {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     if let Some((on, until)) = turn.first_hook_of
@@ -240,11 +244,12 @@ fn may_signal(plan: &Plan, obs: &Observation, i: usize, turn: &Turn, now: Time, 
     if c.first_pre_stop.is_running() && !hook(c, i, HookKind::FirstPreStop, turn.kill_at, now, out) {
         return false;
     }
-    // The second hook of the KEP serves a sidecar that outlived the mains; alone it would only run twice in a row.
+    // The second hook of the KEP is for a sidecar that outlived the mains; otherwise it would just run twice
+    // in a row.
     p.pre_stop.is_none() || !running || hook(c, i, HookKind::PreStop, turn.kill_at, now, out)
 }
 
-/// Brings a preStop hook forward. True when it is over or the grace is.
+/// Starts or awaits a preStop hook. Returns true when it or the grace period has ended.
 fn hook(c: &Container, i: usize, kind: HookKind, deadline: Time, now: Time, out: &mut Decision) -> bool {
     let attempt = c.attempt;
     match c.hook(kind) {

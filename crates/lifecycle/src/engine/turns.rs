@@ -1,4 +1,4 @@
-//! When the turn of each container comes in a pod's stop: what the engine asks at every step, and what is written down
+//! When the turn of each container comes in a pod's stop. The engine uses it at every step, and it is stored
 //! beforehand for a process that has to stop the pod without the engine.
 
 use crate::plan::Plan;
@@ -6,20 +6,20 @@ use crate::plan::Plan;
 /// The turn of one container in a pod's stop. Times are milliseconds since the stop began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopTurn {
-    /// It is signalled once none of these is alive.
+    /// It is signalled once none of these is running.
     pub after: Vec<usize>,
-    /// From this time on it is signalled even if one of them is alive; `None`: never.
+    /// From this time on it is signalled even if one of them is running; `None`: never.
     pub free_at_ms: Option<u64>,
-    /// It is killed at this time, if it had [`super::STOP_MIN_MS`] to react by then. With a grace of zero nothing is signalled:
-    /// each is killed when its turn comes.
+    /// It is killed at this time, if it had [`super::STOP_MIN_MS`] to react by then. With a grace period of
+    /// zero nothing is signalled: each is killed when its turn comes.
     pub kill_at_ms: u64,
 }
 
-/// The turns of all containers in a stop with this grace, by their index.
+/// The turns of all containers in a stop with this grace period, by their index.
 pub fn stop_turns(plan: &Plan, grace_ms: u64) -> Vec<StopTurn> {
     let mut after: Vec<Vec<usize>> = vec![Vec::new(); plan.containers.len()];
     for &i in &plan.stop_order {
-        // One that is gone still stands for those before it (G-22).
+        // One that is gone still represents those before it (G-22).
         let mut all = plan.containers[i].stop_after.clone();
         all.extend(plan.containers[i].stop_after.iter().flat_map(|&before| after[before].clone()));
         all.sort_unstable();
@@ -28,15 +28,16 @@ pub fn stop_turns(plan: &Plan, grace_ms: u64) -> Vec<StopTurn> {
     }
     let turn = |(i, after): (usize, Vec<usize>)| {
         let kept = kept_for_later(plan, grace_ms, plan.containers[i].stop_stage);
-        // A pod with a reserve keeps its order: where containers are let go, all stages end with the grace.
+        // A pod with a reserve keeps its order: where containers stop waiting, all stages end with the grace
+        // period.
         let free_at_ms = (!plan.keeps_order_after_grace()).then_some(grace_ms);
         StopTurn { after, free_at_ms, kill_at_ms: grace_ms - kept }
     };
     after.into_iter().enumerate().map(turn).collect()
 }
 
-/// How long before the end of the grace a stage ends. Without a reserve every stage ends with the grace (R3.24); with
-/// one, the first stage ends early and the others share what was kept for them (G-24, G-25).
+/// How long before the end of the grace period a stage ends. Without a reserve every stage ends with the
+/// grace period (R3.24); with one, the first stage ends early and the others share the reserve (G-24, G-25).
 pub(super) fn kept_for_later(plan: &Plan, grace_ms: u64, stage: usize) -> u64 {
     let reserve = plan.sidecar_grace_ms.min(grace_ms);
     if reserve == 0 || plan.stop_stages == 0 {

@@ -1,58 +1,59 @@
-//! What can be changed about a live pod where it stands, and what can be restarted.
+//! What can be updated in a running pod, and what can be restarted.
 //!
-//! Kubernetes lets a pod's images change, its ephemeral containers grow in number and its deadline move (R8.30); here the
-//! grace period may change as well. Everything else is another pod.
+//! In Kubernetes a pod's images, its ephemeral containers and its deadline can change (R8.30); here the grace
+//! period can change as well. Any other change needs a new pod.
 
 use crate::observation::Observation;
 use crate::plan::{Plan, Role};
 use crate::rules;
 
-/// One thing that changes about a live pod.
+/// One change of a running pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A container has another image. If it runs, it is ended and started again as soon as the new image is there (R2.10).
+    /// A container has a new image. If it is running, it is stopped and started again as soon as the new
+    /// image is present (R2.10).
     Image {
         /// Which container.
         container: usize,
-        /// The image it had.
+        /// The old image.
         from: String,
-        /// The image it gets.
+        /// The new image.
         to: String,
     },
-    /// There is one more ephemeral container.
+    /// A new ephemeral container.
     Added {
         /// Which.
         container: usize,
     },
-    /// The next stop has another grace period. One that has begun keeps its own (G-16).
+    /// The next stop has another grace period. A stop that has begun keeps its own (G-16).
     Grace {
-        /// The grace it had.
+        /// The old grace period.
         from_ms: u64,
-        /// The grace it gets.
+        /// The new grace period.
         to_ms: u64,
     },
-    /// The pod may live for another time. It still counts from the beginning.
+    /// The pod has another deadline. It still counts from the beginning.
     Deadline {
-        /// The deadline it had.
+        /// The old deadline.
         from_ms: Option<u64>,
-        /// The deadline it gets.
+        /// The new deadline.
         to_ms: Option<u64>,
     },
 }
 
-/// Why a live pod cannot become what a new plan says.
+/// Why a running pod cannot be updated to a new plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CannotUpdate {
     /// Containers were added that are not ephemeral, or some were removed or moved.
     #[error("its containers are not the same")]
     Containers,
-    /// Something else than the image is different.
+    /// A field other than the image differs.
     #[error("container `{name}` has more changes than its image")]
     Container {
         /// Which container.
         name: String,
     },
-    /// Something of the whole pod is different.
+    /// A field of the whole pod differs.
     #[error("more changes than images, grace period, deadline and ephemeral containers")]
     Pod,
 }
@@ -71,7 +72,7 @@ pub enum CannotRestart {
     RunsOnce {
         /// Which container.
         name: String,
-        /// What it is.
+        /// Its role.
         role: &'static str,
     },
     /// It will not run again.
@@ -82,10 +83,10 @@ pub enum CannotRestart {
     },
 }
 
-/// What has to change about a live pod for it to be what `new` says.
+/// The changes that turn a running pod into `new`.
 ///
 /// # Errors
-/// It cannot become that.
+/// The pod cannot be updated to it.
 pub fn changes(old: &Plan, new: &Plan) -> Result<Vec<Change>, CannotUpdate> {
     let count = old.containers.len();
     let added = new.containers.get(count..).ok_or(CannotUpdate::Containers)?;
@@ -94,7 +95,7 @@ pub fn changes(old: &Plan, new: &Plan) -> Result<Vec<Change>, CannotUpdate> {
         return Err(CannotUpdate::Containers);
     }
     let mut out = Vec::new();
-    // What is left of the new plan when all that may change is taken back.
+    // The new plan with all permitted changes undone.
     let mut rest = new.clone();
     rest.containers.truncate(count);
     rest.stop_order.retain(|i| *i < count);
@@ -103,7 +104,7 @@ pub fn changes(old: &Plan, new: &Plan) -> Result<Vec<Change>, CannotUpdate> {
         if was.image != is.image {
             let to = std::mem::replace(&mut is.image, was.image.clone());
             out.push(Change::Image { container: i, from: was.image.clone(), to });
-            // Whether it is looked for at every start depends on the tag.
+            // Whether the image is pulled at every start depends on the tag.
             is.pull_always = was.pull_always;
         }
         if was != is {
@@ -136,7 +137,7 @@ pub fn can_restart(plan: &Plan, obs: &Observation, container: Option<usize>) -> 
         return Err(CannotRestart::Unknown);
     };
     match p.role {
-        // One that is told to go while it runs may well say that it has completed.
+        // One that is stopped while it runs may exit as completed.
         Role::Init => {
             return Err(CannotRestart::RunsOnce { name: p.name.clone(), role: "an init container" });
         }

@@ -1,4 +1,4 @@
-//! The sentences, one by one: users read them, so a change of words is a change of the product.
+//! The sentences, one by one: users read them, so a change of wording is a change of the product.
 
 use serde_json::json;
 
@@ -294,7 +294,7 @@ fn what_ends_a_pod() {
     ] {
         assert_eq!(explain_stop(&plan, &obs, cause), expect);
     }
-    // Mains that are done for good have not necessarily done their work.
+    // Mains that have ended for good have not necessarily succeeded.
     let plan = self::plan(self::spec("Never", &["i", "a"]));
     let mut obs = observed(&plan);
     end(&mut obs.containers[1], exit(3));

@@ -1,4 +1,4 @@
-//! What Kubernetes refuses about a Job around its pod. Paths are those of the Job.
+//! The API server's checks on a Job around its pod. Paths are those of the Job.
 
 use k8s_openapi::api::batch::v1::{Job, JobSpec, PodFailurePolicyRule};
 
@@ -10,7 +10,7 @@ const INDEXED_MAX: i32 = 100_000;
 const RULES_MAX: usize = 20;
 const VALUES_MAX: usize = 255;
 
-/// Everything to be said against the fields of a Job besides its template.
+/// All findings about the fields of a Job except its template.
 pub fn validate_job_fields(job: &Job) -> Vec<Finding> {
     let Some(spec) = &job.spec else { return Vec::new() };
     let mut check = Check { spec, out: Vec::new() };

@@ -1,4 +1,4 @@
-//! The decision: what to do about a Job now.
+//! Decides what to do about a Job.
 
 use super::observation::{JobEnd, JobObservation, JobOutcome};
 use super::plan::JobPlan;
@@ -9,21 +9,21 @@ use crate::time::Time;
 /// What to do about a Job now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobDecision {
-    /// Pods to make.
+    /// Pods to create.
     pub create: Vec<PodOrder>,
-    /// Pods to end, by their place in [`JobObservation::pods`].
+    /// Pods to delete, by their index in [`JobObservation::pods`].
     pub delete: Vec<usize>,
-    /// How the Job will end; to be kept in [`JobObservation::target`].
+    /// How the Job will end; to be stored in [`JobObservation::target`].
     pub target: Option<JobEnd>,
-    /// The Job is over: its end is decided and none of its pods is left.
+    /// The Job is over: its end is decided and it has no pods left.
     pub finished: Option<JobEnd>,
-    /// When pods may be made again, if the back-off holds them up.
+    /// When pods may be created again, if the back-off delays them.
     pub backoff_until: Option<Time>,
-    /// When to look again, if nothing happens.
+    /// When to decide again, if nothing happens.
     pub wake: Option<Time>,
 }
 
-/// One pod to make.
+/// One pod to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodOrder {
     /// Its completion index, if the Job is Indexed.
@@ -32,7 +32,7 @@ pub struct PodOrder {
     pub attempt: u32,
 }
 
-/// What to do about a Job now.
+/// Decides what to do about a Job now.
 pub fn decide_job(plan: &JobPlan, obs: &JobObservation, now: Time) -> JobDecision {
     let tally = Tally::of(plan, obs);
     let deadline = plan.active_deadline_ms.map(|ms| obs.since + ms);
@@ -48,7 +48,7 @@ pub fn decide_job(plan: &JobPlan, obs: &JobObservation, now: Time) -> JobDecisio
         let active = |i: &usize| obs.pods[*i].is_active();
         decision.delete = (0..obs.pods.len()).filter(active).collect();
         decision.target = Some(end.clone());
-        // Kubernetes says Complete or Failed only once all pods have ended.
+        // Kubernetes sets Complete or Failed only once all pods have ended.
         decision.finished = Some(end).filter(|_| tally.active + tally.terminating == 0);
         return decision;
     }
@@ -67,7 +67,7 @@ fn end(outcome: JobOutcome, now: Time, reason: &str, message: impl Into<String>)
     JobEnd { outcome, decided_at: now, reason: reason.to_owned(), message: message.into() }
 }
 
-/// Why the Job has failed, if it has: in the order the Job controller asks.
+/// Why the Job has failed, if it has, in the order of the Job controller's checks.
 fn failure(plan: &JobPlan, tally: &Tally, deadline: Option<Time>, now: Time) -> Option<JobEnd> {
     let failed = |reason, message: &str| Some(end(JobOutcome::Failed, now, reason, message));
     if plan.suspend {
@@ -96,7 +96,7 @@ fn failure(plan: &JobPlan, tally: &Tally, deadline: Option<Time>, now: Time) -> 
     None
 }
 
-/// Why the Job needs nothing more, if so.
+/// Why the Job is complete, if it is.
 fn success(plan: &JobPlan, tally: &Tally, now: Time) -> Option<JobEnd> {
     let complete = |reason, message: String| Some(end(JobOutcome::Complete, now, reason, message));
     if let Some(rule) = policy::success(plan, &tally.succeeded_indexes).filter(|_| plan.indexed) {
@@ -128,7 +128,7 @@ fn wanted(plan: &JobPlan, tally: &Tally) -> u32 {
     }
 }
 
-/// Ends pods there are too many of, the youngest first.
+/// Deletes surplus pods, the youngest first.
 fn surplus(plan: &JobPlan, obs: &JobObservation, tally: &Tally, decision: &mut JobDecision) {
     let surplus = tally.active.saturating_sub(wanted(plan, tally)) as usize;
     let active = |i: &usize| obs.pods[*i].is_active();
@@ -154,7 +154,7 @@ fn create(plan: &JobPlan, obs: &JobObservation, tally: &Tally, now: Time, decisi
         decision.create = (0..missing).map(order).collect();
         return;
     }
-    // Kubernetes takes the first indexes that are free before it looks at their back-off; the others wait their turn.
+    // Kubernetes takes the first free indexes before it checks their back-off; the others wait.
     let free = |index: &u32| {
         let busy = tally
             .indexes

@@ -1,4 +1,4 @@
-//! Sets of completion indexes, and the way Kubernetes writes them: `1,3-5,7`.
+//! Sets of completion indexes, and their notation in Kubernetes: `1,3-5,7`.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 pub struct Indexes(Vec<(u32, u32)>);
 
 impl Indexes {
-    /// All from 0 on, `count` of them.
+    /// The first `count` indexes, from 0.
     pub fn first(count: u32) -> Self {
         Indexes(if count == 0 { Vec::new() } else { vec![(0, count - 1)] })
     }
 
-    /// Reads `1,3-5,7`: in ascending order, each index below `limit`.
+    /// Parses `1,3-5,7`: in ascending order, each index below `limit`.
     ///
     /// # Errors
     /// What is wrong with the text.
@@ -44,23 +44,23 @@ impl Indexes {
         Ok(out)
     }
 
-    /// How many there are.
+    /// The number of indexes.
     pub fn len(&self) -> u32 {
         self.0.iter().map(|(from, to)| to - from + 1).sum()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether an index is among them.
+    /// Whether it contains an index.
     pub fn contains(&self, index: u32) -> bool {
         let after = self.0.partition_point(|(from, _)| *from <= index);
         after > 0 && index <= self.0[after - 1].1
     }
 
-    /// How many of these are among `others` as well.
+    /// How many of these are also in `others`.
     pub fn count_in(&self, others: &Indexes) -> u32 {
         let mut count = 0;
         let (mut a, mut b) = (self.0.iter().peekable(), others.0.iter().peekable());
@@ -101,7 +101,7 @@ impl fmt::Display for Indexes {
             let comma = if i > 0 { "," } else { "" };
             match to - from {
                 0 => write!(f, "{comma}{from}")?,
-                // The API documents intervals from three on; two neighbours are listed.
+                // The API uses intervals from three on; two neighbours are listed.
                 1 => write!(f, "{comma}{from},{to}")?,
                 _ => write!(f, "{comma}{from}-{to}")?,
             }

@@ -1,8 +1,8 @@
-//! Jobs: which pods to make and to end, and when the Job is over.
+//! Jobs: which pods to create and delete, and when the Job is over.
 //!
-//! The same shape as the engine of pods: a [`JobPlan`], a [`JobObservation`] and the time become a [`JobDecision`].
-//! Everything is read off the pods the Job has had, so a lost event changes nothing. The rules are those of the Job
-//! controller of Kubernetes 1.36.
+//! The same structure as the engine of pods: a [`JobPlan`], a [`JobObservation`] and the time become a
+//! [`JobDecision`]. Everything is derived from the pods of the Job, so a lost event changes nothing. The
+//! rules are those of the Job controller of Kubernetes 1.36.
 
 mod check;
 mod decide;

@@ -1,4 +1,4 @@
-//! What is known of a Job now: the pods it has had, and what was decided about it for good.
+//! The observation of a Job: the pods it has had, and final decisions about it.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use serde::{Deserialize, Serialize};
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 use crate::status::Phase;
 use crate::time::Time;
 
-/// What is known of a Job now.
+/// The observation of a Job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobObservation {
-    /// When it was begun; its deadline counts from here.
+    /// When it began; its deadline counts from here.
     pub since: Time,
-    /// All pods it has had, in the order they were made.
+    /// All pods it has had, in the order of their creation.
     pub pods: Vec<JobPod>,
     /// How it will end, once decided ([`crate::JobDecision::target`]): nothing that happens later changes it.
     pub target: Option<JobEnd>,
-    /// Somebody wants the Job gone: nothing more is made.
+    /// The Job is being deleted: no more pods are created.
     pub deleted: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct JobPod {
     pub index: Option<u32>,
     /// Its phase.
     pub phase: Phase,
-    /// When it was told to go, if that was before it had ended.
+    /// When it was told to stop, if that was before it had ended.
     pub deleted_at: Option<Time>,
     /// It is ready.
     pub ready: bool,
@@ -38,7 +38,7 @@ pub struct JobPod {
     pub exits: Vec<ContainerExit>,
     /// Type and status of its conditions.
     pub conditions: Vec<(String, String)>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Time,
     /// When it ended.
     pub finished_at: Option<Time>,
@@ -51,25 +51,25 @@ pub struct ContainerExit {
     pub container: String,
     /// Its exit code.
     pub code: i32,
-    /// It is a helper whose end says nothing about the pod's: only a rule that names it looks at it.
+    /// It is a helper whose exit does not affect the pod's result: only a rule that names it considers it.
     pub is_helper: bool,
 }
 
-/// Which way a Job ends.
+/// The kind of a Job's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobOutcome {
     /// It is complete.
     Complete,
     /// It failed.
     Failed,
-    /// It was not to be run.
+    /// It was suspended.
     Suspended,
 }
 
-/// How a Job ends, in Kubernetes' words.
+/// How a Job ends, in Kubernetes' terms.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEnd {
-    /// Which way.
+    /// The outcome.
     pub outcome: JobOutcome,
     /// When that was decided.
     pub decided_at: Time,
@@ -80,14 +80,14 @@ pub struct JobEnd {
 }
 
 impl JobObservation {
-    /// A Job that has no pods yet.
+    /// A Job without pods.
     pub fn new(now: Time) -> Self {
         JobObservation { since: now, pods: Vec::new(), target: None, deleted: false }
     }
 }
 
 impl JobPod {
-    /// A pod that was just made.
+    /// A new pod.
     pub fn new(name: impl Into<String>, index: Option<u32>, now: Time) -> Self {
         JobPod {
             name: name.into(),
@@ -103,19 +103,19 @@ impl JobPod {
         }
     }
 
-    /// Whether it has neither ended nor been told to go.
+    /// Whether it has neither ended nor been told to stop.
     pub fn is_active(&self) -> bool {
         !self.phase.is_terminal() && self.deleted_at.is_none()
     }
 
-    /// Takes its status in. `is_helper` tells which containers are sidecars that do not count.
+    /// Updates it from its status. `is_helper` tells which containers are sidecars that do not count.
     pub fn observe(&mut self, status: &PodStatus, is_helper: impl Fn(&str) -> bool) {
         let phase = status.phase.as_deref().and_then(Phase::from_name);
         self.phase = phase.unwrap_or(self.phase);
         let conditions = status.conditions.iter().flatten();
         self.conditions = conditions.map(|c| (c.type_.clone(), c.status.clone())).collect();
         self.ready = self.conditions.iter().any(|(kind, status)| kind == "Ready" && status == "True");
-        // Kubernetes looks at the mains before it looks at the others.
+        // Kubernetes considers the mains first.
         let lists = [&status.container_statuses, &status.init_container_statuses];
         let all = || lists.into_iter().flatten().flatten();
         self.restarts = all().map(|c| u32::try_from(c.restart_count).unwrap_or(0)).sum();

@@ -1,4 +1,4 @@
-//! What a Job asks for, with Kubernetes' defaults filled in.
+//! The plan of a Job, with Kubernetes' defaults filled in.
 
 use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyRule, SuccessPolicyRule};
 use serde::{Deserialize, Serialize};
@@ -6,33 +6,33 @@ use serde::{Deserialize, Serialize};
 use super::indexes::Indexes;
 use crate::dialect::duration_ms;
 
-/// Annotation of a Job that changes the waits between its pods: `1s..60s`.
+/// Annotation of a Job that changes the delays between its pods: `1s..60s`.
 pub const POD_BACKOFF: &str = "outrigger.dev/pod-backoff";
 
-/// Kubernetes' first wait after a failed pod, and its longest.
+/// Kubernetes' first delay after a failed pod, and the maximum.
 const BACKOFF_MS: (u64, u64) = (10_000, 600_000);
 
 /// Kubernetes' `backoffLimit`.
 const BACKOFF_LIMIT: u32 = 6;
 
-/// What a Job asks for.
+/// The plan of a Job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobPlan {
     /// Its name.
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Pods that must succeed; `None`: the first success is enough, and no further pods are made after it.
+    /// Pods that must succeed; `None`: the first success is enough, and no further pods are created after it.
     pub completions: Option<u32>,
-    /// Pods that may run at once.
+    /// Pods that may run at the same time.
     pub parallelism: u32,
     /// Each completion has an index, and needs a success of its own.
     pub indexed: bool,
-    /// Failed pods (or restarts, see [`JobPlan::counts_restarts`]) the Job survives.
+    /// Failed pods (or restarts, see [`JobPlan::counts_restarts`]) the Job tolerates.
     pub backoff_limit: u32,
-    /// Failed pods an index survives.
+    /// Failed pods an index tolerates.
     pub backoff_limit_per_index: Option<u32>,
-    /// Failed indexes the Job survives; as many as there are unless given.
+    /// Failed indexes the Job tolerates; unlimited unless given.
     pub max_failed_indexes: Option<u32>,
     /// How long the Job may take.
     pub active_deadline_ms: Option<u64>,
@@ -40,33 +40,33 @@ pub struct JobPlan {
     pub failure_rules: Vec<FailureRule>,
     /// `successPolicy`: any rule that is met is enough.
     pub success_rules: Vec<SuccessRule>,
-    /// A pod that is being deleted counts as failed, and is replaced, at once (`TerminatingOrFailed`).
+    /// A pod that is being deleted counts as failed, and is replaced, immediately (`TerminatingOrFailed`).
     pub replaces_terminating: bool,
-    /// No pods are to be made.
+    /// No pods are created.
     pub suspend: bool,
     /// The pods restart their containers (`OnFailure`): restarts count towards [`JobPlan::backoff_limit`].
     pub counts_restarts: bool,
-    /// The wait after the first failed pod; it doubles from there.
+    /// The delay after the first failed pod; it doubles from there.
     pub backoff_ms: u64,
-    /// The longest wait.
+    /// The maximum delay.
     pub backoff_ms_max: u64,
 }
 
-/// What a failed pod means for its Job.
+/// The consequence of a failed pod for its Job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureAction {
     /// The Job fails.
     FailJob,
-    /// Its index fails, without further tries.
+    /// Its index fails, without further attempts.
     FailIndex,
     /// It does not count.
     Ignore,
-    /// It counts as if there was no rule.
+    /// It counts as if there were no rule.
     Count,
 }
 
 impl FailureAction {
-    /// As it stands in a manifest.
+    /// The name in a manifest.
     pub fn name(self) -> &'static str {
         match self {
             FailureAction::FailJob => "FailJob",
@@ -85,15 +85,15 @@ impl FailureAction {
 /// One rule of a `podFailurePolicy`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureRule {
-    /// What follows.
+    /// The consequence.
     pub action: FailureAction,
-    /// The exit codes it looks for; without, it looks for conditions.
+    /// The exit codes it matches; without them, it matches conditions.
     pub exit_codes: Option<ExitCodes>,
-    /// Type and status of the conditions it looks for: one of them is enough.
+    /// Type and status of the conditions it matches: one of them is enough.
     pub conditions: Vec<(String, String)>,
 }
 
-/// Which exits a rule looks for.
+/// Which exits a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitCodes {
     /// Of this container only.
@@ -107,15 +107,15 @@ pub struct ExitCodes {
 /// One rule of a `successPolicy`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuccessRule {
-    /// The indexes it looks at.
+    /// The indexes it considers.
     pub indexes: Indexes,
     /// How many of them must have succeeded; all unless given.
     pub count: Option<u32>,
 }
 
 impl From<&Job> for JobPlan {
-    /// What cannot be meant (negative numbers, rules that say nothing) is left out: [`super::validate_job_fields`] has
-    /// refused it.
+    /// Invalid values (negative numbers, empty rules) are left out: [`super::validate_job_fields`] has
+    /// refused them.
     fn from(job: &Job) -> Self {
         let none = Default::default();
         let spec = job.spec.as_ref().unwrap_or(&none);
@@ -149,7 +149,7 @@ impl From<&Job> for JobPlan {
                 .map(|s| s.saturating_mul(1_000)),
             failure_rules: rules.iter().filter_map(failure_rule).collect(),
             success_rules: success.iter().filter_map(|r| success_rule(r, completions?)).collect(),
-            // With a policy for failures a pod must have failed before anything follows from it.
+            // With a failure policy, a pod must have failed before it is replaced.
             replaces_terminating: match replacement {
                 Some(policy) => policy == "TerminatingOrFailed",
                 None => spec.pod_failure_policy.is_none(),

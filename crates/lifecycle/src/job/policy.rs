@@ -4,11 +4,11 @@ use super::indexes::Indexes;
 use super::observation::{ContainerExit, JobPod};
 use super::plan::{ExitCodes, FailureAction, JobPlan};
 
-/// What the policy says about a failed pod.
+/// The policy's result for a failed pod.
 pub(super) struct Verdict<'p> {
-    /// What follows. Without a rule that matches, the failure counts.
+    /// The consequence. Without a matching rule, the failure counts.
     pub(super) action: FailureAction,
-    /// Which rule matched, and by what.
+    /// The matching rule, and what it matched.
     matched: Option<(usize, Match<'p>)>,
 }
 
@@ -17,7 +17,7 @@ enum Match<'p> {
     Condition(&'p str),
 }
 
-/// The first rule that matches decides.
+/// The first matching rule decides.
 pub(super) fn failure<'p>(plan: &'p JobPlan, pod: &'p JobPod) -> Verdict<'p> {
     for (index, rule) in plan.failure_rules.iter().enumerate() {
         let matched = match &rule.exit_codes {
@@ -35,8 +35,8 @@ pub(super) fn failure<'p>(plan: &'p JobPlan, pod: &'p JobPod) -> Verdict<'p> {
 }
 
 impl ExitCodes {
-    /// Success never matches. A rule for any container looks past helpers: they end with whatever the stop made of
-    /// them, which is no reason to fail a Job.
+    /// Success never matches. A rule for any container ignores helpers: their exit codes come from being
+    /// stopped, which is no reason to fail a Job.
     fn matches(&self, exit: &ContainerExit) -> bool {
         let looks_at = match &self.container {
             Some(name) => *name == exit.container,
@@ -47,7 +47,7 @@ impl ExitCodes {
 }
 
 impl Verdict<'_> {
-    /// In Kubernetes' words.
+    /// The message in Kubernetes' wording.
     pub(super) fn message(&self, plan: &JobPlan, pod: &JobPod) -> String {
         let (action, pod) = (self.action.name(), format!("{}/{}", plan.namespace, pod.name));
         match &self.matched {

@@ -9,7 +9,7 @@ use super::tally::Tally;
 use crate::status::k8s_time;
 use crate::time::Time;
 
-/// The whole `.status` of a Job, now. `decision` is the last one made.
+/// The complete `.status` of a Job. `decision` is the last one made.
 pub fn job_status(
     plan: &JobPlan,
     obs: &JobObservation,
@@ -34,7 +34,7 @@ pub fn job_status(
             .then(|| tally.succeeded_indexes.to_string())
             .filter(|s| !s.is_empty()),
         failed_indexes: plan.backoff_limit_per_index.map(|_| tally.failed_indexes.to_string()),
-        // A suspended Job has not begun.
+        // A suspended Job has not started.
         start_time: (!plan.suspend).then(|| k8s_time(obs.since)),
         completion_time: complete.then(|| finished.unwrap_or_else(|| k8s_time(now))),
         conditions: Some(conditions).filter(|all| !all.is_empty()),
@@ -42,7 +42,7 @@ pub fn job_status(
     }
 }
 
-/// A decided end is announced by a condition of its own; the final one follows when all pods have ended.
+/// A decided end has a condition of its own; the final one follows when all pods have ended.
 fn conditions(decision: &JobDecision, previous: Option<&JobStatus>, now: Time) -> Vec<JobCondition> {
     let old = previous.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     let make = |kind: &str, end: &JobEnd| {

@@ -1,4 +1,4 @@
-//! What the pods of a Job add up to.
+//! Totals over the pods of a Job.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use super::policy;
 use crate::status::Phase;
 use crate::time::Time;
 
-/// What the pods of a Job add up to.
+/// Totals over the pods of a Job.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Pods neither ended nor told to go.
+    /// Pods that have neither ended nor been told to stop.
     pub(super) active: u32,
     /// Active pods that are ready.
     pub(super) ready: u32,
-    /// Pods told to go that have not ended.
+    /// Pods that were told to stop and have not ended.
     pub(super) terminating: u32,
     /// Successes; of an Indexed Job, indexes that succeeded.
     pub(super) succeeded: u32,
@@ -29,16 +29,16 @@ pub(super) struct Tally {
     /// Failures since the last success, counted or not, and the last of them.
     pub(super) failures_in_a_row: u32,
     pub(super) last_failure: Option<Time>,
-    /// What each index has been through.
+    /// The state of each index.
     pub(super) indexes: BTreeMap<u32, IndexTally>,
-    /// The first pod the policy fails the Job for.
+    /// The first pod for which the policy fails the Job.
     pub(super) fail_job: Option<String>,
 }
 
-/// What one index has been through.
+/// The state of one index.
 #[derive(Debug, Default)]
 pub(super) struct IndexTally {
-    /// Pods made for it.
+    /// Pods created for it.
     pub(super) pods: u32,
     pub(super) active: bool,
     pub(super) terminating: bool,
@@ -118,8 +118,8 @@ impl Tally {
     }
 }
 
-/// Whether a pod counts as failed: it did, or it was told to go and need not be waited for. Once the Job's end is
-/// decided, every pod that has not ended counts as failed, however it ends.
+/// Whether a pod counts as failed: it did, or it was told to stop and need not be waited for. Once the Job's
+/// end is decided, every pod that has not ended counts as failed, however it ends.
 fn failed(plan: &JobPlan, obs: &JobObservation, pod: &JobPod) -> bool {
     let ended_for = |end: &JobEnd| pod.finished_at.is_none_or(|at| at > end.decided_at);
     let gone = pod.deleted_at.is_some();
@@ -127,7 +127,7 @@ fn failed(plan: &JobPlan, obs: &JobObservation, pod: &JobPod) -> bool {
         || gone && (plan.replaces_terminating || obs.target.as_ref().is_some_and(ended_for))
 }
 
-/// When a failed pod failed. One that is still going did when it was told to.
+/// When a failed pod failed. For one that is still stopping: when it was told to stop.
 fn failed_at(pod: &JobPod) -> Time {
     pod.finished_at.or(pod.deleted_at).unwrap_or(pod.created_at)
 }

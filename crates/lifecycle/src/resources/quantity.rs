@@ -10,7 +10,7 @@ const NANO: i128 = 1_000_000_000;
 /// The largest magnitude a quantity can have; more is capped, as in Kubernetes.
 const MAX: i128 = i64::MAX as i128 * NANO;
 
-/// How a quantity is written.
+/// The notation of a quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Format {
     /// `1500m`, `2k`, `5G`
@@ -22,7 +22,7 @@ pub enum Format {
     Exponent,
 }
 
-/// An amount of something: cores, bytes, devices. Compares by value, however it is written.
+/// An amount of something: cores, bytes, devices. Compares by value, in any notation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Amount {
     nano: i128,
@@ -32,13 +32,13 @@ pub struct Amount {
 /// A text that is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum QuantityError {
-    /// There is nothing to read.
+    /// The text is empty.
     #[error("a quantity must not be empty; write for example `100m` or `64Mi`")]
     Empty,
     /// The text does not begin with a number.
     #[error("quantity `{0}` does not begin with a number; write for example `100m` or `64Mi`")]
     NoNumber(String),
-    /// What follows the number is no unit.
+    /// The unit is unknown.
     #[error(
         "quantity `{text}` ends in the unknown unit `{suffix}`; use one of n u m k M G T P E, Ki Mi Gi Ti Pi Ei, or an exponent such as e3"
     )]
@@ -50,7 +50,8 @@ pub enum QuantityError {
     },
 }
 
-/// Reads a quantity. More precision than a billionth is rounded up; more than 2^63-1 is capped (as in Kubernetes).
+/// Parses a quantity. More precision than a billionth is rounded up; more than 2^63-1 is capped (as in
+/// Kubernetes).
 pub fn parse_quantity(text: &str) -> Result<Amount, QuantityError> {
     if text.is_empty() {
         return Err(QuantityError::Empty);
@@ -127,8 +128,8 @@ fn scale(whole: &str, fraction: &str, unit: &Unit) -> i128 {
     let mut point = i64::from(unit.ten) + 9 - fraction.len() as i64;
     let mut value: i128 = 0;
     let mut dropped = false;
-    // 38 digits fit an i128; the multiplier needs up to 18 of them. Digits after the first 19 that make up the value
-    // only shift the point: at that size everything is capped or rounded.
+    // 38 digits fit an i128; the multiplier needs up to 18 of them. Digits after the first 19 significant
+    // ones only shift the point: at that size everything is capped or rounded.
     let mut kept = 0;
     for b in digits {
         let digit = i128::from(b - b'0');
@@ -163,7 +164,7 @@ fn scale(whole: &str, fraction: &str, unit: &Unit) -> i128 {
 }
 
 impl Amount {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Amount = Amount { nano: 0, format: Format::DecimalSi };
 
     /// A whole number, for example of bytes.
@@ -191,17 +192,17 @@ impl Amount {
         self.nano % NANO == 0
     }
 
-    /// Whether it is nothing.
+    /// Whether it is zero.
     pub fn is_zero(self) -> bool {
         self.nano == 0
     }
 
-    /// Whether it is less than nothing.
+    /// Whether it is negative.
     pub fn is_negative(self) -> bool {
         self.nano < 0
     }
 
-    /// The way it was written.
+    /// The notation it was written in.
     pub fn format(self) -> Format {
         self.format
     }
@@ -260,13 +261,13 @@ impl std::str::FromStr for Amount {
     }
 }
 
-/// The canonical text: no fraction, the largest unit that allows that, in the way it was written.
+/// The canonical text: no fraction, the largest unit that allows that, in the original notation.
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nano == 0 {
             return f.write_str("0");
         }
-        // Small and broken numbers are never written in Ki and its like: that would lose precision.
+        // Small numbers and fractions are never written in Ki and the like: that would lose precision.
         let binary = self.format == Format::BinarySi && self.is_whole() && self.nano.abs() >= 1024 * NANO;
         if binary {
             let (n, power) = reduce(self.nano / NANO, 1024, 6);
@@ -283,7 +284,7 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Divides by `base` while nothing is lost, at most `most` times.
+/// Divides by `base` while the result is exact, at most `most` times.
 fn reduce(mut n: i128, base: i128, most: usize) -> (i128, usize) {
     let mut power = 0;
     while power < most && n % base == 0 {

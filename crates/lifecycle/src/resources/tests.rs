@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::status::fixtures;
 
-/// Containers as `name: request`, kinds by first letter as in [`fixtures::spec`].
+/// Containers as `name: request`, with the role given by the first letter as in [`fixtures::spec`].
 fn asking(resource: &str, containers: &[(&str, &str)]) -> (PodSpec, Plan) {
     let names: Vec<&str> = containers.iter().map(|(name, _)| *name).collect();
     let mut spec = fixtures::spec("Always", &names);
@@ -127,7 +127,7 @@ fn classes_r9_10_and_r9_11() {
             json!({"initContainers": [{"name": "i"}], "containers": [{"name": "a", "resources": full}]}),
             Qos::Burstable,
         ),
-        // Pod-level values alone decide where there are any.
+        // If there are pod-level values, only those count.
         (json!({"resources": full, "containers": [{"name": "a"}]}), Qos::Guaranteed),
         (
             json!({"resources": {"requests": {"cpu": "1"}}, "containers": [{"name": "a", "resources": full}]}),
@@ -168,7 +168,7 @@ fn table_12_19() {
         let all = memory(&[("i", eighth), ("s", sidecar), ("r", eighth)]);
         assert_eq!(all, expect, "12.19 row {row}");
     }
-    // 8 and 9: what the pod asks for beyond its containers is shared out (R9.24)
+    // 8 and 9: requests of the pod beyond those of its containers are shared (R9.24)
     let (mut spec, plan) = asking("memory", &[("s", ""), ("r", "")]);
     spec.resources = pod_memory("2000000000");
     assert_eq!(of(&spec, &plan, 4_000_000_000), [750, 750], "12.19 row 8");

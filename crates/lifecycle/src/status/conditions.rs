@@ -13,7 +13,7 @@ use crate::source::List;
 /// False when the pod is over and a sidecar that does not count has failed (G-52).
 pub(super) const SIDECARS_SUCCEEDED: &str = "outrigger.dev/SidecarsSucceeded";
 
-/// The conditions of this list are ours; all others belong to other writers and are kept (R5.31).
+/// Only these conditions are managed here; all others belong to other writers and are kept (R5.31).
 const OWNED: [&str; 7] = [
     "PodReadyToStartContainers",
     "Initialized",
@@ -24,7 +24,7 @@ const OWNED: [&str; 7] = [
     SIDECARS_SUCCEEDED,
 ];
 
-/// One condition, before it is compared with what was published.
+/// One condition, before it is compared with the published one.
 struct Verdict {
     kind: &'static str,
     holds: bool,
@@ -43,8 +43,8 @@ impl Verdict {
     }
 }
 
-/// All conditions of a pod. `phase` is the one its containers make, which may still be Pending for one that was cut
-/// short.
+/// All conditions of a pod. `phase` is the one derived from its containers, which may still be Pending for a
+/// pod that was stopped early.
 pub(super) fn conditions(
     plan: &Plan,
     obs: &Observation,
@@ -96,7 +96,7 @@ fn initialized(plan: &Plan, obs: &Observation, phase: Phase, old: &[PodCondition
     }
     let in_list = |list| move |&i: &usize| plan.containers[i].place.list == list;
     let all = 0..plan.containers.len();
-    // A main that shows itself proves that initialization is behind it, unless its gates were written by hand.
+    // A main with a status proves that initialization is complete, unless its gates were written explicitly.
     let seen = |i| !matches!(face(plan, obs, i), Face::Waiting);
     let main_seen =
         !plan.dialects.contains(&Dialect::DependsOn) && all.clone().filter(in_list(List::Main)).any(seen);
@@ -130,7 +130,7 @@ fn containers_ready(plan: &Plan, obs: &Observation, phase: Phase) -> Verdict {
         let (p, c) = (&plan.containers[i], &obs.containers[i]);
         matches!(p.role, Role::Sidecar | Role::Main) && !rules::is_ready(p, c)
     };
-    // Plan order is init list first, so the sidecars that stand there come before the others (12.17).
+    // Plan order is init list first, so the sidecars in it come before the others (12.17).
     match names(plan, (0..plan.containers.len()).filter(unready)) {
         None => verdict(true),
         Some(names) => verdict(false)
@@ -179,7 +179,7 @@ fn restarting(plan: &Plan, obs: &Observation, phase: Phase) -> Option<Verdict> {
     })
 }
 
-/// The phase is silent about sidecars that do not count; this says which of them ended badly.
+/// The phase does not cover sidecars that do not count; this lists those that failed.
 fn sidecars_succeeded(plan: &Plan, obs: &Observation) -> Option<Verdict> {
     if !obs.over {
         return None;
@@ -196,7 +196,7 @@ fn sidecars_succeeded(plan: &Plan, obs: &Observation) -> Option<Verdict> {
     )
 }
 
-/// Ended by the stop signal it was sent is how many programs end; that alone is no failure of a sidecar.
+/// Many programs end with the stop signal they were sent; that alone is not a failure of a sidecar.
 fn ended_badly(exit: &Exit) -> bool {
     const KILL: i32 = 9;
     const TERM_CODE: i32 = 143;

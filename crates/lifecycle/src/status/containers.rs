@@ -1,4 +1,4 @@
-//! The status of one container (section 5.5), read off the observation.
+//! The status of one container (section 5.5), derived from the observation.
 
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -13,31 +13,31 @@ use crate::rules;
 use crate::source::List;
 use crate::time::Time;
 
-/// What a container looks like from outside.
+/// The visible state of a container.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Face<'o> {
-    /// There is no instance yet, or none any more and another to come.
+    /// There is no instance yet, or it has ended and will be restarted.
     Waiting,
-    /// It runs, since.
+    /// Running, since.
     Running(Time),
     /// It ended.
     Terminated(&'o Exit),
-    /// It ran, and the runtime has lost track of it.
+    /// It was running, and the runtime has lost track of it.
     Lost,
 }
 
-/// What a container looks like, before asking whether it will be restarted.
+/// The visible state of a container, without considering a restart.
 pub(super) fn face<'o>(plan: &Plan, obs: &'o Observation, i: usize) -> Face<'o> {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     match c.state {
-        // As on the kubelet, a container is not up before its postStart hook has returned.
+        // As on the kubelet, a container is not running before its postStart hook has returned.
         State::Running { .. } if p.post_start.is_some() && !c.post_start.is_over() && c.kill.is_none() => {
             Face::Waiting
         }
         State::Running { since } => Face::Running(since),
         State::Exited => c.exit.as_ref().map_or(Face::Lost, Face::Terminated),
         State::Unknown if c.was_run => Face::Lost,
-        // The restart was refused and there will be no other: the last that is known of it is how it ended.
+        // The restart was refused and there will not be another: its state is its last exit.
         State::Waiting if obs.over && c.was_run => {
             c.last_exit.as_ref().map_or(Face::Waiting, Face::Terminated)
         }
@@ -45,7 +45,7 @@ pub(super) fn face<'o>(plan: &Plan, obs: &'o Observation, i: usize) -> Face<'o> 
     }
 }
 
-/// The status of one container. `wait` is why it waits, if the engine said so.
+/// The status of one container. `wait` is why it waits, if the engine gave a reason.
 pub(super) fn status(
     plan: &Plan,
     obs: &Observation,
@@ -92,13 +92,13 @@ pub(super) fn status(
     }
 }
 
-/// Whether an exited container is on its way back, so that it waits rather than being terminated.
+/// Whether an exited container will be restarted, so that it is waiting and not terminated.
 fn comes_back(plan: &Plan, obs: &Observation, i: usize, exit: &Exit, wait: Option<Wait>) -> bool {
     if obs.over {
         return false;
     }
     if obs.stop.is_some() || obs.rerun.is_some() {
-        // Nothing comes back but what the engine says it keeps up (G-18), or the pod as a whole.
+        // Only containers that the engine restarts (G-18) come back, or the pod as a whole.
         return wait.is_some();
     }
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
@@ -154,7 +154,7 @@ fn why(
     if let Image::Failed { reason, message, .. } = &c.image {
         return image_reason(reason, message, facts.containers.get(i));
     }
-    // A further try to get the image is not news: what was said of the last one stands until it has ended.
+    // While the image is being pulled again, the last pull error stays until that attempt has ended.
     if c.image == Image::Pulling
         && c.image_failures > 0
         && let Some(before) = previous.and_then(|s| s.state.as_ref()?.waiting.as_ref())
@@ -165,7 +165,7 @@ fn why(
     (idle_reason(plan, c), None)
 }
 
-/// The reason of a container nothing is wrong with (R5.41, R2.43).
+/// The reason of a container without a problem (R5.41, R2.43).
 fn idle_reason(plan: &Plan, c: &Container) -> String {
     let removed = |e: &Exit| e.reason == ExitReason::RestartingAllContainers;
     if !c.was_run && c.last_exit.as_ref().is_some_and(removed) {
@@ -188,7 +188,7 @@ fn back_off(plan: &Plan, c: &Container, i: usize, facts: &StatusFacts) -> String
 
 fn image_reason(reason: &str, message: &str, own: Option<&ContainerFacts>) -> (String, Option<String>) {
     match reason {
-        // There is no back-off from what no further try can mend.
+        // There is no back-off for errors that a retry cannot fix.
         "ErrImageNeverPull" | "InvalidImageName" => (reason.to_owned(), Some(message.to_owned())),
         _ => {
             let image = own.map_or("", |f| f.image.as_str());

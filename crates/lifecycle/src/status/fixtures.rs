@@ -1,4 +1,4 @@
-//! Pods and states for the tests of this crate's views: status, explanations, resources.
+//! Pods and states for the tests of status, explanations and resources.
 
 use std::collections::BTreeMap;
 
@@ -120,7 +120,7 @@ pub(crate) fn end(c: &mut Container, exit: Exit) {
     c.exit = Some(exit);
 }
 
-/// Ends the pod where it stands: what runs is gone with code 0, and nothing comes after.
+/// Ends the pod in its current state: everything running exits with code 0, and nothing is started again.
 pub(crate) fn finish(obs: &mut Observation, cause: StopCause) {
     for c in &mut obs.containers {
         if c.state.is_alive() {
@@ -135,7 +135,7 @@ pub(crate) fn stop(obs: &mut Observation, cause: StopCause) {
     obs.stop = Some(Stop { cause, since: T0, grace_ms: 30_000, deadline: T0 + 30_000, after_mains: false });
 }
 
-/// What ends a pod that stands like this, if anything does: asked of the engine.
+/// What ends a pod in this state, if anything, according to the engine.
 pub(crate) fn ends_by(plan: &Plan, obs: &Observation) -> Option<StopCause> {
     let mut engine = Engine::resume(plan.clone(), obs.clone());
     engine.handle(&Event::SandboxReady, T0 + 5_000);
@@ -168,7 +168,7 @@ fn role(name: &str) -> Role {
     }
 }
 
-/// A pod brought through its life by hand: sandbox, images and starts succeed at once, everything else is told.
+/// A pod driven by hand: sandbox, images and starts succeed at once, all other events come from the test.
 pub(crate) struct Life {
     pub(crate) engine: Engine,
     pub(crate) now: Time,
@@ -239,7 +239,7 @@ fn answer(action: &Action) -> Option<Event> {
     }
 }
 
-/// What the runtime knows of the containers of a plan.
+/// The runtime's facts about the containers of a plan.
 pub(crate) fn facts(plan: &Plan) -> StatusFacts {
     let container = |c: &crate::ContainerPlan| ContainerFacts {
         image: "busybox:1".to_owned(),

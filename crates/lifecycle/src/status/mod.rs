@@ -1,7 +1,7 @@
 //! The status of a pod: phase, conditions, container statuses (section 5).
 //!
-//! A function of plan and observation, of a few facts only the runtime knows ([`StatusFacts`]), and of the status
-//! published before, which decides when a condition last changed.
+//! Derived from the plan, the observation, a few facts only the runtime knows ([`StatusFacts`]), and the
+//! previous status, which determines when a condition last changed.
 
 mod conditions;
 mod containers;
@@ -26,7 +26,7 @@ use crate::resources::Qos;
 use crate::source::List;
 use crate::time::Time;
 
-/// What a pod status says that neither plan nor observation knows.
+/// Fields of a pod status that neither plan nor observation has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StatusFacts {
     /// The time of the status.
@@ -49,12 +49,12 @@ pub struct StatusFacts {
     pub containers: Vec<ContainerFacts>,
 }
 
-/// What only the runtime knows of a container.
+/// The runtime's facts about a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerFacts {
     /// The image, by name.
     pub image: String,
-    /// The image, by digest; empty until it is there.
+    /// The image, by digest; empty until it is present.
     pub image_id: String,
     /// The runtime's id of the current instance.
     pub container_id: Option<String>,
@@ -62,7 +62,7 @@ pub struct ContainerFacts {
     pub last_container_id: Option<String>,
 }
 
-/// The whole `.status` of a pod, now. `waits` are those of the last decision ([`crate::Decision::waits`]).
+/// The complete `.status` of a pod. `waits` are those of the last decision ([`crate::Decision::waits`]).
 pub fn pod_status(
     plan: &Plan,
     obs: &Observation,
@@ -70,10 +70,11 @@ pub fn pod_status(
     facts: &StatusFacts,
     previous: Option<&PodStatus>,
 ) -> PodStatus {
-    // R5.20: a terminal phase, once published, stands.
+    // R5.20: a terminal phase, once published, is final.
     let published = previous.and_then(|s| Phase::from_name(s.phase.as_deref()?)).filter(|p| p.is_terminal());
     let phase = published.unwrap_or_else(|| phase(plan, obs));
-    // A pod cut short is Failed (R5.23), but its conditions speak of containers that are not ready, not of a failure.
+    // A pod that was stopped early is Failed (R5.23), but its conditions report containers that are not
+    // ready, not a failure.
     let basis = match published {
         None if obs.over => phase::verdict(plan, obs).unwrap_or_else(|| phase::live(plan, obs)),
         _ => phase,
@@ -99,7 +100,7 @@ pub fn pod_status(
     }
 }
 
-/// Reason and message of the pod itself, where exit codes alone do not tell what ended it.
+/// Reason and message of the pod itself, where exit codes alone do not explain its end.
 fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
     let cause = obs.stop?.cause;
     let (reason, message) = match cause {
@@ -108,7 +109,7 @@ fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
         }
         StopCause::GateNeverOpens { .. } => ("GateNeverOpens", explain_stop(plan, obs, cause)),
         StopCause::SandboxLost => ("SandboxLost", explain_stop(plan, obs, cause)),
-        // The kubelet's words, to the letter.
+        // The kubelet's exact wording.
         StopCause::NodeShutdown => {
             ("Terminated", "Pod was terminated in response to imminent node shutdown.".to_owned())
         }
@@ -164,7 +165,7 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// A moment as Kubernetes writes it: whole seconds, so that a status reads back as it was written.
+/// A time as Kubernetes writes it: whole seconds, so that a status reads back unchanged.
 pub(crate) fn k8s_time(time: Time) -> v1::Time {
     let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
     v1::Time(Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX))

@@ -1,8 +1,8 @@
-//! The way back: what a published pod status says, as an observation.
+//! The reverse direction: a published pod status as an observation.
 //!
-//! For callers that see a pod only through the API server. A status tells less than a runtime does, so what it cannot say
-//! (back-offs, hook results) is left at its beginning; what the rules ask for (ran, started, ready, completed, exit)
-//! is all there.
+//! For callers that see a pod only through the API server. A status has less information than a runtime, so
+//! what is missing (back-offs, hook results) has its initial value; everything the rules need (ran, started,
+//! ready, completed, exit) is there.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
@@ -14,7 +14,7 @@ use crate::plan::{ContainerPlan, Plan, ProbeKind};
 use crate::source::List;
 use crate::time::Time;
 
-/// What a pod's status says of the containers of its plan.
+/// The observation of a plan's containers according to a pod's status.
 pub fn observe(plan: &Plan, status: &PodStatus, now: Time) -> Observation {
     let since = status.start_time.as_ref().map_or(now, time);
     let mut obs = Observation::new(plan, since);
@@ -56,7 +56,7 @@ fn container(c: &mut Container, p: &ContainerPlan, status: &ContainerStatus, now
         _ => c.state = State::Waiting,
     }
     c.was_launched = c.was_run;
-    // Kubelets that are none (virtual ones) leave `started` out.
+    // Virtual kubelets leave `started` out.
     let is_alive = c.state.is_alive() || (status.state.is_none() && status.ready);
     let is_started = is_alive && (status.ready || status.started.unwrap_or(false));
     if is_started {
@@ -70,7 +70,8 @@ fn container(c: &mut Container, p: &ContainerPlan, status: &ContainerStatus, now
         c.was_ready = true;
         c.probes[ProbeKind::Readiness as usize].verdict = Verdict::Success;
     } else if let State::Running { since } = c.state {
-        // The kubelet's word counts, also where no probe of the plan explains it: a postStart hook that runs.
+        // The kubelet's status counts, even where no probe of the plan explains it: a postStart hook may be
+        // running.
         let probe = if is_started { ProbeKind::Readiness } else { ProbeKind::Startup };
         if p.probe(probe).is_none() {
             c.state = State::Starting { since };

@@ -1,7 +1,8 @@
-//! The phase of a pod (sections 5.1 and 5.2), read off the observation.
+//! The phase of a pod (sections 5.1 and 5.2), derived from the observation.
 //!
-//! Kubernetes knows init containers, sidecars and regular containers; here the roles of the plan take their place,
-//! whichever list the container stands in. A terminal phase is published only when the pod is over (G-31).
+//! Kubernetes distinguishes init containers, sidecars and regular containers; here the roles of the plan are
+//! used instead, whichever list a container is in. A terminal phase is published only when the pod is over
+//! (G-31).
 
 use std::fmt;
 
@@ -17,16 +18,16 @@ use crate::rules;
 pub enum Phase {
     /// Something has not started yet.
     Pending,
-    /// Everything was started, and something runs or will again.
+    /// Everything was started, and something is running or will be restarted.
     Running,
-    /// Everything that counts ended well.
+    /// Everything that counts succeeded.
     Succeeded,
-    /// Something that counts did not.
+    /// Something that counts failed.
     Failed,
 }
 
 impl Phase {
-    /// As it stands in a pod status.
+    /// The name in a pod status.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Pending => "Pending",
@@ -36,7 +37,7 @@ impl Phase {
         }
     }
 
-    /// Whether the pod will never change again.
+    /// Whether the phase is final.
     pub fn is_terminal(self) -> bool {
         matches!(self, Phase::Succeeded | Phase::Failed)
     }
@@ -57,15 +58,15 @@ impl fmt::Display for Phase {
 /// The phase of a pod, now.
 pub fn phase(plan: &Plan, obs: &Observation) -> Phase {
     if obs.over {
-        // R5.23: a pod that was cut short before all its mains had ended has failed.
+        // R5.23: a pod that was stopped before all its mains had ended has failed.
         verdict(plan, obs).unwrap_or(Phase::Failed)
     } else {
         live(plan, obs)
     }
 }
 
-/// The result of a pod that is over, by what stopped it and by its exit codes; `None` if some main never ran to its
-/// end, so that there is no result to speak of.
+/// The result of a finished pod, from the cause of its stop and its exit codes; `None` if some main never ran
+/// to its end, so that there is no result.
 pub(super) fn verdict(plan: &Plan, obs: &Observation) -> Option<Phase> {
     if let Some(stop) = &obs.stop {
         match stop.cause {
@@ -90,7 +91,7 @@ pub(super) fn verdict(plan: &Plan, obs: &Observation) -> Option<Phase> {
     Some(if failed { Phase::Failed } else { Phase::Succeeded })
 }
 
-/// What one container adds to the result.
+/// A container's contribution to the result.
 enum Count {
     /// Nothing.
     Nothing,
@@ -104,20 +105,21 @@ fn counted(p: &ContainerPlan, c: &Container, ended_by_one: bool) -> Count {
     if matches!(p.role, Role::Init | Role::Ephemeral) || p.counts == Counts::No {
         return Count::Nothing;
     }
-    // One whose restart was refused at the end is judged by the instance before it.
+    // If its restart was refused at the end, the instance before it counts.
     let exit = c.exit.as_ref().or(c.last_exit.as_ref()).filter(|_| c.was_run);
     match exit {
         None if p.role == Role::Main && p.counts == Counts::Yes => Count::Never,
         None => Count::Nothing,
-        // Who was stopped for another's sake has no say: the pod ended well if that one did.
+        // A container that was stopped because of another one does not count: the pod succeeded if that one
+        // did.
         Some(exit)
             if (p.counts == Counts::UnlessStopped || ended_by_one)
                 && exit.killed_for == Some(KillReason::PodStop) =>
         {
             Count::Nothing
         }
-        // Nor has one that was about to be started again when the pod ended: had it been up by then, it would have been
-        // stopped. What a main did last counts all the same (R5.23).
+        // Nor does one that was about to be restarted when the pod ended: had it been running, it would have
+        // been stopped. The last exit of a main always counts (R5.23).
         Some(exit)
             if (p.counts == Counts::UnlessStopped || p.role == Role::Sidecar || ended_by_one)
                 && exit.killed_for != Some(KillReason::PodStop)
@@ -137,7 +139,7 @@ pub(super) fn live(plan: &Plan, obs: &Observation) -> Phase {
         let face = face(plan, obs, i);
         match (p.role, face) {
             (Role::Ephemeral, _) => {}
-            // An init container that failed for good ends the pod, which is still going on (G-31).
+            // An init container that failed for good ends the pod, which is still stopping (G-31).
             (Role::Init, Face::Terminated(exit)) => {
                 pending_init |= exit.failed() && !rules::restarts_after(p, exit)
             }
@@ -168,8 +170,8 @@ pub(super) fn live(plan: &Plan, obs: &Observation) -> Phase {
     }
 }
 
-/// Whether a waiting container has yet to make its first start since the pod (re)began in a new sandbox. An in-place
-/// restart is no new beginning for the phase (R2.43).
+/// Whether a waiting container has not been started since the pod (re)started in a new sandbox. An in-place
+/// restart does not count as a new start for the phase (R2.43).
 fn begins(c: &Container) -> bool {
     match &c.last_exit {
         None => true,
@@ -177,8 +179,9 @@ fn begins(c: &Container) -> bool {
     }
 }
 
-/// Whether a main was started in the current sandbox. After a lost sandbox everything begins anew, save the mains that
-/// are finished for good: these say nothing of the new sandbox while others have yet to come (R5.15, R2.55).
+/// Whether a main was started in the current sandbox. After a lost sandbox everything starts over, except the
+/// mains that have finished for good: these do not count for the new sandbox while others have not started
+/// (R5.15, R2.55).
 fn main_in_sandbox(plan: &Plan, obs: &Observation) -> bool {
     let mut finished_only = true;
     for (p, c) in plan.containers.iter().zip(&obs.containers) {

@@ -1,15 +1,15 @@
-//! The names of what can stand in a trace.
+//! The names of the events in a trace.
 
-/// What an entry of a pod's trace is about.
+/// The kind of an entry of a pod's trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Who is in the pod; the first entry of a trace that is written to a file.
+    /// The containers of the pod; the first entry of a trace that is written to a file.
     Planned,
-    /// The sandbox is being made.
+    /// The sandbox is being created.
     SandboxCreating,
-    /// The sandbox is there.
+    /// The sandbox is ready.
     SandboxReady,
-    /// The sandbox could not be made.
+    /// The sandbox could not be created.
     SandboxFailed,
     /// The sandbox died.
     SandboxLost,
@@ -17,17 +17,17 @@ pub enum Kind {
     Phase,
     /// The pod begins to stop.
     StopBegun,
-    /// The grace of the stop became shorter.
+    /// The grace period of the stop was shortened.
     StopShortened,
-    /// Everything is ended to begin again.
+    /// Everything is being stopped to start over.
     RerunBegun,
-    /// Everything begins again.
+    /// Everything starts over.
     Rerun,
-    /// Nothing runs any more and nothing will.
+    /// Nothing is running any more or will be started again.
     Finished,
     /// An image is being pulled.
     Pulling,
-    /// It is there.
+    /// It was pulled.
     Pulled,
     /// It could not be pulled.
     PullFailed,
@@ -49,17 +49,17 @@ pub enum Kind {
     Exited,
     /// The runtime lost track of it.
     Lost,
-    /// A probe attempt that says something new.
+    /// A probe attempt with new information.
     Probe,
-    /// A hook runs.
+    /// A hook started.
     HookStarted,
     /// A hook ended.
     HookEnded,
-    /// A hook was given up.
+    /// A hook was cancelled.
     HookCancelled,
     /// Why a container waits.
     Waiting,
-    /// A container is to end.
+    /// A container is about to be stopped.
     KillBegun,
     /// It was sent its stop signal.
     Terminating,
@@ -74,7 +74,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 34] = [
         Kind::SandboxCreating,
         Kind::SandboxReady,
@@ -112,7 +112,7 @@ impl Kind {
         Kind::Log,
     ];
 
-    /// As it stands in the trace.
+    /// The name in the trace.
     pub fn name(self) -> &'static str {
         match self {
             Kind::SandboxCreating => "sandbox-creating",

@@ -1,4 +1,4 @@
-//! The words of the trace.
+//! The texts of the trace.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use crate::observation::{HookKind, Observation, StopCause};
 use crate::plan::{Need, Plan};
 use crate::time::Time;
 
-/// The word users know.
+/// The name users see.
 pub(super) fn hook_name(hook: HookKind) -> &'static str {
     match hook {
         HookKind::PostStart => "postStart",
@@ -18,7 +18,7 @@ pub(super) fn hook_name(hook: HookKind) -> &'static str {
     }
 }
 
-/// The word users know.
+/// The name users see.
 pub(super) fn need_name(need: Need) -> &'static str {
     match need {
         Need::Completed => "completed",
@@ -28,7 +28,7 @@ pub(super) fn need_name(need: Need) -> &'static str {
     }
 }
 
-/// The name an enum without data serialises to, in lower case.
+/// The name an enum without data serializes to, in lower case.
 pub(super) fn kebab(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(Value::String(name)) => name.to_lowercase(),
@@ -36,7 +36,7 @@ pub(super) fn kebab(value: &impl Serialize) -> String {
     }
 }
 
-/// The cause of a stop, the container behind it and the one that was waited for.
+/// The cause of a stop, the container that caused it and the one it waited for.
 pub(super) fn stop(cause: StopCause) -> (&'static str, Option<usize>, Option<usize>) {
     match cause {
         StopCause::Deleted => ("deleted", None, None),

@@ -1,4 +1,4 @@
-//! Fields of one container that are a subject of their own nowhere else.
+//! Fields of a container that have no module of their own.
 
 use k8s_openapi::api::core::v1::PodSpec;
 
@@ -65,10 +65,10 @@ pub(super) fn check(
     }
 }
 
-/// R8.3, R8.4: what an init container that is no sidecar cannot have.
+/// R8.3, R8.4: fields that an init container that is not a sidecar cannot have.
 fn plain_init(out: &mut Vec<Finding>, input: &PodInput, site: &Site<'_>, gates: &FeatureGates) {
     let c = &site.container;
-    // A `lifecycle` that holds nothing but `type` is for the dialect to refuse.
+    // A `lifecycle` with nothing but `type` is refused by the dialect.
     let only_type = gates.sidecar_lifecycle_type
         && input.lifecycle_types.contains_key(&site.place)
         && c.lifecycle
@@ -94,7 +94,7 @@ fn plain_init(out: &mut Vec<Finding>, input: &PodInput, site: &Site<'_>, gates: 
     }
 }
 
-/// R8.29, and the container it looks at.
+/// R8.29, and the target container.
 fn ephemeral(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
     let c = &site.container;
     let given = [
@@ -134,7 +134,7 @@ fn ephemeral(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
     }
 }
 
-/// An error about a name that nothing has, with the nearest one that something has.
+/// An error about an unknown name, with the most similar known one.
 pub(super) fn unknown<'a>(
     path: FieldPath,
     message: String,

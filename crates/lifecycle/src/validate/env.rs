@@ -1,4 +1,4 @@
-//! Environment variables and where their values come from.
+//! Environment variables and the sources of their values.
 
 use std::collections::BTreeMap;
 
@@ -152,7 +152,7 @@ fn env_from(out: &mut Vec<Finding>, path: FieldPath, from: &EnvFromSource) {
     }
 }
 
-/// One of several fields is to be given.
+/// Exactly one of several fields must be set.
 pub(super) fn exactly_one(
     out: &mut Vec<Finding>,
     code: &'static str,

@@ -47,14 +47,14 @@ const SIGNALS: [&str; 36] = [
     "SIGRTMAX",
 ];
 
-/// What a probe or a hook does, in one shape.
+/// The action of a probe or a hook, in a common form.
 pub(super) struct Handler<'a> {
     exec: Option<&'a ExecAction>,
     http_get: Option<&'a HTTPGetAction>,
     tcp_socket: Option<&'a TCPSocketAction>,
     grpc: Option<&'a GRPCAction>,
     sleep: Option<&'a SleepAction>,
-    /// The names of the handlers there could be.
+    /// The names of the permitted handlers.
     allowed: &'static [&'static str],
 }
 
@@ -93,7 +93,7 @@ pub(super) fn check_lifecycle(
     sites: &[Site<'_>],
     gates: &FeatureGates,
 ) {
-    // R8.3 and R8.29 have said all there is to say.
+    // R8.3 and R8.29 have reported it already.
     if site.is_plain_init() || site.place.list == List::Ephemeral {
         return;
     }
@@ -174,7 +174,7 @@ fn is_signal(name: &str) -> bool {
     SIGNALS.contains(&name) || offset("SIGRTMIN+", 15) || offset("SIGRTMAX-", 14)
 }
 
-/// Exactly one handler, and a good one.
+/// Exactly one handler, and a valid one.
 pub(super) fn check(
     out: &mut Vec<Finding>,
     path: FieldPath,
@@ -238,7 +238,7 @@ fn http_get(
 ) {
     port(out, "R8.20", path.clone().field("port"), &http.port, site, sites);
     if http.path.as_deref() == Some("") {
-        // As with every empty text, Kubernetes puts its default in.
+        // An empty path gets Kubernetes' default.
         let path = path.clone().field("path");
         out.push(Finding::warning("R8.20", path, "an empty path means `/`").hint("write `/`"));
     }

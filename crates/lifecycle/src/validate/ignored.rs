@@ -9,7 +9,7 @@ const SCHEDULING: &str = "there is one machine and no scheduler";
 
 const NO_TOKENS: &str = "there is no API server to issue a token for";
 
-/// Tolerations the API server gives to every pod.
+/// Tolerations the API server adds to every pod.
 const TOLERATED_BY_ALL: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
 pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) {
@@ -33,7 +33,7 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
         ("serviceAccountName", filled(&spec.service_account_name, "default"), NO_TOKENS),
         ("resourceClaims", some(&spec.resource_claims), "there are no device drivers"),
     ];
-    // What was said to a cluster has been heard there: a pod that was taken from one carries its node's name.
+    // A pod dumped from a cluster has its node's name; its scheduling fields have been used there.
     let is_from_cluster = filled(&spec.node_name, "");
     for (field, given, why) in fields {
         if given && !(is_from_cluster && [SCHEDULING, NO_TOKENS].contains(&why)) {
@@ -66,7 +66,7 @@ fn container(out: &mut Vec<Finding>, site: &Site<'_>, is_from_cluster: bool) {
     let c = &site.container;
     let security = c.security_context.as_ref();
     let fields = [
-        // The API server writes one for every container with resources.
+        // The API server adds one for every container with resources.
         (
             "resizePolicy",
             some(&c.resize_policy) && !is_from_cluster,
@@ -111,7 +111,7 @@ fn container(out: &mut Vec<Finding>, site: &Site<'_>, is_from_cluster: bool) {
     }
 }
 
-/// Whether a list or map is there and holds something.
+/// Whether a list or map is present and not empty.
 fn some<T>(value: &Option<T>) -> bool
 where
     for<'a> &'a T: IntoIterator,

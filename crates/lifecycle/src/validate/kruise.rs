@@ -1,6 +1,6 @@
-//! Kruise's annotations and variables that are well formed and still do nothing.
+//! Kruise's annotations and variables that are well formed but have no effect.
 //!
-//! What they mean, and what is malformed, is the business of the priority and terminator dialects.
+//! The priority and terminator dialects define their meaning and report malformed ones.
 
 use super::{Site, words};
 use crate::source::{FieldPath, Finding, List, PodInput};
@@ -11,8 +11,8 @@ const BARRIERS: [&str; 2] = ["KRUISE_CONTAINER_BARRIER", "KRUISE_CONTAINER_LAUNC
 const SWITCHES: [&str; 2] =
     ["KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE"];
 
-/// Whether a variable is the barrier Kruise's webhook injects (LP-10). Its ConfigMap is written by Kruise's controller, so
-/// the variable is left out of containers here and the ConfigMap is never looked for.
+/// Whether a variable is the barrier that Kruise's webhook injects (LP-10). Its ConfigMap is written by
+/// Kruise's controller, so the variable is removed from containers here and the ConfigMap is never looked up.
 pub fn is_launch_barrier(variable: &str) -> bool {
     BARRIERS.contains(&variable)
 }

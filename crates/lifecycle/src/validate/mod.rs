@@ -1,10 +1,11 @@
-//! What can be said against a pod before anything runs.
+//! Validates a pod before anything runs.
 //!
-//! [`validate`] looks at the pod as written: the rules of the Kubernetes API (docs/spec/kubelet-lifecycle.md section 8)
-//! and what this machine cannot do. [`validate_plan`] looks at what the dialects made of it: orders that can never
-//! work out. What a dialect cannot understand (a priority that is no number, a cycle) is said by the dialect itself.
+//! [`validate`] checks the pod as written: the rules of the Kubernetes API (docs/spec/kubelet-lifecycle.md
+//! section 8) and what this machine does not support. [`validate_plan`] checks the plan: orders that can
+//! never work. What a dialect cannot parse (a priority that is not a number, a cycle) is reported by the
+//! dialect itself.
 //!
-//! Nothing here trusts the pod: any value of any field gives findings, never a panic.
+//! No input is trusted: any value of any field gives findings, never a panic.
 
 mod container;
 mod env;
@@ -35,7 +36,7 @@ use crate::source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInp
 pub use kruise::is_launch_barrier;
 pub use plan::validate_plan;
 
-/// Everything to be said about a pod, sorted by place.
+/// All findings about a pod, sorted by position.
 pub fn validate(input: &PodInput, gates: &FeatureGates) -> Vec<Finding> {
     let mut out = Vec::new();
     let Some(spec) = &input.pod.spec else {
@@ -47,7 +48,7 @@ pub fn validate(input: &PodInput, gates: &FeatureGates) -> Vec<Finding> {
     let sites = sites(spec);
     pod::check(&mut out, input, spec);
     pod::check_lists(&mut out, spec, &sites);
-    // Whatever else is wrong with so many is not worth the time.
+    // With this many containers, further checks take too long.
     if sites.len() > CONTAINERS_MAX {
         return sorted(out);
     }
@@ -69,7 +70,7 @@ pub fn validate(input: &PodInput, gates: &FeatureGates) -> Vec<Finding> {
     sorted(out)
 }
 
-/// What a Job demands of its template beyond [`validate`] (R8.32).
+/// A Job's requirements on its template beyond [`validate`] (R8.32).
 pub fn validate_job(input: &PodInput, pod_failure_policy: bool) -> Vec<Finding> {
     let policy = input.pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref());
     let allowed: &[&str] = if pod_failure_policy { &["Never"] } else { &["OnFailure", "Never"] };
@@ -87,7 +88,7 @@ pub fn validate_job(input: &PodInput, pod_failure_policy: bool) -> Vec<Finding> 
     }
 }
 
-/// Findings in the order of their places; of one place, errors first.
+/// Findings in the order of their positions; for one position, errors first.
 fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by(|a, b| {
         let key = |f: &Finding| (std::cmp::Reverse(f.severity), f.code);
@@ -96,7 +97,7 @@ fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// A container and where it stands. Ephemeral containers have the same fields under another type.
+/// A container and its position. Ephemeral containers have the same fields in another type.
 struct Site<'a> {
     place: ContainerRef,
     container: Cow<'a, Container>,

@@ -1,4 +1,4 @@
-//! What can be seen in advance on a plan: orders that never work out, and stops that cannot be served.
+//! Checks a plan: orders that never work, and stops that cannot finish in time.
 
 use k8s_openapi::api::core::v1::{Container, Probe};
 
@@ -10,7 +10,7 @@ use crate::source::{ContainerRef, FieldPath, Finding, List, PodInput};
 
 const DEPENDS_ON: &str = "outrigger.dev/depends-on";
 
-/// Everything to be said about a pod's plan, sorted by place.
+/// All findings about a pod's plan, sorted by position.
 pub fn validate_plan(input: &PodInput, plan: &Plan) -> Vec<Finding> {
     let view = View { input, plan };
     let mut out = Vec::new();
@@ -53,14 +53,14 @@ impl View<'_> {
         }
     }
 
-    /// What the annotation says about a container.
+    /// The annotation's line for a container.
     fn graph_line(&self, of: &ContainerPlan) -> FieldPath {
         let annotations = self.input.pod.metadata.annotations.as_ref();
         let text = annotations.and_then(|a| a.get(DEPENDS_ON)).map(String::as_str).unwrap_or_default();
         depends_on_place(text, &of.name)
     }
 
-    /// The commonest mistake: a native sidecar whose only probe is for readiness, which no container waits for.
+    /// The most common mistake: a native sidecar with only a readiness probe, which no container waits for.
     fn readiness_is_no_gate(&self, out: &mut Vec<Finding>, index: usize) {
         let sidecar = &self.plan.containers[index];
         let gates = || self.plan.containers.iter().flat_map(|c| &c.gates).filter(|g| g.on == index);
@@ -156,7 +156,7 @@ impl View<'_> {
         )
     }
 
-    /// Orders to restart that never come.
+    /// Restart settings that never have an effect.
     fn restarts(&self, out: &mut Vec<Finding>, container: &ContainerPlan) {
         for &on in &container.restart_with {
             let Some(target) = self.plan.containers.get(on).filter(|t| t.role == Role::Init) else {
@@ -184,7 +184,7 @@ impl View<'_> {
         }
     }
 
-    /// Probes that stand before a gate and cannot pass.
+    /// Probes that a gate depends on and that cannot pass.
     fn probes(&self, out: &mut Vec<Finding>) {
         for (index, target) in self.plan.containers.iter().enumerate() {
             let Some(container) = self.container(target.place) else { continue };
@@ -219,7 +219,7 @@ impl View<'_> {
         }
     }
 
-    /// A pod that is to be complete with its primary container, which never is.
+    /// A pod that completes with its primary container, which never completes.
     fn completion(&self, out: &mut Vec<Finding>) {
         let others = self.plan.containers.iter().any(|c| c.role == Role::Main && !c.keeps_alive);
         let mut keepers = self.plan.containers.iter().filter(|c| c.keeps_alive).peekable();
@@ -237,14 +237,15 @@ impl View<'_> {
         }
     }
 
-    /// Containers that cannot start before the pod's deadline, because what they wait for delays its own probes.
+    /// Containers that cannot start before the pod's deadline, because the probes they wait for are delayed
+    /// too long.
     fn deadline(&self, out: &mut Vec<Finding>) {
         let Some(deadline) = self.plan.active_deadline_ms else { return };
         let containers = &self.plan.containers;
         let edges: Vec<Vec<usize>> =
             containers.iter().map(|c| c.gates.iter().map(|g| g.on).collect()).collect();
         let edges: Vec<&[usize]> = edges.iter().map(Vec::as_slice).collect();
-        // A cycle, or a gate to nowhere, has been refused already.
+        // A cycle, or a gate on a missing container, has been refused already.
         if edges.iter().any(|e| e.iter().any(|&on| on >= containers.len())) {
             return;
         }
@@ -257,7 +258,7 @@ impl View<'_> {
                 .max()
                 .unwrap_or(0);
         }
-        // The first one that is too late stands for those behind it.
+        // Only the first one that is too late is reported.
         let late = (0..containers.len()).filter(|&c| earliest[c] >= deadline && deadline > 0);
         if let Some(c) = late.min_by_key(|&c| earliest[c]) {
             let slowest = containers[c].gates.iter().max_by_key(|g| least_ms(&containers[g.on], g.need));
@@ -278,14 +279,14 @@ impl View<'_> {
         }
     }
 
-    /// More stops one after another than the grace can serve.
+    /// More stop stages than fit in the grace period.
     fn stop_chain(&self, out: &mut Vec<Finding>) {
         let containers = &self.plan.containers;
         let mut depth = vec![0u64; containers.len()];
         for &c in &self.plan.stop_order {
             let Some(container) = containers.get(c) else { return };
             let before = container.stop_after.iter().filter_map(|&b| depth.get(b)).max();
-            // Init containers have long completed when the mains stop.
+            // Init containers have completed long before the mains stop.
             depth[c] = before.copied().unwrap_or(0) + u64::from(container.role != Role::Init);
         }
         let stages = depth.iter().copied().max().unwrap_or(0);
@@ -310,7 +311,7 @@ impl View<'_> {
     }
 }
 
-/// The least time from a container's start until a gate on it can open.
+/// The minimum time from a container's start until a gate on it can open.
 fn least_ms(c: &ContainerPlan, need: Need) -> u64 {
     let delay = |kind| c.probe(kind).map_or(0, |p| p.initial_delay_ms);
     let hook = c.post_start.and_then(|h| h.sleep_ms).unwrap_or(0);
@@ -334,7 +335,7 @@ const SHORT: [&str; 17] = [
     "test", "touch", "true",
 ];
 
-/// Whether a container's command obviously runs to completion. Anything in doubt is not.
+/// Whether a container's command obviously runs to completion. False if in doubt.
 fn surely_ends(c: &Container) -> bool {
     let command = c.command.as_deref().unwrap_or_default();
     if command.is_empty() {

@@ -1,4 +1,4 @@
-//! The pod itself: metadata and the fields of its spec that belong to no container.
+//! The pod itself: metadata and the fields of its spec outside of containers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -184,7 +184,7 @@ fn dns(out: &mut Vec<Finding>, spec: &PodSpec) {
     }
 }
 
-/// How many containers there are, and that their names tell them apart (R8.1, R8.2).
+/// The number of containers, and that their names are unique (R8.1, R8.2).
 pub(super) fn check_lists(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) {
     if spec.containers.is_empty() {
         let finding = Finding::error("R8.1", FieldPath::spec("containers"), "the pod has no containers");

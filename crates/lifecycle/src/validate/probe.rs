@@ -7,7 +7,7 @@ use crate::plan::ProbeKind;
 use crate::source::{FieldPath, Finding, List};
 
 pub(super) fn check(out: &mut Vec<Finding>, site: &Site<'_>, sites: &[Site<'_>]) {
-    // R8.4 and R8.29 have said all there is to say.
+    // R8.4 and R8.29 have reported it already.
     if site.is_plain_init() || site.place.list == List::Ephemeral {
         return;
     }

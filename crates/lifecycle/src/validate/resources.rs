@@ -25,7 +25,7 @@ pub(super) fn requirements(out: &mut Vec<Finding>, path: FieldPath, resources: &
     let requests = resources.requests.as_ref().unwrap_or(&empty);
     let limits = resources.limits.as_ref().unwrap_or(&empty);
     let parsed_limits = list(out, &path.clone().field("limits"), limits);
-    // Requests that were not written are copies of the limits: one complaint is enough.
+    // Requests that were not written are copies of the limits: one message is enough.
     let own: BTreeMap<String, Quantity> = requests
         .iter()
         .filter(|(name, quantity)| limits.get(*name) != Some(quantity))
@@ -58,7 +58,7 @@ pub(super) fn requirements(out: &mut Vec<Finding>, path: FieldPath, resources: &
     }
 }
 
-/// Checks one list and gives what could be read of it.
+/// Checks one list and returns the valid entries.
 fn list(
     out: &mut Vec<Finding>,
     path: &FieldPath,
@@ -78,7 +78,7 @@ fn list(
     parsed
 }
 
-/// A quantity that must be readable and not negative.
+/// A quantity that must be valid and not negative.
 pub(super) fn quantity(
     out: &mut Vec<Finding>,
     code: &'static str,

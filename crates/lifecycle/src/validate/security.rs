@@ -53,7 +53,7 @@ const CAPABILITIES: [&str; 42] = [
     "SYS_TTY_CONFIG",
     "WAKE_ALARM",
 ];
-/// The longest name of a sysctl Kubernetes takes.
+/// The longest name of a sysctl that Kubernetes accepts.
 const SYSCTL_BYTES_MAX: usize = 253;
 
 pub(super) fn check_pod(out: &mut Vec<Finding>, input: &PodInput, spec: &PodSpec, sites: &[Site<'_>]) {
@@ -171,7 +171,7 @@ fn root(out: &mut Vec<Finding>, spec: &PodSpec, path: &FieldPath, context: &Secu
         )
         .related(non_root_at.clone().field("runAsNonRoot"), "root is forbidden here")
         .hint("give another user, or remove runAsNonRoot");
-        // A conflict inside the pod's own context concerns every container: say it once.
+        // A conflict inside the pod's own context affects every container: report it once.
         if !out.contains(&finding) {
             out.push(finding);
         }
@@ -247,7 +247,8 @@ fn app_armor(out: &mut Vec<Finding>, path: &FieldPath, profile: Option<&AppArmor
     }
 }
 
-/// The embedded runtime does not label files, and a process label without them would only break the container.
+/// The embedded runtime does not label files, and a process label without them would only break the
+/// container.
 fn selinux(out: &mut Vec<Finding>, path: &FieldPath, options: Option<&SELinuxOptions>) {
     if options.is_some() {
         let message = "seLinuxOptions is applied with `--runtime cri` only; the embedded runtime refuses it";
@@ -255,7 +256,7 @@ fn selinux(out: &mut Vec<Finding>, path: &FieldPath, options: Option<&SELinuxOpt
     }
 }
 
-/// AppArmor profiles given the old way, by annotation.
+/// AppArmor profiles set by annotation, the old way.
 fn annotated_profiles(out: &mut Vec<Finding>, input: &PodInput, sites: &[Site<'_>]) {
     for (key, value) in input.pod.metadata.annotations.iter().flatten() {
         let Some(name) = key.strip_prefix(APP_ARMOR_ANNOTATION) else { continue };

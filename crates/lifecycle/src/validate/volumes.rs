@@ -1,4 +1,4 @@
-//! Volumes: names, one source each, and of a kind there is on this machine.
+//! Volumes: names, one source each, and a kind that is supported on this machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -316,7 +316,7 @@ fn downward_items(
     }
 }
 
-/// A volume that is not mounted is most often a mount that was forgotten.
+/// An unused volume usually means a forgotten mount.
 fn unused(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) {
     let used: BTreeSet<&str> = sites
         .iter()

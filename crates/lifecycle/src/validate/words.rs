@@ -1,15 +1,15 @@
-//! What names may look like, and what the author may have meant.
+//! Checks of names, and suggestions for typos.
 
 use crate::source::{FieldPath, Finding};
 
-/// Names looked at for a typo, and the longest of them: edit distance is quadratic.
+/// The most names to compare with a typo, and the longest: edit distance is quadratic.
 const CANDIDATES_MAX: usize = 128;
 const CANDIDATE_BYTES_MAX: usize = 256;
 
-/// The longest piece of a user's value shown in a message.
+/// The longest quote of a user's value in a message.
 const QUOTE_CHARS_MAX: usize = 80;
 
-/// A value in a message: in backticks, control characters visible, cut when long.
+/// A value in a message: in backticks, control characters visible, shortened if long.
 pub(super) fn quote(value: &str) -> String {
     let mut text: String = value.chars().take(QUOTE_CHARS_MAX).flat_map(char::escape_debug).collect();
     if value.chars().nth(QUOTE_CHARS_MAX).is_some() {
@@ -28,7 +28,7 @@ pub(super) fn any_of(words: &[&str]) -> String {
     }
 }
 
-/// The candidate a typo most likely stands for.
+/// The most likely correction of a typo.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.is_empty() || word.len() > CANDIDATE_BYTES_MAX {
         return None;
@@ -36,7 +36,7 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     let lower = word.to_lowercase();
     let near = |c: &&'a str| {
         let distance = strsim::osa_distance(&lower, &c.to_lowercase());
-        // One or two letters are too few to tell what was meant.
+        // One or two letters are too few to guess from.
         let tells = word.len().max(c.len()) > 2 || distance == 0;
         (tells && distance <= (word.chars().count() / 3).max(1)).then_some((distance, *c))
     };
@@ -49,7 +49,7 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, c)| c)
 }
 
-/// An error for a value that is none of the allowed ones.
+/// An error for a value that is not one of the allowed ones.
 pub(super) fn not_one_of(
     code: &'static str,
     path: FieldPath,
@@ -68,7 +68,7 @@ fn is_alphanumeric(b: u8) -> bool {
     b.is_ascii_lowercase() || b.is_ascii_digit()
 }
 
-/// Why a text is no DNS-1123 label.
+/// Why a text is not a DNS-1123 label.
 pub(super) fn dns_label_fault(name: &str) -> Option<&'static str> {
     let inner = |b| is_alphanumeric(b) || b == b'-';
     if name.len() > 63 {
@@ -81,7 +81,7 @@ pub(super) fn dns_label_fault(name: &str) -> Option<&'static str> {
     )
 }
 
-/// Why a text is no DNS-1123 subdomain.
+/// Why a text is not a DNS-1123 subdomain.
 pub(super) fn dns_subdomain_fault(name: &str) -> Option<&'static str> {
     if name.len() > 253 {
         return Some("is longer than 253 characters");
@@ -110,7 +110,7 @@ pub(super) fn as_dns_label(name: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Why a text is no port name (IANA_SVC_NAME).
+/// Why a text is not a port name (IANA_SVC_NAME).
 pub(super) fn port_name_fault(name: &str) -> Option<&'static str> {
     if name.is_empty() || name.len() > 15 {
         return Some("must have 1 to 15 characters");
@@ -127,7 +127,7 @@ pub(super) fn port_name_fault(name: &str) -> Option<&'static str> {
     None
 }
 
-/// Why a text cannot name an environment variable.
+/// Why a text is not a name of an environment variable.
 pub(super) fn env_name_fault(name: &str) -> Option<&'static str> {
     if name.contains('=') {
         return Some("must not contain `=`");
@@ -136,7 +136,7 @@ pub(super) fn env_name_fault(name: &str) -> Option<&'static str> {
         .then_some("must consist of printable ASCII characters")
 }
 
-/// Why a text is no key of a label or annotation, or name of an extended resource: `[domain/]name`.
+/// Why a text is not a key of a label or annotation, or the name of an extended resource: `[domain/]name`.
 pub(super) fn qualified_name_fault(key: &str) -> Option<&'static str> {
     let name = match key.split_once('/') {
         Some((prefix, name)) => {
@@ -150,7 +150,7 @@ pub(super) fn qualified_name_fault(key: &str) -> Option<&'static str> {
     value_fault(name).or_else(|| name.is_empty().then_some("has no name"))
 }
 
-/// Why a text is no label value.
+/// Why a text is not a label value.
 pub(super) fn value_fault(value: &str) -> Option<&'static str> {
     if value.len() > 63 {
         return Some("is longer than 63 characters");

@@ -1,4 +1,5 @@
-//! Every pod of the conformance suite runs on a real kubelet: none may be refused, neither as written nor as planned.
+//! Every pod of the conformance suite runs on a real kubelet: none may be refused, neither as written nor as
+//! planned.
 #![allow(clippy::disallowed_methods, reason = "the cases are files")]
 
 use std::path::{Path, PathBuf};

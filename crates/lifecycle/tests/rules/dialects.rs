@@ -145,8 +145,8 @@ fn launch_priority_does_not_order_the_stop() {
     assert_eq!(play.log(), ["term a", "term b"]);
 }
 
-/// Rows of 5.5 and 5.6: what is told to stop once the mains are where the row has them. `T0`, `T137` terminated,
-/// `U` still running.
+/// Rows of 5.5 and 5.6: which containers are told to stop when the mains are in the state of the row. `T0`,
+/// `T137` terminated, `U` still running.
 #[test]
 fn the_terminator_stops_marked_containers_st_u_st_v() {
     const N: &[(&str, &str)] = &[(KILL, "true"), (IMAGE, "exit:1")];
@@ -191,7 +191,7 @@ fn the_terminator_stops_marked_containers_st_u_st_v() {
             &[("s1", N, "T0"), ("s2", N, "T0"), ("s3", I, "U")],
             &["s3"],
         ),
-        // Marked by an image only: we can always signal, so no image is swapped in.
+        // Marked by an image only: the container can always be signalled here, so no image is replaced.
         ("ST-V-01", "Never", &[("m", "U")], &[("s", V, "U")], &[]),
         ("ST-V-02", "Never", &[("m", "T137")], &[("s", V, "U")], &["s"]),
         ("ST-V-05", "OnFailure", &[("m", "T137")], &[("s", V, "U")], &[]),
@@ -236,8 +236,8 @@ fn a_terminated_sidecar_is_not_restarted_st_23() {
     assert!(play.over());
 }
 
-/// ST-18: an exit of its own counts. One the policy would have retried is none: had the sidecar come back a moment
-/// sooner, it would have been stopped and the Job would have succeeded.
+/// ST-18: its own exit counts. An exit that the policy would have retried does not: had the sidecar been
+/// restarted a moment sooner, it would have been stopped and the Job would have succeeded.
 #[test]
 fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
     let marked = || env("s", &[(KILL, "true")]);
@@ -267,12 +267,12 @@ fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
         assert!(play.over(), "{policy} {own:?} {code}");
         assert_eq!(phase_of(&play).name(), expected, "{policy}, own {own:?}, exit {code}");
     }
-    // With it running at that moment the Job has always succeeded.
+    // If it is running at that moment, the Job succeeds.
     let mut play = Play::of(&pod(json!({"restartPolicy": "OnFailure", "containers": [c("main"), marked()]})));
     play.exit("main", 0);
     play.exit("s", 1);
     assert_eq!(phase_of(&play).name(), "Succeeded");
-    // What a main did last counts, however it would have gone on (R5.23).
+    // The last exit of a main counts, even if it would have been restarted (R5.23).
     let mut play = Play::of(&pod(json!({"restartPolicy": "OnFailure", "containers": [c("main"), c("b")]})));
     play.exit("main", 1);
     play.exit("main", 1);
@@ -282,7 +282,7 @@ fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
     assert_eq!(phase_of(&play).name(), "Failed");
 }
 
-/// The same for helpers of other kinds: sidecars that count, and mains beside a primary or a fatal one.
+/// The same for other helpers: sidecars that count, and mains beside a primary or a fatal one.
 #[test]
 fn helpers_in_back_off_have_no_say() {
     let kep = json!({"name": "helper", "lifecycle": {"type": "Sidecar"}});
@@ -305,7 +305,8 @@ fn helpers_in_back_off_have_no_say() {
     }
 }
 
-/// A gate that let one main through stays open for the others: the sidecar's later end is not theirs.
+/// A gate that one main has passed stays open for the others: a later exit of the sidecar does not affect
+/// them.
 #[test]
 fn a_gate_that_was_open_once_stays_open_for_the_others() {
     let proxy = || ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
@@ -333,8 +334,8 @@ fn a_gate_that_was_open_once_stays_open_for_the_others() {
     }
 }
 
-/// It stays open for nobody who waits for something else, nor where the pod asks for a fence, nor before it ever let
-/// somebody through.
+/// It does not stay open for containers that wait for something else, with a fence, or before any container
+/// has passed it.
 #[test]
 fn a_gate_that_let_nobody_through_is_not_open() {
     let proxy = || ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
@@ -346,7 +347,7 @@ fn a_gate_that_let_nobody_through_is_not_open() {
     play.log();
     play.exit("proxy", 1);
     assert_eq!(play.log(), ["stop GateNeverOpens { container: 1, on: 0 }"]);
-    // A fence is asked at every start.
+    // A fence applies to every start.
     let mut play = Play::of_late(
         &annotated(json!({"outrigger.dev/fence": "start"}), never(vec![proxy(), c("app"), late])),
         "late",
@@ -357,7 +358,7 @@ fn a_gate_that_let_nobody_through_is_not_open() {
     assert_eq!(play.log(), ["stop GateNeverOpens { container: 2, on: 0 }", "term app"]);
 }
 
-/// A main that finished in a sandbox that is lost has passed no gate of the next one.
+/// A main that finished in a lost sandbox has not passed a gate of the next one.
 #[test]
 fn a_gate_of_a_lost_sandbox_says_nothing_of_the_next() {
     let proxy = ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
@@ -379,7 +380,7 @@ fn a_gate_of_a_lost_sandbox_says_nothing_of_the_next() {
     assert_eq!(play.log(), ["start late"]);
 }
 
-/// A container behind a fence that can never open again ends the pod instead of waiting forever (LP-28, G-19).
+/// A container whose fence can never open again ends the pod instead of waiting forever (LP-28, G-19).
 #[test]
 fn a_fence_around_a_sidecar_that_ended_for_good_ends_the_pod() {
     let proxy = || ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
@@ -401,7 +402,8 @@ fn a_fence_around_a_sidecar_that_ended_for_good_ends_the_pod() {
             assert_eq!(phase_of(&play).name(), "Failed", "{what} {policy}");
         }
     }
-    // Where the fence stops nobody, the main runs on, and only its restart can be in vain.
+    // Where the fence does not stop containers, the main keeps running, and only its restart can become
+    // impossible.
     let start = json!({"outrigger.dev/fence": "start"});
     let mut play = Play::of(&annotated(start.clone(), spec("OnFailure")));
     play.probed("proxy", ProbeKind::Readiness, true);
@@ -416,7 +418,7 @@ fn a_fence_around_a_sidecar_that_ended_for_good_ends_the_pod() {
     assert_eq!(phase_of(&play).name(), "Succeeded", "finished mains wait for nothing");
 }
 
-/// The rejected and the ignored: what marks mean where they make no sense.
+/// Rejected and ignored marks: their meaning in places where they make no sense.
 #[test]
 fn marks_where_they_make_no_sense() {
     let kep_init = pod(
@@ -437,7 +439,7 @@ fn marks_where_they_make_no_sense() {
         let findings = refused(&input);
         assert!(findings.iter().any(|f| f.code == code && f.hint.is_some()), "{what}: {findings:?}");
     }
-    // Marks on init containers that are only ignored: ST-1, LP-8.
+    // Marks on init containers that are just ignored: ST-1, LP-8.
     for (name, value, code) in [(KILL, "true", "ST-1"), (IMAGE, "x", "ST-1"), (PRIORITY, "7", "LP-8")] {
         let input = pod(json!({
             "restartPolicy": "Never", "initContainers": [env("i", &[(name, value)])], "containers": [c("a"), c("b")],
@@ -448,12 +450,12 @@ fn marks_where_they_make_no_sense() {
     }
 }
 
-/// A mark that is there but blank marks nothing.
+/// A blank mark has no effect.
 #[test]
 fn blank_marks_mean_nothing() {
     let plain = planned(&pod(json!({"restartPolicy": "Never", "containers": [c("a"), c("b")]})));
     for (what, input) in [
-        // "Defaults to Standard", and an empty string is an absent one to Kubernetes.
+        // "Defaults to Standard", and Kubernetes treats an empty string as absent.
         (
             "type",
             pod(
@@ -483,7 +485,7 @@ fn blank_marks_mean_nothing() {
     ] {
         assert_eq!(planned(&input), plain, "{what}");
     }
-    // A blank number is no number (LP-6).
+    // A blank number is not a number (LP-6).
     assert_eq!(refused(&pod(json!({"containers": [c("a"), env("b", &[(PRIORITY, "")])]})))[0].code, "LP-6");
 }
 
@@ -684,10 +686,10 @@ fn bad_depends_on_lines_say_what_is_wrong() {
         let all = format!("{} {}", findings[0].message, findings[0].hint.clone().unwrap_or_default());
         assert!(all.contains(part), "{text:?}: {all}");
     }
-    // Nobody can tell which of two letters was meant.
+    // With two similar letters there is no way to guess.
     let letters = annotated(json!({DEPENDS_ON: "a: b"}), json!({"containers": [c("a"), c("c")]}));
     assert_eq!(refused(&letters)[0].hint.as_deref(), Some("the containers are a, c"));
-    // Each entry has a place of its own.
+    // Each entry has its own position.
     let places =
         annotated(json!({DEPENDS_ON: "a: c; # a; b\nx: y; c: z"}), json!({"containers": [c("a"), c("c")]}));
     let found: Vec<String> = refused(&places).iter().map(|f| f.path.to_string()).collect();
@@ -718,7 +720,7 @@ fn unknown_and_bad_options_are_reported() {
     }
 }
 
-/// Every pair of dialects in one pod: who starts in which wave, who stops in which.
+/// Every pair of dialects in one pod: the waves of starts and stops.
 #[test]
 fn dialects_meet() {
     let native = || json!({"name": "native", "restartPolicy": "Always"});

@@ -1,4 +1,5 @@
-//! Small rules at the edges of others: each test here fails when one condition, number or arm of the engine is changed.
+//! Small rules at the edges of others: each test here fails when one condition, number or match arm of the
+//! engine is changed.
 
 use crate::common::{Play, annotated, exit, input, planned, pod, refused};
 use outrigger_lifecycle::{
@@ -45,7 +46,7 @@ fn phase_of(play: &Play) -> &'static str {
     phase(play.engine.plan(), play.engine.observation()).name()
 }
 
-/// The engine without a runtime: events are the test's.
+/// The engine without a runtime: all events come from the test.
 struct Bare {
     engine: Engine,
     now: Time,
@@ -63,7 +64,7 @@ impl Bare {
         bare
     }
 
-    /// What is asked for now.
+    /// The actions requested now.
     fn step(&mut self) -> Vec<Action> {
         self.engine.step(self.now, &mut self.out);
         self.out.actions.clone()
@@ -79,7 +80,7 @@ impl Bare {
         self.step()
     }
 
-    /// Sandbox and images are there.
+    /// Sandbox and images are ready.
     fn ready(input: &PodInput) -> Bare {
         let mut bare = Bare::of(input);
         for container in 0..bare.engine.plan().containers.len() {
@@ -94,7 +95,7 @@ impl Bare {
     }
 }
 
-// Tries that fail.
+// Failed attempts.
 
 #[test]
 fn a_sandbox_that_cannot_be_made_is_tried_again_more_and_more_slowly() {
@@ -104,7 +105,7 @@ fn a_sandbox_that_cannot_be_made_is_tried_again_more_and_more_slowly() {
     for wait in [500, 1_000, 2_000] {
         assert!(!created(&bare.tell(failed())));
         assert_eq!(bare.out.wake, Some(bare.now + wait));
-        // Said again it changes nothing.
+        // Repeating it changes nothing.
         bare.tell(failed());
         assert_eq!(bare.out.wake, Some(bare.now + wait));
         assert!(!created(&bare.pass(wait - 1)) && created(&bare.pass(1)), "after {wait} ms");
@@ -149,7 +150,7 @@ fn only_its_own_rule_restarts_all_r2_40() {
         p.exit("main", code);
         assert_eq!(p.log.contains(&"term other".to_owned()), all, "{action} {code}");
     }
-    // One that was killed did not exit by itself, whatever its code.
+    // A killed container did not exit by itself, whatever its code.
     let mut p = Play::of(&ruled("RestartAllContainers"));
     p.probed("main", ProbeKind::Liveness, true);
     p.pass(1_000);
@@ -159,7 +160,8 @@ fn only_its_own_rule_restarts_all_r2_40() {
     assert!(!p.log().contains(&"term other".to_owned()));
 }
 
-/// A container whose restart was refused when everything begins again has run all the same: the next instance is another.
+/// A container whose restart was refused when everything starts over has still run: the next instance gets a
+/// new number.
 #[test]
 fn numbers_are_not_used_twice_when_everything_begins_again() {
     let mut bare = Bare::ready(&pod(json!({"containers": [c("a")]})));
@@ -250,7 +252,7 @@ fn started_is_not_ready() {
     assert_eq!(p.wait("a"), None);
 }
 
-/// A container that ends well before it ever was started has done its work; one that fails has not.
+/// A container that succeeds before it counted as started has done its work; one that fails has not.
 #[test]
 fn a_gate_for_started_looks_at_how_it_ended() {
     for (code, log) in [(0, "start app"), (1, "stop GateNeverOpens { container: 1, on: 0 }")] {
@@ -275,12 +277,12 @@ fn a_gate_of_every_start_asks_for_now() {
     assert!(!open(&Gate { every_start: true, ..gate }));
 }
 
-/// Who was let through, and by which gate.
+/// Which containers passed, and which gate.
 #[test]
 fn a_gate_stays_open_for_those_who_wait_for_the_same() {
     let proxy = || probed(c("proxy"), "readinessProbe");
     let late = || json!({"name": "late"});
-    // The one that was let through is gone already.
+    // The one that passed has already exited.
     let mut p = Play::of_late(
         &graph(
             "app: proxy ready; late: proxy ready",
@@ -294,7 +296,7 @@ fn a_gate_stays_open_for_those_who_wait_for_the_same() {
     p.log();
     p.image_arrives("late");
     assert_eq!(p.log(), ["start late"]);
-    // It is on its way.
+    // It is being started.
     let input = graph(
         "app: proxy ready; late: proxy ready",
         json!({"restartPolicy": "Never", "containers": [proxy(), c("app"), late()]}),
@@ -312,7 +314,7 @@ fn a_gate_stays_open_for_those_who_wait_for_the_same() {
     assert!(matches!(bare.obs().containers[1].state, State::Starting { .. }));
     let actions = bare.tell(Event::Exited { container: 0, attempt: 0, exit: exit(1, bare.now) });
     assert!(!actions.iter().any(|a| matches!(a, Action::BeginStop { .. })), "{actions:?}");
-    // Another need of the same container is another gate.
+    // Another condition on the same container is another gate.
     let mut p = Play::of_late(
         &graph(
             "app: proxy started; late: proxy ready",
@@ -325,7 +327,7 @@ fn a_gate_stays_open_for_those_who_wait_for_the_same() {
     assert!(p.log().contains(&"stop GateNeverOpens { container: 2, on: 0 }".to_owned()));
 }
 
-/// A container that is being started has passed its gates, whatever becomes of who opened them.
+/// A container that is being started has passed its gates, whatever happens to their containers.
 #[test]
 fn a_start_under_way_is_not_hopeless() {
     let input = annotated(
@@ -384,7 +386,7 @@ fn a_hook_of_a_container_that_is_gone_is_given_up_g27() {
     assert!(matches!(p.container("a").pre_stop, Hook::Failed { .. }));
 }
 
-/// A new instance has hooks of its own.
+/// A new instance has its own hooks.
 #[test]
 fn hooks_run_for_every_instance_r7_5() {
     let mut p = Play::of(&pod(json!({"containers": [hooked(c("a"), "postStart")]})));
@@ -393,7 +395,7 @@ fn hooks_run_for_every_instance_r7_5() {
     assert_eq!(p.log(), ["start a", "postStart a"]);
 }
 
-/// E028: nothing is worth a liveness kill when all that keeps the pod alive is on its way out for good.
+/// E028: liveness kills make no sense when everything that keeps the pod alive is already stopping for good.
 #[test]
 fn sidecars_are_left_alone_while_the_last_main_is_killed() {
     for (policy, killed) in [("Never", false), ("OnFailure", true)] {
@@ -424,7 +426,7 @@ fn an_image_that_changes_during_a_stop_is_ignored_r3_46() {
     assert_eq!(p.container("a").image, Image::Present);
 }
 
-/// What an exit is put down to.
+/// The recorded cause of an exit.
 #[test]
 fn who_was_told_to_go_did_not_go_by_himself() {
     let killed_for = |p: &Play| p.container("a").exit.as_ref().unwrap().killed_for;
@@ -444,14 +446,14 @@ fn who_was_told_to_go_did_not_go_by_himself() {
     let mut p = Play::of(&input(false));
     p.stop(Some(0));
     assert_eq!(killed_for(&p), Some(KillReason::PodStop), "killed");
-    // For its own sake, also before it was told.
+    // Stopped on its own, even before the signal.
     let mut p = Play { quick_hooks: false, ..Play::of(&input(true)) };
     p.probed("a", ProbeKind::Liveness, true);
     p.pass(1_000);
     p.probed("a", ProbeKind::Liveness, false);
     p.exit("a", 0);
     assert_eq!(killed_for(&p), Some(KillReason::Liveness));
-    // Before it was told, while it waits for its turn.
+    // Before the signal, while it waits for its turn.
     let mut p = Play::of(&graph("b: a", json!({"restartPolicy": "Never", "containers": [c("a"), c("b")]})));
     p.stop(None);
     p.exit("a", 0);
@@ -468,7 +470,7 @@ fn a_second_request_only_shortens_g16() {
     assert_eq!(p.engine.observation().stop, before, "the same end");
     p.stop(Some(60_000));
     assert_eq!(p.engine.observation().stop, before, "a later end");
-    // Zero kills even when the grace has just run out and only the 2 s are left.
+    // Zero kills even when the grace period has just ended and only the 2 s are left.
     let mut p = Play::of(&pod(json!({"terminationGracePeriodSeconds": 1, "containers": [c("a")]})));
     p.stop(None);
     p.pass(1_000);
@@ -477,7 +479,7 @@ fn a_second_request_only_shortens_g16() {
     assert_eq!(p.log(), ["kill a"]);
 }
 
-/// Only sidecars are kept up while others drain (G-18).
+/// Only sidecars are restarted while others are stopping (G-18).
 #[test]
 fn a_main_that_others_need_is_not_restarted_in_a_stop() {
     let mut p = Play::of(&graph("app: db", json!({"containers": [c("db"), c("app")]})));
@@ -500,7 +502,7 @@ fn a_reserve_for_nobody_changes_nothing() {
     assert_eq!(p.log(), ["kill a"]);
 }
 
-/// A start the runtime never answers is killed 2 s after the end of the grace.
+/// If the runtime never answers a start, KILL follows 2 s after the end of the grace period.
 #[test]
 fn a_start_without_an_answer_does_not_outlive_the_stop() {
     let mut bare = Bare::ready(&pod(json!({"terminationGracePeriodSeconds": 5, "containers": [c("a")]})));
@@ -510,7 +512,7 @@ fn a_start_without_an_answer_does_not_outlive_the_stop() {
     assert!(!bare.pass(6_999).contains(&kill) && bare.pass(1).contains(&kill));
 }
 
-/// The runtime is told when KILL follows: never sooner than 2 s after the signal.
+/// The runtime is told when KILL follows: at least 2 s after the signal.
 #[test]
 fn a_late_signal_leaves_two_seconds_r3_16() {
     let mut p = Play {
@@ -540,7 +542,7 @@ fn first_hooks_hold_the_mains_no_longer_than_the_grace() {
     assert_eq!(p.log(), ["firstPreStop s"]);
     p.pass(1);
     assert_eq!(p.log(), ["term app"]);
-    // The mains go by themselves: the hook that runs is waited for, and then comes the second one.
+    // The mains exit by themselves: the running hook is awaited, and then the second one runs.
     let mut p = Play { quick_hooks: false, ..Play::of(&input) };
     p.stop(None);
     p.log();
@@ -548,7 +550,7 @@ fn first_hooks_hold_the_mains_no_longer_than_the_grace() {
     assert_eq!(p.log(), [""; 0]);
     p.hooked("s", HookKind::FirstPreStop, true);
     assert_eq!(p.log(), ["preStop s"]);
-    // At the end of the grace no hook begins any more.
+    // No hook starts after the end of the grace period.
     let mut p = Play::of(&input);
     p.stop(None);
     p.log();
@@ -556,7 +558,8 @@ fn first_hooks_hold_the_mains_no_longer_than_the_grace() {
     assert_eq!(p.log(), ["kill app", "term s"]);
 }
 
-/// With a reserve the hook may go on, but the mains do not wait for it beyond their own part of the grace.
+/// With a reserve the hook may continue, but the mains do not wait for it beyond their own part of the grace
+/// period.
 #[test]
 fn first_hooks_hold_the_mains_no_longer_than_their_part_of_the_grace() {
     let input = annotated(
@@ -585,7 +588,8 @@ fn zero_grace_gives_up_the_hook_that_runs() {
 
 // Dialects.
 
-/// A graph may leave a helper out of a main's way: it outlives the main all the same, unless it needs the main itself.
+/// In a graph a main may not depend on a helper: the helper still outlives the main, unless it depends on the
+/// main.
 #[test]
 fn helpers_of_a_graph_outlive_the_mains() {
     for (text, stops) in [
@@ -642,7 +646,7 @@ fn a_circle_shows_where_each_order_was_written() {
     assert!(circle.related.iter().all(|(_, text)| text.contains("(depends-on)")), "{:?}", circle.related);
 }
 
-/// A misspelt name is guessed at only if it is near: a letter, and one more for every four of the name.
+/// A name is only suggested if it is similar: one letter, and one more for every four of the name.
 #[test]
 fn only_near_names_are_suggested() {
     for (name, written, near) in [
@@ -714,7 +718,7 @@ fn gates_decide_which_policies_and_rules_are_read() {
     assert_eq!(read(no_all), [row("Always", 0), row("Never", 1), row("Never", 0), row("OnFailure", 0)]);
     let off = FeatureGates { container_restart_rules: false, ..on };
     assert_eq!(read(off), [row("Always", 0), row("OnFailure", 0), row("OnFailure", 0), row("OnFailure", 0)]);
-    // Who is a sidecar by the list is one by the native dialect.
+    // A sidecar by its list is one by the native dialect.
     let plan = planned(&pod(json!({"initContainers": [native("s"), c("i")], "containers": [c("m")]})));
     let dialects: Vec<bool> = plan.containers.iter().map(|c| c.dialect.is_some()).collect();
     assert_eq!(dialects, [true, false, false]);
@@ -733,7 +737,7 @@ fn a_graph_replaces_list_order_only_where_it_speaks() {
         p.exit("i0", 0);
         assert_eq!(p.log(), ["start i1"], "{text}");
     }
-    // A number for one of two says nothing of the other: the start order decides.
+    // If only one of two has a number, the start order decides.
     let mut p = Play::of(&graph("a: b, stop 1", json!({"containers": [c("a"), c("b")]})));
     p.log();
     p.stop(None);
@@ -763,7 +767,7 @@ fn plan_with_warnings(input: &PodInput) -> Vec<&'static str> {
     plan(input, &FeatureGates::default()).expect("accepted").warnings.iter().map(|f| f.code).collect()
 }
 
-/// What a fence stands around, and what it does not.
+/// Which containers a fence covers, and which it does not.
 #[test]
 fn a_fence_stands_around_sidecars_only() {
     let gates = |input: &PodInput, i: usize| -> Vec<(usize, Need, bool)> {
@@ -780,11 +784,11 @@ fn a_fence_stands_around_sidecars_only() {
     let input = fenced("restart", chain);
     assert_eq!(planned(&input).containers[3].fence, [0, 2]);
     assert_eq!(planned(&input).containers[1].fence, [0; 0], "init containers are not stopped");
-    // A fence in a graph stands around the one it is written for.
+    // A fence in a graph covers only its own dependency.
     let one = graph("app: proxy fence, db", json!({"containers": [c("proxy"), c("db"), c("app")]}));
     assert_eq!(gates(&one, 2), [(0, Need::Ready, true), (1, Need::Started, false)]);
     assert_eq!(planned(&one).containers[2].fence, [0]);
-    // Launch priority is between mains; a marked container is no sidecar to stand behind.
+    // Launch priority only orders mains; a marked container is not a sidecar for a fence.
     let mains = fenced("start", json!({"containers": [env("hi", PRIORITY, "1"), c("lo")]}));
     assert_eq!(gates(&mains, 1), [(0, Need::Ready, false)]);
     let mut marked = annotated(

@@ -1,5 +1,5 @@
-//! Jobs, against what the Kubernetes documentation says of them (concepts/workloads/controllers/job, and the tasks
-//! on indexed Jobs, pod failure policies and success policies). Each test names the part it holds on to.
+//! Jobs, compared with the Kubernetes documentation (concepts/workloads/controllers/job, and the tasks on
+//! indexed Jobs, pod failure policies and success policies). Each test quotes the part it checks.
 
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::PodStatus;
@@ -21,7 +21,7 @@ fn job(spec: Value) -> Job {
     serde_json::from_value(object).expect("a Job")
 }
 
-/// A Job and the world it lives in: what the decisions ask for is done.
+/// A Job and its simulated environment, which carries out the decisions.
 struct World {
     plan: JobPlan,
     obs: JobObservation,
@@ -46,7 +46,7 @@ impl World {
         world
     }
 
-    /// Decides, and does what was decided. Indexes of the pods made.
+    /// Decides and carries out the decision. Returns the pods created.
     fn step(&mut self) -> Vec<PodOrder> {
         self.last = decide_job(&self.plan, &self.obs, self.now);
         for i in self.last.delete.clone() {
@@ -384,7 +384,7 @@ fn an_exit_code_can_fail_its_index() {
     assert_eq!(world.finished(), Some((JobOutcome::Failed, "FailedIndexes")));
 }
 
-// A sidecar ends with whatever its stop made of it; only a rule that names it looks at that.
+// A sidecar's exit code comes from being stopped; only a rule that names it considers it.
 #[test]
 fn rules_for_any_container_look_past_helpers() {
     let helper = |code| ContainerExit { container: "log".into(), code, is_helper: true };
@@ -557,7 +557,7 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// A small generator: the seed of a failing life is printed, and gives the same life again.
+/// A small random generator: the seed of a failing run is printed and gives the same run again.
 struct Dice(u64);
 
 impl Dice {
@@ -610,7 +610,7 @@ fn random_spec(dice: &mut Dice) -> Value {
     spec
 }
 
-/// One life of a random Job with random outcomes; what must always hold is checked at every step.
+/// One life of a random Job with random outcomes; the invariants are checked at every step.
 fn live(seed: u64) {
     let mut dice = Dice(seed);
     let spec = random_spec(&mut dice);

@@ -1,4 +1,5 @@
-//! The engine held against its rules, one file a subject. One program: each would carry the decoders of a whole pod.
+//! Tests of the engine's rules, one file per subject. Built as one program: each program contains the
+//! decoders of a whole pod.
 
 mod common;
 mod conformance_validates;

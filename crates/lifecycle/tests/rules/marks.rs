@@ -40,14 +40,14 @@ fn a_pod_of_sidecars_only_is_refused_st_9() {
 
 #[test]
 fn marks_on_init_containers_do_nothing_or_are_refused() {
-    // The terminator and launch priority look at mains only, and say so.
+    // The terminator and launch priority only apply to mains, and warn otherwise.
     let spec = json!({"restartPolicy": "Never", "initContainers": [marked("i", "true")], "containers": [{"name": "a"}]});
     assert_eq!(warnings(spec.clone()), ["ST-1"]);
     assert_eq!(planned(&pod(spec)).containers[0].role, Role::Init);
     let mut init = marked("i", "1");
     init["env"][0]["name"] = json!("KRUISE_CONTAINER_LAUNCH_PRIORITY");
     assert_eq!(warnings(json!({"initContainers": [init], "containers": [{"name": "a"}]})), ["LP-8"]);
-    // `lifecycle.type` cannot mean anything there.
+    // `lifecycle.type` has no meaning there.
     let typed = json!({"name": "i", "lifecycle": {"type": "Sidecar"}});
     let found = refused(&pod(json!({"initContainers": [typed], "containers": [{"name": "a"}]})));
     assert!(found.iter().any(|f| f.code == "kep-init"), "{found:?}");
@@ -61,7 +61,7 @@ fn blank_marks_are_no_marks() {
     }
     let empty = json!({"restartPolicy": "Never", "containers": [{"name": "a"}, {"name": "b", "env": [{"name": KILL}]}]});
     assert_eq!(planned(&pod(empty)).containers[1].role, Role::Main);
-    // An empty type is an absent one; any other is one of the two there are, or refused.
+    // An empty type counts as absent; any other must be one of the two valid ones.
     let typed = |text: &str| {
         let blank = json!({"name": "b", "lifecycle": {"type": text}});
         pod(json!({"containers": [{"name": "a"}, blank]}))
@@ -72,7 +72,7 @@ fn blank_marks_are_no_marks() {
         assert!(found.iter().any(|f| f.code == "kep-type"), "{blank:?}: {found:?}");
     }
     assert_eq!(planned(&typed("Standard")).containers[1].role, Role::Main);
-    // A graph that says nothing orders nothing.
+    // An empty graph orders nothing.
     let graph = annotated(
         json!({"outrigger.dev/depends-on": " \n# later\n"}),
         json!({"containers": [{"name": "a"}]}),

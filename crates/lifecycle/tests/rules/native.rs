@@ -189,7 +189,7 @@ fn one_grace_is_shared_3_5() {
         let mut signals = [None; 4];
         let mut kills = [None; 4];
         for second in 0..=10u64 {
-            // What happens at the same moment is sorted out before time goes on.
+            // Simultaneous events are processed before time advances.
             for _ in 0..4 {
                 for line in p.log() {
                     let (what, who) = line.split_once(' ').unwrap();
@@ -516,7 +516,7 @@ fn a_volume_over_its_limit_ends_the_pod_r3_3_r5_21() {
     p.settle();
     assert_eq!(p.log(), ["stop VolumeFull { volume: 0 }", "term main"]);
     assert_eq!(p.engine.observation().stop.map(|s| s.grace_ms), Some(1_000));
-    // What is removed again does not save it.
+    // Removing data again does not prevent it.
     p.engine.handle(&measured(0), p.now);
     p.exit("main", 0);
     assert!(p.over());

@@ -1,5 +1,5 @@
-//! What a pod is stopped and resumed by when the process that ran it has ended: stop turns written down beforehand, and
-//! corrections of an observation that was kept.
+//! Stopping and resuming a pod after the process that ran it has ended: stored stop turns, and corrections of
+//! a stored observation.
 
 use crate::common::{annotated, planned, pod};
 use outrigger_lifecycle::{Image, Observation, PodInput, State, Time, stop_turns};
@@ -69,7 +69,7 @@ fn a_reserve_is_shared_among_the_later_stages_g24_g25() {
         );
     };
     shared(10_000, [4_000, 6_000, 8_000, 10_000]);
-    // A shorter grace leaves the mains no more than nothing.
+    // With a shorter grace period the mains have no time at all.
     shared(3_000, [0, 1_000, 2_000, 3_000]);
     shared(0, [0, 0, 0, 0]);
 }

@@ -102,7 +102,7 @@ impl Prober {
         prober
     }
 
-    /// The probes asked for now.
+    /// The probes requested now.
     fn look(&mut self) -> Vec<ProbeKind> {
         self.engine.step(self.now, &mut self.out);
         let probe = |a: &Action| match *a {
@@ -172,7 +172,7 @@ fn table_12_12_rows_1_to_9_when_probes_run() {
         p.answer(kind, ProbeOutcome::Success);
         assert_eq!(p.verdict(kind), Verdict::Success, "row 7, {field}");
         assert!(p.is_ready(), "row 7, {field}");
-        // Row 3: with the pod being deleted readiness goes on, liveness and startup end.
+        // Row 3: while the pod is being deleted readiness continues, liveness and startup end.
         let mut deleted = Prober::new(one(field, every(1, json!({}))));
         deleted.answer(kind, ProbeOutcome::Success);
         deleted.tell(&Event::StopRequested { grace_ms: None });
@@ -228,7 +228,7 @@ fn table_12_12_rows_10_to_15_what_counts() {
     assert_eq!(verdicts, "SSSF", "row 15");
     assert_eq!(p.is_killed(), Some(KillReason::Liveness), "row 15");
 
-    // Row 14: it stays so until there is a new instance, whose count begins at nothing (G-37).
+    // Row 14: it stays like this until there is a new instance, whose count begins at zero (G-37).
     p.answer(ProbeKind::Liveness, ProbeOutcome::Success);
     assert_eq!(p.is_killed(), Some(KillReason::Liveness), "row 14");
     p.tell(&Event::Exited { container: 0, attempt: 0, exit: exit(137) });
@@ -240,7 +240,7 @@ fn table_12_12_rows_10_to_15_what_counts() {
 
 #[test]
 fn table_12_12_rows_16_to_23_probes_follow_restarts() {
-    // What runs again is probed again; what does not, is not. Rows 16, 17, 20, 21, 22.
+    // A container that runs again is probed again; others are not. Rows 16, 17, 20, 21, 22.
     let rule = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [7]}}]);
     let all = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [7]}}]);
     for (row, own, rules, code, again) in [
@@ -268,7 +268,7 @@ fn table_12_12_rows_16_to_23_probes_follow_restarts() {
         let probes = p.tell(&Event::Started { container: 0, attempt });
         assert_eq!(!probes.is_empty(), again, "row {row}, code {code}");
     }
-    // Row 16: a sidecar comes back under every policy.
+    // Row 16: a sidecar is restarted under every policy.
     let sidecar = json!({"name": "c", "restartPolicy": "Always", "startupProbe": every(1, json!({}))});
     let mut p = Prober::new(
         json!({"restartPolicy": "Never", "initContainers": [sidecar], "containers": [{"name": "m"}]}),
@@ -367,7 +367,8 @@ fn table_12_15_sequences() {
         "row 2"
     );
 
-    // Row 3: a sandbox that fails because the pod was deleted meanwhile is no error: the pod is simply over.
+    // Row 3: a sandbox that fails because the pod was deleted in the meantime is not an error: the pod is
+    // simply over.
     let mut engine = Engine::new(planned(spec), Time(0));
     let mut out = Decision::default();
     engine.step(Time(0), &mut out);

@@ -776,8 +776,8 @@ fn table_12_5_policies_of_single_containers() {
     );
 }
 
-/// The kubelet kills everything at once, without hooks or order, and removes the records; here the pod ends in its
-/// own order, with hooks and grace, and begins again (G-43).
+/// The kubelet kills everything at once, without hooks or order, and removes the records; here the pod stops
+/// in its own order, with hooks and grace period, and starts over (G-43).
 #[test]
 fn table_12_6_restart_all_containers() {
     let rule = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);

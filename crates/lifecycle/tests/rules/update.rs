@@ -1,4 +1,4 @@
-//! Changes of a live pod (R8.30, R2.5, R2.10, E001 to E121) and restarts that somebody asks for.
+//! Updates of a running pod (R8.30, R2.5, R2.10, E001 to E121) and requested restarts.
 
 use crate::common::{Play, annotated, input, planned, pod, refused};
 use outrigger_lifecycle::{
@@ -140,7 +140,7 @@ fn ephemeral_containers_can_be_added_and_run_once() {
 
 #[test]
 fn a_new_grace_period_holds_for_what_begins_after_it() {
-    // G-16: what has begun may only end sooner.
+    // G-16: a stop that has begun can only end sooner.
     let of = |grace: u64| {
         pod(json!({"terminationGracePeriodSeconds": grace, "containers": [image("app", "a:1")]}))
     };
@@ -246,7 +246,7 @@ fn all_containers_are_restarted_in_order_from_the_first_init_container() {
     assert_eq!(play.log[3..], ["start proxy", "start one", "start two"]);
     let restarts: Vec<u32> = play.engine.observation().containers.iter().map(|c| c.restarts).collect();
     assert_eq!(restarts, [1, 1, 1, 1]);
-    // What ended is what is told, not a restart rule's text.
+    // The actual exit is reported, not a restart rule's text.
     assert_eq!(play.container("one").last_exit.as_ref().unwrap().reason, ExitReason::Completed);
     assert!(!play.engine.observation().restart_requested);
 }
@@ -311,7 +311,7 @@ fn a_pod_that_begins_after_a_shutdown_knows_what_was_run_once() {
     let fresh = Observation::new(&plan, Time(5));
     assert_eq!(obs.containers[1..], fresh.containers[1..]);
     assert!(obs.containers[0].was_completed && obs.stop.is_none() && !obs.over);
-    // Of another pod nothing is taken over.
+    // Nothing is kept from another pod.
     let other = planned(&pod(json!({"containers": [image("app", "a:1")]})));
     assert_eq!(Observation::after_shutdown(&other, before.engine.observation(), Time(5)).containers.len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Old and new manifests, and what becomes of what runs.
+//! Old and new manifests, and what happens to the running objects.
 
 use outrigger_lifecycle::{FeatureGates, plan};
 
@@ -10,7 +10,7 @@ fn manifest(text: &str) -> Manifest {
     read(&[SourceFile::new("m.yaml", text)], &ReadOptions::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Each object of either manifest, and what becomes of it.
+/// Each object of either manifest, and what happens to it.
 fn compared(old: &str, new: &str) -> Vec<String> {
     let (old, new) = (manifest(old), manifest(new));
     let plans = |manifest: &Manifest| -> Vec<Plan> {
@@ -23,7 +23,7 @@ fn compared(old: &str, new: &str) -> Vec<String> {
         workloads: &manifest.workloads,
         companions: &manifest.companions,
     };
-    // A test may leak: the objects live as long as it.
+    // Leaked on purpose: the objects must live as long as the test.
     let (old, new): (&'static Manifest, &'static Manifest) = (Box::leak(old.into()), Box::leak(new.into()));
     let (old, new) = (objects(old, old_plans.leak()), objects(new, new_plans.leak()));
     let shown = |(key, change): (ObjectKey, ObjectChange)| {

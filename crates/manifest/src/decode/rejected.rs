@@ -1,5 +1,5 @@
-//! Ways to say it that the sidecar proposal considered and rejected. Each is answered with the accepted way, as text to
-//! paste that names the containers of the manifest at hand.
+//! Spellings that the sidecar proposal considered and rejected. Each gets a hint with the accepted spelling,
+//! as text to paste that names the containers of the user's manifest.
 
 use outrigger_lifecycle::{FieldPath, Segment};
 
@@ -7,8 +7,8 @@ use crate::tree::{Entry, Node, Value};
 
 const ANNOTATION: &str = "outrigger.dev/depends-on";
 
-/// What to write instead of a field that a type does not have; `None` if it is not one of the rejected spellings.
-/// `path` leads from `root` to the map the field stands in.
+/// The replacement for a field that a type does not have; `None` if it is not one of the rejected spellings.
+/// `path` leads from `root` to the map that has the field.
 pub(super) fn hint(type_name: &str, entry: &Entry, path: &FieldPath, root: &Node) -> Option<String> {
     let key = entry.key.to_ascii_lowercase();
     match (type_name, key.as_str()) {
@@ -28,7 +28,8 @@ pub(super) fn hint(type_name: &str, entry: &Entry, path: &FieldPath, root: &Node
             | "startuporder"
             | "shutdownorder",
         ) => {
-            // Every container of the pod may have one: they share one annotation, shown at the first.
+            // Several containers of the pod may have such a field. They share one annotation, which is shown
+            // at the first.
             let pod = pod_path(type_name, path);
             let first = containers(&pod, root).find(|c| wishes(c));
             let here = root.at(path).map(|node| node.span);
@@ -44,7 +45,7 @@ pub(super) fn hint(type_name: &str, entry: &Entry, path: &FieldPath, root: &Node
     }
 }
 
-/// What to write instead of `lifecycle: Sidecar`.
+/// The replacement for `lifecycle: Sidecar`.
 pub(super) fn lifecycle_word(text: &str) -> Option<String> {
     let word = ["Sidecar", "Standard"].into_iter().find(|w| w.eq_ignore_ascii_case(text))?;
     Some(format!("write\n    lifecycle:\n      type: {word}"))
@@ -87,7 +88,7 @@ fn separate_list(entry: &Entry) -> String {
     out
 }
 
-/// The annotation that says all that the rejected fields of a pod say.
+/// The annotation that replaces all rejected fields of a pod.
 fn graph(pod: &FieldPath, root: &Node) -> String {
     let mut lines = Vec::new();
     let primary = primary(pod, root);
@@ -125,15 +126,15 @@ fn graph(pod: &FieldPath, root: &Node) -> String {
     out
 }
 
-/// Order numbers for the containers that have none.
+/// The order number for containers that have none.
 #[derive(Clone, Copy)]
 struct Others {
     start: Option<i64>,
     stop: Option<i64>,
 }
 
-/// The number of the containers without one, where a single container is numbered: alone, a number orders nothing. Who
-/// is first has the others after it, any other has them before.
+/// The number for containers without one, when only one container is numbered: a single number orders
+/// nothing. If that container is first, the others come after it; otherwise they come before it.
 fn other_number(pod: &FieldPath, root: &Node, key: &str) -> Option<i64> {
     let mut numbers = containers(pod, root).filter_map(|c| number(c, key));
     let only = numbers.next().filter(|_| numbers.next().is_none())?;
@@ -144,7 +145,7 @@ fn number(container: &Node, key: &str) -> Option<i64> {
     field(container, key).and_then(Node::text).and_then(|n| n.parse().ok())
 }
 
-/// What the annotation has to say about one container.
+/// The clauses of the annotation for one container.
 fn clauses(container: &Node, primary: bool, phased: bool, others: Others) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     if let Some(node) = field(container, "dependson").or_else(|| field(container, "depends_on")) {
@@ -153,7 +154,7 @@ fn clauses(container: &Node, primary: bool, phased: bool, others: Others) -> Vec
     if let Some(n) = number(container, "startuporder").or(others.start) {
         out.push(format!("start {n}"));
     } else if phased {
-        // Of the phases that were thought of, only `default` is for the containers the pod is there for.
+        // Of the proposed phases, only `default` is for main containers.
         let phase = field(container, "startupphase").and_then(Node::text).unwrap_or("default");
         out.push(format!("start {}", if phase.eq_ignore_ascii_case("default") { 2 } else { 1 }));
     }
@@ -169,7 +170,7 @@ fn clauses(container: &Node, primary: bool, phased: bool, others: Others) -> Vec
     out
 }
 
-/// The names behind `dependsOn`: one, a list, or a map as Compose has it.
+/// The names in `dependsOn`: one name, a list, or a map as in Compose.
 fn dependencies(node: &Node) -> Vec<String> {
     match &node.value {
         Value::Scalar(_) => node.text().into_iter().map(str::to_owned).collect(),
@@ -196,7 +197,7 @@ fn wishes(container: &Node) -> bool {
 
 fn primary(pod: &FieldPath, root: &Node) -> Option<String> {
     let spec = pod.clone().field("spec");
-    // Of a Job, it stands beside the template.
+    // In a Job, the annotation is beside the template.
     let job = FieldPath(pod.0[..pod.0.len().saturating_sub(1)].to_vec());
     let at = |path: &FieldPath| field(root.at(path)?, "primarycontainer")?.text().map(str::to_owned);
     at(&spec).or_else(|| at(&job))
@@ -224,7 +225,7 @@ fn name(container: &Node) -> Option<&str> {
     container.get("name").and_then(Node::text).filter(|name| !name.is_empty())
 }
 
-/// A field by its name in lower case.
+/// A field by its lower-case name.
 fn field<'n>(map: &'n Node, key: &str) -> Option<&'n Node> {
     let entries = map.entries()?;
     entries.iter().find(|entry| entry.key.eq_ignore_ascii_case(key)).map(|entry| &entry.value)

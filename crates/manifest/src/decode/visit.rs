@@ -1,4 +1,4 @@
-//! The serde side of the decoder: what each call of a visitor turns into.
+//! The serde side of the decoder: the visitor calls.
 
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
@@ -200,7 +200,7 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
     }
 }
 
-/// The entries of a struct (`fields` known) or of a free map (`fields` empty).
+/// The entries of a struct (`fields` is set) or of a free map (`fields` is empty).
 struct Fields<'c> {
     de: De<'c>,
     name: &'static str,

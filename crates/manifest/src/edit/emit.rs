@@ -1,10 +1,10 @@
-//! Values to YAML or JSON text.
+//! Writes values as YAML or JSON.
 
 use serde_json::Value;
 
 use crate::scalar::{Resolved, resolve_plain};
 
-/// How inline text is written.
+/// The style of inline text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
     /// A value behind `key: ` in block style.
@@ -47,7 +47,7 @@ pub(super) fn is_block(value: &Value) -> bool {
     }
 }
 
-/// The header and lines of a string of several lines as a block scalar, if it reads the same that way.
+/// The header and lines of a multi-line string as a block scalar, if it reads back the same.
 pub(super) fn literal(value: &Value) -> Option<(&'static str, Vec<String>)> {
     let text = value.as_str().filter(|text| text.contains('\n'))?;
     let (header, body) = match text.strip_suffix('\n') {
@@ -87,7 +87,7 @@ pub(super) fn entry(key: &str, value: &Value) -> Vec<String> {
     if !is_block(value) {
         return vec![format!("{key}: {}", inline(value, Style::Block))];
     }
-    // Lists stand under their key without further indentation, as kubectl writes them.
+    // Lists are not indented below their key, as kubectl writes them.
     let columns = if value.is_array() { 0 } else { 2 };
     let lines = block(value).into_iter().map(|line| indent(columns, line));
     std::iter::once(format!("{key}:")).chain(lines).collect()
@@ -112,7 +112,7 @@ pub(super) fn string(text: &str, style: Style) -> String {
     Value::String(text.to_owned()).to_string()
 }
 
-/// Whether a string may stand unquoted in any style and is still read as that string, by YAML 1.1 too.
+/// Whether a string can be written unquoted in any style and is still read as that string, by YAML 1.1 too.
 fn is_plain(text: &str) -> bool {
     let first_ok =
         text.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '.' | '$'));

@@ -1,13 +1,13 @@
-//! Where things stand in the lines of a text.
+//! Positions in the lines of a text.
 
 use crate::tree::{Entry, Node};
 
-/// The start of the line an offset is on.
+/// The start of the line of an offset.
 pub(super) fn line_start(text: &str, at: usize) -> usize {
     text[..at].rfind('\n').map_or(0, |i| i + 1)
 }
 
-/// The end of the line an offset is on, its line break left out.
+/// The end of the line of an offset, without its line break.
 pub(super) fn line_end(text: &str, at: usize) -> usize {
     let end = text[at..].find('\n').map_or(text.len(), |i| at + i);
     if end > at && text[..end].ends_with('\r') { end - 1 } else { end }
@@ -23,12 +23,12 @@ pub(super) fn column(text: &str, at: usize) -> usize {
     at - line_start(text, at)
 }
 
-/// Whether only spaces stand before an offset on its line.
+/// Whether there are only spaces before an offset on its line.
 pub(super) fn first_on_line(text: &str, at: usize) -> bool {
     text[line_start(text, at)..at].bytes().all(|b| b == b' ')
 }
 
-/// Whether nothing but a comment stands between an offset and the end of its line.
+/// Whether there is nothing but a comment between an offset and the end of its line.
 pub(super) fn last_on_line(text: &str, at: usize) -> bool {
     let rest = text[at..line_end(text, at)].trim_start();
     rest.is_empty() || rest.starts_with('#')
@@ -39,7 +39,7 @@ pub(super) fn newline(text: &str) -> &'static str {
     if text.contains("\r\n") { "\r\n" } else { "\n" }
 }
 
-/// One past the value of an entry; if nothing is written there, one past the colon.
+/// One past the value of an entry; if there is no value, one past the colon.
 pub(super) fn entry_end(text: &str, entry: &Entry) -> usize {
     match entry.value.alias {
         Some(alias) => alias.end,
@@ -66,7 +66,7 @@ pub(super) fn dash(text: &str, item: &Node) -> Option<usize> {
     loop {
         let start = line_start(text, at);
         let line = &text[start..at];
-        // A comment may stand between a dash and its entry; then only what is before it counts.
+        // There may be a comment between a dash and its entry; then only the text before it counts.
         let code = line.find(" #").map_or(line, |i| &line[..i]);
         let code = if code.trim_start().starts_with('#') { "" } else { code };
         let trimmed = code.trim_end();
@@ -80,7 +80,8 @@ pub(super) fn dash(text: &str, item: &Node) -> Option<usize> {
     }
 }
 
-/// Where the lines of a dash or key begin, with the comment lines right above it that are indented alike.
+/// The start of the lines of a dash or key, with the comment lines right above it that have the same
+/// indentation.
 pub(super) fn block_start(text: &str, at: usize) -> usize {
     let indent = column(text, at);
     let mut start = line_start(text, at);

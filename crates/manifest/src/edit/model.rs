@@ -1,4 +1,4 @@
-//! The same edits on plain values: what the text must say afterwards.
+//! The same edits on plain values: the expected result of an edit.
 
 use outrigger_lifecycle::{FieldPath, Segment};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What must hold for any bytes: no panic, no unbounded work, and edits that do what they say. Used by the mutation
+//! Checks that must hold for any bytes: no panic, no unbounded work, and correct edits. Used by the mutation
 //! test and by the fuzz targets.
 
 use outrigger_lifecycle::convert::{Edit, Target, convert as edits_to};
@@ -8,7 +8,7 @@ use outrigger_manifest::{
     Diagnostic, Node, PodManifest, ReadOptions, SourceFile, Validate, Value, read, render, to_json,
 };
 
-/// Reads the bytes in every mode and looks at all that comes out.
+/// Reads the bytes in every mode and uses all of the result.
 pub(crate) fn manifest(bytes: &[u8]) {
     let Ok(source) = SourceFile::from_bytes("fuzz.yaml", bytes.to_vec()) else { return };
     let sources = [source];
@@ -44,14 +44,14 @@ fn show(diagnostics: &[Diagnostic], sources: &[SourceFile]) {
     to_json(few, sources);
 }
 
-/// Edits a text at places that follow from the text itself, so that a seed is a plain manifest.
+/// Edits a text at places derived from the text itself, so that a seed is a plain manifest.
 pub(crate) fn edit_anywhere(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let choice = bytes.iter().fold(7_u64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
     edit(text, choice);
 }
 
-/// Converts a pod to every dialect: an edit is refused, or the text can be read afterwards.
+/// Converts a pod to every dialect: each edit is either refused, or the text can be read afterwards.
 pub(crate) fn convert(bytes: &[u8]) {
     let Ok(source) = SourceFile::from_bytes("fuzz.yaml", bytes.to_vec()) else { return };
     let options = ReadOptions::default();
@@ -81,8 +81,8 @@ fn carry_out(editor: &mut Editor, pod: &PodManifest, edit: &Edit) -> Result<(), 
     }
 }
 
-/// Edits the text at places chosen by `choice`. Each edit is either refused and changes nothing, or the text then says
-/// what was asked for; the editor checks that itself, so here only the surroundings are checked.
+/// Edits the text at places chosen by `choice`. Each edit is either refused and changes nothing, or has the
+/// requested result; the editor checks that itself, so this only checks the rest of the text.
 pub(crate) fn edit(text: &str, choice: u64) {
     let Ok(mut editor) = Editor::new(text, (choice % 2) as usize) else { return };
     let mut choice = choice / 2;
@@ -123,7 +123,7 @@ pub(crate) fn edit(text: &str, choice: u64) {
     }
 }
 
-/// The paths of a tree, as far as they are worth trying.
+/// The paths of a tree that are worth trying.
 fn collect(node: &Node, path: &FieldPath, out: &mut Vec<FieldPath>) {
     const PATHS_MAX: usize = 2_000;
     if out.len() >= PATHS_MAX {

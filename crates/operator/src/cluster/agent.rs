@@ -1,7 +1,7 @@
 //! `outrigger operator agent`: serves the container recreate requests of one node.
 //!
-//! It reads requests of its node and writes their status; everything it must know of a pod stands in the request or
-//! comes from the runtime. It reads no pods, and starts nothing: the kubelet does.
+//! It reads the requests of its node and writes their status; everything it needs to know about a pod is in
+//! the request or comes from the runtime. It reads no pods and starts nothing: the kubelet does.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -29,43 +29,43 @@ use crate::decide::serve::{
 };
 use crate::names;
 
-/// How the agent runs.
+/// Options of the agent.
 #[derive(Debug, Clone)]
 pub struct AgentOptions {
     /// The node's name.
     pub node: String,
-    /// The runtime's socket; `None`: the usual places.
+    /// The runtime's socket; `None`: the default locations.
     pub endpoint: Option<String>,
-    /// Where health is, if anywhere.
+    /// The address of the health page, if any.
     pub health: Option<SocketAddr>,
 }
 
-/// Pods served at a time: more than a node has, so that no pod whose containers take their time to stop holds up
-/// another one.
+/// Pods served at a time: more than a node has, so that a pod whose containers are slow to stop does not
+/// delay another.
 const WORKERS: usize = 512;
-/// A write that others keep getting in the way of is given up for now after so many tries.
+/// A write with conflicts is postponed after this many attempts.
 const WRITES_MAX: u32 = 8;
-/// A container that is on its way is looked at this often.
+/// How often a container in progress is checked.
 const POLL: Duration = Duration::from_millis(250);
-/// Every pod with a request is looked at this often, whatever was heard (D1).
+/// How often every pod with a request is checked, regardless of events (D1).
 const RESYNC: Duration = Duration::from_secs(10);
 
 struct Agent {
     client: Client,
     runtime: NodeRuntime,
     requests: Mutex<HashMap<String, Request>>,
-    /// When each request's pod was first seen to be unready.
+    /// When each request's pod was first seen as unready.
     unready: Mutex<HashMap<String, Time>>,
-    /// How long the hooks of instances took that are to be stopped.
+    /// How long the preStop hooks of the instances to stop took.
     hooks: Mutex<HashMap<String, Duration>>,
     queue: Queue<(String, String)>,
     page: Arc<AgentPage>,
 }
 
-/// Runs until a signal ends it.
+/// Runs until a signal.
 ///
 /// # Errors
-/// There is no cluster.
+/// The cluster cannot be reached.
 pub async fn run_agent(options: AgentOptions) -> Result<(), Error> {
     let client = connect().await?;
     let page = Arc::new(AgentPage::default());
@@ -76,7 +76,7 @@ pub async fn run_agent(options: AgentOptions) -> Result<(), Error> {
     let runtime = loop {
         match NodeRuntime::connect(options.endpoint.as_deref()).await {
             Ok(runtime) => break runtime,
-            // It may come: nodes start their parts in any order (D18).
+            // The runtime may start later: the parts of a node start in any order (D18).
             Err(error) => tracing::warn!(%error, "no container runtime yet"),
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -126,8 +126,8 @@ fn key_of(request: &Request) -> String {
 }
 
 impl Agent {
-    /// Follows the active requests of the node. One that is finished, deleted or no longer labelled is a change of its
-    /// pod like any other: the next one's turn may have come (CRR-47).
+    /// Follows the active requests of the node. A request that is finished, deleted or no longer labelled
+    /// counts as a change of its pod: the next one may be due (CRR-47).
     async fn follow(self: Arc<Self>, node: String) {
         let selector = format!("{}={node},{}=true", names::CRR_NODE, names::CRR_ACTIVE);
         let config = Config { label_selector: Some(selector), ..Config::default() };
@@ -187,7 +187,7 @@ impl Agent {
         }
     }
 
-    /// One step for the pod's request whose turn it is.
+    /// Takes one step for the pod's current request.
     async fn serve(&self, pod: &(String, String)) -> Result<Option<Duration>, Error> {
         let requests: Vec<Request> =
             lock(&self.requests).values().filter(|r| pod_of(r) == *pod).cloned().collect();
@@ -196,14 +196,14 @@ impl Agent {
         for waiting in queued {
             let metadata = &requests[waiting].metadata;
             let name = metadata.name.clone().unwrap_or_default();
-            // With the version: a verdict that was given meanwhile stands.
+            // Includes the version: a result written in the meantime is kept.
             let patch = json!({
                 "metadata": {"resourceVersion": metadata.resource_version}, "status": {"phase": "Pending"},
             });
             write(&api, &name, patch).await?;
         }
         let Some(turn) = turn else { return Ok(None) };
-        // As it is now: a request that was finished meanwhile must not be acted upon.
+        // Read again: a request that was finished in the meantime must not be acted on.
         let name = requests[turn].metadata.name.clone().unwrap_or_default();
         let found = api.get_opt(&name).await.map_err(Error::api("read a container recreate request"))?;
         let Some(request) = found.filter(|r| !r.is_finished()) else {
@@ -217,7 +217,7 @@ impl Agent {
         let uid = request.label(names::CRR_POD_UID).unwrap_or_default().to_owned();
         let name = request.metadata.name.clone().unwrap_or_default();
         let runtime = self.runtime.info().name.clone();
-        // Each round writes something down or stops something, so there is an end to them.
+        // Each round writes or stops something, so the loop ends.
         for _ in 0..4 * request.spec.containers.len() + 4 {
             let instances = self.instances(&request, &uid).await?;
             let unready = self.unready_since(&request);
@@ -291,7 +291,8 @@ impl Agent {
         Ok(instances)
     }
 
-    /// Runs the preStop hook; how long it took. What a hook does wrong does not keep the container (CRR-40).
+    /// Runs the preStop hook and returns how long it took. A failed hook does not keep the container running
+    /// (CRR-40).
     async fn run_hook(&self, stop: Stop<'_>) -> Duration {
         let Stop { request, index, id, uid } = stop;
         let grace = request.strategy().termination_grace_period_seconds.unwrap_or(30);
@@ -306,7 +307,7 @@ impl Agent {
         begun.elapsed()
     }
 
-    /// Stops an instance, in what its hook has left of the grace.
+    /// Stops an instance within the rest of the grace period.
     async fn stop(&self, stop: Stop<'_>, hook_took: Duration) -> Result<(), String> {
         let Stop { request, index, id, .. } = stop;
         let grace = request.strategy().termination_grace_period_seconds.unwrap_or(30);
@@ -337,7 +338,7 @@ impl Agent {
         let sandbox = self.runtime.containers(uid).await.map_err(text)?;
         let sandbox = sandbox.into_iter().find(|c| c.id == id).map(|c| c.sandbox).unwrap_or_default();
         let address = self.runtime.address(&sandbox).await.map_err(text)?;
-        // A pod in the host's network is where the agent is.
+        // A pod on the host network has the agent's address.
         let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let container =
             Container { name: target.name.clone(), ports: Some(target.ports.clone()), ..Default::default() };
@@ -345,7 +346,7 @@ impl Agent {
     }
 }
 
-/// One container that is to be stopped.
+/// One container to stop.
 #[derive(Clone, Copy)]
 struct Stop<'a> {
     request: &'a Request,
@@ -364,8 +365,8 @@ async fn write(api: &Api<Request>, name: &str, patch: serde_json::Value) -> Resu
         .map_err(Error::api(format!("write container recreate request {name}")))
 }
 
-/// Writes what has happened to a container into the newest version of a request, whatever was written meanwhile. Only
-/// a verdict stands: a request that has one is not written any more.
+/// Writes the state of a container into the newest version of a request, over any other changes. A request
+/// that already has a result is not written any more.
 async fn write_states(
     api: &Api<Request>,
     name: &str,

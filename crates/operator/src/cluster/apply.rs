@@ -9,15 +9,15 @@ use kube::{Api, Client};
 use super::Error;
 use crate::install;
 
-/// The webhook configuration a Kruise installation has.
+/// The webhook configuration of a Kruise installation.
 const KRUISE_WEBHOOKS: &str = "kruise-mutating-webhook-configuration";
-/// Who applies, for the API server's records.
+/// The field manager, for the API server's records.
 const MANAGER: &str = "outrigger-install";
 
-/// What in the cluster would clash with the operator: both would answer for the same pods and requests.
+/// Objects in the cluster that conflict with the operator: both would handle the same pods and requests.
 ///
 /// # Errors
-/// The cluster cannot be asked.
+/// The cluster cannot be reached.
 pub async fn clashes(client: &Client) -> Result<Vec<String>, Error> {
     let mut found = Vec::new();
     let hooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
@@ -39,7 +39,7 @@ pub async fn clashes(client: &Client) -> Result<Vec<String>, Error> {
     Ok(found)
 }
 
-/// Applies manifests in order; returns what was applied.
+/// Applies manifests in order; returns the applied objects.
 ///
 /// # Errors
 /// A manifest is refused.

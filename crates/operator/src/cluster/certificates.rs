@@ -1,7 +1,8 @@
-//! The webhook's certificate: made here, kept in a Secret that all replicas share, renewed in time.
+//! The webhook's certificate: created here, kept in a Secret that all replicas share, renewed before it
+//! expires.
 //!
-//! The authority's key is thrown away as soon as the certificate is signed. A new certificate comes with a new
-//! authority; both are trusted until the next one, so no answer is refused while replicas change over.
+//! The CA's key is discarded as soon as the certificate is signed. A new certificate comes with a new CA; the
+//! last two CAs are trusted, so that no call fails while replicas change over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,24 +31,24 @@ use crate::install;
 
 /// The Secret's name.
 pub(crate) const SECRET: &str = "outrigger-webhook";
-/// How long a certificate is good for.
+/// The lifetime of a certificate.
 const LIFE: SignedDuration = SignedDuration::from_hours(24 * 365);
-/// A new one is made when less than this is left.
+/// It is renewed when less than this is left.
 const LEFT: SignedDuration = SignedDuration::from_hours(24 * 120);
-/// A certificate, its key, and what trusts it.
+/// A certificate, its key, and its CAs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Certificate {
     chain: String,
     key: String,
-    /// This authority, and the one before.
+    /// This CA, and the one before.
     pub(crate) authorities: String,
     not_after: Timestamp,
-    /// What it is for, with commas.
+    /// The names it is for, separated by commas.
     names: String,
 }
 
 impl Certificate {
-    /// Makes one for these names.
+    /// Creates one for these names.
     pub(crate) fn make(names: &[String], before: Option<&Certificate>) -> Result<Self, Error> {
         let failed = |error: rcgen::Error| Error::Setup(format!("cannot make a certificate: {error}"));
         let now = Timestamp::now();
@@ -108,13 +109,13 @@ impl Certificate {
         .into()
     }
 
-    /// Whether another one is needed: its time is over soon, it is for other names, or it cannot be read.
+    /// Whether it must be replaced: it expires soon, it is for other names, or it cannot be read.
     fn is_due(&self, names: &[String]) -> bool {
         let is_old = Timestamp::now().checked_add(LEFT).is_ok_and(|then| then >= self.not_after);
         is_old || self.names != names.join(",") || self.server_config().is_err()
     }
 
-    /// What a server needs to know.
+    /// The TLS configuration of a server.
     pub(crate) fn server_config(&self) -> Result<Arc<ServerConfig>, Error> {
         let bad =
             |what: &str| Error::Setup(format!("Secret {SECRET}: {what}; delete it, and it is made anew"));
@@ -136,7 +137,7 @@ fn first_pem(text: &str) -> String {
     text[..second].to_owned()
 }
 
-/// The certificate in force: the Secret's, made or renewed if it is time.
+/// The current certificate from the Secret, created or renewed if necessary.
 pub(crate) async fn obtain(client: &Client, namespace: &str, names: &[String]) -> Result<Certificate, Error> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     loop {
@@ -147,10 +148,10 @@ pub(crate) async fn obtain(client: &Client, namespace: &str, names: &[String]) -
             trust(client, current).await?;
             return Ok(current.clone());
         }
-        // One that cannot be used was trusted by nobody.
+        // An unusable certificate was never trusted.
         let before = current.filter(|current| current.server_config().is_ok());
         let new = Certificate::make(names, before.as_ref())?;
-        // Trusted first: a replica may use it the moment it is written.
+        // Trust it first: a replica may use it as soon as it is written.
         trust(client, &new).await?;
         let mut secret = held.clone().unwrap_or_else(|| Secret {
             metadata: ObjectMeta { name: Some(SECRET.to_owned()), ..Default::default() },
@@ -164,14 +165,14 @@ pub(crate) async fn obtain(client: &Client, namespace: &str, names: &[String]) -
         };
         match written {
             Ok(_) => return Ok(new),
-            // Another replica was faster: take its.
+            // Another replica was faster: use its certificate.
             Err(error) if has_code(&error, &[409]) => {}
             Err(error) => return Err(what()(error)),
         }
     }
 }
 
-/// Has the API server trust the webhook: admission and conversion. Written only if it differs.
+/// Makes the API server trust the webhook, for admission and conversion. Writes only if something differs.
 async fn trust(client: &Client, certificate: &Certificate) -> Result<(), Error> {
     let bundle = STANDARD.encode(&certificate.authorities);
     let hooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());

@@ -1,4 +1,4 @@
-//! Watches the cluster and looks at what has changed.
+//! Watches the cluster and reconciles changed objects.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::api::{Progress, RecreateState, Request};
 use crate::names;
 use crate::view::PodView;
 
-/// What every look needs.
+/// The context of every reconciliation.
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) store: Store,
@@ -34,18 +34,18 @@ pub(crate) struct Context {
     synced: AtomicUsize,
 }
 
-/// What is looked at.
+/// An object to reconcile.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Pod(String),
     Request(String),
 }
 
-/// Looks at a time.
+/// Concurrent reconciliations.
 const WORKERS: usize = 16;
-/// Watches that must have told everything before anything is written.
+/// Watches that must be synced before anything is written.
 const WATCHES: usize = 4;
-/// Objects asked for at a time when a watch begins: a page is all that is in memory untrimmed.
+/// Page size when a watch begins: only one page is in memory untrimmed.
 const PAGE: u32 = 100;
 
 impl Context {
@@ -73,7 +73,7 @@ impl Context {
     }
 }
 
-/// Watches and works until it is dropped.
+/// Runs until it is dropped.
 pub(crate) async fn run(cx: Arc<Context>) {
     let mut tasks = JoinSet::new();
     let all = |selector: Option<String>| Config {
@@ -100,11 +100,11 @@ pub(crate) async fn run(cx: Arc<Context>) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// What has happened to an object.
+/// A change of an object.
 enum Change<K> {
     Is(K),
     Gone(K),
-    /// All there are have been told; these names of the store are not among them.
+    /// The list is complete; these names of the store are not in it.
     Told(HashSet<String>),
 }
 
@@ -116,8 +116,8 @@ fn name_of(metadata: &ObjectMeta) -> String {
     }
 }
 
-/// Follows all objects of a kind. A watch that breaks begins again, and what was missed meanwhile is found by
-/// comparing what there is with what is known.
+/// Follows all objects of a kind. A broken watch is restarted, and missed changes are found by comparing the
+/// list with the store.
 async fn follow<K>(
     cx: Arc<Context>,
     api: Api<K>,
@@ -178,7 +178,7 @@ fn on_map(cx: &Context, change: Change<ConfigMap>) {
             for name in cx.store.map_names().into_iter().filter(|name| !names.contains(name)) {
                 cx.store.drop_map(&name);
             }
-            // Whose they were is not known any more: look at every pod.
+            // The owners are not known any more: check every pod.
             cx.store.pod_names().into_iter().for_each(|name| cx.queue.add(Key::Pod(name)));
         }
     }
@@ -258,7 +258,7 @@ fn on_pod(cx: &Context, change: Change<Pod>) {
     }
 }
 
-/// A pod of ours that is the agent of a node: whether it is ready decides about requests of that node.
+/// An agent pod of the operator: whether it is ready affects the requests of its node.
 fn on_agent(cx: &Context, pod: &Pod) {
     let is_agent = pod.metadata.namespace.as_deref() == Some(&cx.namespace)
         && pod.metadata.labels.as_ref().and_then(|l| l.get("app")).is_some_and(|app| app == names::AGENT);
@@ -286,7 +286,7 @@ fn look_at_requests_of(cx: &Context, node: &str) {
 }
 
 async fn work(cx: Arc<Context>) {
-    // Before everything is known, "there is none" only means "none was told yet".
+    // Before everything is synced, "not found" only means "not seen yet".
     while !cx.is_synced() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -309,12 +309,12 @@ async fn work(cx: Arc<Context>) {
     }
 }
 
-/// Looks at an object that has waited for it since then.
+/// Reconciles an object that has been due since the given time.
 async fn look(cx: &Context, key: &Key, since: Instant) -> Result<Option<outrigger_lifecycle::Time>, Error> {
     match key {
         Key::Pod(name) => {
             let Some(view) = cx.store.pod(name) else { return Ok(None) };
-            // A launch that cannot be served, for example because of a quota, does not keep the sidecars.
+            // A launch that fails, for example because of a quota, does not block the sidecars.
             let (again, ended) = (launch::look(cx, &view, since).await, ending::look(cx, &view).await);
             ended?;
             again

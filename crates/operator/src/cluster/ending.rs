@@ -1,4 +1,4 @@
-//! Carries out what the sidecars of a finished pod need.
+//! Carries out the steps for the sidecars of a finished pod.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -15,12 +15,12 @@ use crate::decide::terminate::{Past, ResultTime, Step, attempt_of, decide, reque
 use crate::names;
 use crate::view::PodView;
 
-/// Finished requests of the terminator's are kept this long.
+/// How long finished requests of the terminator are kept.
 const TTL_SECONDS: i32 = 3_600;
-/// A request that is not served by then is given up, and the pod ended another way.
+/// A request that is not served by then fails, and the pod is ended another way.
 const DEADLINE_SECONDS: i64 = 120;
 
-/// Looks at a pod's sidecars.
+/// Reconciles a pod's sidecars.
 pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<(), Error> {
     let node = cx.store.node(view.node.as_deref().unwrap_or_default());
     let requests = cx.store.requests_of(&view.namespace, &view.name);
@@ -49,7 +49,7 @@ pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a request says, if it is one of the terminator's for the pod.
+/// The summary of a request, if it is one of the terminator's for the pod.
 pub(crate) fn past_of(request: &Request, uid: &str) -> Option<Past> {
     let attempt = attempt_of(request.metadata.name.as_deref()?, uid)?;
     let states = &request.status.container_recreate_states;
@@ -64,14 +64,14 @@ pub(crate) fn past_of(request: &Request, uid: &str) -> Option<Past> {
         Some((state.name.clone(), id))
     });
     let stopped: Vec<(String, String)> = stopped.collect();
-    // Also one an agent began and never ended: trying the same again would take as long.
+    // Also one that an agent began and never finished: a retry would take as long.
     let unserved = request.is_finished() && stopped.is_empty();
     let needs_result = needs_result(request);
     Some(Past { attempt, finished: request.is_finished(), unserved, stopped, needs_result })
 }
 
 async fn swap(cx: &Context, view: &PodView, swaps: Vec<(usize, String, String)>) -> Result<(), Error> {
-    // The name is tested, so that no other container's image is replaced.
+    // The patch tests the name, so that no other container's image is replaced.
     let operations: Vec<Value> = swaps
         .iter()
         .flat_map(|(index, name, image)| {
@@ -138,7 +138,7 @@ async fn stop(
     let api: Api<Request> = Api::namespaced(cx.client.clone(), &view.namespace);
     match api.create(&PostParams::default(), &request).await {
         Ok(made) => {
-            // Known at once, so that the next look does not make another.
+            // Stored at once, so that the next reconciliation does not create another.
             cx.store.set_request(format!("{}/{}", view.namespace, request_name(&view.uid, attempt)), made);
             Ok(())
         }

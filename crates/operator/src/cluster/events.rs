@@ -1,4 +1,4 @@
-//! Events on pods: the same sentences `outrigger operator status` says.
+//! Events on pods, with the same messages as `outrigger operator status`.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use kube::{Api, Client};
 
 use crate::view::PodView;
 
-/// As many sentences are remembered, so that none is said twice.
+/// The number of messages that are remembered, so that none is sent twice.
 const SAID_MAX: usize = 10_000;
 /// The longest message an event may have.
 const MESSAGE_MAX: usize = 1_000;
@@ -34,13 +34,13 @@ impl Events {
         Events { client, said: Mutex::default() }
     }
 
-    /// Tells the readers of a pod's events something, once, and does not wait for it to be written.
+    /// Sends an event about a pod, once, without waiting for it to be written.
     pub(crate) fn tell(&self, pod: &PodView, is_warning: bool, reason: &str, message: &str) {
         let pod = Subject { namespace: &pod.namespace, name: &pod.name, uid: &pod.uid };
         self.tell_of(pod, is_warning, reason, message);
     }
 
-    /// The same about a pod of which only its names are known.
+    /// The same for a pod of which only the names are known.
     pub(crate) fn tell_of(&self, pod: Subject<'_>, is_warning: bool, reason: &str, message: &str) {
         {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ impl Events {
             ..Default::default()
         };
         let base: String = pod.name.chars().take(200).collect();
-        // A name may not have a dot or dash before the next dot.
+        // A name must not have a dot or dash before the next dot.
         let base = base.trim_end_matches(['-', '.']);
         let event = Event {
             metadata: ObjectMeta {

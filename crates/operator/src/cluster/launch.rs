@@ -1,4 +1,4 @@
-//! Carries out what a pod's launch needs.
+//! Carries out the steps of a pod's launch.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::key::OPEN;
 use crate::names;
 use crate::view::PodView;
 
-/// Looks at a pod's barrier. Returns when to look again.
+/// Reconciles a pod's barrier. Returns when to check again.
 pub(crate) async fn look(
     cx: &Context,
     view: &PodView,
@@ -55,7 +55,7 @@ pub(crate) async fn look(
                 let uid = held.as_ref().map(|held| held.uid.clone()).unwrap_or_default();
                 publish(cx, view, &map, keys.iter(), &uid).await?;
                 cx.metrics.publish_seconds.observe(since.elapsed());
-                // The level before took from its own key, or the pod's start, until now.
+                // The previous level took from its own key, or the pod's start, until now.
                 if let Some(before) = memory.published_at.or(view.started) {
                     let waited = std::time::Duration::from_millis(now().since(before));
                     cx.metrics.level_wait_seconds.observe(waited);
@@ -89,7 +89,7 @@ pub(crate) async fn look(
     Ok(again)
 }
 
-/// The containers behind a key, for people.
+/// The containers waiting for a key, for messages.
 fn opened(view: &PodView, key: &str) -> String {
     let behind = view.barriers().filter(|(_, b)| b.key == key);
     let names: Vec<String> = behind.map(|(i, _)| format!("`{}`", view.plan.containers[i].name)).collect();
@@ -122,7 +122,7 @@ fn keep(cx: &Context, view: &PodView, map: &ConfigMap) {
     cx.store.set_map(format!("{}/{name}", view.namespace), MapView::of(map));
 }
 
-/// Makes the ConfigMap. False if there was one nobody knew of: it is known now.
+/// Creates the ConfigMap. Returns false if there already was one that was not in the store; it is now.
 async fn create<'k>(
     cx: &Context,
     view: &PodView,
@@ -145,7 +145,7 @@ async fn create<'k>(
         }
         Err(error) => {
             if let (true, kube::Error::Api(status)) = (has_code(&error, &[403]), &error) {
-                // A quota, or a namespace that is being deleted (LP-32): the pod's author can do something about it.
+                // A quota, or a namespace that is being deleted (LP-32): the pod's author can fix it.
                 let message = format!("the barrier cannot be made, so nothing starts: {}", status.message);
                 cx.events.tell(view, true, "BarrierBlocked", &message);
             }
@@ -178,7 +178,7 @@ async fn publish<'k>(
     uid: &str,
 ) -> Result<(), Error> {
     let data: BTreeMap<&str, &str> = keys.map(|key| (key.as_str(), OPEN)).collect();
-    // The uid makes sure that it is still the one that was looked at.
+    // The uid makes sure that it is still the same object.
     let patch = json!({
         "metadata": {"uid": uid, "labels": {names::BARRIER_LABEL: OPEN}},
         "data": data,
@@ -198,7 +198,7 @@ async fn publish<'k>(
     }
 }
 
-/// Writes to the pod, so that its kubelet looks at it now and not in ten seconds.
+/// Writes to the pod, so that its kubelet syncs it now and not in ten seconds.
 async fn annotate(cx: &Context, view: &PodView, completed: bool) -> Result<(), Error> {
     let mut annotations = json!({names::OPENED: Timestamp::now().to_string()});
     if completed {
@@ -241,7 +241,7 @@ async fn condition(cx: &Context, view: &PodView, is_true: bool, message: &str) -
     patch_status(cx, view, json!({"conditions": [condition]})).await
 }
 
-/// The time in the precision statuses have.
+/// The current time in the precision of statuses.
 pub(crate) fn seconds() -> String {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()

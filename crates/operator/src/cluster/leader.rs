@@ -1,7 +1,7 @@
-//! One replica of several writes: the one that holds the Lease.
+//! Leader election: only the replica that holds the Lease writes.
 //!
-//! A holder that does not renew loses it after [`DURATION`], measured by everybody's own clock from when they last saw
-//! it change, so clocks need not agree.
+//! A holder that does not renew the Lease loses it after [`DURATION`]. Each replica measures this with its
+//! own clock from the last change it saw, so clocks need not agree.
 
 use std::time::{Duration, Instant};
 
@@ -15,15 +15,15 @@ use super::has_code;
 
 /// The Lease's name.
 pub(crate) const NAME: &str = "outrigger-operator";
-/// Not renewed for this long, it is anybody's.
+/// A Lease that is not renewed for this long can be taken.
 const DURATION: Duration = Duration::from_secs(8);
-/// How often it is renewed, or looked at.
+/// How often it is renewed or checked.
 const PAUSE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Leader {
     api: Api<Lease>,
     identity: String,
-    /// The last state seen of another's Lease, and when it was first seen.
+    /// The last state of another replica's Lease, and when it was first seen.
     seen: Option<(String, Instant)>,
 }
 
@@ -32,7 +32,7 @@ impl Leader {
         Leader { api: Api::namespaced(client, namespace), identity, seen: None }
     }
 
-    /// Waits until this replica leads.
+    /// Waits until this replica is the leader.
     pub(crate) async fn acquire(&mut self) {
         loop {
             match self.try_hold().await {
@@ -44,7 +44,7 @@ impl Leader {
         }
     }
 
-    /// Renews for as long as that works; returns when this replica no longer leads.
+    /// Renews the Lease; returns when this replica is no longer the leader.
     pub(crate) async fn keep(&mut self) {
         let mut renewed = Instant::now();
         loop {
@@ -55,14 +55,14 @@ impl Leader {
                 Ok(Err(error)) => tracing::warn!(%error, "the leader's Lease cannot be renewed"),
                 Err(_) => tracing::warn!("the leader's Lease cannot be renewed: no answer"),
             }
-            // Others take over after the whole time; stop before they do.
+            // Others take over after the full duration; stop before that.
             if renewed.elapsed() + PAUSE >= DURATION {
                 return;
             }
         }
     }
 
-    /// Gives the Lease back, so that another replica need not wait.
+    /// Releases the Lease, so that another replica need not wait.
     pub(crate) async fn release(&self) {
         let Ok(mut lease) = self.api.get(NAME).await else { return };
         let spec = lease.spec.get_or_insert_default();
@@ -103,7 +103,7 @@ impl Leader {
             new.acquire_time = spec.acquire_time;
         }
         lease.spec = Some(new);
-        // The version is in it: of two that try at once, one fails.
+        // Includes the version: if two replicas try at once, one fails.
         took(self.api.replace(NAME, &PostParams::default(), &lease).await)
     }
 

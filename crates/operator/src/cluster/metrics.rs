@@ -1,13 +1,13 @@
-//! Numbers for Prometheus, in its text format.
+//! Metrics in the Prometheus text format.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds in seconds: fine where the targets are, coarse beyond.
+/// Upper bounds in seconds: fine near the targets, coarse above.
 const BOUNDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0];
 
-/// A count.
+/// A counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -21,7 +21,7 @@ impl Counter {
     }
 }
 
-/// How long things take.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub(crate) struct Histogram {
     buckets: [AtomicU64; BOUNDS.len()],
@@ -53,32 +53,32 @@ impl Histogram {
     }
 }
 
-/// Everything that is counted.
+/// All metrics.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// Answers to the API server about pods and requests.
+    /// Webhook calls about pods and requests.
     pub(crate) webhook_seconds: Histogram,
     /// Objects refused.
     pub(crate) refused: Counter,
     /// Keys published.
     pub(crate) keys: Counter,
-    /// From the pod's change to the key.
+    /// From the pod's change to the published key.
     pub(crate) publish_seconds: Histogram,
-    /// From a level's key to the next one's.
+    /// From one level's key to the next.
     pub(crate) level_wait_seconds: Histogram,
     /// From the pod's start to the last key.
     pub(crate) launch_seconds: Histogram,
     /// Launches that took too long.
     pub(crate) launch_timeouts: Counter,
-    /// Requests made to stop sidecars.
+    /// Requests created to stop sidecars.
     pub(crate) terminations: Counter,
     /// Pods whose result was written.
     pub(crate) ended: Counter,
-    /// Requests that succeeded, and that failed.
+    /// Requests that succeeded.
     pub(crate) succeeded: Counter,
     /// Requests that failed.
     pub(crate) failed: Counter,
-    /// Looks at an object that failed and are tried again.
+    /// Failed reconciliations, which are retried.
     pub(crate) errors: Counter,
 }
 

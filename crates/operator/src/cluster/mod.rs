@@ -1,12 +1,12 @@
-//! The thin shells around the decisions: watches, writes, webhooks.
+//! The I/O around the decisions: watches, writes, webhooks.
 //!
 //! | module | does |
 //! |---|---|
-//! | `queue` | which object is to be looked at, when |
-//! | `store` | what is known of the cluster, trimmed |
+//! | `queue` | which object is reconciled next, and when |
+//! | `store` | the trimmed state of the cluster |
 //! | `controllers` | watches the cluster, asks [`crate::decide`], writes |
-//! | `launch`, `ending`, `requests` | carry the steps of one decision out |
-//! | `leader` | one replica of several writes |
+//! | `launch`, `ending`, `requests` | carry out the steps of a decision |
+//! | `leader` | leader election |
 //! | `webhook`, `certificates` | answers the API server, over TLS |
 //! | `agent` | serves the requests of one node |
 
@@ -39,15 +39,15 @@ pub use webhook::Requesters;
 use kube::Client;
 use outrigger_lifecycle::Time;
 
-/// What goes wrong between the operator and the cluster.
+/// Errors between the operator and the cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The API server refuses or cannot be reached.
+    /// The API server returned an error or cannot be reached.
     #[error("{what}: {source}")]
     Api {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// What happened.
+        /// The cause.
         source: Box<kube::Error>,
     },
     /// There is no usable configuration, socket or runtime.
@@ -61,7 +61,7 @@ impl Error {
         move |source| Error::Api { what, source: Box::new(source) }
     }
 
-    /// Somebody else has written the object in the meantime, or made it, or removed it: look again.
+    /// Someone else changed, created or removed the object in the meantime: check again.
     pub(crate) fn is_stale(&self) -> bool {
         matches!(self, Error::Api { source, .. } if has_code(source, &[404, 409, 422]))
     }
@@ -82,9 +82,9 @@ pub async fn connect() -> Result<Client, Error> {
     })
 }
 
-/// TLS needs one provider of cryptography per process.
+/// TLS needs one cryptography provider per process.
 pub(crate) fn install_crypto() {
-    // An error says that there is one already.
+    // An error means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 

@@ -1,7 +1,7 @@
-//! Which object is to be looked at, and when.
+//! The work queue: which object is reconciled next, and when.
 //!
-//! A key that is added many times before its turn is looked at once; one that is added while it is being looked at is
-//! looked at again afterwards. No key is ever looked at by two workers at a time.
+//! A key that is added several times before its turn is processed once; one that is added while it is being
+//! processed is processed again afterwards. A key is never processed by two workers at a time.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Keys in the order they are to be looked at.
+/// Keys in the order they are processed.
 pub(crate) struct Queue<K> {
     state: Mutex<State<K>>,
     changed: Notify,
@@ -19,7 +19,7 @@ pub(crate) struct Queue<K> {
 
 struct State<K> {
     ready: VecDeque<K>,
-    /// Since when each key waits for its turn.
+    /// Since when each key has been due.
     queued: HashMap<K, Instant>,
     running: HashSet<K>,
     delayed: HashMap<K, Instant>,
@@ -27,7 +27,7 @@ struct State<K> {
 }
 
 impl<K: Clone + Eq + Hash> State<K> {
-    /// Queues a key once; while it is being looked at it waits for [`Queue::done`].
+    /// Queues a key once; while it is being processed it waits for [`Queue::done`].
     fn enqueue(&mut self, key: K, since: Instant) {
         if self.queued.contains_key(&key) {
             return;
@@ -56,7 +56,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at a key as soon as there is a worker.
+    /// Processes a key as soon as a worker is free.
     pub(crate) fn add(&self, key: K) {
         let mut state = self.lock();
         state.delayed.remove(&key);
@@ -65,7 +65,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.changed.notify_one();
     }
 
-    /// Looks at a key after a while, or earlier if something else asks for it.
+    /// Processes a key after a delay, or earlier if it is added again.
     pub(crate) fn add_after(&self, key: K, delay: Duration) {
         let at = Instant::now() + delay;
         let mut state = self.lock();
@@ -75,7 +75,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.changed.notify_one();
     }
 
-    /// Looks at a key again after a failure: soon, then later and later.
+    /// Processes a key again after a failure, with increasing delays.
     pub(crate) fn retry(&self, key: K) {
         let failures = {
             let mut state = self.lock();
@@ -86,7 +86,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.add_after(key, Duration::from_millis(50 << failures.min(10)));
     }
 
-    /// The next key, and since when it was due; [`Queue::done`] must follow.
+    /// The next key, and since when it has been due; [`Queue::done`] must follow.
     pub(crate) async fn next(&self) -> (K, Instant) {
         loop {
             let due = {
@@ -122,7 +122,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// A key was looked at, well or not.
+    /// A key was processed, successfully or not.
     pub(crate) fn done(&self, key: &K, well: bool) {
         let mut state = self.lock();
         state.running.remove(key);
@@ -136,7 +136,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// How many keys wait for a worker.
+    /// The number of keys waiting for a worker.
     pub(crate) fn len(&self) -> usize {
         self.lock().ready.len()
     }
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(queue.next().await.0, "a");
         assert_eq!(begun.elapsed().as_secs(), 10);
         queue.done(&"a", true);
-        // How long a key waits for a worker is known.
+        // The time a key waits for a worker is measured.
         queue.add("b");
         tokio::time::advance(Duration::from_secs(3)).await;
         assert_eq!(queue.next().await.1.elapsed().as_secs(), 3);

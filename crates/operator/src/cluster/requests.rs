@@ -1,4 +1,4 @@
-//! Carries out the operator's part in a container recreate request.
+//! Carries out the operator's part of a container recreate request.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -15,13 +15,14 @@ use crate::decide::oversee::{Step, decide, ready_entries};
 use crate::names;
 use crate::view::PodView;
 
-/// Looks at a request. Returns when to look again.
+/// Reconciles a request. Returns when to check again.
 pub(crate) async fn look(cx: &Context, request: &Request) -> Result<Option<Time>, Error> {
     let namespace = request.metadata.namespace.clone().unwrap_or_default();
     let pod_name = &request.spec.pod_name;
     let pods: Api<Pod> = Api::namespaced(cx.client.clone(), &namespace);
     let held = cx.store.pod(&format!("{namespace}/{pod_name}"));
-    // A pod that uses nothing else of the operator is not kept; it is asked for while somebody waits for it.
+    // A pod that uses no other feature of the operator is not in the store; it is read while a request for it
+    // is open.
     let pod = match (held, request.is_finished()) {
         (Some(view), _) => Some((*view).clone()),
         (None, true) => None,
@@ -113,7 +114,8 @@ async fn carry_out(
     }
 }
 
-/// Says on the pod what became of a request: its containers were restarted by intent, they did not crash.
+/// Sends an event about the result of a request: its containers were restarted on purpose, they did not
+/// crash.
 fn tell_verdict(cx: &Context, request: &Request) {
     let state = |s: &RecreateState| match (s.phase, s.message.as_str()) {
         (Progress::Succeeded, _) if request.only_stops() => format!("`{}` was stopped", s.name),
@@ -161,7 +163,8 @@ fn with_condition(request: &Request, condition: Value) -> Vec<Value> {
     all
 }
 
-/// Gives the verdict: final for every container, and one for all (D3). Never over one that was given already.
+/// Writes the result: final for every container, and one for the request (D3). Never overwrites an earlier
+/// result.
 pub(crate) async fn complete(
     api: &Api<Request>,
     request: &Request,
@@ -187,7 +190,7 @@ pub(crate) async fn complete(
     write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
 }
 
-/// Puts a request's entry into the pod's readiness condition, or takes it out (CRR-23, CRR-24).
+/// Adds a request's entry to the pod's readiness condition, or removes it (CRR-23, CRR-24).
 async fn set_ready(cx: &Context, view: &PodView, request: &Request, present: bool) -> Result<(), Error> {
     let Some(message) = &view.ready_gate else { return Ok(()) };
     let (message, is_ready) = ready_entries(message, request, present);
@@ -195,7 +198,7 @@ async fn set_ready(cx: &Context, view: &PodView, request: &Request, present: boo
     let gate = json!({"type": names::POD_READY, "status": status, "message": message, "lastTransitionTime": seconds()});
     let mut conditions = vec![gate];
     if !is_ready {
-        // At once, not when the kubelet next looks.
+        // Immediately, not when the kubelet syncs next.
         let ready = json!({
             "type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady",
             "message": "a container recreate request makes the pod unready", "lastTransitionTime": seconds(),

@@ -1,4 +1,4 @@
-//! `outrigger operator run`: webhooks on every replica, controllers on one.
+//! `outrigger operator run`: webhooks on every replica, controllers on the leader.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,49 +25,49 @@ use super::store::{Agents, Counts};
 use super::webhook::{Requesters, Webhook};
 use super::{Error, connect, now};
 
-/// How the operator runs.
+/// Options of the operator.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// Its own namespace: for the Lease and the Secret.
+    /// Its own namespace, for the Lease and the Secret.
     pub namespace: String,
-    /// Who it is among its replicas.
+    /// Its identity among the replicas.
     pub identity: String,
     /// Address the webhook listens on.
     pub webhook: SocketAddr,
-    /// Where health and metrics are.
+    /// Address of the health and metrics pages.
     pub health: SocketAddr,
-    /// Names the webhook is called by, beside its Service's.
+    /// Additional names of the webhook, besides those of its Service.
     pub names: Vec<String>,
     /// Whether nodes have agents.
     pub agents: Agents,
-    /// Who may make container recreate requests.
+    /// Who may create container recreate requests.
     pub requesters: Requesters,
-    /// How often the certificate is looked at.
+    /// How often the certificate is checked.
     pub certificate_check: Duration,
 }
 
-/// The largest review: an object, the one before it, and what is around them.
+/// The largest review: the object, its old version, and the rest.
 const BODY_MAX: usize = 8 << 20;
-/// Connections at a time; the API server needs a few.
+/// Maximum number of connections; the API server needs a few.
 const CONNECTIONS_MAX: usize = 512;
-/// A client that says nothing is not waited for longer.
+/// How long to wait for the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is said about other paths.
+/// The answer for other paths.
 const PAGES: &str = "there are /healthz, /readyz and /metrics";
 
-/// What the health page knows.
+/// The state shown on the health page.
 struct Health {
     metrics: Arc<Metrics>,
     serving: AtomicBool,
     leading: RwLock<Option<Arc<Context>>>,
 }
 
-/// Runs until a signal ends it.
+/// Runs until a signal.
 ///
 /// # Errors
-/// There is no cluster, or a port is taken.
+/// The cluster cannot be reached, or a port is in use.
 pub async fn run(options: RunOptions) -> Result<(), Error> {
     let client = connect().await?;
     let bind = |address: SocketAddr| async move {
@@ -106,14 +106,14 @@ pub async fn run(options: RunOptions) -> Result<(), Error> {
     tasks.spawn(lead(client, options, metrics, state));
     tokio::select! {
         () = shutdown() => tracing::info!("told to stop"),
-        // None of them ends by itself: a part that does has crashed, and the whole is restarted.
+        // None of them ends by itself: if one does, it has crashed, and everything is restarted.
         _ = tasks.join_next() => return Err(Error::Setup("a part of the operator has ended".to_owned())),
     }
     tasks.abort_all();
     Ok(())
 }
 
-/// Where the webhook's certificate comes from.
+/// The source of the webhook's certificate.
 struct Keeper {
     client: kube::Client,
     namespace: String,
@@ -122,14 +122,14 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// The certificate in force, and what a server needs to know of it.
+    /// The current certificate, and the TLS configuration for it.
     async fn obtain(&self) -> Result<(Certificate, Arc<rustls::ServerConfig>), Error> {
         let certificate = certificates::obtain(&self.client, &self.namespace, &self.names).await?;
         let config = certificate.server_config()?;
         Ok((certificate, config))
     }
 
-    /// The first one: there is nothing to serve before.
+    /// The first certificate: nothing can be served before.
     async fn first(&self) -> (Certificate, Arc<rustls::ServerConfig>) {
         loop {
             match self.obtain().await {
@@ -141,7 +141,7 @@ impl Keeper {
     }
 }
 
-/// Runs the controllers while this replica leads.
+/// Runs the controllers while this replica is the leader.
 async fn lead(client: kube::Client, options: RunOptions, metrics: Arc<Metrics>, state: Arc<Health>) {
     let mut leader = Leader::new(client.clone(), &options.namespace, options.identity.clone());
     let set = |cx: Option<Arc<Context>>| {
@@ -176,7 +176,7 @@ async fn shutdown() {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    // The one that leads gives its Lease back in the meantime.
+    // The leader releases its Lease in the meantime.
     tokio::time::sleep(Duration::from_millis(200)).await;
 }
 
@@ -302,12 +302,12 @@ fn health(state: &Health, path: &str) -> Response<Full<Bytes>> {
     }
 }
 
-/// What the agent's health page knows.
+/// The state shown on the agent's health page.
 #[derive(Debug, Default)]
 pub(crate) struct AgentPage {
     /// The container runtime has answered.
     pub(crate) runtime: AtomicBool,
-    /// The requests of the node are known.
+    /// The requests of the node are synced.
     pub(crate) watching: AtomicBool,
     /// Containers stopped.
     pub(crate) stopped: Counter,

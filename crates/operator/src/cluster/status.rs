@@ -1,4 +1,4 @@
-//! `outrigger operator status`: what a pod in the cluster waits for.
+//! `outrigger operator status`: what a pod in the cluster is waiting for.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::ListParams;
@@ -13,10 +13,10 @@ use crate::decide::{explain, terminate};
 use crate::names;
 use crate::view::PodView;
 
-/// What a pod waits for, for people: a line for each container, and what happens next.
+/// What a pod is waiting for: a line for each container, and the next step.
 ///
 /// # Errors
-/// There is no such pod, or the cluster cannot be asked.
+/// There is no such pod, or the cluster cannot be reached.
 pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Result<String, Error> {
     let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
@@ -47,7 +47,7 @@ async fn map_of(client: &Client, view: &PodView) -> Result<Map, Error> {
 async fn node_of(client: &Client, view: &PodView) -> Result<terminate::Node, Error> {
     let Some(name) = &view.node else { return Ok(terminate::Node::Machine) };
     let nodes: Api<Node> = Api::all(client.clone());
-    // Not everybody who may see a pod may see nodes.
+    // Not every user who can read pods can read nodes.
     let node = nodes.get_opt(name).await.ok().flatten();
     let labels = node.and_then(|node| node.metadata.labels).unwrap_or_default();
     Ok(match labels.get(names::NODE_TYPE.0).is_some_and(|value| value == names::NODE_TYPE.1) {
@@ -75,7 +75,7 @@ fn table(view: &PodView, lines: &[explain::Line], next: &str) -> String {
     out
 }
 
-/// Messages of kubelets and images must not steer the terminal.
+/// Messages of kubelets and images must not control the terminal.
 fn safe(text: &str) -> String {
     outrigger_view::safe_text(text).to_string()
 }

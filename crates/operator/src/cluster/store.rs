@@ -1,4 +1,4 @@
-//! What is known of the cluster: of few objects, and of those only what decisions ask for.
+//! The state of the cluster in memory: only the objects, and only the fields, that decisions need.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,20 +17,20 @@ use crate::view::PodView;
 /// `namespace/name`.
 pub(crate) type Name = String;
 
-/// Whether nodes have agents of ours.
+/// Whether the operator's agents are installed on nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Agents {
-    /// Each node has one.
+    /// Every node has one.
     #[default]
     Installed,
-    /// None has.
+    /// No node has one.
     NotInstalled,
 }
 
 pub(crate) struct Store {
     state: Mutex<State>,
     agents: Agents,
-    /// What was not there when this began is held to be absent since then.
+    /// Objects that were missing when this began count as absent since then.
     begun: Time,
 }
 
@@ -40,25 +40,25 @@ struct State {
     maps: HashMap<Name, Arc<MapView>>,
     requests: HashMap<Name, Arc<Request>>,
     virtual_nodes: HashSet<String>,
-    /// Pods that are agents: their node, and whether they are ready.
+    /// Agent pods: their node, and whether they are ready.
     agents: HashMap<Name, (String, bool)>,
-    /// Nodes whose agent is not ready any more, since when.
+    /// Nodes whose agent is no longer ready, and since when.
     agents_lost: HashMap<String, Time>,
     memories: HashMap<Name, Memory>,
 }
 
-/// What waits.
+/// Numbers of waiting objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Pods that use something the operator serves.
+    /// Pods that use a feature of the operator.
     pub(crate) pods: usize,
     /// Levels, or gates, that are closed.
     pub(crate) levels: usize,
-    /// Since the start of the pod that has waited longest.
+    /// Time since the start of the pod that has waited longest.
     pub(crate) longest_ms: u64,
 }
 
-/// What matters of a barrier ConfigMap.
+/// The relevant parts of a barrier ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MapView {
     pub(crate) uid: String,
@@ -83,10 +83,11 @@ impl MapView {
         }
     }
 
-    /// Whose it is, seen from a pod.
+    /// Who owns it, from a pod's point of view.
     pub(crate) fn seen_from(&self, pod: &PodView) -> Map {
         if self.owners.iter().any(|(_, uid)| *uid == pod.uid) {
-            // Kruise's own are not labelled: nothing is held to be published there before it is written again.
+            // Those of Kruise are not labelled: their keys do not count as published until they are written
+            // again.
             return Map::Ours { keys: if self.labelled { self.keys.clone() } else { BTreeSet::new() } };
         }
         match self.owners.iter().any(|(name, _)| *name == pod.name) {
@@ -129,7 +130,7 @@ impl Store {
         self.lock().maps.get(name).cloned()
     }
 
-    /// Keeps the newest: what was written here may be newer than what a watch tells.
+    /// Keeps the newest: what was written here may be newer than what the watch reports.
     pub(crate) fn set_map(&self, name: Name, map: MapView) {
         let mut state = self.lock();
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);
@@ -185,7 +186,7 @@ impl Store {
         self.lock().virtual_nodes.retain(|name| names.contains(name));
     }
 
-    /// Whether a node has an agent. Where no pod is one they may run some other way.
+    /// Whether a node has an agent. If no pod is an agent, they may run some other way.
     pub(crate) fn agent(&self, node: &str) -> Agent {
         let state = self.lock();
         if state.agents.is_empty() {
@@ -206,7 +207,7 @@ impl Store {
         };
     }
 
-    /// Forgets a pod that was an agent; the node it was on.
+    /// Removes an agent pod; returns the node it was on.
     pub(crate) fn drop_agent(&self, pod: &str, now: Time) -> Option<String> {
         let mut state = self.lock();
         let (node, _) = state.agents.remove(pod)?;
@@ -220,7 +221,7 @@ impl Store {
         self.lock().agents.keys().cloned().collect()
     }
 
-    /// Requests of a node that have no verdict yet.
+    /// Requests of a node that have no result yet.
     pub(crate) fn open_requests_of_node(&self, node: &str) -> Vec<Name> {
         let state = self.lock();
         let of = |(_, r): &(&Name, &Arc<Request>)| !r.is_finished() && r.label(names::CRR_NODE) == Some(node);
@@ -243,9 +244,9 @@ impl Store {
         self.lock().memories.insert(name.to_owned(), memory);
     }
 
-    /// What waits, for the metrics.
+    /// The numbers for the metrics.
     pub(crate) fn counts(&self, now: Time) -> Counts {
-        // The views are shared, so nothing waits for the lock while they are counted.
+        // The views are shared, so the lock is not held while they are counted.
         let pods: Vec<Arc<PodView>> = self.lock().pods.values().cloned().collect();
         let mut counts = Counts { pods: pods.len(), ..Counts::default() };
         for view in pods.iter().filter(|view| !view.is_over() && !view.deleting) {

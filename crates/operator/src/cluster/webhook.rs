@@ -1,4 +1,4 @@
-//! Answers the API server: what becomes of pods and container recreate requests.
+//! Answers the API server about pods and container recreate requests.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,31 +19,31 @@ use crate::decide::terminate;
 use crate::decide::{Refusal, convert};
 use crate::names;
 
-/// What the answers need.
+/// The state needed to answer.
 pub(crate) struct Webhook {
     pub(crate) client: Client,
     pub(crate) metrics: Arc<Metrics>,
-    /// The operator itself, as the API server knows it.
+    /// The user name of the operator itself.
     pub(crate) own_user: String,
     pub(crate) agents: Agents,
     pub(crate) requesters: Requesters,
 }
 
-/// Who may make container recreate requests.
+/// Who may create container recreate requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Requesters {
-    /// Users who may make requests, and who may delete the pod or execute commands in it (D19).
+    /// Users who may create requests, and who may delete the pod or execute commands in it (D19).
     #[default]
     WithRightsOnPod,
-    /// All users who may make requests, as with OpenKruise (CRR-16).
+    /// All users who may create requests, as in OpenKruise (CRR-16).
     All,
 }
 
-/// An object as it is to be, and what its author should know.
+/// The changed object, and warnings for its author.
 type Answer = Result<(Value, Vec<String>), Refusal>;
 
 impl Webhook {
-    /// Answers one call; `None` for a path or a body that means nothing.
+    /// Answers one call; `None` for an unknown path or an invalid body.
     pub(crate) async fn answer(&self, path: &str, body: &[u8]) -> Option<Value> {
         let begun = Instant::now();
         let mut review: Value = serde_json::from_slice(body).ok()?;
@@ -114,7 +114,7 @@ impl Webhook {
         }
     }
 
-    /// D19: a request restarts containers, so it takes a right on the pod that allows as much.
+    /// D19: a request restarts containers, so the user needs a permission on the pod that allows as much.
     async fn check_requester(&self, request: &Value, namespace: &str) -> Result<(), Refusal> {
         let user = request["userInfo"]["username"].as_str().unwrap_or_default();
         let pod = request["object"]["spec"]["podName"].as_str().unwrap_or_default();
@@ -139,7 +139,7 @@ impl Webhook {
         ))
     }
 
-    /// The pod a request names, and what its node is.
+    /// The pod that a request names, and the kind of its node.
     async fn find(
         &self,
         namespace: &str,
@@ -194,7 +194,7 @@ fn is_subresource(request: &Value) -> bool {
     request["subResource"].as_str().is_some_and(|name| !name.is_empty())
 }
 
-/// LP-1, LP-W-11: pods that are being created, and nothing else.
+/// LP-1, LP-W-11: only pods that are being created.
 fn pods(request: &Value) -> Answer {
     let object = &request["object"];
     if request["operation"] != "CREATE"
@@ -204,18 +204,18 @@ fn pods(request: &Value) -> Answer {
         return Ok((object.clone(), Vec::new()));
     }
     let admitted = admit(object, &suffix())?;
-    // Each a line in a terminal; the API server cuts long ones, and many.
+    // One line each for the terminal; the API server shortens long and numerous warnings.
     let warnings = admitted.warnings.into_iter().take(8).map(|w| w.chars().take(250).collect()).collect();
     Ok((admitted.pod, warnings))
 }
 
-/// Letters and digits nobody can guess, so that nobody else can have made the ConfigMap before.
+/// Random letters and digits, so that nobody else can have created the ConfigMap before.
 fn suffix() -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut bytes = [0_u8; SUFFIX_LEN];
     let random = rustls::crypto::ring::default_provider().secure_random;
     if random.fill(&mut bytes).is_err() {
-        // No random numbers: the time at least is nobody else's.
+        // No random numbers are available: use the time, which is at least unique.
         let nanos = k8s_openapi::jiff::Timestamp::now().as_nanosecond().to_le_bytes();
         bytes.iter_mut().zip(nanos).for_each(|(byte, n)| *byte = n);
     }
@@ -264,7 +264,7 @@ mod tests {
     #[tokio::test]
     async fn requests_are_refused_where_no_agent_is_installed() {
         super::super::install_crypto();
-        // Nothing listens there: it is not asked.
+        // Nothing listens there: it is never called.
         let config = kube::Config::new("http://127.0.0.1:1".parse().expect("an address"));
         let webhook = |agents, requesters| Webhook {
             client: Client::try_from(config.clone()).expect("a client"),
@@ -281,7 +281,7 @@ mod tests {
         let hook = webhook(Agents::NotInstalled, Requesters::All);
         let answer = hook.answer("/mutate-requests", body.as_bytes()).await.expect("an answer");
         assert_eq!(answer["response"]["status"]["code"], 403, "CRR-W-11, CRR-8: {answer}");
-        // An API server that cannot be asked about the user is no permission (D19).
+        // If the API server cannot be asked about the user, the request is denied (D19).
         let hook = webhook(Agents::Installed, Requesters::WithRightsOnPod);
         let answer = hook.answer("/mutate-requests", body.as_bytes()).await.expect("an answer");
         assert_eq!(

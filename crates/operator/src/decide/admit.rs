@@ -1,7 +1,8 @@
-//! What is changed in a pod that is being created (LP-1 to LP-12, D8, D12).
+//! Changes to a pod that is being created (LP-1 to LP-12, D8, D12).
 //!
-//! Pods that ask for nothing are not touched, and do not even come here: the webhook's match conditions leave them to
-//! the API server. What is asked for and cannot be done is refused with a sentence, never with an internal error.
+//! Pods that use none of the features are not changed, and are not even sent here: the webhook's match
+//! conditions filter them out. A pod that asks for something impossible is refused with a clear message,
+//! never with an internal error.
 
 use std::collections::BTreeSet;
 
@@ -17,24 +18,24 @@ use crate::key::{gate_key, level_key, proposed_level_key};
 use crate::names;
 use crate::view::is_served_gate;
 
-/// Letters and digits that make a ConfigMap's name one pod's own.
+/// Letters and digits that make the name of a ConfigMap unique to one pod.
 pub const SUFFIX_LEN: usize = 10;
 /// The longest name of a ConfigMap.
 const NAME_MAX: usize = 253;
 
-/// A pod as it is to be created.
+/// A pod to be created.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admitted {
     /// The pod.
     pub pod: Value,
-    /// What its author should know.
+    /// Warnings for its author.
     pub warnings: Vec<String>,
 }
 
-/// Looks at a pod that is being created. `suffix` is random, [`SUFFIX_LEN`] lower-case letters and digits.
+/// Handles a pod that is being created. `suffix` is random, [`SUFFIX_LEN`] lower-case letters and digits.
 ///
 /// # Errors
-/// 422 and a sentence if the pod asks for something that cannot be done.
+/// 422 and a message if the pod asks for something impossible.
 pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
     let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
     let pod = typed(object)?;
@@ -48,7 +49,8 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
     };
     let planned = plan_of(&pod)?;
     admitted.warnings.extend(planned.warnings.iter().map(sentence));
-    // Nothing a pod's author wrote under these names is meant (LP-10): the pod may be the copy of a live one.
+    // Values that a pod's author wrote under these names are dropped (LP-10): the pod may be a copy of a live
+    // one.
     let foreign = drop_foreign(&mut admitted.pod, &pod);
     let keys = keys(&pod, &planned.plan)?;
     if keys.is_empty() {
@@ -85,7 +87,7 @@ fn annotation<'p>(pod: &'p Pod, name: &str) -> Option<&'p str> {
     pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// A finding in one sentence.
+/// A finding as one sentence.
 fn sentence(finding: &Finding) -> String {
     let hint = finding.hint.as_ref().map_or(String::new(), |hint| format!("; {hint}"));
     format!("{}: {}{hint}", finding.path, finding.message)
@@ -109,7 +111,7 @@ fn check_timeout(pod: &Pod) -> Result<(), Refusal> {
     }
 }
 
-/// The plan of what the pod asks for. The terminator's envs ask nothing of a pod that is being created.
+/// The plan of the pod. The terminator's envs have no effect on a pod that is being created.
 fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Refusal> {
     let mut pod = pod.clone();
     for env in pod.spec.iter_mut().flat_map(|s| s.containers.iter_mut()).filter_map(|c| c.env.as_mut()) {
@@ -119,8 +121,8 @@ fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Refusal> {
     plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))
 }
 
-/// Turns the containers named by the annotation into native sidecars, in the order the KEP gives them. Everything else
-/// the pod says about order stays.
+/// Turns the containers named by the annotation into native sidecars, in the order of the KEP. Everything
+/// else in the pod about order stays.
 fn native_sidecars(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result<(), Refusal> {
     let mut only = pod.clone();
     only.metadata.annotations = None;
@@ -172,7 +174,7 @@ fn native_sidecars(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result
     Ok(())
 }
 
-/// The key each container waits for; none if nothing of the pod waits (LP-3, LP-7).
+/// The key each container waits for; empty if no container waits (LP-3, LP-7).
 fn keys(pod: &Pod, plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> {
     let graph = plan.containers.iter().flat_map(|c| &c.gates).any(|g| g.dialect == Some(Dialect::DependsOn));
     if graph {
@@ -183,11 +185,11 @@ fn keys(pod: &Pod, plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> 
     }
     let mains = plan.containers.iter().filter(|c| c.place.list == List::Main);
     let key = if uses_proposed_names(pod) { proposed_level_key } else { level_key };
-    // LP-8: every entry of `spec.containers`, also the highest.
+    // LP-8: every entry of `spec.containers`, including those of the highest level.
     Ok(mains.map(|c| (c.place, key(level(pod, c.place)))).collect())
 }
 
-/// The priority of a container in a pod that was planned, so that it is known to be a number.
+/// The priority of a container in a planned pod, which is known to be a number.
 fn level(pod: &Pod, place: ContainerRef) -> i64 {
     if annotation(pod, names::ORDERED) == Some("Ordered") {
         return -i64::try_from(place.index).unwrap_or(0);
@@ -198,14 +200,15 @@ fn level(pod: &Pod, place: ContainerRef) -> i64 {
     last.and_then(|e| e.value.as_deref()?.parse().ok()).unwrap_or(0)
 }
 
-/// A key of its own for each container that waits for another, unless the kubelet's own order is all it waits for.
+/// A separate key for each container that waits for another, unless the kubelet's own order is enough.
 fn gate_keys(plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> {
     let mut keys = Vec::new();
     for (i, c) in plan.containers.iter().enumerate() {
         let gates: Vec<_> = c.gates.iter().filter(|g| is_served_gate(g.dialect)).collect();
         for gate in &gates {
             let on = &plan.containers[gate.on];
-            // The kubelet starts init containers one after the other, and the others when those are through.
+            // The kubelet starts init containers one after the other, and the others when those have
+            // completed.
             let never = c.place.list == List::Init && (on.place.list != List::Init || gate.on > i);
             if never {
                 return Err(Refusal::new(
@@ -227,7 +230,7 @@ fn gate_keys(plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> {
     Ok(keys)
 }
 
-/// What a graph asks for and a kubelet cannot do.
+/// Features of a graph that a kubelet cannot provide.
 fn unserved(plan: &Plan) -> Vec<String> {
     let mut warnings = Vec::new();
     let mut warn = |names: Vec<&str>, what: &str| {
@@ -252,7 +255,7 @@ fn unserved(plan: &Plan) -> Vec<String> {
     warnings
 }
 
-/// Whether the pod speaks only the words of the proposal.
+/// Whether the pod uses only the names of the proposal.
 fn uses_proposed_names(pod: &Pod) -> bool {
     let env = pod.spec.iter().flat_map(|s| &s.containers).flat_map(|c| c.env.iter().flatten());
     let used: BTreeSet<&str> =
@@ -260,7 +263,7 @@ fn uses_proposed_names(pod: &Pod) -> bool {
     used.contains(names::PRIORITY_ENVS[1]) && !used.contains(names::PRIORITY_ENVS[0])
 }
 
-/// Removes barrier envs nobody but the webhook should write. True if there were any.
+/// Removes barrier envs that only the webhook should write. Returns true if there were any.
 fn drop_foreign(object: &mut Value, pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let lists = [
@@ -286,7 +289,7 @@ fn drop_foreign(object: &mut Value, pod: &Pod) -> bool {
     found
 }
 
-/// A name of the pod's own: two pods of one name, one after the other, never share a barrier (LP-31).
+/// A name unique to the pod: two pods that use one name after each other never share a barrier (LP-31).
 fn map_name(pod: &Pod, suffix: &str) -> String {
     let name = pod.metadata.name.as_deref().filter(|name| !name.is_empty());
     let base = name.or(pod.metadata.generate_name.as_deref()).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Which keys of a pod's barrier are to be published (LP-16 to LP-34, D8 to D11).
+//! Which keys of a pod's barrier to publish (LP-16 to LP-34, D8 to D11).
 //!
-//! Level-triggered: pod and ConfigMap go in as they are now, and what is missing comes out. A key is earned when the
-//! gates in front of its containers are open, or one of them has run before; earned keys are published whenever they
-//! are missing, also long after the launch, because the kubelet needs them at every restart (LP-15).
+//! Level-triggered: the input is the current pod and ConfigMap, the output is what is missing. A key is due
+//! when the gates of its containers are open, or one of them has run before; due keys are published whenever
+//! they are missing, even long after the launch, because the kubelet needs them at every restart (LP-15).
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use outrigger_lifecycle::{Gate, Span, Time, rules};
 use super::explain;
 use crate::view::{PodView, is_served_gate};
 
-/// The barrier ConfigMap of a pod as it is in the API server.
+/// The barrier ConfigMap of a pod in the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Map {
-    /// There is none.
+    /// It does not exist.
     Missing,
     /// It belongs to an earlier pod of the same name (LP-31).
     OfPredecessor,
@@ -27,7 +27,7 @@ pub enum Map {
     },
 }
 
-/// What is remembered of a pod between two looks; losing it costs at most one more wake.
+/// State kept between two reconciliations; losing it costs at most one extra wake-up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
     /// When the kubelet was last woken.
@@ -38,17 +38,17 @@ pub struct Memory {
     pub published_at: Option<Time>,
 }
 
-/// One thing to do.
+/// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Make the ConfigMap, owned by the pod, with these keys.
+    /// Create the ConfigMap, owned by the pod, with these keys.
     Create {
         /// Its name.
         map: String,
         /// The keys.
         keys: BTreeSet<String>,
     },
-    /// Replace what an earlier pod of the same name left.
+    /// Replace the ConfigMap of an earlier pod of the same name.
     Replace {
         /// Its name.
         map: String,
@@ -62,12 +62,12 @@ pub enum Step {
         /// The keys to add.
         keys: BTreeSet<String>,
     },
-    /// Write annotations to the pod, which also makes the kubelet look at it.
+    /// Annotate the pod, which also makes the kubelet sync it.
     Annotate {
         /// Every key is published.
         completed: bool,
     },
-    /// End the pod: what a container waits for can no longer happen (D10).
+    /// End the pod: a container waits for something that can no longer happen (D10).
     Fail {
         /// Why.
         message: String,
@@ -79,43 +79,44 @@ pub enum Step {
         /// The sentence.
         message: String,
     },
-    /// Tell the pod's author.
+    /// Send an event.
     Event {
-        /// Something is wrong.
+        /// Whether it is a warning.
         is_warning: bool,
-        /// One word.
+        /// The reason.
         reason: &'static str,
         /// The sentence.
         message: String,
     },
 }
 
-/// What to do for a pod's launch, and when to look again if nothing happens.
+/// The steps for a pod's launch, and when to check again if nothing happens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Launch {
-    /// In this order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// Look again at this time.
+    /// Check again at this time.
     pub again: Option<Time>,
-    /// Containers whose key is not earned yet.
+    /// Containers whose key is not due yet.
     pub waiting: usize,
 }
 
-/// A launch that makes no progress is reported after this long, unless the pod says otherwise.
+/// A launch without progress is reported after this long, unless the pod sets another time.
 pub const TIMEOUT_MS: u64 = 10 * 60_000;
-/// The kubelet is woken again after this long, doubling: its ConfigMap watch may be behind its pod watch.
+/// The kubelet is woken again after this long, doubling: its ConfigMap watch may lag behind its pod watch.
 const WAKE_AGAIN_MS: u64 = 500;
-/// As often it is woken for the same keys; it looks by itself every 10 to 15 s (LP-14).
+/// The maximum number of wake-ups for the same keys; it syncs by itself every 10 to 15 s (LP-14).
 const WAKES_MAX: u32 = 6;
 
-/// The ConfigMap of a pod's barrier: the one its first barrier names, if the name is one for a barrier of this pod.
-/// A pod's author chooses the name in a pod no webhook has seen, so nothing else is ever made or written.
+/// The ConfigMap of a pod's barrier: the one its first barrier names, if the name is valid for a barrier of
+/// this pod. In a pod that no webhook has seen, the author chooses the name, so no other object is ever
+/// created or written.
 pub fn map_name(view: &PodView) -> Option<&str> {
     let (_, barrier) = view.barriers().next()?;
     is_barrier_name(&barrier.map, &view.name).then_some(barrier.map.as_str())
 }
 
-/// `POD-barrier` as Kruise names it, or the name our webhook makes: `…barrier-` and ten letters and digits.
+/// `POD-barrier` as in Kruise, or the name our webhook generates: `…barrier-` and ten letters and digits.
 fn is_barrier_name(map: &str, pod: &str) -> bool {
     let ours = |suffix: &str| {
         suffix.len() == super::admit::SUFFIX_LEN
@@ -125,7 +126,7 @@ fn is_barrier_name(map: &str, pod: &str) -> bool {
         || map.rsplit_once("-barrier-").is_some_and(|(base, suffix)| !base.is_empty() && ours(suffix))
 }
 
-/// The closed gate a container waits for, if it does.
+/// The closed gate a container is waiting for, if any.
 pub fn closed_gate(view: &PodView, container: usize) -> Option<&Gate> {
     let (plan, obs) = (&view.plan, &view.observation);
     if obs.containers[container].was_run {
@@ -135,7 +136,7 @@ pub fn closed_gate(view: &PodView, container: usize) -> Option<&Gate> {
     gates.into_iter().find(|g| !rules::gate_open(plan, obs, container, g))
 }
 
-/// The keys that are earned now (LP-21, LP-23).
+/// The keys that are due now (LP-21, LP-23).
 pub fn earned(view: &PodView) -> BTreeSet<String> {
     let open = view.barriers().filter(|(i, _)| closed_gate(view, *i).is_none());
     open.map(|(_, barrier)| barrier.key.clone()).collect()
@@ -149,7 +150,7 @@ pub fn pending_levels(view: &PodView) -> Vec<i64> {
     levels
 }
 
-/// What is to be done for a pod's launch now.
+/// The steps for a pod's launch now.
 pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
     let mut launch = Launch::default();
     if view.deleting || view.is_over() || view.barriers().next().is_none() {
@@ -193,7 +194,7 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
     launch
 }
 
-/// A container that waits for what can no longer happen (LP-28, D10).
+/// A container that waits for something that can no longer happen (LP-28, D10).
 fn hopeless(view: &PodView, waiting: &[(usize, &Gate)]) -> Option<String> {
     let (plan, obs) = (&view.plan, &view.observation);
     let (i, gate) = waiting.iter().find(|(i, gate)| rules::gate_hopeless(plan, obs, *i, gate))?;
@@ -213,8 +214,8 @@ impl Launch {
         self.again = Some(self.again.map_or(at, |again| again.min(at)));
     }
 
-    /// Annotates the pod: when every key is published, and whenever a container's key is there and the kubelet may not
-    /// know (D9).
+    /// Annotates the pod: when every key is published, and whenever a container's key exists and the kubelet
+    /// may not have seen it (D9).
     fn wake(
         &mut self,
         view: &PodView,
@@ -228,7 +229,7 @@ impl Launch {
         let refused = |keys: &BTreeSet<String>| {
             view.barriers().any(|(i, b)| view.containers[i].is_refused() && keys.contains(&b.key))
         };
-        // Before it is on a node nobody has looked at the pod, and whoever does will find the key.
+        // A pod without a node has no kubelet yet, and the one it gets will find the key.
         let is_news = !news.is_empty() && view.node.is_some();
         if completes || is_news || refused(news) {
             self.steps.push(Step::Annotate { completed: all });
@@ -247,7 +248,7 @@ impl Launch {
         }
     }
 
-    /// Says who is waited for when it takes too long, and that it is over when it is (D11).
+    /// Reports which containers are waited for when it takes too long, and when that is over (D11).
     fn report(&mut self, view: &PodView, waiting: &[(usize, &Gate)], now: Time) {
         let was_late = view.launched.as_ref().is_some_and(|(is_true, _)| !is_true);
         let Some((container, gate)) = waiting.first() else {

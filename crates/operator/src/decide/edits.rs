@@ -1,10 +1,10 @@
-//! Edits of a manifest, carried out on an object.
+//! Applies edits of a manifest to an object.
 
 use outrigger_lifecycle::convert::Edit;
 use outrigger_lifecycle::{FieldPath, Segment};
 use serde_json::{Map, Value};
 
-/// Carries edits out in order. What an edit takes away may be missing already: an API server has dropped it.
+/// Applies edits in order. A value to remove may already be missing: the API server may have dropped it.
 pub(super) fn apply(object: &mut Value, edits: &[Edit]) {
     for edit in edits {
         match edit {
@@ -36,7 +36,7 @@ fn get_mut<'v>(object: &'v mut Value, path: &[Segment]) -> Option<&'v mut Value>
     })
 }
 
-/// The value at a path; missing maps on the way are made.
+/// The value at a path; missing maps on the way are created.
 fn make<'v>(object: &'v mut Value, path: &[Segment]) -> &'v mut Value {
     let mut value = object;
     for segment in path {
@@ -89,7 +89,7 @@ fn relocate(object: &mut Value, from: &FieldPath, to: &FieldPath, index: usize) 
         return;
     }
     let entry = source.remove(*at);
-    // The place was counted before the entry was taken out.
+    // The index was counted before the entry was removed.
     let index = if list == to.0.as_slice() && *at < index { index - 1 } else { index };
     let target = make(object, &to.0);
     if target.is_null() {

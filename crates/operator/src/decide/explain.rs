@@ -1,4 +1,4 @@
-//! What a pod in a cluster waits for, in the sentences all of Outrigger uses.
+//! Explains what a pod in a cluster is waiting for, in the same sentences as the rest of Outrigger.
 
 use outrigger_lifecycle::{Gate, Span, State, Time, Wait, explain};
 
@@ -7,10 +7,10 @@ use super::terminate::{self, Node, Past};
 use crate::key::Opens;
 use crate::view::PodView;
 
-/// Why a container's gate is closed; the container is the unnamed subject.
+/// Why a container's gate is closed; the container is the implied subject.
 pub fn gate(view: &PodView, container: usize, gate: &Gate, now: Time) -> String {
     let on = &view.containers[gate.on];
-    // The kubelet's own word about a container that does not start says more than the plan can.
+    // The kubelet's own reason for a container that does not start is more specific than the plan.
     if let (Some((reason, message)), false) = (&on.waiting, on.is_refused() && on.barrier.is_some()) {
         let name = &view.plan.containers[gate.on].name;
         let message = if message.is_empty() { String::new() } else { format!(": {message}") };
@@ -30,20 +30,20 @@ fn need(gate: &Gate) -> &'static str {
     }
 }
 
-/// One container, for people.
+/// One container, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// Its name.
     pub container: String,
-    /// Its level, `gates`, or nothing.
+    /// Its level, `gates`, or empty.
     pub level: String,
-    /// Whether its key is published: `open`, `closed`, or nothing without a barrier.
+    /// Whether its key is published: `open`, `closed`, or empty without a barrier.
     pub barrier: &'static str,
-    /// What it does or waits for.
+    /// What it is doing or waiting for.
     pub doing: String,
 }
 
-/// A pod, container by container, and what happens next.
+/// A pod, container by container, and the next step.
 pub fn pod(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time) -> (Vec<Line>, String) {
     let held = match map {
         barrier::Map::Ours { keys } => keys.clone(),
@@ -88,7 +88,7 @@ fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now
     Line { container: plan.name.clone(), level, barrier, doing }
 }
 
-/// What happens next, in one sentence.
+/// The next step, in one sentence.
 fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time) -> String {
     if let Some(problem) = &view.problem {
         return format!("nothing: the pod cannot be understood: {problem}");
@@ -106,15 +106,14 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
         return "nothing: every container may start".to_owned();
     }
     match map {
-        barrier::Map::Missing => return "the operator makes the barrier ConfigMap".to_owned(),
+        barrier::Map::Missing => return "the operator creates the barrier ConfigMap".to_owned(),
         barrier::Map::Foreign => {
-            return "nothing: a ConfigMap that belongs to somebody else has the name of the barrier; delete it"
-                .to_owned();
+            return "nothing: another ConfigMap already has the name of the barrier; delete it".to_owned();
         }
         _ => {}
     }
     let waiting = view.barriers().filter_map(|(i, b)| Some((i, b, barrier::closed_gate(view, i)?)));
-    // Of several levels the highest is next.
+    // Of several levels, the highest is next.
     match waiting.max_by_key(|(i, ..)| (view.level(*i), std::cmp::Reverse(*i))) {
         None => "nothing: every container may start".to_owned(),
         Some((i, barrier, closed)) => {

@@ -1,15 +1,15 @@
-//! Every decision, as a pure function: what the API server shows goes in, patches and steps come out.
+//! All decisions, as pure functions: the state of the API server goes in, patches and steps come out.
 //!
 //! | module | question |
 //! |---|---|
 //! | [`admit`] | what is changed in a pod that is being created, or why is it refused? |
-//! | [`barrier`] | which keys are to be published, and what is to be told? |
-//! | [`terminate`] | which sidecars are to end now, and how? |
-//! | [`request`] | is a container recreate request in order, and what is it completed by? |
+//! | [`barrier`] | which keys are published, and what is reported? |
+//! | [`terminate`] | which sidecars are stopped now, and how? |
+//! | [`request`] | is a container recreate request valid, and which fields are filled in? |
 //! | [`convert`] | how does a request look in the other version? |
 //! | [`serve`] | what does the agent of a node do next for a request? |
 //! | [`oversee`] | what does the operator do next for a request? |
-//! | [`explain`] | what does a pod wait for, in a sentence? |
+//! | [`explain`] | what is a pod waiting for, in a sentence? |
 
 pub mod admit;
 pub mod barrier;
@@ -23,10 +23,10 @@ pub mod terminate;
 #[cfg(test)]
 mod tests;
 
-/// The longest sentence an author is told.
+/// The longest message.
 const MESSAGE_MAX: usize = 1_000;
 
-/// Why an object is refused: the HTTP code and a sentence for its author.
+/// Why an object is refused: the HTTP code and a message for its author.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
@@ -37,7 +37,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The message may quote what an author wrote: it is cut to a readable length, and made safe for a terminal.
+    /// The message may quote the author: it is shortened to a readable length, and made safe for a terminal.
     pub(crate) fn new(code: u16, message: impl AsRef<str>) -> Self {
         let message = message.as_ref();
         let is_long = message.chars().nth(MESSAGE_MAX).is_some();

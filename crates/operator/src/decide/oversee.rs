@@ -1,4 +1,4 @@
-//! What the operator does next for a container recreate request (CRR-17 to CRR-28, D3).
+//! The operator's next step for a container recreate request (CRR-17 to CRR-28, D3).
 
 use outrigger_lifecycle::{State, Time, rules};
 use serde_json::{Value, json};
@@ -7,10 +7,10 @@ use crate::api::{Progress, RecreateState, Request, Snapshot};
 use crate::names;
 use crate::view::PodView;
 
-/// One thing to do.
+/// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Take the request's entry out of the pod's readiness condition, if the pod is still there.
+    /// Remove the request's entry from the pod's readiness condition, if the pod still exists.
     Release,
     /// Remove the finalizer.
     Unlock,
@@ -20,17 +20,17 @@ pub enum Step {
     Delete,
     /// Add the finalizer.
     Lock,
-    /// Put an entry into the pod's readiness condition.
+    /// Add an entry to the pod's readiness condition.
     Acquire,
-    /// Say that the pod was made unready, now.
+    /// Record that the pod was made unready, now.
     Grace,
-    /// Write what the kubelet says of the containers.
+    /// Write the kubelet's status of the containers.
     Snapshot(Vec<Snapshot>),
-    /// Say that the pod has its result, so that its last container can be stopped (D5).
+    /// Record that the pod has its result, so that its last container can be stopped (D5).
     ResultWritten,
-    /// Say what the request waits for, in its status (D17).
+    /// Write into the status what the request is waiting for (D17).
     Note(String),
-    /// Give the verdict.
+    /// Write the result.
     Complete {
         /// The states, all final.
         states: Vec<RecreateState>,
@@ -39,12 +39,12 @@ pub enum Step {
     },
 }
 
-/// Whether the node of a request has an agent, as far as the cluster shows it.
+/// Whether the node of a request has an agent, as far as is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Agent {
     /// Its pod is ready.
     Ready,
-    /// Agents run as pods in this cluster, and there is none on that node since then.
+    /// Agents run as pods in this cluster, and there is none on that node.
     Absent {
         /// Since when.
         since: Time,
@@ -53,27 +53,27 @@ pub enum Agent {
     Unknown,
 }
 
-/// What to do for a request, and when to look again.
+/// The steps for a request, and when to check again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Oversight {
-    /// In this order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// Look again at this time.
+    /// Check again at this time.
     pub again: Option<Time>,
 }
 
-/// An agent that has not begun by then is not there (CRR-20).
+/// An agent that has not begun by then counts as absent (CRR-20).
 pub const RESPONSE_MS: u64 = 60_000;
-/// The same if the node is known to have none: as long as it takes to replace one.
+/// The same if the node is known to have none: the time it takes to replace an agent.
 const RESPONSE_ABSENT_MS: u64 = 15_000;
-/// An agent that is gone for so long does not finish what it began (D3).
+/// An agent that is gone for this long does not finish its work (D3).
 const ABSENT_MS: u64 = 60_000;
-/// Every request ends: after this long beyond its graces, if it has no deadline of its own (D3).
+/// Every request ends: this long after its grace periods, if it has no deadline (D3).
 pub const DEADLINE_MS: u64 = 10 * 60_000;
-/// What a request says that nobody has served.
+/// The message of a request that no agent has served.
 pub const UNSERVED: &str = "daemon has not responded for a long time";
 
-/// What is to be done for a request now. `pod` is the pod of its name, if there is one.
+/// The steps for a request now. `pod` is the pod of its name, if there is one.
 pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time) -> Oversight {
     if request.is_finished() || request.metadata.deletion_timestamp.is_some() {
         return finished(request, now);
@@ -125,7 +125,7 @@ impl Oversight {
         self.again = Some(self.again.map_or(at, |again| again.min(at)));
     }
 
-    /// The verdict on a request no agent serves, in every phase (CRR-20, D3, D17).
+    /// The result of a request that no agent serves, in every phase (CRR-20, D3, D17).
     fn look_for_agent(&mut self, request: &Request, agent: Agent, now: Time) -> Option<Step> {
         let created = Time(request.created_ms());
         let node = request.label(names::CRR_NODE).unwrap_or_default();
@@ -184,7 +184,7 @@ fn finished(request: &Request, now: Time) -> Oversight {
     out
 }
 
-/// The deadline, and what is said when it passes.
+/// The deadline, and the message when it passes.
 fn deadline(request: &Request) -> (u64, String) {
     if let Some(seconds) = request.spec.active_deadline_seconds {
         let ms = u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000);
@@ -206,7 +206,7 @@ fn deadline(request: &Request) -> (u64, String) {
     )
 }
 
-/// A verdict on everything: what is not done has failed (CRR-21, issue 2353 of Kruise).
+/// A final result: everything that is not done has failed (CRR-21, issue 2353 of Kruise).
 fn give_up(request: &Request, message: String) -> Step {
     let states = request.spec.containers.iter().map(|target| {
         let stored = request.status.container_recreate_states.iter().find(|s| s.name == target.name);
@@ -221,7 +221,7 @@ fn give_up(request: &Request, message: String) -> Step {
     Step::Complete { states: states.collect(), message: message.clone() }
 }
 
-/// A container that was stopped and that the kubelet will not start again (CRR-43): that is a result, too.
+/// A container that was stopped and that the kubelet will not start again (CRR-43): that is also a result.
 fn ended_for_good(request: &Request, pod: &PodView) -> Option<Step> {
     if request.only_stops() || request.status.container_recreate_states.is_empty() {
         return None;
@@ -242,7 +242,7 @@ fn ended_for_good(request: &Request, pod: &PodView) -> Option<Step> {
     (changed && all).then(|| Step::Complete { states, message: String::new() })
 }
 
-/// What the kubelet says of the containers that are new since the request was made (CRR-26). By instance, not by time:
+/// The kubelet's status of the containers that are newer than the request (CRR-26). By instance, not by time:
 /// clocks differ (issue 895 of Kruise).
 fn snapshot(request: &Request, pod: &PodView) -> Vec<Snapshot> {
     let of = |target: &crate::api::Target| {
@@ -268,8 +268,9 @@ fn entry(request: &Request) -> Value {
     json!({"userAgent": "ContainerRecreateRequest", "key": format!("{namespace}/{name}")})
 }
 
-/// The message of the readiness condition with, or without, a request's entry; and whether the pod may be ready
-/// (CRR-23, CRR-24, CRR-C-11). The list is JSON that others write to as well: what cannot be read is kept out of the way.
+/// The message of the readiness condition with, or without, a request's entry; and whether the pod may be
+/// ready (CRR-23, CRR-24, CRR-C-11). The list is JSON that others write to as well: invalid entries are
+/// ignored.
 pub fn ready_entries(message: &str, request: &Request, present: bool) -> (String, bool) {
     let list: Vec<Value> = serde_json::from_str(message).unwrap_or_default();
     let entry = entry(request);

@@ -1,4 +1,4 @@
-//! Whether a container recreate request is in order, and what it is completed by (CRR-7 to CRR-16, D15, D16).
+//! Validates a container recreate request and fills in its fields (CRR-7 to CRR-16, D15, D16).
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, LifecycleHandler, Pod};
 use serde_json::{Value, json};
@@ -10,22 +10,22 @@ use crate::names;
 
 /// The shortest deadline.
 const DEADLINE_MIN: i64 = 3;
-/// More containers than a pod may have make no sense.
+/// A pod cannot have more containers than this.
 const CONTAINERS_MAX: usize = outrigger_lifecycle::CONTAINERS_MAX;
 
-/// What a request is about, as far as it was found.
+/// The pod and node of a request, as far as they were found.
 #[derive(Debug, Clone, Copy)]
 pub struct Found<'a> {
     /// The pod.
     pub pod: Option<&'a Pod>,
-    /// The pod's node; `None` if there is no such node.
+    /// The pod's node; `None` if it does not exist.
     pub node: Option<Node>,
 }
 
-/// Checks a new request and completes it (CRR-10 to CRR-15).
+/// Checks a new request and fills it in (CRR-10 to CRR-15).
 ///
 /// # Errors
-/// 400 and a sentence.
+/// 400 and a message.
 pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
     let request = typed(object)?;
     check_fields(&request)?;
@@ -71,10 +71,10 @@ pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
     Ok(out)
 }
 
-/// Checks a change of a request: its spec and what it is found by never change (CRR-9).
+/// Checks an update of a request: its spec and its labels never change (CRR-9).
 ///
 /// # Errors
-/// 403 and a sentence.
+/// 403 and a message.
 pub fn update(old: &Value, new: &Value) -> Result<(), Refusal> {
     let forbidden = |message: String| Err(Refusal::new(403, message));
     let spec = |object: &Value| typed(object).map(|request| request.spec);
@@ -135,7 +135,7 @@ fn check_fields(request: &Request) -> Result<(), Refusal> {
     Err(Refusal::new(400, problem))
 }
 
-/// CRR-11: a pod that is over has nothing to recreate, unless its sidecars are being ended.
+/// CRR-11: a finished pod has nothing to recreate, unless its sidecars are being stopped.
 fn check_pod(pod: &Pod) -> Result<(), Refusal> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let status = pod.status.as_ref();
@@ -151,7 +151,7 @@ fn check_pod(pod: &Pod) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// CRR-13 to CRR-16: copies what the agent needs to know from the pod.
+/// CRR-13 to CRR-16: copies the fields the agent needs from the pod.
 fn complete(target: &Target, pod: &Pod) -> Result<Target, Refusal> {
     let name = &target.name;
     let bad = |message: String| Err(Refusal::new(400, message));
@@ -197,7 +197,7 @@ fn context(status: &ContainerStatus) -> Option<StatusContext> {
     Some(StatusContext { container_id, restart_count: status.restart_count })
 }
 
-/// The hook as it is, whatever its kind (D15).
+/// The hook unchanged, whatever its kind (D15).
 fn pre_stop(container: &Container) -> Option<LifecycleHandler> {
     container.lifecycle.as_ref()?.pre_stop.clone()
 }

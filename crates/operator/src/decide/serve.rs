@@ -1,7 +1,7 @@
-//! What the agent of a node does next for a container recreate request (CRR-29 to CRR-50, D1 to D4, D15).
+//! The node agent's next step for a container recreate request (CRR-29 to CRR-50, D1 to D4, D15).
 //!
-//! One small step at a time: what is to be done is written down before it is done, and what was done is found out
-//! from the runtime, so an agent that is killed anywhere finishes what it began, once.
+//! One small step at a time: each step is recorded before it is taken, and its result is read from the
+//! runtime, so an agent that is killed at any point finishes its work, once.
 
 use crate::api::{Progress, RecreateState, Request, Snapshot, Target};
 use crate::names;
@@ -14,9 +14,9 @@ pub struct Instance {
     pub name: String,
     /// The runtime's id, without the runtime's name.
     pub id: String,
-    /// Where it is.
+    /// Its state.
     pub state: InstanceState,
-    /// When it was made; the newest counts (CRR-36).
+    /// When it was created; the newest counts (CRR-36).
     pub created_at: u64,
     /// When it was started, by the node's clock.
     pub started_at: Option<Time>,
@@ -24,10 +24,10 @@ pub struct Instance {
     pub restarts: i32,
 }
 
-/// Where an instance is.
+/// The state of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstanceState {
-    /// Made, not started; or the runtime has lost track of it.
+    /// Created, not started; or the runtime has lost track of it.
     Other,
     /// It runs.
     Running,
@@ -35,10 +35,10 @@ pub enum InstanceState {
     Exited,
 }
 
-/// The next thing to do.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Write the phase and the states, then ask again.
+    /// Write the phase and the states, then call again.
     Store {
         /// `Pending` or `Recreating`.
         phase: &'static str,
@@ -63,21 +63,21 @@ pub enum Step {
     Complete {
         /// The states.
         states: Vec<RecreateState>,
-        /// Why, if not because everything was done.
+        /// The message, if not everything was done.
         message: String,
     },
-    /// Wait for something to happen, at most this long.
+    /// Wait for an event, at most this long.
     Wait {
         /// Milliseconds.
         ms: Option<u64>,
     },
 }
 
-/// Kruise's words for a container that is not there.
+/// Kruise's message for a container that does not exist.
 const NOT_FOUND: &str = "not found container on Node";
 
-/// Of the requests of one pod, the one to be served now; the rest wait (CRR-31, CRR-32). Keyed by what they are, not by
-/// events, so the next one's turn comes whatever becomes of the first (CRR-47).
+/// The request of a pod to serve now; the others wait (CRR-31, CRR-32). Depends on their state, not on
+/// events, so the next one's turn comes whatever happens to the first (CRR-47).
 pub fn pick(requests: &[Request]) -> (Option<usize>, Vec<usize>) {
     let open = |i: &usize| {
         let request = &requests[*i];
@@ -97,7 +97,7 @@ pub fn pick(requests: &[Request]) -> (Option<usize>, Vec<usize>) {
     (order.first().copied(), queued)
 }
 
-/// What to do next. `unready_seen` is when the agent first saw that the pod was made unready, by its own clock.
+/// The next step. `unready_seen` is when the agent first saw that the pod was made unready, by its own clock.
 pub fn step(
     request: &Request,
     runtimes: &[&str],
@@ -128,7 +128,7 @@ pub fn step(
     walk(request, instances, &looks, states)
 }
 
-/// Goes through the containers in order; at most one is stopped in a pass (CRR-38, CRR-39).
+/// Checks the containers in order; at most one is stopped per pass (CRR-38, CRR-39).
 fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<RecreateState>) -> Step {
     let strategy = request.strategy();
     let ignores = strategy.failure_policy.as_deref() == Some("Ignore");
@@ -160,14 +160,14 @@ fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<R
     Step::Wait { ms: looks.iter().filter_map(|look| look.again_ms).min() }
 }
 
-/// The next thing to do to an instance that was chosen to be stopped.
+/// The next step for an instance that is to be stopped.
 fn stop(request: &Request, states: &[RecreateState], index: usize, newest: &Instance) -> Step {
     let id = newest.id.clone();
     if is_hook_due(request, &states[index]) && newest.state == InstanceState::Running {
         return Step::Hook { index, id };
     }
     match request.wants_result() && is_last(states, index) {
-        // The operator writes the pod's result, and says so.
+        // The operator writes the pod's result and records it.
         true => Step::Wait { ms: None },
         false => Step::Kill { index, id },
     }
@@ -183,8 +183,9 @@ fn is_last(states: &[RecreateState], index: usize) -> bool {
     states.iter().enumerate().all(|(i, state)| i == index || state.phase.is_final())
 }
 
-/// Whether the pod must have its result now (D5): the agent is about to stop the last container of a request, or does so.
-/// Also after it was told: a kubelet that was just writing an older status takes the result away.
+/// Whether the pod needs its result now (D5): the agent is about to stop the last container of a request, or
+/// is stopping it. Also after it was written: a kubelet that was just writing an older status overwrites the
+/// result.
 pub fn needs_result(request: &Request) -> bool {
     let states = &request.status.container_recreate_states;
     let mut open = states.iter().enumerate().filter(|(_, state)| !state.phase.is_final());
@@ -197,7 +198,7 @@ pub fn needs_result(request: &Request) -> bool {
         && !is_hook_due(request, state)
 }
 
-/// The states after a container was stopped, or not.
+/// The states after an attempt to stop a container.
 pub fn killed(request: &Request, index: usize, result: Result<(), String>) -> Vec<RecreateState> {
     let mut states = request.status.container_recreate_states.clone();
     if let Some(state) = states.get_mut(index) {
@@ -221,12 +222,13 @@ pub fn hook_done(request: &Request, index: usize, id: &str) -> Vec<RecreateState
     states
 }
 
-/// Seconds a hook may take, and a stop after it: one budget for both (CRR-40). No grace is none: no hook, killed at once.
+/// Seconds for a hook and the stop after it: one budget for both (CRR-40). A grace period of 0 means no hook
+/// and an immediate kill.
 pub fn hook_seconds(grace: i64) -> u64 {
     u64::try_from(grace).unwrap_or(0)
 }
 
-/// Seconds that are left to stop a container whose hook took so long.
+/// Seconds left to stop a container after its hook took this long.
 pub fn stop_seconds(grace: i64, hook_took_ms: u64) -> u64 {
     match u64::try_from(grace).unwrap_or(0) {
         0 => 0,
@@ -236,7 +238,7 @@ pub fn stop_seconds(grace: i64, hook_took_ms: u64) -> u64 {
 
 struct Look {
     state: RecreateState,
-    /// It only has to run a little longer.
+    /// It only needs to run a little longer.
     again_ms: Option<u64>,
 }
 
@@ -244,7 +246,7 @@ fn newest<'i>(instances: &'i [Instance], name: &str) -> Option<&'i Instance> {
     instances.iter().filter(|i| i.name == name).max_by_key(|i| (i.created_at, i.restarts))
 }
 
-/// The state of one container (CRR-37): the first row that holds.
+/// The state of one container (CRR-37): the first row that matches.
 fn look(request: &Request, target: &Target, instances: &[Instance], now: Time) -> Look {
     let stored = request.status.container_recreate_states.iter().find(|s| s.name == target.name);
     let mut state =
@@ -311,7 +313,7 @@ fn is_of(snapshot: &Snapshot, instance: &Instance) -> bool {
     snapshot.name == instance.name && id == instance.id
 }
 
-/// CRR-35: every container is of one runtime, and that runtime is here.
+/// CRR-35: all containers belong to one runtime, and it is this one.
 fn check_runtime(request: &Request, runtimes: &[&str]) -> Result<(), String> {
     let mut found: Option<&str> = None;
     for target in &request.spec.containers {

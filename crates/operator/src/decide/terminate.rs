@@ -1,82 +1,83 @@
-//! Which sidecars of a pod are to end now that its mains are done (ST-1 to ST-29, D4 to D7).
+//! Which sidecars of a pod to stop once its mains are done (ST-1 to ST-29, D4 to D7).
 //!
-//! Level-triggered like everything here: each look sees pod, node and earlier requests, and asks for the next thing.
-//! It ends in every case: a sidecar that never started, was restarted by the kubelet, sits in back-off, or whose node
-//! has no agent, does not keep the pod. The last resort is the pod's phase, which every kubelet honours (ST-17).
+//! Level-triggered like everything here: each call sees the pod, the node and earlier requests, and returns
+//! the next steps. It ends in every case: a sidecar that never started, was restarted by the kubelet, is in
+//! back-off, or whose node has no agent, does not keep the pod running. The last resort is the pod's phase,
+//! which every kubelet honours (ST-17).
 
 use outrigger_lifecycle::{RestartPolicy, State, Time, rules};
 
 use crate::view::PodView;
 
-/// What a pod's node is.
+/// The kind of a pod's node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Node {
-    /// A machine with an agent of ours.
+    /// A machine with an agent.
     Machine,
     /// A machine in a cluster where the agent is not installed (D17).
     WithoutAgent,
-    /// None: only the API can be used (ST-5).
+    /// Not a machine: only the API can be used (ST-5).
     Virtual,
 }
 
-/// How a marked container is ended (ST-3).
+/// How a marked container is stopped (ST-3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// It is no sidecar.
+    /// It is not a sidecar.
     Main,
     /// Stopped by the agent of its node.
     Normal,
-    /// The same, after the pod's result was written down.
+    /// The same, after the pod's result was written.
     IgnoreExitCode,
-    /// Its image is replaced by one that exits.
+    /// Its image is replaced with one that exits.
     InPlace,
-    /// It cannot be ended there.
+    /// It cannot be stopped there.
     Stuck,
 }
 
-/// An earlier request of the terminator's for the pod.
+/// An earlier request of the terminator for the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Past {
     /// Its number, from 1.
     pub attempt: u32,
     /// It is finished.
     pub finished: bool,
-    /// Nobody has served it.
+    /// No agent has served it.
     pub unserved: bool,
     /// Instances (name, id) it has stopped.
     pub stopped: Vec<(String, String)>,
-    /// The agent is about to stop the last container, or does so: the pod must have its result (D5).
+    /// The agent is about to stop the last container, or is stopping it: the pod must have its result (D5).
     pub needs_result: bool,
 }
 
-/// One thing to do.
+/// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Replace images: index in `spec.containers`, name, image.
     Swap(Vec<(usize, String, String)>),
-    /// Make a container recreate request that stops these, in this order.
+    /// Create a container recreate request that stops these, in this order.
     Stop {
         /// The number of the request.
         attempt: u32,
-        /// Whom.
+        /// The containers.
         containers: Vec<String>,
         /// One after the other.
         ordered: bool,
         /// When the pod gets its result.
         result: ResultTime,
     },
-    /// Write the pod's result down.
+    /// Write the pod's result.
     End {
         /// `Succeeded` or `Failed`.
         phase: &'static str,
         /// Why.
         message: String,
     },
-    /// Tell the pod's author.
+    /// Send an event.
     Event {
-        /// Something is wrong.
+        /// Whether it is a warning.
         is_warning: bool,
-        /// The sentence.
+        /// The message.
         message: String,
     },
 }
@@ -84,17 +85,17 @@ pub enum Step {
 /// When a pod whose mains are done gets its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultTime {
-    /// Right before its last sidecar is told to stop, after the hooks: what the sidecar exits with cannot become the
-    /// result, and the kubelet does not restart it (D5).
+    /// Right before its last sidecar is told to stop, after the hooks: the sidecar's exit code cannot become
+    /// the result, and the kubelet does not restart it (D5).
     BeforeLastStop,
-    /// When the kubelet gives it, by all exit codes.
+    /// When the kubelet sets it, from all exit codes.
     ByKubelet,
 }
 
-/// As often a sidecar is stopped that the kubelet restarts.
+/// The maximum number of times to stop a sidecar that the kubelet restarts.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// How a container is ended.
+/// How a container is stopped.
 pub fn class(view: &PodView, container: usize, node: Node) -> Class {
     let marks = &view.containers[container].marks;
     let is_main_list = view.plan.containers[container].place.list == outrigger_lifecycle::List::Main;
@@ -106,7 +107,7 @@ pub fn class(view: &PodView, container: usize, node: Node) -> Class {
         Node::Virtual => Class::Stuck,
         Node::Machine | Node::WithoutAgent if marks.kill && marks.ignore_exit_code => Class::IgnoreExitCode,
         Node::Machine | Node::WithoutAgent if marks.kill => Class::Normal,
-        // Kruise leaves these alone, and their pods run for ever; an image can be replaced on machines as well.
+        // Kruise ignores these, and their pods run forever; an image can be replaced on machines as well.
         Node::Machine | Node::WithoutAgent => Class::InPlace,
     }
 }
@@ -128,8 +129,8 @@ pub fn attempt_of(name: &str, uid: &str) -> Option<u32> {
     }
 }
 
-/// Whether the mains of a pod are done and marked sidecars are left to look after (ST-6, ST-7). A pod without a main
-/// is never of interest (ST-9), one that is still `Pending` may be (ST-25).
+/// Whether the mains of a pod are done and it has marked sidecars (ST-6, ST-7). A pod without a main never
+/// matches (ST-9); one that is still `Pending` may (ST-25).
 pub fn is_of_interest(view: &PodView) -> bool {
     if view.deleting || view.is_over() || view.plan.restart_policy == RestartPolicy::Always {
         return false;
@@ -151,7 +152,7 @@ fn ended_well(view: &PodView, i: usize) -> bool {
     view.observation.containers[i].exit.as_ref().is_some_and(|exit| !exit.failed())
 }
 
-/// The result the mains give the pod.
+/// The result of the pod according to its mains.
 fn result(view: &PodView) -> &'static str {
     let keepers =
         view.plan.containers.iter().zip(&view.observation.containers).filter(|(p, _)| p.keeps_alive);
@@ -159,7 +160,7 @@ fn result(view: &PodView) -> &'static str {
     if keepers.into_iter().any(|(_, c)| failed(c)) { "Failed" } else { "Succeeded" }
 }
 
-/// What is to be done for a pod's sidecars now. `past` are the terminator's own requests for this pod.
+/// The steps for a pod's sidecars now. `past` are the terminator's own requests for this pod.
 pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step> {
     if !is_of_interest(view) {
         return Vec::new();
@@ -173,7 +174,7 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step
     let swapped = swap(view, &of(Class::InPlace), &mut steps);
     let (normal, ignored) = (of(Class::Normal), of(Class::IgnoreExitCode));
     if !normal.is_empty() {
-        // Only where nothing else is left to end: the ones whose exit codes are ignored come after it (ST-14).
+        // Only when nothing else is left to stop: those whose exit codes are ignored come after it (ST-14).
         if past.iter().any(|p| p.needs_result) {
             steps.push(end(view));
             return steps;
@@ -186,7 +187,7 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step
         return steps;
     }
     if !ignored.is_empty() {
-        // ST-15, ST-16: the result first, so that the exit code cannot change it.
+        // ST-15, ST-16: write the result first, so that the exit code cannot change it.
         steps.push(end(view));
         stop(view, &ignored, node, past, &mut steps);
         return steps;
@@ -205,17 +206,17 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step
     steps
 }
 
-/// Nothing of the pod runs any more. Whether the kubelet will give it the result of its mains by itself.
+/// No container of the pod is running. Whether the kubelet will set the result of its mains by itself.
 fn is_left_to_kubelet(view: &PodView, past: &[Past]) -> bool {
     let all_exited = sidecars(view).all(|i| view.observation.containers[i].state == State::Exited);
     if view.sidecars_count {
-        // Exit codes count: the kubelet's word stands, unless a sidecar that is not running keeps it from one.
+        // Exit codes count: leave it to the kubelet, unless a sidecar that is not running prevents a result.
         return all_exited && view.plan.restart_policy == RestartPolicy::Never
             || sidecars(view).any(|i| {
                 was_stopped(view, i, past) && view.observation.containers[i].state != State::Exited
             });
     }
-    // Some exited with an error, or never ran, or are restarted, or the kubelet has not seen the end yet.
+    // Some exited with an error, never ran, or are being restarted, or the kubelet has not seen the exit yet.
     all_exited && (result(view) == "Failed" && view.plan.restart_policy == RestartPolicy::Never)
 }
 
@@ -228,9 +229,9 @@ fn end(view: &PodView) -> Step {
     Step::End { phase, message }
 }
 
-/// Whether an instance of a sidecar may run. One that was stopped, and whose end the kubelet has not reported yet, does
-/// not; one without an instance, never started or in back-off, does not either (ST-25). An image can be replaced
-/// whether or not there is an instance, and virtual kubelets report no ids.
+/// Whether an instance of a sidecar may be running. One that was stopped, and whose exit the kubelet has not
+/// reported yet, does not count; nor does one without an instance, never started or in back-off (ST-25). An
+/// image can be replaced with or without an instance, and virtual kubelets report no ids.
 fn is_alive(view: &PodView, i: usize, class: Class, past: &[Past]) -> bool {
     let c = &view.containers[i];
     let exited = view.observation.containers[i].state == State::Exited;
@@ -246,7 +247,7 @@ fn was_stopped(view: &PodView, i: usize, past: &[Past]) -> bool {
     past.iter().flat_map(|p| &p.stopped).any(|(n, stopped)| n == name && Some(stopped) == id.as_ref())
 }
 
-/// ST-12: images that are not replaced yet. True if there are any.
+/// ST-12: images that are not replaced yet. Returns true if there are any.
 fn swap(view: &PodView, containers: &[usize], steps: &mut Vec<Step>) -> bool {
     let image = |&i: &usize| {
         let (c, p) = (&view.containers[i], &view.plan.containers[i]);
@@ -264,7 +265,7 @@ fn swap(view: &PodView, containers: &[usize], steps: &mut Vec<Step>) -> bool {
     true
 }
 
-/// ST-13, D4, D7: a request for those that run, unless one is under way.
+/// ST-13, D4, D7: a request for the running ones, unless one is in progress.
 fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: &mut Vec<Step>) {
     if past.iter().any(|p| !p.finished) {
         return;
@@ -273,7 +274,8 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
     let attempt = last.map_or(1, |p| p.attempt + 1);
     let unserved = node == Node::WithoutAgent || last.is_some_and(|p| p.unserved);
     if unserved || attempt > ATTEMPTS_MAX {
-        // ST-28: no agent, or a kubelet that restarts faster than anybody stops. The phase ends it.
+        // ST-28: no agent, or a kubelet that restarts containers faster than they can be stopped. Setting the
+        // phase ends the pod.
         if !steps.iter().any(|s| matches!(s, Step::End { .. })) {
             let swaps: Vec<usize> =
                 containers.iter().copied().filter(|&i| view.containers[i].marks.image.is_some()).collect();
@@ -284,7 +286,7 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
         }
         return;
     }
-    // What started last stops first.
+    // Those that started last stop first.
     let turn = |&i: &usize| (view.plan.containers[i].stop_stage, view.level(i).unwrap_or(0));
     let mut order = containers.to_vec();
     order.sort_by_key(turn);
@@ -299,7 +301,7 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
     steps.push(Step::Event { is_warning: false, message });
 }
 
-/// What the terminator does next for a pod, in one sentence.
+/// The terminator's next step for a pod, in one sentence.
 pub fn outlook(view: &PodView, node: Node, past: &[Past], now: Time) -> Option<String> {
     let sidecars: Vec<&str> = sidecars(view).map(|i| view.plan.containers[i].name.as_str()).collect();
     if sidecars.is_empty() || view.plan.restart_policy == RestartPolicy::Always {

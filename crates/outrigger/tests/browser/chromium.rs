@@ -1,4 +1,4 @@
-//! A real browser, without a window.
+//! A real, headless browser.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -6,21 +6,21 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// How the reader of a page likes it.
+/// The colour scheme of the reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scheme {
     Light,
     Dark,
 }
 
-/// A browser with a profile of its own, which ends with it.
+/// A browser with its own profile, which is removed with it.
 pub(crate) struct Chromium {
     program: PathBuf,
     profile: tempfile::TempDir,
 }
 
 impl Chromium {
-    /// `None`, loudly, only where somebody has said that there is none.
+    /// `None`, with a message, only if the environment says that there is none.
     pub(crate) fn find() -> Option<Chromium> {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&paths).map(|dir| dir.join("chromium")).find(|p| p.is_file());
@@ -56,7 +56,7 @@ impl Chromium {
                 "--disable-dev-shm-usage",
                 "--hide-scrollbars",
             ])
-            // It has no business but the file it is given.
+            // It only needs the given file.
             .args(["--disable-quic", "--no-first-run", "--disable-background-networking"])
             .args(["--disable-component-update", "--disable-sync", "--disable-extensions"])
             .arg(format!("--blink-settings=preferredColorScheme={number}"))
@@ -74,7 +74,7 @@ impl Chromium {
         String::from_utf8(out.stdout).expect("text")
     }
 
-    /// A picture of a page.
+    /// Takes a screenshot of a page.
     pub(crate) fn screenshot(&self, page: &Path, scheme: Scheme, size: (u32, u32), to: &Path) -> Pixels {
         let mut screenshot = OsString::from("--screenshot=");
         screenshot.push(to);
@@ -82,13 +82,13 @@ impl Chromium {
         Pixels::read(to)
     }
 
-    /// What has become of a page once its scripts have run.
+    /// The DOM of a page after its scripts have run.
     pub(crate) fn dom(&self, page: &Path, size: (u32, u32)) -> String {
         self.run(Scheme::Light, size, "--dump-dom".into(), page)
     }
 }
 
-/// A picture, three bytes a pixel.
+/// A picture, three bytes per pixel.
 pub(crate) struct Pixels {
     pub(crate) width: u32,
     pub(crate) height: u32,
@@ -109,7 +109,7 @@ impl Pixels {
         Pixels { width: info.width, height: info.height, rgb }
     }
 
-    /// How many pixels have a colour, as CSS writes it.
+    /// The number of pixels with a CSS colour.
     pub(crate) fn count(&self, color: &str) -> usize {
         let wanted = [1, 3, 5].map(|at| u8::from_str_radix(&color[at..at + 2], 16).expect("a colour"));
         self.rgb.iter().filter(|p| **p == wanted).count()

@@ -1,5 +1,5 @@
-//! Timelines as a real browser shows them, of real runs: drawn, light and dark, with nothing on top of each other. The
-//! screenshots stay in `target/tmp/timeline-*.png`, for people to look at.
+//! Timelines of real runs in a real browser: drawn, light and dark, without overlaps. The screenshots are
+//! kept in `target/tmp/timeline-*.png`, for inspection.
 
 mod chromium;
 #[path = "../conformance/rootfs.rs"]
@@ -52,7 +52,7 @@ spec:
       - {name: c, image: IMAGE, command: [sleep, "0.3"]}
 "#;
 
-/// Colours of the picture that must be there: paper, image, starts, runs, ready, hook, told to stop, critical.
+/// Colours that must be in the picture: paper, image, starts, runs, ready, hook, told to stop, critical.
 const LIGHT: [&str; 8] =
     ["#ffffff", "#cbd2d9", "#f7c948", "#82cfff", "#3ebd93", "#8a5cf0", "#f29b4b", "#d6249f"];
 const DARK: [&str; 8] =
@@ -70,7 +70,7 @@ fn outrigger(dir: &Path, args: &[&str]) -> String {
     String::from_utf8(out.stdout).expect("text")
 }
 
-/// A page around pictures that says what is wrong with them.
+/// A page around pictures that reports problems in them.
 fn measured(browser: &Chromium, dir: &Path, name: &str, page: &str, size: (u32, u32)) -> Value {
     let script = format!("<script>{}</script>", include_str!("measure.js"));
     let page = match page.split_once("</body>") {
@@ -154,7 +154,7 @@ fn timelines_look_right_in_a_browser() {
         let found = measured(&browser, dir.path(), &format!("{name}.{kind}.measured.html"), &text, size);
         assert!(found["pictures"].as_u64() >= Some(4), "four pods: {found}");
         assert_eq!(found["problems"], serde_json::json!([]), "{name}.{kind}");
-        // The legend has a patch of each: there must be more of it than that.
+        // The legend has a patch of each colour: there must be more than that.
         let scale = f64::from(size.0) / 1080.0;
         let legend = (14.0 * 10.0 * scale * scale) as usize;
         for (scheme, colors) in [(Scheme::Light, LIGHT), (Scheme::Dark, DARK)] {
@@ -165,7 +165,7 @@ fn timelines_look_right_in_a_browser() {
                 let count = pixels.count(color);
                 assert!(count > legend, "{count} pixels of {color} in {}", to.display());
             }
-            // Nothing of the other scheme shines through.
+            // Nothing of the other scheme is visible.
             let other = if scheme == Scheme::Dark { LIGHT[0] } else { DARK[0] };
             let (all, wrong) = (pixels.width * pixels.height, pixels.count(other));
             assert!(wrong < all as usize / 50, "{wrong} of {all} pixels of {other} in {}", to.display());

@@ -1,4 +1,4 @@
-//! Reads a case and makes the pod of it.
+//! Reads a case and creates its pod.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -24,7 +24,7 @@ pub(crate) struct Case {
 /// Whether a case was run on a real kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kubelet {
-    /// It held there, three times out of three.
+    /// It passed there, three times out of three.
     Held,
     /// It was not run there.
     NotRun,
@@ -125,7 +125,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("its number").port()
 }
 
-/// `sh: SCRIPT` on a container, probe or hook stands for a shell with the helpers of lib.sh.
+/// `sh: SCRIPT` on a container, probe or hook means a shell with the helpers of lib.sh.
 fn expand_scripts(value: &Value, container: &str) -> Value {
     match value {
         Value::Object(map) => {

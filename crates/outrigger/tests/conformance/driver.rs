@@ -1,4 +1,4 @@
-//! Who runs the pod of a case: `outrigger run`, or a node that is killed at random moments.
+//! Runs the pod of a case: with `outrigger run`, or with a node that is killed at random moments.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -14,24 +14,25 @@ use crate::run::Bench;
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// Asking a node costs a process.
+/// Each query of a node starts a process.
 const ASK_EVERY: Duration = Duration::from_millis(150);
 
-/// A node that was started answers within this time, however busy the machine is.
+/// A started node answers within this time, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Who runs the pods.
+/// What runs the pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code)] // Each program uses one of them.
 pub(crate) enum Agent {
     /// `outrigger run`.
     Foreground,
-    /// A node for each case, killed and started again at moments that this seed and the name of the case decide.
+    /// A node for each case, killed and restarted at moments that depend on this seed and the name of the
+    /// case.
     KilledNode { seed: u64 },
 }
 
 impl Agent {
-    /// Seconds a case may take longer.
+    /// Additional seconds for a case.
     pub(crate) fn delay(self) -> f64 {
         match self {
             Agent::Foreground => 0.0,
@@ -47,7 +48,7 @@ pub(crate) enum Driver {
 }
 
 impl Driver {
-    /// Starts the pod. `out` takes what is said.
+    /// Starts the pod. `out` receives the output.
     pub(crate) fn start(bench: &Bench, case: &Case, dir: &Path, pod: &str, nth: u64) -> Result<Self, String> {
         let manifest = dir.join("pod.json");
         let out = fs::File::create(dir.join("out")).map_err(|e| format!("prepare the case: {e}"))?;
@@ -78,7 +79,7 @@ impl Driver {
         }
     }
 
-    /// The exit code of the command that was given the pod, once it has ended.
+    /// The exit code of the command that received the pod, once it has ended.
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
         match self {
             Driver::Foreground(child) => child.try_wait().ok().flatten().and_then(|status| status.code()),
@@ -86,7 +87,7 @@ impl Driver {
         }
     }
 
-    /// Tells the pod to go.
+    /// Deletes the pod.
     pub(crate) fn delete(&mut self) -> Result<(), String> {
         match self {
             Driver::Foreground(child) => signal(child, Signal::TERM),
@@ -95,7 +96,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends what still runs, the gentle way first; what is left then is a fault.
+    /// Stops what is still running, gently at first; anything left after that is a failure.
     pub(crate) fn finish(&mut self) -> Vec<String> {
         match self {
             Driver::Foreground(child) => finish_run(child),
@@ -103,7 +104,8 @@ impl Driver {
         }
     }
 
-    /// Whether the case cannot be judged: a hook was cut short by the end of the node, and is not run a second time.
+    /// Whether the case cannot be judged: a hook was interrupted by the end of the node, and is not run a
+    /// second time.
     pub(crate) fn has_cut_a_hook_short(&self) -> bool {
         match self {
             Driver::Foreground(_) => false,
@@ -126,7 +128,7 @@ fn signal(child: &mut Child, signal: Signal) {
     }
 }
 
-/// Whatever is left of the process group of a run is a fault.
+/// Anything left of the process group of a run is a failure.
 fn finish_run(child: &mut Child) -> Vec<String> {
     for patience in [3, 7, 5] {
         signal(child, Signal::TERM);
@@ -152,21 +154,21 @@ fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A node that is killed now and then, and started again at once.
+/// A node that is killed now and then, and restarted at once.
 pub(crate) struct KilledNode {
     binary: PathBuf,
     dir: PathBuf,
     pod: String,
-    /// What of the flags is the node's.
+    /// The flags for the node.
     flags: Vec<String>,
     out: fs::File,
     child: Option<Child>,
     random: u64,
-    /// When it is to be killed.
+    /// When to kill it.
     kills: Vec<Instant>,
     asked: Instant,
     is_over: bool,
-    /// The exit code of `outrigger run -d`, if it did not take the pod.
+    /// The exit code of `outrigger run -d`, if it did not accept the pod.
     refused: Option<i32>,
 }
 
@@ -215,7 +217,7 @@ impl KilledNode {
         Ok(())
     }
 
-    /// What a command printed, if it succeeded.
+    /// The output of a command, if it succeeded.
     fn ask(&self, args: &[&str]) -> Option<String> {
         let output = self.command().args(args).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -237,7 +239,8 @@ impl KilledNode {
         Ok(())
     }
 
-    /// Hands the pod over, and decides when the node is killed: within the first seconds, and up to three times more.
+    /// Hands over the pod, and decides when the node is killed: within the first seconds, and up to three
+    /// more times.
     fn begin(&mut self, flags: &[String], manifest: &Path) -> Result<(), String> {
         let mut command = self.command();
         command.args(["run", "-d"]).arg("--state-dir").arg(self.state()).args(flags).arg(manifest);
@@ -285,7 +288,7 @@ impl KilledNode {
 
     fn delete(&mut self) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
-        // The node may be on its way down or up.
+        // The node may be stopping or starting.
         while self.ask(&["stop", "--no-wait", &self.pod]).is_none() {
             if self.has_ended() {
                 break;

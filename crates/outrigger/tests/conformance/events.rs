@@ -1,4 +1,4 @@
-//! The event log the containers' scripts write, and what may be said about it.
+//! The event log of the containers' scripts, and expectations about it.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ pub(crate) fn find(events: &Events, selector: &str) -> Option<(usize, f64)> {
     hits.get(usize::try_from(index).ok()?).copied()
 }
 
-/// What of the expectations does not hold.
+/// The expectations that are not met.
 pub(crate) fn check(expect: &Value, events: &Events) -> Vec<String> {
     let mut bad = Vec::new();
     let at = |selector: &str, what: &str, bad: &mut Vec<String>| {

@@ -1,11 +1,12 @@
-//! Pod cases in real containers: every file of `tests/conformance/cases` (they hold on a real kubelet 1.36.4) and of
-//! `tests/conformance/dialects` (the dialects no kubelet speaks), each its own test, several at a time.
+//! Pod cases in real containers: every file of `tests/conformance/cases` (they pass on a real kubelet 1.36.4)
+//! and of `tests/conformance/dialects` (dialects that no kubelet supports), each its own test, several at a
+//! time.
 //!
-//! Pods have user namespaces in them, as they do by default. Some are run with `--userns host` too; for all of them, or for other
-//! flags, set OUTRIGGER_CONFORMANCE_FLAGS.
+//! Pods have user namespaces, as by default. Some are run with `--userns host` too; for all of them, or for
+//! other flags, set OUTRIGGER_CONFORMANCE_FLAGS.
 //!
-//! Their format is described in `tests/conformance/README.md`. Expectations are semantic: order is asserted only where
-//! something gates it, upper bounds are loose.
+//! Their format is described in `tests/conformance/README.md`. Expectations are semantic: order is checked
+//! only where something gates it, upper bounds are loose.
 
 mod case;
 mod driver;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Cases that are also run with the host's users: what differs is who may do what, not when.
+/// Cases that are also run with the host's users: the difference is in permissions, not in timing.
 const WITH_HOST_USERS: [&str; 24] = [
     "cases::env-expansion",
     "cases::hook-poststart-every-start",
@@ -51,7 +52,7 @@ const WITH_HOST_USERS: [&str; 24] = [
     "e2e::prestop-of-sidecars-together",
 ];
 
-/// Cases mostly wait, so more of them than cores run side by side.
+/// Cases mostly wait, so more of them than cores run in parallel.
 const CASES_AT_A_TIME: usize = 8;
 
 fn main() {
@@ -75,7 +76,7 @@ fn main() {
     };
     let mut trials = trials::all(&bench("", &[]));
     trials.extend(side_by_side::all(&bench("kubelet-", &[])));
-    // Flags that were given decide themselves.
+    // Explicit flags decide by themselves.
     if std::env::var_os("OUTRIGGER_CONFORMANCE_FLAGS").is_none() {
         let of_host = trials::all(&bench("host-", &["--userns", "host"]));
         let chosen = of_host.into_iter().filter(|case| WITH_HOST_USERS.contains(&case.name()));

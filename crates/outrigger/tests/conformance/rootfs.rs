@@ -1,4 +1,4 @@
-//! A root file system of nothing but busybox.
+//! A root file system with only busybox.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 const BUSYBOX: &str = "/bin/busybox";
 
-/// Makes it at `dir`.
+/// Creates it at `dir`.
 pub(crate) fn make(dir: &Path) -> PathBuf {
     for sub in ["bin", "dev", "etc", "proc", "sys", "tmp"] {
         std::fs::create_dir_all(dir.join(sub)).expect("create the root file system");

@@ -19,11 +19,11 @@ pub(crate) struct Bench {
     pub(crate) binary: PathBuf,
     pub(crate) image: String,
     pub(crate) work: PathBuf,
-    /// Begins the names of the pods of this bench.
+    /// The prefix of the names of this bench's pods.
     pub(crate) prefix: String,
     pub(crate) lib: PathBuf,
     pub(crate) extra_flags: Vec<String>,
-    /// Who runs the pods.
+    /// What runs the pods.
     pub(crate) agent: Agent,
 }
 
@@ -31,18 +31,18 @@ pub(crate) fn open_to_all(dir: &Path) {
     fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).expect("open the directory");
 }
 
-/// Compares the events and the last status of a run with something else; what differs.
+/// Compares the events and the last status of a run with something else; returns the differences.
 pub(crate) type Compare<'a> = &'a dyn Fn(&Events, Option<&Value>) -> Vec<String>;
 
-/// Tries to play a case without a hook being cut short by the end of the node.
+/// Attempts to play a case without a hook being interrupted by the end of the node.
 const TRIES: u64 = 6;
 
-/// Runs a case; an error is a readable account of what went wrong.
+/// Runs a case; an error is a readable description of the failure.
 pub(crate) fn case(bench: &Bench, case: &Case, compare: Compare<'_>) -> Result<(), String> {
     for nth in 1.. {
         let mut run = Run::start(bench, case, nth)?;
         let played = judge(&mut run, compare);
-        // Such a hook is not run again, so that what the case wants of it may not have happened.
+        // Such a hook is not run again, so what the case expects of it may not have happened.
         if played.is_ok() || nth >= TRIES || !run.driver.has_cut_a_hook_short() {
             return played;
         }
@@ -116,7 +116,7 @@ impl<'c> Run<'c> {
         })
     }
 
-    /// Carries the actions out, waits for the end, and returns what did not hold.
+    /// Carries out the actions, waits for the end, and returns the failures.
     fn play(&mut self) -> Result<Vec<String>, String> {
         for action in &self.case.actions {
             self.action(action)?;
@@ -162,7 +162,7 @@ impl<'c> Run<'c> {
         Ok(bad)
     }
 
-    /// A pod that is refused: exit code 2, the reason is said, and nothing was started.
+    /// A refused pod: exit code 2, a reason, and nothing started.
     fn refusal(&mut self) -> Vec<String> {
         let mut bad = Vec::new();
         let code = self.driver.exit_code();
@@ -216,7 +216,7 @@ impl<'c> Run<'c> {
         Ok(())
     }
 
-    /// Must come true within the time.
+    /// Must become true within the time.
     fn check(&mut self, expect: &Value, within: Duration) -> Result<(), String> {
         let end = Instant::now() + within;
         loop {
@@ -268,9 +268,9 @@ impl<'c> Run<'c> {
         }
     }
 
-    /// Takes in what can be seen now.
+    /// Reads the current state.
     fn look(&mut self) {
-        // Whether it has ended is asked first: the status read after that is the last one.
+        // Check first whether it has ended: the status read after that is the last one.
         let ended = self.driver.has_ended();
         if let Ok(text) = fs::read(self.dir.join("status.json"))
             && let Ok(pod) = serde_json::from_slice::<Value>(&text)

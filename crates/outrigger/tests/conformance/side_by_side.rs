@@ -1,7 +1,8 @@
-//! Twelve cases side by side with what a real kubelet v1.36.4 showed: the same order of events, the same phase, the same
-//! exit codes, restarts and conditions. `tests/conformance/golden` holds the recordings.
+//! Compares twelve cases with recordings of a real kubelet v1.36.4: the same order of events, the same phase,
+//! the same exit codes, restarts and conditions. The recordings are in `tests/conformance/golden`.
 //!
-//! These are cases in which every event is gated by the one before it, so the whole order is the same on every machine.
+//! In these cases every event is gated by the one before it, so the complete order is the same on every
+//! machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -89,12 +90,12 @@ fn compare(recorded: &Value, events: &Events, status: Option<&Value>) -> Vec<Str
     bad
 }
 
-/// What the containers did, one after the other. Ticks only show how long a container lived.
+/// The containers' events in order. Ticks only show how long a container ran.
 fn order(events: impl Iterator<Item = String>) -> Value {
     events.filter(|e| !e.starts_with("runner:") && !e.ends_with(":tick")).collect()
 }
 
-/// `True`, or `False` with its reason, as the recordings have it.
+/// `True`, or `False` with its reason, as in the recordings.
 fn condition(status: &Value, kind: &str) -> Value {
     let conditions = status["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let Some(found) = conditions.iter().find(|c| c["type"] == json!(kind)) else { return Value::Null };
@@ -102,7 +103,7 @@ fn condition(status: &Value, kind: &str) -> Value {
     json!(words.iter().filter_map(|w| w.as_str()).collect::<Vec<_>>().join(" "))
 }
 
-/// Exit code and reason of a state, if it is an ended one, else what it is.
+/// Exit code and reason of a terminated state, else the kind of state.
 fn ended(state: &Value) -> Value {
     let done = &state["terminated"];
     if done.is_null() {

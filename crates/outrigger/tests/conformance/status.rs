@@ -1,4 +1,4 @@
-//! What may be said about a pod's status.
+//! Expectations about a pod's status.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(crate) fn compare(value: &Value, want: &Value) -> bool {
     }
 }
 
-/// What of the expectations does not hold. `phases` are all that were seen.
+/// The expectations that are not met. `phases` are all that were seen.
 pub(crate) fn check(expect: &Value, status: Option<&Value>, phases: &[String]) -> Vec<String> {
     let keys = [
         "phase",

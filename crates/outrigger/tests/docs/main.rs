@@ -1,8 +1,9 @@
-//! Commands shown in the README and in docs/ do what is shown: every ```` ```console ```` block is run.
+//! Runs the commands shown in the README and in docs/: every ```` ```console ```` block must do what is
+//! shown.
 //!
-//! A line that begins with `$ ` or `# ` is a command, what follows is what it prints. Without anything following only its
-//! success is checked; `? 1` in place of the output is another exit code. In what is printed `...` alone on a line stands for
-//! any lines, `[..]` for anything on one; clocks, lengths of time and made-up parts of names are like any others.
+//! A line that begins with `$ ` or `# ` is a command, followed by its output. Without output only its success
+//! is checked; `? 1` in place of the output is another exit code. In the output `...` alone on a line matches
+//! any lines, `[..]` anything on one line; times, durations and generated parts of names match any others.
 
 mod page;
 
@@ -14,16 +15,17 @@ use std::time::{Duration, Instant};
 
 use page::{Step, matches, steps};
 
-/// Nothing shown takes longer.
+/// No shown command takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Commands that are not for a test, and why.
+/// Commands that cannot be tested, and why.
 const NOT_RUN: [(&str, &str); 2] = [
     ("make test", "is what runs this"),
     ("cargo install --path crates/outrigger", "installs the binary under test"),
 ];
 
-/// Pages whose commands are run while the example of all pages runs in another terminal, with work that does not end.
+/// Pages whose commands are run while the common example runs in another terminal, with work that does not
+/// end.
 const BESIDE: [&str; 1] = ["everyday.md"];
 
 fn endless_example() -> String {
@@ -37,7 +39,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A directory that looks like the project's, and the examples' own.
+/// A directory that looks like the project's, with the examples' own directories.
 struct Shell {
     dir: tempfile::TempDir,
     beside: Vec<Child>,
@@ -57,7 +59,7 @@ impl Shell {
     }
 
     fn command(&self, line: &str) -> Command {
-        // The way to the binary from its sources.
+        // Building the binary from its sources is replaced.
         let line = line.replace("cargo run --release -- ", "outrigger ");
         let binary = Path::new(env!("CARGO_BIN_EXE_outrigger")).parent().expect("a directory");
         let path = std::env::var("PATH").unwrap_or_default();
@@ -75,11 +77,11 @@ impl Shell {
         command
     }
 
-    /// Runs a command to its end: exit code and output.
+    /// Runs a command to completion: exit code and output.
     fn run(&self, line: &str) -> (i32, String) {
         let out = self.dir.path().join("out");
         let file = fs::File::create(&out).expect("a file");
-        // Whoever is given a shell leaves it at once.
+        // A command that opens a shell leaves it at once.
         let typed = self.dir.path().join("typed");
         fs::write(&typed, "exit\n").expect("a file");
         let typed = fs::File::open(&typed).expect("a file");
@@ -98,13 +100,13 @@ impl Shell {
         }
     }
 
-    /// Runs a command for as long as the page takes.
+    /// Runs a command as long as the page takes.
     fn begin(&mut self, line: &str) {
         self.beside
             .push(self.command(&format!("exec {line}")).stdout(Stdio::null()).spawn().expect("a shell"));
     }
 
-    /// Waits until a command says something.
+    /// Waits for a text in a command's output.
     fn until(&self, line: &str, text: &str) {
         let began = Instant::now();
         while !self.run(line).1.contains(text) {
@@ -145,7 +147,7 @@ fn page(path: &Path) -> usize {
         if NOT_RUN.iter().any(|(not_run, _)| command.starts_with(not_run)) {
             continue;
         }
-        // It follows until there is nothing left to follow.
+        // It follows until the pod ends.
         if command.contains(" -f ") {
             shell.begin(command.split(" #").next().unwrap_or(command));
             continue;
@@ -198,7 +200,7 @@ fn every_page_is_found_from_the_readme_and_leads_somewhere() {
     }
 }
 
-/// Every row of docs/differences.md names a test, or a case of the conformance suite, that exists.
+/// Every row of docs/differences.md names an existing test, or a case of the conformance suite.
 #[test]
 fn every_difference_is_pinned_by_a_test_that_exists() {
     let page = fs::read_to_string(root().join("docs/differences.md")).expect("the page");
@@ -218,7 +220,7 @@ fn every_difference_is_pinned_by_a_test_that_exists() {
             let is_file = name.contains(['/', '.']);
             let exists = match (is_case, is_file) {
                 (true, _) => root().join(format!("tests/conformance/{name}.yaml")).exists(),
-                // Where to look for the test named behind it.
+                // The file of the test named after it.
                 (false, true) => true,
                 (false, false) => sources.contains(&format!("fn {name}(")),
             };
@@ -241,11 +243,11 @@ fn rust_sources(dir: &Path, out: &mut String) {
     }
 }
 
-/// What the agent and the engine write into the trace: every name they can write is described, and nothing else is.
+/// The trace events: every name the agent and the engine can write is documented, and no other.
 #[test]
 fn every_entry_of_the_trace_is_described() {
     let page = fs::read_to_string(root().join("docs/trace.md")).expect("the page");
-    // Workloads have entries of their own.
+    // Workloads have separate entries.
     let page = page.split("\n## Workloads").next().expect("the part about pods");
     let first_cells = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
     let described: Vec<&str> =

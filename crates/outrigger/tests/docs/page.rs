@@ -1,14 +1,14 @@
-//! Commands of a page, and whether what they print is what is shown.
+//! The commands of a page, and the comparison of their output with what is shown.
 
 /// A command of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// Where it stands.
+    /// Its line.
     pub(crate) line: usize,
     pub(crate) command: String,
-    /// What it prints, if that is shown.
+    /// Its output, if that is shown.
     pub(crate) output: Option<String>,
-    /// What it exits with.
+    /// Its exit code.
     pub(crate) code: i32,
 }
 
@@ -38,14 +38,14 @@ pub(crate) fn steps(page: &str) -> Vec<Step> {
             }
         }
     }
-    // A blank line at the end is for the eye.
+    // A blank line at the end is only layout.
     for output in steps.iter_mut().filter_map(|s| s.output.as_mut()) {
         output.truncate(output.trim_end_matches('\n').len());
     }
     steps
 }
 
-/// Whether a text is the one shown; else the first line of it that nothing printed is like.
+/// Whether a text matches the one shown; else the first line that nothing matches.
 pub(crate) fn matches(expected: &str, printed: &str) -> Result<(), String> {
     let expected: Vec<String> = expected.lines().map(plain).collect();
     let printed: Vec<String> = printed.trim_end_matches('\n').lines().map(plain).collect();
@@ -72,7 +72,7 @@ pub(crate) fn matches(expected: &str, printed: &str) -> Result<(), String> {
     }
 }
 
-/// A line without what differs from run to run.
+/// A line without the parts that differ in every run.
 fn plain(line: &str) -> String {
     let mut line = line.trim_end().to_owned();
     for (pattern, with) in [
@@ -85,7 +85,7 @@ fn plain(line: &str) -> String {
     line
 }
 
-/// Whether a line is the one shown, `[..]` standing for anything.
+/// Whether a line matches the one shown, with `[..]` for anything.
 fn like(expected: &str, found: &str) -> bool {
     let mut parts = expected.split("[..]");
     let first = parts.next().unwrap_or_default();

@@ -103,7 +103,7 @@ fn shell(bench: &Bench, _: &str) {
     command.env("TERM", "xterm");
     let mut shell = pty::Run::spawn(command, (91, 17));
     let master = shell.terminal();
-    // What the terminal was before the command got hold of it.
+    // The terminal's settings before the command changed them.
     let cooked = tcgetattr(pty::fresh()).expect("a terminal").local_modes;
     assert!(cooked.contains(LocalModes::ICANON | LocalModes::ECHO));
     shell.until("prompt", |s| s.text().contains("/ #"));
@@ -113,7 +113,7 @@ fn shell(bench: &Bench, _: &str) {
     shell.resize((60, 20));
     shell.press(b"while [ \"$(stty size)\" != '20 60' ]; do sleep 0.1; done; echo resi''zed\r");
     shell.until("new size", |s| s.text().contains("resized\n"));
-    // Keys go to the command: it is the sleep that is interrupted.
+    // Keys go to the command: the sleep is interrupted.
     shell.press(b"sleep 600; echo interr''upted $?\r");
     until(bench, "exec-shell", "600", true);
     shell.press(b"\x03");
@@ -124,7 +124,7 @@ fn shell(bench: &Bench, _: &str) {
     assert_eq!(status.code(), Some(7), "{}\n{written:?}", screen.text());
     let after = tcgetattr(&master).expect("a terminal").local_modes;
     assert_eq!(after, cooked, "the terminal is as it was");
-    // A signal leaves it so as well.
+    // They are also restored after a signal.
     let mut command = outrigger(bench, &["exec", "-it", "exec-shell", "--", "sleep", "601"]);
     command.env("TERM", "xterm");
     let mut held = pty::Run::spawn(command, (80, 24));
@@ -140,7 +140,7 @@ fn shell(bench: &Bench, _: &str) {
 
 fn end_of_input(bench: &Bench, _: &str) {
     let _run = idle(bench, "exec-eof");
-    // Standard input is at its end, or will be; whatever reads from the terminal notices.
+    // Standard input has ended, or will end; a command that reads from the terminal notices.
     for (command, input, expected) in
         [(&["sh"][..], "", ""), (&["sh"], "echo he''llo", "hello"), (&["cat"], "copied\n", "copied")]
     {
@@ -195,7 +195,7 @@ fn ended(bench: &Bench, _: &str) {
     assert!(said.contains("has ended, and the command with it"), "{said}");
 }
 
-/// Waits until a `sleep` runs in a pod, or runs no more.
+/// Waits until a `sleep` is running in a pod, or no longer running.
 fn until(bench: &Bench, pod: &str, seconds: &str, runs: bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let script = format!("ps -o args | grep -q '^sleep {seconds}'");

@@ -1,4 +1,4 @@
-//! A run that is killed: its containers are stopped in their order, and nothing is left.
+//! A run that is killed: its containers are stopped in order, and nothing is left.
 
 use std::cell::RefCell;
 use std::fs;
@@ -20,15 +20,15 @@ pub(crate) const ALL: [(&str, Test); 5] = [
     ("any_processes_killed_at_any_moment_leave_nothing", any_processes),
 ];
 
-/// How a pod says which containers must be gone before which.
+/// How a pod defines which containers stop before which.
 type Dialect = fn(&Killed<'_>) -> Value;
 
 const DIALECTS: [(&str, Dialect); 3] = [("native", native), ("kep", kep), ("depends", depends_on)];
 
-/// Those that stop one after another in every one of these pods.
+/// Those that stop one after another in all of these pods.
 const ORDER: [&str; 2] = ["app", "proxy"];
 
-/// A state directory and a log that containers write to.
+/// A state directory and a log for the containers.
 struct Killed<'a> {
     bench: &'a Bench,
     name: String,
@@ -53,7 +53,7 @@ impl<'a> Killed<'a> {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// A container that says when it begins and when it is told to stop, which takes it a moment.
+    /// A container that logs its start and its stop, which takes a moment.
     fn container(&self, name: &str) -> Value {
         let script = format!(
             "trap 'sleep 0.2; echo stop {name} >> /ev/log; exit 0' TERM; echo start {name} >> /ev/log; \
@@ -75,7 +75,7 @@ impl<'a> Killed<'a> {
         Run::start(self.bench, &self.name, &manifest, &["--state-dir", state])
     }
 
-    /// What is left of the pods, in words.
+    /// A description of what is left of the pods.
     fn left(&self) -> Vec<String> {
         let mut known = self.sandboxes.borrow_mut();
         for id in leaks::names(&self.state().join("pods")) {
@@ -100,7 +100,7 @@ impl<'a> Killed<'a> {
         run.wait_for("all containers run", |_| ORDER.iter().all(|name| has(name)));
     }
 
-    /// Who stopped, in that order.
+    /// The stopped containers, in order.
     fn stops(&self) -> Vec<String> {
         self.log().iter().filter_map(|line| line.strip_prefix("stop ").map(str::to_owned)).collect()
     }
@@ -138,7 +138,7 @@ fn in_order(bench: &Bench, name: &str) {
         run.end();
         let pid = run.pid();
         let begun = Instant::now();
-        // Each takes 0.2 s to stop: somebody who asks in the meantime is told.
+        // Each takes 0.2 s to stop: a command in the meantime reports it.
         let noted = loop {
             let said = say(bench, &["ps"]).err;
             if said.contains(&format!("run {pid} was killed; being stopped: default/{}", killed.name)) {
@@ -154,11 +154,11 @@ fn in_order(bench: &Bench, name: &str) {
     }
 }
 
-/// A number of random moments, to be repeated with the seed that is printed.
+/// The number of random moments; the printed seed repeats them.
 const SEED_VARIABLE: &str = "OUTRIGGER_TEST_SEED";
 const TIMES_VARIABLE: &str = "OUTRIGGER_TEST_KILLS";
 
-/// Numbers that look random (xorshift), from a seed that is printed.
+/// Pseudo-random numbers (xorshift), from a seed that is printed.
 struct Moments {
     seed: u64,
     random: u64,
@@ -182,7 +182,7 @@ impl Moments {
         self.random
     }
 
-    /// How many moments: as many as were asked for.
+    /// The number of moments: as requested.
     fn times(usual: u64) -> u64 {
         std::env::var(TIMES_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
     }
@@ -210,7 +210,7 @@ fn at_any_moment(bench: &Bench, name: &str) {
         run.end();
         killed.wait_until_nothing_is_left(Duration::from_secs(60), &run);
         let stops = killed.stops();
-        // One that was killed before it could listen says nothing.
+        // One that was killed before it had set its trap logs nothing.
         let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
         let is_in_order = matches!(stops[..], ["app", "proxy"] | ["proxy"] | ["app"] | []);
         let seed = moments.seed;
@@ -218,7 +218,7 @@ fn at_any_moment(bench: &Bench, name: &str) {
     }
 }
 
-/// Processes that a process has started and that still run.
+/// Running child processes of a process.
 fn children(pid: u32) -> Vec<Pid> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.map(|t| fs::read_to_string(t.path().join("children")).unwrap_or_default());
@@ -226,8 +226,8 @@ fn children(pid: u32) -> Vec<Pid> {
     all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter_map(Pid::from_raw).collect()
 }
 
-/// Some or all of the shims and the process that waits for the run's end are killed, and the run before, between or after
-/// them: what is left is cleared away by the next run at the latest.
+/// Some or all of the shims and the guard process are killed, and the run before, between or after them: what
+/// is left is removed by the next run at the latest.
 fn any_processes(bench: &Bench, name: &str) {
     let mut moments = Moments::new(name);
     for time in 0..Moments::times(4) {
@@ -249,7 +249,7 @@ fn any_processes(bench: &Bench, name: &str) {
             run.signal(Signal::KILL);
         }
         run.end();
-        // Seen before the next one clears it away.
+        // Recorded before the next run removes it.
         killed.left();
         let next = json!({"containers": [bench.container("next", "exit 3")]});
         let mut next = killed.start(next, json!({}));
@@ -278,7 +278,7 @@ fn everything(bench: &Bench, name: &str) {
     let killed = Killed::new(bench, name);
     let mut run = killed.start(native(&killed), json!({}));
     killed.wait_for_starts(&mut run);
-    // Shims and the process that would stop the containers, then the run.
+    // Shims and the guard process, then the run.
     run.signal_children(Signal::KILL);
     run.signal(Signal::KILL);
     run.end();

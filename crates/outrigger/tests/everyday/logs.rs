@@ -24,7 +24,7 @@ pub(crate) const ALL: [(&str, Test); 8] = [
 
 fn follow(bench: &Bench, name: &str) {
     let name = &name.replace('_', "-");
-    // Two lives: the first fails, the second waits until it is told to go.
+    // Two instances: the first fails, the second runs until it is stopped.
     let script = "if [ -e /state/again ]; then trap 'echo bye; exit 0' TERM; echo second; \
         while :; do sleep 0.1; done; fi; \
         echo first; while [ ! -e /state/go ]; do sleep 0.1; done; echo last of first; touch /state/again; exit 1";
@@ -129,7 +129,7 @@ fn held(bench: &Bench, name: &str) {
     let spec = json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 30,
         "containers": [bench.container("app", script)]});
     let mut run = start(bench, name, spec, is_up);
-    // It is never read.
+    // Its output is never read.
     let mut child = outrigger(bench, &["logs", "-f", name]).spawn().expect("it starts");
     run.wait_for("more than anybody keeps", |run| run.output().len() > 2 << 20);
     must(bench, &["stop", name]);
@@ -139,7 +139,7 @@ fn held(bench: &Bench, name: &str) {
     child.wait().expect("it ends");
 }
 
-/// The pod ends and its sandbox goes; the output waits for whoever is to read it.
+/// The pod ends and its sandbox is removed; the output waits for its reader.
 fn stalled(bench: &Bench, name: &str) {
     let name = &name.replace('_', "-");
     const LINES: usize = 400_000;
@@ -187,7 +187,7 @@ fn long(bench: &Bench, name: &str) {
     assert_eq!(must(bench, &["logs", name, "--tail", "2"]).len(), 300_005);
 }
 
-/// Many small files: the run's own output, `logs` and `logs -f` see each line once and in order.
+/// Many small files: the run's own output, `logs` and `logs -f` show each line once and in order.
 fn rotated(bench: &Bench, name: &str) {
     let name = &name.replace('_', "-");
     const LINES: usize = 30_000;
@@ -224,7 +224,7 @@ fn rotated(bench: &Bench, name: &str) {
     assert!(logs.len() > 5 && logs.iter().all(|size| *size <= 64 << 10), "{logs:?}");
 }
 
-/// Nobody reads what the run says, and the container never pauses.
+/// The run's output is not read, and the container never pauses.
 fn bounded(bench: &Bench, name: &str) {
     let name = &name.replace('_', "-");
     let app = bench.container("app", "yes 'a line of output that is repeated without end'");
@@ -253,7 +253,7 @@ fn bounded(bench: &Bench, name: &str) {
     let memory =
         status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
     assert!(memory.is_some_and(|kib| kib < 128 << 10), "{memory:?} KiB");
-    // Whoever was to read it is gone.
+    // The reader is gone.
     drop((child.stdout.take(), child.stderr.take()));
     must(bench, &["stop", name]);
     child.wait().expect("it ends");
@@ -265,7 +265,7 @@ fn log_files(bench: &Bench, pod: &str) -> Vec<u64> {
     let own = pods.filter(|entry| entry.file_name().to_string_lossy().ends_with(pod));
     let files = own
         .flat_map(|entry| std::fs::read_dir(entry.path().join("logs/app")).into_iter().flatten().flatten());
-    // A file that gets its number meanwhile may be seen under both names.
+    // A file that is being renamed may be seen under both names.
     let sizes: BTreeMap<u64, u64> =
         files.filter_map(|file| file.metadata().ok()).map(|file| (file.ino(), file.len())).collect();
     sizes.into_values().collect()

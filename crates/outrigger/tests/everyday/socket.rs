@@ -1,4 +1,4 @@
-//! Who may ask a run, and what asking cannot do to it.
+//! Access to a run's socket, and clients that misbehave.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -37,7 +37,7 @@ fn socket(dir: &Path, run: &Run) -> Option<PathBuf> {
 }
 
 fn other_user(bench: &Bench, _: &str) {
-    // Nobody can get as far as the socket itself, so everything on the way is opened for this.
+    // Other users cannot even reach the socket, so its parent directories are opened for this.
     let open = tempfile::Builder::new().prefix("outrigger-open-").tempdir().expect("a directory");
     let mode =
         |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("a mode");
@@ -87,7 +87,7 @@ fn stale(bench: &Bench, name: &str) {
     assert!(path.exists(), "nobody could remove it");
     assert_eq!(pod(bench, "killed"), None);
     assert!(!path.exists(), "whoever asked has");
-    // The next run clears away the pod.
+    // The next run removes the pod.
     idle(bench, "after-the-killed");
 }
 
@@ -95,7 +95,8 @@ fn bad_clients(bench: &Bench, _: &str) {
     let mut run = idle(bench, "pestered");
     let path = socket(&bench.sockets(), &run).expect("a socket");
     let connect = || UnixStream::connect(&path).expect("the run listens");
-    // One says nothing, one half a word, one nonsense, one too much, one asks and does not read.
+    // One sends nothing, one half a message, one nonsense, one too much, one sends a request and does not
+    // read.
     let mut clients: Vec<UnixStream> = (0..5).map(|_| connect()).collect();
     clients[1].write_all(&[0, 10]).expect("the run reads");
     let _cut_off = clients[2].write_all(b"GET / HTTP/1.1\r\n\r\n");

@@ -8,7 +8,7 @@ use crate::run::{Bench, Test};
 pub(crate) const ALL: [(&str, Test); 2] =
     [("a_pod_is_stopped_in_order", in_order), ("a_stop_may_be_left_to_itself", no_wait)];
 
-/// Goes when told to, with a word.
+/// Stops when told to, with a message.
 const POLITE: &str = "trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done";
 
 fn in_order(bench: &Bench, name: &str) {

@@ -1,4 +1,4 @@
-//! Pods named by their labels and by their workload.
+//! Pods selected by labels and by workload.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::run::{Bench, Run, Test};
 
 pub(crate) const ALL: [(&str, Test); 1] = [("pods_go_by_label_and_by_workload", several)];
 
-/// Stays until it is told to go.
+/// Runs until it is stopped.
 const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
 fn deployment(bench: &Bench, name: &str) -> Value {
@@ -41,7 +41,7 @@ fn several(bench: &Bench, _: &str) {
     assert_eq!(pods, names(&selected));
     assert_eq!(names(&["-l", "app in (other)"]), ["pod/bystander"]);
     assert!(must(bench, &["ps", "-l", "app=other"]).contains(" 8080/TCP "));
-    // Lines of several pods say whose they are.
+    // Lines of several pods are prefixed.
     let logs = must(bench, &["logs", "deployments.apps/selected", "-c", "log"]);
     let full: Vec<&str> = pods.iter().map(|pod| pod.trim_start_matches("pod/")).collect();
     for pod in &full {
@@ -50,7 +50,7 @@ fn several(bench: &Bench, _: &str) {
         assert!(line.is_some(), "{logs}");
     }
     assert_eq!(must(bench, &["logs", full[0], "-c", "log"]), format!("hello from {}\n", full[0]));
-    // Nobody named a container: the first main is taken, and said.
+    // No container was given: the first main is used, with a note.
     let said = say(bench, &["exec", "deploy/selected", "echo", "-n", "it is", "-c"]);
     assert_eq!((said.code, said.out.as_str()), (0, "it is -c"), "{said:?}");
     assert!(said.err.ends_with("Defaulted container \"app\" out of: app, log\n"), "{said:?}");
@@ -65,7 +65,7 @@ fn several(bench: &Bench, _: &str) {
         assert_eq!(said.code, 2, "{args:?}: {said:?}");
         assert!(said.err.contains(why), "{args:?}: {said:?}");
     }
-    // A pod is replaced, a workload is not.
+    // A single pod would be replaced, a workload is not.
     let said = say(bench, &["stop", "-l", "app=selected"]);
     assert_eq!(said.code, 0, "{said:?}");
     assert!(said.err.contains("Deployment/selected may replace it"), "{said:?}");
@@ -73,7 +73,7 @@ fn several(bench: &Bench, _: &str) {
     let said = say(bench, &["stop", "deploy/selected"]);
     assert_eq!(said.code, 0, "{said:?}");
     assert!(said.err.contains("Deployment/selected is gone\n"), "{said:?}");
-    // They have not failed: they were told to go.
+    // They have not failed: they were stopped.
     let table = must(bench, &["ps", "-l", "app=selected"]);
     assert!(table.contains(" Stopped ") && !table.contains(" Failed "), "{table}");
     let live = run.events_named("finished").len();

@@ -1,5 +1,4 @@
-//! Every example runs as it stands, on the host's own file system, in the order it promises. The order is read from the
-//! events file.
+//! Runs every example unchanged, on the host's own file system, and checks its order in the events file.
 
 #[path = "../workloads/run.rs"]
 #[expect(dead_code, reason = "made for workloads; examples need less")]
@@ -32,7 +31,7 @@ impl Example {
         Example { run, _work: work }
     }
 
-    /// Place in the events of the first `event` of a container.
+    /// The index of the first `event` of a container.
     fn at(&self, container: &str, event: &str) -> usize {
         self.run.must(json!({"container": container, "event": event}))
     }
@@ -50,7 +49,7 @@ impl Example {
         self.run.wait_for(&format!("{container} {event}"), |run| run.event(wanted.clone()).is_some());
     }
 
-    /// Line numbers of what containers said.
+    /// The line number of a container's output.
     fn said(&self, line: &str) -> usize {
         let output = self.run.output();
         output
@@ -59,7 +58,8 @@ impl Example {
             .unwrap_or_else(|| panic!("{line:?} in\n{}", self.run.account()))
     }
 
-    /// What every dialect's Job promises: nothing is lost, the proxy is up before the work and outlives it, the Job ends.
+    /// The promises of every dialect's Job: nothing is lost, the proxy starts before the work and outlives
+    /// it, the Job ends.
     fn is_the_report(&mut self, ready: &str) {
         assert_eq!(self.run.end(), 0, "{}", self.run.account());
         self.in_order(&[
@@ -116,7 +116,7 @@ fn every_example_is_run_here() {
 fn the_job_with_native_sidecars() {
     let mut example = Example::start("job", &[]);
     example.is_the_report("startup-passed");
-    // Sidecars start in list order and stop in the opposite one.
+    // Sidecars start in list order and stop in reverse order.
     example.in_order(&[("shipper", "started"), ("proxy", "starting")]);
     example.in_order(&[("proxy", "exited"), ("shipper", "terminating")]);
 }
@@ -157,7 +157,7 @@ fn the_job_as_a_graph() {
     example.is_the_report("ready");
     example.in_order(&[("shipper", "started"), ("proxy", "starting")]);
     example.in_order(&[("proxy", "exited"), ("shipper", "terminating")]);
-    // The shipper outlives the proxy, so it has the proxy's last words.
+    // The shipper outlives the proxy, so it has the proxy's last output.
     example.said("shipper | the work is done, so the proxy may go");
 }
 
@@ -167,7 +167,7 @@ fn the_deployment() {
     example.run.wait_for("a line of the log", |run| run.output().contains("log | logging\n"));
     example.run.signal(Signal::INT);
     assert_eq!(example.run.end(), 130, "{}", example.run.account());
-    // Its shell ignores TERM, so it takes all of the grace; only then is it the sidecar's turn.
+    // Its shell ignores TERM, so it takes all of the grace period; only then is it the sidecar's turn.
     example.in_order(&[
         ("log", "started"),
         ("main", "starting"),
@@ -222,7 +222,7 @@ fn a_proxy_that_outlives_the_app() {
     takes_its_leave(|run| run.signal(Signal::TERM));
 }
 
-/// docs/ordering.md: a system that shuts down signals the run and the shims of its containers alike.
+/// docs/ordering.md: a system shutdown signals the run and the shims of its containers alike.
 #[test]
 fn a_proxy_that_outlives_the_app_when_the_session_is_ended() {
     takes_its_leave(|run| {

@@ -1,5 +1,5 @@
-//! Failures that teach: what the real binary says, with real containers, when something every user meets goes wrong. Each
-//! says what happened, which line of the manifest asked for it, and what to do.
+//! The messages of the real binary, with real containers, for failures that users commonly meet. Each says
+//! what happened, which line of the manifest caused it, and how to fix it.
 
 mod registry;
 #[path = "../conformance/rootfs.rs"]
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use registry::{Registry, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Nothing here takes more than a few seconds on a machine with nothing else to do.
+/// Nothing here takes more than a few seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 struct Bench {
@@ -22,19 +22,19 @@ struct Bench {
     image: String,
 }
 
-/// How a case is run.
+/// How a case ends.
 #[derive(Clone, Copy)]
 enum Ends {
     /// By itself, with this exit code.
     With(i32),
-    /// It would try for ever: stopped once all has been said.
+    /// It would retry forever: stopped once all messages were printed.
     WhenStopped,
 }
 
 impl Bench {
     fn new() -> Bench {
         let dir = tempfile::Builder::new().prefix("outrigger-failures-").tempdir().expect("a directory");
-        // Who is nobody must be able to read the manifest.
+        // An unprivileged user must be able to read the manifest.
         fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .expect("its own");
         let image = format!("rootfs:{}", rootfs::make(&dir.path().join("rootfs")).display());
@@ -45,7 +45,7 @@ impl Bench {
         self.dir.path().join(name)
     }
 
-    /// Writes a manifest, the image filled in, and says how it is run.
+    /// Writes a manifest, with the image filled in.
     fn case(&self, name: &str, manifest: &str) -> Case<'_> {
         let file = format!("{name}.yaml");
         fs::write(self.path(&file), manifest.replace("IMAGE", &self.image)).expect("a manifest");
@@ -58,7 +58,7 @@ struct Case<'a> {
     bench: &'a Bench,
     file: String,
     flags: Vec<String>,
-    /// A command that runs the rest of the line in other circumstances.
+    /// A command that runs the rest of the line in another environment.
     before: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ impl Case<'_> {
         self
     }
 
-    /// Runs it in its own directory, so that places read as a user would see them, and checks that all of this is said.
+    /// Runs it in its own directory, so that paths look as for a user, and checks the messages.
     fn says(&self, ends: Ends, expected: &[&str]) -> String {
         let err = self.bench.path(&format!("{}.err", self.file));
         let mut line = self.before.clone();
@@ -149,7 +149,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A test that failed leaves nothing running: asked nicely, then at once, then killed.
+        // A failed test leaves nothing running: stopped gently, then at once, then killed.
         for _ in 0..3 {
             if matches!(self.child.try_wait(), Ok(None)) {
                 self.stop();
@@ -238,7 +238,7 @@ fn a_command_that_cannot_be_run() {
             "`app` exited with code 128 (not started)",
         ],
     );
-    // Said when it happens, and again at the end, where people look.
+    // Reported when it happens, and again at the end.
     assert_eq!(said.matches("typo.yaml:10: ").count(), 2, "{said}");
     bench.case("line", &pod("    image: IMAGE\n    command: [\"sleep 1\"]\n")).flags(&none).says(
         Ends::With(128),
@@ -258,7 +258,7 @@ fn a_key_a_config_map_does_not_have() {
     let bench = Bench::new();
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {colour: blue}\n---\n";
     let env = "    image: IMAGE\n    command: [\"true\"]\n    env:\n    - name: COLOR\n      valueFrom:\n        configMapKeyRef:\n          name: settings\n          key: color\n";
-    // The manifest is all there is: it can never be filled, so nothing is started.
+    // There is no other source for it, so nothing is started.
     let said = bench.case("key", &format!("{map}{}", pod(env))).flags(&["--network", "none"]).says(
         Ends::With(2),
         &["ConfigMap `settings` has no key `color`", "key.yaml:21:16", "did you mean `colour`?"],
@@ -305,13 +305,13 @@ fn what_can_never_heal_is_found_before_anything_starts() {
     for kind in ["File", "FileOrCreate"] {
         bench.case("file", &pod(&volume(kind))).flags(&["--network", "none"]).says(Ends::With(0), &[]);
     }
-    // The kubelet keeps such a pod pending, and so does a run; it says so at the start.
+    // The kubelet keeps such a pod pending, and so does a run; it reports it at the start.
     let root = format!("{app}    securityContext: {{runAsNonRoot: true}}\n");
     bench.case("root", &pod(&root)).flags(&["--network", "none", "--fail-fast"]).says(
         Ends::With(1),
         &["runAsNonRoot forbids root", "`app` cannot start", "add `runAsUser`", "root.yaml:"],
     );
-    // What somebody else may still put right is waited for, and said.
+    // Something that can still be fixed from outside is waited for, and reported.
     bench.case("directory", &pod(&volume("Directory"))).flags(&["--network", "none", "--fail-fast"]).says(
         Ends::With(1),
         &["hostPath `/etc/passwd` is not a directory, as its type Directory says: the pod waits until it is"],
@@ -332,7 +332,7 @@ fn a_run_that_takes_too_long() {
         .flags(&["--network", "none", "--timeout", "1s"])
         .says(Ends::With(124), &["--timeout: 1 s passed, stopping in order", "app  "]);
     assert!(said.contains("stop"), "{said}");
-    // One that is done in time is not touched.
+    // One that completes in time is not affected.
     let quick = pod("    image: IMAGE\n    command: [sh, -c, exit 7]\n");
     bench.case("quick", &quick).flags(&["--network", "none", "--timeout", "1m"]).says(Ends::With(7), &[]);
 }
@@ -342,7 +342,7 @@ fn a_failure_that_ends_the_run() {
     let bench = Bench::new();
     let flags = ["--network", "none", "--fail-fast"];
     let always = |text: String| text.replace("restartPolicy: Never", "restartPolicy: Always");
-    // A main that would be restarted for ever, beside one that runs for ever.
+    // A main that would be restarted forever, beside one that runs forever.
     let other = "  - name: other\n    image: IMAGE\n    command: [sleep, \"1000\"]\n";
     let crash = always(pod(&format!("    image: IMAGE\n    command: [sh, -c, exit 3]\n{other}")));
     let said = bench
@@ -355,13 +355,13 @@ fn a_failure_that_ends_the_run() {
         .case("image", &image)
         .flags(&flags)
         .says(Ends::With(1), &["--fail-fast: the image of `app` cannot be pulled: "]);
-    // A Job's pod that fails would be tried again.
+    // A failed pod of a Job would be retried.
     let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: work}\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers:\n      - {name: app, image: IMAGE, command: [sh, -c, exit 4]}\n";
     bench
         .case("job", job)
         .flags(&flags)
         .says(Ends::With(4), &["--fail-fast: a pod failed, stopping in order"]);
-    // What ends well, or restarts without having failed, is no failure.
+    // A success, or a restart without a failure, is not a failure.
     let fine = pod("    image: IMAGE\n    command: [sh, -c, exit 0]\n");
     bench.case("fine", &fine).flags(&flags).says(Ends::With(0), &[]);
 }
@@ -441,12 +441,12 @@ fn a_sidecar_that_never_becomes_ready() {
 #[test]
 fn whoever_is_not_root() {
     let bench = Bench::new();
-    // Root without the powers is as good as anybody: see the tests of `rootless`.
+    // Root without privileges is like any other user: see the tests of `rootless`.
     let case = bench.case("pod", &pod("    image: IMAGE\n    command: [\"true\"]\n"));
     case.under(&["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"])
         .flags(&["--network", "none"])
         .says(Ends::With(0), &["web succeeded after "]);
-    // A user namespace without powers, and without further ones.
+    // A user namespace without privileges, and without nested ones.
     let refused = [
         "unshare",
         "--user",
@@ -477,7 +477,7 @@ fn whoever_is_not_root() {
     }
 }
 
-/// Runs a shell line in a mount namespace of its own, then the rest of the arguments.
+/// Runs a shell line in a new mount namespace, then the rest of the arguments.
 fn apart(line: &str) -> Vec<String> {
     ["unshare", "--mount", "sh", "-ec", &format!("{line}; exec \"$@\""), "sh"].map(str::to_owned).to_vec()
 }
@@ -492,7 +492,7 @@ fn doctor(before: &[&str], state: &Path) -> (Option<i32>, String) {
 #[test]
 fn a_machine_without_writable_cgroups() {
     let bench = Bench::new();
-    // As in a container that was given /sys/fs/cgroup to read only.
+    // As in a container with a read-only /sys/fs/cgroup.
     let read_only = apart(
         "findmnt -rn -t cgroup,cgroup2 -o TARGET | while read -r m; do mount -o remount,bind,ro \"$m\"; done",
     );
@@ -530,7 +530,8 @@ fn a_machine_without_writable_cgroups() {
 #[test]
 fn a_place_overlayfs_refuses() {
     let bench = Bench::new();
-    // As in a container whose own root is an overlay: the kernel does not take one as the upper layer of another.
+    // As in a container whose own root is an overlay: the kernel does not accept one as the upper layer of
+    // another.
     let dir = bench.path("disk");
     fs::create_dir(&dir).expect("a directory");
     let line = format!(

@@ -1,4 +1,4 @@
-//! A real registry that wants a password, with nothing in it.
+//! An empty real registry that requires a password.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// With `password`, it knows one user nobody here is.
+    /// With `password`, it has one user that is not used here.
     pub(crate) fn start(dir: &Path, password: bool) -> Registry {
         let deadline = Instant::now() + Duration::from_secs(30);
         fs::create_dir_all(dir.join("storage")).expect("a directory");
@@ -38,7 +38,7 @@ impl Registry {
                 .stderr(log)
                 .spawn()
                 .expect("docker-registry is installed");
-            // Once it has ended somebody else had taken the port: again with another.
+            // If it has ended, the port was in use: try another.
             while matches!(child.try_wait(), Ok(None)) {
                 if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
                     return Registry { child, port };
@@ -57,7 +57,7 @@ impl Drop for Registry {
     }
 }
 
-/// A port nobody had a moment ago.
+/// A port that was free a moment ago.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     listener.local_addr().expect("an address").port()

@@ -34,7 +34,7 @@ fn pods(state: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// What the shims of a state directory wrote down about their containers.
+/// The stored states of the containers in a state directory.
 fn states(state: &Path) -> Vec<Value> {
     let dirs =
         pods(state).into_iter().flat_map(|pod| fs::read_dir(pod.join("containers")).into_iter().flatten());
@@ -101,7 +101,7 @@ fn a_pod_that_loses_its_sandbox_begins_again(bench: &Bench, name: &str) {
     assert_eq!(run.events_named("starting").len(), 2, "nothing runs twice\n{}", run.account());
 }
 
-/// What there is on this machine of the pods of one state directory.
+/// Everything on this machine that belongs to the pods of one state directory.
 fn traces(state: &Path, ids: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     let here = state.to_str().expect("text");
@@ -116,7 +116,7 @@ fn traces(state: &Path, ids: &[String]) -> Vec<String> {
         let dir = entry.path();
         let cgroup = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
         let command = fs::read_to_string(dir.join("cmdline")).unwrap_or_default();
-        // One that has ended and is not reaped yet has no command line.
+        // A process that has ended and is not reaped yet has no command line.
         if (ours(&cgroup) || ours(&command)) && !command.is_empty() {
             found.push(format!("process {}: {}", dir.display(), command.replace('\0', " ")));
         }
@@ -135,7 +135,7 @@ fn traces(state: &Path, ids: &[String]) -> Vec<String> {
     found
 }
 
-/// Kills runs at moments spread over a pod's whole life, and lets one more run find nothing but its own.
+/// Kills runs at moments spread over a pod's whole life; one more run must then find only its own things.
 fn a_killed_agent_s_pods_are_cleared_away_by_the_next(bench: &Bench, name: &str) {
     let state = bench.work.join(format!("{name}-state"));
     let flags = ["--network", "private", "--state-dir", state.to_str().expect("text")];
@@ -175,7 +175,7 @@ fn a_killed_agent_s_pods_are_cleared_away_by_the_next(bench: &Bench, name: &str)
     let last = pod("last", json!({"containers": [bench.container("main", "true")]}));
     let mut run = Run::start(bench, &format!("{name}-last"), &last, &flags);
     assert_eq!(run.end(), 0, "{}", run.account());
-    // The kernel takes interfaces away in its own time.
+    // The kernel removes interfaces with a delay.
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut left = traces(&state, &ids);
     while !left.is_empty() && Instant::now() < deadline {
@@ -201,7 +201,7 @@ fn runs_that_start_together_do_not_take_each_other_s_pods(bench: &Bench, name: &
     assert_eq!(pods(&state), Vec::<PathBuf>::new(), "nothing is left");
 }
 
-/// A small file system that is gone with this.
+/// A small file system that is removed with this value.
 struct Small(PathBuf);
 
 impl Small {
@@ -220,7 +220,7 @@ impl Drop for Small {
     }
 }
 
-/// An image that takes two mebibytes, as `docker save` writes it.
+/// An image of two mebibytes, in the format of `docker save`.
 fn big_image(path: &Path) {
     let append = |archive: &mut tar::Builder<Vec<u8>>, name: &str, content: &[u8]| {
         let mut header = tar::Header::new_gnu();
@@ -245,7 +245,7 @@ fn big_image(path: &Path) {
     fs::write(path, image.into_inner().expect("an image")).expect("write the image");
 }
 
-/// Runs a pod until something is said, stops it, and expects nothing of it to be left.
+/// Runs a pod until a message appears, stops it, and expects nothing of it to be left.
 fn until_said(bench: &Bench, name: &str, disk: &Small, container: Value, said: &[&str]) {
     let flags = ["--state-dir", disk.0.to_str().expect("text")];
     let mut run = Run::start(bench, name, &pod("p", json!({"containers": [container]})), &flags);
@@ -271,7 +271,7 @@ fn a_full_disk_is_said(bench: &Bench, name: &str) {
     let main = json!({"name": "main", "image": format!("docker-archive:{}", archive.display())});
     until_said(bench, &format!("{name}-image"), &small, main, &["cannot pull", no_space]);
 
-    // A container goes on when its log does not, and its result counts.
+    // A container keeps running when its log cannot be written, and its result counts.
     let small = disk("log", "64k");
     let flags = ["--state-dir", small.0.to_str().expect("text")];
     let spec = json!({"containers": [bench.container("main", "seq 1 20000; exit 5")]});
@@ -283,7 +283,7 @@ fn a_full_disk_is_said(bench: &Bench, name: &str) {
     assert!(run.output().lines().enumerate().all(whole), "what is shown is whole: {}", run.output());
     assert_eq!(pods(&small.0), Vec::<PathBuf>::new(), "nothing is left");
 
-    // So does a pod whose events nobody can write down.
+    // So does a pod whose events cannot be written.
     let small = disk("events", "4k");
     let crowd: Vec<Value> = (0..8).map(|n| bench.container(&format!("main{n}"), "exit 5")).collect();
     let manifest = bench.work.join(format!("{name}-events.json"));

@@ -1,4 +1,4 @@
-//! What containers are told, how they end, and what is said about it.
+//! Signals to containers, how they end, and what is reported about it.
 
 use std::fs;
 
@@ -115,7 +115,7 @@ fn the_stop_signal_is_the_author_s(bench: &Bench, name: &str) {
 }
 
 fn too_much_memory_is_said(bench: &Bench, name: &str) {
-    // The whole container, and a child whose parent goes on to tell of it.
+    // The whole container, and a child whose parent survives to report it.
     let eat = "tail -c 200000000 /dev/zero";
     let limited = |name: &str, script: &str| {
         with(bench.container(name, script), json!({"resources": {"limits": {"memory": "32Mi"}}}))
@@ -134,7 +134,7 @@ fn too_much_memory_is_said(bench: &Bench, name: &str) {
 }
 
 fn a_container_s_children_are_reaped_and_end_with_it(bench: &Bench, name: &str) {
-    // Orphans of a shell that is not waiting become children of the first process, which never heard of them.
+    // Orphans of a shell that does not wait become children of the first process, which does not know them.
     let number = 40_000 + std::process::id() % 10_000;
     let script = format!(
         "for i in 1 2 3 4 5; do (sleep 0.05 & exec true); done; (setsid sleep {number} & exec true)

@@ -1,5 +1,5 @@
-//! The fields of a pod that users expect to work, each tried with real containers and seen from outside: probes of
-//! every kind, networks and ports, namespaces, volumes, security, faults.
+//! The fields of a pod that users expect to work, each tried with real containers and checked from outside:
+//! probes of every kind, networks and ports, namespaces, volumes, security, faults.
 
 mod dumped;
 mod faults;
@@ -20,7 +20,7 @@ mod volumes;
 
 use serde_json::{Value, json};
 
-/// What scripts compare with.
+/// Helper functions for scripts.
 const LIB: &str = r#"is() { [ "$2" = "$3" ] || { echo "WRONG $1: <$2> instead of <$3>"; exit 9; }; }
 "#;
 
@@ -62,7 +62,7 @@ fn list(items: &[Value]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-/// Runs a pod of one container that checks something by a script, and expects it to be content.
+/// Runs a pod of one container whose script checks something, and expects success.
 fn check(bench: &run::Bench, name: &str, flags: &[&str], container: Value, spec: Value, script: &str) {
     let main = with(bench.container("main", &format!("{LIB}{script}")), container);
     let pod = pod("checked", with(json!({"containers": [main]}), spec));

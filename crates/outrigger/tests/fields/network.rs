@@ -23,13 +23,13 @@ pub(crate) const ALL: &[(&str, Test)] = &[
     ("pods_reach_each_other", pods_reach_each_other),
 ];
 
-/// A port of the host nobody listens at, for now.
+/// An unused port of the host.
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port");
     listener.local_addr().expect("an address").port()
 }
 
-/// This machine's address, as the world sees it; loopback where it has none.
+/// This machine's external address; loopback if it has none.
 fn own_address() -> IpAddr {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a socket");
     // Reserved for documentation; nothing is sent.
@@ -39,7 +39,7 @@ fn own_address() -> IpAddr {
     }
 }
 
-/// What a server of one line says.
+/// The answer of a one-line server.
 fn ask(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
@@ -71,7 +71,7 @@ fn published_ports_reach_the_pod(bench: &Bench, name: &str) {
         let (all, local, udp) = (free_port(), free_port(), free_port());
         let ports =
             [format!("{all}:8080"), format!("127.0.0.1:{local}:8081"), format!("127.0.0.1:{udp}:9000/udp")];
-        // One listens at all addresses of the pod, one at its loopback only.
+        // One listens on all addresses of the pod, one on its loopback only.
         let spec = json!({"containers":
             [web(bench, "wide", "8080"), web(bench, "narrow", "127.0.0.1:8081"), server::container("udp", "udp", 9000)],
             "volumes": [server::volume()]});
@@ -154,7 +154,7 @@ fn a_pod_may_use_the_network_of_the_host(bench: &Bench, name: &str) {
     let by_field = with(aliases.clone(), json!({"hostNetwork": true}));
     check(bench, &format!("{name}-flag"), &["--network", "host"], json!({}), aliases, &script);
     check(bench, &format!("{name}-field"), &["--network", "private"], json!({}), by_field, &script);
-    // What listens there is reached and probed there.
+    // A server there is reached and probed there.
     let port = free_port();
     let main = with(
         web(bench, "main", &format!("127.0.0.1:{port}")),

@@ -1,4 +1,4 @@
-//! Probes over the network, asked of real servers at the pod's address.
+//! Network probes of real servers at the pod's address.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ pub(crate) const ALL: &[(&str, Test)] = &[
 
 const PRIVATE: [&str; 2] = ["--network", "private"];
 
-/// Runs a pod whose containers are servers until each has the readiness it should have, then stops it.
+/// Runs a pod of servers until each has the expected readiness, then stops it.
 fn until_ready(bench: &Bench, name: &str, spec: Value, ready: &[&str], unready: &[(&str, &str)]) {
     let mut run = Run::start(bench, name, &pod("servers", spec), &PRIVATE);
     for container in ready {
@@ -94,7 +94,7 @@ fn https_probes_take_any_certificate(bench: &Bench, name: &str) {
 }
 
 fn http_probes_send_what_is_written(bench: &Bench, name: &str) {
-    // Answers 200 to whoever asks as it is meant to be asked.
+    // Answers 200 to correct requests only.
     let script = r#"mkdir -p /tmp/www/cgi-bin
 cat >/tmp/www/cgi-bin/ask <<'END'
 #!/bin/sh
@@ -127,7 +127,7 @@ exec httpd -f -vv -p $LISTEN -h /tmp/www"#;
         server("local", "127.0.0.1:8081", "shop.example", "me", json!({"port": 8081, "host": "127.0.0.1",
             "httpHeaders": [team, {"name": "Host", "value": "shop.example"}, {"name": "User-Agent", "value": "me"}]})),
         server("wrong", "8082", "", "", json!({"port": 8082})),
-        // Listens on loopback only: nobody at the pod's address.
+        // Listens on loopback only: not at the pod's address.
         server("hidden", "127.0.0.1:8083", "", "", json!({"port": 8083})),
     ]});
     let unready = [("wrong", "answered 503"), ("hidden", "connection refused")];

@@ -1,4 +1,4 @@
-//! Who containers are and what they may do; the same for what is run inside them.
+//! Users and privileges of containers, and of commands inside them.
 
 use std::fs;
 
@@ -70,7 +70,7 @@ fn the_privileged_may_do_all(bench: &Bench, name: &str) {
     check(bench, name, &[], container, json!({}), &script);
 }
 
-/// Each container runs until its probe has said how it finds the filter there.
+/// Each container runs until its probe has checked the filter there.
 fn system_calls_are_filtered_in_probes_too(bench: &Bench, name: &str) {
     let dir = bench.work.join("state/seccomp");
     fs::create_dir_all(&dir).expect("a directory");
@@ -140,7 +140,7 @@ fn processes_are_limited(bench: &Bench, name: &str) {
     let mut run = Run::start(bench, &format!("{name}-few"), &limited, &["--pids-limit", "20"]);
     assert_ne!(run.end(), 0, "{}", run.account());
     assert!(run.output().contains("fork"), "{}", run.account());
-    // The default, as the kernel has it.
+    // The kernel's default.
     let waiting = pod("counted", json!({"containers": [bench.container("main", "echo up; sleep 600")]}));
     let mut run = Run::start(bench, &format!("{name}-count"), &waiting, &[]);
     run.wait_for("output", |run| run.output().contains("main | up"));

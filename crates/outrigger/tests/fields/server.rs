@@ -1,4 +1,4 @@
-//! Servers that busybox does not have: this very program, run inside a container.
+//! Servers that busybox does not have: this program itself, run inside a container.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 pub(crate) const UP: &str = "up";
 pub(crate) const DOWN: &str = "down";
 
-/// Serves, if that is what this program was started for.
+/// Serves, if this program was started for that.
 pub(crate) fn asked_for() -> bool {
     let args: Vec<String> = std::env::args().collect();
     let [_, serve, kind, port] = &args[..] else { return false };

@@ -1,4 +1,4 @@
-//! User namespaces: whom a pod's users are on the host, seen from both sides.
+//! User namespaces: the users of a pod on the host, checked from both sides.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -30,7 +30,7 @@ pub(crate) const ALL: &[(&str, Test)] = &[
 /// Sets `first` to the host's id for root.
 const FIRST: &str = "set -- $(cat /proc/self/uid_map); first=$2\n";
 
-/// What is said of pods that are left out.
+/// The message about pods without a user namespace.
 const LEFT_OUT: &str = "no user namespace";
 
 fn pods_have_users_of_their_own_unless_told_otherwise(bench: &Bench, name: &str) {
@@ -75,7 +75,7 @@ fn pods_that_ask_for_the_host_are_named_in_one_line(bench: &Bench, name: &str) {
     assert!(!run.said().contains(LEFT_OUT), "{}", run.said());
 }
 
-/// A directory of the host that everybody may write to.
+/// A directory of the host that every user may write to.
 fn open_dir(bench: &Bench, name: &str) -> PathBuf {
     let dir = bench.work.join(name);
     fs::create_dir_all(&dir).expect("a directory");
@@ -122,7 +122,7 @@ fn probes_and_hooks_are_in_the_user_namespace(bench: &Bench, name: &str) {
     }
 }
 
-/// What a pod with all kinds of volumes finds of their owners and modes, and what it can write.
+/// Checks the owners and modes of all kinds of volumes in a pod, and which are writable.
 fn owners(bench: &Bench, name: &str, mode: &str) -> String {
     let host = open_dir(bench, &format!("{name}-{mode}-host"));
     fs::create_dir_all(host.join("web")).expect("a directory");
@@ -170,7 +170,7 @@ fn owners(bench: &Bench, name: &str, mode: &str) -> String {
         let meta = fs::metadata(host.join(path)).expect(path);
         (meta.uid(), meta.gid())
     };
-    // The first one made it, the second one only touched it.
+    // The first one created it, the second one only touched it.
     assert_eq!((owner("new"), owner("web")), ((1000, 1000), (33, 34)), "{}", run.account());
     run.output()
 }
@@ -190,11 +190,11 @@ fn volumes_have_the_same_owners_in_both_modes(bench: &Bench, name: &str) {
     }
 }
 
-/// `procMount: Unmasked` is for pods that make containers themselves: those need an uncovered /proc.
+/// `procMount: Unmasked` is for pods that create containers themselves: those need an unmasked /proc.
 fn an_unmasked_proc_opens_nothing_of_the_host(bench: &Bench, name: &str) {
     let before = fs::read_to_string("/proc/sys/kernel/core_pattern").expect("a setting");
     let nested = "unshare -Urmpf sh -c 'mount -t proc none /proc' 2>/dev/null";
-    // `h` prints help; nothing worse if it should work.
+    // `h` prints help; harmless if it should work.
     let host = "for f in sys/kernel/core_pattern sys/vm/drop_caches sysrq-trigger; do \
                 (echo h > /proc/$f) 2>/dev/null && exit 3; done";
     let covers = "covers=$(awk '$5 ~ \"^/proc/\"' /proc/self/mountinfo | wc -l)";
@@ -256,7 +256,7 @@ fn images_with_ids_a_namespace_does_not_have(bench: &Bench, name: &str) {
         );
         let main =
             json!({"name": "main", "image": reference, "command": ["/bin/busybox", "sh", "-c", script]});
-        // More than one container, and nothing is said twice.
+        // More than one container, and no message is repeated.
         let of = |spec: Value| {
             let other = with(main.clone(), json!({"name": "other"}));
             pod("large", with(json!({"containers": [main, other]}), spec))
@@ -282,7 +282,7 @@ fn images_with_ids_a_namespace_does_not_have(bench: &Bench, name: &str) {
     }
 }
 
-/// Ranges of ids that pods below a directory have.
+/// Allocated id ranges of the pods below a directory.
 fn ranges(state: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir("/run/outrigger/ids").into_iter().flatten().flatten();
     let owner = |path: &Path| fs::read_to_string(path).unwrap_or_default();
@@ -313,7 +313,7 @@ fn a_killed_run_leaves_no_ids_and_no_namespace(bench: &Bench, name: &str) {
     assert_eq!(ranges(&state), Vec::<PathBuf>::new());
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
     assert!(!mounts.contains(state.to_str().expect("text")), "{mounts}");
-    // A process that was killed is there until its parent has asked for its end.
+    // A killed process exists until its parent has reaped it.
     let deadline = Instant::now() + Duration::from_secs(30);
     while inhabitants(first) > 0 {
         assert!(Instant::now() < deadline, "{} processes are left", inhabitants(first));
@@ -321,7 +321,8 @@ fn a_killed_run_leaves_no_ids_and_no_namespace(bench: &Bench, name: &str) {
     }
 }
 
-/// Processes in the user namespace whose root is `first` on the host. Numbers of namespaces are used again at once.
+/// Processes in the user namespace whose root is `first` on the host. Numbers of namespaces are reused
+/// immediately.
 fn inhabitants(first: u32) -> usize {
     let processes = fs::read_dir("/proc").expect("processes").flatten();
     let maps = processes.filter_map(|entry| fs::read_to_string(entry.path().join("uid_map")).ok());
@@ -341,8 +342,8 @@ fn one_line_says_why_the_machine_cannot(bench: &Bench, name: &str) {
     fs::write(dir.join("two.json"), two.to_string()).expect("a manifest");
     let insists = pod("insists", json!({"hostUsers": false, "containers": containers}));
     fs::write(dir.join("insists.json"), insists.to_string()).expect("a manifest");
-    // In a mount namespace of its own: an overlay cannot be mounted with other ids, and where nothing can be written no
-    // ids can be set aside.
+    // In a separate mount namespace: an overlay cannot be id-mapped, and on a read-only file system no ids
+    // can be reserved.
     let overlay = "mount -t overlay -o lowerdir=low,upperdir=up,workdir=work none state";
     let read_only =
         "mkdir -p /run/outrigger && mount -t tmpfs -o ro none /run/outrigger && mount -t tmpfs none state";

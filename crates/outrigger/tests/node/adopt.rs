@@ -19,14 +19,14 @@ pub(crate) const ALL: [(&str, Test); 8] = [
     ("a_run_can_be_followed", attach),
 ];
 
-/// Runs until it is told to stop, and says so.
+/// Runs until it is stopped, and logs that.
 const POLITE: &str = "trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done";
 
 fn shell(bench: &Bench, name: &str, script: &str) -> serde_json::Value {
     bench.container(name, script)
 }
 
-/// Process id and start of the container's program, by what it says itself.
+/// Process id and start of the container's program, as it logs them itself.
 const WHO: &str =
     "echo start $(cut -d' ' -f22 /proc/self/stat); trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done";
 
@@ -71,7 +71,7 @@ fn meanwhile(bench: &Bench, name: &str) {
     node.run("task", &spec, &["--wait"]);
     node.down(Signal::KILL);
     fs::write(flag.join("go"), "").expect("a flag");
-    // It ends while nobody looks: its log says when.
+    // It ends while the node is down: its log says when.
     let log = node.state().join("pods");
     let ended = || walk(&log).iter().any(|text| text.contains("done"));
     node.until("the container ends", |_| ended());
@@ -120,7 +120,7 @@ fn logs_stay(bench: &Bench, name: &str) {
     node.up();
     assert_eq!(node.over("task"), "Succeeded");
     assert_eq!(node.must(&["logs", "task"]), logs);
-    // Its name is free.
+    // Its name is free again.
     let said = node.run("task", &spec, &["--wait"]);
     assert_eq!(said.code, 0, "{said:?}");
     node.leaves_nothing();
@@ -197,7 +197,7 @@ fn shutdown(bench: &Bench, name: &str) {
     }
     assert_eq!(node.down(Signal::POWER), Some(0), "{}", node.account());
     assert_eq!(fs::read_to_string(log.join("order")).expect("a log"), "low\nhigh\n");
-    // They were not stopped for good.
+    // They were not stopped permanently.
     node.up();
     node.ready("low");
     node.ready("high");

@@ -1,4 +1,4 @@
-//! Pods that are changed and restarted while they run.
+//! Pods that are updated and restarted while they run.
 
 use std::fs;
 
@@ -20,10 +20,10 @@ pub(crate) const ALL: [(&str, Test); 8] = [
     ("an_ephemeral_container_is_added", ephemeral),
 ];
 
-/// Says which image it is of, and runs until it is told to stop.
+/// Logs the version of its image, and runs until it is stopped.
 const VERSION: &str = "cat /version; trap 'exit 0' TERM; while :; do sleep 0.05; done";
 
-/// An image that says which version it is.
+/// An image with its version in a file.
 fn image(node: &Daemon<'_>, version: &str) -> String {
     let dir = node.dir.join(format!("image-{version}"));
     if !dir.exists() {
@@ -59,7 +59,7 @@ fn apply(node: &Daemon<'_>, manifest: &Value, flags: &[&str]) -> Said {
     node.say(&[&["apply", "--state-dir", &state, "--network", "none", &file][..], flags].concat())
 }
 
-/// Applies a manifest that must be accepted: what is said of each object.
+/// Applies a manifest that must be accepted; returns the message for each object.
 fn applied(node: &Daemon<'_>, manifest: &Value, flags: &[&str]) -> Vec<String> {
     let said = apply(node, manifest, flags);
     assert_eq!(said.code, 0, "{said:?}\n{}", node.account());
@@ -72,7 +72,7 @@ fn restarts_of(node: &Daemon<'_>, pod: &str) -> Vec<u64> {
     containers.iter().map(|c| c["restarts"].as_u64().unwrap_or(u64::MAX)).collect()
 }
 
-/// Waits until the log of a container is this.
+/// Waits for the expected log of a container.
 fn says(node: &Daemon<'_>, args: &[&str], text: &str) {
     let args = [&["logs"], args].concat();
     node.until(&format!("{args:?} is {text:?}"), |node| node.say(&args).out == text);
@@ -152,7 +152,7 @@ fn survives(bench: &Bench, name: &str) {
     let second = list(&[web(&node, "1", "2"), polite("other", "two")]);
     let lines = applied(&node, &second, &[]);
     assert_eq!(lines.len(), 3, "{lines:?}");
-    // Whatever has been done of it by now.
+    // Whatever has been done by now.
     node.down(Signal::KILL);
     node.up();
     says(&node, &["web", "-c", "app"], "version 2\n");
@@ -192,10 +192,10 @@ fn workloads(bench: &Bench, name: &str) {
     node.until("there is one", |node| count(node) == 1);
     let line = "deployment/web replaced: spec.template.spec.containers[app].command[2] changed";
     assert_eq!(applied(&node, &deployment(1, "two"), &[]), [line]);
-    // The pods before it are over, and their logs are there as well.
+    // The pods before it are over, and their logs still exist.
     node.until("the new pod has begun", |node| node.say(&["logs", "deploy/web"]).out.contains("two\n"));
     node.until("there is one again", |node| count(node) == 1);
-    // What cannot be applied changes nothing and says why.
+    // A manifest that cannot be applied changes nothing, and the reason is reported.
     let taken = node.run("alone", &json!({"containers": [bench.container("app", "sleep 100")]}), &[]);
     assert_eq!(taken.code, 0, "{taken:?}");
     node.until("both run", |node| count(node) == 2);
@@ -306,7 +306,7 @@ fn run_once(bench: &Bench, name: &str) {
     node.up();
     node.ready("web");
     assert_eq!(order(), "migrate setup setup ", "{}", node.account());
-    // The machine is started anew without having been shut down: all that was written is of another boot.
+    // The machine is rebooted without a shutdown: all stored state is from another boot.
     node.down(Signal::KILL);
     let pods = node.state().join("node/pods");
     for pod in crate::leaks::names(&pods) {

@@ -1,4 +1,4 @@
-//! Random pods whose containers write down what happens to them, and what must be true of them afterwards.
+//! Random pods whose containers log what happens to them, and checks of these logs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,14 +10,14 @@ use crate::daemon::Daemon;
 use crate::random::Random;
 use crate::run::Bench;
 
-/// What is expected of one container.
+/// The expectations for one container.
 struct Expected {
     name: String,
-    /// The exit code of one that ends by itself.
+    /// The exit code, if it ends by itself.
     code: Option<i64>,
 }
 
-/// A pod, and what is expected of it.
+/// A pod, and the expectations for it.
 pub(crate) struct Pod {
     pub(crate) name: String,
     pub(crate) object: Value,
@@ -45,7 +45,7 @@ impl Batch {
         Batch { seed, pods: pods.collect(), killed: BTreeMap::new() }
     }
 
-    /// Hands all pods over at once.
+    /// Hands over all pods at once.
     pub(crate) fn run(&self, node: &Daemon<'_>, flags: &[&str]) {
         let items: Vec<&Value> = self.pods.iter().map(|pod| &pod.object).collect();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
@@ -53,8 +53,8 @@ impl Batch {
         assert_eq!(said.code, 0, "seed {}: {said:?}\n{}", self.seed, node.account());
     }
 
-    /// No container lost, doubled or started again, no exit code lost, no hook run twice. Of a pod with containers that
-    /// were killed not every container has to have run, and those that were killed may have been started again.
+    /// No container lost, duplicated or restarted, no exit code lost, no hook run twice. In a pod with killed
+    /// containers not every container must have run, and the killed ones may have been started again.
     pub(crate) fn check(&self, node: &Daemon<'_>) {
         for pod in &self.pods {
             self.check_pod(node, pod);
@@ -98,7 +98,7 @@ impl Batch {
     }
 }
 
-/// A pod of one to five containers, some with hooks, that ends by itself or stays.
+/// A pod of one to five containers, some with hooks, that ends by itself or keeps running.
 fn random_pod(bench: &Bench, random: &mut Random, name: &str, log: PathBuf) -> Pod {
     let ends = random.below(2) == 0;
     let mut containers = Vec::new();

@@ -14,7 +14,7 @@ use crate::run::Bench;
 const POLL: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What a command said, and how it ended.
+/// The output of a command, and its exit code.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) code: i32,
@@ -27,7 +27,7 @@ pub(crate) struct Daemon<'b> {
     bench: &'b Bench,
     pub(crate) dir: PathBuf,
     flags: Vec<String>,
-    /// What `outrigger run -d` is told besides.
+    /// Additional flags for `outrigger run -d`.
     run_flags: Vec<String>,
     /// Environment variables of the node.
     env: Vec<(String, String)>,
@@ -35,14 +35,14 @@ pub(crate) struct Daemon<'b> {
 }
 
 impl<'b> Daemon<'b> {
-    /// Starts a node in a directory of its own.
+    /// Starts a node with its own directory.
     pub(crate) fn start(bench: &'b Bench, name: &str, flags: &[&str]) -> Self {
         Self::start_with(bench, name, flags, &["--network", "none"])
     }
 
     /// The same with other flags for `outrigger run -d`.
     pub(crate) fn start_with(bench: &'b Bench, name: &str, flags: &[&str], run_flags: &[&str]) -> Self {
-        // No test stops the machine's own logind.
+        // No test talks to the machine's own logind.
         let no_bus = format!("unix:path={}", bench.work.join(name).join("no-bus").display());
         Self::start_fully(bench, name, flags, run_flags, &no_bus)
     }
@@ -106,27 +106,27 @@ impl<'b> Daemon<'b> {
         kill_process(pid, signal).expect("send a signal");
     }
 
-    /// Ends the process by a signal, and waits for it: its exit code.
+    /// Ends the process with a signal, and waits for it: its exit code.
     pub(crate) fn down(&mut self, signal: Signal) -> Option<i32> {
         self.signal(signal);
         let mut child = self.child.take().expect("a node that runs");
         child.wait().expect("its end").code()
     }
 
-    /// Runs a command to its end.
+    /// Runs a command to completion.
     pub(crate) fn say(&self, args: &[&str]) -> Said {
         let output = self.command().args(args).output().expect("outrigger runs");
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
     }
 
-    /// Starts a command whose output nobody reads.
+    /// Starts a command whose output is not read.
     pub(crate) fn start_command(&self, args: &[&str]) -> Child {
         let mut command = self.command();
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("outrigger runs")
     }
 
-    /// The same, of a command that must succeed: its standard output.
+    /// The same for a command that must succeed: its standard output.
     pub(crate) fn must(&self, args: &[&str]) -> String {
         let said = self.say(args);
         assert_eq!(said.code, 0, "{args:?}: {said:?}\n{}", self.account());
@@ -140,13 +140,13 @@ impl<'b> Daemon<'b> {
         path.display().to_string()
     }
 
-    /// Hands a pod over.
+    /// Hands over a pod.
     pub(crate) fn run(&self, name: &str, spec: &Value, flags: &[&str]) -> Said {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
         self.run_object(name, &pod, flags)
     }
 
-    /// Hands a manifest over.
+    /// Hands over a manifest.
     pub(crate) fn run_object(&self, name: &str, object: &Value, flags: &[&str]) -> Said {
         let file = self.file(&format!("{name}.json"), object);
         let state = self.state().display().to_string();
@@ -164,7 +164,7 @@ impl<'b> Daemon<'b> {
         Some(runs[0]["pods"][0].clone()).filter(|pod| said.code == 0 && pod.is_object())
     }
 
-    /// Waits for something to come true.
+    /// Waits until a condition holds.
     pub(crate) fn until(&self, what: &str, test: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         while !test(self) {
@@ -186,18 +186,18 @@ impl<'b> Daemon<'b> {
         self.pod(name).expect("it is shown")["phase"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// What the node said.
+    /// The output of the node.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(self.dir.join("err")).unwrap_or_default()
     }
 
-    /// Everything there is to know, for a failed test.
+    /// All information for a failed test.
     pub(crate) fn account(&self) -> String {
         let ps = self.say(&["ps", "-c"]);
         format!("the node said:\n{}\nps:\n{}{}", self.said(), ps.out, ps.err)
     }
 
-    /// Ids of all the pods it ever had and still has files of.
+    /// Ids of all pods that it ever had and still has files of.
     pub(crate) fn sandboxes(&self) -> Vec<String> {
         names(&self.state().join("node/pods"))
     }
@@ -208,7 +208,7 @@ impl<'b> Daemon<'b> {
         assert_eq!(self.down(Signal::TERM), Some(0), "{}", self.account());
         let (state, sandboxes) = (self.state(), self.sandboxes());
         assert!(!sandboxes.is_empty() || names(&state.join("node/runs")).is_empty(), "nothing to look for");
-        // What a process held is released a moment after its end.
+        // The resources of a process are released a moment after its end.
         let began = Instant::now();
         while !leaks::left(&state, &sandboxes).is_empty() {
             let left = leaks::left(&state, &sandboxes);
@@ -226,7 +226,7 @@ impl<'b> Daemon<'b> {
 
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
-        // A test that failed leaves nothing running.
+        // A failed test leaves nothing running.
         if self.child.is_none() && !self.state().join("pods").exists() {
             return;
         }

@@ -1,5 +1,5 @@
-//! Faults around a node that runs: disks that are full or read-only, damaged files, containers that freeze, write or fork
-//! without end, and registries that stall, truncate and lie.
+//! Faults around a running node: disks that are full or read-only, damaged files, containers that freeze,
+//! write or fork endlessly, and registries that stall, truncate and lie.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -27,10 +27,10 @@ pub(crate) const ALL: [(&str, Test); 8] = [
     ("registries_that_stall_truncate_or_lie_hold_up_their_pods_only", registries),
 ];
 
-/// Says that it has begun, and runs until it is told to stop.
+/// Logs its start, and runs until it is stopped.
 const STAYS: &str = "echo start; trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
-/// A small file system that is gone with this.
+/// A small file system that is removed with this value.
 struct Small(PathBuf);
 
 impl Small {
@@ -41,7 +41,7 @@ impl Small {
         Small(path)
     }
 
-    /// Takes all the room there is, until the file is removed.
+    /// Fills all space, until the file is removed.
     fn fill(&self) -> PathBuf {
         let path = self.0.join("filling");
         let mut file = fs::File::create(&path).expect("a file");
@@ -58,7 +58,7 @@ impl Drop for Small {
     }
 }
 
-/// A pod that runs until it is told to stop, and one that ends with 7 when the file it waits for is there.
+/// A pod that runs until it is stopped, and one that exits with 7 when the file it waits for exists.
 struct Pair {
     flag: PathBuf,
 }
@@ -86,7 +86,7 @@ impl Pair {
         assert_eq!(pod["containers"][0]["exit_code"], 7, "{pod:#}\n{}", node.account());
     }
 
-    /// The first one runs, and never did anything else.
+    /// The first one is still running, without interruption.
     fn goes_on(&self, node: &Daemon<'_>) {
         node.ready("stays");
         assert_eq!(node.pod("stays").expect("it is shown")["restarts"], 0, "{}", node.account());
@@ -100,11 +100,11 @@ fn full_disk(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
     let pods = Pair::start(bench, &node);
     let filling = disk.fill();
-    // More is refused, with the reason; nothing is left of it.
+    // Another pod is refused, with the reason; nothing is left of it.
     let said = node.run("more", &json!({"containers": [bench.container("app", STAYS)]}), &[]);
     assert!(said.code != 0 && said.err.contains("No space left"), "{said:?}\n{}", node.account());
     assert!(node.pod("more").is_none(), "{}", node.account());
-    // What runs goes on, and what ends is known.
+    // Running containers continue, and exits are noticed.
     pods.end(&node);
     assert!(node.said().contains("cannot save the state of a pod"), "{}", node.said());
     pods.goes_on(&node);
@@ -135,7 +135,7 @@ fn read_only(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// Covers a state directory with a read-only view of itself, for as long as what is returned lives.
+/// Covers a state directory with a read-only view of itself, as long as the returned value exists.
 fn lock_read_only(disk: &Small) -> Covered {
     rustix::mount::mount_bind(&disk.0, &disk.0).expect("bind it");
     let covered = Covered(disk.0.clone());
@@ -152,7 +152,7 @@ impl Drop for Covered {
     }
 }
 
-/// Files below the state directory, by what they are damaged with, each of a pod of its own.
+/// Files below the state directory, by the kind of damage, each of a separate pod.
 const DAMAGES: [(&str, Damage); 12] = [
     ("node/pods/POD/state.json", Damage::Half),
     ("node/pods/POD/state.json", Damage::Garbage),
@@ -206,12 +206,12 @@ fn damaged(bench: &Bench, name: &str) {
         let file = file.replace("POD", &sandbox).replace("RUN", run).replace("CONTAINER", &containers[0]);
         damage.inflict(&node.state().join(file));
     }
-    // What belongs to the node itself.
+    // Files of the node itself.
     Damage::Garbage.inflict(&node.state().join("node/clock.json"));
     node.up();
     pods.goes_on(&node);
     for (pod, damage) in bad.iter().zip(DAMAGES) {
-        // It runs, or begins again, or is gone with all it had.
+        // It runs, or starts over, or is completely gone.
         let sandbox = |id: &String| id.ends_with(pod.as_str());
         node.until(&format!("{pod} runs or is gone ({damage:?})"), |node| match node.pod(pod) {
             Some(pod) => pod["phase"] == "Running" && pod["ready"] == pod["total"],
@@ -222,7 +222,7 @@ fn damaged(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// The processes of a pod's container, as this machine counts them.
+/// The processes of a pod's container, with their host pids.
 fn processes_of(node: &Daemon<'_>, pod: &str) -> Vec<Pid> {
     let shims = shims_of(node).into_iter().filter(|shim| shim.pod == pod).map(|shim| shim.pid);
     let mut found = Vec::new();
@@ -248,7 +248,7 @@ fn frozen(bench: &Bench, name: &str) {
         // Children of the shell come and go.
         let _ = kill_process(*process, Signal::STOP);
     }
-    // The node takes it over as it is, and commands can be run in it.
+    // The node adopts it as it is, and commands can be run in it.
     node.down(Signal::KILL);
     node.up();
     node.ready("frozen");
@@ -262,7 +262,7 @@ fn frozen(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// What a process holds in memory, its program aside, in KiB.
+/// The memory of a process without its program, in KiB.
 fn memory(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("its memory");
@@ -283,7 +283,7 @@ fn endless_output(bench: &Bench, name: &str) {
     let flags = ["--wait", "--log-max-size", "1Mi", "--log-max-files", "3"];
     let said = node.run("loud", &spec, &flags);
     assert_eq!(said.code, 0, "{said:?}");
-    // It follows, and is never read.
+    // It follows the log, and its output is never read.
     let mut reader = node.start_command(&["logs", "-f", "loud"]);
     let shim = shims_of(&node).into_iter().find(|shim| shim.pod == "loud").expect("its shim");
     let shim = shim.pid.as_raw_nonzero().get().cast_unsigned();
@@ -369,16 +369,16 @@ fn fork_bomb(bench: &Bench, name: &str) {
 /// How a registry misbehaves.
 #[derive(Debug, Clone, Copy)]
 enum Registry {
-    /// It takes connections and never answers.
+    /// It accepts connections and never answers.
     Stalls,
-    /// It ends its answers in the middle.
+    /// It truncates its answers.
     Truncates,
-    /// It answers with something that is no image.
+    /// It answers with something that is not an image.
     Lies,
 }
 
 impl Registry {
-    /// Listens, for as long as this program runs: the port.
+    /// Listens as long as this program runs: the port.
     fn start(self) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();

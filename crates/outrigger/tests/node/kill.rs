@@ -1,7 +1,7 @@
-//! kill -9 at random moments of random pods, of the node, of shims and of everything: afterwards nothing may be missing,
-//! doubled or left.
+//! kill -9 at random moments of random pods: of the node, of shims and of everything. Afterwards nothing may
+//! be missing, duplicated or left.
 //!
-//! `OUTRIGGER_KILLS` says how often (a few dozen times unless given), `OUTRIGGER_SEED` with which seed to begin.
+//! `OUTRIGGER_KILLS` is the number of kills (a few dozen by default), `OUTRIGGER_SEED` the first seed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,13 +22,13 @@ pub(crate) const ALL: [(&str, Test); 4] = [
     ("everything_can_be_killed_at_any_moment", everything),
 ];
 
-/// How often the node is killed while a batch of pods lives.
+/// How often the node is killed during a batch of pods.
 const KILLS_PER_BATCH: u64 = 8;
-/// The same of shims, which are as many as containers.
+/// The same for shims, of which there is one per container.
 const SHIMS_PER_BATCH: u64 = 4;
 const PODS_PER_BATCH: usize = 4;
 
-/// Plays batch after batch, each with a seed of its own.
+/// Plays batch after batch, each with its own seed.
 fn batches(what: &str, kills: u64, per_batch: u64, mut play: impl FnMut(u64)) {
     let kills = number("OUTRIGGER_KILLS").unwrap_or(kills);
     for batch in 0..kills.div_ceil(per_batch) {
@@ -60,7 +60,7 @@ fn any_moment_on_containerd(bench: &Bench, name: &str) {
     containerd.finish();
 }
 
-/// Kills the node again and again while pods start, run, end and are stopped, and while it takes them over.
+/// Kills the node repeatedly while pods start, run, end and are stopped, and while it adopts them.
 fn kill_node(bench: &Bench, node: &mut Daemon<'_>, seed: u64, flags: &[&str]) {
     let mut random = Random(seed);
     let batch = Batch::new(bench, &node.dir, seed, PODS_PER_BATCH, &mut random);
@@ -69,7 +69,7 @@ fn kill_node(bench: &Bench, node: &mut Daemon<'_>, seed: u64, flags: &[&str]) {
     for kill in 0..KILLS_PER_BATCH {
         std::thread::park_timeout(Duration::from_millis(random.below(500)));
         if kill == KILLS_PER_BATCH / 2 {
-            // The stop is cut short as well.
+            // The stop is interrupted as well.
             for pod in batch.pods.iter().filter(|pod| !pod.ends) {
                 if node.say(&["stop", "--no-wait", &pod.name]).code == 0 {
                     told.push(&pod.name);
@@ -78,7 +78,7 @@ fn kill_node(bench: &Bench, node: &mut Daemon<'_>, seed: u64, flags: &[&str]) {
         }
         node.down(Signal::KILL);
         match random.below(3) {
-            // Killed while it takes over.
+            // Killed during the adoption.
             0 => {
                 node.spawn();
                 std::thread::park_timeout(Duration::from_millis(random.below(60)));
@@ -89,7 +89,7 @@ fn kill_node(bench: &Bench, node: &mut Daemon<'_>, seed: u64, flags: &[&str]) {
     node.down(Signal::KILL);
     node.up();
     for pod in &batch.pods {
-        // An order that was taken is carried out, whoever carries it out.
+        // An accepted request is carried out, by whichever process.
         if !pod.ends && !told.contains(&&pod.name) {
             node.say(&["stop", &pod.name]);
         }
@@ -98,7 +98,7 @@ fn kill_node(bench: &Bench, node: &mut Daemon<'_>, seed: u64, flags: &[&str]) {
     batch.check(node);
 }
 
-/// A shim, and the names of the pod and the container it looks after.
+/// A shim, and the names of its pod and container.
 pub(crate) struct Shim {
     pub(crate) pid: Pid,
     pub(crate) pod: String,
@@ -124,7 +124,7 @@ pub(crate) fn shims_of(node: &Daemon<'_>) -> Vec<Shim> {
 }
 
 fn kill_shim(batch: &mut Batch, shim: &Shim) {
-    // It may have ended meanwhile, and another one of its container may be there by now.
+    // It may have ended in the meantime, and its container may have another one by now.
     if kill_process(shim.pid, Signal::KILL).is_ok() {
         *batch.killed.entry((shim.pod.clone(), shim.container.clone())).or_default() += 1;
     }
@@ -157,7 +157,8 @@ fn shims(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// The node and all shims are killed at the same time: the containers are gone, and what they left is cleared away.
+/// The node and all shims are killed at the same time: the containers are gone, and their leftovers are
+/// removed.
 fn everything(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
     batches(name, 4, 1, |seed| {
@@ -174,7 +175,7 @@ fn everything(bench: &Bench, name: &str) {
         if !node_first {
             node.down(Signal::KILL);
         }
-        // What was being made meanwhile.
+        // Those that were being created in the meantime.
         for shim in shims_of(&node) {
             if !shims.iter().any(|known| known.pid == shim.pid) {
                 kill_shim(&mut batch, &shim);

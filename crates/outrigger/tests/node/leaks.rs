@@ -1,13 +1,14 @@
-//! What pods may leave on a machine: processes, mounts, cgroups, network interfaces, ranges of ids, files.
+//! Leftovers of pods on a machine: processes, mounts, cgroups, network interfaces, ranges of ids, files.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Where the ranges of ids that pods have are written down.
+/// The directory of the allocated id ranges.
 const IDS: &str = "/run/outrigger/ids";
 
-/// What is left of the pods of a state directory, in words. `sandboxes` are the ids of all it ever had.
+/// A description of what is left of the pods of a state directory. `sandboxes` are the ids of all it ever
+/// had.
 pub(crate) fn left(state: &Path, sandboxes: &[String]) -> Vec<String> {
     let mut left: Vec<String> =
         names(&state.join("pods")).into_iter().map(|pod| format!("files of {pod}")).collect();
@@ -34,8 +35,8 @@ fn mounts(state: &Path) -> Vec<String> {
     table.lines().filter(|line| line.contains(&state)).map(|line| format!("mount {line}")).collect()
 }
 
-/// Processes that have a file of the pods open, see one of their mounts, or look after one of their containers. Whoever
-/// holds a namespace of a pod is one of them.
+/// Processes that have a file of the pods open, see one of their mounts, or are a shim of one of their
+/// containers. This includes processes that hold a namespace of a pod.
 fn processes(state: &Path, sandboxes: &[String]) -> Vec<String> {
     let pods = format!("{}/", state.join("pods").display());
     let prefixes: Vec<String> = sandboxes.iter().map(|id| format!("{}-", container_prefix(id))).collect();
@@ -49,7 +50,7 @@ fn processes(state: &Path, sandboxes: &[String]) -> Vec<String> {
         let holds = files
             .filter_map(|fd| fs::read_link(fd.path()).ok())
             .any(|to| to.to_string_lossy().starts_with(&pods));
-        // One look for each mount namespace.
+        // Each mount namespace is checked once.
         let is_new = fs::read_link(dir.join("ns/mnt")).is_ok_and(|namespace| seen.insert(namespace));
         let sees =
             is_new && fs::read_to_string(dir.join("mountinfo")).is_ok_and(|table| table.contains(&pods));
@@ -60,7 +61,7 @@ fn processes(state: &Path, sandboxes: &[String]) -> Vec<String> {
     left
 }
 
-/// How the ids of a sandbox's containers begin.
+/// The prefix of the ids of a sandbox's containers.
 pub(crate) fn container_prefix(sandbox: &str) -> String {
     sandbox.splitn(3, '-').take(2).collect::<Vec<_>>().join("-")
 }
@@ -83,7 +84,7 @@ fn cgroups(sandboxes: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Interfaces at the host's end of a pod's network: each takes an address.
+/// Interfaces at the host's end of a pod's network: each uses an address.
 fn interfaces(sandboxes: &[String]) -> Vec<String> {
     let net = Path::new("/sys/class/net");
     let alias = |name: &String| fs::read_to_string(net.join(name).join("ifalias")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The shutdown of the machine, announced by a logind of the test's own.
+//! The shutdown of the machine, announced by a mock of logind.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,7 +19,7 @@ pub(crate) const ALL: [(&str, Test); 2] = [
 /// Debian's python, which has the packages.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Asks the mock of logind for its locks, or has it announce a shutdown.
+/// Queries the mock of logind for its locks, or makes it announce a shutdown.
 const CLIENT: &str = "
 import dbus, sys
 bus = dbus.bus.BusConnection(sys.argv[1])
@@ -122,7 +122,8 @@ fn shutdown(bench: &Bench, name: &str) {
     assert_eq!(said.code, 0, "{said:?}\n{}", node.account());
     bus.announce("begins");
     node.until("the lock is released", |_| bus.locks().is_empty());
-    // Less priority first, and in each pod the containers in their order; all of it before the machine goes on.
+    // Lower priority first, and in each pod the containers in their order; all of it before the shutdown
+    // continues.
     let order = || fs::read_to_string(log.join("order")).unwrap_or_default();
     assert_eq!(order(), "low/app\nlow/proxy\nhigh/app\n");
     for pod in crate::leaks::names(&node.state().join("node/pods")) {
@@ -130,7 +131,8 @@ fn shutdown(bench: &Bench, name: &str) {
         let state: Value = serde_json::from_slice(&state).expect("JSON");
         assert_eq!(state["observation"]["stop"]["cause"], "node-shutdown", "{pod}");
     }
-    // The service is not started again before the machine is down; if that is called off, the pods are.
+    // The service is not started again before the machine is down; if the shutdown is cancelled, the pods
+    // are.
     bus.announce("cancelled");
     node.until("the node answers", |node| node.pod("low").is_some());
     node.ready("low");

@@ -1,4 +1,4 @@
-//! `outrigger node` and what is handed to it, with real containers, through the end of its process.
+//! `outrigger node` and pods handed to it, with real containers, across restarts of its process.
 
 mod adopt;
 mod apply;
@@ -23,6 +23,7 @@ mod trials;
 
 fn main() {
     let all = [&adopt::ALL[..], &apply::ALL, &logind::ALL, &manifests::ALL, &faults::ALL, &kill::ALL];
-    // containerd gives up what it does for a node that dies: an exit code can still be lost there (docs/reliability.md).
+    // containerd interrupts its work for a node that dies: an exit code can still be lost there
+    // (docs/reliability.md).
     trials::run_but("node", all.concat(), &["a_node_on_containerd_can_be_killed_at_any_moment"]);
 }

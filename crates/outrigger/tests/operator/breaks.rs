@@ -1,4 +1,4 @@
-//! What breaks: certificates, connections, and others who write the same objects.
+//! Failures: certificates, connections, and conflicting writes.
 
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -35,7 +35,7 @@ fn set_secret(cluster: &Cluster, field: &str, value: &str) {
     assert!(cluster.kubectl(&args).status.success());
 }
 
-/// A certificate that is about to expire, or that was spoiled, is replaced while pods go on being admitted.
+/// A certificate that is about to expire, or that is damaged, is replaced while pods are still admitted.
 pub(crate) fn certificates_are_renewed(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let mut admitted = 0;
@@ -73,7 +73,7 @@ pub(crate) fn certificates_are_renewed(stage: &mut Stage) {
     admit();
 }
 
-/// A connection to the API server that can be cut.
+/// A connection to the API server that can be broken.
 struct Proxy {
     port: u16,
     is_cut: Arc<AtomicBool>,
@@ -121,7 +121,7 @@ impl Proxy {
     }
 }
 
-/// Watches that break miss things; what was missed is found when they resume.
+/// Broken watches miss events; these are found when they resume.
 pub(crate) fn watches_break_and_resume(stage: &mut Stage) {
     let proxy = Proxy::start(stage.cluster.port());
     stage.operator = None;
@@ -131,7 +131,8 @@ pub(crate) fn watches_break_and_resume(stage: &mut Stage) {
     wait_for_keys(cluster, &map, &["p_0"]);
     for round in 0..3 {
         proxy.cut();
-        // Meanwhile a level becomes ready, a barrier is lost, and a pod of the same name replaces another.
+        // In the meantime a level becomes ready, a barrier is lost, and a pod of the same name replaces
+        // another.
         match round {
             0 => report(cluster, "cut-off", "Pending", &[("a", "ready"), ("b", "waiting"), ("c", "waiting")]),
             1 => drop(cluster.kubectl(&["delete", "configmap", &map])),
@@ -150,14 +151,14 @@ pub(crate) fn watches_break_and_resume(stage: &mut Stage) {
     stage.start_operator();
 }
 
-/// Others write the same objects all the time: nothing is lost, and nothing is fought over for ever.
+/// Others write the same objects all the time: nothing is lost, and there is no endless conflict.
 pub(crate) fn conflicts_are_resolved(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let map = ordered(cluster, "contested", &["a", "b", "c"]);
     wait_for_keys(cluster, &map, &["p_0"]);
     let begun = Instant::now();
     for n in 0..5 {
-        // Somebody empties the barrier, takes our label away, and writes to the pod.
+        // Someone empties the barrier, removes our label, and writes to the pod.
         let empty = json!({"data": null, "metadata": {"labels": null}}).to_string();
         cluster.kubectl(&["patch", "configmap", &map, "--type=merge", "-p", &empty]);
         cluster.kubectl(&["annotate", "pod", "contested", "--overwrite", &format!("round=\"{n}\"")]);
@@ -166,7 +167,8 @@ pub(crate) fn conflicts_are_resolved(stage: &mut Stage) {
     }
     wait_for_keys(cluster, &map, &["p_0", "p_-1", "p_-2"]);
     println!("a contested barrier was complete after {:.1} s", begun.elapsed().as_secs_f64());
-    // One that cannot be changed any more holds up this pod only, which is told; recreating it by hand helps.
+    // One that cannot be changed any more only delays this pod, which is reported; recreating it by hand
+    // helps.
     let stuck = ordered(cluster, "frozen", &["a", "b"]);
     wait_for_keys(cluster, &stuck, &["p_0"]);
     cluster.kubectl(&[

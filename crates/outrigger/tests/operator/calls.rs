@@ -1,4 +1,4 @@
-//! Least privilege: the calls made in all scenes before this one, against the rules granted.
+//! Least privilege: compares the calls of all earlier scenes with the granted rules.
 
 use std::collections::BTreeSet;
 

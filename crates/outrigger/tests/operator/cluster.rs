@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The folder of the binaries, by the convention of envtest.
+/// The directory of the binaries, by the convention of envtest.
 pub(crate) fn assets() -> PathBuf {
     std::env::var_os("KUBEBUILDER_ASSETS").map_or_else(|| "/usr/local/kubebuilder/bin".into(), PathBuf::from)
 }
 
-/// What is missing for these tests, if anything is.
+/// What is missing for these tests, if anything.
 pub(crate) fn missing() -> Option<String> {
     let needs = ["kube-apiserver", "kubectl"];
     let absent: Vec<&str> = needs.into_iter().filter(|name| !assets().join(name).exists()).collect();
@@ -34,8 +34,8 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Polls until something holds, or says what did not.
-#[allow(clippy::disallowed_methods)] // a cluster tells nobody here when it is ready
+/// Polls until a condition holds, or fails with what did not.
+#[allow(clippy::disallowed_methods)] // there is no event for this
 pub(crate) fn eventually<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -71,7 +71,7 @@ pub(crate) struct Cluster {
     _etcd: Process,
 }
 
-/// Who may call, by token: name, group.
+/// The users by token: name, group.
 const USERS: [(&str, &str, &str); 2] = [
     ("admin", "admin", "system:masters"),
     ("operator", "system:serviceaccount:outrigger-system:outrigger-operator", "system:serviceaccounts"),
@@ -126,7 +126,7 @@ impl Cluster {
         self.dir.path().join(format!("{user}.conf"))
     }
 
-    /// Calls of service accounts, as the API server has seen them.
+    /// Calls of service accounts, from the audit log of the API server.
     pub(crate) fn audit(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir.path().join("audit.log")).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -139,7 +139,7 @@ impl Cluster {
             .args(["--secure-port", &self.port.to_string(), "--bind-address", "127.0.0.1"])
             .args(["--service-cluster-ip-range", "10.96.0.0/16", "--authorization-mode", "RBAC"])
             .args(["--service-account-issuer", "https://kubernetes.default.svc", "--allow-privileged"])
-            // Nobody makes service accounts here, and nobody removes what is deleted.
+            // There are no controllers: nothing creates service accounts, or removes deleted objects.
             .args(["--disable-admission-plugins", "ServiceAccount"])
             .arg("--cert-dir")
             .arg(at("certs"))
@@ -172,14 +172,14 @@ impl Cluster {
         self.port
     }
 
-    /// kubectl with somebody's token.
+    /// kubectl with a user's token.
     pub(crate) fn kubectl_as(&self, token: &str, args: &[&str]) -> (bool, String) {
         let output = self.kubectl(&[&["--token", token][..], args].concat());
         let text = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// kubectl that finds us as its plugin.
+    /// kubectl with Outrigger as its plugin.
     pub(crate) fn kubectl_plugin(&self, args: &[&str]) -> (bool, String) {
         let plugins = self.dir.path().join("plugins");
         let _ = fs::create_dir(&plugins);
@@ -202,7 +202,7 @@ impl Cluster {
         command.output().expect("kubectl runs")
     }
 
-    /// Applies a manifest with kubectl; what it says, and whether it was accepted.
+    /// Applies a manifest with kubectl; returns its output, and whether it was accepted.
     pub(crate) fn apply(&self, manifest: &str) -> (bool, String) {
         let file = self.dir.path().join("manifest.yaml");
         fs::write(&file, manifest).expect("a file");
@@ -211,7 +211,7 @@ impl Cluster {
         (output.status.success(), String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// An object as JSON; `None` if there is none.
+    /// An object as JSON; `None` if it does not exist.
     pub(crate) fn get(&self, what: &[&str]) -> Option<Value> {
         let mut args = vec!["get", "-o", "json"];
         args.extend(what);

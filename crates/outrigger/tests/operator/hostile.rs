@@ -1,4 +1,4 @@
-//! Authors of pods who mean harm, and pods that come from elsewhere.
+//! Malicious authors of pods, and pods from elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use crate::Stage;
 use crate::cluster::{Cluster, eventually};
 use crate::scenes::{container, create, keys, map_of, pod, wait_for_keys};
 
-/// A namespace the webhook does not look at: pods there are as their author wrote them.
+/// A namespace that the webhook ignores: pods there are unchanged.
 fn unseen(cluster: &Cluster, name: &str) {
     cluster.kubectl(&["create", "namespace", name]);
     cluster.kubectl(&["label", "namespace", name, "control-plane=test"]);
 }
 
-/// A container whose barrier its author has written.
+/// A container with a barrier written by its author.
 fn barred(name: &str, env: &str, map: &str, key: &str) -> Value {
     let from = json!({"configMapKeyRef": {"name": map, "key": key}});
     json!({"name": name, "image": "i", "env": [{"name": env, "valueFrom": from}]})
@@ -30,7 +30,7 @@ fn map_in(cluster: &Cluster, namespace: &str, name: &str) -> Option<Value> {
     cluster.get(&["configmap", name, "-n", namespace])
 }
 
-/// Pods that Kruise has admitted go on: its ConfigMaps and both kinds of keys are understood.
+/// Pods that Kruise has admitted continue: its ConfigMaps and both kinds of keys are understood.
 pub(crate) fn takes_over_from_kruise(stage: &mut Stage) {
     let cluster = &stage.cluster;
     unseen(cluster, "kruise");
@@ -40,7 +40,7 @@ pub(crate) fn takes_over_from_kruise(stage: &mut Stage) {
     ] {
         let map = format!("{name}-barrier");
         let containers = json!([barred("a", env, &map, keys[0]), barred("b", env, &map, keys[1])]);
-        // Kruise's ConfigMap is there before we see the pod, without our label, and with a key.
+        // Kruise's ConfigMap exists before we see the pod, without our label, and with a key.
         stage_map(cluster, name, &map, containers, &[keys[0]]);
         eventually(&format!("{map} is looked after"), || {
             let held = map_in(cluster, "kruise", &map)?;
@@ -48,7 +48,7 @@ pub(crate) fn takes_over_from_kruise(stage: &mut Stage) {
             (ours && held["data"][keys[0]] == "true").then_some(())
         });
     }
-    // LP-31: what an earlier pod of the same name has left does not open anything.
+    // LP-31: the ConfigMap of an earlier pod of the same name opens nothing.
     let left = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "data": {"p_1": "true", "p_0": "true"},
         "metadata": {"name": "again-barrier", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "again", "uid": "of-before"}]},
@@ -65,7 +65,7 @@ pub(crate) fn takes_over_from_kruise(stage: &mut Stage) {
     });
 }
 
-/// Makes a pod and the ConfigMap Kruise would have made for it.
+/// Creates a pod and the ConfigMap Kruise would have created for it.
 fn stage_map(cluster: &Cluster, name: &str, map: &str, containers: Value, keys: &[&str]) {
     create_in(cluster, "kruise", &pod(name, json!({}), containers));
     let uid = cluster.get(&["pod", name, "-n", "kruise"]).expect("the pod")["metadata"]["uid"].clone();
@@ -80,20 +80,20 @@ fn stage_map(cluster: &Cluster, name: &str, map: &str, containers: Value, keys: 
     let _ = cluster.apply(&object.to_string());
 }
 
-/// Nothing a pod's author writes reaches what is not theirs, or holds up other pods.
+/// A pod's author cannot reach other objects, or delay other pods.
 pub(crate) fn hostile_authors_harm_only_themselves(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let process = stage.operator.as_ref().map(|p| p.0.id());
     let ordered = || json!({"apps.kruise.io/container-launch-priority": "Ordered"});
-    // Huge, and asks for nothing: the match conditions can afford to look at it (P24).
+    // Huge, without any feature: the match conditions can evaluate it (P24).
     let many: Vec<Value> =
         (0..12_000).map(|n| json!({"name": format!("VARIABLE_WITH_A_NAME_{n}"), "value": "x"})).collect();
     let huge = json!([{"name": "a", "image": "i", "env": many}, {"name": "b", "image": "i"}]);
     create(cluster, &pod("huge", json!({}), huge.clone()));
-    // Huge, and asks: answered in time.
+    // Huge, with a feature: answered in time.
     create(cluster, &pod("huge-ordered", ordered(), huge));
     wait_for_keys(cluster, &map_of(cluster, "huge-ordered"), &["p_0"]);
-    // A graph as large as annotations may be, and one that names nothing.
+    // A graph as large as annotations may be, and an empty one.
     let crowd: Vec<String> = (0..120).map(|n| format!("c{n}")).collect();
     let dense: Vec<String> = crowd
         .iter()
@@ -125,7 +125,7 @@ pub(crate) fn hostile_authors_harm_only_themselves(stage: &mut Stage) {
     }
     barriers_of_others_are_left_alone(cluster);
     unmakeable_barriers_are_told(cluster);
-    // The others have not noticed.
+    // The others are not affected.
     create(cluster, &pod("honest", ordered(), json!([container("a", &[]), container("b", &[])])));
     let begun = Instant::now();
     wait_for_keys(cluster, &map_of(cluster, "honest"), &["p_0"]);
@@ -136,7 +136,7 @@ pub(crate) fn hostile_authors_harm_only_themselves(stage: &mut Stage) {
     stage.operator = Some(operator);
 }
 
-/// Pods no webhook has seen, whose barriers name ConfigMaps of others.
+/// Pods that no webhook has seen, whose barriers name foreign ConfigMaps.
 fn barriers_of_others_are_left_alone(cluster: &Cluster) {
     unseen(cluster, "unseen");
     let victim = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "b"}});
@@ -188,11 +188,11 @@ fn barriers_of_others_are_left_alone(cluster: &Cluster) {
     assert_eq!(map_in(cluster, "unseen", "other-pod-barrier"), None);
 }
 
-/// LP-32: a quota that does not let the barrier be made is told on the pod.
+/// LP-32: a quota that prevents creating the barrier is reported on the pod.
 fn unmakeable_barriers_are_told(cluster: &Cluster) {
     cluster.kubectl(&["create", "namespace", "tight"]);
     cluster.kubectl(&["create", "quota", "none", "-n", "tight", "--hard=configmaps=0"]);
-    // The API server goes by the status, which a controller writes that does not run here.
+    // The API server uses the status, which is written by a controller that does not run here.
     let status = json!({"status": {"hard": {"configmaps": "0"}, "used": {"configmaps": "0"}}}).to_string();
     let args =
         ["patch", "quota", "none", "-n", "tight", "--subresource=status", "--type=merge", "-p", &status];

@@ -1,7 +1,7 @@
 //! The operator against a real kube-apiserver and etcd.
 //!
-//! The binaries are found by the convention of envtest: in `KUBEBUILDER_ASSETS`, else in /usr/local/kubebuilder/bin.
-//! Where they are missing the tests are shown as ignored, and why is said.
+//! The binaries are found by the convention of envtest: in `KUBEBUILDER_ASSETS`, else in
+//! /usr/local/kubebuilder/bin. If they are missing the tests are shown as ignored, with the reason.
 
 mod breaks;
 mod calls;
@@ -26,7 +26,7 @@ pub(crate) struct Stage {
 
 type Scene = fn(&mut Stage);
 
-/// In this order: the last ones look back at what all did.
+/// In this order: the last ones check what all the others did.
 const SCENES: [(&str, Scene); 17] = [
     ("installs", scenes::installs),
     ("admits_pods", scenes::admits_pods),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::Stage;
 use crate::cluster::eventually;
 
-/// Pods in the crowd.
+/// The number of pods.
 const PODS: usize = 1_000;
 
 /// A page of the operator's health port.
@@ -23,7 +23,7 @@ pub(crate) fn page(port: u16, path: &str) -> Option<String> {
     Some(text.split_once("\r\n\r\n")?.1.to_owned())
 }
 
-/// The upper bound of the bucket that holds the 99th percentile of a histogram.
+/// The upper bound of the bucket with the 99th percentile of a histogram.
 fn p99(metrics: &str, name: &str) -> f64 {
     let prefix = format!("{name}_bucket{{le=\"");
     let buckets: Vec<(f64, f64)> = metrics
@@ -92,7 +92,7 @@ mod crowd {
     use kube::config::{KubeConfigOptions, Kubeconfig};
     use kube::{Api, Client, Config};
 
-    /// Calls at a time.
+    /// Concurrent calls.
     const AT_A_TIME: usize = 16;
 
     pub(super) struct Crowd {

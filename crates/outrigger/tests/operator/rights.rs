@@ -1,4 +1,4 @@
-//! Who may do what: agents, and authors of container recreate requests.
+//! Permissions of agents, and of users who create container recreate requests.
 
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -25,7 +25,7 @@ fn running(cluster: &Cluster, name: &str, node: &str) {
     report(cluster, name, "Running", &[("app", "ready")]);
 }
 
-/// Writes the status of a request as its agent does: with one call, which kubectl does not do.
+/// Writes the status of a request like its agent: with one call, which kubectl cannot do.
 fn write_status(cluster: &Cluster, token: &str, name: &str) -> (bool, String) {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     executor.block_on(async {
@@ -44,7 +44,8 @@ fn write_status(cluster: &Cluster, token: &str, name: &str) -> (bool, String) {
     })
 }
 
-/// The agent of a node sees requests, and no pods; it writes the status of requests of its node, and nothing else.
+/// The agent of a node can read requests, but no pods; it can write the status of requests of its node, and
+/// nothing else.
 pub(crate) fn agents_write_for_their_own_node_only(stage: &mut Stage) {
     let cluster = &stage.cluster;
     make_node(cluster, "machine", json!({}));
@@ -85,7 +86,7 @@ pub(crate) fn agents_write_for_their_own_node_only(stage: &mut Stage) {
     }
 }
 
-/// D19: a request takes a right on the pod.
+/// D19: a request needs a permission on the pod.
 pub(crate) fn requesters_need_rights_on_the_pod(stage: &mut Stage) {
     let cluster = &stage.cluster;
     make_node(cluster, "machine", json!({}));

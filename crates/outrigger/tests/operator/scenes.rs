@@ -1,4 +1,4 @@
-//! What people do with pods, and what must come of it.
+//! Common uses of the operator, and their expected results.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ pub(crate) fn create(cluster: &Cluster, manifest: &str) {
     assert!(created, "{said}");
 }
 
-/// Writes what a kubelet would write: name and `ready`, `running`, or an exit code.
+/// Writes a status like a kubelet: name and `ready`, `running`, or an exit code.
 pub(crate) fn report(cluster: &Cluster, pod: &str, phase: &str, states: &[(&str, &str)]) {
     let status = |(name, state): &(&str, &str)| {
         let running = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
@@ -55,7 +55,7 @@ pub(crate) fn report(cluster: &Cluster, pod: &str, phase: &str, states: &[(&str,
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The barrier ConfigMap a pod waits for.
+/// The barrier ConfigMap that a pod waits for.
 pub(crate) fn map_of(cluster: &Cluster, pod: &str) -> String {
     let pod = cluster.get(&["pod", pod]).expect("the pod");
     let env = pod["spec"]["containers"]
@@ -87,13 +87,14 @@ pub(crate) fn wait_for_keys(cluster: &Cluster, map: &str, expected: &[&str]) {
 pub(crate) fn installs(stage: &mut Stage) {
     let (_, said) = stage.cluster.outrigger(&["operator", "install", "-o", "yaml"]);
     assert!(said.contains("kind: DaemonSet") && said.contains("kind: Deployment"), "{said}");
-    // Twice is as once.
+    // Installing twice changes nothing.
     let url = format!("https://127.0.0.1:{}", stage.webhook);
     let (applied, said) = stage.cluster.outrigger(&["operator", "install", "--webhook-url", &url]);
     assert!(applied, "{said}");
-    // The whole, as it is for people, is accepted by the API server too.
+    // The complete output for users is accepted by the API server too.
     let (_, yaml) = stage.cluster.outrigger(&["operator", "install", "-o", "yaml", "-n", "elsewhere"]);
-    // Those two are there already, with addresses instead of a Service; a change between the two is not what is tested.
+    // Those two exist already, with addresses instead of a Service; a change between the two is not tested
+    // here.
     let there = ["kind: CustomResourceDefinition", "kind: MutatingWebhookConfiguration"];
     let is_new = |document: &&str| !there.iter().any(|kind| document.contains(kind));
     let yaml = yaml.split("---\n").filter(is_new).collect::<Vec<_>>().join("---\n");
@@ -104,7 +105,7 @@ pub(crate) fn installs(stage: &mut Stage) {
     let output = stage.cluster.kubectl(&["apply", "--dry-run=server", "-f", file.to_str().expect("a path")]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     deployments_agree(stage);
-    // Kruise beside it is not silently accepted.
+    // An existing Kruise installation is not silently accepted.
     let kruise = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration", "metadata": {"name": "kruise-mutating-webhook-configuration"}});
     create(&stage.cluster, &kruise.to_string());
     let (applied, said) = stage.cluster.outrigger(&["operator", "install", "--webhook-url", &url]);
@@ -145,7 +146,7 @@ fn deployments_agree(stage: &Stage) {
 
 pub(crate) fn admits_pods(stage: &mut Stage) {
     let cluster = &stage.cluster;
-    // The seed's own example, both spellings.
+    // The example of the source document, both spellings.
     for (name, env, key) in [
         ("seed", "KRUISE_CONTAINER_LAUNCH_PRIORITY", "c_1"),
         ("released", "KRUISE_CONTAINER_PRIORITY", "p_1"),
@@ -173,7 +174,8 @@ pub(crate) fn admits_pods(stage: &mut Stage) {
         json!([container("a", &[]), container("b", &[])]),
     ));
     assert!(created && said.contains("Warning:") && said.contains("`Ordered`"), "{said}");
-    // Without the operator: pods that ask for nothing do not notice, pods that do are not started without their order.
+    // Without the operator: pods without its features are not affected, others are not started without their
+    // order.
     stage.operator = None;
     let cluster = &stage.cluster;
     create(
@@ -212,7 +214,7 @@ pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
             .as_str()
             .map(|_| ())
     });
-    // Lost in the middle, it comes back with what was earned.
+    // If it is lost in between, it is created again with the due keys.
     cluster.kubectl(&["delete", "configmap", &map]);
     wait_for_keys(cluster, &map, &["p_0", "p_-1"]);
     report(cluster, "levels", "Running", &[("a", "ready"), ("b", "0"), ("c", "waiting")]);
@@ -227,7 +229,7 @@ pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
     wait_for_keys(cluster, &map, &["p_0", "p_-1", "p_-2"]);
     let events = cluster.get(&["events", "--field-selector", "involvedObject.name=levels"]).expect("events");
     assert!(events.to_string().contains("`b` may start"), "{events}");
-    // D10: what can no longer happen ends the pod, with a sentence.
+    // D10: a condition that can no longer be met ends the pod, with a message.
     create(
         cluster,
         &pod(
@@ -243,7 +245,7 @@ pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
             && pod["status"]["message"].as_str()?.contains("`b` waits for `a`"))
         .then_some(())
     });
-    // D11: a launch that hangs says for whom.
+    // D11: a launch that hangs reports what it waits for.
     let hurried =
         json!({"outrigger.dev/launch-timeout": "1s", "apps.kruise.io/container-launch-priority": "Ordered"});
     create(cluster, &pod("hangs", hurried, json!([container("a", &[]), container("b", &[])])));
@@ -287,7 +289,7 @@ fn now() -> String {
 
 const KILL: (&str, &str) = ("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "true");
 
-/// Makes a Node, which requests are checked against.
+/// Creates a Node, which requests are checked against.
 pub(crate) fn make_node(cluster: &Cluster, name: &str, labels: Value) {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
     let _ = cluster.apply(&node.to_string());
@@ -303,7 +305,8 @@ pub(crate) fn ends_sidecars(stage: &mut Stage) {
     let cluster = &stage.cluster;
     make_node(cluster, "machine", json!({}));
     make_node(cluster, "virtual", json!({"type": "virtual-kubelet"}));
-    // The seed's example: a request stops the sidecar, and the pod has the result of its main.
+    // The example of the source document: a request stops the sidecar, and the pod has the result of its
+    // main.
     create(cluster, &pod("job", json!({}), json!([container("main", &[]), container("sidecar1", &[KILL])])));
     report(cluster, "job", "Running", &[("main", "0"), ("sidecar1", "running")]);
     let request = eventually("a request", || request_of(cluster, "job"));
@@ -335,7 +338,7 @@ pub(crate) fn ends_sidecars(stage: &mut Stage) {
             .is_none()
             .then_some(())
     });
-    // A sidecar that never started does not keep the pod.
+    // A sidecar that never started does not keep the pod running.
     create(cluster, &pod("stuck", json!({}), json!([container("main", &[]), container("sidecar", &[KILL])])));
     report(cluster, "stuck", "Pending", &[("main", "0"), ("sidecar", "waiting")]);
     eventually("the pod succeeded", || {
@@ -387,7 +390,7 @@ pub(crate) fn keeps_requests_in_order(stage: &mut Stage) {
     let patch = json!({"spec": {"podName": "other"}}).to_string();
     let changed = cluster.kubectl(&["patch", "crr", "old", "--type=merge", "-p", &patch]);
     assert!(String::from_utf8_lossy(&changed.stderr).contains("immutable"), "{changed:?}");
-    // No agent serves it: the verdict comes all the same, with every container Failed, and then it goes away.
+    // No agent serves it: it still gets a result, with every container Failed, and is then deleted.
     let done = eventually("a verdict", || {
         let request = cluster.get(&["crr", "old"])?;
         request["status"]["completionTime"].is_string().then_some(request)
@@ -403,17 +406,18 @@ pub(crate) fn goes_on_after_crashes(stage: &mut Stage) {
     create(&stage.cluster, &pod("crash", ordered(), three()));
     let map = map_of(&stage.cluster, "crash");
     wait_for_keys(&stage.cluster, &map, &["p_0"]);
-    // The operator is killed between two levels, and a level becomes ready meanwhile.
+    // The operator is killed between two levels, and a level becomes ready in the meantime.
     stage.operator = None;
     report(&stage.cluster, "crash", "Pending", &[("a", "ready"), ("b", "waiting"), ("c", "waiting")]);
     stage.start_operator();
     wait_for_keys(&stage.cluster, &map, &["p_0", "p_-1"]);
-    // The API server is killed and comes back; watches resume.
+    // The API server is killed and restarted; watches resume.
     stage.cluster.stop_api();
     stage.cluster.start_api();
     report(&stage.cluster, "crash", "Pending", &[("a", "ready"), ("b", "ready"), ("c", "waiting")]);
     wait_for_keys(&stage.cluster, &map, &["p_0", "p_-1", "p_-2"]);
-    // What is deleted while nobody watches is forgotten, and a successor of the same name begins anew.
+    // Objects that are deleted without a watch are forgotten, and a successor of the same name starts from
+    // the beginning.
     stage.operator = None;
     stage.cluster.kubectl(&["delete", "pod", "crash", "--grace-period=0", "--force"]);
     stage.start_operator();
@@ -435,7 +439,7 @@ pub(crate) fn another_replica_takes_over(stage: &mut Stage) {
     create(&stage.cluster, &pod("handed", ordered, json!([container("a", &[]), container("b", &[])])));
     let map = map_of(&stage.cluster, "handed");
     wait_for_keys(&stage.cluster, &map, &["p_0"]);
-    // Killed: nothing is given back.
+    // Killed: the Lease is not released.
     stage.operator = None;
     let begun = Instant::now();
     report(&stage.cluster, "handed", "Pending", &[("a", "ready"), ("b", "waiting")]);

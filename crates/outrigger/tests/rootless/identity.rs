@@ -41,7 +41,7 @@ fn containers_run_as_any_user(bench: &Bench, name: &str) {
     assert!(!run.said().contains("warning") && !run.said().contains("note:"), "{}", run.said());
 }
 
-/// An image of two layers: owners of all kinds below; a file hidden and a directory replaced above.
+/// An image of two layers: all kinds of owners below; a hidden file and a replaced directory above.
 fn image(path: &Path) {
     let mut below = layer();
     for (name, uid) in [("bin/", 0), ("etc/", 0), ("srv/", 33), ("old/", 0)] {
@@ -90,7 +90,7 @@ fn entry(archive: &mut tar::Builder<Vec<u8>>, name: &str, uid: u64, mode: u32, c
     archive.append_data(&mut header, name, content).expect("append");
 }
 
-/// A pod of that image, which says what it finds.
+/// A pod with that image, which prints what it finds.
 fn looker(bench: &Bench, name: &str) -> Value {
     let archive = bench.work.join(format!("{name}.tar"));
     image(&archive);
@@ -203,12 +203,12 @@ fn host_paths_are_used_with_the_user_s_own_rights(bench: &Bench, name: &str) {
     assert_eq!(new.uid(), rustix::process::geteuid().as_raw(), "root in there is this user");
 }
 
-/// In a user namespace that allows no further ones.
+/// In a user namespace that allows no nested ones.
 fn a_user_namespace_that_is_refused_is_said(bench: &Bench, name: &str) {
     let manifest = bench.work.join(format!("{name}.json"));
     fs::write(&manifest, scripted(bench, "id", json!({}), json!({})).to_string())
         .expect("write the manifest");
-    // The limit counts below the namespace; without capabilities in it nothing else is left to try.
+    // The limit applies to nested namespaces; without capabilities nothing else can be tried.
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -all --inh-caps -all \
                   --no-new-privs \"$@\"";
     let output = Command::new("unshare")

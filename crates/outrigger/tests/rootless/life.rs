@@ -1,4 +1,4 @@
-//! The life of a run: places, other commands, signals, and what is left.
+//! The life of a run: directories, other commands, signals, and leftovers.
 
 use std::fs;
 use std::path::Path;
@@ -93,7 +93,7 @@ fn interrupts_stop_pods_in_order(bench: &Bench, name: &str) {
     assert!(exited("main") < exited("sidecar"), "{}", run.account());
 }
 
-/// Processes of this user and of those it has in containers, with something in their command line.
+/// Processes of this user and of its ids in containers, with a text in their command line.
 fn processes(mark: &str) -> Vec<String> {
     let lines = fs::read_dir("/proc").expect("processes").flatten().filter_map(|entry| {
         entry.file_name().to_str()?.parse::<u32>().ok()?;
@@ -113,7 +113,7 @@ fn a_killed_run_leaves_nothing(bench: &Bench, name: &str) {
     for turn in 0..3 {
         let mut run = Run::start(bench, &format!("{name}-{turn}"), &pod(spec.clone()), &flags);
         run.wait_for("its output", |run| run.output().contains("up"));
-        // The process that ends what leads out of the pods' network, which is in its pid namespace.
+        // The process that ends the uplink of the pods' network, which is in its pid namespace.
         let helper = format!("shim uplink /proc/{}/fd/", run.pid());
         let program = if seat::taken().as_deref() == Some("usual") { "/pasta " } else { "/slirp4netns " };
         let found = processes(&helper);
@@ -141,7 +141,7 @@ fn gone(mark: &str) {
     }
 }
 
-/// Without cgroups, and with a pid namespace that others are in: they are found all the same.
+/// Without cgroups, and with a shared pid namespace: they are still found.
 fn what_a_container_started_ends_with_it(bench: &Bench, name: &str) {
     let seconds = std::process::id() + 100_000;
     for (turn, fields) in
@@ -235,7 +235,7 @@ fn volumes_of_every_kind(bench: &Bench, name: &str) {
     assert_eq!(fs::read_dir(state.join("pods")).expect("the pods").count(), 0, "nothing is left");
 }
 
-/// The kernel refuses an overlay of it in one piece.
+/// The kernel does not permit an overlay of it as a whole.
 fn the_machine_s_own_root_is_a_root_too(bench: &Bench, name: &str) {
     let script = "set -e; ls /usr/bin/env > /dev/null; echo x > /new; echo x > /etc/new; rm /etc/new; \
                   echo x > /tmp/new; touch /usr/new; cat /etc/hostname";

@@ -1,4 +1,4 @@
-//! Cgroups, where they were handed over to the user and where not.
+//! Cgroups, delegated to the user or not.
 
 use serde_json::json;
 

@@ -1,7 +1,7 @@
-//! `outrigger` for ordinary users: with and without ids set aside for them, pasta, slirp4netns and cgroups.
+//! `outrigger` for ordinary users: with and without subordinate ids, pasta, slirp4netns and cgroups.
 //!
-//! The tests are started by root, which gives each group of them a seat (`seat.sh`) and runs this program again there as
-//! an ordinary user.
+//! The tests are started by root, which prepares an environment (a seat, `seat.sh`) for each group of them
+//! and runs this program again there as an ordinary user.
 
 mod identity;
 mod life;
@@ -23,7 +23,7 @@ use run::{Bench, Run, Test};
 use seat::{Cgroups, Seat, USUAL};
 use serde_json::{Value, json};
 
-/// Who sits where, and what is tried there.
+/// The seats, and their tests.
 fn seats() -> Vec<(Seat, Vec<(&'static str, Test)>)> {
     let seat = |name, ids, hidden, cgroups| Seat { name, ids, hidden, cgroups };
     vec![
@@ -80,7 +80,7 @@ fn scripted(bench: &Bench, script: &str, container: Value, spec: Value) -> Value
     pod(all)
 }
 
-/// Runs a pod to its end, which must be a good one.
+/// Runs a pod to completion, which must succeed.
 fn succeeds(bench: &Bench, name: &str, pod: &Value, flags: &[&str]) -> Run {
     let mut run = Run::start(bench, name, pod, flags);
     assert_eq!(run.end(), 0, "{}", run.account());

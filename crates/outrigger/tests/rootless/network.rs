@@ -1,4 +1,4 @@
-//! The network of pods: by pasta, by slirp4netns, by neither, and the machine's own.
+//! The network of pods: with pasta, with slirp4netns, with neither, and the host network.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -27,7 +27,8 @@ pub(crate) const NEITHER: &[(&str, Test)] = &[
     ("the_machine_s_network_is_always_there", the_machine_s_network_is_there_when_asked_for),
 ];
 
-/// With the machine's network /sys is the machine's, with its cgroups mounted there; the container's own goes over them.
+/// On the host network /sys is the machine's, with its cgroups mounted there; the container's own is mounted
+/// over them.
 pub(crate) const V2: &[(&str, Test)] = &[
     ("the_machine_s_network_is_there_with_cgroups_of_the_second_generation", cgroups_are_the_container_s_own),
     (
@@ -39,7 +40,7 @@ pub(crate) const V2: &[(&str, Test)] = &[
 const PRIVATE: [&str; 2] = ["--network", "private"];
 
 fn leads_out(bench: &Bench, name: &str) {
-    // Something on the machine's loopback, which must stay the machine's.
+    // A server on the machine's loopback, which must not be reachable.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its number").port();
     let script = format!(
@@ -84,7 +85,7 @@ fn pods_of_a_run_reach_each_other(bench: &Bench, name: &str) {
     assert!(run.output().contains("from the other pod"), "{}", run.account());
 }
 
-/// A pod that writes its address down and answers once, and one that asks it.
+/// A pod that stores its address and answers once, and one that queries it.
 fn pair(bench: &Bench) -> (serde_json::Value, serde_json::Value) {
     let claim = json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "addresses"}}]});
     let mount = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});

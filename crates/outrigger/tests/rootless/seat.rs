@@ -1,39 +1,39 @@
-//! Ordinary users for tests that are run by root.
+//! Environments of ordinary users for tests that are run by root.
 
 use std::path::Path;
 use std::process::Command;
 
-/// No account of a machine has it.
+/// Not used by any account.
 const UID: &str = "61234";
 
-/// What an ordinary user finds on a machine.
+/// The environment of an ordinary user.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seat {
     /// Its name.
     pub(crate) name: &'static str,
-    /// How many ids are set aside for the user, if any.
+    /// The number of subordinate ids of the user, if any.
     pub(crate) ids: Option<u32>,
     /// Programs that are not installed.
     pub(crate) hidden: &'static str,
-    /// Which cgroups were handed over.
+    /// The delegated cgroups.
     pub(crate) cgroups: Cgroups,
 }
 
-/// Cgroups that are an ordinary user's own.
+/// Cgroups that belong to an ordinary user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code, reason = "the conformance cases use one kind of seat")]
 pub(crate) enum Cgroups {
     None,
     /// Those of this machine.
     Own,
-    /// One of the second generation, as on a machine that has no other.
+    /// Cgroup v2, as on a machine without v1.
     OwnV2,
 }
 
-/// A machine as a distribution sets it up.
+/// A machine as set up by a distribution.
 pub(crate) const USUAL: Seat = Seat { name: "usual", ids: Some(65_536), hidden: "", cgroups: Cgroups::None };
 
-/// Says where the test program is executed again.
+/// Names the seat in which the test program is executed again.
 pub(crate) const VARIABLE: &str = "OUTRIGGER_TEST_SEAT";
 
 impl Seat {
@@ -72,7 +72,7 @@ impl Seat {
     }
 }
 
-/// The seat this program is executed in, if it is.
+/// The seat of this program, if it is executed in one.
 pub(crate) fn taken() -> Option<String> {
     std::env::var(VARIABLE).ok()
 }

@@ -1,12 +1,12 @@
-//! What is beyond the machine: something to talk to, and something that knows names.
+//! The world outside of the machine: a server, and a name server.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
 use std::time::Duration;
 
-/// Where it is.
+/// Its address.
 pub(crate) const ADDRESS: &str = "198.51.100.2";
-/// What every name stands for.
+/// The address of every name.
 pub(crate) const NAMED: [u8; 4] = [192, 0, 2, 77];
 
 /// Serves until it is killed.
@@ -16,8 +16,8 @@ pub(crate) fn serve() -> ! {
     let listener = TcpListener::bind((ADDRESS, 7777)).expect("port 7777");
     loop {
         if let Ok((mut stream, _)) = listener.accept() {
-            // Asked first, as servers are: the pasta of Debian 12 repeats what is sent to a client that has already
-            // ended its side.
+            // The client speaks first, as with real servers: the pasta of Debian 12 repeats data for a client
+            // that has already closed its side.
             let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
             let _ = stream.read(&mut [0; 64]);
             let _ = stream.write_all(b"hello from the world\n");
@@ -25,7 +25,7 @@ pub(crate) fn serve() -> ! {
     }
 }
 
-/// Every question is answered with the same address; those for IPv6 with nothing.
+/// Every query is answered with the same address; those for IPv6 with none.
 fn answer_names(socket: &UdpSocket) {
     let mut buffer = [0; 512];
     while let Ok((length, client)) = socket.recv_from(&mut buffer) {

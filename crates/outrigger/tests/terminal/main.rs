@@ -1,4 +1,4 @@
-//! `outrigger run` as somebody at a terminal sees it: real pods on a real pseudo-terminal.
+//! `outrigger run` as seen by a user at a terminal: real pods on a real pseudo-terminal.
 
 #[allow(dead_code)]
 mod pty;
@@ -17,7 +17,7 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
 }
 
-/// A pod that is never ready and leaves when told to.
+/// A pod that is never ready and stops when told to.
 const NAPPING: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -43,7 +43,7 @@ impl Manifest {
 
     fn run(&self, size: (u16, u16), args: &[&str], env: &[(&str, &str)]) -> Run {
         let mut run = Run::start(self.0.path(), size, args, env);
-        // Its trap is set once it has said something.
+        // Its trap is set once it has printed something.
         run.until("failed probe", |s| s.text().contains("probe") && s.text().contains("nap | napping"));
         run
     }
@@ -142,7 +142,7 @@ fn enter_leaves_no_copies_of_the_view() {
         let drawn = run.screen.drawings;
         run.until("drawing", |s| s.drawings > drawn);
     }
-    // Ctrl-C throws away what was typed before it and not read yet; a drawing may just be on its way.
+    // Ctrl-C discards unread input; a drawing may be in progress.
     run.press(b"typed\n");
     let drawn = run.screen.drawings;
     run.until("two drawings", |s| s.drawings > drawn + 1);
@@ -206,7 +206,7 @@ fn even_a_killed_run_leaves_the_terminal_clean() {
     let (status, screen, written) = run.end();
     assert_eq!(status.code(), None);
     assert_clean(&screen, &written);
-    // The next run clears away what this one could not.
+    // The next run removes what this one could not.
     let mut next = Command::new(env!("CARGO_BIN_EXE_outrigger"));
     next.args(["run", "--quiet", "--state-dir"]).arg(state.path()).arg(example("job.yaml"));
     assert_eq!(next.output().expect("a run").status.code(), Some(0));
@@ -221,7 +221,7 @@ fn without_a_cursor_to_move_lines_are_plain() {
     assert!(written.contains("work     exited with code 0 after"), "{written}");
 }
 
-/// Everything a terminal would obey, and what makes text read as another.
+/// Everything a terminal would interpret, and text that imitates other text.
 const HOSTILE: &str = r#"
 apiVersion: v1
 kind: Pod

@@ -28,7 +28,7 @@ pub(crate) struct Run {
 }
 
 impl Drop for Run {
-    /// A test that failed leaves nothing running behind.
+    /// A failed test leaves nothing running.
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             self.signal(rustix::process::Signal::TERM);
@@ -38,7 +38,7 @@ impl Drop for Run {
 }
 
 impl Run {
-    /// Starts `outrigger run` of a manifest on a terminal of its own.
+    /// Starts `outrigger run` of a manifest on a new terminal.
     pub(crate) fn start(manifest: &Path, size: (u16, u16), args: &[&str], env: &[(&str, &str)]) -> Run {
         let state = tempfile::tempdir().expect("a directory for state");
         let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
@@ -53,7 +53,7 @@ impl Run {
         run
     }
 
-    /// Starts a command on a terminal of its own.
+    /// Starts a command on a new terminal.
     pub(crate) fn spawn(mut command: Command, size: (u16, u16)) -> Run {
         let (master, slave) = terminal();
         resize(&master, size);
@@ -85,7 +85,7 @@ impl Run {
         Run { child, keyboard, output, screen, written: Vec::new(), state: None }
     }
 
-    /// Reads until the screen is as wanted.
+    /// Reads until the screen is as expected.
     pub(crate) fn until(&mut self, what: &str, is_there: impl Fn(&Screen) -> bool) {
         let deadline = Instant::now() + LIMIT;
         while !is_there(&self.screen) || self.screen.held {
@@ -99,7 +99,7 @@ impl Run {
         }
     }
 
-    /// Types.
+    /// Types keys.
     pub(crate) fn press(&mut self, keys: &[u8]) {
         self.keyboard.write_all(keys).expect("a keyboard");
     }
@@ -110,7 +110,7 @@ impl Run {
         rustix::process::kill_process(pid, signal).expect("the run is there");
     }
 
-    /// Makes the window larger or smaller.
+    /// Resizes the window.
     pub(crate) fn resize(&mut self, size: (u16, u16)) {
         resize(&self.keyboard, size);
         self.screen.resize(size.0.into(), size.1.into());
@@ -153,7 +153,7 @@ fn resize(terminal: impl std::os::fd::AsFd, (columns, rows): (u16, u16)) {
     tcsetwinsize(terminal, size).expect("the terminal takes a size");
 }
 
-/// A terminal nobody has used.
+/// A new terminal.
 pub(crate) fn fresh() -> OwnedFd {
     terminal().0
 }

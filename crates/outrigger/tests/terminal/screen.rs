@@ -1,21 +1,21 @@
-//! A terminal as small as can be: it understands what the view is allowed to say, and nothing else.
+//! A minimal terminal: it supports what the view may use, and nothing else.
 
 use unicode_width::UnicodeWidthChar;
 
-/// What a terminal shows, and the state it is in.
+/// The contents and the state of a terminal.
 #[derive(Debug)]
 pub(crate) struct Screen {
     columns: usize,
     rows: usize,
-    /// What has scrolled away at the top, and what is visible.
+    /// The lines that have scrolled away, and the visible ones.
     lines: Vec<Vec<char>>,
     /// Index of the first visible line.
     top: usize,
     cursor: (usize, usize),
-    /// The last character was written into the last column: the next one begins a new line.
+    /// The last character was written into the last column: the next one starts a new line.
     wrap: bool,
     pub(crate) colored: bool,
-    /// Output is held back for a drawing that has not ended.
+    /// Output is held back for a drawing in progress.
     pub(crate) held: bool,
     /// Colours seen at any time.
     pub(crate) colors: usize,
@@ -44,13 +44,13 @@ impl Screen {
         }
     }
 
-    /// A terminal that keeps long lines as they are when it becomes narrower.
+    /// A terminal that keeps long lines when it becomes narrower.
     pub(crate) fn resize(&mut self, columns: usize, rows: usize) {
         (self.columns, self.rows) = (columns, rows);
         self.top = (self.cursor.0 + 1).saturating_sub(rows).max(self.top);
     }
 
-    /// The text of all lines, also of those that have scrolled away.
+    /// The text of all lines, including those that have scrolled away.
     pub(crate) fn text(&self) -> String {
         let line = |l: &Vec<char>| l.iter().filter(|c| **c != '\0').collect::<String>().trim_end().to_owned();
         self.lines.iter().map(|l| line(l) + "\n").collect()
@@ -64,7 +64,7 @@ impl Screen {
         lines[from..].iter().map(|l| (*l).to_owned()).filter(|l| !l.is_empty()).collect()
     }
 
-    /// What is wrong with the state a terminal is left in.
+    /// The problems with the final state of a terminal.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let mut all = self.strange.clone();
         if self.colored {
@@ -139,7 +139,8 @@ impl Screen {
         self.top = self.top.max((self.cursor.0 + 1).saturating_sub(self.rows));
     }
 
-    /// Takes an escape sequence at the beginning of `text`; its length, or `None` if its end is not there yet.
+    /// Handles an escape sequence at the beginning of `text`; returns its length, or `None` if it is
+    /// incomplete.
     fn sequence(&mut self, text: &str) -> Option<usize> {
         let Some(body) = text.strip_prefix("\x1b[") else {
             text.chars().nth(1)?;

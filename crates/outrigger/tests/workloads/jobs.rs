@@ -34,7 +34,7 @@ fn at_ms(event: &Value) -> i64 {
     (((part(0) * 60.0 + part(1)) * 60.0 + part(2)) * 1_000.0) as i64
 }
 
-/// The most pods of a run that were there at once.
+/// The most pods of a run that existed at once.
 fn most_at_once(run: &Run) -> usize {
     let (mut now, mut most) = (0_usize, 0);
     for event in run.events() {

@@ -16,7 +16,7 @@ pub(crate) const ALL: [(&str, Test); 5] = [
     ("replicas_need_something_to_replicate", replicas_need_something_to_replicate),
 ];
 
-/// Ready a moment after it was started; says goodbye.
+/// Ready a moment after its start; prints a message at the end.
 const SERVER: &str =
     "trap 'echo bye $(hostname); exit 0' TERM; sleep 0.3; touch /tmp/ready; sleep 600 & wait";
 

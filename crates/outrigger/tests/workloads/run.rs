@@ -1,4 +1,4 @@
-//! One run of the binary, watched.
+//! One run of the binary, observed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 const POLL: Duration = Duration::from_millis(20);
-/// Nothing here takes more than a few seconds on a machine with nothing else to do.
+/// Nothing here takes more than a few seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What all tests share.
@@ -19,7 +19,7 @@ pub(crate) struct Bench {
     pub(crate) work: PathBuf,
 }
 
-/// A test: its own name is its directory's.
+/// A test: its name is that of its directory.
 pub(crate) type Test = fn(&Bench, &str);
 
 impl Bench {
@@ -61,7 +61,7 @@ impl Run {
         Run::of_file(bench, name, &file, &[network, flags].concat())
     }
 
-    /// The same of a manifest that is there.
+    /// The same for an existing manifest.
     pub(crate) fn of_file(bench: &Bench, name: &str, file: &Path, flags: &[&str]) -> Self {
         let dir = bench.work.join(name);
         fs::create_dir_all(&dir).expect("a directory");
@@ -89,11 +89,11 @@ impl Run {
         Run { dir, child, began: Instant::now() }
     }
 
-    /// Waits for something to come true.
+    /// Waits until a condition holds.
     pub(crate) fn wait_for(&mut self, what: &str, mut test: impl FnMut(&Run) -> bool) {
         while !test(self) {
             let ended = matches!(self.child.try_wait(), Ok(Some(_)));
-            // It may have come true just before the end.
+            // It may have become true just before the end.
             assert!(!ended || test(self), "it ended before {what}\n{}", self.account());
             assert!(self.began.elapsed() < PATIENCE, "timeout waiting for {what}\n{}", self.account());
             std::thread::park_timeout(POLL);
@@ -120,10 +120,10 @@ impl Run {
         kill_process(pid, signal).expect("send a signal");
     }
 
-    /// Signals the processes the run has started itself.
+    /// Signals the direct child processes of the run.
     pub(crate) fn signal_children(&self, signal: Signal) {
         let pid = self.child.id();
-        // Of whichever thread.
+        // Of any thread.
         let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
         let lists = threads.map(|t| fs::read_to_string(t.path().join("children")).unwrap_or_default());
         let all: String = lists.collect();
@@ -138,12 +138,12 @@ impl Run {
         fs::read_to_string(self.dir.join(file)).unwrap_or_default()
     }
 
-    /// What the containers wrote.
+    /// The containers' output.
     pub(crate) fn output(&self) -> String {
         self.read("out")
     }
 
-    /// What Outrigger said.
+    /// Outrigger's own output.
     pub(crate) fn said(&self) -> String {
         self.read("err")
     }
@@ -155,13 +155,13 @@ impl Run {
         whole.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
     }
 
-    /// Place of the first event that has all of these fields.
+    /// The index of the first event with all of these fields.
     pub(crate) fn event(&self, fields: Value) -> Option<usize> {
         let wanted = fields.as_object().expect("fields").clone();
         self.events().iter().position(|e| wanted.iter().all(|(key, value)| e[key] == *value))
     }
 
-    /// The same, of an event that must be there.
+    /// The same for an event that must exist.
     pub(crate) fn must(&self, fields: Value) -> usize {
         self.event(fields.clone()).unwrap_or_else(|| panic!("there is no event {fields}\n{}", self.account()))
     }
@@ -196,7 +196,7 @@ impl Run {
         conditions.iter().map(|c| (text(&c["type"]), text(&c["reason"]))).collect()
     }
 
-    /// Everything there is to know, for a failed test.
+    /// All information for a failed test.
     pub(crate) fn account(&self) -> String {
         let (out, err) = (self.output(), self.said());
         format!("output:\n{out}\nsaid:\n{err}\nstatus:\n{}", self.read("status.json"))
@@ -205,7 +205,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // A test that failed leaves nothing running: asked nicely, then at once, then killed.
+        // A failed test leaves nothing running: stopped gently, then at once, then killed.
         for _ in 0..3 {
             if matches!(self.child.try_wait(), Ok(None)) {
                 self.signal(Signal::TERM);

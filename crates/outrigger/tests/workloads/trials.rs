@@ -1,4 +1,4 @@
-//! The tests of a program, run side by side.
+//! Runs the tests of a program in parallel.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,10 +10,10 @@ use libtest_mimic::{Arguments, Trial};
 use crate::rootfs;
 use crate::run::{Bench, Test};
 
-/// They mostly wait, so more of them than cores run side by side.
+/// They mostly wait, so more of them than cores run in parallel.
 const AT_A_TIME: usize = 6;
 
-/// Runs tests, each with a directory of its own below one that is called after `name`, and ends the program.
+/// Runs tests, each with its own directory below one that is named after `name`, and ends the program.
 #[allow(dead_code, reason = "programs use one of the two")]
 pub(crate) fn run(name: &str, tests: Vec<(&'static str, Test)>) -> ! {
     run_but(name, tests, &[])
@@ -24,7 +24,7 @@ pub(crate) fn run_but(name: &str, tests: Vec<(&'static str, Test)>, ignored: &[&
     let mut args = Arguments::from_args();
     args.test_threads = Some(args.test_threads.unwrap_or(AT_A_TIME));
     let work = tempfile::Builder::new().prefix(&format!("outrigger-{name}-")).tempdir().expect("a directory");
-    // Containers that are not root look into it.
+    // Containers that are not root read it.
     fs::set_permissions(work.path(), PermissionsExt::from_mode(0o755)).expect("a mode");
     let rootfs = rootfs::make(&work.path().join("rootfs"));
     let bench = Arc::new(Bench {

@@ -1,7 +1,7 @@
-//! Taking over the pods that the node's process before this one has left.
+//! Adopts the pods of the node's previous process.
 //!
-//! The runtime keeps sandboxes, containers and their labels, but not what a sandbox was made of, which every container
-//! of it is made with again: that is in a file of the pod's directory.
+//! The runtime keeps sandboxes, containers and their labels, but not the configuration of a sandbox, which is
+//! needed again for every container in it: that is kept in a file in the pod's directory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,10 +19,10 @@ use super::wire::{
 use super::{Inner, owner, wait};
 use crate::{Adopted, ContainerId, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started};
 
-/// What a sandbox was made of, in its pod's directory.
+/// The sandbox's configuration, in its pod's directory.
 const FILE: &str = "cri-sandbox.json";
 
-/// Writes down what a sandbox is made of, before it is.
+/// Writes the configuration of a sandbox, before it is created.
 pub(super) fn write_down(spec: &SandboxSpec) -> Result<(), RuntimeError> {
     let write = || -> io::Result<()> {
         let temporary = spec.pod_dir.join("cri-sandbox.tmp");
@@ -37,7 +37,7 @@ pub(super) fn write_down(spec: &SandboxSpec) -> Result<(), RuntimeError> {
 
 /// Removes what [`write_down`] wrote.
 pub(super) fn forget(dir: &Path) {
-    // What cannot be removed now is gone with the directory.
+    // If it cannot be removed now, it is removed with the directory.
     let _ = fs::remove_file(dir.join(FILE));
 }
 
@@ -60,7 +60,7 @@ impl Inner {
         Ok(ids.into_iter().collect())
     }
 
-    /// Takes over a sandbox with its containers. Runs to its end whoever waits for it.
+    /// Adopts a sandbox with its containers. Runs to completion even if the caller is gone.
     pub(super) async fn adopt_sandbox(
         self: Arc<Self>,
         id: SandboxId,
@@ -93,7 +93,8 @@ impl Inner {
     async fn adopt_containers(&self, sandbox: &SandboxId, pod: &Pod) -> Result<Vec<Adopted>, Fault> {
         let filter = ContainerFilter { pod_sandbox_id: pod.id.clone(), ..ContainerFilter::default() };
         let mut found = self.client.ask(ListContainersRequest { filter: Some(filter) }).await?.containers;
-        // A try to make a container that was not answered may have left one more of the same name, which never ran.
+        // An attempt to create a container that was not answered may have left another one of the same name,
+        // which never ran.
         found.sort_by_key(|container| container.state == CONTAINER_CREATED);
         let mut adopted: Vec<Adopted> = Vec::new();
         for container in found {
@@ -104,7 +105,7 @@ impl Inner {
             }
             match self.adopt_container(name, sandbox, &container).await {
                 Ok(container) => adopted.push(container),
-                // Removed by somebody in the meantime.
+                // Removed by someone else in the meantime.
                 Err(Fault::NotFound(_)) => {}
                 Err(fault) => return Err(fault),
             }
@@ -119,11 +120,11 @@ impl Inner {
         container: &Container,
     ) -> Result<Adopted, Fault> {
         let signal = container.annotations.get(STOP_SIGNAL).map(String::as_str);
-        // It was a signal when the container was made.
+        // It was valid when the container was created.
         let signal = self.own_signal(&name.0, signal).unwrap_or_default();
         let slot = Arc::new(Slot::new(name.clone(), sandbox.clone(), signal));
         slot.id.get_or_init(|| container.id.clone());
-        // Before it is asked after: its end is heard from here on.
+        // Before the status is read: its exit is noticed from here on.
         self.hints.listen(&container.id, slot.ear.clone());
         let status = self.status(&container.id).await?;
         let was_run = status.state != CONTAINER_CREATED && status.reason != START_ERROR;

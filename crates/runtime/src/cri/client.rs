@@ -1,4 +1,5 @@
-//! Calls to the runtime: each with a limit, made again where that is safe, on a connection that comes back by itself.
+//! Calls to the runtime: each with a time limit, retried where that is safe, on a connection that reconnects
+//! by itself.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -29,18 +30,18 @@ use super::wire::Rpc;
 /// A command may print 16 MiB on each of two streams; lists of thousands of pods are smaller.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// First pause before something is tried again; it doubles up to [`PAUSE_MAX`].
+/// First delay before a retry; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// How long calls may take.
+/// Time limits of calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Questions, which are answered from memory.
+    /// Queries, which are answered from memory.
     pub question: Duration,
-    /// Making, starting, stopping and removing.
+    /// Creating, starting, stopping and removing.
     pub work: Duration,
-    /// How long a runtime that cannot be reached is waited for.
+    /// How long to wait for a runtime that cannot be reached.
     pub patience: Duration,
 }
 
@@ -54,25 +55,25 @@ impl Default for Limits {
     }
 }
 
-/// Why a call did not do what was asked.
+/// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// There is no such thing.
+    /// The object does not exist.
     NotFound(String),
-    /// The runtime does not know the call.
+    /// The runtime does not support the call.
     Unimplemented(String),
-    /// No answer, for the connection broke: nobody knows whether it was done.
+    /// No answer because the connection broke: the call may have been carried out.
     Lost(String),
-    /// No answer in time: nobody knows whether it was done.
+    /// No answer in time: the call may have been carried out.
     Late(Duration),
-    /// The runtime says no.
+    /// The runtime returned an error.
     Refused(String),
     /// The runtime's own time limit passed.
     Expired,
 }
 
 impl Fault {
-    /// Whether the call may have been carried out all the same.
+    /// Whether the call may have been carried out anyway.
     pub(crate) fn is_unclear(&self) -> bool {
         matches!(self, Fault::Lost(_) | Fault::Late(_))
     }
@@ -97,7 +98,7 @@ impl fmt::Display for Fault {
 impl From<Status> for Fault {
     fn from(status: Status) -> Self {
         let text = status.message().to_owned();
-        // Only what was made up at this end of the connection has a source.
+        // Only errors from this end of the connection have a source.
         let local = std::error::Error::source(&status);
         match status.code() {
             Code::Unavailable => Fault::Lost(local.map_or(text, deepest)),
@@ -110,7 +111,7 @@ impl From<Status> for Fault {
     }
 }
 
-/// The first cause says most; what is around it says "transport error".
+/// The root cause is the most useful; the rest only says "transport error".
 fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -123,10 +124,10 @@ fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
 pub(crate) struct Client {
     path: PathBuf,
     limits: Limits,
-    /// The command that holds connections, if they are to be held.
+    /// The command that holds connections open, if there is one.
     holder: Vec<OsString>,
     channel: Mutex<Channel>,
-    /// Counts the connections that were given up because nothing came back on them.
+    /// Counts the connections that were abandoned because nothing came back on them.
     renewals: watch::Sender<u64>,
     /// The runtime went away at least once.
     was_lost: AtomicBool,
@@ -154,17 +155,17 @@ impl Client {
         self.limits
     }
 
-    /// Changes when a connection was given up.
+    /// Changes when a connection was abandoned.
     pub(crate) fn renewals(&self) -> watch::Receiver<u64> {
         self.renewals.subscribe()
     }
 
-    /// Whether the runtime went away and came back: it may have lost things then.
+    /// Whether the runtime went away and came back: it may have lost state then.
     pub(crate) fn was_lost(&self) -> bool {
         self.was_lost.load(Ordering::Relaxed)
     }
 
-    /// Takes note that the runtime went away.
+    /// Records that the runtime went away.
     pub(crate) fn note_loss(&self) {
         self.was_lost.store(true, Ordering::Relaxed);
     }
@@ -174,7 +175,7 @@ impl Client {
         Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
-    /// One call, answered within `limit` or not at all. Dropping it cancels it at the runtime too.
+    /// One call, with a time limit. Dropping it cancels it at the runtime too.
     pub(crate) async fn call<Q: Rpc>(&self, request: Q, limit: Duration) -> Result<Q::Answer, Fault> {
         let renewal = *self.renewals.borrow();
         let answer = self.call_once(request, limit).await;
@@ -184,7 +185,7 @@ impl Client {
         answer
     }
 
-    /// The same, where no answer in time says nothing about the connection.
+    /// The same, where a missing answer does not mean that the connection is broken.
     pub(crate) async fn call_once<Q: Rpc>(&self, request: Q, limit: Duration) -> Result<Q::Answer, Fault> {
         let begun = Instant::now();
         let mut pause = PAUSE_MIN;
@@ -217,12 +218,12 @@ impl Client {
         }
     }
 
-    /// Whether somebody listens at the socket.
+    /// Whether the socket accepts connections.
     pub(crate) async fn is_reachable(&self) -> bool {
         UnixStream::connect(&self.path).await.is_ok()
     }
 
-    /// A call that may be made twice: made until there is an answer, or patience is at its end.
+    /// An idempotent call: retried until there is an answer, or the patience limit is reached.
     pub(crate) async fn insist<Q: Rpc>(&self, request: Q, limit: Duration) -> Result<Q::Answer, Fault> {
         let mut retry = self.retry();
         loop {
@@ -233,12 +234,12 @@ impl Client {
         }
     }
 
-    /// A question, asked until there is an answer.
+    /// A query, retried until there is an answer.
     pub(crate) async fn ask<Q: Rpc>(&self, request: Q) -> Result<Q::Answer, Fault> {
         self.insist(request, self.limits.question).await
     }
 
-    /// A call that answers again and again. This returns when the first answer is there, which may be never.
+    /// A call with a stream of answers. Returns with the first answer, which may never come.
     pub(crate) async fn stream<Q: Rpc>(&self, request: Q) -> Result<Streaming<Q::Answer>, Fault> {
         let mut grpc = self.grpc();
         grpc.ready().await.map_err(|error| Fault::Lost(deepest(&error)))?;
@@ -247,12 +248,12 @@ impl Client {
         Ok(answer.into_inner())
     }
 
-    /// Pauses between tries, for as long as there is patience.
+    /// Delays between retries, up to the patience limit.
     pub(crate) fn retry(&self) -> Retry {
         Retry { until: Instant::now() + self.limits.patience, pause: PAUSE_MIN }
     }
 
-    /// Leaves a connection on which nothing comes back. Calls under way on it may still be answered.
+    /// Abandons a connection on which nothing comes back. Calls in progress on it may still be answered.
     fn renew(&self, seen: u64) {
         let mut current = lock(&self.channel);
         self.renewals.send_if_modified(|renewals| {
@@ -267,29 +268,29 @@ impl Client {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What it guards is replaced whole.
+    // The value is always replaced as a whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request with what goes beside it.
+/// A request with its metadata.
 fn of<Q: Rpc>(request: Q) -> Request<Q> {
     let mut request = Request::new(request);
     if Q::PATH.starts_with("/containerd.") {
-        // CRI's part of containerd keeps everything there.
+        // containerd's CRI plugin keeps everything in this namespace.
         let namespace = MetadataValue::from_static("k8s.io");
         request.metadata_mut().insert("containerd-namespace", namespace);
     }
     request
 }
 
-/// Pauses that grow, until patience is at its end.
+/// Increasing delays, up to the patience limit.
 pub(crate) struct Retry {
     until: Instant,
     pause: Duration,
 }
 
 impl Retry {
-    /// Waits a little; `false` when there is no point in trying again.
+    /// Waits a little; `false` when it should not be retried any more.
     pub(crate) async fn pause(&mut self) -> bool {
         if Instant::now() + self.pause > self.until {
             return false;
@@ -301,14 +302,14 @@ impl Retry {
 }
 
 fn channel(path: &Path, patience: Duration, holder: &[OsString]) -> Channel {
-    // The name goes into a header only.
+    // The name is only used in a header.
     let endpoint = Endpoint::from_static("http://localhost");
     let (path, holder) = (path.to_owned(), holder.to_vec());
     endpoint.connect_with_connector_lazy(Connector { path, patience, holder, held: Arc::default() })
 }
 
-/// Connects to a unix socket, and waits for one that is not there for the moment: calls made while a runtime restarts
-/// are not failures but take longer.
+/// Connects to a unix socket, and waits if it does not exist at the moment: calls made while a runtime
+/// restarts do not fail but take longer.
 struct Connector {
     path: PathBuf,
     patience: Duration,

@@ -1,5 +1,5 @@
-//! Sandboxes and containers in CRI's words. Labels and annotations are the kubelet's, so that node tools show a pod's
-//! name, namespace and restarts.
+//! Sandboxes and containers as CRI configurations. Labels and annotations are the kubelet's, so that node
+//! tools show a pod's name, namespace and restarts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::{
     UserNamespace,
 };
 
-/// The agent's name for a sandbox or container; by it a thing is found whose making was not answered.
+/// The agent's name for a sandbox or container, used to find one whose creation was not answered.
 pub(super) const LABEL_ID: &str = "outrigger.dev/id";
 /// On every sandbox of Outrigger.
 pub(super) const LABEL_MANAGED: (&str, &str) = ("outrigger.dev/managed", "true");
@@ -23,7 +23,7 @@ pub(super) const LABEL_MANAGED: (&str, &str) = ("outrigger.dev/managed", "true")
 pub(super) const LABEL_OWNER: &str = "outrigger.dev/owner";
 /// `name` in the manifest, a label.
 pub(super) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
-/// The stop signal a container is to be sent, an annotation.
+/// The container's stop signal, an annotation.
 pub(super) const STOP_SIGNAL: &str = "outrigger.dev/stop-signal";
 /// The pod's directory on the host, an annotation.
 pub(super) const POD_DIR: &str = "outrigger.dev/pod-dir";
@@ -35,7 +35,7 @@ const CPU_QUOTA_US_MIN: u64 = 1_000;
 const CPU_SHARES_MIN: u64 = 2;
 const CPU_SHARES_MAX: u64 = 262_144;
 
-/// What a container of an ordinary pod must not see of /proc and /sys.
+/// Paths in /proc and /sys that an ordinary container must not see.
 const MASKED_PATHS: [&str; 10] = [
     "/proc/asound",
     "/proc/acpi",
@@ -50,7 +50,7 @@ const MASKED_PATHS: [&str; 10] = [
 ];
 const MASKED_SYS_PATHS: [&str; 2] = ["/sys/firmware", "/sys/devices/virtual/powercap"];
 
-/// What it must not change.
+/// Paths that it must not change.
 const READ_ONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// A sandbox. `attempt` is 0 unless the name is taken.
@@ -82,7 +82,7 @@ pub(super) fn sandbox(spec: &SandboxSpec, owner: &str) -> Result<PodSandboxConfi
             namespace: spec.pod_namespace.clone(),
             attempt: 0,
         }),
-        // A pod in the host's network goes by the host's name.
+        // A pod on the host network uses the host's name.
         hostname: if host_network { String::new() } else { spec.hostname.clone() },
         log_directory: text(&spec.pod_dir)?,
         port_mappings: spec
@@ -187,7 +187,7 @@ pub(super) fn container(
     })
 }
 
-/// What the kubelet looks at before it lets a container with `runAsNonRoot` go on, in its words.
+/// The kubelet's checks for a container with `runAsNonRoot`, with its messages.
 fn refuse_root(spec: &ContainerSpec, pod: &PodSandboxMetadata) -> Result<(), RuntimeError> {
     if !spec.identity.run_as_non_root {
         return Ok(());
@@ -215,7 +215,7 @@ fn image_user(spec: &ContainerSpec) -> &str {
 }
 
 fn mount(mount: &crate::Mount) -> Result<wire::Mount, RuntimeError> {
-    // containerd makes a directory of what is missing, and nobody would notice.
+    // containerd creates a missing source as a directory, and nobody would notice.
     if !mount.source.exists() {
         return Err(RuntimeError::Config(format!("mount source {} does not exist", mount.source.display())));
     }
@@ -243,7 +243,7 @@ fn security(
 ) -> Result<LinuxContainerSecurityContext, RuntimeError> {
     let identity = &spec.identity;
     let number = |value: i64| Int64Value { value };
-    // A group is taken only together with a user, so the image's user has to be named.
+    // A group is only accepted together with a user, so the image's user has to be given.
     let mut run_as_user = identity.run_as_user;
     let mut run_as_username = String::new();
     if identity.run_as_group.is_some() && run_as_user.is_none() {
@@ -310,7 +310,7 @@ fn resources(resources: &Resources) -> LinuxContainerResources {
     let shares = resources.cpu_request_milli.or(resources.cpu_limit_milli);
     let shares = shares.map(|milli| (milli * 1024 / 1000).clamp(CPU_SHARES_MIN, CPU_SHARES_MAX));
     let mut unified = BTreeMap::new();
-    // CRI has no word for it but this, which only cgroup v2 understands.
+    // CRI has no other field for it, and this one only works with cgroup v2.
     if let Some(limit) = resources.pids_limit
         && Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
     {
@@ -326,7 +326,7 @@ fn resources(resources: &Resources) -> LinuxContainerResources {
     }
 }
 
-/// CRI's number of a signal, which is not the kernel's: the names in the order of its list.
+/// CRI's number of a signal, which differs from the kernel's: the index in its list.
 fn signal(name: &str) -> Option<i32> {
     const NAMES: [&str; 34] = [
         "ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT", "KILL",

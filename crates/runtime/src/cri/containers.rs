@@ -1,4 +1,4 @@
-//! Containers: made, started, stopped, removed, each step at most once.
+//! Containers: created, started, stopped, removed, each step at most once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,36 +26,36 @@ use crate::{
     ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, RuntimeError, SandboxId, Started, Stats,
 };
 
-/// As often a name that is taken is tried with another number.
+/// How often a name in use is retried with another number.
 const NUMBERS_MAX: u32 = 100;
 
-/// As often a removal that the runtime refuses is tried.
+/// How often a failed removal is retried.
 const REMOVALS_MAX: u32 = 20;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often a start that is under way is looked at.
+/// How often a start in progress is polled.
 const START_PAUSE: Duration = Duration::from_millis(50);
 
-/// What containerd calls the end of a container whose program could not be run.
+/// containerd's exit reason for a container whose program could not be run.
 pub(super) const START_ERROR: &str = "StartError";
-/// What it says when it did not get as far as a process.
+/// Its message when there was no process yet.
 const NO_PROCESS: &str = "failed to create containerd task";
 
-/// Exit codes that may be those of a program or of the process that was to become it.
+/// Exit codes that may come from the program or from the process that was to become it.
 const UNCLEAR_CODES: [i32; 3] = [1, 137, 255];
 
-/// What happened to a program that a containerd on its way out started and killed again.
+/// The error for a program that a stopping containerd started and killed again.
 const UNDONE: &str = "the container runtime was stopped while starting the container, and killed it";
 
-/// What a start came to.
+/// The result of a start.
 enum Outcome {
-    /// The program was run.
+    /// The program ran.
     Ran,
     /// It can still be started.
     NotYet,
-    /// It was not run and cannot be any more; another container can.
+    /// It did not run and cannot be started any more; a new container can.
     Never,
-    /// It cannot be run, or nobody can say whether it was.
+    /// It cannot be run, or it is unknown whether it did.
     Refused(String),
 }
 
@@ -63,21 +63,22 @@ enum Outcome {
 pub(super) struct Slot {
     pub(super) name: ContainerId,
     pub(super) sandbox: SandboxId,
-    /// The runtime's name for it, once it is made.
+    /// The runtime's id, once it is created.
     pub(super) id: OnceLock<String>,
-    /// Hears when something may have happened to it.
+    /// Receives hints that something may have happened to it.
     pub(super) ear: Arc<Ear>,
-    /// Stops under way.
+    /// Stops in progress.
     pub(super) stops: AtomicU32,
     pub(super) exit: OnceCell<Exit>,
     /// When its start was answered.
     pub(super) started: OnceLock<SystemTime>,
-    /// The stop signal, where the runtime has to be told with every stop.
+    /// The stop signal, if the runtime has to be told with every stop.
     signal: Option<u32>,
 }
 
 impl Slot {
-    /// One that is not made yet. `signal` is the stop signal, where the runtime has to be told with every stop.
+    /// A slot for a container that is not created yet. `signal` is the stop signal, if the runtime has to be
+    /// told with every stop.
     pub(super) fn new(name: ContainerId, sandbox: SandboxId, signal: Option<u32>) -> Self {
         Slot {
             name,
@@ -91,7 +92,7 @@ impl Slot {
         }
     }
 
-    /// The runtime's name for it.
+    /// The runtime's id.
     pub(super) fn id(&self) -> Result<String, RuntimeError> {
         self.id.get().cloned().ok_or_else(|| missing(&self.name))
     }
@@ -102,7 +103,7 @@ pub(super) fn missing(name: &ContainerId) -> RuntimeError {
 }
 
 impl Inner {
-    /// Makes a container. Runs to its end whoever waits for it.
+    /// Creates a container. Runs to completion even if the caller is gone.
     pub(super) async fn create_container(
         self: Arc<Self>,
         sandbox: SandboxId,
@@ -163,8 +164,9 @@ impl Inner {
             }
             if fault.is_unclear() && retry.pause().await {
                 for made in self.containers_of(&spec.id).await.map_err(failed)? {
-                    // Even one that looks whole: containerd goes on for a while after its caller is gone, and may have
-                    // asked in vain for the sandbox's process, whose namespaces the container is to join.
+                    // Even one that looks complete: containerd continues for a while after its caller is
+                    // gone, and may have failed to find the sandbox's process, whose namespaces the container
+                    // is to join.
                     pod.note(&made.id);
                     self.settle(RemoveContainerRequest { container_id: made.id }).await.map_err(failed)?;
                 }
@@ -174,7 +176,7 @@ impl Inner {
         }
     }
 
-    /// Starts a container. Runs to its end whoever waits for it.
+    /// Starts a container. Runs to completion even if the caller is gone.
     pub(super) async fn start_container(self: Arc<Self>, name: ContainerId) -> Result<Started, RuntimeError> {
         let _turn = self.turn(&name.0).await;
         let slot = self.slot(&name)?;
@@ -186,7 +188,7 @@ impl Inner {
         Err(self.unless_lost(&slot.sandbox, pod.as_deref(), error).await)
     }
 
-    /// Finds out what became of a start that another process of the node asked for, or finishes it.
+    /// Finds the result of a start that another process of the node requested, or finishes it.
     pub(super) async fn finish_start(
         self: Arc<Self>,
         name: ContainerId,
@@ -199,7 +201,7 @@ impl Inner {
         };
         let deadline = Instant::now() + self.client.limits().work;
         loop {
-            // One that is under way is not made twice: the runtime refuses the second.
+            // A start in progress is not repeated: the runtime refuses a second one.
             let request = StartContainerRequest { container_id: id.clone() };
             let answer = self.client.call(request, self.client.limits().work).await;
             let status = match self.status(&id).await {
@@ -234,8 +236,8 @@ impl Inner {
                 Err(Fault::NotFound(_)) => return Err(missing(name)),
                 Err(fault) => fault,
             };
-            // What the call came to is in the container's state: it may not have been answered, and one that is made
-            // again is refused if the first was carried out.
+            // The container's state has the result of the call: there may have been no answer, and a retry is
+            // refused if the first call was carried out.
             let is_clear = is_first && !fault.is_unclear();
             is_first = false;
             let status = self.status(&id).await.map_err(|fault| match fault {
@@ -253,7 +255,7 @@ impl Inner {
                     }
                     break;
                 }
-                // A clear answer is a refusal, not an interruption: the program cannot be run.
+                // A definite answer is a refusal, not an interruption: the program cannot be run.
                 _ if is_clear && status.state != CONTAINER_UNKNOWN => {
                     return Err(RuntimeError::Start(fault.to_string()));
                 }
@@ -272,15 +274,15 @@ impl Inner {
         Ok(Started { at, pid: 0 })
     }
 
-    /// What a start came to that nobody answered for.
+    /// The result of a start that was not answered.
     async fn outcome(&self, slot: &Slot, id: &str, status: &ContainerStatus) -> Outcome {
         match status.state {
             CONTAINER_CREATED if slot.ear.was_started.load(Ordering::Relaxed) => {
                 Outcome::Refused(UNDONE.to_owned())
             }
             CONTAINER_CREATED => Outcome::NotYet,
-            // containerd gives a start up whose caller goes away. Before there was a process, it can be tried again
-            // with a new container; after that the program may have run.
+            // containerd abandons a start whose caller goes away. Before there was a process, it can be
+            // retried with a new container; after that the program may have run.
             CONTAINER_EXITED if status.reason == START_ERROR && status.message.contains(NO_PROCESS) => {
                 match native::trace(&self.client, id).await {
                     Ok(Trace::Started | Trace::Undone) => Outcome::Refused(status.message.clone()),
@@ -306,14 +308,14 @@ impl Inner {
         Ok(self.client.ask(request).await?.status.unwrap_or_default())
     }
 
-    /// Has a container stopped; it is killed when `grace` is over, and at once without one.
+    /// Stops a container; it is killed after `grace`, and immediately without one.
     pub(super) async fn stop(
         self: Arc<Self>,
         name: ContainerId,
         grace: Option<Duration>,
     ) -> Result<(), RuntimeError> {
         let deadline = grace.map(|grace| Instant::now() + grace);
-        // One that is just being started is stopped after that.
+        // A container that is being started is stopped after that.
         let turn = self.turn(&name.0).await;
         let Some(id) = self.find(&name).await? else { return Ok(()) };
         drop(turn);
@@ -325,7 +327,7 @@ impl Inner {
         let mut retry = self.client.retry();
         let signal = slot.as_ref().and_then(|slot| slot.signal).filter(|_| grace.is_some());
         let result = loop {
-            // Whole seconds, and never one too few: 0 is a kill.
+            // Whole seconds, rounded up: 0 is a kill.
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let timeout = left.map_or(0, |left| seconds(left).max(1));
             let limit = self.client.limits().work + left.unwrap_or_default();
@@ -351,7 +353,7 @@ impl Inner {
         result
     }
 
-    /// The stop signal of a container if its runtime does not keep one: that of the image would be sent.
+    /// The stop signal of a container if its runtime does not store one: it would send the image's.
     pub(super) fn own_signal(
         &self,
         container: &str,
@@ -372,7 +374,7 @@ impl Inner {
         }
     }
 
-    /// Removes a container. Runs to its end whoever waits for it.
+    /// Removes a container. Runs to completion even if the caller is gone.
     pub(super) async fn remove_container(self: Arc<Self>, name: ContainerId) -> Result<(), RuntimeError> {
         let _turn = self.turn(&name.0).await;
         if let Some(id) = self.find(&name).await? {
@@ -385,7 +387,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Forgets the containers of a sandbox that is gone, and them with it.
+    /// Forgets the containers of a sandbox that is gone.
     pub(super) fn forget_containers_of(&self, sandbox: &SandboxId) {
         self.slots().retain(|_, slot| {
             if slot.sandbox != *sandbox {
@@ -394,13 +396,13 @@ impl Inner {
             if let Some(id) = slot.id.get() {
                 self.hints.forget(id);
             }
-            // Whoever waits for it learns that there is nothing left to wait for.
+            // Tell those who wait for it that it is gone.
             slot.ear.wake.notify_one();
             false
         });
     }
 
-    /// A removal, until it is done. A refusal may come from the same removal still being under way.
+    /// Repeats a removal until it is done. An error may come from the same removal still in progress.
     pub(super) async fn settle<Q: Rpc>(&self, request: Q) -> Result<(), Fault> {
         for _ in 1..REMOVALS_MAX {
             match self.client.insist(request.clone(), self.client.limits().work).await {
@@ -418,7 +420,7 @@ impl Inner {
         }
     }
 
-    /// The runtime's name for a container, whether this process made it or another.
+    /// The runtime's id of a container, whether created by this process or another.
     async fn find(&self, name: &ContainerId) -> Result<Option<String>, RuntimeError> {
         if let Some(id) = self.slot(name).ok().and_then(|slot| slot.id.get().cloned()) {
             return Ok(Some(id));
@@ -427,14 +429,14 @@ impl Inner {
         Ok(found.into_iter().next().map(|container| container.id))
     }
 
-    /// What the runtime has under a name of ours.
+    /// The runtime's containers with our name.
     async fn containers_of(&self, name: &ContainerId) -> Result<Vec<Container>, Fault> {
         let label_selector: BTreeMap<_, _> = [(LABEL_ID.to_owned(), name.0.clone())].into();
         let filter = ContainerFilter { label_selector, ..ContainerFilter::default() };
         Ok(self.client.ask(ListContainersRequest { filter: Some(filter) }).await?.containers)
     }
 
-    /// What a container uses.
+    /// The resource usage of a container.
     pub(super) async fn stats(&self, name: &ContainerId) -> Result<Stats, RuntimeError> {
         let request = ContainerStatsRequest { container_id: self.slot(name)?.id()? };
         let answer = self.client.ask(request).await.map_err(|fault| match fault {
@@ -471,7 +473,7 @@ impl Inner {
                 Ok(ExecOutput { code: Some(answer.exit_code), output })
             }
             Err(Fault::Expired) => Ok(ExecOutput { code: None, output: Vec::new() }),
-            // It is the command that takes so long, unless nobody is there to run it.
+            // The command takes this long, unless the runtime is gone.
             Err(Fault::Late(_)) if self.client.is_reachable().await => {
                 Ok(ExecOutput { code: None, output: Vec::new() })
             }
@@ -482,7 +484,7 @@ impl Inner {
     }
 }
 
-/// What a start came to that left no process anybody knows of.
+/// The result of a start that left no known process.
 async fn broken_off(slot: &Slot, id: &str) -> Outcome {
     let id = id.to_owned();
     let was_run = tokio::task::spawn_blocking(move || leftovers::end_start(&id)).await.unwrap_or(true);
@@ -498,7 +500,7 @@ fn seconds(duration: Duration) -> i64 {
     i64::try_from(whole).unwrap_or(i64::MAX)
 }
 
-/// A time of the wire, where the runtime knows one.
+/// A timestamp from the runtime, if it is set.
 pub(super) fn time(nanoseconds: i64) -> Option<SystemTime> {
     let nanoseconds = u64::try_from(nanoseconds).ok().filter(|nanoseconds| *nanoseconds > 0)?;
     Some(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds))

@@ -1,18 +1,18 @@
-//! Where the runtime listens.
+//! Finds the runtime's socket.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-/// The variable crictl and the kubelet's tools know.
+/// The variable used by crictl and the kubelet's tools.
 const VARIABLE: &str = "CONTAINER_RUNTIME_ENDPOINT";
 
-/// Where runtimes listen unless told otherwise, the likeliest first.
+/// The default sockets of runtimes, the most likely first.
 const USUAL: [&str; 10] = [
     "/run/containerd/containerd.sock",
     "/run/containerd.sock",
     "/run/crio/crio.sock",
     "/run/crio.sock",
-    // Also where only the host's /run is mounted, as in the operator's agent.
+    // Also found where only the host's /run is mounted, as in the operator's agent.
     "/run/cri-dockerd.sock",
     "/run/cri-dockerd/cri-dockerd.sock",
     "/var/run/cri-dockerd.sock",
@@ -22,10 +22,10 @@ const USUAL: [&str; 10] = [
     "/var/snap/microk8s/common/run/containerd.sock",
 ];
 
-/// The socket of `given`, else of the environment, else the first of the usual places where something answers.
+/// The socket from `given`, else from the environment, else the first default socket that answers.
 ///
 /// # Errors
-/// Says what was tried and why each did not do.
+/// Lists what was tried and why each failed.
 pub(super) fn find(given: Option<&str>) -> Result<PathBuf, String> {
     let variable = std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
     choose(given, variable.as_deref(), &USUAL.map(Path::new))
@@ -128,7 +128,7 @@ mod tests {
         assert!(error.contains("--cri-endpoint"), "{error}");
         let _listener = UnixListener::bind(&live).unwrap();
         assert_eq!(choose(None, None, &[&missing, &dead, &live]), Ok(live.clone()));
-        // What was asked for is not replaced by what happens to be there.
+        // An explicit endpoint is not replaced with a default one.
         let error = choose(None, dead.to_str(), &[&live]).unwrap_err();
         assert!(error.contains("CONTAINER_RUNTIME_ENDPOINT"), "{error}");
         assert_eq!(choose(live.to_str(), dead.to_str(), &[]), Ok(live));

@@ -1,7 +1,7 @@
-//! Commands whose streams are connected.
+//! Commands with connected streams.
 //!
-//! CRI has a streaming server for these, which cannot be told to end standard input over websockets and never ends a
-//! command whose client is gone. containerd itself can do both, so it is asked; other runtimes are not.
+//! CRI's streaming server cannot close standard input over websockets and never ends a command whose client
+//! is gone. containerd's own API can do both, so that is used; other runtimes are not supported.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,18 +26,18 @@ use super::wire::{
 use crate::processes::{Process, kill_tree};
 use crate::{ContainerId, ExecStreamsRequest, Input, Output, ProcessStreams, RuntimeError, WindowSize};
 
-/// Commands may run for days; they are looked at now and then all the same.
+/// Commands may run for days; they are polled this often anyway.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// The exit code of what SIGKILL ended.
+/// The exit code of a process killed by SIGKILL.
 const KILLED: i32 = 137;
 const SIGKILL: u32 = 9;
 
-/// What containerd calls an OCI process.
+/// containerd's type name of an OCI process.
 const PROCESS: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 
 impl Inner {
-    /// Starts a command and hands its streams over.
+    /// Starts a command and returns its streams.
     pub(super) async fn exec_streams(
         &self,
         name: &ContainerId,
@@ -60,7 +60,7 @@ impl Inner {
             RuntimeError::Other("containerd does not say how the container runs".to_owned())
         })?;
         let command = Arc::new(Command::new(self.client.clone(), container, &pod.dir).map_err(no_streams)?);
-        // Whatever becomes of this call.
+        // Whatever happens to this call.
         let kill = Kill(command.clone());
         let pipes = Pipes::open(&command.dir, &request).map_err(no_streams)?;
         let limit = self.client.limits().work;
@@ -129,7 +129,7 @@ struct Pipes {
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: Option<pipe::Receiver>,
-    /// Until containerd has opened its ends: a pipe without a writer is at its end.
+    /// Kept until containerd has opened its ends: a pipe without a writer is at end of file.
     _kept: Vec<rustix::fd::OwnedFd>,
 }
 
@@ -150,7 +150,7 @@ impl Pipes {
         let stdout = output(STDOUT)?;
         let stderr = if request.terminal.is_none() { Some(output(STDERR)?) } else { None };
         let stdin = match request.stdin {
-            // For reading too, or it could not be opened before the other end is.
+            // Opened for reading too, because otherwise opening would block until the other end is open.
             true => Some(pipe::OpenOptions::new().read_write(true).open_sender(make(STDIN)?)?),
             false => None,
         };
@@ -165,7 +165,7 @@ impl Pipes {
     }
 }
 
-/// A command containerd runs, or is about to.
+/// A command that containerd runs or is about to run.
 struct Command {
     client: Arc<Client>,
     container: String,
@@ -194,7 +194,7 @@ impl Command {
             let request = WaitRequest { container_id: self.container.clone(), exec_id: self.id.clone() };
             match self.client.call_once(request, WAIT_MAX).await {
                 Ok(answer) => return Ok(i32::try_from(answer.exit_status).unwrap_or(255)),
-                // It went with its container.
+                // It ended with its container.
                 Err(Fault::NotFound(_)) => return Ok(KILLED),
                 Err(Fault::Late(_)) => {}
                 Err(fault) if fault.is_unclear() && retry.pause().await => {}
@@ -212,14 +212,14 @@ impl Command {
         });
     }
 
-    /// Makes a call nobody waits for.
+    /// Makes a call in the background.
     fn later<Q: super::wire::Rpc>(&self, request: Q)
     where
         Q::Answer: Send,
     {
         let client = self.client.clone();
         tokio::spawn(async move {
-            // A command that is over minds nothing.
+            // A command that has ended is not affected.
             let _ = client.call_once(request, client.limits().question).await;
         });
     }
@@ -241,7 +241,8 @@ impl Drop for Kill {
         if command.is_over.load(Ordering::Relaxed) {
             return;
         }
-        // Its children are reached only from here, and only if that process really is one of the container's.
+        // Its children can only be reached from here, and only if that process really belongs to the
+        // container.
         let pid = command.pid.load(Ordering::Relaxed);
         let is_in_container = || {
             let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
@@ -254,7 +255,7 @@ impl Drop for Kill {
     }
 }
 
-/// Standard input; containerd is told of its end.
+/// Standard input; containerd is told when it ends.
 struct Closing {
     pipe: Option<pipe::Sender>,
     command: Arc<Command>,

@@ -1,5 +1,5 @@
-//! Word from the runtime that a container may have ended. A hint only says when to ask: what happened is what
-//! ContainerStatus answers, so hints may be lost, repeated or late.
+//! Hints from the runtime that a container may have ended. A hint only says when to ask: the answer of
+//! ContainerStatus counts, so hints may be lost, repeated or late.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,48 +16,48 @@ use super::wire::{
     TaskStart, VersionRequest,
 };
 
-/// Nobody says that a stream is open before the first event is there. One that is not over after this time is.
+/// A stream is not confirmed before its first event. One that is still open after this time counts as open.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// Pause before a broken stream is asked for again; it doubles while streams end as soon as they begin, as CRI-O's do
-/// when its events are switched off.
+/// Delay before a broken stream is opened again; it doubles while streams end immediately, as CRI-O's do when
+/// its events are disabled.
 const AGAIN_MIN: Duration = Duration::from_millis(100);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
-/// Where a container's hints go.
+/// The receiver of a container's hints.
 #[derive(Default)]
 pub(super) struct Ear {
     /// Something may have happened.
     pub(super) wake: Notify,
-    /// The runtime says so, and will have written it down in a moment.
+    /// The runtime reported it, and its status follows in a moment.
     pub(super) is_told: AtomicBool,
-    /// An event told that its program was started: a containerd that is killed before it has written that down may not
-    /// know it any more when it comes back.
+    /// An event reported the start of its program: a containerd that is killed before it has stored that may
+    /// not know it after a restart.
     pub(super) was_started: AtomicBool,
-    /// Code and time of its end, where an event told them, which may be forgotten in the same way.
+    /// Code and time of its exit, if an event reported them; these can be lost in the same way.
     pub(super) ended: OnceLock<(i32, SystemTime)>,
 }
 
-/// Who is woken by which container, named by the runtime's id.
+/// The receivers, by the runtime's container id.
 #[derive(Default)]
 pub(super) struct Hints {
     ears: Mutex<HashMap<String, Arc<Ear>>>,
-    /// Whether a stream is open; nothing until that is known.
+    /// Whether a stream is open; `None` until that is known.
     alive: watch::Sender<Option<bool>>,
 }
 
 impl Hints {
-    /// From now on `ear` hears of `id`.
+    /// From now on `ear` receives hints about `id`.
     pub(super) fn listen(&self, id: &str, ear: Arc<Ear>) {
         self.ears().insert(id.to_owned(), ear);
     }
 
-    /// Nobody needs to hear of `id` any more.
+    /// No more hints about `id` are needed.
     pub(super) fn forget(&self, id: &str) {
         self.ears().remove(id);
     }
 
-    /// Whether the runtime tells of ends by itself at the moment.
+    /// Whether the runtime currently reports exits by itself.
     pub(super) fn are_alive(&self) -> bool {
         *self.alive.borrow() == Some(true)
     }
@@ -78,7 +78,7 @@ impl Hints {
         }
     }
 
-    /// An event of containerd's own.
+    /// Handles an event of containerd's own API.
     fn take_in(&self, envelope: Envelope) -> Option<()> {
         let event = envelope.event?.value;
         if envelope.topic == TOPIC_START {
@@ -104,7 +104,7 @@ impl Hints {
     }
 }
 
-/// Listens for as long as the runtime has hints to give.
+/// Listens as long as the runtime sends hints.
 pub(super) async fn follow(client: Arc<Client>, hints: Arc<Hints>, is_containerd: bool) {
     let mut pause = AGAIN_MIN;
     loop {
@@ -127,12 +127,12 @@ pub(super) async fn follow(client: Arc<Client>, hints: Arc<Hints>, is_containerd
 /// Listens until the stream breaks.
 async fn hear(client: &Client, hints: &Hints, is_containerd: bool) -> Fault {
     let mut renewals = client.renewals();
-    // Streams are not answered before their first event; this is, once somebody is there.
+    // Streams are not answered before their first event; this call is, once the runtime is up.
     if let Err(fault) = client.ask(VersionRequest { version: "v1".to_owned() }).await {
         return fault;
     }
-    // containerd's own event comes with the exit, CRI's after everything is torn down, and containerd 1.7 gives
-    // CRI's to one listener only, who may be a kubelet.
+    // containerd's own event comes with the exit, CRI's after everything is torn down, and containerd 1.7
+    // sends CRI's to only one listener, which may be a kubelet.
     let ended = async {
         match is_containerd {
             true => {
@@ -150,19 +150,19 @@ async fn hear(client: &Client, hints: &Hints, is_containerd: bool) -> Fault {
     let settled = async {
         tokio::time::sleep(SETTLED).await;
         hints.alive.send_replace(Some(true));
-        // What came before the stream is not told on it.
+        // Earlier events are not in the stream.
         hints.tell_all();
         std::future::pending().await
     };
     tokio::select! {
         fault = ended => fault,
         fault = settled => fault,
-        // Nothing comes back on the connection it is on.
+        // Nothing comes back on its connection.
         _ = renewals.changed() => Fault::Lost("the connection was given up".to_owned()),
     }
 }
 
-/// Passes on what comes until the stream ends.
+/// Passes events on until the stream ends.
 async fn listen<Q: Rpc>(
     client: &Client,
     request: Q,
@@ -174,7 +174,7 @@ async fn listen<Q: Rpc>(
     };
     loop {
         match stream.message().await {
-            // An event that says nothing is no harm.
+            // An empty event does no harm.
             Ok(Some(event)) => _ = heard(event),
             Ok(None) => return Fault::Lost("the stream ended".to_owned()),
             Err(status) => return status.into(),

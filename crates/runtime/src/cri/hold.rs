@@ -1,8 +1,8 @@
-//! Holds the connection of a node that died open for a while.
+//! Keeps the connection of a crashed node open for a while.
 //!
-//! A runtime gives up what it is doing for a client that goes away: containerd kills a program that it has just started,
-//! and the next node could not tell such a start from one that never was. So another process has the connection open
-//! too, and what was asked for last is done to its end.
+//! A runtime abandons the work for a client that goes away: containerd kills a program that it has just
+//! started, and the next node process could not tell such a start from one that never happened. So another
+//! process keeps the connection open too, and the last request is completed.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-/// Longer than any call takes that must not be broken off.
+/// Longer than any call that must not be interrupted.
 const HOLD: Duration = Duration::from_secs(30);
 
-/// A process that holds a connection, as long as this is there, and a while longer.
+/// A process that holds a connection while this value exists, and a while longer.
 pub(super) struct Held {
     _pipe: io::PipeWriter,
     _child: Child,
@@ -34,8 +34,8 @@ pub(super) fn hold(connection: &UnixStream, command: &[OsString]) -> io::Result<
     Ok(Some(Held { _pipe: pipe, _child: command.spawn()? }))
 }
 
-/// What the process does: waits for the end of whoever started it, and then a while. Its standard input is the connection, its
-/// standard output the end of a pipe that is closed at that end.
+/// The main function of that process: waits until its parent ends, and then a while. Its standard input is
+/// the connection, its standard output the end of a pipe that closes when the parent ends.
 pub fn hold_connection() {
     let mut byte = [0];
     while let Ok(1..) | Err(Errno::INTR) = rustix::io::read(io::stdout(), &mut byte) {}

@@ -14,13 +14,14 @@ use crate::credentials::{self, Credential};
 use crate::reference::Name;
 use crate::{Image, ImageError, PullPolicy, PullRequest};
 
-/// A pull may take this long; runtimes give up by themselves when nothing comes any more.
+/// The maximum time of a pull; runtimes give up by themselves when no more data arrives.
 const PULL_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// References only the embedded runtime understands.
 const LOCAL: [&str; 4] = ["rootfs:", "oci:", "oci-archive:", "docker-archive:"];
 
-/// Pulls under way. Calls that are alike share one; credentials count, for with others the outcome may differ.
+/// Pulls in progress. Identical calls share one; credentials are part of the key, since the result may depend
+/// on them.
 #[derive(Default)]
 pub(super) struct Pulls(Mutex<HashMap<Key, Weak<Pull>>>);
 type Key = (String, &'static str, Vec<String>);
@@ -46,7 +47,7 @@ impl Pulls {
 }
 
 impl Inner {
-    /// Makes sure an image is there.
+    /// Makes sure an image is present.
     pub(super) async fn pull_image(&self, request: PullRequest) -> Result<Image, ImageError> {
         let pull = self.pulls.join(&request);
         pull.get_or_init(|| self.obtain(request)).await.clone()
@@ -76,7 +77,7 @@ impl Inner {
         image.ok_or_else(|| failed("the runtime pulled it, but does not have it".to_owned()))
     }
 
-    /// Pulls with each credential that fits, best first, and as nobody where there is none.
+    /// Pulls with each matching credential, best first, and anonymously if there is none.
     async fn fetch(&self, reference: &str, name: &Name, secrets: &[String]) -> Result<(), String> {
         let found =
             credentials::find(secrets, &credentials::default_files(), &name.registry, &name.repository).await;
@@ -132,7 +133,8 @@ fn explain(fault: &Fault, places: &str) -> String {
     text
 }
 
-/// What a runtime tells of an image. The verbose part, which runtimes need not give, is the image's own configuration.
+/// The runtime's information about an image. The verbose part, which is optional, is the image's own
+/// configuration.
 fn known<'a>(reference: &str, image: &wire::Image, info: impl Iterator<Item = &'a String>) -> Image {
     let info: Vec<Value> = info.filter_map(|text| serde_json::from_str(text).ok()).collect();
     let config = info.iter().find_map(|info| info.pointer("/imageSpec/config")).unwrap_or(&Value::Null);

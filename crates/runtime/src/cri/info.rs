@@ -1,13 +1,13 @@
-//! What a runtime is, and what it lacks.
+//! Information about a runtime, and the features it lacks.
 
 use super::client::{Client, Fault};
 use super::wire::{StatusRequest, VersionRequest};
 use crate::RuntimeError;
 
-/// A runtime that answers.
+/// A runtime that was reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CriInfo {
-    /// Where it listens: `unix:///…`.
+    /// Its endpoint: `unix:///…`.
     pub endpoint: String,
     /// `containerd`, `cri-o` …
     pub name: String,
@@ -15,23 +15,23 @@ pub struct CriInfo {
     pub version: String,
     /// Version of CRI it speaks.
     pub api_version: String,
-    /// What pods may ask for and it cannot do, a sentence each.
+    /// Features of pods that it does not support, a sentence each.
     pub lacks: Vec<String>,
     /// Whether it can leave out the groups of the image (`supplementalGroupsPolicy: Strict`).
     pub strict_groups: bool,
 }
 
-/// What a runtime lacks that does not tell when containers end.
+/// The sentence for a runtime that does not report exits.
 pub(super) const NO_EVENTS: &str =
     "it does not report when containers end: running ones are polled, at most every half second";
 
 impl CriInfo {
-    /// Name, version and place in one line.
+    /// Name, version and endpoint in one line.
     pub fn summary(&self) -> String {
         format!("{} {} at {}", self.name, self.version, self.endpoint)
     }
 
-    /// Asks a runtime what it is.
+    /// Queries a runtime.
     pub(super) async fn of(client: &Client) -> Result<Self, RuntimeError> {
         let endpoint = format!("unix://{}", client.path().display());
         let limit = client.limits().question;
@@ -75,7 +75,7 @@ impl CriInfo {
         self.name == "containerd"
     }
 
-    /// How containers come by a stop signal of the pod's choice.
+    /// How a container's stop signal is delivered.
     pub(super) fn signals(&self) -> Signals {
         match keeps_signals(&self.name, &self.version) {
             true => Signals::Kept,
@@ -85,18 +85,19 @@ impl CriInfo {
     }
 }
 
-/// Who knows a container's stop signal.
+/// How a container's stop signal is delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Signals {
-    /// The runtime: it was told when the container was made.
+    /// The runtime stores it when the container is created.
     Kept,
-    /// This process: it has containerd, beside CRI, send it.
+    /// This process sends it through containerd's own API.
     Sent,
-    /// Nobody.
+    /// Not at all.
     Lacking,
 }
 
-/// Whether a version knows of stop signals, which CRI has since Kubernetes 1.33. One that nobody has heard of does.
+/// Whether a version supports stop signals, which CRI has since Kubernetes 1.33. Unknown runtimes are assumed
+/// to.
 fn keeps_signals(name: &str, version: &str) -> bool {
     let since = match name {
         "containerd" => (2, 2),

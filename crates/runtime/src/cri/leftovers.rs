@@ -1,9 +1,9 @@
-//! Processes that a runtime has lost.
+//! Processes that a runtime has lost track of.
 //!
-//! A containerd that is ended while it makes a sandbox or starts a container may forget a shim, or that of the whole
-//! pod, with what runs in it, and a kill that is broken off leaves a container frozen. No call reaches such processes any
-//! more. Whose they are, their cgroup still tells, which bears the id the runtime gave, and so does the shim: by its
-//! arguments, and by its bundle, which names the pod's directory.
+//! A containerd that is killed while it creates a sandbox or starts a container may forget a shim, or that of
+//! the whole pod, with everything in it, and an interrupted kill leaves a container frozen. No call reaches
+//! such processes any more. Their cgroup still identifies them, since it contains the runtime's id, and so
+//! does the shim: by its arguments, and by its bundle, which names the pod's directory.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,16 +13,16 @@ use serde_json::Value;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// Ids are long and random; what is shorter may be part of anything.
+/// Ids are long and random; a shorter text could match anything.
 const ID_LENGTH_MIN: usize = 32;
 
-/// Where containerd has runc keep its own records of the containers of CRI.
+/// The directory of runc's own records of CRI containers.
 const RECORDS: &str = "/run/containerd/runc/k8s.io";
-/// What waits to become a program waits at this pipe, which is there for as long as it does.
+/// A process that is about to become a program waits at this pipe, which exists as long as it waits.
 const PIPE: &str = "exec.fifo";
 
-/// Ends what is left of a pod that the runtime says it has removed: of the containers and sandboxes that are known by
-/// id, and of those that name its directory. Returns how many processes.
+/// Kills what is left of a pod that the runtime claims to have removed: containers and sandboxes with known
+/// ids, and those that name its directory. Returns the number of processes.
 pub(super) fn end(ids: &[String], dir: &Path) -> usize {
     let unheard_of: Vec<String> = pids().filter_map(|pid| shim(pid, dir)).collect();
     let ids = ids.iter().chain(&unheard_of).map(String::as_str);
@@ -33,9 +33,9 @@ fn end_all(ids: &[&str]) -> usize {
     let mut ended = 0;
     for pid in pids().filter(|pid| belongs(*pid, ids)) {
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        // The number may have gone to another process before this one was held.
+        // The pid may have been reused before the process was opened.
         if belongs(pid, ids) && pidfd_send_signal(&process, Signal::KILL).is_ok() {
-            // One that is frozen does not even end.
+            // A frozen process does not even die.
             thaw(pid.as_raw_nonzero().get().unsigned_abs());
             ended += 1;
         }
@@ -43,8 +43,8 @@ fn end_all(ids: &[&str]) -> usize {
     ended
 }
 
-/// Ends what is left of a container whose start was broken off, so that it is not started any more. Whether its program
-/// was run.
+/// Kills what is left of a container whose start was interrupted, so that it cannot start any more. Returns
+/// whether its program ran.
 pub(super) fn end_start(id: &str) -> bool {
     if id.len() < ID_LENGTH_MIN {
         return false;
@@ -55,23 +55,23 @@ pub(super) fn end_start(id: &str) -> bool {
     was_run || is_on_record(&Path::new(RECORDS).join(id))
 }
 
-/// Whether a process is still the one that becomes a program.
+/// Whether a process has not become a program yet.
 fn is_preparing(command: &str) -> bool {
-    // A process that is over has no command any more, and it may have been anything.
+    // A process that has ended has no command line any more, and it may have been anything.
     command.is_empty() || command.starts_with("runc\0init\0") || command.starts_with("runc:[")
 }
 
-/// Whether a program was run, by runc's record of it.
+/// Whether a program ran, according to runc's record.
 fn is_on_record(record: &Path) -> bool {
     record.join("state.json").exists() && !record.join(PIPE).exists()
 }
 
-/// Whether a container's program has not been run yet, by runc's record of it.
+/// Whether a container's program has not run yet, according to runc's record.
 pub(super) fn waits(id: &str) -> bool {
     Path::new(RECORDS).join(id).join(PIPE).exists()
 }
 
-/// Whether a container's process is kept from running, as it is while a kill is under way.
+/// Whether a container's process is frozen, as it is while a kill is in progress.
 pub(super) fn is_frozen(pid: u32, id: &str) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| belongs(pid, &[id]) && freezers(pid).iter().any(Freezer::is_on))
@@ -87,7 +87,7 @@ fn read(pid: Pid, file: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether a process is of a container or sandbox, or the shim that keeps it.
+/// Whether a process belongs to a container or sandbox, or is its shim.
 fn belongs(pid: Pid, ids: &[&str]) -> bool {
     let cgroups = read(pid, "cgroup");
     if ids.iter().any(|id| cgroups.contains(id)) {
@@ -105,30 +105,30 @@ fn shim_arguments(pid: Pid) -> Option<Vec<String>> {
         .then(|| words.map(str::to_owned).collect())
 }
 
-/// Whether a process sees the files of the host, as shims do. One of a container may have the arguments of a shim too, name
-/// somebody else in them, and have that killed.
+/// Whether a process is in the host's mount namespace, as shims are. A process in a container could imitate
+/// the arguments of a shim to have another container killed.
 fn is_of_the_host(pid: Pid) -> bool {
     let mounts = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|m| (m.dev(), m.ino()));
     let found = mounts(&pid.as_raw_nonzero().to_string());
-    // The first process, for an agent that is in a container itself.
+    // The first process, for an agent that itself runs in a container.
     found.is_some() && ["self", "1"].into_iter().any(|host| mounts(host) == found)
 }
 
-/// The id of a sandbox, if a process is its shim and its pod's logs go to `dir`.
+/// The id of a sandbox, if a process is its shim and its pod's logs are in `dir`.
 fn shim(pid: Pid, dir: &Path) -> Option<String> {
     let mut words = shim_arguments(pid)?.into_iter().skip_while(|word| word != "-id").skip(1);
-    // A shim works in its bundle.
+    // A shim's working directory is its bundle.
     let bundle: Value = serde_json::from_str(&read(pid, "cwd/config.json")).ok()?;
     let logs = bundle.pointer("/annotations/io.kubernetes.cri.sandbox-log-directory")?.as_str()?;
     words.next().filter(|_| Path::new(logs) == dir)
 }
 
-/// What keeps the processes of a cgroup from running.
+/// The freezer of a cgroup.
 struct Freezer {
     dir: PathBuf,
-    /// Where it says its state, and how it says that nothing runs.
+    /// The file with its state, and the text for frozen.
     says: (&'static str, &'static str),
-    /// Where it is told to let things run, and how.
+    /// The file that thaws it, and the text to write.
     told: (&'static str, &'static str),
 }
 
@@ -144,7 +144,7 @@ impl Freezer {
     }
 }
 
-/// Those of a process: of cgroups version 1 and 2.
+/// The freezers of a process: of cgroup v1 and v2.
 fn freezers(pid: Pid) -> Vec<Freezer> {
     let root = Path::new("/sys/fs/cgroup");
     let of = |line: &str| {
@@ -167,7 +167,7 @@ fn freezers(pid: Pid) -> Vec<Freezer> {
     read(pid, "cgroup").lines().filter_map(of).collect()
 }
 
-/// Lets the process of a container run. Whether it was kept from it.
+/// Thaws the process of a container. Returns whether it was frozen.
 pub(super) fn thaw(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| freezers(pid).iter().filter(|freezer| freezer.is_on()).any(Freezer::let_go))
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// A process of a container that looks like the shim of a pod that is removed, with the id of another one.
+    /// A process in a container that imitates the shim of a removed pod, with the id of another one.
     #[test]
     fn who_only_looks_like_a_shim_has_nobody_ended() {
         if !rustix::process::geteuid().is_root() {

@@ -1,21 +1,22 @@
-//! The runtime that is there already: containerd, CRI-O or another that speaks CRI v1.
+//! An existing runtime: containerd, CRI-O or another that speaks CRI v1.
 //!
-//! # Who does what
+//! # Modules
 //!
-//! * `client` makes calls on a connection that comes back by itself; `wire` is what is said on it.
-//! * `config` puts sandboxes and containers into CRI's words, `pods` and `containers` make and remove them, `images`
-//!   has images pulled.
+//! * `client` makes calls on a connection that reconnects by itself; `wire` has the messages.
+//! * `config` builds the CRI configurations of sandboxes and containers, `pods` and `containers` create and
+//!   remove them, `images` pulls images.
 //! * `hints` listens to the runtime's events, `wait` turns them into exits.
-//! * `native` and `exec_streams` are the little that containerd is asked beside CRI, `leftovers` ends what it has lost.
+//! * `native` and `exec_streams` use containerd's own API beside CRI, `leftovers` kills processes it has
+//!   lost.
 //!
-//! # Nothing twice, nothing left
+//! # No duplicates, no leftovers
 //!
-//! The agent names sandboxes and containers; the runtime gives them ids of its own. The agent's name travels as a
-//! label, so a thing whose making was not answered (the connection broke, the call hung) is looked for by it before it
-//! is made again. Making, starting and removing run as tasks of their own, one at a time for each name: a caller that
-//! goes away leaves nothing half done, and whoever removes a thing comes after whoever makes it. Sandboxes carry the
-//! process or the node they belong to (`owner`): what a process that died left behind is removed by the next, what a
-//! node has is adopted by its next process (`adopt`).
+//! The agent names sandboxes and containers; the runtime assigns its own ids. The agent's name is stored as a
+//! label, so an object whose creation was not answered (the connection broke, the call hung) is searched for
+//! before it is created again. Creating, starting and removing run as separate tasks, one at a time for each
+//! name: a caller that goes away leaves nothing half done, and a removal always follows the creation.
+//! Sandboxes are labelled with the process or the node they belong to (`owner`): the sandboxes of a crashed
+//! process are removed by the next, those of a node are adopted by its next process (`adopt`).
 
 mod adopt;
 mod client;
@@ -63,20 +64,20 @@ pub use self::hold::hold_connection;
 pub use self::info::CriInfo;
 pub use self::node::{NodeContainer, NodeContainerState, NodeRuntime};
 
-/// What users call this runtime.
+/// The name of this runtime for users.
 const NAME: &str = "cri";
 
-/// Which runtime is used, and how patiently.
+/// Configuration of the connection to a runtime.
 #[derive(Debug, Clone, Default)]
 pub struct CriConfig {
-    /// `unix:///PATH`; `None`: `$CONTAINER_RUNTIME_ENDPOINT`, else the usual places.
+    /// `unix:///PATH`; `None`: `$CONTAINER_RUNTIME_ENDPOINT`, else the default locations.
     pub endpoint: Option<String>,
-    /// How long calls may take.
+    /// Time limits of calls.
     pub limits: Limits,
-    /// Whose its pods are.
+    /// The owner of its pods.
     pub owner: Owner,
-    /// The command that runs [`hold_connection`], program and arguments; empty: what the runtime is doing is broken off
-    /// when this process dies.
+    /// The command that runs [`hold_connection`], program and arguments; empty: work in progress is
+    /// interrupted when this process dies.
     pub holder: Vec<std::ffi::OsString>,
 }
 
@@ -87,14 +88,14 @@ pub struct CriRuntime {
     listener: AbortHandle,
 }
 
-/// What tasks hold that outlive the call that began them.
+/// Shared by tasks that outlive the call that began them.
 struct Inner {
     client: Arc<Client>,
     hints: Arc<Hints>,
     pulls: Pulls,
     signals: Signals,
     is_containerd: bool,
-    /// Whether the runtime knows `supplementalGroupsPolicy`.
+    /// Whether the runtime supports `supplementalGroupsPolicy`.
     strict_groups: bool,
     pods: Mutex<HashMap<SandboxId, Arc<Pod>>>,
     claims: Claims,
@@ -103,16 +104,16 @@ struct Inner {
 }
 
 impl CriRuntime {
-    /// Finds the runtime and makes sure that it answers.
+    /// Finds the runtime and checks that it answers.
     ///
     /// # Errors
-    /// Says where a runtime was looked for, or why the one that is there does not do.
+    /// Lists where a runtime was looked for, or why the one found cannot be used.
     pub async fn connect(config: CriConfig) -> Result<Self, RuntimeError> {
         let path = endpoint::find(config.endpoint.as_deref()).map_err(RuntimeError::Other)?;
         let client = Arc::new(Client::new(path, config.limits, config.holder));
         let info = CriInfo::of(&client).await?;
         let hints = Arc::new(Hints::default());
-        // Never waited for: the call that opens the stream returns with the first event.
+        // Not awaited: the call that opens the stream returns with the first event.
         let listener = hints::follow(client.clone(), hints.clone(), info.is_containerd());
         let listener = tokio::spawn(listener).abort_handle();
         let inner = Arc::new(Inner {
@@ -130,12 +131,12 @@ impl CriRuntime {
         Ok(CriRuntime { inner, info, listener })
     }
 
-    /// What was found.
+    /// Information about the runtime.
     pub fn info(&self) -> &CriInfo {
         &self.info
     }
 
-    /// What pods may ask for and the runtime cannot do, a sentence each. It takes a moment to find out.
+    /// Features of pods that the runtime does not support, a sentence each. It takes a moment to find out.
     pub async fn lacks(&self) -> Vec<String> {
         let mut lacks = self.info.lacks.clone();
         if !self.inner.hints.come_alive().await {
@@ -144,10 +145,10 @@ impl CriRuntime {
         lacks
     }
 
-    /// Ends and removes the pods of processes that died. Returns their sandboxes.
+    /// Stops and removes the pods of crashed processes. Returns their sandboxes.
     ///
     /// # Errors
-    /// The runtime could not be asked or refused a removal.
+    /// The runtime could not be reached or refused a removal.
     pub async fn clean_orphans(&self) -> Result<Vec<SandboxId>, RuntimeError> {
         self.inner.clean_orphans().await
     }
@@ -172,7 +173,7 @@ impl Inner {
         self.slots().get(name).cloned().ok_or_else(|| missing(name))
     }
 
-    /// The turn to make, start or remove what goes by a name.
+    /// The lock for creating, starting or removing an object with a name.
     async fn turn(&self, name: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = lock(&self.turns);
@@ -190,7 +191,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs work to its end, even when the caller goes away.
+/// Runs work to completion, even if the caller goes away.
 async fn to_the_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, RuntimeError>> + Send + 'static,
 ) -> Result<T, RuntimeError> {
@@ -247,7 +248,7 @@ impl Runtime for CriRuntime {
 
     async fn terminate(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
         let (stop, id) = (self.inner.clone().stop(id.clone(), Some(grace)), id.clone());
-        // CRI answers when the container is gone; the caller only wants it told.
+        // CRI answers when the container is gone; the caller only wants it signalled.
         tokio::spawn(async move {
             if let Err(error) = stop.await {
                 tracing::warn!(container = %id, "{error}");

@@ -1,4 +1,4 @@
-//! What containerd is asked beside CRI, where CRI has no word for it.
+//! Calls to containerd's own API, where CRI has no equivalent.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,13 +6,13 @@ use super::client::{Client, Fault};
 use super::leftovers;
 use super::wire::{GetRequest, KillRequest, PROCESS_CREATED, PROCESS_STOPPED, Timestamp, WaitRequest};
 
-/// Containers may run for years; they are looked at now and then all the same.
+/// Containers may run for years; they are polled this often anyway.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// A kill that takes longer was broken off.
+/// A kill that takes longer was interrupted.
 const KILL_MAX: Duration = Duration::from_millis(300);
 
-/// The exit code of what SIGKILL ended.
+/// The exit code of a process killed by SIGKILL.
 const KILLED: u32 = 137;
 
 /// Sends a container's first process a signal.
@@ -21,7 +21,7 @@ pub(super) async fn signal(client: &Client, id: &str, signal: u32) -> Result<(),
     client.call(request, client.limits().question).await.map(|_| ())
 }
 
-/// What became of a program whose start nobody answered for.
+/// The fate of a program whose start was not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trace {
     /// It was not started.
@@ -32,8 +32,8 @@ pub(super) enum Trace {
     Undone,
 }
 
-/// Looks for a container's first process. CRI loses track of containers whose start or end a restart of containerd came
-/// in between; their shims know.
+/// Looks for a container's first process. CRI loses track of containers if containerd restarts during their
+/// start or end; their shims still know.
 pub(super) async fn trace(client: &Client, id: &str) -> Result<Trace, Fault> {
     let process = match client.ask(GetRequest { container_id: id.to_owned() }).await {
         Ok(answer) => answer.process.unwrap_or_default(),
@@ -42,23 +42,22 @@ pub(super) async fn trace(client: &Client, id: &str) -> Result<Trace, Fault> {
     };
     Ok(match process.status {
         0 | PROCESS_CREATED => Trace::None,
-        // What has ended was not yet the program.
+        // The process that ended was not the program yet.
         PROCESS_STOPPED if leftovers::waits(id) => Trace::None,
         PROCESS_STOPPED if process.exit_status == KILLED => Trace::Undone,
         _ => Trace::Started,
     })
 }
 
-/// Code and time of the end of a container CRI has lost track of. [`Fault::NotFound`]: there is nothing to end;
-/// [`Fault::Late`]: it has not ended yet.
+/// Exit code and time of a container CRI has lost track of. [`Fault::NotFound`]: there is nothing to wait
+/// for; [`Fault::Late`]: it has not ended yet.
 pub(super) async fn exit(client: &Client, id: &str) -> Result<(i32, SystemTime), Fault> {
     let request = WaitRequest { container_id: id.to_owned(), exec_id: String::new() };
     let answer = client.call_once(request, WAIT_MAX).await?;
     Ok(ended(answer.exit_status, answer.exited_at))
 }
 
-/// Lets a container go on whose killing was broken off: it is frozen and would stay so for ever. Whether it was such a
-/// one.
+/// Thaws a container whose kill was interrupted: it would stay frozen forever. Returns whether it was frozen.
 pub(super) async fn thaw(client: &Client, id: &str) -> Result<bool, Fault> {
     let process = client.ask(GetRequest { container_id: id.to_owned() }).await?.process.unwrap_or_default();
     if !leftovers::is_frozen(process.pid, id) {
@@ -68,7 +67,7 @@ pub(super) async fn thaw(client: &Client, id: &str) -> Result<bool, Fault> {
     Ok(leftovers::is_frozen(process.pid, id) && leftovers::thaw(process.pid))
 }
 
-/// Code and time of an end, as containerd tells them.
+/// Exit code and time, as reported by containerd.
 pub(super) fn ended(status: u32, at: Option<Timestamp>) -> (i32, SystemTime) {
     let at = at.and_then(|at| {
         let (seconds, nanos) = (u64::try_from(at.seconds).ok()?, u32::try_from(at.nanos).ok()?);

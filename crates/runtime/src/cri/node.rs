@@ -1,4 +1,4 @@
-//! The containers of a node whose pods are somebody else's: looked at, stopped, and nothing more.
+//! Inspects and stops the containers of a kubelet's node.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -12,28 +12,28 @@ use super::wire::{
 use super::{containers, endpoint};
 use crate::RuntimeError;
 
-/// Labels and annotations kubelets give their containers.
+/// Labels and annotations that kubelets set on their containers.
 const POD_UID: &str = "io.kubernetes.pod.uid";
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 const RESTARTS: &str = "io.kubernetes.container.restartCount";
 
-/// An answer to a stop may take this much longer than the stop itself.
+/// The answer to a stop may take this much longer than the stop itself.
 const STOP_MARGIN: Duration = Duration::from_secs(5);
 
-/// A runtime that serves a kubelet.
+/// A runtime that belongs to a kubelet.
 pub struct NodeRuntime {
     client: Client,
     info: CriInfo,
 }
 
-/// Where a container is in its life.
+/// The state of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeContainerState {
-    /// Made, not started; or the runtime has lost track of it.
+    /// Created, not started; or the runtime has lost track of it.
     Other,
-    /// It runs.
+    /// Running.
     Running,
-    /// It is over.
+    /// Ended.
     Exited,
 }
 
@@ -46,19 +46,19 @@ pub struct NodeContainer {
     pub id: String,
     /// The runtime's id of the pod's sandbox.
     pub sandbox: String,
-    /// Where it is.
+    /// Its state.
     pub state: NodeContainerState,
-    /// When it was made, in nanoseconds.
+    /// When it was created, in nanoseconds.
     pub created_at: i64,
     /// How often the container was restarted before.
     pub restarts: i32,
 }
 
 impl NodeRuntime {
-    /// Finds the runtime and makes sure that it answers.
+    /// Finds the runtime and checks that it answers.
     ///
     /// # Errors
-    /// Says where a runtime was looked for, or why the one that is there does not do.
+    /// Lists where a runtime was looked for, or why the one found cannot be used.
     pub async fn connect(endpoint: Option<&str>) -> Result<Self, RuntimeError> {
         let path = endpoint::find(endpoint).map_err(RuntimeError::Other)?;
         let client = Client::new(path, Limits::default(), Vec::new());
@@ -66,7 +66,7 @@ impl NodeRuntime {
         Ok(NodeRuntime { client, info })
     }
 
-    /// What was found.
+    /// Information about the runtime.
     pub fn info(&self) -> &CriInfo {
         &self.info
     }
@@ -74,7 +74,7 @@ impl NodeRuntime {
     /// Every instance of every container of a pod.
     ///
     /// # Errors
-    /// The runtime cannot be asked.
+    /// The runtime cannot be reached.
     pub async fn containers(&self, pod_uid: &str) -> Result<Vec<NodeContainer>, RuntimeError> {
         let label_selector = [(POD_UID.to_owned(), pod_uid.to_owned())].into();
         let request =
@@ -100,7 +100,7 @@ impl NodeRuntime {
     /// When an instance was started.
     ///
     /// # Errors
-    /// The runtime cannot be asked.
+    /// The runtime cannot be reached.
     pub async fn started_at(&self, id: &str) -> Result<Option<SystemTime>, RuntimeError> {
         let request = ContainerStatusRequest { container_id: id.to_owned() };
         match self.client.ask(request).await {
@@ -110,7 +110,7 @@ impl NodeRuntime {
         }
     }
 
-    /// Stops an instance: its stop signal, and KILL when `grace` is over. One that is gone is stopped.
+    /// Stops an instance: its stop signal, and KILL after `grace`. One that is gone counts as stopped.
     ///
     /// # Errors
     /// The runtime refuses, or does not answer in time.
@@ -123,7 +123,7 @@ impl NodeRuntime {
         }
     }
 
-    /// Runs a command in an instance; its exit code, or none if it took longer than `limit`.
+    /// Runs a command in an instance. Returns its exit code, or `None` if it took longer than `limit`.
     ///
     /// # Errors
     /// It could not be run.
@@ -142,10 +142,10 @@ impl NodeRuntime {
         }
     }
 
-    /// The address of a pod; none in the host's network.
+    /// The address of a pod; `None` on the host network.
     ///
     /// # Errors
-    /// The runtime cannot be asked.
+    /// The runtime cannot be reached.
     pub async fn address(&self, sandbox: &str) -> Result<Option<IpAddr>, RuntimeError> {
         let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.to_owned(), verbose: false };
         let answer = self.client.ask(request).await.map_err(other)?;

@@ -1,11 +1,12 @@
-//! Which process or node a sandbox belongs to, so that those of processes that died are found, and those of a node.
+//! The process or node that owns a sandbox, so that sandboxes of crashed processes can be found, and those of
+//! a node.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::LazyLock;
 
 use crate::Owner;
 
-/// What a sandbox of this owner bears.
+/// The label of this owner's sandboxes.
 pub(super) fn label(owner: &Owner) -> String {
     match owner {
         Owner::Process => process().to_owned(),
@@ -22,8 +23,8 @@ fn process() -> &'static str {
     &LABEL
 }
 
-/// Whether a label is that of a process which is gone for sure. One of another pid namespace cannot be seen from here,
-/// and a node is no process.
+/// Whether a label is that of a process that is certainly gone. One in another pid namespace cannot be
+/// checked from here, and a node is not a process.
 pub(super) fn is_dead(label: &str) -> bool {
     let mut parts = label.split('.').map(|part| part.parse::<u64>().ok());
     let (Some(Some(namespace)), Some(Some(pid)), Some(Some(start))) =
@@ -42,7 +43,7 @@ fn pid_namespace() -> Option<u64> {
 /// In clock ticks since the boot.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses, which may hold anything.
+    // The second field is the program's name in parentheses, which may contain anything.
     let rest = &stat[stat.rfind(')')? + 1..];
     rest.split_whitespace().nth(19)?.parse().ok()
 }

@@ -21,10 +21,10 @@ use super::{Inner, adopt, leftovers, lock, owner};
 use crate::ownership;
 use crate::{NetworkMode, RuntimeError, Sandbox, SandboxId, SandboxSpec};
 
-/// As often a name that is taken is tried with another number.
+/// How often a name in use is retried with another number.
 const NUMBERS_MAX: u32 = 100;
 
-/// How often a sandbox is asked for: after word of an exit, and for how long; without events; and with them.
+/// How often a sandbox is polled: after an exit event, and for how long; without events; and with them.
 const LOST_SOON: Duration = Duration::from_millis(20);
 const LOST_FOR: Duration = Duration::from_secs(5);
 const LOST_OFTEN: Duration = Duration::from_secs(2);
@@ -32,12 +32,12 @@ const LOST_SELDOM: Duration = Duration::from_secs(30);
 
 /// A sandbox of this process.
 pub(super) struct Pod {
-    /// What it was made of; every container of it is made with this again.
+    /// Its configuration; needed again for every container in it.
     pub(super) config: PodSandboxConfig,
-    /// The runtime's name for it.
+    /// The runtime's id.
     pub(super) id: String,
     pub(super) dir: PathBuf,
-    /// The runtime's names for all that was made for it, be it gone or not.
+    /// The runtime's ids of everything that was created for it, gone or not.
     made: Mutex<Vec<String>>,
 }
 
@@ -46,13 +46,13 @@ impl Pod {
         Pod { config, id, dir, made: Mutex::default() }
     }
 
-    /// Takes note of something that was made for the pod.
+    /// Records an object that was created for the pod.
     pub(super) fn note(&self, id: &str) {
         lock(&self.made).push(id.to_owned());
     }
 }
 
-/// Hears of a sandbox until this is dropped.
+/// Receives hints about a sandbox until this is dropped.
 struct Heard<'a> {
     hints: &'a Hints,
     id: &'a str,
@@ -66,7 +66,7 @@ impl Drop for Heard<'_> {
 }
 
 impl Inner {
-    /// Makes a sandbox. Runs to its end whoever waits for it.
+    /// Creates a sandbox. Runs to completion even if the caller is gone.
     pub(super) async fn create_sandbox(self: Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         let _turn = self.turn(&spec.id.0).await;
         let mut config = config::sandbox(&spec, &owner::label(self.claims.owner()))?;
@@ -88,7 +88,7 @@ impl Inner {
         self.look_at(spec, id).await
     }
 
-    /// What the runtime says of a sandbox that is there.
+    /// The runtime's status of an existing sandbox.
     pub(super) async fn look_at(&self, spec: SandboxSpec, id: String) -> Result<Sandbox, RuntimeError> {
         let mut sandbox = Sandbox { id: spec.id, ips: Vec::new(), netns: None, nameservers: Vec::new() };
         if spec.network != NetworkMode::Host {
@@ -119,7 +119,7 @@ impl Inner {
                 Ok(answer) => return Ok(answer.pod_sandbox_id),
                 Err(fault) => fault,
             };
-            // Another pod of the same name runs.
+            // Another pod of the same name is running.
             if fault.is_name_taken()
                 && let Some(metadata) = &mut config.metadata
                 && metadata.attempt < NUMBERS_MAX
@@ -146,13 +146,13 @@ impl Inner {
         }
     }
 
-    /// Ends and removes a sandbox with all that is in it.
+    /// Stops and removes a sandbox with everything in it.
     pub(super) async fn remove_sandbox(self: Arc<Self>, id: SandboxId) -> Result<(), RuntimeError> {
         let _turn = self.turn(&id.0).await;
         let failed =
             |fault: Fault| RuntimeError::Other(format!("cannot remove the sandbox of {:?}: {fault}", id.0));
         let mut made = Vec::new();
-        // All that have the name: a try that was not answered may have left one more.
+        // All with this name: an attempt that was not answered may have left another one.
         let mut unclaimed = None;
         for sandbox in self.sandboxes_of(&id).await.map_err(failed)? {
             self.remove_by_id(&sandbox.id).await.map_err(failed)?;
@@ -161,7 +161,7 @@ impl Inner {
         }
         self.forget_containers_of(&id);
         let pod = self.pods().remove(&id);
-        // One that this process has neither made nor adopted.
+        // One that this process has neither created nor adopted.
         if let Some(dir) = unclaimed.filter(|dir| pod.is_none() && dir.exists())
             && self.claims.claim(&dir).is_ok()
         {
@@ -197,7 +197,7 @@ impl Inner {
         }
     }
 
-    /// What a step in a sandbox really failed of: a sandbox that is gone is more than a refusal.
+    /// The actual cause of a failed step in a sandbox: a lost sandbox is more than a refusal.
     pub(super) async fn unless_lost(
         &self,
         id: &SandboxId,
@@ -214,7 +214,7 @@ impl Inner {
         }
     }
 
-    /// Whether a sandbox is gone for certain.
+    /// Whether a sandbox is certainly gone.
     async fn is_lost(&self, pod: &Pod) -> bool {
         let request = PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
         match self.client.ask(request).await {
@@ -224,8 +224,8 @@ impl Inner {
         }
     }
 
-    /// Waits until a sandbox has ended by itself: its first process died, or somebody removed it. Asked for when the
-    /// runtime tells of an exit or comes back, and now and then in between.
+    /// Waits until a sandbox has ended by itself: its first process died, or someone removed it. Checked when
+    /// the runtime reports an exit or restarts, and periodically in between.
     pub(super) async fn sandbox_lost(&self, id: &SandboxId) {
         let Some(pod) = self.pods().get(id).cloned() else { return std::future::pending().await };
         let heard = Heard { hints: &self.hints, id: &pod.id, ear: Arc::default() };
@@ -233,7 +233,7 @@ impl Inner {
         let mut hinted: Option<Instant> = None;
         loop {
             let pause = match (hinted, self.hints.are_alive()) {
-                // The runtime writes an exit down a moment after it has told of it.
+                // The runtime stores an exit a moment after it has reported it.
                 (Some(at), _) if at.elapsed() < LOST_FOR => LOST_SOON,
                 (_, true) => LOST_SELDOM,
                 (_, false) => LOST_OFTEN,
@@ -257,7 +257,7 @@ impl Inner {
         self.settle(RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() }).await
     }
 
-    /// What the runtime has under a name of ours.
+    /// The runtime's sandboxes with our name.
     pub(super) async fn sandboxes_of(&self, id: &SandboxId) -> Result<Vec<PodSandbox>, Fault> {
         self.list_sandboxes(LABEL_ID, &id.0).await
     }
@@ -268,7 +268,7 @@ impl Inner {
         Ok(self.client.ask(request).await?.items)
     }
 
-    /// Removes the sandboxes of processes that died.
+    /// Removes the sandboxes of crashed processes.
     pub(super) async fn clean_orphans(&self) -> Result<Vec<SandboxId>, RuntimeError> {
         let failed = |fault: Fault| {
             RuntimeError::Other(format!("cannot remove what earlier runs left behind: {fault}"))
@@ -293,7 +293,7 @@ impl Inner {
     }
 }
 
-/// Ends what a runtime that was away has lost of things that are removed.
+/// Kills what a restarted runtime has lost of removed objects.
 async fn end_leftovers(ids: Vec<String>, dir: PathBuf) {
     let ended = tokio::task::spawn_blocking(move || leftovers::end(&ids, &dir)).await.unwrap_or(0);
     if ended > 0 {

@@ -1,8 +1,8 @@
-//! Waiting for a container's end.
+//! Waits for a container's exit.
 //!
-//! One of those who wait asks for the container's status; the others wait for what it learns. It asks when the runtime
-//! hints at an end, after every stop, and now and then in between: seldom where there are hints, else often at first
-//! and less often the longer the container runs.
+//! One of the waiting tasks polls the container's status; the others wait for its result. It polls when the
+//! runtime hints at an exit, after every stop, and periodically in between: rarely if there are hints, else
+//! often at first and less often the longer the container runs.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -16,17 +16,17 @@ use super::native;
 use super::wire::{CONTAINER_EXITED, CONTAINER_UNKNOWN, ContainerStatus, StopContainerRequest};
 use crate::{ContainerId, Exit, RuntimeError};
 
-/// How often something is asked for that must come at any moment: what CRI says follows an exit by tens of milliseconds,
-/// and pauses that grow by a half are over soon after it.
+/// How often to poll for something expected at any moment: CRI's status follows an exit by tens of
+/// milliseconds, and delays that grow by a half end soon after it.
 const SOON_MIN: Duration = Duration::from_millis(2);
 const SOON_MAX: Duration = Duration::from_millis(40);
-/// A hint that nothing came of in this time was none.
+/// A hint without a result after this time was wrong.
 const SOON_FOR: Duration = Duration::from_secs(5);
 
-/// The safety net under the hints.
+/// The fallback if hints are lost.
 const SELDOM: Duration = Duration::from_secs(2);
 
-/// The reason containerd gives for an end it has not seen.
+/// containerd's reason for an exit it has not seen.
 const UNKNOWN: &str = "Unknown";
 
 /// Without hints: a twentieth of the time waited so far, within these.
@@ -34,7 +34,7 @@ const OFTEN: Duration = Duration::from_millis(20);
 const RARELY: Duration = Duration::from_millis(500);
 
 impl Inner {
-    /// The end of a container.
+    /// The exit of a container.
     pub(super) async fn wait(&self, name: &ContainerId) -> Result<Exit, RuntimeError> {
         let slot = self.slot(name)?;
         slot.exit.get_or_try_init(|| self.watch(&slot)).await.cloned()
@@ -83,8 +83,8 @@ impl Inner {
 }
 
 impl Inner {
-    /// Waits for a container CRI has lost track of: containerd's own part knows it all the same. What nobody knows is
-    /// stopped, upon which the runtime makes an end of it.
+    /// Waits for a container CRI has lost track of: containerd's own API still knows it. One that is unknown
+    /// there too is stopped, which makes the runtime record its end.
     async fn watch_unknown(&self, slot: &Slot, id: &str, status: &ContainerStatus) -> Option<Exit> {
         if self.is_containerd {
             match native::exit(&self.client, id).await {
@@ -119,7 +119,7 @@ impl Inner {
     }
 }
 
-/// How long to let a container be that nothing is known of.
+/// How long to wait before polling a container without hints.
 fn pace(waited: Duration, has_hints: bool, stopping: bool) -> Duration {
     match (has_hints, stopping) {
         (true, _) => SELDOM,
@@ -128,11 +128,11 @@ fn pace(waited: Duration, has_hints: bool, stopping: bool) -> Duration {
     }
 }
 
-/// How a container ended, by what the runtime says of one that has.
+/// How a container ended, according to the runtime.
 pub(super) fn exit(slot: &Slot, status: &ContainerStatus) -> Exit {
     let (mut code, mut finished_at) =
         (status.exit_code, time(status.finished_at).unwrap_or_else(SystemTime::now));
-    // The runtime knows that it is over, but not how. We may have heard it.
+    // The runtime knows that it ended, but not how. An event may have told.
     if status.reason == UNKNOWN {
         match slot.ear.ended.get() {
             Some(ended) => (code, finished_at) = *ended,
@@ -143,7 +143,7 @@ pub(super) fn exit(slot: &Slot, status: &ContainerStatus) -> Exit {
     }
     Exit {
         code,
-        // CRI does not tell a signal from a program that exits with such a code.
+        // CRI cannot distinguish a signal from a program that exits with such a code.
         signal: None,
         detail: None,
         oom_killed: status.reason == "OOMKilled",

@@ -1,17 +1,17 @@
-//! The part of CRI v1 that is used here, as it is on the wire.
+//! The messages of CRI v1 that are used here.
 //!
-//! Written by hand: a message holds only the fields Outrigger sets or reads, so nothing has to be generated. Fields a
-//! runtime does not know are skipped by it, and fields it sends beyond these are skipped here.
+//! Written by hand: a message has only the fields Outrigger sets or reads, so nothing has to be generated.
+//! Unknown fields are skipped on both sides.
 
 use std::collections::BTreeMap;
 
 use prost::Message;
 
-/// A request, where it goes, and what comes back.
+/// A request, its method, and the type of its answer.
 pub(crate) trait Rpc: Message + Clone + Default + 'static {
     /// The method, as HTTP/2 path.
     const PATH: &'static str;
-    /// What comes back, once or as a stream.
+    /// The answer, single or as a stream.
     type Answer: Message + Default + 'static;
 }
 
@@ -55,7 +55,7 @@ rpcs! {
     "containerd.services.tasks.v1.Tasks" / "Wait": WaitRequest -> WaitResponse;
 }
 
-/// An answer nothing of which is read.
+/// An answer whose content is not read.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Nothing {}
 
@@ -289,7 +289,7 @@ pub(crate) struct ListPodSandboxResponse {
     pub(crate) items: Vec<PodSandbox>,
 }
 
-/// The state of a sandbox whose containers can run; everything else is on its way out.
+/// The state of a sandbox whose containers can run; all others are stopping or gone.
 pub(crate) const SANDBOX_READY: i32 = 0;
 
 #[derive(Clone, PartialEq, Message)]
@@ -536,9 +536,9 @@ pub(crate) struct Container {
     pub(crate) annotations: BTreeMap<String, String>,
 }
 
-/// Made, not started.
+/// Created, not started.
 pub(crate) const CONTAINER_CREATED: i32 = 0;
-/// Over, or never came to run.
+/// Ended, or never ran.
 pub(crate) const CONTAINER_EXITED: i32 = 2;
 /// The runtime lost track of it.
 pub(crate) const CONTAINER_UNKNOWN: i32 = 3;
@@ -689,7 +689,7 @@ pub(crate) struct PullImageResponse {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct GetEventsRequest {}
 
-/// The kind of event that tells of an end.
+/// The type of an exit event.
 pub(crate) const EVENT_STOPPED: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
@@ -700,7 +700,7 @@ pub(crate) struct ContainerEvent {
     pub(crate) kind: i32,
 }
 
-/// Asks containerd itself, beside CRI, for what happens.
+/// Subscribes to the events of containerd's own API.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct SubscribeRequest {
     #[prost(string, repeated, tag = "1")]
@@ -723,9 +723,9 @@ pub(crate) struct Any {
     pub(crate) value: Vec<u8>,
 }
 
-/// What a started program is told of with.
+/// The topic of start events.
 pub(crate) const TOPIC_START: &str = "/tasks/start";
-/// What an end is told of with.
+/// The topic of exit events.
 pub(crate) const TOPIC_EXIT: &str = "/tasks/exit";
 
 #[derive(Clone, PartialEq, Message)]
@@ -738,7 +738,7 @@ pub(crate) struct TaskStart {
 pub(crate) struct TaskExit {
     #[prost(string, tag = "1")]
     pub(crate) container_id: String,
-    /// That of the container for its first process, another for a command in it.
+    /// The container's id for its first process, another for a command in it.
     #[prost(string, tag = "2")]
     pub(crate) id: String,
     #[prost(uint32, tag = "4")]
@@ -747,7 +747,7 @@ pub(crate) struct TaskExit {
     pub(crate) exited_at: Option<Timestamp>,
 }
 
-/// Asks containerd itself to send a process a signal.
+/// Sends a signal to a process through containerd's own API.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct KillRequest {
     #[prost(string, tag = "1")]
@@ -772,9 +772,9 @@ pub(crate) struct GetResponse {
     pub(crate) process: Option<Process>,
 }
 
-/// Made, not started.
+/// Created, not started.
 pub(crate) const PROCESS_CREATED: i32 = 1;
-/// Over.
+/// Ended.
 pub(crate) const PROCESS_STOPPED: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
@@ -796,7 +796,7 @@ pub(crate) struct WaitRequest {
     pub(crate) exec_id: String,
 }
 
-/// What containerd itself keeps of a container.
+/// containerd's own record of a container.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct StoredRequest {
     #[prost(string, tag = "1")]
@@ -816,7 +816,7 @@ pub(crate) struct Stored {
     pub(crate) spec: Option<Any>,
 }
 
-/// A command for containerd itself to run in a container. Streams are named pipes; empty is none.
+/// Runs a command in a container through containerd's own API. Streams are named pipes; empty is none.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ExecRequest {
     #[prost(string, tag = "1")]

@@ -1,4 +1,4 @@
-//! Why a step inside a shim or a container's first process failed, in a form that travels to the agent.
+//! Why a step inside a shim or a container's first process failed, in a form that can be sent to the agent.
 
 use std::fmt::Display;
 use std::io;
@@ -11,9 +11,9 @@ use crate::RuntimeError;
 /// Which [`RuntimeError`] a fault becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FaultKind {
-    /// The request cannot be carried out as it is.
+    /// The request is invalid.
     Config,
-    /// Making the container failed.
+    /// Creating the container failed.
     Create,
     /// The program could not be exec'd.
     Start,
@@ -21,7 +21,7 @@ pub(crate) enum FaultKind {
     Other,
 }
 
-/// A failure with its text for people.
+/// A failure with its message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
@@ -57,7 +57,7 @@ impl From<Fault> for RuntimeError {
     }
 }
 
-/// Says what was being done when an error came.
+/// Adds what was being done to an error.
 pub(crate) trait Context<T> {
     /// Fails as [`FaultKind::Create`] with `what: cause`.
     fn creating<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, Fault>;

@@ -1,4 +1,4 @@
-//! Where things are under the state directory, and how they get there and away.
+//! Paths under the state directory, and how files are created and removed there.
 //!
 //! ```text
 //! STATE/pods/SANDBOX/lock                 locked by the owning process for its life
@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 use crate::ContainerId;
 pub(crate) use crate::mounts::unmount_all;
 
-/// How long a container that is being made may hold back the removal of a pod whose owner has died.
+/// How long a container that is being created may delay the removal of a pod whose owner has died.
 const MAKING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest document that is read.
@@ -41,8 +41,8 @@ pub(crate) fn container_dir(pod_dir: &Path, id: &str) -> PathBuf {
     pod_dir.join("containers").join(id)
 }
 
-/// Says that something is being made in a pod, for as long as what is returned lives: whoever removes a pod whose owner has
-/// died waits for that, or it would come back by half.
+/// Marks that something is being created in a pod, as long as the returned value exists: the removal of a pod
+/// whose owner has died waits for that, otherwise it would be partly recreated.
 ///
 /// # Errors
 /// The pod is being removed, or is gone.
@@ -52,8 +52,8 @@ pub(crate) fn begin_making(pod_dir: &Path) -> io::Result<OwnedFd> {
     Ok(dir)
 }
 
-/// Waits until nothing is being made in a pod any more, and lets nothing more be, for as long as what is returned lives.
-/// Something that takes too long is not waited for. Blocks.
+/// Waits until nothing is being created in a pod any more, and prevents it, as long as the returned value
+/// exists. Does not wait for something that takes too long. Blocks.
 #[expect(
     clippy::disallowed_methods,
     reason = "a thread of its own; a lock cannot be waited for with a limit"
@@ -70,15 +70,15 @@ pub(crate) fn end_making(pod_dir: &Path) -> Option<OwnedFd> {
     Some(dir)
 }
 
-/// Containers that have a directory in a pod's.
+/// The containers with a directory in a pod's.
 pub(crate) fn containers(pod_dir: &Path) -> Vec<ContainerId> {
     let entries = fs::read_dir(pod_dir.join("containers")).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| !name.starts_with('.')).map(ContainerId).collect()
 }
 
-/// Moves a container's directory out of the way of another one with the same id, to be removed at leisure. Returns
-/// where it is now; not there is fine.
+/// Moves a container's directory out of the way of another one with the same id, to be removed later. Returns
+/// where it is now. A missing directory is not an error.
 pub(crate) fn discard_container(pod_dir: &Path, id: &str) -> io::Result<Option<PathBuf>> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -90,11 +90,11 @@ pub(crate) fn discard_container(pod_dir: &Path, id: &str) -> io::Result<Option<P
     }
 }
 
-/// The part of a container's directory that is its root file system's own layer, once it is of no use any more.
+/// The part of a container's directory that is its root file system's own layer, once it is no longer needed.
 pub(crate) const WASTE: &str = ".waste";
 
-/// Replaces a small JSON file so that a reader sees the old or the new one, never half of one. Not synced to disk:
-/// after a power loss none of the processes it speaks of exists.
+/// Replaces a small JSON file atomically: a reader sees the old or the new one, never part of one. Not synced
+/// to disk: after a power loss none of the processes in it exist.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
     let mut file = fs::File::create(&temporary)?;
@@ -103,9 +103,9 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> 
     fs::rename(&temporary, path)
 }
 
-/// Reads what [`write_json`] wrote; `None` when there is nothing or nothing whole.
+/// Reads a file of [`write_json`]; `None` if it is missing or incomplete.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    // Only a file: a pipe would be waited at, and a link or a device has no place here.
+    // Only a regular file: a pipe would block, and a link or a device does not belong here.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     if !file.metadata().ok()?.is_file() {
@@ -126,12 +126,13 @@ pub(crate) fn open_dir_for_reading(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A short name for the socket in an open directory: socket addresses end at 107 bytes, state directories do not.
+/// A short name for the socket in an open directory: socket addresses are limited to 107 bytes, state
+/// directories are not.
 pub(crate) fn socket_path(dir: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/sock", dir.as_raw_fd()))
 }
 
-/// Removes a directory tree. Not there is fine, and so is somebody else removing the same at the same time.
+/// Removes a directory tree. It may be missing, or be removed by someone else at the same time.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     crate::tree::remove(path)
 }

@@ -1,4 +1,4 @@
-//! The agent's end of the talk with one shim.
+//! The agent's connection to one shim.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -27,16 +27,16 @@ use crate::{
     WindowSize,
 };
 
-/// Different warnings of shims that are passed on.
+/// The most distinct warnings of shims that are passed on.
 const WARNINGS_MAX: usize = 100;
 
-/// The exit code of what SIGKILL ended.
+/// The exit code of a process killed by SIGKILL.
 const KILLED: i32 = 137;
 
-/// Reads after a command's end: more than a pipe holds, and an end where its children never stop writing.
+/// Reads after a command's end: more than a pipe holds, but limited in case its children never stop writing.
 const DRAIN_READS_MAX: usize = 32;
 
-/// How far a container is.
+/// The state of a container.
 #[derive(Debug, Clone)]
 pub(crate) enum Phase {
     /// The shim has not answered yet.
@@ -47,7 +47,7 @@ pub(crate) enum Phase {
     Running(StartedRecord),
     /// It has ended.
     Exited(Exit),
-    /// It could not be made or started.
+    /// It could not be created or started.
     Failed(Fault),
 }
 
@@ -62,12 +62,12 @@ pub(crate) struct Link {
     pub(crate) stop_signal: i32,
     outgoing: mpsc::UnboundedSender<Outgoing>,
     phase: watch::Receiver<Phase>,
-    /// Turns `true` when the shim has nothing left to do that anybody could notice.
+    /// Becomes `true` when the shim has no visible work left.
     gone: watch::Receiver<bool>,
     shared: Arc<Shared>,
 }
 
-/// A message on its way, with the descriptors it carries.
+/// A message to send, with its descriptors.
 struct Outgoing {
     request: Request,
     fds: Vec<OwnedFd>,
@@ -84,11 +84,11 @@ struct Shared {
 struct Execs {
     next: u64,
     waiting: HashMap<u64, oneshot::Sender<Result<i32, Fault>>>,
-    /// No answer will come any more.
+    /// No more answers will come.
     closed: bool,
 }
 
-/// Where a container is and how its remains are found when its shim does not answer.
+/// The location of a container, to find its leftovers if its shim does not answer.
 pub(crate) struct Remains {
     pub(crate) dir: PathBuf,
     pub(crate) cgroup: String,
@@ -96,24 +96,24 @@ pub(crate) struct Remains {
 }
 
 impl Link {
-    /// Spawns a shim and has it create a container. What comes of it shows in the phase.
+    /// Starts a shim and lets it create a container. The result is in the phase.
     pub(crate) fn spawn(command: Command, create: Request, stop_signal: i32, remains: Remains) -> Self {
         let link = Self::new(Shim::New(command), stop_signal, remains);
         link.send(create);
         link
     }
 
-    /// Finds the shim of a container that another process had created. One that is gone shows in the phase.
+    /// Finds the shim of a container that another process had created. If it is gone, the phase says so.
     pub(crate) fn adopt(state: &ContainerState, remains: Remains) -> Self {
         let shim = connect(&remains.dir).map_or(Shim::Gone, Shim::Running);
-        // Of a state that is lost.
+        // The state is lost.
         let stop_signal = if state.stop_signal > 0 { state.stop_signal } else { libc::SIGTERM };
         let link = Self::new(shim, stop_signal, remains);
         *lock(&link.shared.shim) = state.shim.and_then(|shim| shim.open());
         link
     }
 
-    /// Ends a shim that does not answer, and with it the container.
+    /// Kills a shim that does not answer, and with it the container.
     pub(crate) fn give_up(&self) {
         if let Some(shim) = &*lock(&self.shared.shim) {
             shim.kill();
@@ -134,11 +134,11 @@ impl Link {
     }
 
     pub(crate) fn send(&self, request: Request) {
-        // A shim that is gone has nothing left to be told.
+        // A shim that is gone need not be told.
         let _ = self.outgoing.send(Outgoing { request, fds: Vec::new() });
     }
 
-    /// Waits until the phase is one `wanted` accepts.
+    /// Waits until `wanted` accepts the phase.
     pub(crate) async fn until<T>(
         &self,
         mut wanted: impl FnMut(&Phase) -> Option<T>,
@@ -200,8 +200,8 @@ impl Link {
                 },
             }
         };
-        // What the command wrote before its end is here by now; what its children still write is not waited for. Read
-        // past tokio, which would say that there is nothing as long as it has not noticed that there is.
+        // The command's own output has arrived by now; output of its children is not waited for. Read without
+        // tokio, which would report nothing until it has noticed that there is data.
         for _ in 0..DRAIN_READS_MAX {
             match rustix::io::read(&output, &mut chunk) {
                 Ok(count @ 1..) => collected.take(&chunk[..count]),
@@ -212,7 +212,7 @@ impl Link {
         Ok(ExecOutput { code, output: collected.bytes })
     }
 
-    /// Starts a command in the container and hands its streams over.
+    /// Starts a command in the container and returns its streams.
     pub(crate) async fn exec_streams(
         self: &Arc<Self>,
         request: ExecStreamsRequest,
@@ -261,7 +261,7 @@ impl Link {
         let received =
             ours.async_io(Interest::READABLE, || socket::receive(ours.as_fd(), &mut [0], &mut fds)).await;
         let Some(terminal) = received.ok().and_then(|_| fds.pop()) else {
-            // It did not get as far; it says why.
+            // It failed before that; the result says why.
             let fault = match (&mut done).await {
                 Ok(Err(fault)) => fault,
                 _ => Fault::other("the container ended before the command was started"),
@@ -283,7 +283,7 @@ impl Link {
             stdout: Box::new(stdout),
             stderr: None,
             resize: Box::new(move |size| {
-                // A terminal nobody uses any more has no size.
+                // A terminal that is no longer used has no size.
                 let _ = tcsetwinsize(&terminal, window(size));
             }),
             done: Box::pin(end(running, done)),
@@ -323,7 +323,7 @@ impl Link {
             stderr: (!has_terminal).then(|| Box::new(stderr) as Output),
             resize: Box::new(move |size| {
                 if let Some(terminal) = &terminal {
-                    // A terminal nobody uses any more has no size.
+                    // A terminal that is no longer used has no size.
                     let _ = tcsetwinsize(terminal, window(size));
                 }
             }),
@@ -339,7 +339,8 @@ impl Link {
     }
 }
 
-/// The writing end of a pipe or terminal that the shim holds as well, to which it does not matter whether it blocks.
+/// The writing end of a pipe or terminal that the shim holds as well, and for which the blocking mode does
+/// not matter.
 fn input(fd: &OwnedFd) -> io::Result<Input> {
     let fd = fd.try_clone()?;
     rustix::io::ioctl_fionbio(&fd, true)?;
@@ -363,7 +364,7 @@ fn no_streams(error: io::Error) -> RuntimeError {
 
 /// Waits for a command's end.
 async fn end(running: Running, done: Done) -> Result<i32, RuntimeError> {
-    // What is in the container goes with it.
+    // Processes in the container end with it.
     let result = done.await.unwrap_or(Ok(KILLED));
     drop(running);
     Ok(result?)
@@ -381,7 +382,7 @@ impl Collected {
     }
 }
 
-/// How a command will have ended.
+/// The future result of a command.
 type Done = oneshot::Receiver<Result<i32, Fault>>;
 
 /// A command that runs; dropped before its end, it is killed.
@@ -421,7 +422,7 @@ impl Drop for Running {
     }
 }
 
-/// Where the shim comes from.
+/// The source of the shim.
 enum Shim {
     New(Command),
     Running(UnixStream),
@@ -443,7 +444,7 @@ impl Driver {
                     *lock(&self.shared.shim) = child.id().and_then(|pid| Process::child(pid as i32));
                     self.talk(stream, queue).await;
                     *lock(&self.shared.shim) = None;
-                    // It has closed the connection and removes its waste; only its number is still to be given back.
+                    // It has closed the connection and is removing its files; only its pid has to be reaped.
                     tokio::spawn(async move { child.wait().await });
                 }
                 Err(error) => {
@@ -511,7 +512,7 @@ impl Driver {
         }
     }
 
-    /// The shim ended without a word: makes sure that the container has, and reports what is known.
+    /// The shim ended without a message: makes sure that the container has ended, and reports what is known.
     fn bury(&self) {
         let state =
             layout::read_json::<ContainerState>(&self.remains.dir.join("state.json")).unwrap_or_default();
@@ -519,7 +520,7 @@ impl Driver {
             init.kill();
         }
         self.remains.hierarchies.kill(&self.remains.cgroup);
-        // The shim tells of a start before it writes it down, and of an exit after.
+        // The shim reports a start before it stores it, and an exit after.
         let started = match &*self.phase.borrow() {
             Phase::Running(started) => Some(*started),
             _ => state.started,
@@ -583,7 +584,7 @@ async fn write_all(stream: Arc<UnixStream>, mut queue: mpsc::UnboundedReceiver<O
     }
 }
 
-/// What a machine refuses one container it refuses all of them.
+/// The same warning applies to all containers of a machine.
 pub(super) fn warn_once(text: String) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut said = lock(&SAID);
@@ -594,6 +595,6 @@ pub(super) fn warn_once(text: String) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Nothing is left half-done under these locks by a panic.
+    // A panic cannot leave anything half done under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,20 +2,21 @@
 //!
 //! # Why it is written by hand
 //!
-//! The first design used an OCI runtime library inside the shim. Measured side by side, a container made by hand starts
-//! about three times faster, and one path serves a container's first process and everything exec'd into it, so that
-//! filter, capabilities and limits cannot differ between the two. It also needs no C library at build time.
+//! The first design used an OCI runtime library inside the shim. In comparison, a container created by this
+//! code starts about three times faster, and one code path serves a container's first process and everything
+//! exec'd into it, so that filter, capabilities and limits cannot differ between the two. It also needs no C
+//! library at build time.
 //!
-//! # Who does what
+//! # Modules
 //!
-//! * [`EmbeddedRuntime`] lives in the agent. It makes sandboxes, spawns one shim per container and talks with it
-//!   (`link`), and cleans up after agents that died (`orphans`).
+//! * [`EmbeddedRuntime`] is part of the agent. It creates sandboxes, starts one shim per container and talks
+//!   to it (`link`), and cleans up after agents that died (`orphans`).
 //! * The shim (`shim`, [`shim_main`]) is the same binary executed again: single-threaded, it forks the container's first
 //!   process, keeps its log and exit code, and runs commands in it.
-//! * The container's first process (`container`) builds the container around itself. Its root file system is mounted
-//!   in its own mount namespace only, so that nothing of it is left when it ends.
+//! * The container's first process (`container`) builds the container around itself. Its root file system is
+//!   mounted in its own mount namespace only, so that nothing of it is left when it ends.
 //!
-//! What is on disk is in `layout`, what is said between agent and shim in `protocol`.
+//! `layout` describes the files on disk, `protocol` the messages between agent and shim.
 
 mod cgroup;
 mod container;

@@ -1,4 +1,4 @@
-//! What happens to the pods of processes that died.
+//! Handles the pods of processes that died.
 
 use std::fs;
 use std::io;
@@ -13,14 +13,14 @@ use crate::ownership::lock_orphan;
 use crate::processes::{self, Process};
 use crate::{SandboxId, mounts};
 
-/// A pod that nobody owns. It is this process's to remove for as long as this lives.
+/// A pod without an owner. This process may remove it as long as this value exists.
 pub(crate) struct Orphan {
     pub(crate) id: SandboxId,
     pub(crate) dir: PathBuf,
     _lock: OwnedFd,
 }
 
-/// The pods below a directory that nobody owns.
+/// The pods below a directory that have no owner.
 pub(crate) fn find(pods: &Path) -> Vec<Orphan> {
     let Ok(entries) = fs::read_dir(pods) else { return Vec::new() };
     let orphan = |entry: fs::DirEntry| {
@@ -41,7 +41,7 @@ impl Orphan {
     }
 }
 
-/// Ends the shims and containers of a pod that nobody is connected to.
+/// Ends the shims and containers of a pod that no agent is connected to.
 pub(crate) fn end_processes(dir: &Path) {
     let states: Vec<ContainerState> = layout::containers(dir)
         .iter()
@@ -49,7 +49,7 @@ pub(crate) fn end_processes(dir: &Path) {
             layout::read_json(&layout::container_dir(dir, &container.0).join("state.json"))
         })
         .collect();
-    // Shims first: they would go on writing to the directory.
+    // Shims first: they would keep writing to the directory.
     kill_and_wait(states.iter().filter_map(|state| state.shim));
     kill_and_wait(states.iter().filter_map(|state| state.init));
 }

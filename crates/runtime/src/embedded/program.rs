@@ -13,17 +13,18 @@ use crate::RuntimeError;
 
 /// The shim's program, opened through a read-only mount of its own.
 ///
-/// A container can be made to execute `/proc/self/exe` before it is anything but a copy of the shim, and a process of a
-/// container may look at another one before that has become its program: both would hold the host's binary open. Through
-/// a mount that is read-only, the binary cannot be written to, whatever the container's rights. The mount is detached
-/// for good before the first container exists: the kernel changes the attributes of such a mount for nobody.
+/// A container can be made to execute `/proc/self/exe` while it is still a copy of the shim, and a process in
+/// a container may inspect another one that has not become its program yet: both could get at the host's
+/// binary. Through a read-only mount, the binary cannot be written to, whatever the container's privileges.
+/// The mount is detached before the first container exists: the kernel does not allow changing the attributes
+/// of such a mount.
 pub(crate) struct ShimProgram {
     file: OwnedFd,
 }
 
 impl ShimProgram {
     /// # Errors
-    /// The program cannot be opened, or not protected.
+    /// The program cannot be opened or protected.
     pub(crate) fn open(path: &Path) -> Result<Self, RuntimeError> {
         let file = through_read_only_mount(path).or_else(|_| sealed_copy(path)).map_err(|error| {
             RuntimeError::Config(format!(
@@ -35,14 +36,14 @@ impl ShimProgram {
         Ok(ShimProgram { file })
     }
 
-    /// What to execute.
+    /// The path to execute.
     pub(crate) fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 }
 
 fn through_read_only_mount(path: &Path) -> io::Result<OwnedFd> {
-    // By its name: `/proc/self/exe` leads to a mount that may be of another mount namespace.
+    // By its name: `/proc/self/exe` may lead to a mount of another mount namespace.
     let name = std::fs::canonicalize(path)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount = open_tree(rustix::fs::CWD, name, flags)?;
@@ -53,11 +54,11 @@ fn through_read_only_mount(path: &Path) -> io::Result<OwnedFd> {
     let attr = MountAttr { set: MOUNT_ATTR_RDONLY, ..MountAttr::default() };
     mount_setattr(mount.as_fd(), false, attr)?;
     let through = format!("/proc/self/fd/{}", mount.as_raw_fd());
-    // Closing `mount` takes the mount out of every namespace; this descriptor keeps it usable.
+    // Closing `mount` removes the mount from every namespace; this descriptor keeps it usable.
     Ok(rustix::fs::open(through, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A copy in memory that cannot be changed: for a program that has no name any more.
+/// An immutable copy in memory, for a program whose file was deleted.
 fn sealed_copy(path: &Path) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let copy = rustix::fs::memfd_create("outrigger", flags)?;

@@ -1,7 +1,8 @@
-//! What the agent and a shim say to each other, and what a shim leaves on disk.
+//! The messages between the agent and a shim, and the files of a shim.
 //!
-//! Both directions carry frames over a unix stream: four bytes of length (little-endian), then JSON. A frame of
-//! [`Request::Exec`] carries descriptors with its first byte. The order of the talk is in the `shim` module.
+//! Both directions send frames over a unix stream: four bytes of length (little-endian), then JSON. A frame
+//! of [`Request::Exec`] has descriptors with its first byte. The `shim` module describes the order of
+//! messages.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,7 +22,7 @@ use super::userns::UserNamespace;
 use crate::processes::Process;
 use crate::{ContainerSpec, Exit, PublishedPort, Resources, SandboxId, Started, StopPlan, WindowSize};
 
-/// Longest frame either side accepts: an environment may be large, an attack larger.
+/// The longest frame either side accepts: an environment may be large, an attack larger.
 pub(crate) const FRAME_LIMIT: usize = 16 << 20;
 
 /// Agent to shim.
@@ -35,27 +36,27 @@ pub(crate) enum Request {
     Signal(i32),
     /// Kill everything in the container. No answer; `Exited` follows.
     Kill,
-    /// Run a command in the container, with the descriptors that come along. Answered by `ExecDone`.
+    /// Run a command in the container, with the attached descriptors. Answered by `ExecDone`.
     Exec {
         /// Chosen by the client, unique on its connection.
         id: u64,
         /// Program and arguments.
         command: Vec<String>,
-        /// What the descriptors are.
+        /// The meaning of the descriptors.
         streams: Streams,
     },
-    /// Copy what the container's program writes from now on to the two descriptors that come along; a terminal's output
-    /// goes to the first. Over the socket that comes third, one of [`attached_to`] is answered, with the descriptor of
-    /// standard input or the terminal.
+    /// Copy the output of the container's program from now on to the two attached descriptors; a terminal's
+    /// output goes to the first. Over the third, a socket, one of [`attached_to`] is answered, with the
+    /// descriptor of standard input or the terminal.
     Attach,
-    /// Kill the command and what it started. `ExecDone` follows.
+    /// Kill the command and its children. `ExecDone` follows.
     CancelExec {
         /// As in `Exec`.
         id: u64,
     },
 }
 
-/// What somebody is attached to, as the one byte that is sent back.
+/// What a client is attached to, as the one byte that is sent back.
 pub(crate) mod attached_to {
     /// Pipes, without standard input.
     pub(crate) const OUTPUT: u8 = b'o';
@@ -77,12 +78,12 @@ pub(crate) enum Streams {
     Output,
     /// Pipes for standard output and error, and for standard input if it has one.
     Pipes { stdin: bool },
-    /// A terminal of the container's own. Its outer end comes back over the socket that comes along.
+    /// A new terminal. Its outer end comes back over the attached socket.
     Terminal(WindowSize),
 }
 
 impl Streams {
-    /// How many descriptors come along.
+    /// The number of attached descriptors.
     pub(crate) fn descriptors(self) -> usize {
         match self {
             Streams::Output | Streams::Terminal(_) => 1,
@@ -109,16 +110,16 @@ pub(crate) enum Reply {
         /// 128 + signal when a signal ended it.
         result: Result<i32, Fault>,
     },
-    /// Something is not as asked for, and the container runs all the same.
+    /// Something differs from the request, but the container runs.
     Warning(String),
 }
 
-/// Everything a shim needs to know.
+/// The configuration of a shim.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ShimConfig {
-    /// The container, as the agent asked for it.
+    /// The container, as requested by the agent.
     pub(crate) spec: ContainerSpec,
-    /// Number of the signal that asks the container to stop.
+    /// Number of the stop signal.
     pub(crate) stop_signal: i32,
     /// The container's own directory.
     pub(crate) dir: PathBuf,
@@ -128,7 +129,7 @@ pub(crate) struct ShimConfig {
     pub(crate) cgroups: Hierarchies,
 }
 
-/// A sandbox as it is kept in `sandbox.json`.
+/// A sandbox as stored in `sandbox.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SandboxState {
     pub(crate) id: SandboxId,
@@ -161,7 +162,7 @@ pub(crate) struct SandboxState {
     pub(crate) ports: Vec<PublishedPort>,
     /// `namespace/name`, for messages.
     pub(crate) pod: String,
-    /// Makes the pod's containers; `None`: the shim does.
+    /// The OCI runtime that creates the pod's containers; `None`: the shim does.
     #[serde(default)]
     pub(crate) oci_runtime: Option<OciRuntime>,
     /// The process that owns it; `None`: the node does.
@@ -172,7 +173,7 @@ pub(crate) struct SandboxState {
     pub(crate) stop: StopPlan,
 }
 
-/// Names one process for good: pids are reused, start times with them are not.
+/// Identifies one process permanently: pids are reused, but not together with the start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessRecord {
     pub(crate) pid: i32,
@@ -185,17 +186,17 @@ impl ProcessRecord {
         super::sys::start_ticks(pid).map(|start_ticks| ProcessRecord { pid, start_ticks })
     }
 
-    /// Whether it is still there (and not merely its number).
+    /// Whether it still exists (not just its pid).
     pub(crate) fn is_alive(&self) -> bool {
         super::sys::start_ticks(self.pid) == Some(self.start_ticks)
     }
 
-    /// Opens it, if it is still there.
+    /// Opens it, if it still exists.
     pub(crate) fn open(&self) -> Option<Process> {
         Process::find(self.pid, || self.is_alive())
     }
 
-    /// Waits for its end; for ever where that cannot be seen.
+    /// Waits for its end; forever if that cannot be observed.
     pub(crate) async fn ended(&self) {
         let watch = || -> io::Result<AsyncFd<OwnedFd>> {
             let pid = rustix::process::Pid::from_raw(self.pid).ok_or(rustix::io::Errno::INVAL)?;
@@ -204,7 +205,7 @@ impl ProcessRecord {
             Ok(unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE)? })
         };
         match watch() {
-            // Whoever has its number now is somebody else.
+            // The pid belongs to another process now.
             _ if !self.is_alive() => {}
             Ok(pidfd) => drop(pidfd.readable().await),
             Err(error) => {
@@ -221,7 +222,7 @@ pub(crate) struct ContainerState {
     /// `name` in the manifest.
     #[serde(default)]
     pub(crate) name: String,
-    /// Number of the signal that asks the container to stop.
+    /// Number of the stop signal.
     pub(crate) stop_signal: i32,
     pub(crate) shim: Option<ProcessRecord>,
     pub(crate) init: Option<ProcessRecord>,
@@ -284,7 +285,7 @@ pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Takes one whole frame off the front of what was received, if there is one.
+/// Removes one complete frame from the received bytes, if there is one.
 pub(crate) fn decode<T: DeserializeOwned>(received: &mut Vec<u8>) -> io::Result<Option<T>> {
     let Some(header) = received.first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_le_bytes(*header) as usize;
@@ -298,12 +299,12 @@ pub(crate) fn decode<T: DeserializeOwned>(received: &mut Vec<u8>) -> io::Result<
     }
     let message = serde_json::from_slice(&received[4..4 + length])?;
     received.drain(..4 + length);
-    // A large first message must not cost memory for the life of the shim.
+    // A large first message must not cost memory for the rest of the shim's life.
     received.shrink_to(4096);
     Ok(Some(message))
 }
 
-/// Takes whatever bytes as what came from the other end, from both sides.
+/// Parses any bytes as messages from either side.
 pub(crate) fn fuzz(bytes: &[u8]) {
     fn all<T: DeserializeOwned + std::fmt::Debug>(mut received: Vec<u8>) {
         loop {

@@ -30,22 +30,22 @@ use crate::{
     Sandbox, SandboxId, SandboxSpec, Started, Stats, UserNamespace, signals,
 };
 
-/// What users call this runtime.
+/// The name of this runtime for users.
 const NAME: &str = "embedded";
 
-/// How long the shims of an adopted pod may take to say how their containers are, before they are given up.
+/// How long to wait for the shims of an adopted pod to report the state of their containers.
 const ADOPTION_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How an [`EmbeddedRuntime`] is set up.
+/// The configuration of an [`EmbeddedRuntime`].
 #[derive(Debug, Clone)]
 pub struct EmbeddedConfig {
-    /// Where images, pods and containers are kept.
+    /// The directory for images, pods and containers.
     pub state_dir: PathBuf,
     /// The program that becomes a shim and the arguments that make it one, for example `/proc/self/exe shim`.
     pub shim_command: Vec<String>,
-    /// What pulling an image may take.
+    /// Limits on pulling an image.
     pub image_limits: ImageLimits,
-    /// Whose its pods are.
+    /// The owner of its pods.
     pub owner: Owner,
 }
 
@@ -58,13 +58,13 @@ pub struct EmbeddedRuntime {
     containers: Mutex<HashMap<ContainerId, Entry>>,
     sandboxes: Mutex<HashMap<SandboxId, Pod>>,
     claims: Claims,
-    /// Made for the first pod that needs it, where this runs without root.
+    /// Created for the first pod that needs it, when running without root.
     uplink: OnceCell<Uplink>,
     oci: OciRuntimes,
     /// The process that stops the pods if this one is killed, once there are pods.
     guard: tokio::sync::Mutex<Option<Child>>,
     large_images: LargeImages,
-    /// Sandboxes on the bridge that were removed: the kernel may take a moment to take their interfaces away.
+    /// Removed sandboxes that were on the bridge: the kernel may need a moment to remove their interfaces.
     off_bridge: Mutex<Vec<SandboxId>>,
 }
 
@@ -77,11 +77,11 @@ struct Entry {
 
 struct Pod {
     dir: PathBuf,
-    /// `None` until the sandbox is made.
+    /// `None` until the sandbox is created.
     state: Option<SandboxState>,
     /// Published ports, open for as long as the pod exists.
     ports: Option<Forwarders>,
-    /// It has a user namespace that it can do without, and no container was made in it so far.
+    /// It has an optional user namespace, and no container was created in it so far.
     may_lose_user_namespace: bool,
 }
 
@@ -92,7 +92,7 @@ impl Pod {
 }
 
 impl EmbeddedRuntime {
-    /// Opens the runtime on a state directory, which is made when missing.
+    /// Opens the runtime on a state directory, which is created if missing.
     ///
     /// # Errors
     /// Not running as root, no shim command, or no access to the state directory.
@@ -122,14 +122,14 @@ impl EmbeddedRuntime {
         })
     }
 
-    /// Has OCI runtimes of this machine make the containers of some pods, or of all.
+    /// Uses installed OCI runtimes to create the containers of some pods, or of all.
     #[must_use]
     pub fn with_oci_runtimes(mut self, runtimes: OciRuntimes) -> Self {
         self.oci = runtimes;
         self
     }
 
-    /// The OCI runtime that makes the containers of pods of a class; `None`: the shim makes them itself.
+    /// The OCI runtime that creates the containers of pods of a class; `None`: the shim creates them itself.
     ///
     /// # Errors
     /// There is no such class, or its runtime is not installed.
@@ -137,18 +137,18 @@ impl EmbeddedRuntime {
         self.oci.of_class(class)
     }
 
-    /// Finds out whether an OCI runtime can make containers here. Blocks for as long as it takes to make one; what was
-    /// found is remembered until the machine is started again or the runtime is replaced.
+    /// Checks whether an OCI runtime can create containers here. Blocks until it has created one; the result
+    /// is remembered until the next boot or until the runtime is replaced.
     ///
     /// # Errors
-    /// It cannot, in its own words.
+    /// It cannot, with its own error message.
     pub fn try_oci_runtime(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
         let shim = self.shim_command("try-oci-runtime");
         oci::try_runtime(shim, runtime, &self.config.state_dir, &self.hierarchies)
     }
 
-    /// Whether this process may make containers at all: as root, or as an ordinary user who has become root of a user
-    /// namespace ([`rootless::enter`]).
+    /// Whether this process may create containers at all: as root, or as an ordinary user who has become root
+    /// of a user namespace ([`rootless::enter`]).
     ///
     /// # Errors
     /// It is neither.
@@ -167,11 +167,12 @@ impl EmbeddedRuntime {
         layout::pods_dir(&self.config.state_dir).join(&id.0)
     }
 
-    /// Makes a pod's directory and marks it as this process's own, so that nobody takes it for an orphan. Done by
-    /// [`Runtime::create_sandbox`] too; whoever fills the directory before that calls this first.
+    /// Creates a pod's directory and marks it as owned by this process, so that it is not taken for an
+    /// orphan. [`Runtime::create_sandbox`] does this too; call it first if the directory is filled before
+    /// that.
     ///
     /// # Errors
-    /// The directory cannot be made, or another process owns it.
+    /// The directory cannot be created, or another process owns it.
     pub fn claim_pod_dir(&self, id: &SandboxId, dir: &Path) -> Result<(), RuntimeError> {
         self.claims.claim(dir)?;
         let new = || Pod { state: None, ports: None, dir: dir.to_owned(), may_lose_user_namespace: false };
@@ -179,7 +180,8 @@ impl EmbeddedRuntime {
         Ok(())
     }
 
-    /// Ends and removes what processes that died left behind in this state directory. Returns the sandboxes removed.
+    /// Ends and removes leftovers of crashed processes in this state directory. Returns the removed
+    /// sandboxes.
     pub async fn clean_orphans(&self) -> Vec<SandboxId> {
         let pods = layout::pods_dir(&self.config.state_dir);
         let found = blocking(move || Ok(orphans::find(&pods))).await.unwrap_or_default();
@@ -190,14 +192,14 @@ impl EmbeddedRuntime {
                 tracing::warn!(sandbox = %id, %error, "could not remove the network of an orphaned pod");
             }
         }
-        // Also what a run left behind that was killed after its last pod was gone.
+        // Also after a run that was killed when its last pod was already gone.
         if network::is_changed().await {
             self.release_network_aside();
         }
         removed
     }
 
-    /// Stops a pod that nobody owns in its order, and removes it.
+    /// Stops a pod without an owner in its order, and removes it.
     async fn clean_orphan(&self, orphan: Orphan) -> Option<SandboxId> {
         let (id, dir) = (orphan.id.clone(), orphan.dir.clone());
         let state = layout::read_json::<SandboxState>(&dir.join("sandbox.json"));
@@ -217,7 +219,8 @@ impl EmbeddedRuntime {
         }
     }
 
-    /// Makes sure that there is a process which stops the pods of this one if it is killed. A node's pods go on.
+    /// Makes sure that there is a process that stops the pods of this one if it is killed. A node's pods keep
+    /// running.
     pub async fn ensure_guard(&self) {
         if !self.config.owner.is_process() {
             return;
@@ -243,8 +246,8 @@ impl EmbeddedRuntime {
         }
     }
 
-    /// If no pod of this run is on the host's bridge: those that were. Without root there is none: that of the uplink goes
-    /// with the run.
+    /// If no pod of this run is on the host's bridge: those that were. Without root there is none: the bridge
+    /// of the uplink ends with the run.
     fn network_is_free(&self) -> Option<Vec<SandboxId>> {
         if rootless::standing().is_rootless() && !rootless::owns_network() {
             return None;
@@ -253,15 +256,15 @@ impl EmbeddedRuntime {
         (!in_use).then(|| lock(&self.off_bridge).clone())
     }
 
-    /// Has another process restore what pods' networks changed about the host, if no pod of anybody needs it any more:
-    /// the kernel takes some 50 ms to remove a bridge, and nobody should wait for that. It lets a moment pass first, so
-    /// that one run after another finds the bridge there.
+    /// Starts another process that undoes the network changes on the host, if no pod needs them any more: the
+    /// kernel takes some 50 ms to remove a bridge, and nobody should wait for that. It waits a moment first,
+    /// so that consecutive runs can reuse the bridge.
     fn release_network_aside(&self) {
         let Some(leaving) = self.network_is_free() else { return };
         let mut command = tokio::process::Command::from(self.shim_command("release-network"));
         command
             .args(leaving.iter().map(|id| &id.0))
-            // It may outlive the run, and whoever ends the run's process group does not mean it.
+            // It may outlive the run, and a signal to the run's process group must not end it.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -286,12 +289,12 @@ impl EmbeddedRuntime {
     /// The shim's program with its arguments.
     fn shim_command(&self, role: &str) -> std::process::Command {
         let mut command = std::process::Command::new(self.shim.path());
-        // Containers may see what a shim has in its environment: nothing of the host's.
+        // Containers may see a shim's environment: nothing of the host's.
         command.arg0("outrigger").args(&self.config.shim_command[1..]).arg(role).env_clear();
         command
     }
 
-    /// Gives a new sandbox its network, and opens its ports at the host.
+    /// Connects a new sandbox to its network, and opens its ports at the host.
     async fn connect(&self, spec: &SandboxSpec, mut state: SandboxState) -> Result<Sandbox, RuntimeError> {
         if let Some(netns) = &state.net {
             let uplink = self.uplink(spec.network).await?;
@@ -309,7 +312,7 @@ impl EmbeddedRuntime {
         Ok(sandbox)
     }
 
-    /// What connects pods where this runs without root.
+    /// The connection of pods when running without root.
     async fn uplink(&self, mode: NetworkMode) -> Result<Option<&Uplink>, RuntimeError> {
         if mode != NetworkMode::Private || !rootless::standing().is_rootless() || rootless::owns_network() {
             return Ok(None);
@@ -335,7 +338,7 @@ impl EmbeddedRuntime {
         Ok(())
     }
 
-    /// What is written down of a sandbox that may be adopted.
+    /// The stored state of a sandbox that may be adopted.
     fn read_sandbox(&self, id: &SandboxId) -> Result<SandboxState, RuntimeError> {
         let not_found = || RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() };
         let path = self.pod_dir(id).join("sandbox.json");
@@ -353,19 +356,20 @@ impl EmbeddedRuntime {
                 state.pod
             )));
         }
-        // After the machine was started again there are only files.
+        // After a reboot there are only files.
         match sandbox::is_pinned(&state) {
             true => Ok(state),
             false => Err(not_found()),
         }
     }
 
-    /// Connects to the shims of all containers of a pod at once, and waits until each has said how its container is.
+    /// Connects to the shims of all containers of a pod at once, and waits until each has reported the state
+    /// of its container.
     async fn adopt_containers(&self, sandbox: &SandboxId, pod_dir: &Path) -> Vec<Adopted> {
         let mut links = Vec::new();
         for id in layout::containers(pod_dir) {
             let dir = layout::container_dir(pod_dir, &id.0);
-            // A shim that lives knows better than a file that is damaged.
+            // A running shim is more reliable than a damaged file.
             let state: ContainerState = layout::read_json(&dir.join("state.json")).unwrap_or_default();
             let link = Arc::new(Link::adopt(&state, self.remains(sandbox, &id, &dir)));
             let (sandbox, pod_dir) = (sandbox.clone(), pod_dir.to_owned());
@@ -405,8 +409,9 @@ impl EmbeddedRuntime {
         adopted
     }
 
-    /// Refuses an image with users or groups that the pod's user namespace does not have. A pod that can do without the
-    /// namespace, and in which nothing was made so far, is to be made again: it is lost.
+    /// Refuses an image with users or groups that the pod's user namespace does not have. If the namespace is
+    /// optional and no container was created so far, the pod is reported as lost, so that it is created
+    /// again.
     fn check_ids(&self, id: &SandboxId, state: &SandboxState, image: &Image) -> Result<(), RuntimeError> {
         if state.user.is_none() {
             return Ok(());
@@ -435,7 +440,7 @@ impl EmbeddedRuntime {
 }
 
 impl Drop for EmbeddedRuntime {
-    /// A runtime that has no pods leaves nobody behind to look after them.
+    /// A runtime without pods leaves no guard process behind.
     fn drop(&mut self) {
         let has_pods = !lock(&self.sandboxes).is_empty();
         if let Some(guard) = self.guard.get_mut()
@@ -535,7 +540,7 @@ impl Runtime for EmbeddedRuntime {
             }
             sandbox::remove(&name, &dir, &hierarchies)?;
             if !is_known {
-                // What says which ids it had may be unreadable.
+                // The record of its ids may be unreadable.
                 userns::release_all(&dir);
             }
             Ok(left)
@@ -587,7 +592,7 @@ impl Runtime for EmbeddedRuntime {
         let pause = lock(&self.sandboxes).get(id).and_then(|pod| pod.state.as_ref()?.pause);
         match pause {
             Some(pause) => pause.ended().await,
-            // Namespaces that are pinned by mounts stay.
+            // Namespaces that are pinned by mounts do not end.
             None => std::future::pending().await,
         }
     }
@@ -651,7 +656,7 @@ impl Runtime for EmbeddedRuntime {
         let started = entry.link.until(|phase| match phase {
             Phase::Creating | Phase::Created => None,
             Phase::Running(started) => Some(Ok(started.into())),
-            // It ran and is over already, before anybody looked.
+            // It ran and has already exited.
             Phase::Exited(exit) => Some(Ok(Started { at: exit.started_at, pid: 0 })),
             Phase::Failed(fault) => Some(Err(fault.clone())),
         });
@@ -719,7 +724,7 @@ impl Runtime for EmbeddedRuntime {
             sandbox::discard_container(&entry.sandbox.0, &container, &entry.pod_dir, &hierarchies)
         });
         if let Some(waste) = discarded.await? {
-            // Whatever is left of it when the sandbox goes goes with it.
+            // Leftovers are removed with the sandbox.
             tokio::task::spawn_blocking(move || layout::remove_tree(&waste));
         }
         lock(&self.containers).remove(id);

@@ -22,8 +22,8 @@ use crate::{NetworkMode, Resources, SandboxSpec};
 /// The cgroup of the process that holds a shared pid namespace: a name no container can have.
 const PAUSE_CGROUP: &str = ".pause";
 
-/// Makes the namespaces, /dev/shm and cgroup of a sandbox. Blocks; runs on a thread of its own.
-/// `pause` is the command that makes the process for a shared pid namespace, `owner` the process that owns the pod.
+/// Creates the namespaces, /dev/shm and cgroup of a sandbox. Blocks; runs on a separate thread. `pause` is
+/// the command that starts the process for a shared pid namespace, `owner` the process that owns the pod.
 pub(crate) fn create(
     spec: &SandboxSpec,
     hierarchies: &Hierarchies,
@@ -33,7 +33,7 @@ pub(crate) fn create(
     let dir = &spec.pod_dir;
     let what = || format!("cannot make {}", dir.display());
     if dir.join("ns").exists() {
-        // What an attempt that failed half-way left.
+        // Left over from a failed attempt.
         remove(&spec.id.0, dir, hierarchies)?;
     }
     private::make_all(dir).creating(what)?;
@@ -45,7 +45,7 @@ pub(crate) fn create(
         dir: dir.clone(),
         net: own_network.then(|| dir.join("ns/net")),
         ipc: (!spec.host_ipc).then(|| dir.join("ns/ipc")),
-        // A pod in the host's network goes by the host's name.
+        // A pod on the host network uses the host's name.
         uts: own_network.then(|| dir.join("ns/uts")),
         user: None,
         pid: None,
@@ -89,7 +89,7 @@ pub(crate) fn create(
     Ok(state)
 }
 
-/// Makes the pod's user namespace, if it is to have one.
+/// Creates the pod's user namespace, if it gets one.
 fn user_namespace(spec: &SandboxSpec) -> Result<Option<(Holder, UserNamespace)>, Fault> {
     // Without root everything is in a user namespace already.
     if spec.user_namespace == crate::UserNamespace::Host || rootless::standing().is_rootless() {
@@ -121,7 +121,7 @@ pub(crate) fn save(state: &SandboxState) -> Result<(), Fault> {
         .creating(|| format!("cannot write in {}", state.dir.display()))
 }
 
-/// Whether the namespaces of a sandbox that another process has made are there.
+/// Whether the namespaces of a sandbox that another process has created still exist.
 pub(crate) fn is_pinned(state: &SandboxState) -> bool {
     let user = state.user.as_ref().map(|_| state.dir.join("ns/user"));
     let paths = [&state.net, &state.ipc, &state.uts, &state.pid, &user];
@@ -132,8 +132,8 @@ pub(crate) fn is_pinned(state: &SandboxState) -> bool {
     ns.is_some() && ns != device(&state.dir) && paths.into_iter().flatten().all(is_namespace)
 }
 
-/// What the process that holds a shared pid namespace may use: it only waits. A container that is allowed to trace it can
-/// have it do more, and must not get around its own limits that way.
+/// Limits of the process that holds a shared pid namespace: it only waits. A container that may trace it can
+/// make it do more, and must not exceed its own limits that way.
 fn pause_resources() -> Resources {
     Resources {
         // Itself, and the process that forks it.
@@ -143,7 +143,7 @@ fn pause_resources() -> Resources {
     }
 }
 
-/// Has a process made that holds the pod's pid namespace.
+/// Starts a process that holds the pod's pid namespace.
 fn start_pause(
     mut command: Command,
     state: &SandboxState,
@@ -168,12 +168,12 @@ fn start_pause(
     ours.read_to_string(&mut pid)?;
     child.wait()?;
     let pid = pid.parse().map_err(|_| io::Error::other("its first process did not start"))?;
-    // Before there is a container that could reach it. What this machine cannot limit is told of the containers.
+    // Before there is a container that could reach it. Missing limits are reported for the containers.
     limits.adopt_first(pid)?;
     ProcessRecord::of(pid).ok_or_else(|| io::Error::other("its first process ended"))
 }
 
-/// Mounts the directory that all mounts of the sandbox are in, so that one call takes all of them away: each costs the
+/// Mounts the directory for all mounts of the sandbox, so that one call removes all of them: each costs the
 /// kernel a grace period.
 fn mount_pins(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
@@ -188,7 +188,7 @@ fn mount_shm(path: &Path, owner: u32) -> io::Result<()> {
     Ok(mount("shm", path, "tmpfs", flags, options.as_c_str())?)
 }
 
-/// Makes the namespaces on a thread that ends with them, or takes those of `holder`, and pins them.
+/// Creates the namespaces on a thread that ends with them, or takes those of `holder`, and pins them.
 fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec, holder: Option<Holder>) -> Result<(), Fault> {
     let mut kinds = 0;
     for (path, kind) in
@@ -216,9 +216,9 @@ fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec, holder: Option<Holde
             for (name, value) in &spec.sysctls {
                 check_sysctl(name, state)?;
                 let path = Path::new("/proc/sys").join(name.replace('.', "/"));
-                // /proc/sys shows the namespaces of whoever opens the file, which is this thread.
+                // /proc/sys shows the namespaces of the thread that opens the file.
                 let what = || format!("cannot set sysctl {name} to {value:?}");
-                // Those of an ipc namespace are only for the root of its user namespace to write, whoever else asks.
+                // Settings of an ipc namespace can only be written by the root of its user namespace.
                 let root = state.user.as_ref().filter(|_| !name.starts_with("net."));
                 match root {
                     Some(user) => sys::as_user(user.first_id, || fs::write(&path, value)),
@@ -238,7 +238,7 @@ fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec, holder: Option<Holde
     })
 }
 
-/// Refuses settings that would change more than the pod.
+/// Refuses settings that would affect more than the pod.
 fn check_sysctl(name: &str, state: &SandboxState) -> Result<(), Fault> {
     if name.contains("..") || name.contains('/') {
         return Err(Fault::config(format!("sysctl {name:?} is not a name like net.ipv4.ip_forward")));
@@ -282,7 +282,7 @@ fn bring_loopback_up() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Removes everything [`create`] made, with whatever still runs in it. Blocks. Idempotent.
+/// Removes everything [`create`] made, with anything still running in it. Blocks. Idempotent.
 pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<(), Fault> {
     let path = cgroup::sandbox_path(id);
     hierarchies.kill(&path);
@@ -307,8 +307,8 @@ pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<
     Ok(())
 }
 
-/// Makes a container's id free again: removes its cgroup and moves its directory out of the way. Returns where that is
-/// now, for the caller to remove at leisure. Blocks. Idempotent.
+/// Frees a container's id: removes its cgroup and moves its directory out of the way. Returns where that is
+/// now, for the caller to remove later. Blocks. Idempotent.
 pub(crate) fn discard_container(
     sandbox: &str,
     id: &str,

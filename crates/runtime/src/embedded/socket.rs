@@ -16,10 +16,10 @@ pub(crate) fn is_own(socket: impl AsFd) -> bool {
     rustix::net::sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
 }
 
-/// Descriptors that go or come with one piece.
+/// Descriptors per message.
 const DESCRIPTORS_MAX: usize = 4;
 
-/// Sends bytes, and descriptors with the first of them. Returns how many bytes went.
+/// Sends bytes, and descriptors with the first of them. Returns the number of bytes sent.
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -34,7 +34,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
     }
 }
 
-/// Receives bytes and the descriptors that came with them. Zero bytes are the end.
+/// Receives bytes and their descriptors. Zero bytes are the end.
 pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -1,4 +1,4 @@
-//! The kernel edge: system calls that neither std nor rustix has in the form needed here.
+//! System calls that neither std nor rustix has in the form needed here.
 
 use std::ffi::CString;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use super::rootless;
 pub(crate) use crate::errno::errno_text;
 
-/// The new process, as [`clone3`] returns it.
+/// The new process of [`clone3`].
 pub(crate) enum Cloned {
     /// This is the child.
     Child,
@@ -18,14 +18,14 @@ pub(crate) enum Cloned {
     Parent {
         /// The child, as this process sees it.
         pid: i32,
-        /// A handle that never names another process.
+        /// A handle that never refers to another process.
         pidfd: OwnedFd,
     },
 }
 
-/// Forks with namespaces, and into a cgroup of the unified hierarchy when one is given.
+/// Forks with namespaces, and into a cgroup of the unified hierarchy if one is given.
 ///
-/// The caller must be single-threaded: the child goes on to allocate memory and to use std.
+/// The caller must be single-threaded: the child continues to allocate memory and to use std.
 pub(crate) fn clone3(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
     #[repr(C)]
     #[derive(Default)]
@@ -66,7 +66,7 @@ pub(crate) fn clone3(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Res
     }
 }
 
-/// Forks a process into new namespaces that does nothing but keep them until it is killed, or the calling thread ends.
+/// Forks a process into new namespaces that only keeps them until it is killed, or the calling thread ends.
 /// The caller may have other threads.
 pub(crate) fn hold_namespaces(namespaces: i32) -> io::Result<(i32, OwnedFd)> {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -74,7 +74,8 @@ pub(crate) fn hold_namespaces(namespaces: i32) -> io::Result<(i32, OwnedFd)> {
     // SAFETY: sigfillset initialises the set before it is read, pthread_sigmask the one it returns.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
-        // A signal for this process must not run its handlers in the other one, which has the same descriptors.
+        // A signal for this process must not run its handlers in the other one, which has the same
+        // descriptors.
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
     // SAFETY: plain system call.
@@ -84,7 +85,7 @@ pub(crate) fn hold_namespaces(namespaces: i32) -> io::Result<(i32, OwnedFd)> {
         // SAFETY: plain system calls, which allocate nothing: another thread may have held the allocator's lock.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-            // A parent that ended before that is not told of.
+            // If the parent ended before that, there is no signal.
             while libc::getppid() == parent {
                 libc::pause();
             }
@@ -99,12 +100,12 @@ pub(crate) fn hold_namespaces(namespaces: i32) -> io::Result<(i32, OwnedFd)> {
     }
 }
 
-/// The pid of a process that another one forked, in memory both share: told without a system call, which a filter might
-/// refuse by then.
+/// The pid of a process that another one forked, in shared memory: passed without a system call, which a
+/// filter might refuse by then.
 pub(crate) struct PidSlot(std::ptr::NonNull<AtomicI32>);
 
 impl PidSlot {
-    /// Must be made before the fork of the process that is to fill it.
+    /// Must be created before the fork of the process that fills it.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: a fresh anonymous mapping that nothing else refers to; pages begin as zeroes.
         let page = unsafe {
@@ -144,7 +145,7 @@ pub(crate) const SIBLING_FLAGS: i32 = libc::CLONE_PARENT | libc::CLONE_PARENT_SE
 /// Forks a child of the caller's parent, in the pid namespace the caller's children are in, and puts its pid, as the
 /// caller sees it, into `slot`. Returns whether this is the child.
 ///
-/// The caller must be single-threaded: the child goes on to allocate memory and to use std.
+/// The caller must be single-threaded: the child continues to allocate memory and to use std.
 pub(crate) fn fork_sibling(slot: &PidSlot) -> io::Result<bool> {
     // Not clone3: filters cannot look into its arguments and therefore refuse it.
     // SAFETY: without CLONE_VM the child has a copy of everything, its stack included; the slot outlives the call. The
@@ -154,9 +155,9 @@ pub(crate) fn fork_sibling(slot: &PidSlot) -> io::Result<bool> {
     Ok(pid == 0)
 }
 
-/// Does something as another user, on the calling thread alone.
+/// Does something as another user, only on the calling thread.
 pub(crate) fn as_user(uid: u32, task: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    // By the system call: libc's function changes the user of all threads.
+    // With the system call: libc's function changes the user of all threads.
     let set = |uid: u32| {
         // SAFETY: plain system call; minus one keeps the other ids.
         check(unsafe { libc::syscall(libc::SYS_setresuid, -1_i32, uid, -1_i32) } as i32)
@@ -168,7 +169,7 @@ pub(crate) fn as_user(uid: u32, task: impl FnOnce() -> io::Result<()>) -> io::Re
     result
 }
 
-/// Leaves the session keyring this process inherited for a new one that nobody else has.
+/// Replaces the inherited session keyring with a new, private one.
 pub(crate) fn join_new_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: no name is passed, so nothing is read.
@@ -188,13 +189,13 @@ pub(crate) fn setns(fd: BorrowedFd<'_>, kinds: i32) -> io::Result<()> {
     check(unsafe { libc::setns(fd.as_raw_fd(), kinds) })
 }
 
-/// Gives the calling thread new namespaces.
+/// Moves the calling thread to new namespaces.
 pub(crate) fn unshare(kinds: i32) -> io::Result<()> {
     // SAFETY: callers pass namespace flags only (and CLONE_FS), which no other thread can observe.
     check(unsafe { libc::unshare(kinds) })
 }
 
-/// Whether a namespace belongs to the caller's user namespace, so that being root there is being root over it.
+/// Whether a namespace belongs to the caller's user namespace, so that its root has privileges over it.
 pub(crate) fn owns_namespace(namespace: BorrowedFd<'_>) -> bool {
     const NS_GET_USERNS: libc::c_ulong = 0xb701;
     // SAFETY: the request takes no argument and returns a fresh descriptor, or -1 for what belongs to others.
@@ -207,7 +208,7 @@ pub(crate) fn owns_namespace(namespace: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// What to change about a mount, for [`mount_setattr`].
+/// The changes of a mount, for [`mount_setattr`].
 #[repr(C)]
 #[derive(Default, Clone, Copy)]
 pub(crate) struct MountAttr {
@@ -233,7 +234,7 @@ pub(crate) const MOUNT_ATTR_NOSUID: u64 = 0x2;
 /// No programs.
 pub(crate) const MOUNT_ATTR_NOEXEC: u64 = 0x8;
 
-/// Changes a mount that is open as `mount`, with everything below it when `recursive`.
+/// Changes a mount that is open as `mount`, with everything below it if `recursive`.
 pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attr: MountAttr) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is a NUL-terminated constant and the structure lives until the call returns.
@@ -250,9 +251,9 @@ pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attr: MountA
     check(result as i32)
 }
 
-/// Closes every descriptor but the standard ones and `kept`, which is closed by an exec.
+/// Closes every descriptor but the standard ones and `kept`, which an exec closes.
 ///
-/// For a process that uses none of the others any more: their owners' destructors must not run.
+/// For a process that no longer uses the others: their owners' destructors must not run.
 pub(crate) fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
     let number = kept.as_raw_fd() as u32;
     let close = |first: u32, last: u32, flags: libc::c_uint| -> io::Result<()> {
@@ -269,8 +270,8 @@ pub(crate) fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Closes every descriptor from `first` on.
 ///
-/// For a process that has just begun, or one that goes on for ever and uses none of them: their owners' destructors must
-/// not run.
+/// For a process that has just begun, or one that runs forever and uses none of them: their owners'
+/// destructors must not run.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
     // SAFETY: callers have no owners of these descriptors yet, or never return to them.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) } as i32)
@@ -278,7 +279,7 @@ pub(crate) fn close_from(first: u32) -> io::Result<()> {
 
 /// Closes every descriptor from `first` on but those to be kept.
 ///
-/// For a process that uses none of them any more and ends without running their owners' destructors.
+/// For a process that no longer uses them and ends without running their owners' destructors.
 pub(crate) fn close_all_but(first: RawFd, mut kept: Vec<RawFd>) -> io::Result<()> {
     kept.sort_unstable();
     let mut next = first;
@@ -327,9 +328,9 @@ pub(crate) fn wait_signal(signals: &[i32]) -> i32 {
     signal
 }
 
-/// Gives every signal its default action and unblocks all, as a new program expects to find them.
+/// Resets every signal to its default action and unblocks all, as a new program expects.
 pub(crate) fn reset_signals() {
-    // As the kernel has it: handler, flags, restorer, mask. All zero is the default action.
+    // In the kernel's format: handler, flags, restorer, mask. All zero is the default action.
     let default = [0_u64; 4];
     for signal in 1..=libc::SIGRTMAX() {
         // SAFETY: the default action installs no handler. By the system call, because libc keeps the first real-time
@@ -369,7 +370,7 @@ pub(crate) struct Reaped {
     pub(crate) signal: Option<i32>,
 }
 
-/// Takes one ended child, if there is one; `pid` -1 is any. Blocks only when asked to.
+/// Reaps one ended child, if there is one; `pid` -1 is any. Blocks only if requested.
 pub(crate) fn reap(pid: i32, block: bool) -> Option<Reaped> {
     loop {
         let mut status = 0;
@@ -391,7 +392,7 @@ pub(crate) fn reap(pid: i32, block: bool) -> Option<Reaped> {
     }
 }
 
-/// Replaces this process. Returns only when that failed.
+/// Replaces this process. Returns only if that failed.
 pub(crate) fn execve(program: &CString, args: &[CString], env: &[CString]) -> io::Error {
     let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
         list.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
@@ -402,7 +403,7 @@ pub(crate) fn execve(program: &CString, args: &[CString], env: &[CString]) -> io
     io::Error::last_os_error()
 }
 
-/// Ends this process at once, running nothing that belongs to the process it was forked from.
+/// Ends this process immediately, running nothing of the process it was forked from.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions.
     unsafe { libc::_exit(code) }
@@ -434,7 +435,7 @@ pub(crate) fn capability_limits() -> io::Result<(u64, u64)> {
             }
         };
         match (bound, is_ambient) {
-            // The kernel knows no capability of this number, nor of higher ones.
+            // The kernel has no capability with this number, nor higher ones.
             (-1, _) if number > 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) => break,
             (-1, _) | (_, -1) => return Err(io::Error::last_os_error()),
             (bound, is_ambient) => {
@@ -500,12 +501,13 @@ pub(crate) fn seccomp_load(program: &[libc::sock_filter]) -> io::Result<()> {
     check(result as i32)
 }
 
-/// Sets real, effective and saved ids of the (only) thread, with its groups, in the order that keeps the right to do so.
+/// Sets real, effective and saved ids of the (only) thread, with its groups, in the order that keeps the
+/// privilege to do so.
 pub(crate) fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     // SAFETY: the slice outlives the call. Raw calls are right here because the process is single-threaded.
     unsafe {
         match check(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) as i32) {
-            // Where only one id is mapped nobody's groups can be changed.
+            // With only one mapped id, groups cannot be changed.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) && rootless::one_id_only() => {}
             result => result?,
         }
@@ -514,7 +516,7 @@ pub(crate) fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     }
 }
 
-/// Takes the id 0 of the user namespace this process has just been mapped into.
+/// Switches to id 0 of the user namespace this process has just been mapped into.
 pub(crate) fn become_root() -> io::Result<()> {
     // SAFETY: plain system calls. Raw calls are right here because the process is single-threaded.
     unsafe {
@@ -541,10 +543,11 @@ pub(crate) fn cstring(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Clock ticks after boot at which a process started: with its pid, names a process for good. `None`: it is gone.
+/// Clock ticks after boot when a process started: together with the pid, this identifies a process
+/// permanently. `None`: it is gone.
 pub(crate) fn start_ticks(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name may hold blanks and brackets: fields count from behind its last one.
+    // The command name may contain spaces and brackets: fields count from after its last one.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
     if fields.next()? == "Z" {

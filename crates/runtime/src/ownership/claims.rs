@@ -1,7 +1,8 @@
 //! The directories of pods, each locked by the process that runs the pod.
 //!
-//! Between making a directory and locking it nobody may take it for an orphan. So whoever makes one holds the parent's
-//! lock together with others who do, and whoever looks for orphans holds it alone for the look at each.
+//! Between its creation and its lock, a directory must not be taken for an orphan. So a process that creates
+//! one holds a shared lock on the parent, and a process that looks for orphans holds it exclusively while it
+//! checks each one.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,7 +23,7 @@ use crate::{RuntimeError, SandboxId, mounts, private};
 #[derive(Debug)]
 pub(crate) struct Claims {
     owner: Owner,
-    /// What runs the pods.
+    /// The runtime of the pods.
     runtime: &'static str,
     held: Mutex<HashMap<PathBuf, OwnedFd>>,
 }
@@ -36,7 +37,7 @@ impl Claims {
         &self.owner
     }
 
-    /// Makes a pod's directory and locks it, unless it is this runtime's already.
+    /// Creates a pod's directory and locks it, unless this runtime already has it.
     pub(crate) fn claim(&self, dir: &Path) -> Result<(), RuntimeError> {
         let mut held = self.held();
         if held.contains_key(dir) {
@@ -78,9 +79,9 @@ impl Claims {
         Ok(marked)
     }
 
-    /// Gives a pod's directory up. It is removed, unless there is something in it that is not the runtime's: then it
-    /// stays locked until whoever put it there has removed the directory, for if this process dies before that,
-    /// somebody else has to do it.
+    /// Releases a pod's directory. It is removed, unless it has contents that are not the runtime's: then it
+    /// stays locked until their owner has removed the directory, because if this process dies before that,
+    /// another one has to do it.
     pub(crate) fn release(&self, dir: &Path) {
         let mut held = self.held();
         let own = |entry: fs::DirEntry| ["lock", MARK].iter().any(|own| entry.file_name() == *own);
@@ -92,21 +93,21 @@ impl Claims {
         }
     }
 
-    /// The locks of directories that are still there.
+    /// The locks of directories that still exist.
     fn held(&self) -> MutexGuard<'_, HashMap<PathBuf, OwnedFd>> {
-        // No panic leaves a map half-changed.
+        // A panic cannot leave the map half changed.
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|dir, _| dir.join("lock").exists());
         held
     }
 }
 
-/// Makes a pod's directory and locks it; `None` when somebody else has.
+/// Creates a pod's directory and locks it; `None` if another process has it.
 fn try_claim(dir: &Path) -> io::Result<Option<OwnedFd>> {
     let parent = dir.parent().unwrap_or(Path::new("/"));
     private::make_all(parent)?;
     let _makers = lock_parent(parent, FlockOperation::LockShared)?;
-    // Each turn starts over because a cleaner has just removed what was locked.
+    // Each round starts over because the locked directory was just removed as an orphan.
     for _ in 0..16 {
         private::make(dir)?;
         match try_lock(dir, OFlags::CREATE) {
@@ -117,7 +118,7 @@ fn try_claim(dir: &Path) -> io::Result<Option<OwnedFd>> {
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
-/// Locks a directory's lock file; `None` when somebody else has. Not found if it is gone by then.
+/// Locks a directory's lock file; `None` if another process has it. Not found if it is gone by then.
 fn try_lock(dir: &Path, flags: OFlags) -> io::Result<Option<OwnedFd>> {
     let path = dir.join("lock");
     let lock = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::from_raw_mode(0o600))?;
@@ -133,7 +134,7 @@ fn try_lock(dir: &Path, flags: OFlags) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Locks the directory all pods' directories are in, for as long as what is returned lives.
+/// Locks the parent of all pods' directories, as long as the returned value exists.
 fn lock_parent(parent: &Path, how: FlockOperation) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = rustix::fs::open(parent, flags, Mode::empty())?;
@@ -145,8 +146,8 @@ fn lock_parent(parent: &Path, how: FlockOperation) -> io::Result<OwnedFd> {
     }
 }
 
-/// Locks a pod's directory if it has no owner. One without a lock has none: whoever made it died before it could lock
-/// it, or whoever removed it before it had come to the end. The node's have one, even if that is down.
+/// Locks a pod's directory if it has no owner. One without a lock has none: its creator died before it could
+/// lock it, or its remover before it was done. Those of the node have one, even if it is down.
 pub(crate) fn lock_orphan(dir: &Path) -> io::Result<Option<OwnedFd>> {
     let _alone = lock_parent(dir.parent().unwrap_or(Path::new("/")), FlockOperation::LockExclusive)?;
     if is_marked(dir) {
@@ -162,7 +163,7 @@ pub(crate) fn lock_orphan(dir: &Path) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Removes the directory of a pod none of whose containers is left, unless it has an owner.
+/// Removes the directory of a pod without containers, unless it has an owner.
 pub(crate) fn remove_dir(dir: &Path) -> io::Result<()> {
     match lock_orphan(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -206,7 +207,7 @@ mod tests {
         assert!(claims.held().is_empty());
     }
 
-    /// Nobody who makes a directory ever finds it taken by somebody who looks for orphans.
+    /// A process that creates a directory never finds it taken by one that looks for orphans.
     #[test]
     fn makers_and_cleaners_do_not_meet() {
         let dir = tempfile::tempdir().unwrap();

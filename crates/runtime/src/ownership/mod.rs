@@ -1,12 +1,12 @@
-//! Whose a pod is: a process's, for as long as that lives, or the node's of a state directory.
+//! Ownership of pods: by a process, as long as it lives, or by the node of a state directory.
 //!
-//! Every pod has a directory with a `lock` file, which the process that runs the pod keeps locked (`claims`). The kernel
-//! gives the lock back however that process ends, and shims do not inherit it.
+//! Every pod has a directory with a `lock` file, which the process that runs the pod keeps locked (`claims`).
+//! The kernel releases the lock however that process ends, and shims do not inherit it.
 //!
 //! * The pod of a process whose lock is free is an orphan, and the next start removes it.
-//! * A node's pods outlive its process. Their directories hold a [`MARK`], written before anything of the pod exists, and
-//!   nobody but the node removes them, even while it is down. The next process of the node adopts them. One process at a
-//!   time is the node of a state directory (`node`).
+//! * A node's pods outlive its process. Their directories contain a [`MARK`], written before anything of the
+//!   pod exists, and only the node removes them, even while it is down. The next process of the node adopts
+//!   them. Only one process at a time is the node of a state directory (`node`).
 
 mod claims;
 mod node;
@@ -20,18 +20,18 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Whose the pods of a runtime are.
+/// The owner of a runtime's pods.
 #[derive(Debug, Clone, Default)]
 pub enum Owner {
-    /// This process's: they end with it.
+    /// This process: they end with it.
     #[default]
     Process,
-    /// The node's: they outlive its processes.
+    /// The node: they outlive its processes.
     Node(NodeIdentity),
 }
 
 impl Owner {
-    /// Whether pods end with the process that made them.
+    /// Whether pods end with the process that created them.
     pub(crate) fn is_process(&self) -> bool {
         matches!(self, Owner::Process)
     }
@@ -40,21 +40,21 @@ impl Owner {
 /// In the directory of a pod that belongs to the node.
 pub(crate) const MARK: &str = "node.json";
 
-/// What [`MARK`] holds.
+/// The content of [`MARK`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
     /// The node, by its identity.
     pub(crate) node: String,
-    /// What runs the pod: `embedded` or `cri`.
+    /// The runtime of the pod: `embedded` or `cri`.
     pub(crate) runtime: String,
 }
 
-/// Whether a pod's directory is marked as the node's. One that is damaged is marked all the same.
+/// Whether a pod's directory is marked as the node's. A damaged mark counts too.
 pub(crate) fn is_marked(dir: &Path) -> bool {
     fs::symlink_metadata(dir.join(MARK)).is_ok()
 }
 
-/// The mark in a pod's directory, if there is one that can be read.
+/// The mark in a pod's directory, if there is a readable one.
 pub(crate) fn read_mark(dir: &Path) -> Option<Mark> {
     serde_json::from_slice(&fs::read(dir.join(MARK)).ok()?).ok()
 }

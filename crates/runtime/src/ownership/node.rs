@@ -1,4 +1,4 @@
-//! The node of a state directory: one process at a time, under a name that outlives it.
+//! The node of a state directory: one process at a time, with an identity that outlives it.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -11,11 +11,11 @@ use rustix::io::Errno;
 
 use crate::private;
 
-/// Names are 32 hexadecimal digits.
+/// Identities are 32 hexadecimal digits.
 const ID_LENGTH: usize = 32;
 
-/// Proof that this process is the node of a state directory. Another process can become it when the last copy of this is
-/// dropped, or this process has ended.
+/// Proof that this process is the node of a state directory. Another process can take over when the last copy
+/// of this is dropped, or this process has ended.
 #[derive(Debug, Clone)]
 pub struct NodeIdentity(Arc<Node>);
 
@@ -28,20 +28,20 @@ struct Node {
 /// Why a process cannot be the node of a state directory.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// Another process is.
+    /// Another process is the node.
     #[error("another outrigger node{} runs on {}; stop it, or name another --state-dir", process(*pid), state_dir.display())]
     Taken {
         /// The state directory.
         state_dir: PathBuf,
-        /// The other process, where it has told.
+        /// The other process, if known.
         pid: Option<u32>,
     },
-    /// The state directory does not do.
+    /// The state directory is not usable.
     #[error("cannot use {} for a node: {source}", path.display())]
     Io {
-        /// What cannot be used.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -54,7 +54,7 @@ impl NodeIdentity {
     /// Becomes the node of a state directory, which must exist.
     ///
     /// # Errors
-    /// Another process is, or the directory cannot be written.
+    /// Another process is the node, or the directory cannot be written.
     pub fn open(state_dir: &Path) -> Result<Self, NodeError> {
         let dir = state_dir.join("node");
         let failed = |path: &Path| {
@@ -74,7 +74,7 @@ impl NodeIdentity {
             }
             Err(error) => return Err(failed(&path)(error.into())),
         }
-        // For people: the lock alone counts.
+        // For people: only the lock counts.
         let _ = fs::write(&path, std::process::id().to_string());
         let path = dir.join("id");
         let id = match read_id(&path) {
@@ -85,13 +85,13 @@ impl NodeIdentity {
         Ok(NodeIdentity(Arc::new(Node { id, _lock: lock })))
     }
 
-    /// The name of the node, the same for every process that is it.
+    /// The identity of the node, the same for every process of it.
     pub fn id(&self) -> &str {
         &self.0.id
     }
 }
 
-/// The name in a file; `None` if there is none, or none that can be used.
+/// The identity in a file; `None` if there is none, or no valid one.
 fn read_id(path: &Path) -> io::Result<Option<String>> {
     let mut text = String::new();
     match fs::File::open(path).and_then(|file| file.take(1024).read_to_string(&mut text)) {
@@ -111,7 +111,8 @@ fn read_id(path: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Makes a name up and writes it down, once for the life of the state directory: not to be lost with the power.
+/// Generates an identity and stores it, once for the life of the state directory: synced to disk, so that it
+/// survives a power loss.
 fn make_id(path: &Path) -> io::Result<String> {
     let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     let id: String = uuid.chars().filter(char::is_ascii_hexdigit).collect();

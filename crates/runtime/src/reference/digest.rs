@@ -12,12 +12,12 @@ use sha2::{Digest as _, Sha256};
 pub(crate) struct Digest(String);
 
 impl Digest {
-    /// Of some bytes.
+    /// The digest of some bytes.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self::finish(Sha256::new_with_prefix(bytes))
     }
 
-    /// Of all that went into `hasher`.
+    /// The digest of everything that went into `hasher`.
     pub(crate) fn finish(hasher: Sha256) -> Self {
         Digest(hex(&hasher.finalize()))
     }
@@ -71,7 +71,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Hashes what is read through it.
+/// Hashes everything read through it.
 pub(crate) struct HashingReader<R> {
     inner: R,
     hasher: Sha256,
@@ -82,7 +82,7 @@ impl<R: Read> HashingReader<R> {
         HashingReader { inner, hasher: Sha256::new() }
     }
 
-    /// Reads what is left, since the digest is that of the whole, and tells it.
+    /// Reads the rest, since the digest covers everything, and returns it.
     pub(crate) fn finish(mut self) -> io::Result<(Digest, R)> {
         io::copy(&mut self, &mut io::sink())?;
         Ok((Digest::finish(self.hasher), self.inner))

@@ -1,4 +1,4 @@
-//! What an image reference names.
+//! Image references.
 
 pub(crate) mod digest;
 
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use digest::Digest;
 
-/// Where an image comes from.
+/// The source of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     /// `rootfs:/PATH`: a directory of this machine.
@@ -28,7 +28,7 @@ pub fn is_on_disk(reference: &str) -> bool {
     ["rootfs:", "oci:", "oci-archive:", "docker-archive:"].iter().any(|prefix| reference.starts_with(prefix))
 }
 
-/// Why an image that is read from this machine's disk is not there; `None` if it is, or if it comes from a registry.
+/// Why a local image does not exist; `None` if it does, or if it comes from a registry.
 pub fn missing_on_disk(reference: &str) -> Option<String> {
     if !is_on_disk(reference) {
         return None;
@@ -52,7 +52,7 @@ pub fn missing_on_disk(reference: &str) -> Option<String> {
     }
 }
 
-/// A file or directory with images, and which of them is meant.
+/// A file or directory with images, and which of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Local {
     pub(crate) path: PathBuf,
@@ -132,7 +132,7 @@ impl Name {
         }
         let (registry, path) = match rest.split_once('/') {
             Some((host, path)) if is_host(host) => {
-                // Told only by its capitals: without them it would be somebody's name on Docker Hub.
+                // Detected by its upper case: in lower case it would be a name on Docker Hub.
                 let lower = host.to_ascii_lowercase();
                 (if is_host(&lower) { lower } else { host.to_owned() }, path)
             }
@@ -150,7 +150,7 @@ impl Name {
         Ok(Name { registry, repository, tag, digest })
     }
 
-    /// What to ask the registry for.
+    /// The tag or digest for requests to the registry.
     pub(crate) fn tag_or_digest(&self) -> String {
         match (&self.digest, &self.tag) {
             (Some(digest), _) => digest.to_string(),

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use rustix::fs::mkdirat;
 
-/// As deep as what overflowed the stack once, and then some.
+/// Deeper than what once overflowed the stack.
 const DEEP: usize = 40_000;
 
-/// Makes directories inside each other, with a file at the bottom.
+/// Creates nested directories, with a file at the bottom.
 fn deep(root: &Path, depth: usize) {
     let mut here = open_root(root).unwrap();
     for _ in 0..depth {
@@ -121,7 +121,7 @@ fn no_mount_is_entered() {
     fs::create_dir_all(tree.join("a/mounted")).unwrap();
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("keep"), "x").unwrap();
-    // On the same file system: the device number does not tell.
+    // On the same file system: the device number does not reveal it.
     rustix::mount::mount_bind(&precious, tree.join("a/mounted")).unwrap();
     let mut count = Count::default();
     walk(open_root(&tree).unwrap(), &mut count).unwrap();
@@ -144,7 +144,7 @@ fn a_directory_that_is_moved_away_ends_the_walk() {
         let child = open_child(descent.here(), c"d").unwrap();
         descent.down(child).unwrap();
     }
-    // As a container would, to have the walk go on outside of its volume.
+    // As a container could, to make the walk continue outside of its volume.
     let moved: PathBuf = std::iter::once(tree.clone()).chain((0..20).map(|_| "d".into())).collect();
     fs::rename(moved, dir.path().join("elsewhere")).unwrap();
     let mut result = Ok(());

@@ -1,4 +1,4 @@
-//! Attaching to a container's own program, what it uses, and the ports of its pod.
+//! Attaching to a container's own program, its resource usage, and the ports of its pod.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn input_and_output_are_the_program_s() {
     let mut line = String::new();
     stdout.read_line(&mut line).await.unwrap();
     assert_eq!(line, "got one\n");
-    // Another one sees what comes from here on.
+    // Another client sees the output from now on.
     let mut other = pod.runtime.attach(&id).await.unwrap();
     drop(stdin);
     other.stdin.take().unwrap().write_all(b"two\n").await.unwrap();
@@ -63,7 +63,7 @@ async fn a_terminal_can_be_attached_to() {
     attached.stdin.as_mut().unwrap().write_all(b"it\n").await.unwrap();
     while lines.next_line().await.unwrap().unwrap() != "got it" {}
     assert_eq!(attached.done.await.unwrap(), 2);
-    // One without input has none to give.
+    // A container without input has none to connect.
     let mut spec = pod.script("sleep 1000");
     spec.tty = true;
     let id = pod.start(spec).await.unwrap();
@@ -80,7 +80,7 @@ async fn whoever_does_not_read_is_cut_off() {
     let id = pod.start(spec).await.unwrap();
     let mut attached = pod.runtime.attach(&id).await.unwrap();
     pod.exec(&id, "touch /tmp/go").await;
-    // The program is not held up.
+    // The program is not blocked.
     eventually("the program goes on", || log_text(&log).lines().next_back() == Some("done")).await;
     let mut received = Vec::new();
     attached.stdout.read_to_end(&mut received).await.unwrap();

@@ -1,4 +1,4 @@
-//! Attacks, carried out: what a hostile image or container tries, and that it gets nothing.
+//! Attacks by hostile images and containers, and checks that they fail.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -99,7 +99,7 @@ async fn links_below_dev_do_not_matter() {
 
 async fn the_root_is_not_writable_by_everybody() {
     let pod = Pod::new().await;
-    // Whatever this test was started with.
+    // Regardless of what this test was started with.
     let mut spec = pod.script(
         "exec 2>/dev/null; stat -c %a /; touch /x && echo touched; mv /bin /b && echo moved; \
          find / -xdev -perm -0002 ! -type l ! -perm -1000; find /dev -type d -perm -0002 ! -perm -1000; true",
@@ -117,14 +117,14 @@ async fn the_root_has_the_mode_of_the_image() {
     std::os::unix::fs::chown(&top, Some(33), Some(34)).unwrap();
     spec.image.layers.push(top);
     assert_eq!(pod.output(spec).await, "1775 33 34\n");
-    // No other user of the host gets at what a container writes.
+    // No other user of the host can access what a container writes.
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
     let own = pod.dir.join("containers").join(&id.0).join("fs");
     assert_eq!(fs::metadata(own).unwrap().mode() & 0o7777, 0o700);
     pod.finish().await;
 }
 
-/// Looks at every process, again and again, for a file of the host, and for what is open and known there.
+/// Repeatedly checks every process for a file of the host, and for open descriptors of it.
 fn spy(pod: &Pod, marker: &Path) -> ContainerSpec {
     let look = format!(
         "look() {{ while :; do for p in /proc/[0-9]*; do \
@@ -139,7 +139,7 @@ fn spy(pod: &Pod, marker: &Path) -> ContainerSpec {
     spec
 }
 
-/// A file of the host that no container has any way to.
+/// A file of the host that no container can access.
 fn marker(pod: &Pod) -> PathBuf {
     let marker = pod.scratch("host").join("marker");
     fs::write(&marker, "").unwrap();
@@ -155,7 +155,7 @@ async fn nothing_of_the_host_is_seen_of_a_command_on_its_way() {
 async fn commands_show_nothing(users: UserNamespace) {
     let pod = Pod::with(|spec| spec.user_namespace = users).await;
     let mut spec = spy(&pod, &marker(&pod));
-    // Joining this cgroup takes long.
+    // Joining this cgroup is slow.
     spec.resources.memory_limit_bytes = Some(1 << 30);
     let log = spec.log_path.clone();
     let id = pod.start(spec).await.unwrap();
@@ -209,8 +209,9 @@ async fn the_program_of_the_shim_cannot_be_written() {
             assert_ne!(pod.wait(&id).await.code, 0, "{program}");
         }
     }
-    // A program cannot be written to while it runs, whatever it is on. Its mode can be changed, unless that is read-only: so
-    // whoever gets hold of it, as of a container that is still the shim, has nothing to write to later either.
+    // A program cannot be written to while it runs, wherever it is. Its mode can be changed, unless it is
+    // read-only: so a process that gets hold of it, for example through a container that is still the shim,
+    // cannot write to it later either.
     let id = pod.runtime.create_container(&pod.id, pod.script("true")).await.unwrap();
     for process in [pod.shim(&id), pod.first_process(&id)] {
         let program = format!("/proc/{process}/exe");
@@ -238,8 +239,8 @@ async fn the_program_of_the_shim_cannot_be_written() {
     pod.finish().await;
 }
 
-/// A device that is there on every machine, is in no container's allow list, and takes no capability to be opened for
-/// writing: the log of the kernel.
+/// A device that exists on every machine, is in no container's allow list, and can be opened for writing
+/// without any capability: the kernel log.
 const KMSG: (u32, u32) = (1, 11);
 
 /// Runs on machines with all kinds of cgroups, and with none: see `machines`.
@@ -308,7 +309,7 @@ async fn standard_input_is_not_the_host_s() {
     same(&pod.output(pod.script(script)).await);
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
     same(&String::from_utf8(pod.exec(&id, script).await.output).unwrap());
-    // The container's own has been taken away: there is still no other.
+    // The container's own was removed: there is still no other.
     let gone =
         "rm /dev/null; mknod /dev/null p; stat -L -c '%t:%T %h' /proc/self/fd/0; chmod 600 /proc/self/fd/0";
     assert_eq!(String::from_utf8(pod.exec(&id, gone).await.output).unwrap(), "1:3 0\n");
@@ -320,7 +321,7 @@ async fn standard_input_is_not_the_host_s() {
 
 async fn session_keyrings_are_the_container_s_own() {
     let pod = Pod::new().await;
-    // A user who owns no keys sees those it has by its session alone.
+    // A user without keys only sees those of its session.
     let own = "awk '$8 == \"keyring\" && $9 ~ /^_ses:/ { print $1 }' /proc/keys";
     let spec = |script: &str| {
         let mut spec = pod.script(script);

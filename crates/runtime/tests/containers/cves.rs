@@ -1,4 +1,4 @@
-//! Attacks that other container runtimes fell for, carried out here. docs/security.md has the list.
+//! Attacks that succeeded against other container runtimes, carried out here. docs/security.md has the list.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -26,7 +26,7 @@ crate::trials![
     who_looks_like_a_guard_is_not_believed,
 ];
 
-/// A directory of the host with one file, `marker`, that no container has any way to.
+/// A directory of the host with one file, `marker`, that no container can access.
 struct Canary {
     dir: PathBuf,
     before: (i64, u32, u32),
@@ -45,7 +45,7 @@ impl Canary {
         (file.ctime_nsec(), file.mode(), file.uid())
     }
 
-    /// Nothing was made, changed or mounted there.
+    /// Checks that nothing was created, changed or mounted there.
     fn assert_untouched(&self) {
         let names: Vec<_> =
             fs::read_dir(&self.dir).unwrap().flatten().map(|entry| entry.file_name()).collect();
@@ -66,7 +66,7 @@ fn mount(source: &Path, target: &str) -> Mount {
     }
 }
 
-/// Exchanges two names all the time, as a container that shares the volume would, only faster.
+/// Swaps two names continuously, like a container that shares the volume would, only faster.
 struct Exchange {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<u64>>,
@@ -100,7 +100,8 @@ impl Drop for Exchange {
     }
 }
 
-/// CVE-2021-30465, CVE-2019-18837, CVE-2024-45310: the way to a mount point becomes a link between the check and the use.
+/// CVE-2021-30465, CVE-2019-18837, CVE-2024-45310: the path to a mount point becomes a link between the check
+/// and the use.
 async fn targets_in_a_volume_that_changes_stay_inside() {
     for users in BOTH_USERS {
         targets_stay_inside(users).await;
@@ -128,7 +129,7 @@ async fn targets_stay_inside(users: UserNamespace) {
             let (dir, single) = (format!("/shared/way/dir{number}"), format!("/shared/way/file{number}"));
             spec.mounts = vec![mount(&shared, "/shared"), mount(&data, &dir), mount(&file, &single)];
             let log = spec.log_path.clone();
-            // The way may have gone while it was walked; that is no way out.
+            // The path may have vanished in between; that is not an escape.
             if let Ok(id) = pod.start(spec).await {
                 made += 1;
                 assert_eq!(pod.wait(&id).await.code, 0);
@@ -150,8 +151,8 @@ async fn targets_stay_inside(users: UserNamespace) {
     pod.finish().await;
 }
 
-/// CVE-2019-16884, CVE-2019-19921, CVE-2023-27561, CVE-2023-28642, CVE-2025-52881, CVE-2025-62596: a volume over a file
-/// of /proc makes whoever writes to that file write to another.
+/// CVE-2019-16884, CVE-2019-19921, CVE-2023-27561, CVE-2023-28642, CVE-2025-52881, CVE-2025-62596: a volume
+/// over a file of /proc redirects writes to that file to another.
 async fn targets_that_become_links_to_proc_are_refused() {
     for users in BOTH_USERS {
         targets_in_proc_are_refused(users).await;
@@ -200,7 +201,7 @@ async fn targets_in_proc_are_refused(users: UserNamespace) {
     pod.finish().await;
 }
 
-/// Says `OUT` if the host's file can be reached from where the program is.
+/// Prints `OUT` if the host's file can be reached from the current directory.
 fn out_of(canary: &Canary) -> String {
     let marker = canary.dir.join("marker");
     let marker = marker.display();
@@ -252,8 +253,8 @@ async fn working_directories_stay_inside(users: UserNamespace) {
     pod.finish().await;
 }
 
-/// The same for commands: the container changes its working directory after it was made. With the host's processes, those
-/// lead to the host's files, for whoever has all capabilities while it looks there.
+/// The same for commands: the container changes its working directory after it was created. With the host's
+/// processes, those lead to the host's files, for a process that still has all capabilities.
 async fn working_directories_of_commands_lead_nowhere() {
     for host_pid in [false, true] {
         let pod = Pod::with(|spec| {
@@ -276,7 +277,7 @@ async fn working_directories_of_commands_lead_nowhere() {
                 timeout: Some(crate::support::DEADLINE),
                 output_limit: 10_000,
             };
-            // Whatever the last one left, this makes the next.
+            // Whatever the previous command left, this prepares the next.
             let words = |script: String| vec!["/bin/sh".to_owned(), "-c".to_owned(), script];
             if pod.runtime.exec(&id, request(words(script.clone()))).await.is_err() {
                 let root = format!("/proc/{}/root/work", pod.first_process(&id));
@@ -295,8 +296,9 @@ async fn working_directories_of_commands_lead_nowhere() {
     }
 }
 
-/// CVE-2025-31133, CVE-2025-62161, CVE-2025-52565, CVE-2026-41579, CVE-2026-88264, CVE-2026-88265: what is in /dev when
-/// paths are masked, the console is mounted and standard input is opened is the container's to choose.
+/// CVE-2025-31133, CVE-2025-62161, CVE-2025-52565, CVE-2026-41579, CVE-2026-88264, CVE-2026-88265: the
+/// container controls the contents of /dev while paths are masked, the console is mounted and standard input
+/// is opened.
 async fn a_volume_over_dev_changes_nothing_outside() {
     for users in BOTH_USERS {
         dev_is_covered(users).await;
@@ -333,7 +335,7 @@ async fn dev_is_covered(users: UserNamespace) {
             assert_eq!(text, usual, "{target}");
         }
     }
-    // The same while the container runs, for what commands are given.
+    // The same while the container runs, for the streams of commands.
     let mut spec = pod
         .script("rm -f /dev/null /dev/console; ln -s /proc/sysrq-trigger /dev/null; echo ready; sleep 100");
     spec.mounts = vec![];
@@ -379,8 +381,8 @@ async fn no_capability_is_inherited() {
     pod.finish().await;
 }
 
-/// CVE-2016-3697, CVE-2024-40635, CVE-2026-30892, CVE-2026-46680: numbers that are taken for names, and numbers that
-/// are too large to be one.
+/// CVE-2016-3697, CVE-2024-40635, CVE-2026-30892, CVE-2026-46680: numbers that are taken for names, and
+/// numbers that are too large.
 async fn odd_names_make_nobody_root() {
     let pod = Pod::new().await;
     let image = pod.scratch("image");
@@ -422,7 +424,7 @@ async fn odd_names_make_nobody_root() {
     pod.finish().await;
 }
 
-/// CVE-2020-15257: sockets without a place in the file system, which every container in the host's network can reach.
+/// CVE-2020-15257: abstract sockets, which every container on the host network can reach.
 async fn shims_have_no_abstract_sockets() {
     let pod = Pod::with(|spec| {
         spec.network = NetworkMode::Host;
@@ -455,10 +457,11 @@ async fn shims_have_no_abstract_sockets() {
     pod.finish().await;
 }
 
-/// Asks the kernel alone: programs look into the tables of the image.
+/// Asks only the kernel: programs read the tables of the image.
 const UID: &str = "awk '/^Uid/ { print $2 }' /proc/self/status";
 
-/// CVE-2026-47262: tables of users and groups without end. They are refused, or read to a limit, and others go on.
+/// CVE-2026-47262: endless tables of users and groups. They are refused, or read up to a limit, and other
+/// containers are not affected.
 async fn endless_tables_do_not_stop_a_container() {
     let pod = Pod::new().await;
     let image = pod.scratch("image");
@@ -471,7 +474,7 @@ async fn endless_tables_do_not_stop_a_container() {
     spec.image.user = Some("web".to_owned());
     let error = pod.start(spec).await.unwrap_err().to_string();
     assert!(error.contains("more than 10000 groups"), "{error}");
-    // Neither a file with holes of a terabyte nor one that never ends.
+    // Neither a sparse file of a terabyte nor one that never ends.
     for table in ["passwd", "group"] {
         fs::write(image.join("etc/group"), "web:x:34:\n").unwrap();
         let path = image.join("etc").join(table);
@@ -511,7 +514,7 @@ async fn endless_environments_do_not_stop_a_container() {
     pod.finish().await;
 }
 
-/// CVE-2025-24965: files the runtime puts into the root file system itself.
+/// CVE-2025-24965: files that the runtime itself puts into the root file system.
 async fn links_in_place_of_files_of_the_pod_stay_inside() {
     for users in BOTH_USERS {
         files_stay_inside(users).await;
@@ -556,7 +559,7 @@ async fn files_stay_inside(users: UserNamespace) {
     pod.finish().await;
 }
 
-/// Processes of containers are seen by whoever looks for guards, and choose their own arguments.
+/// A search for guards sees processes of containers, which choose their own arguments.
 async fn who_looks_like_a_guard_is_not_believed() {
     let pod = Pod::new().await;
     let image = pod.scratch("image");

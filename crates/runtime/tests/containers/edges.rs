@@ -1,4 +1,4 @@
-//! What ordinary users of the host can get at, and what a container can leave behind to break who cleans up.
+//! What ordinary users of the host can access, and leftovers of containers that try to break the cleanup.
 
 use std::fs;
 use std::io::Read as _;
@@ -17,7 +17,7 @@ crate::trials![
     nested_directories_without_end_are_removed,
 ];
 
-/// Does something as a user of the host without any rights. Only this thread changes who it is.
+/// Does something as an unprivileged user of the host. Only this thread changes its user.
 fn as_nobody<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -37,7 +37,7 @@ async fn ordinary_users_of_the_host_get_nowhere() {
     let base = tempfile::tempdir().unwrap();
     fs::set_permissions(base.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let state = base.path().join("state");
-    // As earlier versions left them.
+    // As left by earlier versions.
     for dir in [state.clone(), state.join("pods"), state.join("images")] {
         fs::create_dir(&dir).unwrap();
         fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).unwrap();
@@ -55,7 +55,7 @@ async fn ordinary_users_of_the_host_get_nowhere() {
     let mode = fs::metadata(&evil).expect("root sees it").permissions().mode();
     assert_eq!(mode & 0o7777, 0o4755, "it is there and would make anybody root");
     as_nobody(|| {
-        // What is tried is possible in itself.
+        // The attempt itself is possible.
         assert!(fs::read_dir(base.path()).is_ok());
         let run = Command::new(&evil).arg("id").output();
         assert!(run.is_err(), "{run:?}");
@@ -66,7 +66,7 @@ async fn ordinary_users_of_the_host_get_nowhere() {
             assert!(fs::read_dir(dir).is_err(), "{} can be listed", dir.display());
         }
     });
-    // Each of them is closed, not only the first on the way.
+    // Each of them is private, not only the first on the path.
     let containers = pod.dir.join("containers");
     let own = [
         state.clone(),
@@ -86,7 +86,7 @@ async fn ordinary_users_of_the_host_get_nowhere() {
     pod.finish().await;
 }
 
-/// What the shim says to somebody who connects; nothing if it hangs up.
+/// The shim's first message to a new client; empty if it disconnects.
 fn greeting(socket: &Path) -> Result<usize, std::io::Error> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(DEADLINE))?;
@@ -101,7 +101,7 @@ async fn the_shim_s_socket_is_its_owner_s() {
     eventually("socket", || socket.exists()).await;
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(greeting(&socket).unwrap() > 0, "its owner is told how far the container is");
-    // By a descriptor, as somebody might have one: the directories on the way do not count then.
+    // Through an open descriptor: then the parent directories do not matter.
     let held = fs::File::open(&dir).unwrap();
     let short =
         std::path::PathBuf::from(format!("/proc/self/fd/{}/sock", std::os::fd::AsRawFd::as_raw_fd(&held)));
@@ -119,13 +119,13 @@ async fn the_shim_s_socket_is_its_owner_s() {
     pod.finish().await;
 }
 
-/// 30,000 directories inside each other overflowed the stack of whoever removed them.
+/// 30,000 nested directories once overflowed the stack during removal.
 async fn nested_directories_without_end_are_removed() {
     // In memory: some disks take milliseconds to remove a directory.
     let state = tempfile::tempdir_in("/dev/shm").unwrap();
     let pod = Pod::in_state_dir(state.path(), |_| {}).await;
     let volume = pod.scratch("volume");
-    // No path is that long, so it is made of pieces: each is moved to the bottom of the next.
+    // No path is that long, so it is built of pieces: each is moved to the bottom of the next.
     let nest = "p=$(printf 'd/%.0s' $(seq 1000)); mkdir -p a/$p; i=0
         while [ $i -lt 30 ]; do mkdir -p b/$p && mv a b/$p && mv b a || exit 1; i=$((i+1)); done";
     let mut spec = pod.script(&format!("cd / && {nest}; cd /volume && {nest}; echo nested"));

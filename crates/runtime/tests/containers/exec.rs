@@ -77,7 +77,7 @@ async fn the_timeout_kills() {
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
     let command =
         ["sh", "-c", "echo begun; sleep 77 & setsid sleep 78 & sleep 79"].map(str::to_owned).to_vec();
-    // An OCI runtime on a busy machine may need longer than the first ones to begin.
+    // An OCI runtime on a busy machine may need longer to begin.
     for timeout in [0.3, 1.0, 4.0, 16.0].map(Duration::from_secs_f64) {
         let begun = Instant::now();
         let request = ExecRequest { command: command.clone(), timeout: Some(timeout), output_limit: 1000 };
@@ -93,8 +93,8 @@ async fn the_timeout_kills() {
     panic!("the command never began");
 }
 
-/// Wherever commands are when they are killed, most of them still on their way into the container, nothing is left of
-/// them, and nobody else is hurt.
+/// Commands that are killed at any moment, most of them still being started in the container, leave nothing
+/// behind and affect nothing else.
 async fn commands_killed_at_any_moment_leave_nothing() {
     let pod = Pod::new().await;
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
@@ -114,7 +114,7 @@ async fn commands_killed_at_any_moment_leave_nothing() {
                 })
             })
             .collect();
-        // Meanwhile others come and go.
+        // Meanwhile others start and end.
         assert_eq!(pod.output(pod.script("echo fine")).await, "fine\n");
         for call in calls {
             assert_eq!(call.await.unwrap().unwrap().code, None);
@@ -222,7 +222,7 @@ async fn a_terminal_is_the_container_s_own() {
     spec.identity.run_as_user = Some(33);
     let id = pod.start(spec).await.unwrap();
     let size = WindowSize { columns: 91, rows: 17 };
-    // A signal would break a `read` off, which looks like the end of the input: it is waited for first.
+    // A signal would interrupt a `read`, which looks like the end of the input: wait for it first.
     let script = "trap 'stty size; resized=1' WINCH; stty size; tty; echo to $TERM >/dev/tty; id -u; \
         echo to $(tty) > $(tty); while [ -z \"$resized\" ]; do sleep 0.05; done; \
         while read line; do echo got $line; done";

@@ -1,4 +1,4 @@
-//! What containers see.
+//! The files that containers see.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -90,7 +90,7 @@ async fn the_host_s_own_tree_can_be_the_image() {
 }
 
 async fn without_overlayfs_the_image_is_copied() {
-    // overlayfs does not take an overlay as its upper layer.
+    // overlayfs does not accept an overlay as its upper layer.
     let base = tempfile::tempdir().unwrap();
     let dir = |name: &str| {
         let path = base.path().join(name);
@@ -122,7 +122,7 @@ async fn without_overlayfs_the_image_is_copied() {
     let mut spec = pod.script("touch /x; echo $?");
     spec.read_only_rootfs = true;
     assert!(pod.output(spec).await.contains("1\n"));
-    // The pod's own mounts are below the overlay that is about to go.
+    // The pod's own mounts are below the overlay that is about to be removed.
     pod.runtime.remove_sandbox(&pod.id).await.unwrap();
     rustix::mount::unmount(&state, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
@@ -281,7 +281,7 @@ async fn the_container_s_mounts_reach_the_host_only_when_asked() {
         spec.mounts = vec![Mount { propagation, ..mount(&dir, "/data", false) }];
         let id = spec.id.clone();
         pod.output(spec).await;
-        // With everything of the container gone, its mounts on the host stay.
+        // When the container is gone, its mounts on the host stay.
         pod.runtime.remove_container(&id).await.unwrap();
         let reached = dir.join("sub/mark").exists();
         unmount(&dir.join("sub"));
@@ -303,7 +303,7 @@ async fn devices_are_the_usual_ones() {
 
 async fn masked_paths_are_empty() {
     let pod = Pod::new().await;
-    // Not every kernel has every path: what is missing cannot be seen either.
+    // Not every kernel has every path: a missing one is hidden too.
     let script = "exec 2>&1; for f in kcore keys timer_list sched_debug interrupts; do \
                   [ -e /proc/$f ] && [ \"$(wc -c < /proc/$f)\" != 0 ] && echo $f; done; \
                   ls -A /sys/firmware /proc/scsi /proc/acpi 2>/dev/null | grep -v -e : -e '^$'; \
@@ -347,7 +347,8 @@ async fn no_descriptor_of_the_host_is_left_open() {
     pod.finish().await;
 }
 
-/// A shim may outlive everybody: locks and pipes that whoever started the run has open would stay as they are.
+/// A shim may outlive everything: locks and pipes inherited from the process that started the run would stay
+/// open.
 async fn shims_inherit_no_descriptor() {
     let pod = Pod::new().await;
     let file = pod.scratch("inherited").join("lock");

@@ -1,4 +1,5 @@
-//! The default system call filter, tried from inside: every number, both architectures, and the arguments that matter.
+//! The default system call filter, tried from inside: every number, both architectures, and the relevant
+//! arguments.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,10 +19,10 @@ crate::trials![
 /// The list the filter is made of.
 const TABLE: &str = include_str!("../../src/embedded/seccomp/syscalls.tsv");
 
-/// Names the directory of the program below, where it cannot be compiled.
+/// The directory of the program below, if it cannot be compiled.
 const PROBE_VARIABLE: &str = "OUTRIGGER_TEST_PROBE";
 
-/// The directory of a program that makes calls and says what came of each.
+/// The directory of a program that makes calls and prints the result of each.
 static PROBE: LazyLock<PathBuf> = LazyLock::new(|| match std::env::var_os(PROBE_VARIABLE) {
     Some(given) => given.into(),
     None => COMPILED.path().to_owned(),
@@ -52,7 +53,7 @@ fn probing(pod: &Pod, what: &str) -> ContainerSpec {
     spec
 }
 
-/// What each call came to: `ok`, an error number, `signal`, `exit` or `hang`.
+/// The result of each call: `ok`, an error number, `signal`, `exit` or `hang`.
 async fn outcomes(pod: &Pod, what: &str, seccomp: Seccomp) -> BTreeMap<(String, u32), String> {
     let mut spec = probing(pod, what);
     spec.identity.seccomp = seccomp;
@@ -66,7 +67,7 @@ async fn outcomes(pod: &Pod, what: &str, seccomp: Seccomp) -> BTreeMap<(String, 
         .collect()
 }
 
-/// The table's column for an architecture: number to name and what the filter does.
+/// The table's column for an architecture: number to name and access.
 fn column(arch: &str) -> BTreeMap<u32, (&'static str, &'static str)> {
     let at = match arch {
         "64" if cfg!(target_arch = "aarch64") => 3,
@@ -82,13 +83,13 @@ fn column(arch: &str) -> BTreeMap<u32, (&'static str, &'static str)> {
 
 const EPERM: &str = "1";
 const ENOSYS: &str = "38";
-/// The newest call the list speaks of; later ones do not exist for a container.
+/// The newest call in the list; later ones do not exist for a container.
 const NEWEST: u32 = 467;
-/// Of the capabilities that open calls, containers have this one from the start.
+/// Of the capabilities that permit calls, containers have this one by default.
 const OPEN_BY_DEFAULT: [&str; 2] = ["SYS_CHROOT", "kernel4.8"];
 
 async fn every_call_does_what_the_table_says() {
-    // Each in a pod of its own: what the first one leaves in the IPC namespace changes what the second one gets.
+    // Each in a separate pod: what the first one leaves in the IPC namespace affects the second one.
     let (first, pod) = (Pod::new().await, Pod::new().await);
     let free = outcomes(&first, "all", Seccomp::Unconfined).await;
     let filtered = outcomes(&pod, "all", Seccomp::Default).await;
@@ -101,7 +102,7 @@ async fn every_call_does_what_the_table_says() {
             count += 1;
             let known = table.get(&key.1).filter(|_| arch != "x32");
             let expected = match known {
-                // No arguments that make sense, so nothing is done: it fails as it would without a filter.
+                // Without valid arguments nothing is done: it fails as it would without a filter.
                 Some((_, "allow")) => free[key].as_str(),
                 Some((_, words)) if words.split(',').any(|word| OPEN_BY_DEFAULT.contains(&word)) => {
                     free[key].as_str()
@@ -153,7 +154,7 @@ async fn arguments_decide_where_they_should() {
     pod.finish().await;
 }
 
-/// What people run most, on the libc of this machine.
+/// Common programs, on the libc of this machine.
 async fn common_programs_run_under_the_filter() {
     let pod = Pod::new().await;
     let python = "import threading, subprocess, socket, tempfile, multiprocessing, os, time, select, mmap, signal

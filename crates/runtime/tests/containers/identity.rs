@@ -1,4 +1,4 @@
-//! Who containers run as and what they may do.
+//! Users and privileges of containers.
 
 use std::fs;
 
@@ -100,7 +100,7 @@ async fn an_unknown_user_cannot_be_created() {
     pod.finish().await;
 }
 
-/// The lines of /proc/self/status about rights.
+/// The lines of /proc/self/status about privileges.
 const STATUS: &str = "grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs|Seccomp:' /proc/self/status";
 
 fn field(status: &str, name: &str) -> u64 {
@@ -108,7 +108,7 @@ fn field(status: &str, name: &str) -> u64 {
     u64::from_str_radix(line, 16).expect("a number")
 }
 
-/// What this process could give at most.
+/// The capabilities of this process, which it could give at most.
 fn ours() -> u64 {
     field(&fs::read_to_string("/proc/self/status").expect("status"), "CapBnd")
 }
@@ -196,7 +196,7 @@ async fn the_default_filter_applies() {
 
 async fn the_default_filter_denies() {
     let pod = Pod::new().await;
-    // Everything here needs no capability, or one the container is given.
+    // Everything here needs no capability, or one the container has.
     let script =
         "unshare -U true && echo made a user namespace; mount -t tmpfs none /tmp && echo mounted; true";
     let log = pod.output(pod.script(script)).await;

@@ -57,7 +57,7 @@ async fn a_trap_hears_term() {
     pod.runtime.terminate(&id, Duration::from_secs(30)).await.unwrap();
     assert_eq!(pod.wait(&id).await.code, 7);
     assert_eq!(log_text(&log), "ready\nbye\n");
-    // Gone already is no error.
+    // A container that is gone is not an error.
     pod.runtime.terminate(&id, Duration::ZERO).await.unwrap();
     pod.runtime.kill(&id).await.unwrap();
     pod.finish().await;

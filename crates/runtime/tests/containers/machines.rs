@@ -1,6 +1,7 @@
 //! The same containers on machines with other cgroups than this one.
 //!
-//! What is mounted is what the runtime finds: a mount namespace with fewer cgroup mounts is a machine that has no others.
+//! The runtime uses the mounted hierarchies: a mount namespace with fewer cgroup mounts represents a machine
+//! without the others.
 
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use tokio::process::Command;
@@ -9,13 +10,13 @@ crate::trials![v1_only, v2_only, no_cgroups];
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Makes this (single-threaded) process one of such a machine.
+/// Moves this (single-threaded) process to such a machine.
 pub(crate) fn enter(kind: &str) {
     // SAFETY: a mount namespace is nothing that could surprise another thread, and there is none yet.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.expect("mount namespace");
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private");
     if kind == "v1" {
-        // On a machine with v2 only there is nothing to take away, and nothing left to test.
+        // On a machine with only v2 there is nothing to remove, and nothing left to test.
         unmount(format!("{CGROUPS}/unified"), UnmountFlags::DETACH).expect("unified");
         return;
     }

@@ -1,6 +1,6 @@
-//! Real containers, made by the embedded runtime. Needs root and a static busybox at /bin/busybox.
+//! Real containers, created by the embedded runtime. Needs root and a static busybox at /bin/busybox.
 //!
-//! The test binary is its own shim, as the product's binary is: hence no standard harness.
+//! The test binary is its own shim, like the product's binary: hence no standard harness.
 
 mod support;
 mod users;

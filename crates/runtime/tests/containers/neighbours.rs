@@ -1,5 +1,5 @@
-//! What root of a pod with a user namespace can do to the host and to other pods, when everything else that keeps them
-//! apart has failed or was given away.
+//! What root of a pod with a user namespace can do to the host and to other pods, if all other isolation has
+//! failed or was disabled.
 
 use std::fs;
 use std::io;
@@ -31,7 +31,7 @@ async fn pod() -> Pod {
     Pod::with(|spec| spec.user_namespace = UserNamespace::Required).await
 }
 
-/// A container with all that can be given to it, other than `privileged`.
+/// A container with all possible privileges, except `privileged`.
 fn mighty(pod: &Pod, script: &str) -> ContainerSpec {
     let mut spec = pod.script(script);
     spec.identity.add_capabilities = vec!["ALL".to_owned()];
@@ -46,8 +46,8 @@ async fn sleeper(pod: &Pod) -> (ContainerId, u32) {
     (id, started.pid)
 }
 
-/// Becomes root of the user namespace of process `own`, with all its capabilities but among the host's processes, files
-/// and mounts, and tells what it can do to process `other`.
+/// Becomes root of the user namespace of process `own`, with all its capabilities but among the host's
+/// processes, files and mounts, and reports what it can do to process `other`.
 pub(crate) fn be_root_of(own: &str, other: &str) -> ! {
     let namespace = fs::File::open(format!("/proc/{own}/ns/user")).expect("a namespace");
     // SAFETY: plain system calls of a process with one thread.
@@ -56,7 +56,7 @@ pub(crate) fn be_root_of(own: &str, other: &str) -> ! {
             && libc::setgroups(0, std::ptr::null()) == 0
             && libc::setresgid(0, 0, 0) == 0
             && libc::setresuid(0, 0, 0) == 0
-            // As a process of the container is.
+            // Like a process of the container.
             && libc::prctl(libc::PR_SET_DUMPABLE, 1) == 0
     };
     assert!(joined, "{}", io::Error::last_os_error());
@@ -97,7 +97,7 @@ pub(crate) fn be_root_of(own: &str, other: &str) -> ! {
     std::process::exit(0)
 }
 
-/// What root of the pod that process `own` is of can do to process `other`.
+/// What root of the pod of process `own` can do to process `other`.
 fn done(own: u32, other: u32) -> Vec<String> {
     let output = Command::new("/proc/self/exe")
         .args(["be-root-of", &own.to_string(), &other.to_string()])
@@ -108,12 +108,12 @@ fn done(own: u32, other: u32) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_suffix(" done")).map(str::to_owned).collect()
 }
 
-/// As if it had come out of its pid, mount and all other namespaces.
+/// As if it had escaped from its pid, mount and all other namespaces.
 async fn root_of_a_pod_is_nobody_among_the_host_s_processes() {
     let (one, two) = (pod().await, pod().await);
     let ((_, own), (_, other)) = (sleeper(&one).await, sleeper(&two).await);
     let (_, same) = sleeper(&one).await;
-    // So that what is refused is refused for the right reason.
+    // Make sure that refusals are for the right reason.
     let able = done(own, same);
     for what in ["signal", "environ", "mem", "root", "ptrace", "net", "limits"] {
         assert!(able.iter().any(|able| able == what), "{what} of a neighbour in the pod: {able:?}");
@@ -125,7 +125,8 @@ async fn root_of_a_pod_is_nobody_among_the_host_s_processes() {
     two.finish().await;
 }
 
-/// Being root of a user namespace opens nothing in the filter: its exceptions go by capabilities the container was given.
+/// Being root of a user namespace permits nothing more in the filter: its exceptions depend on the
+/// container's capabilities.
 async fn namespaces_cannot_be_made() {
     let pod = pod().await;
     let script = "for kind in -U -m -n -p -i -u -C '-U -r'; do unshare $kind true && echo MADE $kind; done 2>/dev/null; \
@@ -144,7 +145,7 @@ async fn namespaces_cannot_be_made() {
     pod.finish().await;
 }
 
-/// Every file of /proc and /sys that can be opened for writing, with everything uncovered and every capability.
+/// Every file of /proc and /sys that can be opened for writing, with nothing masked and every capability.
 async fn the_kernel_s_settings_are_out_of_reach() {
     let pod = pod().await;
     let script = "exec 2>/dev/null; mount -o remount,rw /sys; mount -o remount,rw /proc/sys; mount -o remount,rw /proc; \
@@ -153,7 +154,7 @@ async fn the_kernel_s_settings_are_out_of_reach() {
                   while read f; do (: >> $f) 2>/dev/null && echo $f; done; echo end";
     let log = pod.output(mighty(&pod, script)).await;
     assert!(log.ends_with("end\n") && log.contains("/proc/sys/net/"), "{log}");
-    // What belongs to the pod's own namespaces.
+    // Settings of the pod's own namespaces.
     let own = [
         "/proc/sys/net/",
         "/proc/sys/user/",
@@ -167,7 +168,7 @@ async fn the_kernel_s_settings_are_out_of_reach() {
         // Of the pid namespace.
         "/proc/sys/kernel/ns_last_pid",
         "/proc/sys/kernel/pid_max",
-        // Everybody may ask to be told of load.
+        // Every user may request load notifications.
         "/proc/pressure/",
         "/sys/devices/virtual/net/lo/",
         "end",
@@ -210,13 +211,13 @@ async fn nothing_of_the_host_can_be_mounted() {
          mount -t tmpfs none /m && mknod /m/null c 1 3 && echo DEVICE; true"
     );
     let log = pod.output(mighty(&pod, &script)).await;
-    // A file system of programs for the kernel, which belongs to the namespace and cannot be given any.
+    // A file system of programs for the kernel, which belongs to the namespace and must stay empty.
     let others: Vec<&str> = log.lines().filter(|line| *line != "MOUNTED bpf").collect();
     assert_eq!(others, Vec::<&str>::new());
     pod.finish().await;
 }
 
-/// Whom files in the container's own layer belong to is for the host's file system to see.
+/// The owners of files in the container's own layer are visible in the host's file system.
 async fn layers_take_no_owners_and_marks_of_the_host() {
     let pod = pod().await;
     let script = "exec 2>/dev/null; touch /mine && chown 65535:65535 /mine && echo last; \
@@ -264,7 +265,8 @@ async fn privileged_is_privileged_in_its_namespace_only() {
     pod.finish().await;
 }
 
-/// A device of an image has the mode the image says. Runs on machines without device cgroups too: see `machines`.
+/// A device of an image has the mode of the image. Runs on machines without device cgroups too: see
+/// `machines`.
 async fn nodes_in_images_and_volumes_stay_closed() {
     let has_cgroups = ["devices/cgroup.procs", "unified/cgroup.procs", "cgroup.procs"]
         .iter()
@@ -318,7 +320,7 @@ async fn nodes_in_images_and_volumes_stay_closed() {
     pod.finish().await;
 }
 
-/// They are the host's own, mounted, or nodes of the container's: in any case not the host's to change.
+/// They are the host's own, mounted, or nodes of the container: either way the host's cannot be changed.
 async fn devices_of_the_host_cannot_be_changed() {
     let pod = pod().await;
     let names = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -339,7 +341,7 @@ async fn devices_of_the_host_cannot_be_changed() {
     pod.finish().await;
 }
 
-/// Also for who may mount: the host's file behind them is the host's.
+/// Also for a container that may mount: the file behind them belongs to the host.
 async fn read_only_volumes_stay_read_only() {
     let pod = pod().await;
     let (dir, files) = (pod.scratch("volume"), pod.scratch("files"));

@@ -1,4 +1,4 @@
-//! The same tests with an OCI runtime underneath.
+//! The same tests with an OCI runtime.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ crate::trials![
     an_unknown_class_is_refused,
 ];
 
-/// What an OCI runtime is asked for in every test run; the others differ in nothing an OCI runtime decides.
+/// The tests of an OCI runtime in every test run; the others do not depend on it.
 const TESTS: [&str; 45] = [
     "lifecycle::exit_codes_are_reported",
     "lifecycle::a_signal_shows_in_the_exit",
@@ -64,7 +64,7 @@ const TESTS: [&str; 45] = [
     "ownership::orphans_are",
 ];
 
-/// What crun 1.8 does in another way, as docs/oci-runtimes.md says.
+/// Where crun 1.8 differs, as described in docs/oci-runtimes.md.
 const NOT_CRUN: [&str; 2] = ["exec::a_terminal_is", "filesystem::mounts_of_the_host"];
 
 async fn runc_does_the_same() {
@@ -72,13 +72,13 @@ async fn runc_does_the_same() {
 }
 
 async fn crun_does_the_same() {
-    // Not every machine that tests has it.
+    // Not every test machine has it.
     if Path::new("/usr/bin/crun").exists() {
         run_with("crun", &NOT_CRUN).await;
     }
 }
 
-/// Runs the tests in a process of its own, which uses the runtime for all of them.
+/// Runs the tests in a separate process, which uses the runtime for all of them.
 async fn run_with(name: &str, except: &[&str]) {
     let all = Command::new("/proc/self/exe")
         .args(["--list", "--format", "terse"])
@@ -92,7 +92,7 @@ async fn run_with(name: &str, except: &[&str]) {
         .filter(|name| TESTS.iter().any(|test| name.starts_with(test) && !except.contains(test)));
     let mut run = Command::new("/proc/self/exe");
     run.env(OCI_RUNTIME_VARIABLE, name).args(["--exact", "--test-threads", "4"]);
-    // Several names at a time are not understood: all others are skipped.
+    // Several names at a time are not supported: skip all others.
     let wanted: Vec<&str> = wanted.collect();
     assert!(wanted.len() >= TESTS.len() - except.len(), "{wanted:?}");
     let others =

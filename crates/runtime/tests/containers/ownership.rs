@@ -1,4 +1,4 @@
-//! Whose pods are: what is left when a process dies, and what a node that comes back takes over.
+//! Ownership of pods: leftovers of a process that dies, and adoption by a node that restarts.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -33,7 +33,7 @@ crate::trials![
     many_pods_are_adopted_at_once,
 ];
 
-/// What the process that is killed does: makes a pod with two running containers, says so, and waits.
+/// The process that is killed: creates a pod with two running containers, reports it, and waits.
 pub(crate) fn own_a_pod(owner: &OsStr, state_dir: &Path) -> ! {
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     tokio.block_on(async {
@@ -42,7 +42,7 @@ pub(crate) fn own_a_pod(owner: &OsStr, state_dir: &Path) -> ! {
         let mut spec = pod.script("exec sleep 31337");
         spec.resources.memory_limit_bytes = Some(64 << 20);
         pod.start(spec).await.unwrap();
-        // Not the state directory itself: what is mounted in there cannot be mounted with other ids.
+        // Not the state directory itself: its mounts cannot be id-mapped.
         let sign = state_dir.join("sign");
         fs::create_dir(&sign).unwrap();
         let mut spec = pod.script("while [ ! -e /state/go ]; do sleep 0.01; done; echo going; exit 9");
@@ -156,7 +156,7 @@ async fn a_node_s_pods_survive_it() {
     let state = tempfile::tempdir().unwrap();
     let (mut owner, id) = owner("node", state.path()).await;
     owner.kill().await.unwrap();
-    // One container ends while nobody is there to hear it.
+    // One container ends while no process is watching.
     fs::write(state.path().join("sign/go"), "").unwrap();
     let runtime = node(state.path());
     let ended = runtime.pod_dir(&id).join("containers/c1/state.json");
@@ -221,7 +221,7 @@ async fn what_a_node_does_not_adopt_it_removes() {
     let (mut owner, id) = owner("node", state.path()).await;
     owner.kill().await.unwrap();
     let runtime = node(state.path());
-    // The directory of a pod that was not made to its end, and one that is none.
+    // The directory of an incomplete pod, and one that is not a pod.
     let half = SandboxId("half".to_owned());
     runtime.claim_pod_dir(&half, &runtime.pod_dir(&half)).unwrap();
     fs::create_dir(state.path().join("pods/no-pod")).unwrap();
@@ -242,7 +242,7 @@ async fn what_a_node_does_not_adopt_it_removes() {
     assert!(matches!(lost, RuntimeError::Config(_)), "{lost}");
 }
 
-/// A pod of a node, left by it. The runtime is dropped as a process would end: nothing is stopped.
+/// A pod left by a node. The runtime is dropped as if its process ended: nothing is stopped.
 async fn left_by_a_node(
     state: &Path,
     script: &str,
@@ -286,7 +286,7 @@ async fn published_ports_are_opened_again() {
     .await;
     eventually("the port is closed with its node", || TcpStream::connect(host).is_err()).await;
 
-    // Somebody else has the port: the pod is not adopted by half, and can be once the port is free.
+    // The port is in use: the pod is not partly adopted, and can be adopted once the port is free.
     let thief = std::net::TcpListener::bind(host).unwrap();
     let runtime = node(state.path());
     let error = runtime.adopt_sandbox(&id).await.unwrap_err();
@@ -361,7 +361,7 @@ async fn a_machine_that_was_started_again_has_no_sandboxes() {
         .await;
         let id = pod.id.clone();
         drop(pod);
-        // What a start of the machine leaves: files, no mounts.
+        // The state after a reboot: files, no mounts.
         let runtime = node(state.path());
         let ns = runtime.pod_dir(&id).join("ns");
         rustix::mount::unmount(&ns, rustix::mount::UnmountFlags::DETACH).unwrap();
@@ -372,7 +372,7 @@ async fn a_machine_that_was_started_again_has_no_sandboxes() {
     }
 }
 
-/// How many, to measure it by hand.
+/// The number of pods, for manual measurements.
 const PODS_VARIABLE: &str = "OUTRIGGER_TEST_PODS";
 
 async fn many_pods_are_adopted_at_once() {

@@ -1,4 +1,4 @@
-//! Sandboxes: what containers of a pod share.
+//! Sandboxes: what the containers of a pod share.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -75,10 +75,10 @@ async fn pids_can_be_shared() {
     let first = pod.start(pod.script("exec sleep 1234")).await.unwrap();
     let seen = pod.output(pod.script("ps -o pid,args; ls /proc/1/root/ 2>&1; sh -c 'sleep 0.01 &'")).await;
     assert!(seen.contains("sleep 1234"), "{seen}");
-    // What holds the namespace tells nothing about the host.
+    // The process that holds the namespace reveals nothing about the host.
     let holder: Vec<&str> = seen.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(holder, ["1", "pause"], "{seen}");
-    // Who may trace it can make it call the kernel: it has the filter of the others.
+    // A process that may trace it can make it call the kernel: it has the same filter as the others.
     assert_eq!(pod.output(pod.script("grep Seccomp: /proc/1/status")).await, "Seccomp:\t2\n");
     assert_eq!(pod.output(pod.script("[ $$ != 1 ] && echo not first")).await, "not first\n");
     assert_eq!(pod.exec(&first, "kill -0 $(pidof sleep)").await.code, Some(0));
@@ -191,7 +191,7 @@ async fn a_missing_sandbox_is_not_found() {
     pod.finish().await;
 }
 
-/// The shim of a container, and the container's first process, as the shim wrote them down.
+/// The pids of a container's shim and first process, as stored by the shim.
 pub(crate) fn pids(pod: &Pod, container: &str) -> (i32, i32) {
     let text = fs::read(pod.dir.join("containers").join(container).join("state.json")).unwrap();
     let state: serde_json::Value = serde_json::from_slice(&text).unwrap();

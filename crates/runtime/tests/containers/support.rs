@@ -1,4 +1,4 @@
-//! A pod to run containers in, and the proof that nothing of it is left.
+//! A pod to run containers in, and the check that nothing of it is left.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use outrigger_runtime::{
     Resources, Runtime, RuntimeError, SandboxId, SandboxSpec, UserNamespace,
 };
 
-/// Nothing here takes longer, except where it hangs.
+/// Nothing here takes longer, unless it hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A test by its function's name.
@@ -32,7 +32,7 @@ macro_rules! trials {
     };
 }
 
-/// Runs an async test on a runtime of its own.
+/// Runs an async test on its own tokio runtime.
 pub(crate) fn trial<F>(name: String, test: fn() -> F) -> Trial
 where
     F: Future<Output = ()> + 'static,
@@ -48,19 +48,19 @@ where
 /// Tells helper processes where the root file system is.
 pub(crate) const ROOTFS_VARIABLE: &str = "OUTRIGGER_TEST_ROOTFS";
 
-/// `host` has pods of all these tests run with the host's users, to see by hand what differs there.
+/// `host` runs the pods of all these tests with the host's users, to check differences by hand.
 const USERNS_VARIABLE: &str = "OUTRIGGER_TEST_USERNS";
 
-/// With a user namespace, and with the host's users: what the one refuses hides what else has to refuse it.
+/// With a user namespace, and with the host's users: a refusal by the first hides what else must refuse it.
 pub(crate) const BOTH_USERS: [UserNamespace; 2] = [UserNamespace::Auto, UserNamespace::Host];
 
-/// A root file system of one busybox.
+/// A root file system with one busybox.
 static ROOTFS: LazyLock<PathBuf> = LazyLock::new(|| {
     // A helper process uses that of the test, which outlives it.
     if let Some(given) = std::env::var_os(ROOTFS_VARIABLE) {
         return given.into();
     }
-    // Kept for the whole run and named after it; removed by the next run that finds it stale.
+    // Kept for the whole run and named after it; removed by the next run if it is stale.
     let base = std::env::temp_dir().join("outrigger-test-rootfs");
     fs::create_dir_all(&base).expect("temporary directory");
     for old in fs::read_dir(&base).into_iter().flatten().flatten() {
@@ -84,7 +84,7 @@ static ROOTFS: LazyLock<PathBuf> = LazyLock::new(|| {
     root
 });
 
-/// The root file system images of these tests are made of.
+/// The root file system of the images in these tests.
 pub(crate) fn rootfs() -> &'static Path {
     &ROOTFS
 }
@@ -100,15 +100,15 @@ pub(crate) struct Pod {
     containers: AtomicU32,
 }
 
-/// Names the OCI runtime that is to make the containers.
+/// The OCI runtime to create the containers with.
 pub(crate) const OCI_RUNTIME_VARIABLE: &str = "OUTRIGGER_TEST_OCI_RUNTIME";
 
-/// A runtime on a fresh state directory.
+/// A runtime on a new state directory.
 pub(crate) fn runtime(state_dir: &Path) -> Arc<EmbeddedRuntime> {
     runtime_of(Owner::Process, state_dir)
 }
 
-/// A runtime whose pods are the node's.
+/// A runtime whose pods belong to the node.
 pub(crate) fn node(state_dir: &Path) -> Arc<EmbeddedRuntime> {
     let node = NodeIdentity::open(state_dir).expect("no other node");
     runtime_of(Owner::Node(node), state_dir)
@@ -132,7 +132,7 @@ fn runtime_of(owner: Owner, state_dir: &Path) -> Arc<EmbeddedRuntime> {
     })
 }
 
-/// What a pod without wishes asks for.
+/// The default sandbox spec of a pod.
 pub(crate) fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let id = SandboxId(format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
@@ -150,7 +150,7 @@ pub(crate) fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
         share_pid: false,
         user_namespace: match std::env::var(USERNS_VARIABLE).as_deref() {
             Ok("host") => UserNamespace::Host,
-            // As pods of the product have, where that is possible.
+            // Like pods of the product, if possible.
             _ => UserNamespace::Auto,
         },
         host_paths: Vec::new(),
@@ -187,7 +187,7 @@ impl Pod {
         Self::on(runtime(state), state, change).await
     }
 
-    /// A pod of a runtime that is there.
+    /// A pod on an existing runtime.
     pub(crate) async fn on(
         runtime: Arc<EmbeddedRuntime>,
         state: &Path,
@@ -236,7 +236,7 @@ impl Pod {
         tokio::time::timeout(DEADLINE, self.runtime.wait(id)).await.expect("an end").expect("exit")
     }
 
-    /// Runs a container to its end: how it ended, and its log without time and stream.
+    /// Runs a container to completion: its exit, and its log without time and stream.
     pub(crate) async fn run(&self, spec: ContainerSpec) -> (Exit, String) {
         let log = spec.log_path.clone();
         let id = self.start(spec).await.expect("start");
@@ -244,7 +244,7 @@ impl Pod {
         (exit, log_text(&log))
     }
 
-    /// Runs a script to its successful end and returns what it said.
+    /// Runs a script to its successful end and returns its output.
     pub(crate) async fn output(&self, spec: ContainerSpec) -> String {
         let (exit, log) = self.run(spec).await;
         assert_eq!(exit.code, 0, "log: {log}");
@@ -257,12 +257,12 @@ impl Pod {
         self.runtime.exec(id, request).await.expect("exec")
     }
 
-    /// The number of the container's shim.
+    /// The pid of the container's shim.
     pub(crate) fn shim(&self, id: &ContainerId) -> u64 {
         self.process(id, "shim")
     }
 
-    /// The number of the container's first process.
+    /// The pid of the container's first process.
     pub(crate) fn first_process(&self, id: &ContainerId) -> u64 {
         self.process(id, "init")
     }
@@ -278,7 +278,7 @@ impl Pod {
         eventually(line, || log_text(log).lines().any(|l| l == line)).await;
     }
 
-    /// Removes the pod and makes sure that nothing is left of it.
+    /// Removes the pod and checks that nothing is left of it.
     pub(crate) async fn finish(self) {
         self.runtime.remove_sandbox(&self.id).await.expect("remove");
         self.runtime.remove_sandbox(&self.id).await.expect("remove twice");
@@ -288,7 +288,7 @@ impl Pod {
 }
 
 impl Drop for Pod {
-    /// After a failure, takes the pod away the way the next run of the product would.
+    /// After a failure, removes the pod like the next run of the product would.
     fn drop(&mut self) {
         if self.dir.join("sandbox.json").exists() && std::thread::panicking() {
             let state = self.state.clone();
@@ -331,7 +331,7 @@ pub(crate) fn log_text(path: &Path) -> String {
     text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while !check() {

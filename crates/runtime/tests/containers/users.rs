@@ -1,4 +1,4 @@
-//! Pods with a user namespace of their own.
+//! Pods with their own user namespace.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -80,7 +80,7 @@ async fn files_keep_their_ids() {
     pod.finish().await;
 }
 
-/// What a stranger who reaches it on the host becomes by a program that root of a container marked as set-user-id.
+/// Which user a program becomes on the host that root of a container marked as set-user-id.
 async fn setuid_programs_are_nobody_s_on_the_host() {
     let pod = pod().await;
     let spec =
@@ -110,7 +110,7 @@ async fn terminals_and_shared_processes_work() {
     pod.finish().await;
 }
 
-/// Neither devices nor the kernel's settings, with every capability there is.
+/// Neither devices nor the kernel's settings are accessible, with all capabilities.
 async fn capabilities_end_at_the_namespace() {
     let pod = pod().await;
     let mut spec = pod.script(
@@ -169,7 +169,7 @@ async fn what_the_namespace_does_not_have_is_refused() {
     pod.finish().await;
 }
 
-/// As of an image that was pulled after the sandbox was made.
+/// Like an image that was pulled after the sandbox was created.
 async fn an_image_that_does_not_fit_costs_the_pod_its_namespace() {
     let pod = Pod::with(|spec| spec.user_namespace = UserNamespace::Auto).await;
     let large = |pod: &Pod| {
@@ -180,7 +180,7 @@ async fn an_image_that_does_not_fit_costs_the_pod_its_namespace() {
     };
     let lost = pod.runtime.create_container(&pod.id, large(&pod)).await;
     assert!(matches!(lost, Err(RuntimeError::NotFound { kind: "sandbox", .. })), "{lost:?}");
-    // What the agent does then.
+    // The agent's reaction.
     let mut again = sandbox_spec(&pod.runtime);
     (again.id, again.pod_dir) = (pod.id.clone(), pod.dir.clone());
     again.images = vec!["large".to_owned()];
@@ -190,7 +190,7 @@ async fn an_image_that_does_not_fit_costs_the_pod_its_namespace() {
     assert_eq!(output.split_whitespace().collect::<Vec<_>>(), ["100000", "0", "0"]);
     pod.finish().await;
 
-    // Something has run in it: it is not taken away.
+    // Something has run in it: it is not removed.
     let pod = Pod::with(|spec| spec.user_namespace = UserNamespace::Auto).await;
     pod.output(pod.script("true")).await;
     let error = pod.start(large(&pod)).await.unwrap_err().to_string();
@@ -198,7 +198,7 @@ async fn an_image_that_does_not_fit_costs_the_pod_its_namespace() {
     pod.finish().await;
 }
 
-/// The range after a pod's last id is another pod's.
+/// The range after a pod's last id belongs to another pod.
 async fn roots_of_images_belong_to_nobody_else() {
     let pod = pod().await;
     let top = pod.scratch("top");

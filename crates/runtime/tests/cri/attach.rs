@@ -1,4 +1,4 @@
-//! Commands whose streams are connected.
+//! Commands with connected streams.
 
 use outrigger_runtime::{
     ContainerId, ExecStreamsRequest, NetworkMode, Runtime as _, RuntimeError, WindowSize,

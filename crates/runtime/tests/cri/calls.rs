@@ -1,4 +1,4 @@
-//! Single calls that fail, hang or lose their answer, and runtimes that tell less than containerd does.
+//! Single calls that fail, hang or lose their answer, and runtimes that report less than containerd does.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ const CALLS: [&str; 7] = [
     "RemovePodSandbox",
 ];
 
-/// A whole life of a pod, in which everything is made once.
+/// The whole life of a pod, in which everything is created once.
 async fn live(relay: &Relay, limits: Limits, what: &str) {
     let pod = Pod::on(connect(relay.endpoint(), limits).await, |_| {}).await;
     let spec = pod.script("trap 'exit 3' TERM; echo ran; while :; do sleep 0.05; done");
@@ -119,7 +119,7 @@ async fn a_removal_that_is_refused_can_be_made_again() {
     let pod = Pod::on(connect(relay.endpoint(), limits()).await, |_| {}).await;
     let id = pod.start(pod.script("true")).await.expect("start");
     pod.wait(&id).await;
-    // Now and then containerd refuses what it does a moment later.
+    // Sometimes containerd refuses what it does a moment later.
     relay.once("RemoveContainer", Rule::Refuse);
     pod.runtime.remove_container(&id).await.expect("remove");
     relay.always("RemovePodSandbox", Rule::Refuse);
@@ -129,18 +129,18 @@ async fn a_removal_that_is_refused_can_be_made_again() {
     pod.finish().await;
 }
 
-/// Waits for a container's end elsewhere.
+/// Waits for a container's exit in another task.
 fn waiting(runtime: &Arc<CriRuntime>, id: &ContainerId) -> JoinHandle<Result<Exit, RuntimeError>> {
     let (runtime, id) = (runtime.clone(), id.clone());
     tokio::spawn(async move { runtime.wait(&id).await })
 }
 
-/// Whether a runtime is known not to tell of ends.
+/// Whether a runtime is known not to report exits.
 async fn tells_nothing(runtime: &CriRuntime) -> bool {
     runtime.lacks().await.iter().any(|lack| lack.contains("does not report when containers end"))
 }
 
-/// Waits until a runtime is known not to tell of ends.
+/// Waits until a runtime is known not to report exits.
 async fn is_known_to_tell_nothing(runtime: &CriRuntime) {
     let deadline = Instant::now() + DEADLINE;
     while !tells_nothing(runtime).await {
@@ -149,7 +149,7 @@ async fn is_known_to_tell_nothing(runtime: &CriRuntime) {
     }
 }
 
-/// A container of a runtime that tells nothing is asked after, neither too often nor too seldom.
+/// A container of a runtime without events is polled, neither too often nor too rarely.
 async fn is_asked_after(pod: &Pod, relay: &Relay) {
     let id = pod.start(pod.script("sleep 3; exit 4")).await.expect("start");
     let before = relay.count("ContainerStatus");
@@ -164,7 +164,7 @@ async fn without_events_containers_are_asked_after() {
     relay.always("Version", Rule::Rename);
     let pod = Pod::on(connect(relay.endpoint(), limits()).await, |_| {}).await;
     assert_eq!(pod.runtime.info().name, "some-other");
-    // containerd 1.6 does not know of CRI's events.
+    // containerd 1.6 does not support CRI's events.
     eventually("events are asked for", || relay.count("GetContainerEvents") > 0).await;
     is_known_to_tell_nothing(&pod.runtime).await;
     is_asked_after(&pod, &relay).await;
@@ -179,7 +179,7 @@ async fn without_events_containers_are_asked_after() {
     pod.finish().await;
 }
 
-/// CRI-O's way of saying that it has no events to give.
+/// CRI-O's answer when its events are disabled.
 async fn events_that_are_switched_off_are_not_begged_for() {
     let (_dir, relay) = relay();
     relay.always("Version", Rule::Rename);
@@ -210,13 +210,13 @@ async fn events_may_be_false_repeated_or_missing() {
     let before = relay.count("ContainerStatus");
     eventually("it is looked at", || relay.count("ContainerStatus") > before).await;
     assert!(!end.is_finished(), "it runs");
-    // Nothing is told of its end.
+    // Its exit is not reported.
     pod.exec(&id, "kill -TERM 1").await;
     assert_eq!(end.await.expect("a task").expect("exit").code, 5);
     relay.tell(&own);
     relay.tell(&own);
     assert_eq!(pod.wait(&id).await.code, 5, "once and for all");
-    // Told, it is seen as soon as the runtime has written it down.
+    // After a report, it is seen as soon as the runtime has stored it.
     let mark = format!("told-{}", pod.id.0);
     let spec = pod.script(&format!("sleep 0.3; exit 6 # {mark}"));
     let name = spec.id.0.clone();

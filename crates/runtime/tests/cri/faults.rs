@@ -1,4 +1,4 @@
-//! containerd goes away, hangs, or does what nobody asked for.
+//! containerd goes away, hangs, or is used by someone else.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ async fn a_restart_in_the_middle_of_a_pod_changes_nothing() {
     tokio::task::block_in_place(|| containerd.go_on());
     assert_eq!(wait.await.expect("a task").expect("exit").code, 6);
     assert_eq!(pod.exec(&long, "echo alive").await.output, b"alive\n");
-    // Both that are there and new ones go on, hints included.
+    // Existing and new containers keep working, hints included.
     let begun = Instant::now();
     pod.runtime.terminate(&long, Duration::from_secs(30)).await.expect("terminate");
     assert_eq!(pod.wait(&long).await.code, 8);
@@ -68,7 +68,7 @@ async fn calls_made_while_it_is_down_wait_for_it() {
     let (id, ()) = tokio::join!(begin, come_back);
     assert_eq!(pod.wait(&id).await.code, 3);
     assert_eq!(log_text(&log), "ran\n", "once");
-    // A probe that cannot be made is no failure of the container.
+    // A probe that cannot be run is not a failure of the container.
     let id = pod.start(pod.script("sleep 1000")).await.expect("start");
     containerd.halt(Signal::TERM);
     match pod.try_exec(&id, "true", Duration::from_secs(1)).await {
@@ -85,7 +85,7 @@ async fn what_is_removed_behind_our_back_is_told() {
     let id = pod.start(pod.script("sleep 1000")).await.expect("start");
     crate::support::remove_behind_our_back(&id).await;
     match pod.runtime.wait(&id).await {
-        // Whether the kill or the removal is seen is chance.
+        // Whether the kill or the removal is seen is random.
         Err(RuntimeError::NotFound { .. }) => {}
         Ok(exit) if exit.code == 137 => {}
         other => panic!("{other:?}"),
@@ -96,7 +96,7 @@ async fn what_is_removed_behind_our_back_is_told() {
     pod.finish().await;
 }
 
-/// Limits that pass while one watches.
+/// Limits short enough for a test.
 fn hasty() -> Limits {
     Limits {
         question: Duration::from_millis(500),
@@ -119,7 +119,7 @@ async fn a_call_that_hangs_is_cut() {
     let done = pod.try_exec(&id, "true", Duration::from_secs(1)).await.expect("cut");
     assert_eq!(done.code, None);
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    // What hangs does not stop us from going on once it hangs no more.
+    // After the hang everything works again.
     proxy.stall(false);
     let code = pod.wait(&id).await.code;
     assert!([2, 137].contains(&code), "{code}");
@@ -133,7 +133,7 @@ async fn events_that_are_lost_do_no_harm() {
     let pod = Pod::on(connect(proxy.endpoint(), limits).await, |_| {}).await;
     let mark = format!("lost-{}", pod.id.0);
     let id = pod.start(pod.script(&format!("sleep 1; exit 9 # {mark}"))).await.expect("start");
-    // The connection is silent while it ends, and given up; the next one knows nothing of the event.
+    // The connection is silent while it ends, and is abandoned; the next one does not get the event.
     proxy.stall(true);
     eventually("it ends", || !runs_with(&mark)).await;
     let connections = proxy.accepted();
@@ -147,8 +147,8 @@ async fn events_that_are_lost_do_no_harm() {
     pod.finish().await;
 }
 
-/// The connection breaks in the middle of a start: before the runtime has heard of a call, and after it has carried it
-/// out. Nothing runs twice, and what can be tried again is.
+/// The connection breaks in the middle of a start: before the runtime has received a call, and after it has
+/// carried it out. Nothing runs twice, and what can be retried is.
 async fn a_start_without_an_answer_is_not_made_twice() {
     let dir = tempfile::tempdir().expect("a directory");
     let relay = Relay::start(dir.path(), crate::support::socket());
@@ -186,7 +186,7 @@ async fn a_start_without_an_answer_is_not_made_twice() {
                 assert_eq!(pod.wait(&id).await.code, 0, "{what}");
                 eventually("its log", || log_text(&log) == "ran\n").await;
             }
-            // It came as far as a process: then it must not be started again.
+            // There was a process already: then it must not be started again.
             Err(RuntimeError::Start(text)) => {
                 assert_eq!((method, rule), ("StartContainer", Rule::Withhold), "{text}");
                 assert!(text.contains("failed to start"), "{what}: {text}");

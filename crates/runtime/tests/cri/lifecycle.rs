@@ -28,12 +28,12 @@ async fn an_exit_is_reported_with_code_times_and_log() {
     assert_eq!((exit.code, exit.oom_killed), (7, false));
     assert!(exit.started_at >= before && exit.started_at < exit.finished_at, "{exit:?}");
     assert!(exit.finished_at <= SystemTime::now(), "{exit:?}");
-    // Two streams: which comes first is chance.
+    // Two streams: their order is random.
     assert!(["out\nerr\n", "err\nout\n"].contains(&log.as_str()), "{log}");
     pod.finish().await;
 }
 
-/// G-01: no poll of a second stands between an exit and what follows from it.
+/// G-01: no polling interval between an exit and its consequences.
 async fn an_exit_is_seen_at_once() {
     let pod = Pod::new().await;
     let mut late = Vec::new();
@@ -56,7 +56,7 @@ async fn the_stop_signal_comes_first() {
     pod.runtime.terminate(&id, Duration::from_secs(30)).await.expect("terminate");
     assert_eq!(pod.wait(&id).await.code, 3);
     assert_eq!(log_text(&log), "ready\nasked\n");
-    // Gone is gone.
+    // A container that is gone is not an error.
     pod.runtime.terminate(&id, Duration::from_secs(1)).await.expect("terminate again");
     pod.runtime.kill(&id).await.expect("kill again");
     pod.finish().await;
@@ -148,7 +148,7 @@ async fn commands_run_inside_and_end_in_time() {
     pod.finish().await;
 }
 
-/// Waits until nothing but the container's own process runs in it.
+/// Waits until only the container's own process is running in it.
 async fn eventually_alone(pod: &Pod, id: &ContainerId) {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -183,7 +183,7 @@ async fn several_wait_for_one_end() {
     let pod = Pod::new().await;
     let spec = pod.script("sleep 0.5; exit 4");
     let id = pod.runtime.create_container(&pod.id, spec).await.expect("create");
-    // Before the start, one of them giving up.
+    // Before the start, one of them being dropped.
     let runtime = pod.runtime.clone();
     let first = tokio::spawn({
         let (runtime, id) = (runtime.clone(), id.clone());

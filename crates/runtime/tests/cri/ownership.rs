@@ -1,4 +1,4 @@
-//! A node's pods: they outlive its process, and the next one takes them over.
+//! A node's pods: they outlive its process, and the next one adopts them.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::support::{DEADLINE, Pod, connect, endpoint, limits, node};
 
 crate::trials![a_node_s_pods_are_adopted, a_node_s_pods_are_nobody_else_s, what_is_damaged_can_be_removed];
 
-/// The pod's directory, as the tests' pods have it.
+/// The pod's directory, as in the tests' pods.
 fn pod_dir(pod: &Pod) -> std::path::PathBuf {
     pod.scratch("x").parent().expect("a directory").to_owned()
 }
@@ -46,7 +46,7 @@ async fn a_node_s_pods_are_adopted() {
     assert_eq!(runtime.wait(&ended).await.expect("wait").code, 5);
     runtime.terminate(&runs, Duration::from_secs(20)).await.expect("terminate");
     assert_eq!(runtime.wait(&runs).await.expect("wait").code, 7, "its own signal was sent");
-    // New containers can be made in it.
+    // New containers can be created in it.
     let next = runtime.create_container(&id, next).await.expect("create");
     runtime.start_container(&next).await.expect("start");
     assert_eq!(runtime.wait(&next).await.expect("wait").code, 4);

@@ -1,4 +1,4 @@
-//! What a pod may ask for, and what node tools see of it.
+//! The options of a pod, and what node tools see of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -105,7 +105,7 @@ async fn filters_and_privileges_arrive() {
     let mut spec = pod.script("mkdir /tmp/x || echo refused");
     spec.identity.seccomp = Seccomp::Localhost(profile);
     assert!(pod.output(spec).await.contains("refused"));
-    // Masked and read-only paths are mounts over what is below /proc.
+    // Masked and read-only paths are mounts below /proc.
     for mask_paths in [true, false] {
         let mut spec = pod.script("grep -c ' /proc/' /proc/self/mountinfo || true");
         spec.mask_paths = mask_paths;
@@ -203,7 +203,7 @@ async fn a_private_network_has_an_address_and_a_namespace() {
     let inode = fs::metadata(&netns).expect("the namespace is there").ino();
     assert!(log.contains(&format!("net:[{inode}]")), "{} is {inode}: {log}", netns.display());
     pod.finish().await;
-    // CRI cannot say this one.
+    // CRI cannot express this one.
     let runtime = connect(endpoint(), limits()).await;
     let dir = tempfile::tempdir().expect("a directory");
     let mut spec = sandbox_spec(dir.path());
@@ -250,7 +250,7 @@ async fn a_pod_of_the_same_name_can_run_beside() {
 async fn orphans_are_found_by_their_process() {
     let pod = Pod::new().await;
     pod.start(pod.script("sleep 1000")).await.expect("start");
-    // This process lives.
+    // This process is running.
     let removed = pod.runtime.clean_orphans().await.expect("clean up");
     assert!(!removed.contains(&pod.id), "{removed:?}");
     pod.finish().await;

@@ -1,4 +1,4 @@
-//! Stands between a client and containerd, and can stop passing on what is said.
+//! A proxy between a client and containerd that can stop forwarding.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Proxy {
 #[derive(Default)]
 struct Counts {
     accepted: AtomicUsize,
-    /// Those containerd did not take.
+    /// Connections that containerd did not accept.
     refused: AtomicUsize,
 }
 
@@ -59,22 +59,22 @@ impl Proxy {
         format!("unix://{}", self.path.display())
     }
 
-    /// How many connections there were.
+    /// The number of connections.
     pub(crate) fn accepted(&self) -> usize {
         self.counts.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many of them found nobody.
+    /// The number of refused ones.
     pub(crate) fn refused(&self) -> usize {
         self.counts.refused.load(Ordering::SeqCst)
     }
 
-    /// From now on nothing is passed on, or everything again.
+    /// Stops forwarding, or continues.
     pub(crate) fn stall(&self, stalled: bool) {
         self.stalled.send_replace(stalled);
     }
 
-    /// Breaks every connection there is.
+    /// Breaks all connections.
     pub(crate) fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }

@@ -15,7 +15,7 @@ use crate::trials;
 
 trials!(credentials_and_policies_count, a_full_disk_is_told);
 
-/// A registry that wants user `test`, password `secret`.
+/// A registry that requires user `test`, password `secret`.
 struct Registry {
     child: Child,
     port: u16,
@@ -53,7 +53,7 @@ impl Registry {
                 up = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
                 up || child.try_wait().expect("a child").is_some()
             });
-            // Otherwise somebody else had taken the port: again with another.
+            // Otherwise the port was in use: try another.
             if up {
                 return Registry { child, port, dir };
             }
@@ -79,7 +79,7 @@ impl Registry {
         self.reference(name)
     }
 
-    /// How often the manifest of an image was given.
+    /// How often the manifest of an image was served.
     fn pulls(&self, name: &str) -> usize {
         let log = fs::read_to_string(self.dir.path().join("log")).expect("a log");
         let path = format!("/v2/{name}/manifests/");
@@ -119,7 +119,7 @@ async fn credentials_and_policies_count() {
     assert!(error.to_string().contains("imagePullSecrets (none given)"), "{error}");
     let error = pull(&runtime, &reference, PullPolicy::IfNotPresent, std::slice::from_ref(&wrong)).await;
     assert_eq!(error.expect_err("wrong password").reason(), "ErrImagePull");
-    // The second of two that fit is tried as well; two calls at once share one pull.
+    // The second of two matching ones is tried as well; two calls at once share one pull.
     let secrets = [wrong, right];
     let (one, two) = tokio::join!(
         pull(&runtime, &reference, PullPolicy::IfNotPresent, &secrets),
@@ -141,7 +141,7 @@ async fn credentials_and_policies_count() {
     pod.finish().await;
 }
 
-/// Keeps images where there is not much room.
+/// Limits the space for images.
 fn small(dir: &Path) {
     let root = dir.join("root");
     fs::create_dir(&root).expect("a directory");

@@ -1,4 +1,4 @@
-//! Stands between a client and containerd, understands which call is made, and answers some of them itself.
+//! A proxy between a client and containerd that parses calls and answers some of them itself.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,26 +18,26 @@ use tokio::sync::broadcast;
 
 type Body = BoxBody<Bytes, hyper::Error>;
 
-/// What becomes of a call.
+/// What happens to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// It is refused.
     Refuse,
-    /// It is not passed on, and nobody answers.
+    /// It is not forwarded, and there is no answer.
     Hang,
     /// It is carried out, and the answer is lost.
     Lose,
-    /// It is carried out, and nobody answers.
+    /// It is carried out, and there is no answer.
     Withhold,
-    /// Its stream is over before it began.
+    /// Its stream ends immediately.
     End,
-    /// What answers is not called containerd.
+    /// The answering runtime has another name than containerd.
     Rename,
-    /// Its stream is what [`Relay::tell`] tells.
+    /// Its stream has the events of [`Relay::tell`].
     Tell,
 }
 
-/// How refusals are told from others.
+/// The text of refusals.
 pub(crate) const REFUSAL: &str = "not in the mood";
 
 const UNKNOWN: &str = "2";
@@ -50,7 +50,7 @@ pub(crate) struct Relay {
 
 struct Shared {
     to: PathBuf,
-    /// Rules by method; those that hold once, and those that hold until they are lifted.
+    /// Rules by method; those for one call, and permanent ones.
     once: Mutex<HashMap<String, Rule>>,
     always: Mutex<HashMap<String, Rule>>,
     counts: Mutex<HashMap<String, usize>>,
@@ -78,17 +78,17 @@ impl Relay {
         format!("unix://{}", self.path.display())
     }
 
-    /// What becomes of the next call of a method.
+    /// Sets the rule for the next call of a method.
     pub(crate) fn once(&self, method: &str, rule: Rule) {
         lock(&self.shared.once).insert(method.to_owned(), rule);
     }
 
-    /// What becomes of all calls of a method from now on.
+    /// Sets the rule for all calls of a method from now on.
     pub(crate) fn always(&self, method: &str, rule: Rule) {
         lock(&self.shared.always).insert(method.to_owned(), rule);
     }
 
-    /// Calls of a method are passed on again.
+    /// Removes the rule of a method.
     pub(crate) fn lift(&self, method: &str) {
         lock(&self.shared.always).remove(method);
     }
@@ -108,7 +108,7 @@ impl Relay {
         self.path.clone()
     }
 
-    /// Tells all who listen that a container, by the runtime's name for it, has stopped.
+    /// Sends an event to all listeners that a container, by the runtime's id, has stopped.
     pub(crate) fn tell(&self, id: &str) {
         let length = u8::try_from(id.len()).expect("a short name");
         let mut event = vec![0, 0, 0, 0, length + 4, 0x0a, length];
@@ -132,7 +132,7 @@ async fn serve(listener: UnixListener, shared: Arc<Shared>) {
             let service = service_fn(|request| answer(request, sender.clone(), shared.clone()));
             let client = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(client), service);
-            // Whichever breaks takes the other along.
+            // If one breaks, so does the other.
             tokio::select! {
                 _ = connection => {}
                 _ = client => {}

@@ -1,4 +1,4 @@
-//! A pod on containerd, and the proof that nothing of it is left.
+//! A pod on containerd, and the check that nothing of it is left.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use outrigger_runtime::{
 
 use crate::containerd::{Containerd, IMAGE};
 
-/// Nothing here takes longer, except where it hangs.
+/// Nothing here takes longer, unless it hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
 
 /// A test by its function's name.
@@ -32,7 +32,7 @@ macro_rules! trials {
     };
 }
 
-/// Runs an async test on a runtime of its own.
+/// Runs an async test on its own tokio runtime.
 pub(crate) fn trial<F>(name: String, test: fn() -> F) -> Trial
 where
     F: Future<Output = ()> + 'static,
@@ -45,26 +45,26 @@ where
     })
 }
 
-/// The containerd of all tests that leave it alone.
+/// The containerd of all tests that do not disturb it.
 static SHARED: Mutex<Option<Containerd>> = Mutex::new(None);
 
-/// Its endpoint; it is started for the first test that asks.
+/// Its endpoint; it is started by the first test that needs it.
 pub(crate) fn endpoint() -> String {
     let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     shared.get_or_insert_with(|| Containerd::start(Some(subnet()))).endpoint()
 }
 
-/// The number of the network pods have, another for every process.
+/// The number of the pods' network, different for every process.
 pub(crate) fn subnet() -> u8 {
     20 + u8::try_from(std::process::id() % 200).unwrap_or_default()
 }
 
-/// The socket of the same.
+/// Its socket.
 pub(crate) fn socket() -> PathBuf {
     PathBuf::from(endpoint().trim_start_matches("unix://"))
 }
 
-/// Runs `ctr` on the same.
+/// Runs `ctr` on it.
 fn ctr(args: &[&str]) -> String {
     let shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     shared.as_ref().expect("it runs").ctr(args)
@@ -75,14 +75,14 @@ fn try_ctr(args: &[&str]) -> Option<String> {
     shared.as_ref().expect("it runs").try_ctr(args).ok()
 }
 
-/// Whether labels are those of what goes by a name, or of what is in it.
+/// Whether the labels have a name, or belong to something in a pod of that name.
 fn is_of(labels: &BTreeMap<String, String>, name: &str) -> bool {
     labels
         .get("outrigger.dev/id")
         .is_some_and(|id| id.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-')))
 }
 
-/// The containers or sandboxes with a name of ours, or in a pod of that name, as containerd has them: id and labels.
+/// containerd's containers or sandboxes with one of our names, or in a pod of that name: id and labels.
 fn found(kind: &str, name: &str) -> Vec<(String, BTreeMap<String, String>)> {
     let filter = format!("labels.\"io.cri-containerd.kind\"=={kind}");
     let ids = ctr(&["containers", "list", "--quiet", &filter]);
@@ -99,7 +99,7 @@ pub(crate) fn labels(kind: &str, pod: &str) -> BTreeMap<String, String> {
     found(kind, pod).into_iter().next().expect("a container of the pod").1
 }
 
-/// containerd's names for the containers or sandboxes with a name of ours, or in a pod of that name.
+/// containerd's ids of the containers or sandboxes with one of our names, or in a pod of that name.
 pub(crate) fn ids(kind: &str, name: &str) -> Vec<String> {
     found(kind, name).into_iter().map(|(id, _)| id).collect()
 }
@@ -111,7 +111,7 @@ pub(crate) async fn remove_behind_our_back(id: &ContainerId) {
     other.remove_container(id).await.expect("remove");
 }
 
-/// Ends it. Fails when a test left something.
+/// Stops it. Fails if a test left something behind.
 pub(crate) fn finish() {
     let shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     if let Some(containerd) = shared {
@@ -119,7 +119,7 @@ pub(crate) fn finish() {
     }
 }
 
-/// Limits small enough to wait for.
+/// Limits short enough for a test.
 pub(crate) fn limits() -> Limits {
     Limits {
         question: Duration::from_secs(5),
@@ -133,7 +133,7 @@ pub(crate) async fn connect(endpoint: String, limits: Limits) -> Arc<CriRuntime>
     Arc::new(CriRuntime::connect(config).await.expect("these tests need root"))
 }
 
-/// A runtime whose pods are the node's of a state directory.
+/// A runtime whose pods belong to the node of a state directory.
 pub(crate) async fn node(state_dir: &Path) -> Arc<CriRuntime> {
     let owner = Owner::Node(NodeIdentity::open(state_dir).expect("no other node"));
     let config = CriConfig { endpoint: Some(endpoint()), limits: limits(), owner, ..CriConfig::default() };
@@ -150,7 +150,7 @@ pub(crate) struct Pod {
     containers: AtomicU32,
 }
 
-/// What a pod without wishes asks for.
+/// The default sandbox spec of a pod.
 pub(crate) fn sandbox_spec(dir: &Path) -> SandboxSpec {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -179,7 +179,7 @@ pub(crate) fn sandbox_spec(dir: &Path) -> SandboxSpec {
     }
 }
 
-/// Looks an image up that is there.
+/// Looks up an existing image.
 pub(crate) async fn image(runtime: &CriRuntime, reference: &str) -> Result<Image, ImageError> {
     let request =
         PullRequest { reference: reference.to_owned(), policy: PullPolicy::Never, auth: Vec::new() };
@@ -233,7 +233,7 @@ impl Pod {
         tokio::time::timeout(DEADLINE, self.runtime.wait(id)).await.expect("an end").expect("exit")
     }
 
-    /// Runs a container to its end: how it ended, and its log without time and stream.
+    /// Runs a container to completion: its exit, and its log without time and stream.
     pub(crate) async fn run(&self, spec: ContainerSpec) -> (Exit, String) {
         let log = spec.log_path.clone();
         let id = self.start(spec).await.expect("start");
@@ -241,7 +241,7 @@ impl Pod {
         (exit, log_text(&log))
     }
 
-    /// Runs a script to its successful end and returns what it said.
+    /// Runs a script to its successful end and returns its output.
     pub(crate) async fn output(&self, spec: ContainerSpec) -> String {
         let (exit, log) = self.run(spec).await;
         assert_eq!(exit.code, 0, "log: {log}");
@@ -268,7 +268,7 @@ impl Pod {
         eventually(line, || log_text(log).lines().any(|l| l == line)).await;
     }
 
-    /// Leaves the pod as the end of this process would. What is returned is its directory.
+    /// Leaves the pod as if this process had ended. Returns its directory.
     pub(crate) fn leave(self) -> tempfile::TempDir {
         self.dir
     }
@@ -286,7 +286,7 @@ pub(crate) fn log_text(path: &Path) -> String {
     text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while !check() {

@@ -1,6 +1,6 @@
-//! What may differ, and why. The same table is in `docs/security.md`.
+//! The allowed differences, and why. The same table is in `docs/security.md`.
 
-/// A difference that is meant.
+/// An allowed difference.
 pub(crate) struct Allowed {
     pub(crate) what: &'static str,
     /// The runtimes it is found on.
@@ -14,25 +14,27 @@ const RUNC: &[&str] = &["runc"];
 const CRUN: &[&str] = &["crun"];
 
 pub(crate) const ALLOWED: [Allowed; 11] = [
-    // If the shim is killed, the kernel kills the container. The processes of OCI runtimes have no such tie.
+    // If the shim is killed, the kernel kills the container. The processes of OCI runtimes are not tied to
+    // it.
     Allowed {
         what: "the signal at the shim's death",
         on: BOTH,
         matches: |fact| fact.starts_with("prctl pdeathsig="),
     },
-    // libseccomp 2.5, which compiles the filter for both, does not know calls after 456: what the list allows is refused
-    // there, with another error on each.
+    // libseccomp 2.5, which compiles the filter for both, does not know calls after 456: allowed ones are
+    // refused there, with different errors.
     Allowed { what: "system calls that libseccomp does not know", on: BOTH, matches: is_new_call },
-    // runc looks whether the kernel has /proc/kcore before it makes the link; the link leads to a masked file.
+    // runc checks whether the kernel has /proc/kcore before it creates the link; the link leads to a masked
+    // file.
     Allowed { what: "the link /dev/core", on: RUNC, matches: |fact| fact.starts_with("dev /dev/core ") },
-    // runc gives the user the pipes of standard output and error, not the group.
+    // runc gives the pipes of standard output and error to the user, not to the group.
     Allowed {
         what: "the group of pipes",
         on: RUNC,
         matches: |fact| fact.starts_with("fd 1 pipe") || fact.starts_with("fd 2 pipe"),
     },
-    // The mount is read-only in both. runc makes the file system itself read-only as well, which all containers of a pod
-    // share, privileged ones included. The kernel then names another reason first.
+    // The mount is read-only in both. runc makes the file system itself read-only as well, which all
+    // containers of a pod share, including privileged ones. The kernel then reports another error first.
     Allowed {
         what: "sysfs itself read-only",
         on: RUNC,
@@ -55,19 +57,20 @@ pub(crate) const ALLOWED: [Allowed; 11] = [
             masked.iter().any(|path| fact.starts_with(&format!("mount {path} root=/ type=tmpfs ro,")))
         },
     },
-    // runc 1.1 lets every container open /dev/net/tun if it can make the node. Ours cannot.
+    // runc 1.1 lets every container open /dev/net/tun if it can create the node. Ours cannot.
     Allowed {
         what: "the device tun",
         on: RUNC,
         matches: |fact| fact.starts_with("mknod ") && fact.contains("/probe-tun ok"),
     },
-    // Both put a null device over masked files: ours the container's own, crun the host's, read-only.
+    // Both mount a null device over masked files: ours the container's own, crun the host's, read-only.
     Allowed {
         what: "the null device over masked files",
         on: CRUN,
         matches: |fact| fact.starts_with("mount /proc/") && fact.contains(" root=/null "),
     },
-    // crun drops these flags from the parts of /proc that it makes read-only. There are no programs and devices in it.
+    // crun drops these flags from the parts of /proc that it makes read-only. There are no programs or
+    // devices in it.
     Allowed {
         what: "nosuid, nodev and noexec on read-only parts of /proc",
         on: CRUN,
@@ -83,7 +86,7 @@ pub(crate) const ALLOWED: [Allowed; 11] = [
         on: CRUN,
         matches: |fact| fact.starts_with("mount /dev/console "),
     },
-    // crun gives the user the null device that standard input is.
+    // crun gives the null device of standard input to the user.
     Allowed {
         what: "the owner of /dev/null",
         on: CRUN,

@@ -1,10 +1,10 @@
-//! What the probe says, without what cannot be the same twice.
+//! The output of the probe, without what differs in every run.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Fields of /proc/self/status that a runtime decides.
+/// Fields of /proc/self/status that a runtime determines.
 const STATUS: [&str; 21] = [
     "Umask:",
     "Uid:",

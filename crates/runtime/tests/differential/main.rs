@@ -1,5 +1,5 @@
-//! The same pods on the embedded runtime and on installed OCI runtimes, looked at from inside by a small program. What
-//! differs is in the list of `allowed.rs`, each with the reason, or it is a failure.
+//! The same pods on the embedded runtime and on installed OCI runtimes, inspected from inside by a small
+//! program. Every difference must be in the list of `allowed.rs`, with a reason.
 //!
 //! Needs root, gcc and runc; crun is compared as well where it is installed.
 
@@ -25,7 +25,7 @@ use outrigger_runtime::{ContainerId, ContainerSpec, Image, Runtime as _, UserNam
 
 use specs::{CASES, Case, Wish};
 
-/// Pods that are looked at at a time.
+/// Pods to inspect at a time.
 const AT_A_TIME: usize = 4;
 
 fn main() -> ExitCode {
@@ -126,7 +126,7 @@ async fn look_at(setup: &Setup, case: &Case, runtime: &EmbeddedRuntime) -> Resul
     }
 }
 
-/// Compares, and says what is not allowed to differ and what is allowed to but does not.
+/// Compares, and reports differences that are not allowed, and allowed ones that do not occur.
 fn judge(name: &'static str, results: Results) -> Result<(), Failed> {
     let mut wrong: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     let mut used: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -211,7 +211,7 @@ fn container(setup: &Setup, log_path: PathBuf, number: u32, calls: bool) -> Cont
     ContainerSpec::new(ContainerId(format!("c{number}")), image, &["/probe", how], log_path)
 }
 
-/// A root file system with nothing but the probe and what it looks at.
+/// A root file system with only the probe and what it inspects.
 fn rootfs(dir: &Path) -> Result<PathBuf, Failed> {
     for part in ["etc", "tmp", "root", "home/web", "real"] {
         fs::create_dir_all(dir.join(part))?;

@@ -12,11 +12,11 @@ pub(crate) struct Case {
     pub(crate) change: fn(&mut Wish<'_>),
 }
 
-/// What a case may change.
+/// The parts of a pod that a case may change.
 pub(crate) struct Wish<'a> {
     pub(crate) pod: &'a mut SandboxSpec,
     pub(crate) container: &'a mut ContainerSpec,
-    /// Files of the host to make volumes of.
+    /// Files of the host for volumes.
     pub(crate) files: &'a Path,
 }
 
@@ -88,7 +88,7 @@ pub(crate) const CASES: [Case; 78] = [
         w.container.identity.run_as_non_root = true;
     }),
     case("highest-user", |w| w.user(2_147_483_647)),
-    // Capabilities, which also open system calls.
+    // Capabilities, which also permit system calls.
     calls("drop-all", |w| w.drop(&["ALL"])),
     case("drop-mknod", |w| w.drop(&["MKNOD"])),
     calls("drop-chroot", |w| w.drop(&["SYS_CHROOT"])),

@@ -1,4 +1,4 @@
-//! Images and registries that were made to do harm.
+//! Malicious images and registries.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 
 use crate::support::*;
 
-/// The error an image of these layers is refused with, and proof that nothing of it is kept.
+/// The error for an image of these layers, and a check that nothing of it is kept.
 async fn refused(limits: &str, layers: &[BuiltLayer]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut layout = OciLayout::new(dir.path().join("layout"));
@@ -25,7 +25,7 @@ async fn refused(limits: &str, layers: &[BuiltLayer]) -> String {
     let state = dir.path().join("state");
     let store = ImageStore::open_with(&state, limits.parse::<ImageLimits>().unwrap()).unwrap();
     let text = failure(&store, format!("oci:{}:t", layout.dir.display())).await;
-    // Layers that were being unpacked beside the one that is refused are given up a moment later.
+    // Layers that were being unpacked beside the refused one are cancelled a moment later.
     let deadline = Instant::now() + Duration::from_secs(20);
     while !scratch_entries(&state).is_empty() {
         assert!(Instant::now() < deadline, "{:?} are left", scratch_entries(&state));
@@ -34,7 +34,7 @@ async fn refused(limits: &str, layers: &[BuiltLayer]) -> String {
     text
 }
 
-/// A header alone: what it announces is up to the caller.
+/// Only a header: the caller adds what it announces.
 fn header(kind: EntryType, name: &str, size: u64) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
@@ -48,7 +48,7 @@ fn header(kind: EntryType, name: &str, size: u64) -> tar::Header {
     header
 }
 
-/// A gzip layer of some blocks followed by so many zeros.
+/// A gzip layer of some blocks followed by this many zeros.
 fn zeros(blocks: &[u8], count: usize) -> BuiltLayer {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(blocks).unwrap();
@@ -57,7 +57,7 @@ fn zeros(blocks: &[u8], count: usize) -> BuiltLayer {
         encoder.write_all(&piece).unwrap();
     }
     let bytes = encoder.finish().unwrap();
-    // It is refused before anybody could compare the digest.
+    // It is refused before the digest is compared.
     BuiltLayer {
         diff_id: sha256(b"never reached"),
         bytes,
@@ -65,7 +65,7 @@ fn zeros(blocks: &[u8], count: usize) -> BuiltLayer {
     }
 }
 
-/// The most memory this process has had, in bytes.
+/// The peak memory of this process, in bytes.
 fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -96,7 +96,7 @@ async fn a_file_of_zeros_is_bounded_by_its_ratio_and_its_size() {
     );
     let text = refused("unpacked=100Mi", &[zeros(file.as_bytes(), 150 << 20)]).await;
     assert!(text.contains("more than 100Mi") && text.contains("--image-limits unpacked="), "{text}");
-    // Behind the end of the archive, where no file is made of them.
+    // After the end of the archive, where no file is created from them.
     let text = refused("unpacked=100Mi", &[zeros(&[0; 1024], 150 << 20)]).await;
     assert!(text.contains("more than 100Mi"), "{text}");
 }
@@ -154,7 +154,7 @@ async fn files_depth_layers_and_space_are_bounded() {
         many = many.file(&n.to_string(), "");
     }
     let many = many.gzip();
-    // Two layers share what there is.
+    // Two layers share the budget.
     let text = refused(
         "files=100",
         &[many.clone(), Layer::new().file("other", "").dir("d/", 0o755).gzip(), {
@@ -187,7 +187,7 @@ async fn files_depth_layers_and_space_are_bounded() {
     assert!(text.contains("no space left on device") && text.contains("--state-dir"), "{text}");
 }
 
-/// Members of a compressed archive count too, before any layer is looked at.
+/// Members of a compressed archive count too, before any layer is read.
 #[tokio::test]
 async fn an_archive_that_inflates_without_end_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +201,7 @@ async fn an_archive_that_inflates_without_end_is_refused() {
         assert!(text.contains("more than 100Mi"), "{text}");
     }
     assert_eq!(scratch_entries(&state), [] as [std::path::PathBuf; 0]);
-    // A pipe nobody writes to.
+    // A pipe without a writer.
     let pipe = dir.path().join("pipe");
     run("mkfifo", &[pipe.to_str().unwrap()]);
     let text = failure(&store, format!("oci-archive:{}", pipe.display())).await;
@@ -241,7 +241,7 @@ async fn a_parent_that_becomes_a_link_leads_nowhere() {
     assert_eq!(names, ["secret"]);
     assert_eq!(fs::metadata(outside.path()).unwrap().mtime_nsec(), before);
     assert_eq!(fs::metadata(outside.path().join("secret")).unwrap().nlink(), 1);
-    // It all went to where those links lead inside.
+    // Everything went to where those links lead inside.
     let inside = image.layers[0].join(to.trim_start_matches('/'));
     assert!(inside.join("evil").exists() && inside.join("linked").exists());
     for bad in ["../x", "a/../../x", ".."] {
@@ -281,10 +281,10 @@ async fn only_harmless_attributes_are_set() {
     }
 }
 
-/// What a made-up server was asked: request lines and headers.
+/// The requests to a fake server: request lines and headers.
 type Asked = Arc<Mutex<Vec<String>>>;
 
-/// A server that answers each path with some bytes, written as they are; after them it goes on for ever if told so.
+/// A server that answers each path with raw bytes; if told so, it then continues forever.
 async fn server(
     ip: Ipv4Addr,
     answer: impl Fn(&str, u16) -> (Vec<u8>, bool) + Send + Sync + 'static,
@@ -342,14 +342,14 @@ async fn answers_without_end_are_cut() {
     let (port, _) = server(Ipv4Addr::LOCALHOST, move |_, _| (chunked.clone(), true)).await;
     let text = pulled(port).await;
     assert!(text.contains("larger than 4194304 bytes"), "{text}");
-    // Lengths that are lies.
+    // Wrong lengths.
     let huge = b"HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551614\r\n\r\n{".to_vec();
     let (port, _) = server(Ipv4Addr::LOCALHOST, move |_, _| (huge.clone(), true)).await;
     let text = pulled(port).await;
     assert!(text.contains("larger than 4194304 bytes") || text.contains("no answer"), "{text}");
 }
 
-/// An image whose manifest says that its layer has ten bytes.
+/// An image whose manifest claims that its layer has ten bytes.
 fn small_image() -> (Vec<u8>, Vec<u8>, String) {
     let layer = sha256(b"ten bytes.");
     let config = json!({"architecture": this_architecture(), "os": "linux", "config": {},
@@ -435,7 +435,7 @@ async fn credentials_stay_with_their_host() {
     assert!(sent.contains("authorization: basic"), "where they belong they were used: {sent}");
 }
 
-/// CVE-2020-15157: a host that the registry sends blobs' requests on to asks for the registry's credentials.
+/// CVE-2020-15157: a host that the registry redirects blob requests to asks for the registry's credentials.
 #[tokio::test]
 async fn only_the_registry_itself_is_told_who_asks() {
     let (other, seen) = server(Ipv4Addr::new(127, 0, 0, 2), move |path, port| match path {
@@ -483,7 +483,7 @@ async fn https_is_never_left_for_http() {
             "-keyout", key,
         ],
     );
-    // openssl answers with files as they are, headers and all.
+    // openssl serves files unchanged, including headers.
     let answer =
         format!("HTTP/1.1 302 Found\r\nConnection: close\r\nLocation: http://127.0.0.1:{plain}/v2/\r\n\r\n");
     let file = dir.path().join("v2/app/manifests/v1");
@@ -511,7 +511,7 @@ async fn https_is_never_left_for_http() {
     assert!(Path::new(cert).exists());
 }
 
-/// Answers http as registries do that speak https, and passes https on.
+/// Answers http like a registry that speaks https, and forwards https.
 async fn as_a_registry(tls: u16) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -535,7 +535,7 @@ async fn as_a_registry(tls: u16) -> u16 {
     port
 }
 
-/// Who knows the digest of a layer that is stored here, and has not got it, gets nothing of it.
+/// Knowing the digest of a stored layer, without having the layer, gives no access to it.
 #[tokio::test]
 async fn a_layer_is_not_had_by_its_name_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -562,11 +562,11 @@ async fn a_layer_is_not_had_by_its_name_alone() {
         let text = failure(&store, archive(file, layer)).await;
         assert!(text.contains(complaint), "{text}");
     }
-    // A file is read once; what was changed since is read again.
+    // A file is read once; if it was changed since, it is read again.
     assert!(ensure(&store, &honest).await.unwrap().was_present);
     let text = failure(&store, archive("honest.tar", Some(&other))).await;
     assert!(text.contains("digest mismatch"), "{text}");
-    // The same of a layout: its blob is what it says, and still not that layer.
+    // The same for a layout: its blob matches its digest, but is still not that layer.
     let mut layout = OciLayout::new(dir.path().join("layout"));
     let lying = BuiltLayer { diff_id: secret.diff_id.clone(), ..other };
     layout.image("t", json!({}), &[lying]);

@@ -59,7 +59,7 @@ async fn damage_at_the_registry_is_found() {
     assert!(ensure(&store, registry.reference("app:v1")).await.is_ok(), "repaired, it works");
 }
 
-/// A mount that goes away with the test.
+/// A mount that is removed with the test.
 struct Tmpfs<'a>(&'a Path);
 
 impl<'a> Tmpfs<'a> {
@@ -99,7 +99,7 @@ async fn a_full_disk_is_named_and_leaves_nothing_behind() {
     drop((store, tmpfs));
 }
 
-/// Passes connections on to the registry, and breaks off the first few after so many bytes of the answer.
+/// Forwards connections to the registry, and breaks the first few after this many bytes of the answer.
 async fn flaky_proxy(to: SocketAddr, broken: usize, after: usize) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -148,14 +148,15 @@ async fn a_broken_connection_is_taken_up_where_it_broke() {
     let last = heard.lock().unwrap().last().cloned().unwrap();
     assert_eq!(Some(last.done_bytes), last.total_bytes);
     assert!(image.layers[0].join("bin/busybox").exists());
-    // More often than there is patience for.
+    // More often than the retry limit.
     let (port, _) = flaky_proxy(registry.address(), usize::MAX, 100_000).await;
     let store = ImageStore::open(&dir.path().join("other")).unwrap();
     let text = failure(&store, format!("127.0.0.1:{port}/app:v1")).await;
     assert!(text.contains("connection broke") || text.contains("ended after"), "{text}");
 }
 
-/// A token service and registry in front of nothing: the real ones that exchange identity tokens are all in clouds.
+/// A token service and registry without a real backend: the real ones that exchange identity tokens are all
+/// in clouds.
 async fn token_registry(blobs: Vec<(String, Vec<u8>)>) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();

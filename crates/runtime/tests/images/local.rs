@@ -34,7 +34,7 @@ fn layout(dir: &Path) -> OciLayout {
     layout
 }
 
-/// A store for each call: nothing may come from an earlier one.
+/// A new store for each call: nothing may come from an earlier one.
 async fn check(dir: &Path, reference: &str) {
     let place = tempfile::tempdir_in(dir).unwrap();
     let store = ImageStore::open(&place.path().join("state")).unwrap();
@@ -77,7 +77,8 @@ async fn layouts_and_archives_by_skopeo() {
     }
 }
 
-/// Before version 1.10 of its format docker wrote a directory a layer, and links where a layer was already written.
+/// Before version 1.10 of its format docker wrote a directory per layer, and links for layers that were
+/// already written.
 #[tokio::test]
 async fn docker_archives_with_linked_layers() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Pulls from a real registry that work.
+//! Successful pulls from a real registry.
 
 use std::fs;
 use std::sync::Arc;
@@ -54,14 +54,14 @@ async fn an_image_is_pulled_once_and_then_there() {
     let longest = image.layers.iter().map(|dir| dir.as_os_str().len()).max().unwrap();
     assert!(longest <= state.as_os_str().len() + 33, "short, for overlayfs' page of options");
 
-    // A digest in place of the tag, and both.
+    // A digest instead of the tag, and both.
     let digest = sha256(&fs::read(layout.dir.join("index.json")).map(|b| manifest_of(&layout, &b)).unwrap());
     for name in [format!("team/app@{digest}"), format!("team/app:v1@{digest}")] {
         let again = ensure(&store, registry.reference(&name)).await.unwrap();
         assert_eq!((&again.id, &again.layers, again.was_present), (&image.id, &image.layers, true), "{name}");
     }
 
-    // Without the registry: what is here is used, and only `Always` needs to ask.
+    // Without the registry: present images are used, and only `Always` needs to ask.
     drop(registry);
     for policy in [PullPolicy::IfNotPresent, PullPolicy::Never] {
         let again =
@@ -171,7 +171,7 @@ async fn a_dropped_call_stops_the_pull_and_the_next_one_succeeds() {
     registry.push(&layout, "v1", "app:v1");
     let state = dir.path().join("state");
     let store = ImageStore::open(&state).unwrap();
-    // Dropped at whichever point it has reached by then.
+    // Dropped at various points.
     for millis in [0, 1, 2, 4, 8, 16, 32] {
         let call = ensure(&store, registry.reference("app:v1"));
         let _ = tokio::time::timeout(std::time::Duration::from_millis(millis), call).await;
@@ -180,7 +180,7 @@ async fn a_dropped_call_stops_the_pull_and_the_next_one_succeeds() {
     assert_eq!(Merged::mount(&image, dir.path()).read("etc/b"), "1");
 }
 
-/// Runs as a process of its own for the tests below.
+/// Runs as a separate process for the tests below.
 #[tokio::test]
 async fn child_pull() {
     let Ok(reference) = std::env::var("OUTRIGGER_TEST_PULL") else {
@@ -252,7 +252,7 @@ async fn credentials_come_from_secrets_files_and_helpers() {
     let secret =
         |password: &str| json!({"auths": {&host: {"username": "test", "password": password}}}).to_string();
 
-    // None, wrong ones, and a good one behind a wrong one.
+    // No credentials, wrong ones, and good ones after wrong ones.
     let mut ask = request(&reference, PullPolicy::Always);
     let text = store.ensure(ask.clone(), silent()).await.unwrap_err().to_string();
     for part in
@@ -271,7 +271,7 @@ async fn credentials_come_from_secrets_files_and_helpers() {
     ask.auth.push(secret("secret"));
     store.ensure(ask, silent()).await.unwrap();
 
-    // Files and helpers are found through the environment, so in processes of their own.
+    // Files and helpers are found through the environment, so in separate processes.
     let home = dir.path().join("home");
     let bin = dir.path().join("bin");
     fs::create_dir_all(home.join(".docker")).unwrap();

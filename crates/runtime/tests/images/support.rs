@@ -1,4 +1,4 @@
-//! Images made by hand, a registry of its own for each test, and eyes for what came of them.
+//! Hand-made images, a separate registry for each test, and helpers to inspect the results.
 
 use std::fs;
 use std::io::Write;
@@ -48,7 +48,7 @@ impl Layer {
         Layer { tar: tar::Builder::new(Vec::new()) }
     }
 
-    /// Any entry at all: the name goes in as it is.
+    /// Any entry: the name is used unchanged.
     pub(crate) fn raw(
         mut self,
         name: &str,
@@ -172,7 +172,7 @@ impl OciLayout {
         self.blob(media_type, manifest.to_string().as_bytes())
     }
 
-    /// Puts something under a tag.
+    /// Adds something under a tag.
     pub(crate) fn tag(&mut self, mut descriptor: Value, tag: &str) {
         descriptor["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
         self.manifests.push(descriptor);
@@ -194,7 +194,7 @@ pub(crate) fn busybox() -> Layer {
     Layer::new().dir("bin/", 0o755).file_as("bin/busybox", program, 0o755, 0, 0).symlink("bin/sh", "busybox")
 }
 
-/// A real registry with storage of its own. Ends with the test.
+/// A real registry with its own storage. Stopped with the test.
 pub(crate) struct Registry {
     child: Child,
     pub(crate) port: u16,
@@ -215,7 +215,7 @@ impl Registry {
         Self::start_at(dir, "127.0.0.1", "", &auth).await
     }
 
-    /// With a certificate nobody knows, `cert.pem` in `dir`, at an address other machines could reach.
+    /// With an unknown certificate, `cert.pem` in `dir`, at an address other machines could reach.
     pub(crate) async fn start_with_tls(dir: &Path, ip: IpAddr) -> Self {
         fs::create_dir_all(dir).unwrap();
         let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
@@ -262,7 +262,7 @@ impl Registry {
                 .stderr(log)
                 .spawn()
                 .expect("docker-registry is installed");
-            // Once it has ended somebody else had taken the port: again with another.
+            // If it has ended, the port was in use: try another.
             while child.try_wait().unwrap().is_none() {
                 if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
                     return Registry { child, port, dir: dir.to_owned() };
@@ -298,7 +298,7 @@ impl Registry {
         format!("127.0.0.1:{}/{name}", self.port)
     }
 
-    /// How often a path was asked for and given.
+    /// How often a path was requested and served.
     pub(crate) fn count_gets(&self, part: &str) -> usize {
         let log = fs::read_to_string(self.dir.join("log")).unwrap();
         log.lines()
@@ -332,7 +332,7 @@ pub(crate) fn silent() -> ProgressSink {
     Arc::new(|_| {})
 }
 
-/// Keeps what it is told.
+/// Records progress reports.
 pub(crate) fn listening() -> (ProgressSink, Arc<Mutex<Vec<PullProgress>>>) {
     let heard: Arc<Mutex<Vec<PullProgress>>> = Arc::default();
     let sink = heard.clone();
@@ -343,7 +343,7 @@ pub(crate) async fn ensure(store: &ImageStore, reference: impl Into<String>) -> 
     store.ensure(request(reference, PullPolicy::IfNotPresent), silent()).await
 }
 
-/// The text of a failure that must happen.
+/// The text of an expected failure.
 pub(crate) async fn failure(store: &ImageStore, reference: impl Into<String>) -> String {
     match ensure(store, reference).await {
         Ok(image) => panic!("{} was pulled", image.reference),
@@ -354,7 +354,7 @@ pub(crate) async fn failure(store: &ImageStore, reference: impl Into<String>) ->
     }
 }
 
-/// An image's layers put together by the kernel's overlayfs.
+/// An image's layers merged by the kernel's overlayfs.
 pub(crate) struct Merged {
     pub(crate) path: PathBuf,
 }
@@ -405,7 +405,7 @@ impl Drop for Merged {
     }
 }
 
-/// Nothing half-done may be left in the store.
+/// Nothing incomplete may be left in the store.
 pub(crate) fn scratch_entries(state_dir: &Path) -> Vec<PathBuf> {
     let mut left = Vec::new();
     for owner in fs::read_dir(state_dir.join("images/tmp")).unwrap().flatten() {

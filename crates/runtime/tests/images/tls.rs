@@ -30,7 +30,7 @@ async fn certificates_count_except_where_they_are_waived() {
     encrypted.push(&layout, "v1", "app:v1");
     plain.push(&layout, "v1", "app:v1");
 
-    // On this machine http is tried, and https when that is what is spoken.
+    // On this machine http is tried, and https if the server speaks that.
     for registry in [&encrypted, &plain] {
         let store = tempfile::tempdir().unwrap();
         let store = ImageStore::open(store.path()).unwrap();
@@ -58,14 +58,14 @@ async fn certificates_count_except_where_they_are_waived() {
     assert!(taken.starts_with("PULLED"), "{taken}");
     let taken = pull(&plain, &insecure(plain.port));
     assert!(taken.starts_with("PULLED"), "{taken}");
-    // By way of a mirror: the name's own server does not exist.
+    // Through a mirror: the name's own server does not exist.
     let mirrored = format!(
         "[[registry]]\nprefix = '{ip}:{}'\nlocation = 'nowhere.invalid'\n[[registry.mirror]]\nlocation = '{ip}:{}'\ninsecure = true\n",
         encrypted.port, plain.port
     );
     let taken = pull(&encrypted, &mirrored);
     assert!(taken.starts_with("PULLED"), "{taken}");
-    // With the authority installed nothing needs to be waived.
+    // With the CA installed no check has to be disabled.
     fs::create_dir_all(&trusted).unwrap();
     fs::copy(encrypted.dir.join("cert.pem"), trusted.join("ca.crt")).unwrap();
     let taken = pull(&encrypted, "");

@@ -1,4 +1,4 @@
-//! What layers become on disk, and what hostile ones do not.
+//! How layers are unpacked to disk, and attacks by hostile ones.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -10,7 +10,7 @@ use tar::EntryType;
 
 use crate::support::*;
 
-/// Unpacks layers through the front door.
+/// Unpacks layers through the public API.
 async fn unpacked(dir: &Path, layers: &[BuiltLayer]) -> outrigger_runtime::Image {
     let mut layout = OciLayout::new(dir.join("layout"));
     layout.image("t", json!({}), layers);
@@ -18,7 +18,7 @@ async fn unpacked(dir: &Path, layers: &[BuiltLayer]) -> outrigger_runtime::Image
     ensure(&store, format!("oci:{}:t", layout.dir.display())).await.unwrap()
 }
 
-/// The error a layer is refused with.
+/// The error for a refused layer.
 async fn refusal(layer: BuiltLayer) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut layout = OciLayout::new(dir.path().join("layout"));
@@ -137,7 +137,8 @@ async fn whiteouts_hide_what_is_below_and_nothing_else() {
     assert_eq!(merged.read("keep/a"), "a2");
 }
 
-/// In a container without a volume the state directory is on overlayfs, which takes no whiteout devices.
+/// In a container without a volume the state directory is on overlayfs, which does not support whiteout
+/// devices.
 #[tokio::test]
 async fn whiteouts_on_overlayfs_have_another_form() {
     let dir = tempfile::tempdir().unwrap();
@@ -157,7 +158,7 @@ async fn whiteouts_on_overlayfs_have_another_form() {
     assert!(
         is_opaque(&upper.join("opaque")) && is_opaque(&upper.join("redone")) && !is_opaque(&upper.join("d"))
     );
-    // The kernel agrees, given room for the upper directory elsewhere.
+    // The kernel agrees, with the upper directory elsewhere.
     let merged = Merged::mount(&image, &dir.path().join("inner"));
     assert_eq!(merged.tree(), ["d", "opaque", "redone", "redone/new"]);
 }

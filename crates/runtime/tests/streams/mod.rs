@@ -1,4 +1,4 @@
-//! What commands with connected streams do on every runtime.
+//! Commands with connected streams, on every runtime.
 
 use outrigger_runtime::{ContainerId, ExecStreamsRequest, Runtime, RuntimeError, SandboxId, WindowSize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -8,9 +8,9 @@ pub(crate) fn attach(script: &str, stdin: bool, terminal: Option<WindowSize>) ->
     ExecStreamsRequest { command: ["sh", "-c", script].map(str::to_owned).to_vec(), stdin, terminal }
 }
 
-/// Input, output and errors go their ways whole, and so does the end of the input.
+/// Input, output and errors are complete and separate, and so is the end of the input.
 pub(crate) async fn are_handed_over(runtime: &impl Runtime, id: &ContainerId) {
-    // `tee` reads on while it writes.
+    // `tee` keeps reading while it writes.
     let request = attach("echo ready >&2; tee /tmp/copy; exit 5", true, None);
     let mut attached = runtime.exec_streams(id, request).await.unwrap();
     let (mut stdin, mut stderr) = (attached.stdin.unwrap(), BufReader::new(attached.stderr.unwrap()));
@@ -21,7 +21,7 @@ pub(crate) async fn are_handed_over(runtime: &impl Runtime, id: &ContainerId) {
     let copy = sent.clone();
     let writer = tokio::spawn(async move {
         stdin.write_all(&copy).await.unwrap();
-        // Dropped here: the end.
+        // Dropped here: the end of input.
     });
     let mut received = Vec::new();
     attached.stdout.read_to_end(&mut received).await.unwrap();
@@ -34,8 +34,8 @@ pub(crate) async fn are_handed_over(runtime: &impl Runtime, id: &ContainerId) {
     assert_eq!(attached.done.await.unwrap(), 6);
 }
 
-/// A container says what it uses, and a port of its pod can be reached. Its program serves `hello` on port 8080, and uses a
-/// CPU.
+/// A container reports its usage, and a port of its pod can be reached. Its program serves `hello` on port
+/// 8080, and uses CPU.
 pub(crate) async fn use_and_ports_are_told(runtime: &impl Runtime, sandbox: &SandboxId, id: &ContainerId) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {

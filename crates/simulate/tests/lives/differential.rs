@@ -1,7 +1,7 @@
-//! The same pod written in two dialects that mean the same lives the same life.
+//! The same pod written in two equivalent dialects must behave the same.
 //!
-//! Every pair below says what must be left out for the two to mean the same. A difference is printed with its seed;
-//! `OUTRIGGER_SEED=N` plays only that one.
+//! Every pair below says what must be left out for the two to be equivalent. A difference is printed with its
+//! seed; `OUTRIGGER_SEED=N` plays only that one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,14 +14,14 @@ use serde_json::{Map, Value, json};
 
 use crate::common::env_number;
 
-/// Lives of each pair.
+/// Lives per pair.
 const LIVES: u64 = 3_000;
 
 /// The two ways to write a pod.
 struct Pair {
     one: PodInput,
     other: PodInput,
-    /// Whether they mean the same even when the grace is spent.
+    /// Whether they are equivalent even after the grace period.
     after_grace: bool,
 }
 
@@ -73,7 +73,8 @@ fn input(annotations: &[(&str, &str)], spec: &Value) -> PodInput {
 
 const DEPENDS_ON: &str = "outrigger.dev/depends-on";
 
-/// Native sidecars, and the same chain as a graph. One main: a graph starts mains together, a list one after the other.
+/// Native sidecars, and the same chain as a graph. One main: a graph starts mains together, a list starts
+/// them one after the other.
 fn native(rng: &mut Rng) -> Pair {
     let mut inits = Vec::new();
     let mut lines = Vec::new();
@@ -96,7 +97,7 @@ fn native(rng: &mut Rng) -> Pair {
     Pair {
         one: input(&[], &spec),
         other: input(&[(DEPENDS_ON, &lines.join("\n"))], &spec),
-        // R3.25 is the kubelet's, not the graph's.
+        // R3.25 applies to the kubelet, not to the graph.
         after_grace: false,
     }
 }
@@ -129,7 +130,7 @@ fn kep(rng: &mut Rng) -> Pair {
     }
 }
 
-/// Launch priority in two levels, and the same as a graph in which the stop has no order.
+/// Launch priority in two levels, and the same as a graph without a stop order.
 fn priority(rng: &mut Rng) -> Pair {
     let count = rng.between(2, 5);
     let plain: Vec<Value> = (0..count).map(|i| container(rng, &format!("c{i}"), true)).collect();
@@ -164,7 +165,7 @@ fn priority(rng: &mut Rng) -> Pair {
     }
 }
 
-/// What happened, as far as anybody outside could tell.
+/// The visible events of a life.
 fn life(plan: &Plan, script: &Script, seed: u64, until: Option<Time>) -> (Vec<String>, String) {
     const SEEN: [&str; 9] = [
         "starting",
@@ -195,7 +196,7 @@ fn life(plan: &Plan, script: &Script, seed: u64, until: Option<Time>) -> (Vec<St
     (lines, result.to_owned())
 }
 
-/// When the grace of the first stop is spent.
+/// The end of the grace period of the first stop.
 fn spent(plan: &Plan, script: &Script, seed: u64) -> Option<Time> {
     let options = Options { horizon: Span::seconds(3_600), stop_endless_at: None, ..Options::default() };
     let outcome = simulate(plan, script, seed, &options).expect("the script fits");

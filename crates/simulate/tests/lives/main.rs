@@ -1,4 +1,5 @@
-//! Simulated lives, one file a subject. One program: each would carry the decoders of a whole pod.
+//! Simulated lives, one file per subject. Built as one program: each program contains the decoders of a whole
+//! pod.
 
 mod common;
 mod differential;

@@ -1,9 +1,9 @@
 //! Promise 6: with no dialect in use, a pod behaves as a plain Kubernetes pod.
 //!
-//! The model below is the whole of it, written down a second time without the engine: init containers one after the
-//! other (R1.2, R1.3), mains in list order without waiting for each other (R1.5), restart policy (R2.1), back-off
-//! (R1.60 to R1.63), failed init containers (1.4), completion (R4.5, R4.6), TERM, grace and KILL (R3.13 to R3.17), and
-//! the phase at the end. Random pods must do the same things at the same millisecond.
+//! The model below is complete and independent of the engine: init containers one after the other (R1.2,
+//! R1.3), mains in list order without waiting for each other (R1.5), restart policy (R2.1), back-off (R1.60
+//! to R1.63), failed init containers (1.4), completion (R4.5, R4.6), TERM, grace and KILL (R3.13 to R3.17),
+//! and the phase at the end. Random pods must do the same things at the same millisecond.
 
 use crate::common::env_number;
 use outrigger_lifecycle::{Plan, RestartPolicy, Role};
@@ -14,16 +14,16 @@ const PODS: u64 = 5_000;
 const SANDBOX_MS: u64 = 50;
 const PULL_MS: u64 = 100;
 
-/// What happens to a container: when, to whom, what.
+/// An event of a container: time, container, event.
 type Fact = (u64, String, String);
 
 /// The model's view of the end of the pod.
 #[derive(Debug, Clone, Copy)]
 struct Stops {
     first: u64,
-    /// From here on nobody has grace.
+    /// The end of the grace period.
     deadline: u64,
-    /// When grace is zero, from here on.
+    /// From when on the grace period is zero.
     zero_from: Option<u64>,
     second: Option<(u64, u64)>,
 }
@@ -46,7 +46,7 @@ impl Stops {
         let late = |deadline: u64| deadline.max(told + 2_000);
         let mut at = late(self.deadline);
         if let Some((second, grace)) = self.second {
-            // The second request is only heard when it comes.
+            // The second request only has an effect once it arrives.
             at = at.min(late((second + grace).min(self.deadline)).max(second));
         }
         self.zero_from.map_or(at, |zero| at.min(zero.max(told)))
@@ -58,14 +58,14 @@ struct Model<'a> {
     script: &'a Script,
     stops: Stops,
     facts: Vec<Fact>,
-    /// When containers were up.
+    /// When containers were running.
     up: Vec<u64>,
 }
 
-/// How a container's part in the pod ended.
+/// The final state of a container.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum End {
-    /// It ended for good at a time, well or not.
+    /// It ended permanently, successfully or not.
     Final { at: u64, failed: bool },
     /// It was stopped with the pod; how its last instance ended, if it ever ran.
     Stopped { at: u64, failed: Option<bool> },
@@ -151,7 +151,7 @@ impl Model<'_> {
         }
     }
 
-    /// The end of an instance the pod's stop finds alive.
+    /// Ends an instance that is running when the pod stops.
     fn stop(
         &mut self,
         i: usize,
@@ -214,7 +214,7 @@ impl Model<'_> {
             ends.push(end);
             match launched {
                 Some(at) => turn = at,
-                // Whoever was to come after it never came either.
+                // The containers after it never started either.
                 None => {
                     ends.resize(self.plan.containers.len() - inits, End::Stopped { at: stop, failed: None });
                     break;
@@ -233,7 +233,7 @@ impl Model<'_> {
     }
 }
 
-/// The same facts, read off the trace.
+/// The same events, read from the trace.
 fn observed(plan: &Plan, script: &Script, seed: u64) -> (Vec<Fact>, u64, String) {
     let outcome =
         simulate(plan, script, seed, &Options { horizon: Span::seconds(7_200), ..Options::default() })
@@ -277,7 +277,7 @@ fn check(seed: u64) -> Result<bool, String> {
     };
     let (over, phase) = model.pod();
     let (mut expected, stops, up) = (model.facts, model.stops, model.up);
-    // What happens in the very millisecond of a request may count as before or after it.
+    // Events in the same millisecond as a request may count as before or after it.
     let requests = [Some(stops.first), stops.second.map(|s| s.0)];
     let tie = |at: u64| requests.contains(&Some(at));
     if up.iter().any(|&at| tie(at)) || requests[0] == requests[1] {

@@ -1,7 +1,8 @@
-//! The six promises of the engine, on random pods in every dialect, with random scripts and random faults.
+//! Checks the six promises of the engine on random pods in every dialect, with random scripts and random
+//! faults.
 //!
-//! A failing seed is printed with the command that replays it; seeds that once failed stand in `regressions.txt` and
-//! are replayed by every run.
+//! A failing seed is printed with the command that replays it; seeds that once failed are listed in
+//! `regressions.txt` and are replayed by every run.
 
 use crate::common::env_number;
 use crate::common::life::{self, Kind};
@@ -16,15 +17,15 @@ fn random_pods_keep_the_promises() {
     play(Kind::Any);
 }
 
-/// Hooks that hang or take nearly all of a grace of 0 to 3 s, helpers of every dialect that crash again and again, late
-/// images.
+/// Hooks that hang or take nearly all of a grace period of 0 to 3 s, helpers of every dialect that crash
+/// repeatedly, late images.
 #[test]
 fn pods_that_are_hard_to_stop_keep_the_promises() {
     play(Kind::Hard);
 }
 
-/// Images, grace periods and deadlines that change while the pod lives, ephemeral containers that are added, restarts of one
-/// container and of all.
+/// Images, grace periods and deadlines that change while the pod runs, ephemeral containers that are added,
+/// restarts of one container and of all.
 #[test]
 fn pods_that_are_changed_and_restarted_keep_the_promises() {
     play(Kind::Changed);
@@ -79,7 +80,7 @@ fn one_hard_seed() {
     replay(Kind::Hard);
 }
 
-/// The same for a pod that is changed while it lives.
+/// The same for a pod that is updated while it runs.
 #[test]
 #[ignore = "replays the life of OUTRIGGER_SEED"]
 fn one_changed_seed() {
@@ -101,7 +102,8 @@ fn the_same_seed_gives_the_same_trace() {
     }
 }
 
-/// Events that come twice, the second time up to half a second late, change nothing and leave nothing in the trace.
+/// Events that arrive twice, the second time up to half a second late, change nothing and add nothing to the
+/// trace.
 #[test]
 fn repeated_events_leave_no_trace() {
     for seed in 1..2_000 {

@@ -1,4 +1,4 @@
-//! What a run publishes of its pods (`--status`) says the same as the manifest they were read from.
+//! The pods that a run publishes (`--status`) mean the same as the manifest they were read from.
 #![allow(clippy::disallowed_methods, reason = "the manifests are files")]
 
 use std::fs;
@@ -33,7 +33,7 @@ fn random_pods_of_every_dialect_come_back_as_they_were() {
         let mut input = random::pod(&mut Rng::new(seed)).0;
         input.pod.metadata.namespace = Some("default".into());
         input.pod.metadata.uid = Some("5f0c2a34-1b2c-4d5e-8f90-a1b2c3d4e5f6".into());
-        // A `lifecycle.type` that was read always has a `lifecycle` around it.
+        // A container with a `lifecycle.type` always has a `lifecycle`.
         let containers = &mut input.pod.spec.as_mut().unwrap().containers;
         for place in input.lifecycle_types.keys() {
             containers[place.index].lifecycle.get_or_insert_default();

@@ -1,4 +1,4 @@
-//! The promises bite: every rule is broken on purpose once, and the breach is seen.
+//! Tests of the checker: every rule is broken on purpose once, and the checker must notice.
 
 use crate::common::life::Case;
 use outrigger_lifecycle::{
@@ -7,24 +7,24 @@ use outrigger_lifecycle::{
 };
 use outrigger_simulate::Decider;
 
-/// Lives after which a breach must have been seen.
+/// Lives within which a violation must be noticed.
 const LIVES: u64 = 2_000;
 
-/// What is broken.
+/// The broken rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Sabotage {
     Nothing,
-    /// Containers start whenever they like.
+    /// Containers start without waiting.
     IgnoreGates,
-    /// Started is as good as ready.
+    /// Started counts as ready.
     StartedIsReady,
     /// A container that has exited counts as completed, whatever its code.
     AnyExitCompletes,
-    /// Everybody is told to stop at once.
+    /// All containers are told to stop at once.
     IgnoreStopOrder,
     /// Sidecars stop first.
     ReverseStopOrder,
-    /// The order of every dialect ends with the grace.
+    /// The order of every dialect ends with the grace period.
     OrderEndsWithGrace,
     /// KILL instead of TERM.
     KillAtOnce,
@@ -40,23 +40,23 @@ enum Sabotage {
     NeverWake,
     /// Whatever exits during a stop is started again.
     RestartWhileStopping,
-    /// A stop finds the pod beginning again.
+    /// A pod that is being stopped starts over.
     SandboxWhileStopping,
-    /// The pod is called over as soon as it stops.
+    /// The pod counts as over as soon as it stops.
     FinishEarly,
     /// Everything is started twice.
     StartTwice,
-    /// The end of containers goes unnoticed.
+    /// Exits of containers are not noticed.
     ForgetExits,
-    /// Nobody says why anybody waits.
+    /// No reason is given for waiting containers.
     NoReasons,
-    /// Nothing is written down before a crash.
+    /// No state is stored before a crash.
     ForgetAll,
     /// `Never` means `Always`.
     AlwaysRestart,
     /// `Always` means `Never`.
     NeverRestart,
-    /// A pod stops because it is asked how it is.
+    /// A pod stops when its status is read.
     StopForNothing,
 }
 
@@ -64,7 +64,7 @@ enum Sabotage {
 struct Saboteur {
     sabotage: Sabotage,
     engine: Engine,
-    /// What the saboteur says is known, if that is not what the engine knows.
+    /// The observation the saboteur reports, if it differs from the engine's.
     pretence: Option<Observation>,
     injected: bool,
 }
@@ -207,7 +207,7 @@ impl Decider for Saboteur {
     }
 }
 
-/// The first life in which a promise is seen broken.
+/// The first life in which the promise is seen broken.
 fn caught(sabotage: Sabotage, invariant: u8) -> Option<(u64, String)> {
     (1..=LIVES).find_map(|seed| {
         let case = Case::new(seed);

@@ -9,10 +9,11 @@ use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, plan
 use outrigger_simulate::{Ending, Options, Script, simulate};
 use serde_json::{Value, json};
 
-/// What became of a container in a stop: when it was told, when it was gone, with which code.
+/// A container's part in a stop: when it was signalled, when it was gone, and its exit code.
 type Fate = (&'static str, u64, u64, i64);
 
-/// What a container does: seconds it needs after TERM (none: it ignores it), seconds its preStop hook takes.
+/// The behaviour of a container: seconds it needs after TERM (none: it ignores it), seconds its preStop hook
+/// takes.
 #[derive(Clone, Copy)]
 struct Does {
     name: &'static str,
@@ -35,15 +36,16 @@ fn hooked(does: Does, seconds: f64) -> Does {
 /// How the order of a pod is written.
 #[derive(Clone, Copy, PartialEq)]
 enum Written {
-    /// Sidecars in a chain, by `restartPolicy: Always`.
+    /// A chain of sidecars with `restartPolicy: Always`.
     Native,
-    /// Sidecars side by side, by `lifecycle.type: Sidecar`.
+    /// Independent sidecars with `lifecycle.type: Sidecar`.
     Kep,
     /// A chain by `outrigger.dev/depends-on`: the main needs the last sidecar, that one the one before it.
     DependsOn,
 }
 
-/// Stops a native pod of sidecars and one main; `completes`: because the main is done, else by a request at 10 s.
+/// Stops a native pod of sidecars and one main: because the main has completed if `completes`, else by a
+/// request at 10 s.
 fn fates(grace: u64, sidecars: &[Does], main: Does, completes: bool) -> Vec<(String, u64, u64, i64)> {
     fates_of(Written::Native, grace, sidecars, main, completes)
 }
@@ -123,7 +125,7 @@ fn fates_of(
     order.rotate_right(1);
     for i in order {
         let of = |event: &str| outcome.trace.iter().find(|e| e.container == Some(i) && e.event == event);
-        // With a grace of zero there is no signal but KILL.
+        // With a grace period of zero the only signal is KILL.
         if let (Some(told), Some(gone)) = (of("terminating").or(of("killing")), of("exited")) {
             let code = gone.number("code").expect("a code");
             let name = plan.containers[i].name.clone();
@@ -162,7 +164,7 @@ fn table_12_10_waiting_time_before_the_signal() {
     check(
         "12.10/3",
         fates(2, &three(1.0), needs("main", 1.0), false),
-        // The grace is over as sc3 is gone: nobody waits for anybody any more.
+        // The grace period ends just as sc3 is gone: nothing waits any longer.
         &[
             ("main", 0, 1_000, 0),
             ("sc3", 1_000, 2_000, 0),
@@ -300,7 +302,7 @@ fn kep_sidecars_are_told_when_the_mains_are_gone_however_late() {
     }
 }
 
-/// A hand-written graph is an order between any two containers, and each of them has its 2 s.
+/// A hand-written graph orders any two containers, and each of them gets its 2 s.
 #[test]
 fn every_stage_of_a_graph_is_gone_before_the_next_is_told() {
     let three = [deaf("a"), needs("b", 5.0), deaf("c")];
@@ -332,7 +334,8 @@ fn every_stage_of_a_graph_is_gone_before_the_next_is_told() {
     );
 }
 
-/// R3.25: with native sidecars the kubelet lets all that still wait go at the end of the grace, and so do we.
+/// R3.25: with native sidecars the kubelet signals everything that still waits at the end of the grace
+/// period, and so do we.
 #[test]
 fn native_sidecars_are_told_together_when_the_grace_is_spent_r3_25() {
     check(
@@ -347,7 +350,7 @@ fn native_sidecars_are_told_together_when_the_grace_is_spent_r3_25() {
     );
 }
 
-/// A sidecar that pulls at every start comes back all the same while mains drain.
+/// A sidecar that pulls its image at every start is still restarted while mains are stopping.
 #[test]
 fn a_sidecar_that_always_pulls_comes_back_while_mains_drain_g18() {
     let pod: Pod = serde_json::from_value(json!({

@@ -1,7 +1,8 @@
-//! Conditions: 12.17 and section 5.4, and the final ones as the golden files of tests/conformance have them.
+//! Conditions: 12.17 and section 5.4, and the final ones as in the golden files of tests/conformance.
 //!
-//! Rows 1 and 11 of 12.17 (no statuses at all) cannot be: the observation knows every container of the plan. For the
-//! same reason a missing status (rows 3, 5, 12) is one that waits, and is called incomplete or unready, not unknown.
+//! Rows 1 and 11 of 12.17 (no statuses at all) cannot happen: the observation has every container of the
+//! plan. For the same reason a missing status (rows 3, 5, 12) is a waiting one, and is called incomplete or
+//! unready, not unknown.
 
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 
@@ -186,8 +187,8 @@ fn failed_sidecars_are_named_when_the_pod_is_over_g_52() {
     let mut obs = observed(&plan);
     put(&plan, &mut obs, "a", "T0");
     let told_to = |code, signal| Exit { killed_for: Some(KillReason::PodStop), signal, ..exit(code) };
-    end(&mut obs.containers[0], told_to(143, Some(15))); // as many programs end
-    end(&mut obs.containers[1], told_to(137, Some(9))); // deaf
+    end(&mut obs.containers[0], told_to(143, Some(15))); // how many programs end
+    end(&mut obs.containers[1], told_to(137, Some(9))); // ignores TERM
     end(&mut obs.containers[2], told_to(1, None));
     end(&mut obs.containers[3], exit(0));
     let before = pod_status(&plan, &obs, &[], &facts(&plan), None);

@@ -1,7 +1,8 @@
-//! Container statuses: 12.16 and section 5.5, and what a whole life looks like from outside.
+//! Container statuses: 12.16 and section 5.5, and the visible states of a whole life.
 //!
-//! Rows 1, 3, 10 and 11 of 12.16 are about records that vanished behind the kubelet's back. The observation is ours and
-//! loses nothing; what is left of these rows is that a status does not change by itself.
+//! Rows 1, 3, 10 and 11 of 12.16 are about records that vanished without the kubelet's knowledge. The
+//! observation is ours and loses nothing; what remains of these rows is that a status does not change by
+//! itself.
 
 use std::sync::Arc;
 
@@ -48,13 +49,13 @@ fn restart_all_12_16_rows_5_to_9() {
     let mut life = Life::new(restart_all());
     assert!(conditions(&life.status()).contains(&"AllContainersRestarting=False".to_owned()));
     life.exits("b", 42);
-    let status = life.status(); // row 5: a is still being ended
+    let status = life.status(); // row 5: a is still being stopped
     assert_eq!(line(&status, "a"), "running ready started rc=0");
     assert_eq!(line(&status, "b"), "terminated 42/Error rc=0");
     assert_eq!(status.phase.as_deref(), Some("Running"));
     let restarting = "AllContainersRestarting=True RestartAllContainersStarted".to_owned();
     assert!(conditions(&status).contains(&restarting));
-    life.exits("a", 143); // rows 6 to 8 fall together: when the last is gone all begin again at once
+    life.exits("a", 143); // rows 6 to 8 coincide: when the last is gone, all start over at once
     let status = life.status();
     for name in ["a", "b"] {
         assert_eq!(line(&status, name), "running ready started rc=1 last=137/RestartingAllContainers");
@@ -148,13 +149,13 @@ fn image_failures_keep_or_change_their_reason() {
         let mut life = Life::new(plan.clone());
         life.engine = crate::Engine::resume(plan.clone(), obs);
         life.after(0);
-        // Behind a gate the image is nobody's concern yet.
+        // While a gate is closed, the image is not reported.
         assert_eq!(line(&life.status(), "a"), "waiting PodInitializing rc=0", "{reason}");
         life.exits("i", 0);
         let status = life.status();
         assert_eq!(line(&status, "a"), format!("waiting {shown} rc=0"));
         assert_eq!(waiting_message(&status, "a").as_deref(), Some(message));
-        // A further try under way is no news.
+        // Another attempt in progress does not change the status.
         let mut obs = life.engine.observation().clone();
         obs.containers[1].image = crate::Image::Pulling;
         let waits = [(1, crate::Wait::Image)];
@@ -187,7 +188,7 @@ fn a_container_is_up_when_its_hook_is_done_and_names_a_failed_one() {
     assert_eq!(status.phase.as_deref(), Some("Pending"));
     let hook = crate::HookKind::PostStart;
     life.handle(Event::HookEnded { container: 0, attempt: 0, hook, error: Some("exit code 1".into()) });
-    life.exits("a", 143); // ended for it; first restart at once
+    life.exits("a", 143); // stopped for it; first restart at once
     life.handle(Event::HookEnded { container: 0, attempt: 1, hook, error: Some("exit code 1".into()) });
     life.exits("a", 143);
     let status = life.status();

@@ -1,7 +1,8 @@
-//! Pod phase: 12.8, 12.9, and what our roles add.
+//! Pod phase: 12.8, 12.9, and additions for our roles.
 //!
-//! The kubelet calls a pod Succeeded or Failed as soon as its statuses say so; here the pod has to be over (G-31). So a
-//! row with a terminal phase is checked twice: while the pod still stops it is not terminal, and over it is.
+//! The kubelet calls a pod Succeeded or Failed as soon as its statuses say so; here the pod has to be over
+//! (G-31). So a row with a terminal phase is checked twice: it is not terminal while the pod is stopping, and
+//! it is when the pod is over.
 
 use serde_json::json;
 
@@ -10,7 +11,8 @@ use super::super::phase::{Phase, phase};
 use crate::observation::{Exit, KillReason, Observation, StopCause};
 use crate::plan::{Counts, Plan};
 
-/// `names` and `states` are lists with spaces between; `·` and `W` are one, we know of every container of a pod.
+/// `names` and `states` are lists separated by spaces; `·` and `W` are the same here, since every container
+/// is known.
 fn check(row: &str, plan: &Plan, names: &str, states: &str, terminal: bool, expect: Phase) {
     let mut obs = observed(plan);
     for (name, state) in names.split(' ').zip(states.split(' ')) {
@@ -62,7 +64,7 @@ fn table_12_8() {
         ("Never", "a b", &["T0 T0"], false, Succeeded),
         ("Never", "a b", &["Tx Tx"], false, Failed),
         ("Never", "i a b", &["Rn · ·", "WL0 · ·", "W · ·"], false, Pending),
-        // A failed init container that waits under Never cannot be: what ends the pod keeps its exit.
+        // A failed init container that waits under Never cannot happen: the pod ends and keeps its exit.
         ("Never", "i a b", &["Tx · ·"], false, Failed),
         ("Never", "i a b", &["T0 Rn Rn"], false, Running),
         ("Never", "s a b", &["Rn · ·", "T0 · ·", "WL0 · ·", "WLx · ·", "W · ·"], false, Pending),
@@ -118,7 +120,7 @@ fn table_12_9() {
     let never = |own: &[(&str, &str)]| with_policies("Never", own, false);
     let all = |own: &[(&str, &str)]| with_policies("Never", own, true);
     let (r, a_b) = ("r", "a b");
-    // A pod must have a main; where a row has none in its spec, one that waits stands in.
+    // A pod must have a main; where a row has none in its spec, a waiting one is added.
     let rows: Vec<(u32, Plan, &str, &str, Phase)> = vec![
         (1, always(&[("r", "Never")]), r, "Tx", Failed),
         (2, always(&[("r", "OnFailure")]), r, "Tx", Running),
@@ -181,7 +183,7 @@ fn a_pod_deleted_before_its_mains_ran_has_failed_r5_23() {
     let plan = plan(spec("Always", &["i", "a"]));
     let obs = done(&plan, &[("i", "Rn")], StopCause::Deleted);
     assert_eq!(phase(&plan, &obs), Phase::Failed);
-    // Nor does an exit in a sandbox that is gone stand for one in the new sandbox.
+    // An exit in a lost sandbox does not count for the new sandbox either.
     let obs = done(&plan, &[("i", "Rn"), ("a", "L0")], StopCause::Deleted);
     assert_eq!(phase(&plan, &obs), Phase::Failed);
 }

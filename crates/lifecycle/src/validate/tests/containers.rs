@@ -159,7 +159,7 @@ fn resources() {
             with(json!({"limits": {"memory": "64MB"}})),
             vec![("resources", at("limits.memory"), "`64MB` is not a quantity")],
         ),
-        // A request copied from its limit is complained about once.
+        // A request copied from its limit is reported once.
         (
             with(json!({"limits": {"memory": "x"}, "requests": {"memory": "x"}})),
             vec![("resources", at("limits.memory"), "`x`")],
@@ -315,7 +315,7 @@ fn security_of_the_pod() {
     host_ipc["hostIPC"] = json!(true);
     check(vec![
         (own_user, vec![("security", "spec.containers[0].securityContext.runAsUser", "root")]),
-        // Said once, however many containers inherit it.
+        // Reported once, however many containers inherit it.
         (two, vec![("security", at("runAsUser"), "root")]),
         (
             pod_wide(json!({"fsGroup": -1, "supplementalGroups": [1, -2], "fsGroupChangePolicy": "x"})),

@@ -1,4 +1,4 @@
-//! One table a subject: a spec, and exactly what is to be said about it.
+//! One table per subject: a spec, and exactly the findings about it.
 
 mod containers;
 mod plans;
@@ -24,21 +24,21 @@ fn pod(spec: Value) -> PodInput {
     pod_of(json!({"metadata": {"name": "p"}, "spec": spec}))
 }
 
-/// A pod of one container, with these fields added to it.
+/// A pod of one container with additional fields.
 fn app(fields: Value) -> Value {
     let mut container = json!({"name": "app", "image": "i:1"});
     merge(&mut container, fields);
     json!({"containers": [container]})
 }
 
-/// A pod of one good container and an init entry, with these fields added to it.
+/// A pod of one valid container and an init entry with additional fields.
 fn init(fields: Value) -> Value {
     let mut container = json!({"name": "first", "image": "i:1"});
     merge(&mut container, fields);
     json!({"initContainers": [container], "containers": [{"name": "app", "image": "i:1"}]})
 }
 
-/// A pod of one good container, with these fields added to the spec.
+/// A pod of one valid container, with additional fields in the spec.
 fn spec(fields: Value) -> Value {
     let mut spec = app(json!({}));
     merge(&mut spec, fields);
@@ -64,7 +64,7 @@ fn assert_findings(what: &str, found: &[Finding], expected: &[Expected]) {
     }
 }
 
-/// Checks rows of a spec and exactly what is said about it, in order.
+/// Checks rows of a spec and its exact findings, in order.
 fn check(rows: Vec<(Value, Vec<Expected>)>) {
     for (spec, expected) in rows {
         let found = validate(&pod(spec.clone()), &FeatureGates::default());
@@ -216,7 +216,7 @@ fn nothing_makes_it_panic() {
         for value in hostile {
             let mut changed = rich.clone();
             *changed.pointer_mut(place).unwrap() = value;
-            // What the types cannot hold, the reader has refused already.
+            // The reader has already refused values that do not fit the types.
             let Ok(pod) = serde_json::from_value::<Pod>(changed) else { continue };
             let input = PodInput { pod, ..PodInput::default() };
             for finding in validate(&input, &FeatureGates::default()) {
@@ -236,7 +236,7 @@ fn nothing_makes_it_panic() {
 
 #[test]
 fn long_lists_take_no_longer_than_their_length() {
-    // With anything quadratic in here this test does not come back.
+    // If anything here is quadratic, this test does not finish.
     let n = 30_000;
     let ports: Vec<Value> =
         (0..n).map(|i| json!({"containerPort": i % 60_000 + 1, "hostPort": i % 60_000 + 1, "name": format!("p-{i}")})).collect();

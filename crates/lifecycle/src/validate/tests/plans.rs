@@ -1,4 +1,4 @@
-//! What can be seen on a plan.
+//! Findings about plans.
 
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ fn lp_28_readiness_of_what_obviously_ends() {
     ] {
         check_plan(json!({}), level("Never", stays), &[]);
     }
-    // Fenced, the dependent could only run while the other does.
+    // With a fence, the dependent could only run while the other does.
     let jobs =
         json!({"restartPolicy": "Never", "containers": [c("a"), with("b", json!({"command": ["true"]}))]});
     let found = check_plan(
@@ -134,7 +134,7 @@ fn probes_that_never_pass_hold_up_others() {
         &[("deadlock", at, "never passes")],
     );
     check_plan(none.clone(), probed("startupProbe", json!(["true"])), &[]);
-    // Native sidecars gate by startup only; no container waits for readiness.
+    // Native sidecars only gate by startup; no container waits for readiness.
     let alone =
         [("sidecar-probe", "spec.initContainers[0].readinessProbe", "do not wait for its readinessProbe")];
     check_plan(none.clone(), probed("readinessProbe", json!(["false"])), &alone);
@@ -206,7 +206,7 @@ fn more_stages_than_the_grace_can_serve() {
     );
     assert_eq!(found[0].hint.as_deref(), Some("raise terminationGracePeriodSeconds to 8 or more"));
     assert_eq!(found[0].related[0].0.to_string(), "spec.initContainers[2]");
-    // Without grace everything is killed at once, as asked; and one stage needs no more than it gets.
+    // With a grace period of zero everything is killed at once; and one stage always has enough time.
     check_plan(json!({}), chain(0), &[]);
     check_plan(json!({}), json!({"terminationGracePeriodSeconds": 1, "containers": [c("a")]}), &[]);
 }

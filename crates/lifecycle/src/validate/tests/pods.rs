@@ -1,4 +1,4 @@
-//! Metadata, fields of the spec, what has no effect, Kruise's variables.
+//! Metadata, fields of the spec, fields without effect, Kruise's variables.
 
 use serde_json::{Value, json};
 

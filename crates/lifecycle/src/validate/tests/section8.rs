@@ -44,7 +44,7 @@ fn r8_3_and_r8_4_init_containers_have_no_hooks_and_probes() {
             init(json!({"lifecycle": {"preStop": {"sleep": {"seconds": 99}}}})),
             vec![("R8.3", at, "cannot have a lifecycle")],
         ),
-        // R8.3 applies with an own policy too, and contents are not looked at.
+        // R8.3 applies with the container's own policy too, and the contents are not checked.
         (
             init(json!({"restartPolicy": "OnFailure", "lifecycle": {"preStop": {}}})),
             vec![("R8.3", at, "`first`")],
@@ -419,7 +419,7 @@ fn r8_26_and_g_41_host_ports() {
                 "containers `a` and `b` both ask for host port 80/TCP",
             )],
         ),
-        // The API server does not see these three.
+        // The API server does not detect these three.
         (
             json!({"initContainers": [sidecar("s", host(1, 80))], "containers": [of("a", host(2, 80))]}),
             vec![("G-41", "spec.containers[0].ports[0].hostPort", "`s` and `a`")],
@@ -428,7 +428,7 @@ fn r8_26_and_g_41_host_ports() {
             json!({"initContainers": [sidecar("s", host(1, 80)), sidecar("t", host(2, 80))], "containers": [of("a", json!([]))]}),
             vec![("G-41", "spec.initContainers[1].ports[0].hostPort", "`s` and `t`")],
         ),
-        // An init container is gone when the others listen.
+        // An init container has exited when the others listen.
         (json!({"initContainers": [of("i", host(1, 80))], "containers": [of("a", host(2, 80))]}), vec![]),
         (
             json!({"containers": [of("a", json!([{"containerPort": 1, "hostPort": 80}, {"containerPort": 2, "hostPort": 80}]))]}),

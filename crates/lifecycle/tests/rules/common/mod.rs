@@ -1,4 +1,4 @@
-//! A pod played by hand: the engine is real, the containers do what the test says.
+//! A pod driven by hand: the engine is real, the containers are controlled by the test.
 #![allow(unreachable_pub, reason = "a test program has no outside")]
 
 use k8s_openapi::api::core::v1::Pod;
@@ -47,24 +47,24 @@ pub fn planned(input: &PodInput) -> Plan {
     plan(input, &FeatureGates::default()).unwrap_or_else(|e| panic!("refused: {e:#?}")).plan
 }
 
-/// Why it has none.
+/// Why it cannot be planned.
 pub fn refused(input: &PodInput) -> Vec<Finding> {
     plan(input, &FeatureGates::default()).err().unwrap_or_else(|| panic!("accepted"))
 }
 
-/// The engine with a fast runtime under it. Whatever is started runs, whatever is told to stop stays until the test
-/// lets it go.
+/// The engine with a fast runtime. Every start succeeds, and a container that is told to stop keeps running
+/// until the test ends it.
 pub struct Play {
     pub engine: Engine,
     pub now: Time,
     pub out: Decision,
-    /// All actions, as they are.
+    /// All actions.
     pub actions: Vec<Action>,
     /// Actions in order, as `start a`, `term a`, `kill a`, `postStart a` …
     pub log: Vec<String>,
     /// Hooks end at once when asked for.
     pub quick_hooks: bool,
-    /// The image of this container does not come before the test says so.
+    /// The image of this container arrives when the test says so.
     pub late: Option<usize>,
 }
 
@@ -94,7 +94,7 @@ impl Play {
         Play::with_late(plan, late)
     }
 
-    /// The late image is there.
+    /// The late image arrives.
     pub fn image_arrives(&mut self, name: &str) {
         let container = self.ix(name);
         self.event(Event::ImageReady { container });
@@ -116,7 +116,7 @@ impl Play {
         &self.engine.observation().containers[self.ix(name)]
     }
 
-    /// Steps until the engine has nothing more to ask for.
+    /// Steps until the engine has no more requests.
     pub fn settle(&mut self) {
         loop {
             let mut out = std::mem::take(&mut self.out);
@@ -178,14 +178,14 @@ impl Play {
         true
     }
 
-    /// The pod becomes what another manifest says.
+    /// Updates the pod to another manifest.
     pub fn update(&mut self, input: &PodInput) -> Result<Vec<Change>, CannotUpdate> {
         let changes = self.engine.update(planned(input));
         self.settle();
         changes
     }
 
-    /// Somebody asks for a restart of a container, or of all.
+    /// Requests a restart of a container, or of all.
     pub fn restart(&mut self, name: Option<&str>) -> Result<(), CannotRestart> {
         let container = name.map(|name| self.ix(name));
         let can = self.engine.can_restart(container);
@@ -198,7 +198,7 @@ impl Play {
         self.settle();
     }
 
-    /// A container ends.
+    /// Ends a container.
     pub fn exit(&mut self, name: &str, code: i32) {
         let container = self.ix(name);
         let attempt = self.container(name).attempt;
@@ -206,7 +206,7 @@ impl Play {
         self.event(Event::Exited { container, attempt, exit });
     }
 
-    /// One probe attempt's result.
+    /// Reports the result of one probe attempt.
     pub fn probed(&mut self, name: &str, kind: ProbeKind, ok: bool) {
         let container = self.ix(name);
         let attempt = self.container(name).attempt;
@@ -214,7 +214,7 @@ impl Play {
         self.event(Event::Probed { container, attempt, kind, outcome, message: None });
     }
 
-    /// A hook ends.
+    /// Ends a hook.
     pub fn hooked(&mut self, name: &str, hook: HookKind, ok: bool) {
         let container = self.ix(name);
         let attempt = self.container(name).attempt;
@@ -222,12 +222,12 @@ impl Play {
         self.event(Event::HookEnded { container, attempt, hook, error });
     }
 
-    /// The pod is to stop.
+    /// Requests a stop of the pod.
     pub fn stop(&mut self, grace_ms: Option<u64>) {
         self.event(Event::StopRequested { grace_ms });
     }
 
-    /// Time passes; timers fire exactly when they are due.
+    /// Advances the time; timers fire exactly when they are due.
     pub fn pass(&mut self, ms: u64) {
         let end = self.now + ms;
         while let Some(wake) = self.out.wake.filter(|w| *w <= end) {

@@ -1,9 +1,10 @@
-//! A stage for the unit tables of docs/spec/kubelet-lifecycle.md, section 12: a pod in a given state, one look at it,
-//! and what is done about it in the notation of the tables.
+//! A harness for the unit tables of docs/spec/kubelet-lifecycle.md, section 12: a pod in a given state, one
+//! decision, and the actions in the notation of the tables.
 //!
-//! The kubelet kills and starts in one sync; here a start follows when the kill is known to have worked. The stage
-//! therefore plays a perfect runtime: images are there, sandboxes are made, signals work at once, mains start at once
-//! (R1.5: all in one sync), init entries do not (R1.4: at most one new entry a sync).
+//! The kubelet kills and starts in one sync; here a start follows when the kill is known to have worked. The
+//! harness therefore simulates a perfect runtime: images are present, sandboxes are created, signals work at
+//! once, mains start at once (R1.5: all in one sync), init entries do not (R1.4: at most one new entry per
+//! sync).
 #![allow(unreachable_pub, reason = "a test program has no outside")]
 
 use k8s_openapi::api::core::v1::Pod;
@@ -47,14 +48,14 @@ pub fn add_ephemeral(plan: &mut Plan, name: &str) {
     plan.containers.push(c);
 }
 
-/// The state of a pod, written as the tables write it.
+/// The state of a pod, in the notation of the tables.
 pub struct Stage {
     pub plan: Plan,
     pub obs: Observation,
 }
 
 impl Stage {
-    /// The sandbox is ready, images are here, nothing has a record.
+    /// The sandbox is ready, images are present, nothing has a record.
     pub fn new(plan: Plan) -> Stage {
         let mut obs = Observation::new(&plan, BEFORE);
         obs.sandbox.state = SandboxState::Ready;
@@ -68,7 +69,7 @@ impl Stage {
         self.plan.find(name).unwrap_or_else(|| panic!("no container {name}"))
     }
 
-    /// `running`; every probe it has has succeeded.
+    /// `running`; all its probes have succeeded.
     pub fn running(&mut self, names: &[&str]) -> &mut Self {
         for name in names {
             let i = self.index(name);
@@ -134,7 +135,8 @@ impl Stage {
         self
     }
 
-    /// The runtime has no record any more, but the container did run: known here, guessed by the kubelet (G-46).
+    /// The runtime has no record any more, but the container did run: known here, guessed by the kubelet
+    /// (G-46).
     pub fn record_deleted(&mut self, name: &str) -> &mut Self {
         let i = self.index(name);
         self.obs.containers[i].state = State::Waiting;
@@ -160,14 +162,14 @@ impl Stage {
         self
     }
 
-    /// The spec names another image.
+    /// The spec has a new image.
     pub fn image_changed(&mut self, name: &str) -> &mut Self {
         let container = self.index(name);
         self.obs.apply(&self.plan, &Event::ImageChanged { container }, NOW);
         self
     }
 
-    /// One look, and what is done about it.
+    /// One decision, and its actions.
     pub fn look(&mut self) -> Done {
         let mut engine = Engine::resume(self.plan.clone(), self.obs.clone());
         let mut out = Decision::default();
@@ -220,7 +222,7 @@ pub fn exit(code: i32) -> Exit {
     }
 }
 
-/// What was done, in the notation of section 12: `kill-pod`, `new-sb(n)`, `K:[…]`, `I:[…]`, `C:[…]`, `E:[…]`.
+/// The actions, in the notation of section 12: `kill-pod`, `new-sb(n)`, `K:[…]`, `I:[…]`, `C:[…]`, `E:[…]`.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Done {
     pub kill_pod: bool,
@@ -286,15 +288,15 @@ impl std::fmt::Display for Done {
 
 /// One row of a table.
 pub struct Row {
-    /// Where it stands in section 12.
+    /// Its position in section 12.
     pub id: &'static str,
     /// `restartPolicy`.
     pub policy: &'static str,
-    /// What differs from the base of the table.
+    /// The difference from the base of the table.
     pub state: fn(&mut Stage),
-    /// What is done here.
+    /// The actions here.
     pub done: &'static str,
-    /// What the kubelet does, and why it is not done here.
+    /// The kubelet's actions, and why they differ here.
     pub kubelet: Option<(&'static str, &'static str)>,
 }
 
@@ -303,7 +305,7 @@ pub fn same(id: &'static str, policy: &'static str, state: fn(&mut Stage), done:
     Row { id, policy, state, done, kubelet: None }
 }
 
-/// A row in which they do not: what is done here, what the kubelet does, and the reason.
+/// A row in which they differ: the actions here, the kubelet's, and the reason.
 pub fn differs(
     id: &'static str,
     policy: &'static str,

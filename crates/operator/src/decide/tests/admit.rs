@@ -33,7 +33,7 @@ fn admitted(pod: &Value) -> Admitted {
     admit(pod, SUFFIX).unwrap_or_else(|refusal| panic!("{refusal:?}"))
 }
 
-/// The keys the containers wait for, in order; the map they are of.
+/// The keys the containers wait for, in order, and their ConfigMap.
 fn barriers(pod: &Value) -> (Vec<Option<String>>, Option<String>) {
     let mut map = None;
     let keys = pod["spec"]["containers"].as_array().expect("containers").iter().map(|c| {
@@ -126,7 +126,7 @@ fn the_barrier_is_the_last_env_and_of_the_pods_own_map() {
 
 #[test]
 fn a_pod_whose_name_the_server_makes_keeps_that() {
-    // LP-W-10, LP-9: no name is made up here, so none can collide.
+    // LP-W-10, LP-9: no name is generated here, so none can collide.
     let mut pod = pod(&[("a", priority("1")), ("b", Value::Null)]);
     pod["metadata"] = json!({"generateName": "web-7d9f-"});
     let out = admitted(&pod).pod;
@@ -181,9 +181,9 @@ fn a_barrier_somebody_else_wrote_is_replaced() {
     assert_eq!(keys, [Some("p_1".to_owned()), Some("p_0".to_owned())]);
     assert_eq!(map.as_deref(), Some("fake-barrier-zzzzz99999"));
     assert_eq!(again["metadata"]["annotations"], json!({}));
-    // Called twice it changes nothing but the name: safe to be called again after other webhooks.
+    // A second call changes only the name: it is safe to call again after other webhooks.
     assert_eq!(admit(&first, SUFFIX).expect("admitted").pod, first);
-    // A barrier that nothing asks for goes away.
+    // A barrier without a reason is removed.
     let env = json!([{"name": "KRUISE_CONTAINER_BARRIER", "value": "x"}]);
     let out = admitted(&pod(&[("a", env), ("b", Value::Null)]));
     assert_eq!(out.pod["spec"]["containers"][0]["env"], json!([]));
@@ -201,7 +201,7 @@ fn graphs_get_keys_of_their_own() {
         "{:?}",
         out.warnings
     );
-    // With launch priority beside it the gates of both are in one key.
+    // With launch priority as well, one key covers the gates of both.
     pod["spec"]["containers"][1]["env"] = priority("5");
     let keys = barriers(&admitted(&pod).pod).0;
     assert_eq!(keys, [Some("g_app".to_owned()), None, Some("g_web".to_owned())]);
@@ -260,13 +260,13 @@ fn a_timeout_that_is_none_is_refused() {
 
 #[test]
 fn what_is_asked_for_in_excess_is_answered_in_time() {
-    // The API server waits five seconds; this is a build without optimisation.
+    // The API server waits five seconds; this is a debug build.
     let begun = std::time::Instant::now();
     let many: Vec<Value> =
         (0..12_000).map(|n| json!({"name": format!("VARIABLE_{n}"), "value": "x"})).collect();
     let huge = ordered(pod(&[("a", json!(many)), ("b", Value::Null)]), "Ordered");
     assert_eq!(keys(&huge), ["p_0", "p_-1"]);
-    // As many dependencies as an annotation has room for, and nesting without end.
+    // As many dependencies as fit in an annotation, and unlimited nesting.
     let names: Vec<String> = (0..120).map(|n| format!("c{n}")).collect();
     let on = |n: usize| names[..n].iter().map(|name| format!("{name} ready")).collect::<Vec<_>>().join(", ");
     let graph: Vec<String> = (1..names.len()).map(|n| format!("{}: {}", names[n], on(n))).collect();
@@ -297,7 +297,7 @@ fn refusals_do_not_steer_a_terminal() {
 }
 
 proptest::proptest! {
-    /// Nothing a pod's author writes makes the webhook panic, and what it admits it admits again.
+    /// No input makes the webhook panic, and an admitted pod is admitted again.
     #[test]
     fn hostile_text_is_harmless(text in "\\PC{0,40}", name in "\\PC{0,8}", key in "\\PC{0,8}") {
         let mut pod = pod(&[("a", priority(&text)), ("b", json!([{"name": name, "value": text}]))]);

@@ -44,7 +44,7 @@ fn run(view: &PodView, map: &Map) -> Launch {
     decide(view, map, Memory::default(), NOW)
 }
 
-/// The keys a map holds after the steps were carried out, and whether the pod was marked completed.
+/// The keys in the ConfigMap after the steps, and whether the pod was marked completed.
 fn after(view: &PodView, map: &Map) -> (BTreeSet<String>, bool) {
     let mut held = match map {
         Map::Ours { keys } => keys.clone(),
@@ -82,10 +82,10 @@ fn keys_are_published_level_by_level() {
         let view = launching(containers, ready, not_ready);
         let (held, done) = after(&view, &ours(before));
         assert_eq!((&held, done), (&keys(after_keys), *completed), "{id}");
-        // Twice is as once.
+        // Doing it twice changes nothing.
         let again = Map::Ours { keys: held.clone() };
         assert_eq!(after(&view, &again).0, held, "{id} twice");
-        // LP-29: a map that was lost comes back with every key that was earned.
+        // LP-29: a lost ConfigMap is created again with every due key.
         let mut lost = earned(&view);
         lost.retain(|key| held.contains(key));
         assert_eq!(after(&view, &Map::Missing).0, lost, "{id} after a loss");
@@ -109,7 +109,7 @@ fn only_pods_with_something_to_do_are_written() {
         let published = launch.steps.iter().any(|s| matches!(s, Step::Publish { .. }));
         assert_eq!(published, *publishes, "{id}: {launch:?}");
     }
-    // LP-U-15, LP-U-16: nothing at all once the pod is marked.
+    // LP-U-15, LP-U-16: nothing more once the pod is marked.
     let mut object = object(P6, "a b c f", "");
     object["metadata"]["annotations"] = json!({names::COMPLETED: "true"});
     assert_eq!(run(&view(object), &ours("5 3 0 -1")), Launch::default());
@@ -209,7 +209,7 @@ fn only_a_barrier_of_this_pod_is_ever_written() {
         let steps = run(&view, &Map::Missing).steps;
         assert!(matches!(steps.as_slice(), [Step::Event { is_warning: true, .. }]), "{bad}: {steps:?}");
     }
-    // LP-31, D8: what another pod of the name left is replaced, what is somebody else's is left alone.
+    // LP-31, D8: the ConfigMap of an earlier pod of the name is replaced, a foreign one is left alone.
     let view = launching("a=1 b=0", "", "");
     let replaced = run(&view, &Map::OfPredecessor).steps;
     assert!(
@@ -230,7 +230,8 @@ fn publishing_wakes_the_kubelet() {
     let launch = run(&view, &ours("1"));
     let published = Step::Publish { map: "pod-barrier".to_owned(), keys: keys("0") };
     assert_eq!(launch.steps, [published, Step::Annotate { completed: true }]);
-    // The kubelet saw the annotation before the key: it is woken again, later and later, and not for ever.
+    // The kubelet saw the annotation before the key: it is woken again, with increasing delays, but not
+    // forever.
     object["metadata"]["annotations"] = json!({names::COMPLETED: "true"});
     let view = super::view(object.clone());
     let woken = |wakes, ago| {
@@ -242,7 +243,7 @@ fn publishing_wakes_the_kubelet() {
     assert_eq!(woken(0, 500).steps, [Step::Annotate { completed: true }]);
     assert_eq!(woken(2, 500).steps, []);
     assert_eq!(woken(9, 1_000_000).steps, []);
-    // A pod no kubelet has seen yet needs no waking.
+    // A pod without a kubelet is not woken.
     object["spec"]["nodeName"] = json!("");
     object["metadata"]["annotations"] = json!({});
     object["status"] = json!({});
@@ -301,11 +302,11 @@ fn a_launch_that_hangs_says_for_whom() {
         "{launch:?}"
     );
     assert!(launch.steps.iter().any(|s| matches!(s, Step::Event { reason: "LaunchTimeout", .. })));
-    // Said once.
+    // Reported once.
     object["status"]["conditions"] =
         json!([{"type": names::LAUNCHED, "status": "False", "message": message}]);
     assert_eq!(run(&view(object.clone()), &ours("1")).steps, []);
-    // And taken back.
+    // And withdrawn.
     object["status"]["containerStatuses"] = json!([status("a", "ready")]);
     let steps = run(&view(object.clone()), &ours("1")).steps;
     assert!(steps.iter().any(|s| matches!(s, Step::Condition { is_true: true, .. })), "{steps:?}");

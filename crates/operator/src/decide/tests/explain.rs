@@ -1,4 +1,4 @@
-//! What `outrigger operator status` says.
+//! The output of `outrigger operator status`.
 
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ fn a_launch_says_which_level_is_open_and_who_is_waited_for_since_when() {
     assert_eq!(lines[0], "main|0|open|ready, running for 1 min 40 s");
     assert_eq!(next, "nothing: every container may start");
     let (_, next) = explained(levels(json!([])), &Map::Missing, &[]);
-    assert_eq!(next, "the operator makes the barrier ConfigMap");
+    assert_eq!(next, "the operator creates the barrier ConfigMap");
     let (_, next) = explained(levels(json!([])), &Map::Foreign, &[]);
     assert!(next.contains("delete it"), "{next}");
 }

@@ -1,4 +1,5 @@
-//! The rows of the OpenKruise specification, by their ids. Rows where we differ say so, with the deviation's id.
+//! The rows of the OpenKruise specification, by their ids. Tests for rows where we differ cite the
+//! deviation's id.
 
 mod admit;
 mod barrier;
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::view::PodView;
 
-/// When the tests take place.
+/// The time of the tests.
 const NOW: Time = Time(1_700_000_100_000);
 
 fn pod(object: Value) -> Pod {

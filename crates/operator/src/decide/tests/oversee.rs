@@ -52,7 +52,7 @@ fn steps(request: &Request, pod: Option<&PodView>) -> Vec<Step> {
 fn verdict(request: &Request, pod: Option<&PodView>) -> String {
     match steps(request, pod).as_slice() {
         [Step::Complete { states, message }] => {
-            // D3, issue 2353 of Kruise: nothing is left open.
+            // D3, issue 2353 of Kruise: no container is left without a result.
             assert!(states.iter().all(|s| s.phase.is_final()) && states.len() == 2, "{states:?}");
             message.clone()
         }
@@ -82,7 +82,7 @@ fn every_request_gets_a_verdict() {
             "what was done was done"
         );
     }
-    // CRR-44, D3: without a deadline there is one all the same.
+    // CRR-44, D3: there is a default deadline.
     let forgotten = request(|r| r["metadata"]["creationTimestamp"] = json!("2023-11-14T21:00:00Z"));
     assert!(verdict(&forgotten, Some(&live)).contains("not finished after"));
     assert_eq!(verdict(&request(|_| {}), None), "pod has gone", "CRR-19");
@@ -90,14 +90,14 @@ fn every_request_gets_a_verdict() {
     assert_eq!(verdict(&request(|_| {}), Some(&other)), "pod has gone", "CRR-C-14");
     let deleting = view("Always", "ready", |p| p["metadata"]["deletionTimestamp"] = json!(CREATED));
     assert_eq!(verdict(&request(|_| {}), Some(&deleting)), "pod has gone", "CRR-C-14");
-    // CRR-22: looked at again in time.
+    // CRR-22: checked again in time.
     let fresh = request(|r| r["status"]["phase"] = json!(""));
     assert_eq!(decide(&fresh, Some(&live), NOW).again, Some(NOW + 50_000));
 }
 
 #[test]
 fn an_agent_that_is_not_there_is_waited_for_in_vain_for_a_while() {
-    // D3, D17: in every phase, and what is waited for is said.
+    // D3, D17: in every phase, and the reason for waiting is reported.
     let live = view("Always", "ready", |_| {});
     let ask = |phase: &str, since: Time| {
         let request = request(|r| {
@@ -130,7 +130,7 @@ fn an_agent_that_is_not_there_is_waited_for_in_vain_for_a_while() {
     for phase in ["Pending", "Recreating"] {
         assert_eq!(old(phase), "the agent of node n has gone", "{phase}");
     }
-    // One that is there is given the time the request has.
+    // An agent that exists has as long as the request allows.
     let begun = request(|r| r["metadata"]["creationTimestamp"] = json!("2023-11-14T22:12:00Z"));
     let steps = crate::decide::oversee::decide(&begun, Some(&live), Agent::Ready, NOW).steps;
     assert!(!steps.iter().any(|s| matches!(s, Step::Complete { .. })), "{steps:?}");
@@ -181,7 +181,7 @@ fn the_snapshot_is_of_new_instances_only() {
         (snapshot[0].name.as_str(), snapshot[0].container_id.as_str(), snapshot[0].ready),
         ("app", "containerd://app-0", true)
     );
-    // Written only when it differs, and an empty one erases nothing.
+    // Written only when it differs, and an empty one does not clear it.
     let holding = |held: Value| request(move |r| r["status"]["containerStatusSnapshot"] = held.clone());
     let stored = holding(serde_json::to_value(snapshot).expect("json"));
     assert_eq!(steps(&stored, Some(&live)), [], "CRR-C-02");

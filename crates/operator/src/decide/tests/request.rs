@@ -123,7 +123,7 @@ fn requests_that_make_no_sense_are_refused() {
         assert_eq!(try_create(spec, Some(&pod()), Some(Node::Machine)), Err(400), "{id}");
     }
     assert_eq!(try_create(app(), None, Some(Node::Machine)), Err(400), "CRR-W-13");
-    // CRR-W-16: Kruise takes a node it cannot find for a machine; CRR-11 refuses.
+    // CRR-W-16: Kruise treats a node it cannot find as a machine; CRR-11 refuses.
     assert_eq!(try_create(app(), Some(&pod()), None), Err(400), "CRR-W-16, CRR-11");
 }
 

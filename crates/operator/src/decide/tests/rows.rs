@@ -1,10 +1,10 @@
-//! Every row of section 5 of the specification is cited by a test, or left out for a reason.
+//! Every row of section 5 of the specification is cited by a test, or left out with a reason.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Rows nothing here can show.
+/// Rows that cannot be tested here.
 const LEFT_OUT: [(&str, &str); 7] = [
     ("LP-E-05", "in-place update of a CloneSet, a workload that is not served"),
     ("LP-E-06", "in-place update of a CloneSet"),

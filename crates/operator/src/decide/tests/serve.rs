@@ -46,7 +46,7 @@ fn next(request: &Request, instances: &[Instance]) -> Step {
     step(request, &["containerd"], instances, None, NOW)
 }
 
-/// The states the next step stores, or those that are stored.
+/// The states that the next step stores, or else the stored ones.
 fn states(request: &Request, instances: &[Instance]) -> Vec<RecreateState> {
     match next(request, instances) {
         Step::Store { states, .. } | Step::Complete { states, .. } => states,
@@ -54,7 +54,7 @@ fn states(request: &Request, instances: &[Instance]) -> Vec<RecreateState> {
     }
 }
 
-/// Carries steps out until the agent would wait, stopping containers by `stop`; returns what was stopped.
+/// Takes steps until the agent would wait, stopping containers with `stop`; returns the stopped ones.
 fn drive(
     request: &mut Request,
     instances: &mut [Instance],
@@ -126,7 +126,7 @@ fn the_state_of_a_container_is_the_first_row_that_holds() {
         "CRR-D-24, row e"
     );
     assert_eq!(state(json!({}), none(), none(), &[running("a", 0)]).0, Progress::Pending, "CRR-D-25, row f");
-    // CRR-E-01: it must have run longer than it was asked to; looked at again when it has.
+    // CRR-E-01: it must have run longer than requested; checked again at that time.
     let slow = request(
         json!({"minStartedSeconds": 12}),
         &["a"],
@@ -170,7 +170,7 @@ fn a_stop_that_fails_ends_the_request_or_not() {
 fn hook_and_stop_share_the_grace() {
     assert_eq!((hook_seconds(30), stop_seconds(30, 8_000)), (30, 22), "CRR-D-29");
     assert_eq!((hook_seconds(3), stop_seconds(3, 3_000)), (3, 2), "CRR-D-30");
-    // Kruise gives 2 s here; D15: no grace is none.
+    // Kruise allows 2 s here; D15: a grace period of 0 is 0.
     assert_eq!((hook_seconds(0), stop_seconds(0, 0)), (0, 0), "CRR-D-31");
 }
 
@@ -230,7 +230,7 @@ fn force_stops_once_whatever_happens_to_the_agent() {
     assert_eq!(kills, ["a-1"], "killed, though its id has changed");
     instances.push(running("a", 2));
     assert_eq!(drive(&mut forced, &mut instances, |_| Ok(())).0, Vec::<String>::new(), "once");
-    // The agent dies between the stop and writing it down: the id was written before.
+    // The agent crashes between the stop and recording it: the id was recorded before.
     let mut crashed = request(json!({"forceRecreate": true}), &["a"], json!([]), json!([]));
     let before = [running("a", 0)];
     while let Step::Store { states, .. } = next(&crashed, &before) {
@@ -251,10 +251,10 @@ fn a_hook_is_run_once_whatever_happens_to_the_agent() {
     }
     let id = "a-0".to_owned();
     assert_eq!(next(&hooked, &instances), Step::Hook { index: 0, id: id.clone() });
-    // Written down before the stop: an agent that takes over goes on from there.
+    // Recorded before the stop: an agent that takes over continues from there.
     hooked.status.container_recreate_states = hook_done(&hooked, 0, &id);
     assert_eq!(next(&hooked, &instances), Step::Kill { index: 0, id });
-    // What is written about another instance is not about this one.
+    // A record about another instance does not apply to this one.
     assert_eq!(hook_done(&hooked, 0, "a-1"), hooked.status.container_recreate_states);
     let mut without_grace = hooked.clone();
     without_grace.status.container_recreate_states[0].pre_stop_done = false;

@@ -194,7 +194,7 @@ fn images_are_replaced_on_virtual_nodes() {
         assert_eq!(swapped.unwrap_or(0), *swaps, "{id}: {steps:?}");
         assert_eq!(stopped(&steps), Vec::<String>::new(), "{id}: no request on a virtual node");
     }
-    // Once replaced it is waited for, not replaced again.
+    // Once replaced, it is waited for and not replaced again.
     let mut object = object("Never", "Running", &[("main", "", "0"), ("s", "image", "running")]);
     object["spec"]["containers"][1]["image"] = json!("exit:1");
     let view = PodView::always(&pod(object), NOW).expect("a pod");
@@ -205,7 +205,7 @@ fn images_are_replaced_on_virtual_nodes() {
 fn only_pods_whose_mains_are_done_are_of_interest() {
     type Row<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str, bool);
     let rows: &[Row<'_>] = &[
-        // id, policy, phase, main, sidecar, of interest
+        // id, policy, phase, main, sidecar, whether the pod matches
         ("ST-Q-02, ST-Q-13", "Always", "Running", "137", "unknown", false),
         ("ST-Q-03, ST-Q-14", "Never", "Running", "137", "unknown", true),
         ("ST-Q-04", "Never", "Running", "0", "unknown", true),
@@ -214,7 +214,7 @@ fn only_pods_whose_mains_are_done_are_of_interest() {
         ("ST-Q-08, ST-Q-16", "Never", "Succeeded", "0", "137", false),
         ("ST-Q-09, ST-Q-11, ST-Q-17", "Never", "Running", "unknown", "0", false),
         ("ST-Q-10, ST-Q-18", "Never", "Running", "unknown", "unknown", false),
-        // Kruise skips Pending pods; D6: mains that are done are done.
+        // Kruise skips Pending pods; D6: here mains that have finished count.
         ("ST-Q-01, ST-Q-12", "Never", "Pending", "unknown", "unknown", false),
         ("ST-Q-01 with D6", "Never", "Pending", "0", "unknown", true),
         ("ST-C-01", "Never", "Running", "127", "running", true),
@@ -265,9 +265,9 @@ fn a_sidecar_that_comes_back_is_stopped_again() {
     let first = past(1, true, &[("s", "containerd://s-0")]);
     let steps = decide(&view, Node::Machine, std::slice::from_ref(&first), NOW);
     assert!(matches!(&steps[0], Step::Stop { attempt: 2, .. }), "{steps:?}");
-    // Not while a request is under way.
+    // Not while a request is in progress.
     assert_eq!(decide(&view, Node::Machine, &[first.clone(), past(2, false, &[])], NOW), []);
-    // And not for ever: the phase ends it.
+    // And not forever: setting the phase ends it.
     let tried: Vec<Past> = (1..=5).map(|n| past(n, true, &[("s", "containerd://s-0")])).collect();
     assert_eq!(phase(&decide(&view, Node::Machine, &tried, NOW)), Some("Succeeded"));
 }
@@ -289,17 +289,18 @@ fn the_result_is_that_of_the_mains() {
         phase(&decide(&view_of("OnFailure", "0", "143"), Node::Machine, &done, NOW)),
         Some("Succeeded")
     );
-    // Nothing to add: the kubelet says the same.
+    // Nothing to do: the kubelet sets the same result.
     assert_eq!(decide(&view_of("Never", "0", "0"), Node::Machine, &done, NOW), []);
     assert_eq!(decide(&view_of("Never", "3", "143"), Node::Machine, &done, NOW), []);
-    // A sidecar that never started, or sits in back-off, does not keep the pod (ST-25).
+    // A sidecar that never started, or is in back-off, does not keep the pod running (ST-25).
     for reason in
         ["waiting:ImagePullBackOff", "waiting:CrashLoopBackOff", "waiting:CreateContainerConfigError"]
     {
         let steps = decide(&view_of("OnFailure", "0", reason), Node::Machine, &[], NOW);
         assert_eq!(phase(&steps), Some("Succeeded"), "{reason}");
     }
-    // The agent is about to stop the sidecar: the result comes first, so that no exit code can become it.
+    // The agent is about to stop the sidecar: the result comes first, so that the exit code cannot become the
+    // result.
     let waiting = [Past { needs_result: true, ..past(1, false, &[]) }];
     for (main, expected) in [("0", "Succeeded"), ("3", "Failed")] {
         let steps = decide(&view_of("Never", main, "running"), Node::Machine, &waiting, NOW);
@@ -327,7 +328,7 @@ fn a_node_without_an_agent_does_not_keep_the_pod() {
     assert_eq!(phase(&decide(&view_of("kill"), Node::Machine, &unserved, NOW)), Some("Succeeded"));
     let steps = decide(&view_of("kill image"), Node::Machine, &unserved, NOW);
     assert!(matches!(&steps[0], Step::Swap(_)), "{steps:?}");
-    // Where no agent is installed nobody is asked first.
+    // Where no agent is installed, no request is made first.
     assert_eq!(phase(&decide(&view_of("kill"), Node::WithoutAgent, &[], NOW)), Some("Succeeded"));
     let steps = decide(&view_of("kill image"), Node::WithoutAgent, &[], NOW);
     assert!(matches!(&steps[0], Step::Swap(_)), "{steps:?}");

@@ -83,7 +83,7 @@ fn a_container_is_found_by_the_kubelets_labels_and_our_own() {
     }
     assert_eq!(container.annotations["io.kubernetes.container.restartCount"], "2");
     assert_eq!(container.metadata.unwrap().attempt, 2);
-    // The two are joined by the runtime.
+    // The runtime combines the two.
     assert_eq!(
         (sandbox.log_directory.as_str(), container.log_path.as_str()),
         ("/state/pods/r-0-web", "logs/main/2.log")
@@ -159,7 +159,7 @@ fn signals_have_numbers_of_their_own() {
     }
 }
 
-/// A group is refused by runtimes unless a user is named too.
+/// Runtimes refuse a group without a user.
 #[test]
 fn a_group_brings_the_images_user_along() {
     let sandbox = sandbox(&pod(), "").unwrap();

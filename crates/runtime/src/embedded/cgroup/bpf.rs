@@ -1,4 +1,4 @@
-//! The device allow list as an eBPF program: cgroup v2 has no devices controller, it asks a program.
+//! The device allow list as an eBPF program: cgroup v2 has no devices controller, it calls a program.
 //!
 //! The program gets `{ access_type: u32, major: u32, minor: u32 }`, where the upper half of `access_type` is the access
 //! (1 mknod, 2 read, 4 write) and the lower half the kind (1 block, 2 character), and returns 1 to allow.
@@ -69,7 +69,7 @@ pub(super) fn device_program(rules: &[Rule]) -> Vec<Insn> {
     program
 }
 
-/// Loads the program and ties it to the cgroup, for as long as the cgroup exists.
+/// Loads the program and attaches it to the cgroup, for as long as the cgroup exists.
 pub(super) fn attach_device_filter(cgroup: BorrowedFd<'_>, program: &[Insn]) -> io::Result<()> {
     const PROG_LOAD: i32 = 5;
     const PROG_ATTACH: i32 = 8;
@@ -129,7 +129,7 @@ mod tests {
     use super::super::devices::ALLOWED;
     use super::*;
 
-    /// Runs a program as the kernel would, for the few instructions it uses.
+    /// Interprets a program like the kernel, for the few instructions it uses.
     fn run(program: &[Insn], access: u32, block: bool, major: u32, minor: u32) -> bool {
         let context = [access << 16 | if block { 1 } else { 2 }, major, minor];
         let mut registers = [0_u32; 6];

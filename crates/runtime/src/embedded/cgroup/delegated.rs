@@ -1,5 +1,5 @@
-//! The cgroups an ordinary user may use: those this process is in, where somebody has handed them over to the user
-//! (systemd does for user services and with `systemd-run --user --scope -p Delegate=yes`).
+//! The cgroups available to an ordinary user: those of this process, if they are delegated to the user
+//! (systemd does that for user services and with `systemd-run --user --scope -p Delegate=yes`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use rustix::fs::Access;
 
 use super::Hierarchies;
 
-/// What the cgroups of runs themselves are called; a process number follows.
+/// The name prefix of the cgroups of runs; a pid follows.
 const RUN: &str = "outrigger-run-";
 
-/// Of all hierarchies the parts that are this user's, with this process out of the way.
+/// The parts of all hierarchies that belong to this user, after moving this process out of the way.
 pub(super) fn own(all: Hierarchies) -> Hierarchies {
     let mut own = found(all);
     own.unified = own.unified.map(|dir| step_aside(&dir));
     own
 }
 
-/// Of all hierarchies the parts that are this user's.
+/// The parts of all hierarchies that belong to this user.
 pub(super) fn found(all: Hierarchies) -> Hierarchies {
     let paths = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut own = restrict(all, &paths);
@@ -27,7 +27,7 @@ pub(super) fn found(all: Hierarchies) -> Hierarchies {
     own
 }
 
-/// The directories of the cgroups that /proc/self/cgroup names.
+/// The directories of the cgroups in /proc/self/cgroup.
 fn restrict(all: Hierarchies, paths: &str) -> Hierarchies {
     let path_of = |controller: &str| {
         paths.lines().find_map(|line| {
@@ -35,7 +35,7 @@ fn restrict(all: Hierarchies, paths: &str) -> Hierarchies {
             let controllers = fields.nth(1)?;
             let path = fields.next()?;
             let named = controllers.split(',').any(|name| name == controller);
-            // A path that leads out of the part that can be seen here is not this user's.
+            // A path outside of the visible part does not belong to this user.
             (named && !path.contains("..")).then(|| path.trim_start_matches('/').to_owned())
         })
     };
@@ -55,8 +55,8 @@ fn is_writable(dir: &Path, files: &[&str]) -> bool {
     may(dir) && files.iter().all(|file| may(&dir.join(file)))
 }
 
-/// In the unified hierarchy a cgroup has either processes or children with limits. So this process moves to a child of
-/// its own, beside those of the pods. Returns the cgroup that has the children.
+/// In the unified hierarchy a cgroup has either processes or children with limits. So this process moves to a
+/// child cgroup, beside those of the pods. Returns the cgroup that has the children.
 fn step_aside(dir: &Path) -> PathBuf {
     let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if let (true, Some(parent)) = (name.starts_with(RUN), dir.parent()) {
@@ -64,12 +64,12 @@ fn step_aside(dir: &Path) -> PathBuf {
     }
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(|name| name.starts_with(RUN)) {
-            // Refused for one that is in use.
+            // Fails for one that is in use.
             let _ = fs::remove_dir(entry.path());
         }
     }
     let own = dir.join(format!("{RUN}{}", std::process::id()));
-    // If it cannot be done, limits are refused later, with the kernel's reason.
+    // If this fails, limits are refused later, with the kernel's reason.
     let _ = fs::create_dir(&own).and_then(|()| fs::write(own.join("cgroup.procs"), "0"));
     dir.to_owned()
 }

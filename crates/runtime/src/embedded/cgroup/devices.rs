@@ -1,4 +1,4 @@
-//! Which devices an ordinary container may open, and the two ways of saying so.
+//! The devices an ordinary container may open, for both cgroup versions.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::bpf;
 
-/// One line of the allow list.
+/// One entry of the allow list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rule {
     /// Block device, else character device.
@@ -16,7 +16,7 @@ pub(super) struct Rule {
     pub(super) major: Option<u32>,
     /// `None` is any.
     pub(super) minor: Option<u32>,
-    /// Open for reading and writing, else only make the node.
+    /// Open for reading and writing, else only create the node.
     pub(super) open: bool,
 }
 
@@ -24,7 +24,7 @@ const fn open(major: u32, minor: Option<u32>) -> Rule {
     Rule { block: false, major: Some(major), minor, open: true }
 }
 
-/// What OCI runtimes allow by default: make any node, open only the harmless ones.
+/// The default of OCI runtimes: create any node, open only the harmless ones.
 pub(super) const ALLOWED: [Rule; 11] = [
     Rule { block: false, major: None, minor: None, open: false },
     Rule { block: true, major: None, minor: None, open: false },

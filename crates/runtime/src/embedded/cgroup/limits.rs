@@ -1,4 +1,4 @@
-//! Limits as the two generations of controllers spell them.
+//! Limits for the controllers of both cgroup versions.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ pub(super) const CONTROLLERS_V2: [&str; 3] = ["memory", "cpu", "pids"];
 /// Quota period, as the kubelet sets it.
 pub(super) const PERIOD_US: u64 = 100_000;
 
-/// Whether these resources ask anything of a v1 controller.
+/// Whether these resources need a v1 controller.
 pub(super) fn needs_v1(controller: &str, resources: &Resources) -> bool {
     match controller {
         "memory" => resources.memory_limit_bytes.is_some(),
@@ -24,7 +24,7 @@ pub(super) fn needs_v1(controller: &str, resources: &Resources) -> bool {
     }
 }
 
-/// Whether these resources ask anything of the unified hierarchy.
+/// Whether these resources need the unified hierarchy.
 pub(super) fn needs_v2(resources: &Resources) -> bool {
     CONTROLLERS_V1.iter().any(|controller| needs_v1(controller, resources))
 }
@@ -35,7 +35,8 @@ pub(super) fn apply_v1(controller: &str, dir: &Path, resources: &Resources) -> i
         "memory" => {
             if let Some(bytes) = resources.memory_limit_bytes {
                 fs::write(dir.join("memory.limit_in_bytes"), bytes.to_string())?;
-                // Memory and swap together: the limit must not be dodged by swapping. Not every kernel counts swap.
+                // Memory and swap together: swapping must not get around the limit. Not every kernel counts
+                // swap.
                 let _ = fs::write(dir.join("memory.memsw.limit_in_bytes"), bytes.to_string());
             }
         }
@@ -58,7 +59,7 @@ pub(super) fn apply_v1(controller: &str, dir: &Path, resources: &Resources) -> i
     Ok(())
 }
 
-/// Hands controllers down from the root to the children of `path`.
+/// Enables controllers from the root down to the children of `path`.
 pub(super) fn enable_v2(root: &Path, path: &str, controllers: &[&str]) -> io::Result<()> {
     if controllers.is_empty() {
         return Ok(());
@@ -80,7 +81,7 @@ pub(super) fn apply_v2(dir: &Path, resources: &Resources, controllers: &[&str]) 
     if let (true, Some(bytes)) = (has("memory"), resources.memory_limit_bytes) {
         fs::write(dir.join("memory.max"), bytes.to_string())?;
         let _ = fs::write(dir.join("memory.swap.max"), "0");
-        // As the kubelet does: a container that is out of memory ends as a whole.
+        // As on the kubelet: a container that is out of memory is killed as a whole.
         let _ = fs::write(dir.join("memory.oom.group"), "1");
     }
     if let (true, Some(milli)) = (has("cpu"), resources.cpu_request_milli) {

@@ -1,9 +1,9 @@
 //! Resource limits: cgroup v1, v2 and the mixture of both.
 //!
-//! A container lives in `outrigger/SANDBOX/CONTAINER`. Joining a v1 controller after the fork costs an RCU grace period
-//! (several milliseconds), joining the unified hierarchy while forking costs nothing. So a container always is in the
-//! unified hierarchy where there is one (devices by BPF, `cgroup.kill`), and in a v1 controller only when the pod or
-//! the container asks for something only that controller can do.
+//! A container is in `outrigger/SANDBOX/CONTAINER`. Joining a v1 controller after the fork costs an RCU grace
+//! period (several milliseconds), joining the unified hierarchy while forking costs nothing. So a container
+//! always is in the unified hierarchy where there is one (devices by BPF, `cgroup.kill`), and in a v1
+//! controller only when the pod or the container needs that controller.
 
 mod bpf;
 mod delegated;
@@ -24,14 +24,14 @@ use super::{rootless, sys};
 use crate::Resources;
 use crate::processes::Process;
 
-/// The warning about a container that can do less than others for that reason.
+/// The warning about a container with fewer capabilities for that reason.
 const NO_DEVICE_LIMITS: &str =
     "devices cannot be limited by a cgroup, so containers get no CAP_MKNOD and no device nodes but their own";
 
-/// The directory all of Outrigger's cgroups are in.
+/// The directory of all of Outrigger's cgroups.
 const TOP: &str = "outrigger";
 
-/// What can be mounted as hierarchies of the first generation. Runtimes make a cgroup in each of them.
+/// Controllers that can be mounted as v1 hierarchies. Runtimes create a cgroup in each of them.
 const CONTROLLERS_V1: [&str; 14] = [
     "blkio",
     "cpu",
@@ -52,7 +52,7 @@ const CONTROLLERS_V1: [&str; 14] = [
 /// The cgroup mounts of this machine.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Hierarchies {
-    /// Where the unified hierarchy is.
+    /// The mount point of the unified hierarchy.
     pub(crate) unified: Option<PathBuf>,
     /// Controllers of the unified hierarchy.
     pub(crate) unified_controllers: Vec<String>,
@@ -61,7 +61,7 @@ pub(crate) struct Hierarchies {
 }
 
 impl Hierarchies {
-    /// Finds what is mounted here.
+    /// Finds the mounted hierarchies.
     pub(crate) fn detect() -> Self {
         let mut found = fs::read_to_string("/proc/self/mountinfo")
             .map_or_else(|_| Self::default(), |text| Self::parse(&text));
@@ -75,7 +75,8 @@ impl Hierarchies {
         found
     }
 
-    /// The controllers an ordinary user may use here, and whether all of them are in the unified hierarchy.
+    /// The controllers available to an ordinary user here, and whether all of them are in the unified
+    /// hierarchy.
     pub(crate) fn delegated() -> (Vec<String>, bool) {
         let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let all = Self::parse(&text);
@@ -125,7 +126,7 @@ impl Hierarchies {
     pub(crate) fn counts_swap(&self) -> bool {
         match self.v1.get("memory") {
             Some(memory) => memory.join("memory.memsw.limit_in_bytes").exists(),
-            // Limits exist where there is something to limit.
+            // The limit only exists if there is swap.
             None => fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1),
         }
     }
@@ -134,7 +135,7 @@ impl Hierarchies {
         Some(self.v1.get(controller)?.join(path))
     }
 
-    /// Every directory a cgroup of this path can have, the unified one first.
+    /// Every directory of a cgroup with this path, the unified one first.
     fn dirs(&self, path: &str) -> Vec<PathBuf> {
         let mut dirs: Vec<PathBuf> =
             self.unified.iter().chain(self.v1.values()).map(|root| root.join(path)).collect();
@@ -165,7 +166,7 @@ impl Hierarchies {
         self.dirs(path).into_iter().filter(|dir| !remove_tree(dir)).collect()
     }
 
-    /// Whether there is such a cgroup in any hierarchy.
+    /// Whether such a cgroup exists in any hierarchy.
     pub(crate) fn exists(&self, path: &str) -> bool {
         self.dirs(path).iter().any(|dir| dir.exists())
     }
@@ -178,7 +179,7 @@ fn join_self(dir: &Path) -> io::Result<()> {
     fs::write(dir.join("tasks"), "0").or_else(|_| fs::write(dir.join("cgroup.procs"), "0"))
 }
 
-/// What a container asks of the CPU controller.
+/// The CPU settings of a container.
 pub(crate) struct CpuAmounts {
     pub(crate) shares: Option<u64>,
     pub(crate) quota_us: Option<u64>,
@@ -187,7 +188,7 @@ pub(crate) struct CpuAmounts {
 /// The length of the period a CPU quota is for.
 pub(crate) const CPU_PERIOD_US: u64 = limits::PERIOD_US;
 
-/// CPU requests and limits as the controller takes them.
+/// CPU requests and limits in the controller's units.
 pub(crate) fn cpu_amounts(resources: &Resources) -> CpuAmounts {
     CpuAmounts {
         shares: resources.cpu_request_milli.map(limits::shares),
@@ -195,7 +196,7 @@ pub(crate) fn cpu_amounts(resources: &Resources) -> CpuAmounts {
     }
 }
 
-/// One line of what an OCI runtime is told about devices.
+/// One device rule for an OCI runtime.
 pub(crate) struct DeviceRule {
     pub(crate) allow: bool,
     /// `b`, `c`; `None` is both.
@@ -229,26 +230,26 @@ pub(crate) fn container_path(sandbox: &str, container: &str) -> String {
     format!("{TOP}/{sandbox}/{container}")
 }
 
-/// What keeps a container from opening devices.
+/// What prevents a container from opening devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeviceLimits {
-    /// Nothing, as asked for.
+    /// Nothing, as requested.
     AllAllowed,
     /// Its cgroup: only devices of the allow list can be opened.
     Cgroup,
-    /// Nothing, though there should be something: this machine has no cgroup for it that can be written to.
+    /// Nothing, though it should: this machine has no writable cgroup for it.
     Missing,
 }
 
-/// A container's cgroups, made and limited, with nobody in them yet.
+/// A container's cgroups, created and limited, still empty.
 pub(crate) struct Prepared {
     unified: Option<OwnedFd>,
     /// The v1 cgroups to join, in which the container's devices are limited if `true`.
     join: Vec<(PathBuf, bool)>,
     oom: Option<OomCounter>,
-    /// Holds for processes that were adopted.
+    /// Applies to adopted processes.
     pub(crate) devices: DeviceLimits,
-    /// What could not be done as asked.
+    /// Warnings about what could not be done as requested.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -265,7 +266,7 @@ struct OomCounter {
 }
 
 impl Prepared {
-    /// Makes a container's cgroups. Never fails: what the machine refuses becomes a warning.
+    /// Creates a container's cgroups. Never fails: errors become warnings.
     pub(crate) fn new(
         hierarchies: &Hierarchies,
         sandbox: &str,
@@ -274,7 +275,7 @@ impl Prepared {
         own: &Resources,
         all_devices: bool,
     ) -> Self {
-        // In a user namespace no device can be made that is not there already.
+        // In a user namespace no new device nodes can be created.
         let unlimited = all_devices || rootless::standing().is_rootless();
         let devices = if unlimited { DeviceLimits::AllAllowed } else { DeviceLimits::Missing };
         let mut prepared =
@@ -326,7 +327,7 @@ impl Prepared {
         prepared
     }
 
-    /// Limits devices by the v1 controller, where the unified hierarchy does not.
+    /// Limits devices with the v1 controller, where the unified hierarchy does not.
     fn limit_devices_v1(&mut self, hierarchies: &Hierarchies, path: &str) {
         let missing = self.devices == DeviceLimits::Missing;
         // Without the unified hierarchy this cgroup also is the list of the container's processes.
@@ -347,7 +348,7 @@ impl Prepared {
         }
     }
 
-    /// Cgroups that an OCI runtime makes, limits and fills.
+    /// Cgroups that an OCI runtime creates, limits and fills.
     pub(crate) fn by_runtime(hierarchies: &Hierarchies, sandbox: &str, container: &str) -> Self {
         let oom = OomCounter::find(hierarchies, &container_path(sandbox, container));
         Prepared { unified: None, join: Vec::new(), oom, devices: DeviceLimits::Cgroup, warnings: Vec::new() }
@@ -432,7 +433,7 @@ impl Prepared {
         self.join.iter().try_for_each(|(dir, _)| join_self(dir))
     }
 
-    /// Whether the kernel killed something in here for want of memory.
+    /// Whether the kernel killed something in here because it was out of memory.
     pub(crate) fn oom_killed(&self) -> bool {
         self.oom.as_ref().is_some_and(|counter| oom_kills(&counter.file).unwrap_or(0) > counter.before)
     }
@@ -453,7 +454,7 @@ fn oom_kills(file: &Path) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
-/// Makes a sandbox's cgroup and limits it. Returns what could not be done as asked.
+/// Creates a sandbox's cgroup and limits it. Returns warnings about what could not be done as requested.
 pub(crate) fn prepare_sandbox(
     hierarchies: &Hierarchies,
     sandbox: &str,
@@ -500,7 +501,7 @@ fn no_cgroup(root: &Path, error: &io::Error) -> String {
 fn processes(dir: &Path) -> Vec<Process> {
     let open = |pid: i32| Process::find(pid, || true);
     let found: Vec<Process> = pids(dir).into_iter().filter_map(open).collect();
-    // Now that they are open: one that is in the list under the same number again is the one that is open.
+    // Now that they are open: a pid that is still in the list belongs to the process that was opened.
     let still = pids(dir);
     found.into_iter().filter(|process| still.contains(&process.pid())).collect()
 }
@@ -517,7 +518,8 @@ fn kill_tree(dir: &Path) {
     for child in subdirectories(dir) {
         kill_tree(&child);
     }
-    // A process may fork while the list is read; a group that keeps forking for this long has no limit anyway.
+    // A process may fork while the list is read; a group that keeps forking for this long has no limit
+    // anyway.
     for _ in 0..64 {
         if pids(dir).is_empty() {
             return;
@@ -532,7 +534,8 @@ fn remove_tree(dir: &Path) -> bool {
     }
     match fs::remove_dir(dir) {
         Ok(()) => true,
-        // Where nothing can be written the kernel says so before it looks whether there is anything to remove.
+        // On a read-only file system the kernel reports that before it checks whether there is anything to
+        // remove.
         Err(error) => error.kind() == io::ErrorKind::NotFound || !dir.exists(),
     }
 }

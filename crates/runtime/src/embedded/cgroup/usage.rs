@@ -1,4 +1,4 @@
-//! What a container uses.
+//! The resource usage of a container.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use crate::Stats;
 use crate::processes::Process;
 
 impl Hierarchies {
-    /// What the processes in a cgroup use. A controller the cgroup is not in does not count for it (see the module): then
-    /// its processes are asked.
+    /// The resource usage of a cgroup. A controller that the cgroup is not in does not count it (see the
+    /// module): then its processes are read instead.
     pub(crate) fn usage(&self, path: &str) -> Stats {
         let processes = || self.processes(path).iter().map(Process::pid).collect::<Vec<_>>();
         Stats {
@@ -41,7 +41,7 @@ impl Hierarchies {
     }
 }
 
-/// The kernel tells the time of processes in hundredths of a second, on every machine that we run on.
+/// The kernel reports the CPU time of processes in hundredths of a second, on every machine we support.
 const TICK_MS: u64 = 10;
 
 fn number(path: &Path) -> Option<u64> {
@@ -53,11 +53,11 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Time on CPUs of processes and of the children they have waited for.
+/// CPU time of processes and of the children they have waited for.
 fn cpu_of(pids: &[i32]) -> Option<Duration> {
     let ticks = |pid: &i32| -> Option<u64> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The second field is the program's name in parentheses, which may hold anything.
+        // The second field is the program's name in parentheses, which may contain anything.
         let rest = stat[stat.rfind(')')? + 1..].split_whitespace();
         Some(rest.skip(11).take(4).filter_map(|text| text.parse::<u64>().ok()).sum())
     };
@@ -65,7 +65,7 @@ fn cpu_of(pids: &[i32]) -> Option<Duration> {
     (!pids.is_empty()).then(|| Duration::from_millis(sum * TICK_MS))
 }
 
-/// Memory of processes that is theirs alone, shared pages not being told apart cheaply.
+/// Memory of processes without shared pages, which cannot be attributed cheaply.
 fn memory_of(pids: &[i32]) -> Option<u64> {
     let bytes = |pid: &i32| -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -1,4 +1,4 @@
-//! Mandatory access control: AppArmor profiles, and SELinux labels, which are refused.
+//! Mandatory access control: AppArmor profiles, and SELinux labels, which are not supported.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -7,10 +7,10 @@ use std::os::fd::AsFd as _;
 use crate::embedded::fault::Fault;
 use crate::{AppArmor, Identity};
 
-/// Profiles that serve as the default where they are loaded, the best one first.
+/// Profiles that are used as the default if they are loaded, the best one first.
 const DEFAULTS: [&str; 3] = ["outrigger-default", "cri-containerd.apparmor.d", "docker-default"];
 
-/// What the machine offers.
+/// The AppArmor state of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Machine {
     /// AppArmor is active.
@@ -45,7 +45,8 @@ pub fn app_armor_fault(wanted: &AppArmor) -> Option<String> {
     choose(Some(wanted), &Machine::here()).err()
 }
 
-/// The profile of a container's processes. What cannot be applied is refused, so that nobody relies on it.
+/// The profile of a container's processes. A profile that cannot be applied is an error, so that nobody
+/// relies on it.
 pub(crate) fn profile(identity: &Identity) -> Result<Option<String>, Fault> {
     if identity.selinux.is_some() {
         return Err(Fault::config(
@@ -70,7 +71,7 @@ fn choose(wanted: Option<&AppArmor>, machine: &Machine) -> Result<Option<String>
         }
         Some(AppArmor::Localhost(name)) => Ok(Some(name.clone())),
         Some(AppArmor::Unconfined) => Ok(None),
-        // Where AppArmor is not active it confines nobody, on any runtime.
+        // Where AppArmor is not active there is no confinement, on any runtime.
         Some(AppArmor::Default) if machine.is_active => default().map(Some).ok_or_else(|| {
             format!(
                 "no default AppArmor profile is loaded on this machine; load one with the name {:?}, or use type \
@@ -83,14 +84,14 @@ fn choose(wanted: Option<&AppArmor>, machine: &Machine) -> Result<Option<String>
     }
 }
 
-/// Has the program this thread becomes run under a profile.
+/// Makes the next program of this thread run under a profile.
 pub(super) fn change_on_exec(name: &str) -> io::Result<()> {
     let open = |path: &str| File::options().write(true).open(path);
     let mut file = match open("/proc/thread-self/attr/apparmor/exec") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => open("/proc/thread-self/attr/exec")?,
         opened => opened?,
     };
-    // An image must not be able to put a file of its own there.
+    // An image must not be able to put its own file there.
     if rustix::fs::fstatfs(file.as_fd())?.f_type != rustix::fs::PROC_SUPER_MAGIC {
         return Err(io::Error::other("/proc is not a proc file system"));
     }

@@ -1,4 +1,4 @@
-//! Capabilities by name, and the set a container gets.
+//! Capabilities by name, and the set of a container.
 
 use crate::Identity;
 use crate::embedded::fault::Fault;
@@ -48,7 +48,7 @@ const NAMES: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
-/// What Docker, containerd and CRI-O give by default.
+/// The default of Docker, containerd and CRI-O.
 const DEFAULT: [&str; 14] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -73,7 +73,7 @@ pub(crate) struct CapSet(pub(crate) u64);
 impl CapSet {
     const ALL: CapSet = CapSet((1 << NAMES.len()) - 1);
 
-    /// The capability of this name, `CAP_` or not, any case.
+    /// The capability of this name, with or without `CAP_`, in any case.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let upper = name.to_ascii_uppercase();
         let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
@@ -95,9 +95,9 @@ impl CapSet {
         CapSet(self.0 & !other.0)
     }
 
-    /// Every capability number there is, with whether it is in this set.
+    /// Every capability number, with whether it is in this set.
     pub(crate) fn numbers(self) -> impl Iterator<Item = (u32, bool)> {
-        // Up to what the kernel may know, not only what this table does: unknown ones are dropped as well.
+        // Including numbers that only newer kernels know: unknown ones are dropped as well.
         (0..64).map(move |number| (number, self.0 >> number & 1 == 1))
     }
 }
@@ -128,7 +128,8 @@ pub(crate) fn wanted(identity: &Identity) -> Result<CapSet, Fault> {
     Ok(CapSet(set))
 }
 
-/// The set for a container whose devices nothing limits: none that makes device nodes, which it could open.
+/// The set for a container whose devices are not limited: without the ones that create device nodes, which it
+/// could open.
 pub(crate) fn without_devices(identity: &Identity, set: CapSet) -> Result<CapSet, Fault> {
     let bit = |name| CapSet::named(name).unwrap_or(CapSet(0));
     let (mknod, admin) = (bit("MKNOD"), bit("SYS_ADMIN"));

@@ -1,4 +1,4 @@
-//! The root file system where overlayfs is refused: a plain copy of the layers, one over the other.
+//! The root file system where overlayfs is not permitted: a plain copy of the layers, one over the other.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -18,11 +18,11 @@ use crate::embedded::images::is_whiteout;
 use crate::embedded::rootless;
 use crate::tree::{self, Descent, Entry, Next, Visitor};
 
-/// Copies the layers, lowest first, into an empty directory. Whiteouts and opaque directories in overlayfs' own form
-/// take away what lower layers had. Stays on the file system each layer's root is on.
+/// Copies the layers, lowest first, into an empty directory. Whiteouts and opaque directories in overlayfs'
+/// own form remove entries of lower layers. Stays on the file system of each layer's root.
 pub(super) fn copy_layers(layers: &[PathBuf], target: &Path) -> io::Result<()> {
     for layer in layers {
-        // A layer may be given through a link; what is in it is not.
+        // The path of a layer may be a link; its contents are not followed.
         let source = File::open(layer)?;
         let target = tree::open_root(target)?;
         if is_opaque(source.as_fd()) {
@@ -34,7 +34,7 @@ pub(super) fn copy_layers(layers: &[PathBuf], target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Follows the walk through a layer with the directory of the copy.
+/// Tracks the directory of the copy while walking through a layer.
 struct Copy {
     /// The copy itself.
     root: (u64, u64),
@@ -48,7 +48,7 @@ impl Visitor for Copy {
         if kind == FileType::Directory {
             make_dir(to, entry.name)?;
             apply(to, entry)?;
-            // A layer that contains the copy itself (`rootfs:/`) must not be copied into it without end.
+            // A layer that contains the copy itself (`rootfs:/`) must not be copied into it endlessly.
             return Ok(if identity(entry.stat) == self.root { Next::Skip } else { Next::Enter });
         }
         tree::remove_at(to, OsStr::from_bytes(entry.name.to_bytes()))?;
@@ -67,7 +67,7 @@ impl Visitor for Copy {
                 Mode::from_raw_mode(entry.stat.st_mode),
                 entry.stat.st_rdev,
             ) {
-                // Nobody makes devices without root; those a container needs are mounted.
+                // Devices cannot be created without root; those a container needs are mounted.
                 Err(Errno::PERM) if rootless::standing().is_rootless() => return Ok(Next::Skip),
                 result => result?,
             },
@@ -97,7 +97,7 @@ fn identity(stat: &Stat) -> (u64, u64) {
 fn apply(to: BorrowedFd<'_>, entry: &Entry<'_>) -> io::Result<()> {
     let owner = (Uid::from_raw(entry.stat.st_uid), Gid::from_raw(entry.stat.st_gid));
     match chownat(to, entry.name, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW) {
-        // Where there is one id only everything belongs to it.
+        // With only one id, everything belongs to it.
         Err(Errno::INVAL | Errno::PERM) if rootless::one_id_only() => {}
         result => result?,
     }
@@ -119,7 +119,7 @@ fn apply(to: BorrowedFd<'_>, entry: &Entry<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies what a file holds; its holes stay holes.
+/// Copies the content of a file; its holes stay holes.
 fn copy_file(entry: &Entry<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let from = File::from(openat(entry.parent, entry.name, flags | OFlags::RDONLY, Mode::empty())?);
@@ -132,9 +132,9 @@ fn copy_file(entry: &Entry<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     while at < size {
         at = match seek(&from, SeekFrom::Data(at)) {
             Ok(data) => data,
-            // Nothing but a hole is left.
+            // Only a hole is left.
             Err(Errno::NXIO) => break,
-            // This file system does not tell.
+            // This file system does not support it.
             Err(_) => at,
         };
         let end = seek(&from, SeekFrom::Hole(at)).unwrap_or(size).min(size);
@@ -142,7 +142,7 @@ fn copy_file(entry: &Entry<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
             let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
             let count = from.read_at(&mut buffer[..most], at)?;
             if count == 0 {
-                return Ok(()); // shorter than it was
+                return Ok(()); // shorter than before
             }
             to.write_all_at(&buffer[..count], at)?;
             at += count as u64;

@@ -1,4 +1,4 @@
-//! What is in a container's /dev.
+//! The contents of a container's /dev.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use super::root::{Root, attach, clone_mount_fd, new_filesystem};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::{rootless, sys};
 
-/// Nodes every container has, with their numbers.
+/// The device nodes of every container, with their numbers.
 pub(super) const NODES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
@@ -31,12 +31,12 @@ const LINKS: [(&str, &str); 6] = [
 pub(super) struct Dev {
     /// Its root, whatever is mounted over it later.
     pub(super) root: Root,
-    /// Its `null`, open, to be trusted whatever the container puts in its place later.
+    /// Its `null`, open, so that it can be trusted whatever the container puts in its place later.
     pub(super) null: OwnedFd,
 }
 
-/// Makes the file system of /dev with its nodes, mounted nowhere yet, for a container whose root is `owner` here: in its
-/// user namespace no nodes can be made, so this comes before that is joined.
+/// Creates the file system of /dev with its nodes, not mounted yet, for a container whose root is `owner`
+/// here: in its user namespace no nodes can be created, so this is done before joining it.
 pub(super) fn prepare_dev(owner: u32) -> Result<OwnedFd, Fault> {
     let what = || "cannot make /dev";
     let dev = new_dev(owner).creating(what)?;
@@ -97,23 +97,23 @@ fn make_dev(root: &Root, prepared: Option<OwnedFd>, shm: OwnedFd, all_devices: b
             if let Some(parent) = path.parent().filter(|parent| *parent != Path::new("")) {
                 dev.dir(parent).creating(what)?;
             }
-            // A device that vanished while looking, or a node already made above.
+            // A device that has vanished, or a node already created above.
             let _ = make_node(dev.fd(), &path, mode, device);
         }
     }
 
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
-    // Where there is no group 5 the terminals belong to that of whoever opens them.
+    // Without a group 5 the terminals belong to the group of the process that opens them.
     let known = if rootless::standing().gids().contains(5) { &options[..] } else { &options[..3] };
     let pts = new_filesystem("devpts", known, quiet).creating(|| "cannot make /dev/pts")?;
     let mqueue = new_or_host("mqueue", Path::new("/dev/mqueue"), quiet | MountAttrFlags::MOUNT_ATTR_NODEV);
     let mqueue = match mqueue {
-        // Without root the host's queues can be shown only where the host has them mounted.
+        // Without root the host's queues can only be shown if the host has them mounted.
         Err(error) if error.kind() == io::ErrorKind::NotFound && rootless::standing().is_rootless() => None,
         made => Some(made.creating(|| "cannot make /dev/mqueue")?),
     };
-    // The pod's own is so already; the host's may not be.
+    // Already set for the pod's own, but perhaps not for the host's.
     let set = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOEXEC;
     sys::mount_setattr(shm.as_fd(), false, sys::MountAttr { set, ..sys::MountAttr::default() })
         .creating(|| "cannot share /dev/shm")?;
@@ -126,7 +126,8 @@ fn make_dev(root: &Root, prepared: Option<OwnedFd>, shm: OwnedFd, all_devices: b
     Ok(Dev { null: null.creating(what)?, root: dev })
 }
 
-/// Makes a node. In a user namespace the kernel refuses that, and the host's own node is mounted there instead.
+/// Creates a node. In a user namespace the kernel does not permit that, and the host's own node is mounted
+/// instead.
 fn make_node(dir: BorrowedFd<'_>, name: &Path, mode: u32, device: u64) -> io::Result<()> {
     match sys::mknodat(dir, name, mode, device) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
@@ -136,8 +137,8 @@ fn make_node(dir: BorrowedFd<'_>, name: &Path, mode: u32, device: u64) -> io::Re
     }
 }
 
-/// The host's node `name` below /dev as a mount of its own, not mounted anywhere yet. It must be of the kind `mode`
-/// says and have the number `device`: whatever else is there is not what the container was meant to get.
+/// The host's node `name` below /dev as a detached mount. It must be of the kind in `mode` and have the
+/// number `device`: anything else is not what the container should get.
 pub(super) fn host_node(name: &Path, mode: u32, device: u64) -> io::Result<OwnedFd> {
     host_node_in(Path::new("/dev"), name, mode, device)
 }
@@ -152,8 +153,8 @@ fn host_node_in(base: &Path, name: &Path, mode: u32, device: u64) -> io::Result<
         return Err(io::Error::other(format!("{} is not the device {major}:{minor}", path.display())));
     }
     let mounted = clone_mount_fd(node.as_fd())?;
-    // Devices can be written to all the same. What cannot be changed is the node itself, which is the host's: its mode and
-    // owner would be root's to change where the root of this user namespace is that of the host.
+    // Devices can still be written to. Only the node itself, which is the host's, is protected: otherwise
+    // root could change its mode and owner where the root of this user namespace is that of the host.
     let read_only = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
     sys::mount_setattr(mounted.as_fd(), false, read_only)?;
     Ok(mounted)
@@ -166,12 +167,12 @@ pub(super) fn bind_node(dir: BorrowedFd<'_>, name: &Path, node: BorrowedFd<'_>) 
     let target =
         rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     attach(node, target.as_fd()).inspect_err(|_| {
-        // An empty file under a device's name would be worse than nothing.
+        // An empty file with a device's name would be worse than none.
         let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
     })
 }
 
-/// Device nodes of the host, relative to /dev, without those a container has its own of.
+/// Device nodes of the host, relative to /dev, without those of which a container has its own.
 pub(crate) fn host_devices(base: &Path) -> Vec<(PathBuf, u32, u64)> {
     let mut found = Vec::new();
     let mut pending = vec![PathBuf::new()];
@@ -216,7 +217,7 @@ mod tests {
         }
     }
 
-    /// What a container in a user namespace gets: nodes of the host, mounted, that can be read and written.
+    /// A container in a user namespace gets mounted nodes of the host that can be read and written.
     #[test]
     fn nodes_of_the_host_are_mounted_where_they_cannot_be_made() {
         if !rustix::process::geteuid().is_root() {
@@ -242,7 +243,7 @@ mod tests {
             }
             fs::write(place.path().join("null"), "x").unwrap();
             assert_eq!(fs::read(place.path().join("null")).unwrap(), b"");
-            // They are the host's own: not even root changes them from here.
+            // They are the host's own: not even root can change them from here.
             let before = fs::metadata("/dev/null").unwrap();
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
             let error = fs::set_permissions(place.path().join("null"), mode).unwrap_err();

@@ -5,11 +5,11 @@
 //! [`FromInit::Ready`], or [`FromInit::Failed`] and it ends. The shim sends one byte when it has set the limits that only
 //! it can set ([`LIMITED`]), and one to start the program ([`START`]).
 //!
-//! A container with a pid namespace of its own is built by the first process in it, which the builder forks for that:
-//! nobody else is there to look at it. Where the pid namespace is shared the builder stays outside until everything of
-//! the host's is gone, and what it forks there in the end holds nothing but what the program will (see [`Launch`]).
-//! Either way the first process is a child of the shim. The socket closes by itself when the exec succeeds; a failure is
-//! told before the end.
+//! A container with its own pid namespace is built by the first process in it, which the builder forks for
+//! that: no other process can see it. Where the pid namespace is shared the builder stays outside until it
+//! has closed everything of the host's, and the process it finally forks there holds nothing but what the
+//! program will (see [`Launch`]). Either way the first process is a child of the shim. The socket closes by
+//! itself when the exec succeeds; a failure is reported before.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,10 +40,10 @@ pub(crate) const START: u8 = b's';
 /// Init to shim.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum FromInit {
-    /// Everything is in place. Comes with the container's /dev/null, and with the outer end of the terminal when there
-    /// is one.
+    /// Everything is ready. Sent with the container's /dev/null, and with the outer end of the terminal if
+    /// there is one.
     Ready(User),
-    /// It is done otherwise than asked; more follows.
+    /// Something is done differently than requested; more messages follow.
     Warning(String),
     /// A cgroup cannot be joined, so its limits do not apply; more follows.
     Refused(Refusal),
@@ -51,7 +51,7 @@ pub(crate) enum FromInit {
     Failed(Fault),
 }
 
-/// What the process was forked with.
+/// The inputs of the process.
 pub(crate) struct Init<'a> {
     pub(crate) config: &'a ShimConfig,
     pub(crate) profile: &'a Profile,
@@ -81,7 +81,7 @@ impl Init<'_> {
         sys::exit_now(128)
     }
 
-    /// Has the shim tell something; whether it does changes nothing.
+    /// Sends a warning to the shim; errors are ignored.
     fn warn(&self, text: String) {
         self.tell(&FromInit::Warning(text));
     }
@@ -129,7 +129,7 @@ impl Init<'_> {
         launch.run(report)
     }
 
-    /// Opens everything of the host's that goes into the container, while all of it can be reached.
+    /// Opens everything of the host's that goes into the container, while it can still be reached.
     fn open_parts(&self, namespaces: &Namespaces) -> Result<Parts<'_>, Fault> {
         let config = self.config;
         let spec = &config.spec;
@@ -145,14 +145,14 @@ impl Init<'_> {
         let proc = proc.transpose().creating(|| "cannot share /proc")?;
         let dev = userns.map(|_| dev::prepare_dev(self.host_id(0))).transpose()?;
         if userns.is_some() {
-            // The last thing: it covers the container's directory.
+            // This comes last: it covers the container's directory.
             mounts::stage_volumes(&volumes, &config.dir)?;
         }
         Ok(Parts { root: Root::new(rootfs), volumes, dev, shm, proc })
     }
 
-    /// Mounts everything in its place, enters the container's root, and checks what is there. Returns the container's
-    /// /dev, and both ends of its terminal when there is one.
+    /// Mounts everything in its place, enters the container's root, and verifies it. Returns the container's
+    /// /dev, and both ends of its terminal if there is one.
     fn build(&self, parts: Parts<'_>) -> Result<(Dev, Option<(OwnedFd, OwnedFd)>), Fault> {
         let Parts { root, volumes, dev, shm, proc } = parts;
         let config = self.config;
@@ -212,9 +212,9 @@ impl Init<'_> {
         Ok(())
     }
 
-    /// Undone by every change of the user or the user namespace.
+    /// Every change of the user or the user namespace undoes this.
     fn hide(&self) -> Result<(), Fault> {
-        // Nothing of this process, which still has the host's files open, is for the container to look at.
+        // This process still has the host's files open: the container must not inspect it.
         sys::prctl(libc::PR_SET_DUMPABLE, 0).creating(|| "cannot become undumpable")?;
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)
             .creating(|| "cannot tie the process to its shim")
@@ -224,7 +224,7 @@ impl Init<'_> {
         userns::host_id(self.config.sandbox.user.as_ref(), id)
     }
 
-    /// Who the container runs as, by the files of its image.
+    /// The user of the container, according to the files of its image.
     fn find_user(&self, root: &Root) -> Result<User, Fault> {
         let mut user = user::resolve(&self.config.spec, root, &self.config.sandbox.pod)?;
         if let Some(text) = user::limit_groups(&mut user) {
@@ -241,7 +241,7 @@ impl Init<'_> {
         }
     }
 
-    /// A pipe belongs to the user, so that /dev/stdout can be opened by name.
+    /// Pipes belong to the user, so that /dev/stdout can be opened by name.
     fn give_streams(&self, user: &User) -> Result<(), Fault> {
         let uid = rustix::fs::Uid::from_raw(self.host_id(user.uid));
         let gid = rustix::fs::Gid::from_raw(self.host_id(user.gid));
@@ -252,8 +252,8 @@ impl Init<'_> {
         Ok(())
     }
 
-    /// Goes on as the first process of the container's own pid namespace, if it has one. Returns whether the first
-    /// process is still to be forked, since others are in its pid namespace already.
+    /// Continues as the first process of the container's own pid namespace, if it has one. Returns whether
+    /// the first process is still to be forked, because its pid namespace already has other processes.
     fn enter_pid_namespace(&self, namespaces: &Namespaces) -> Result<bool, Fault> {
         let what = || "cannot make the container's pid namespace";
         match &namespaces.pid {
@@ -271,8 +271,8 @@ impl Init<'_> {
         Ok(false)
     }
 
-    /// Mounts the container's root where it can become the root of the mount namespace: over the present one, which every
-    /// process can reach.
+    /// Mounts the container's root where it can become the root of the mount namespace: over the current one,
+    /// which every process can reach.
     fn mount_root(&self, root: &Root) -> Result<(), Fault> {
         let what = || "cannot mount the root file system";
         if self.nodev {
@@ -283,7 +283,7 @@ impl Init<'_> {
         attach(root.fd(), host.as_fd()).creating(what)
     }
 
-    /// Waits for the shim's word. A shim that is gone has no further use for this process.
+    /// Waits for a byte from the shim. If the shim is gone, this process is not needed any more.
     fn await_byte(&self, expected: u8) -> Result<(), Fault> {
         let mut byte = [0];
         match socket::receive(self.shim.as_fd(), &mut byte, &mut Vec::new()) {
@@ -318,19 +318,19 @@ impl Init<'_> {
     }
 }
 
-/// What is the host's and goes into the container.
+/// The host's parts of a container.
 struct Parts<'a> {
     root: Root,
     volumes: Vec<mounts::Volume<'a>>,
-    /// A /dev with its nodes, for a container in whose user namespace none can be made.
+    /// A /dev with its nodes, for a container in whose user namespace none can be created.
     dev: Option<OwnedFd>,
     shm: OwnedFd,
     /// That of a shared pid namespace.
     proc: Option<OwnedFd>,
 }
 
-/// The pod's namespaces, open. Where there is a user namespace nothing can be opened by its name on the host after that
-/// was joined.
+/// The pod's namespaces, open. After joining a user namespace nothing on the host can be opened by name any
+/// more.
 struct Namespaces {
     user: Option<OwnedFd>,
     others: Vec<(OwnedFd, i32)>,
@@ -356,8 +356,8 @@ impl Namespaces {
         Ok(Namespaces { user, others, pid: sandbox.pid.as_ref().map(open).transpose()? })
     }
 
-    /// Joins all but the pid namespace, and makes those that are the container's own. The root of the cgroup namespace is
-    /// where the process is by then.
+    /// Joins all but the pid namespace, and creates the container's own. The root of the cgroup namespace is
+    /// the current cgroup of the process.
     fn join(&self) -> Result<(), Fault> {
         let what = || "cannot join the pod's namespaces";
         let mut own = libc::CLONE_NEWCGROUP;
@@ -374,18 +374,19 @@ impl Namespaces {
     }
 }
 
-/// Tells the shim what failed.
+/// Reports an error to the shim.
 fn report(shim: BorrowedFd<'_>, fault: Fault) {
     if let Ok(message) = serde_json::to_vec(&FromInit::Failed(fault)) {
         let _ = socket::send(shim, &message, &[]);
     }
 }
 
-/// Makes `root` the root and lets go of the host's.
+/// Makes `root` the root and releases the host's.
 fn enter_root(root: &Root) -> Result<(), Fault> {
     let what = || "cannot enter the new root";
     rustix::process::fchdir(root.fd()).creating(what)?;
-    // The old root ends up mounted over the new one, where it can be taken off without a directory of its own.
+    // The old root ends up mounted over the new one, where it can be unmounted without a directory of its
+    // own.
     rustix::process::pivot_root(".", ".").creating(what)?;
     rustix::mount::unmount(".", UnmountFlags::DETACH).creating(what)?;
     rustix::process::chdir("/").creating(what)

@@ -1,4 +1,5 @@
-//! Inside a container: what its first process, and every process exec'd into it, does before the user's program runs.
+//! Inside a container: the steps of its first process, and of every process exec'd into it, before the user's
+//! program runs.
 
 pub(crate) mod apparmor;
 pub(crate) mod caps;

@@ -1,5 +1,4 @@
-//! What a container sees besides its image: kernel file systems, the pod's volumes, and the covers over what it must
-//! not see.
+//! Mounts of a container besides its image: kernel file systems, the pod's volumes, and masked paths.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +14,7 @@ use crate::embedded::userns::map_ids;
 use crate::embedded::{layout, rootless};
 use crate::{Mount, Propagation};
 
-/// Hidden altogether: what they tell is the host's.
+/// Masked: these reveal information about the host.
 pub(crate) const MASKED_PROC: [&str; 10] = [
     "asound",
     "acpi",
@@ -30,16 +29,17 @@ pub(crate) const MASKED_PROC: [&str; 10] = [
 ];
 pub(crate) const MASKED_SYS: [&str; 2] = ["firmware", "devices/virtual/powercap"];
 
-/// Readable only: what they change is the host's.
+/// Read-only: these change the host.
 pub(crate) const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
-/// The kernel's file systems of a container, open by their own roots: whatever is mounted where later, these are they.
+/// The kernel's file systems of a container, opened at their own roots: later mounts do not affect these
+/// descriptors.
 pub(super) struct Kernel {
     pub(super) proc: Root,
     pub(super) sys: Root,
 }
 
-/// A volume whose source is open and waits for its place.
+/// A volume whose source is open, not mounted yet.
 pub(crate) struct Volume<'a> {
     mount: &'a Mount,
     pub(crate) tree: OwnedFd,
@@ -47,16 +47,16 @@ pub(crate) struct Volume<'a> {
 }
 
 impl Volume<'_> {
-    /// Whether it is taken through the copy of the mounts: if there is something to keep as it is, a read-only mount or mounts
-    /// below it. A volume that is to be in one group with the host's mounts would be parted from these.
+    /// Whether it is mounted before the mounts are copied: if something must be preserved, a read-only mount
+    /// or mounts below it. A volume in a peer group with the host's mounts would be separated from them.
     fn is_staged(&self) -> bool {
         let has_something_to_keep = self.mount.read_only || self.is_dir;
         has_something_to_keep && self.mount.propagation != Propagation::Bidirectional
     }
 }
 
-/// Opens the sources of all volumes, while the host's tree is still the root and its propagation still the host's. With
-/// `nodev`, devices in them cannot be opened. With a user namespace they are seen with its ids.
+/// Opens the sources of all volumes, while the host's tree is still the root with its propagation. With
+/// `nodev`, devices in them cannot be opened. With a user namespace they are mapped to its ids.
 pub(crate) fn open_volumes<'a>(
     mounts: &'a [Mount],
     nodev: bool,
@@ -72,7 +72,7 @@ pub(crate) fn open_volumes<'a>(
             let propagation = match mount.propagation {
                 Propagation::Private => libc::MS_PRIVATE,
                 Propagation::HostToContainer => libc::MS_SLAVE,
-                // Stays in the peer group the host's mount is in.
+                // Stays in the peer group of the host's mount.
                 Propagation::Bidirectional => 0,
             };
             let set = if mount.read_only { MOUNT_ATTR_RDONLY } else { 0 }
@@ -91,13 +91,13 @@ pub(crate) fn open_volumes<'a>(
         .collect()
 }
 
-/// Mounts the volumes in places of their own below `dir` and makes these the working directory, before the pod's user
-/// namespace and a copy of the mounts for it are made. The kernel lets nobody in that namespace change what mounts were like
-/// when they were copied: what is read-only stays so, whatever capabilities the container has, and what lies under a mount
-/// in a volume stays hidden.
+/// Mounts the volumes at separate places below `dir` and makes that the working directory, before the pod's
+/// user namespace and a copy of the mounts for it are created. In that namespace the kernel does not allow
+/// changes to the flags that mounts had when they were copied: what is read-only stays read-only, whatever
+/// capabilities the container has, and what is hidden under a mount in a volume stays hidden.
 pub(super) fn stage_volumes(volumes: &[Volume<'_>], dir: &Path) -> Result<(), Fault> {
     if !volumes.iter().any(Volume::is_staged) {
-        // Each mount costs time.
+        // Each mount takes time.
         return Ok(());
     }
     let what = || "cannot prepare the volumes";
@@ -119,7 +119,7 @@ fn place(number: usize) -> PathBuf {
     PathBuf::from(number.to_string())
 }
 
-/// Takes the volumes from where [`stage_volumes`] has put them, once the mounts were copied.
+/// Takes the volumes from the places of [`stage_volumes`], once the mounts were copied.
 pub(super) fn take_staged_volumes(volumes: &mut [Volume<'_>]) -> Result<(), Fault> {
     for (number, volume) in volumes.iter_mut().enumerate().filter(|(_, volume)| volume.is_staged()) {
         volume.tree = clone_mount(&place(number), true).creating(|| "cannot prepare the volumes")?;
@@ -151,7 +151,7 @@ fn is_on_proc(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|stat| i128::from(stat.f_type) == i128::from(libc::PROC_SUPER_MAGIC))
 }
 
-/// Mounts a file system of the kernel's own on the directory `name` of the image and makes sure that it is there.
+/// Mounts a kernel file system on the directory `name` of the image and checks that it is there.
 ///
 /// # Errors
 /// The image has a link in that place, among other things.
@@ -177,7 +177,7 @@ pub(super) fn mount_kernel_filesystem(root: &Root, name: &str, mounted: OwnedFd)
     Ok(Root::new(mounted))
 }
 
-/// Mounts /proc and /sys. `proc` is that of a shared pid namespace; else the caller is in the one it is to show.
+/// Mounts /proc and /sys. `proc` is that of a shared pid namespace; else the caller is in the one to show.
 pub(super) fn mount_kernel_filesystems(
     root: &Root,
     proc: Option<OwnedFd>,
@@ -197,8 +197,9 @@ pub(super) fn mount_kernel_filesystems(
     })
 }
 
-/// A new instance of a kernel file system. Without root that is refused for what shows namespaces of the host (/proc with
-/// `hostPID`, /sys with `hostNetwork`): the container is to see the host's there, and gets the host's mounts.
+/// A new instance of a kernel file system. Without root that is not permitted for file systems that show
+/// namespaces of the host (/proc with `hostPID`, /sys with `hostNetwork`): the container should see the
+/// host's there, and gets the host's mounts.
 pub(super) fn new_or_host(kind: &str, host: &Path, attributes: MountAttrFlags) -> std::io::Result<OwnedFd> {
     match new_filesystem(kind, &[], attributes) {
         Err(error)
@@ -217,7 +218,8 @@ pub(super) fn new_or_host(kind: &str, host: &Path, attributes: MountAttrFlags) -
     }
 }
 
-/// Shows the container its own cgroup. The caller is in a cgroup namespace rooted there. Returns what it was mounted on.
+/// Mounts the container's own cgroup. The caller is in a cgroup namespace rooted there. Returns what it was
+/// mounted on.
 pub(super) fn mount_cgroup(kernel: &Kernel, writable: bool) -> Result<OwnedFd, Fault> {
     let what = || "cannot mount /sys/fs/cgroup";
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -225,14 +227,14 @@ pub(super) fn mount_cgroup(kernel: &Kernel, writable: bool) -> Result<OwnedFd, F
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let attributes = if writable { quiet } else { quiet | MountAttrFlags::MOUNT_ATTR_RDONLY };
     let mounted = new_filesystem("cgroup2", &[], attributes).creating(what)?;
-    // Without root and with the host's network, /sys is the host's, and so is what is mounted there.
+    // Without root and on the host network, /sys is the host's, with its mounts.
     let target = kernel.sys.find_mounted("fs/cgroup").creating(what)?;
     attach(mounted.as_fd(), target.as_fd()).creating(what)?;
     Ok(target)
 }
 
-/// Covers the masked paths and makes the read-only ones so. `null` is the container's own /dev/null, open. Comes before
-/// the volumes: a volume in such a place is there by the manifest's wish.
+/// Masks paths and makes others read-only. `null` is the container's own /dev/null, open. Done before the
+/// volumes: a volume in such a place is intended by the manifest.
 pub(super) fn cover_paths(kernel: &Kernel, null: BorrowedFd<'_>) -> Result<(), Fault> {
     for path in READ_ONLY_PROC {
         let what = || format!("cannot make /proc/{path} read-only");
@@ -262,7 +264,7 @@ pub(super) fn cover_paths(kernel: &Kernel, null: BorrowedFd<'_>) -> Result<(), F
     Ok(())
 }
 
-/// What is to be covered, if this kernel has it.
+/// A path to cover, if this kernel has it.
 fn find_covered(root: &Root, path: &str) -> io::Result<Option<OwnedFd>> {
     match root.find_plain(path) {
         Ok(found) => Ok(Some(found)),

@@ -1,8 +1,8 @@
 //! A directory with mounts below it as a root file system, without root: `rootfs:/`.
 //!
-//! The kernel refuses an overlay of such a directory to an ordinary user, who would get to see what those mounts hide. So
-//! the root is put together: each directory that has no mounts below becomes an overlay of its own, mount points become
-//! empty directories, and the directories that lead to them are made anew.
+//! The kernel does not permit an overlay of such a directory to an ordinary user, who could see what those
+//! mounts hide. So the root is assembled: each directory without mounts below becomes an overlay of its own,
+//! mount points become empty directories, and the directories above them are created new.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,11 +18,11 @@ use super::rootfs::escape;
 use crate::embedded::sys::{MOUNT_ATTR_RDONLY, MountAttr, mount_setattr};
 use crate::mounts;
 
-/// The source of the mounts, by which they are known.
+/// The source of the mounts, used to recognize them.
 pub(super) const PIECE: &str = "outrigger-piece";
-/// More mounts than any machine's root is made of.
+/// More mounts than any machine's root has.
 const PIECES_MAX: usize = 512;
-/// Files that are copied rather than left out, at most this long.
+/// Larger files are left out instead of copied.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Whether there are mounts below a directory.
@@ -53,10 +53,10 @@ struct Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    /// Makes what is in `source` in `target`. Directories that mounts are below of are gone through, no others, so this
-    /// goes no deeper than mounts are.
+    /// Recreates the contents of `source` in `target`. Only directories with mounts below are descended into,
+    /// so the depth is limited by that of the mounts.
     fn fill(&mut self, source: &Path, target: &Path) -> io::Result<()> {
-        // What this user may not read is not there: mounts may be anywhere.
+        // What this user cannot read is left out: mounts may be anywhere.
         let Ok(entries) = fs::read_dir(source) else { return Ok(()) };
         for entry in entries {
             let entry = entry?;
@@ -106,7 +106,8 @@ impl Pieces<'_> {
     }
 }
 
-/// Makes the pieces read-only, which are mounts besides that of the root. The caller's root is the container's.
+/// Makes the pieces read-only; they are mounts besides that of the root. The caller's root is the
+/// container's.
 pub(super) fn make_read_only(root: &Root) -> io::Result<()> {
     let text = fs::read_to_string("/proc/self/mountinfo")?;
     for line in text.lines() {

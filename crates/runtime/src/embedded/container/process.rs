@@ -1,5 +1,5 @@
-//! The last steps before the user's program: identity, filter, exec. One way for a container's first process and for
-//! everything exec'd into it, so that no limit holds for one and not for the other.
+//! The last steps before the user's program: identity, filter, exec. The same code for a container's first
+//! process and for everything exec'd into it, so that the same limits apply to both.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use crate::embedded::fault::Fault;
 use crate::embedded::seccomp;
 use crate::embedded::sys::{self, PidSlot, errno_text};
 
-/// `PATH` where neither image nor manifest says one.
+/// `PATH` if neither image nor manifest sets it.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What all processes of a container have in common.
@@ -35,8 +35,8 @@ pub(crate) struct Profile {
     pub(crate) cwd: String,
 }
 
-/// The container's environment: defaults, then the image's, then the manifest's; the last word wins, the first place
-/// stays.
+/// The container's environment: defaults, then the image's, then the manifest's; the last value wins, the
+/// first position is kept.
 pub(crate) fn environment(spec: &ContainerSpec, hostname: &str) -> Vec<(String, String)> {
     let mut env =
         vec![("PATH".to_owned(), DEFAULT_PATH.to_owned()), ("HOSTNAME".to_owned(), hostname.to_owned())];
@@ -47,7 +47,7 @@ pub(crate) fn environment(spec: &ContainerSpec, hostname: &str) -> Vec<(String, 
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         (name.to_owned(), value.to_owned())
     });
-    // An image may have any number of them.
+    // An image may have any number of variables.
     let mut places: HashMap<String, usize> =
         env.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
     for (name, value) in image.chain(spec.env.iter().cloned()) {
@@ -63,8 +63,8 @@ pub(crate) fn environment(spec: &ContainerSpec, hostname: &str) -> Vec<(String, 
 }
 
 impl Profile {
-    /// Has the kernel confine the program, when it is executed, by the container's AppArmor profile. Comes before the
-    /// container's namespaces are joined: the /proc it takes must be the host's. Forked processes inherit it.
+    /// Makes the kernel apply the container's AppArmor profile when the program is executed. Done before
+    /// joining the container's namespaces: it needs the host's /proc. Forked processes inherit it.
     pub(crate) fn confine_on_exec(&self) -> Result<(), Fault> {
         match &self.apparmor {
             Some(name) => {
@@ -91,12 +91,12 @@ pub(crate) fn command_line(spec: &ContainerSpec) -> Result<Vec<String>, Fault> {
     Ok(line)
 }
 
-/// A program on its way into a container.
+/// A program to be started in a container.
 ///
-/// Who has CAP_SYS_PTRACE in a container may read and change every process it sees, whatever that one still holds. So
-/// where others share the container's pid namespace, the caller is in all the container's namespaces but that one:
-/// whatever can be done is done out of their sight, and only then is the process forked that will be the program, with
-/// nothing left to do but to execute it.
+/// A process with CAP_SYS_PTRACE in a container may read and change every process it sees, including
+/// everything that one still has open. So where others share the container's pid namespace, the caller is in
+/// all the container's namespaces but that one: everything possible is done out of their sight, and only then
+/// is the program's process forked, with nothing left to do but to execute it.
 pub(crate) struct Launch<'a> {
     pub(crate) profile: &'a Profile,
     pub(crate) user: &'a User,
@@ -106,12 +106,13 @@ pub(crate) struct Launch<'a> {
     /// Fork the program's process and leave its pid here. `None`: the caller is alone in its pid namespace and becomes
     /// the program itself.
     pub(crate) fork: Option<&'a PidSlot>,
-    /// The descriptor a failure is reported on, the only one that stays open besides the standard streams.
+    /// The descriptor for reporting a failure, the only one that stays open besides the standard streams.
     pub(crate) report_to: BorrowedFd<'a>,
 }
 
 impl Launch<'_> {
-    /// Becomes the program, or ends and leaves it as a sibling. What fails, in either process, is told with `report`.
+    /// Becomes the program, or ends and leaves it as a sibling. A failure, in either process, is reported
+    /// with `report`.
     pub(crate) fn run(&self, report: impl FnOnce(BorrowedFd<'_>, Fault)) -> ! {
         let closed = sys::keep_only(self.report_to).map_err(step("cannot close descriptors"));
         let fault = match closed.and_then(|()| self.launch()) {
@@ -165,8 +166,8 @@ impl Launch<'_> {
         Ok(())
     }
 
-    /// Whether everything that is still to be done can be done under the container's own filter. One that does not allow
-    /// it has to be loaded by the program's process itself, at the very end.
+    /// Whether all remaining steps are possible under the container's own filter. If not, the program's
+    /// process has to load the filter itself, at the very end.
     fn can_launch_under(&self, filter: &[libc::sock_filter]) -> bool {
         let mut calls: Vec<(i64, u64)> = vec![
             (libc::SYS_capset, 0),
@@ -192,12 +193,13 @@ fn step(what: &'static str) -> impl Fn(io::Error) -> Fault {
     move |error| Fault::start(format!("{what}: {}", errno_text(&error)))
 }
 
-/// Becomes the user, in the container's working directory, with all capabilities still there.
+/// Becomes the user, in the container's working directory, still with all capabilities.
 fn prepare(profile: &Profile, user: &User) -> Result<(), Fault> {
     let mut entered = enter(&profile.cwd);
 
-    // Dropping from the bounding set needs SETPCAP, changing ids SETUID and SETGID, a filter without no_new_privs
-    // SYS_ADMIN: so everything is kept until the last moment, and the filter gets to see only what comes after it.
+    // Dropping from the bounding set needs SETPCAP, changing ids SETUID and SETGID, a filter without
+    // no_new_privs SYS_ADMIN: so everything is kept until the last moment, and the filter only applies to
+    // what comes after it.
     let own = permitted()?;
     for (number, wanted) in profile.caps.numbers() {
         if !wanted {
@@ -205,12 +207,12 @@ fn prepare(profile: &Profile, user: &User) -> Result<(), Fault> {
                 Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
                     return Err(step("cannot drop a capability")(error));
                 }
-                // A number past the last capability this kernel knows.
+                // Beyond the last capability this kernel knows.
                 _ => {}
             }
         }
     }
-    // While it is still root's: users have a small allowance of keys.
+    // While it still belongs to root: users have a small quota of keys.
     sys::join_new_keyring().map_err(step("cannot leave the session keyring"))?;
     sys::prctl(libc::PR_SET_KEEPCAPS, 1).map_err(step("cannot keep capabilities"))?;
     sys::set_ids(user.uid, user.gid, &user.groups).map_err(step("cannot change user"))?;
@@ -226,9 +228,9 @@ fn prepare(profile: &Profile, user: &User) -> Result<(), Fault> {
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map_err(step(TIE))
 }
 
-/// Gives up for good what the program must not have.
+/// Permanently drops the privileges that the program must not have.
 fn confine(profile: &Profile) -> Result<(), Fault> {
-    // What this process does not have it cannot give.
+    // It cannot give more than it has.
     let caps = CapabilitySet::from_bits_retain(profile.caps.0) & permitted()?;
     if profile.no_new_privileges {
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(step("cannot set no_new_privs"))?;
@@ -251,7 +253,7 @@ fn set_caps(set: CapabilitySet) -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// Enters the working directory and makes sure that it is one of the container's.
+/// Enters the working directory and checks that it is inside the container.
 fn enter(cwd: &str) -> io::Result<()> {
     rustix::process::chdir(cwd)?;
     // A directory outside this mount namespace has a path that starts with "(unreachable)".
@@ -259,10 +261,10 @@ fn enter(cwd: &str) -> io::Result<()> {
     if path.as_bytes().starts_with(b"/") { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOENT)) }
 }
 
-/// What to execute, in the form the kernel takes.
+/// The program to execute, in the form the kernel expects.
 struct Program {
     name: String,
-    /// Where it may be, in the order to try.
+    /// The possible paths, in the order to try.
     candidates: Vec<CString>,
     args: Vec<CString>,
     env: Vec<CString>,
@@ -300,7 +302,7 @@ impl Program {
         Ok(Program { name, candidates, args, env })
     }
 
-    /// Becomes the program. Returns only when that failed.
+    /// Becomes the program. Returns only if that failed.
     fn exec(&self) -> Fault {
         let failed = |error: &io::Error| Fault::start(format!("exec {:?}: {}", self.name, errno_text(error)));
         let is_path = self.name.contains('/');

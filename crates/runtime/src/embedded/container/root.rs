@@ -1,9 +1,10 @@
-//! Paths inside a root file system that somebody else filled.
+//! Paths inside an untrusted root file system.
 //!
-//! An image may hold symbolic links to anywhere. Every path of a container is resolved by the kernel with the
-//! container's root as `/` (`RESOLVE_IN_ROOT`), and mounts are attached to the descriptor that came out of it, never to
-//! a path that could be swapped in between. Where the kernel's own file systems go, no link is followed at all
-//! ([`Root::plain_dir`]): a link there has no purpose but to make them appear where nobody covers them.
+//! An image may contain symbolic links to anywhere. Every path of a container is resolved by the kernel with
+//! the container's root as `/` (`RESOLVE_IN_ROOT`), and mounts are attached to the resulting descriptor,
+//! never to a path that could be replaced in between. For the kernel's own file systems no link is followed
+//! at all ([`Root::plain_dir`]): a link there could only serve to make them appear in a place that is not
+//! masked.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -16,13 +17,13 @@ use rustix::mount::{
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
-/// Longest part of a user or group table that is read.
+/// The maximum number of bytes read of a user or group table.
 const TABLE_MAX: u64 = 4 << 20;
 
-/// Links followed while directories are created, before it is called a loop.
+/// The maximum number of links followed while directories are created.
 const LINKS_MAX: u32 = 40;
 
-/// Down from where it starts, by names alone.
+/// Downwards only, without links.
 const PLAIN: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
@@ -45,8 +46,8 @@ impl Root {
         self.open(path, OFlags::PATH)
     }
 
-    /// The beginning of a text file, longer than any such file is. Only a regular file is opened: opening some devices
-    /// has an effect already.
+    /// The beginning of a text file, longer than any such file should be. Only a regular file is opened:
+    /// opening some devices has side effects.
     pub(crate) fn read_to_string(&self, path: &str) -> io::Result<String> {
         let found = self.find(Path::new(path))?;
         if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
@@ -56,7 +57,8 @@ impl Root {
         io::read_to_string(std::fs::File::from(fd).take(TABLE_MAX))
     }
 
-    /// Opens the directory `name` right in this one, making it when missing. Neither a link nor a mount will do.
+    /// Opens the directory `name` directly in this one, creating it if missing. Neither a link nor a mount is
+    /// accepted.
     pub(crate) fn plain_dir(&self, name: &str) -> io::Result<OwnedFd> {
         match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -65,17 +67,17 @@ impl Root {
         self.resolve(Path::new(name), OFlags::PATH | OFlags::DIRECTORY, PLAIN | ResolveFlags::NO_XDEV)
     }
 
-    /// Opens what is at `path` in this very file system, without following any link and without reading it.
+    /// Opens `path` in this very file system, without following any link and without reading it.
     pub(crate) fn find_plain(&self, path: &str) -> io::Result<OwnedFd> {
         self.resolve(Path::new(path), OFlags::PATH, PLAIN | ResolveFlags::NO_XDEV)
     }
 
-    /// Opens what is mounted at `path`, without following any link.
+    /// Opens the mount at `path`, without following any link.
     pub(crate) fn find_mounted(&self, path: &str) -> io::Result<OwnedFd> {
         self.resolve(Path::new(path), OFlags::PATH, PLAIN)
     }
 
-    /// Opens a character device for reading and writing, if it is the one that is meant.
+    /// Opens a character device for reading and writing, if it is the expected one.
     pub(crate) fn open_device(&self, path: &Path, device: u64) -> io::Result<OwnedFd> {
         let found = rustix::fs::fstat(self.find(path)?)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice || found.st_rdev != device {
@@ -96,14 +98,14 @@ impl Root {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         loop {
             match rustix::fs::openat2(&self.fd, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                // The kernel saw a rename it cannot rule out to be an escape, and asks to try again.
+                // The kernel saw a rename that could be an escape, and asks to try again.
                 Err(Errno::AGAIN) => continue,
                 result => return Ok(result?),
             }
         }
     }
 
-    /// Opens the directory `path`, making what is missing.
+    /// Opens the directory `path`, creating what is missing.
     pub(crate) fn dir(&self, path: &Path) -> io::Result<OwnedFd> {
         self.dir_following(path, 0)
     }
@@ -122,7 +124,7 @@ impl Root {
         match rustix::fs::mkdirat(&parent_fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => {}
             Err(Errno::EXIST) => {
-                // A link to something that does not exist yet (`/var/run` to `/run`): make what it points to.
+                // A link to something that does not exist yet (`/var/run` to `/run`): create its target.
                 if let Ok(target) = rustix::fs::readlinkat(&parent_fd, name, Vec::new()) {
                     let target =
                         target.into_string().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -134,7 +136,7 @@ impl Root {
         self.open(path, wanted)
     }
 
-    /// Opens the file `path` as a mount target, making it and its directories when missing.
+    /// Opens the file `path` as a mount target, creating it and its directories if missing.
     pub(crate) fn file(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.find(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -158,7 +160,7 @@ fn split(path: &Path) -> io::Result<(&Path, &std::ffi::OsStr)> {
     }
 }
 
-/// A new file system instance, not mounted anywhere yet.
+/// A new, detached file system instance.
 pub(crate) fn new_filesystem(
     kind: &str,
     options: &[(&str, &str)],
@@ -176,7 +178,7 @@ pub(crate) fn new_filesystem(
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// A copy of the mount at `source` that is not mounted anywhere yet, with the mounts below it when `recursive`.
+/// A detached copy of the mount at `source`, with the mounts below it if `recursive`.
 pub(crate) fn clone_mount(source: &Path, recursive: bool) -> io::Result<OwnedFd> {
     Ok(open_tree(rustix::fs::CWD, source, clone_flags(recursive))?)
 }
@@ -191,19 +193,19 @@ fn clone_flags(recursive: bool) -> OpenTreeFlags {
     if recursive { flags | OpenTreeFlags::AT_RECURSIVE } else { flags }
 }
 
-/// Opens something that is open as a place (`O_PATH`) for use. The caller's /proc is the host's.
+/// Reopens an `O_PATH` descriptor for use. The caller's /proc is the host's.
 pub(crate) fn reopen(place: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", place.as_raw_fd());
     Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Mounts what the functions above made on an open target.
+/// Mounts a detached mount on an open target.
 pub(crate) fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, "", target, "", flags)?)
 }
 
-/// `path` relative to the root, whatever it says.
+/// `path` relative to the root.
 pub(crate) fn relative(path: &Path) -> PathBuf {
     path.components().filter(|part| matches!(part, Component::Normal(_))).collect()
 }

@@ -1,4 +1,4 @@
-//! The root file system: the image's layers below, a throw-away layer of the container's own on top.
+//! The root file system: the image's layers below, and the container's own temporary layer on top.
 
 use std::fs;
 use std::io;
@@ -21,15 +21,16 @@ use crate::embedded::sys::errno_text;
 use crate::embedded::userns::{IDS, NOBODY, map_ids};
 use crate::embedded::{layout, rootless};
 
-/// Where a container's own layer is in its directory.
+/// The subdirectory of a container's own layer.
 pub(crate) const FS: &str = "fs";
 
-/// Options longer than this do not reach the kernel through mount(2).
+/// The longest option string that mount(2) passes to the kernel.
 const OPTIONS_MAX: usize = 4000;
 
-/// Makes the container's root file system, which is mounted nowhere yet. The caller is in a mount namespace of its own:
-/// the container's directory is covered on the way, so that no other one has to be made and removed for it. `warn` is
-/// told before something slow begins. With `ids`, the files are seen with the ids of a user namespace.
+/// Creates the container's root file system, not mounted yet. The caller is in its own mount namespace: the
+/// container's directory is covered in the process, so that no other one has to be created and removed for
+/// it. `warn` is called before something slow begins. With `ids`, the files are mapped to the ids of a user
+/// namespace.
 pub(crate) fn make_rootfs(
     dir: &Path,
     layers: &[PathBuf],
@@ -38,7 +39,7 @@ pub(crate) fn make_rootfs(
 ) -> Result<OwnedFd, Fault> {
     let (path, is_copy) = mount_rootfs(dir, layers, ids, warn)?;
     let what = || format!("cannot open {}", path.display());
-    // With the pieces it may be made of.
+    // With the pieces it may consist of.
     let recursive = rootless::standing().is_rootless();
     let root = clone_mount(&path, recursive).creating(what)?;
     if let (true, Some(ids)) = (is_copy, ids) {
@@ -54,7 +55,8 @@ pub(crate) struct Ids<'a> {
     pub(crate) first: u32,
 }
 
-/// Mounts the container's root file system and returns where, and whether it is a copy, which has the image's own ids.
+/// Mounts the container's root file system and returns where, and whether it is a copy, which has the image's
+/// own ids.
 fn mount_rootfs(
     dir: &Path,
     layers: &[PathBuf],
@@ -85,7 +87,7 @@ fn mount_rootfs(
         return Ok((path, false));
     }
     let target = own.join("rootfs");
-    // The container's own name is left out: what is refused here is refused to all, and told once.
+    // Without the container's own name: the same error occurs for all containers, and is reported once.
     let place = dir.ancestors().nth(4).unwrap_or(dir);
     warn(format!(
         "overlayfs is refused in {} ({}): every container gets a copy of its whole image, which takes time and space; \
@@ -102,8 +104,8 @@ fn mount_rootfs(
     Ok((target, true))
 }
 
-/// Shows the layers with the ids of a user namespace: each covered by such a mount of itself, or, where the container's
-/// directory would be covered with it, in a place of its own.
+/// Maps the layers to the ids of a user namespace: each is covered by such a mount of itself, or mounted
+/// elsewhere if that would cover the container's directory.
 fn map_layers(layers: &[PathBuf], ids: &Ids<'_>, dir: &Path, own: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut mapped = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
@@ -129,7 +131,7 @@ fn is_invalid(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EINVAL)
 }
 
-/// Makes a directory for root alone: nobody else of the host has any business in there.
+/// Creates a directory for root only: no other user of the host should access it.
 fn make_private(dir: &Path) -> Result<(), Fault> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -138,17 +140,17 @@ fn make_private(dir: &Path) -> Result<(), Fault> {
         .creating(|| format!("cannot make {}", dir.display()))
 }
 
-/// Makes the directory the container sees as `/`, with the owner and the mode that the root of the image has. `first` is
-/// the host's id for id 0.
+/// Creates the directory the container sees as `/`, with the owner and the mode of the image's root. `first`
+/// is the host's id for id 0.
 fn make_top(dir: &Path, image: &Path, first: u32) -> Result<(), Fault> {
     let what = || format!("cannot make {}", dir.display());
     make_private(dir)?;
     let like = fs::metadata(image).creating(what)?;
     let open = layout::open_dir_for_reading(dir).creating(what)?;
-    // Without root, what belongs to nobody in here belongs to somebody else.
+    // Without root, an unmapped id belongs to another user.
     let known = |id: &u32| !rootless::standing().is_rootless() || *id != NOBODY;
     let (uid, gid) = (Some(like.uid()).filter(known), Some(like.gid()).filter(known));
-    // Beyond the ids of the pod are those of another.
+    // Ids beyond the pod's range belong to another pod.
     let shifted = |id: u32| if first == 0 || id < IDS { first + id } else { first + NOBODY };
     let (uid, gid) = (uid.map(|id| Uid::from_raw(shifted(id))), gid.map(|id| Gid::from_raw(shifted(id))));
     rustix::fs::fchown(&open, uid, gid).creating(what)?;
@@ -168,11 +170,11 @@ impl Overlay<'_> {
             return self.mount_layer_by_layer(target);
         }
         let options = match rootless::standing().is_rootless() {
-            // The marks of layers are kept where an ordinary user may write them.
+            // The layers' attributes are stored where an ordinary user may write them.
             true => format!("{options},userxattr"),
             false => options,
         };
-        // `volatile` saves syncing a layer that is thrown away; kernels before 5.10 do not know it.
+        // `volatile` avoids syncing a layer that is discarded; kernels before 5.10 do not support it.
         let volatile = format!("{options},volatile");
         self.mount_with(target, &volatile).or_else(|_| self.mount_with(target, &options))
     }
@@ -212,7 +214,7 @@ impl Overlay<'_> {
     }
 }
 
-/// A path within the options: overlayfs splits at colons and commas.
+/// A path in the options: overlayfs splits at colons and commas.
 pub(super) fn escape(path: &Path) -> io::Result<String> {
     let path = path.to_str().ok_or_else(|| io::Error::other(format!("{} is not UTF-8", path.display())))?;
     let mut escaped = String::with_capacity(path.len());

@@ -1,4 +1,5 @@
-//! Who a container runs as: the manifest's numbers, the image's USER, and the image's own /etc/passwd and /etc/group.
+//! The user of a container: the manifest's numbers, the image's USER, and the image's own /etc/passwd and
+//! /etc/group.
 
 use std::collections::HashSet;
 
@@ -7,10 +8,11 @@ use crate::embedded::fault::Fault;
 use crate::embedded::rootless::{self, Standing};
 use crate::{ContainerSpec, Identity};
 
-/// The largest id of a user or group, as Kubernetes and runc have it.
+/// The largest id of a user or group, as in Kubernetes and runc.
 const ID_MAX: u32 = i32::MAX as u32;
 
-/// The most groups a user may have: fewer than the kernel takes, and their numbers fit into one message to the shim.
+/// The most groups a user may have: fewer than the kernel's limit, and few enough for one message to the
+/// shim.
 const GROUPS_MAX: usize = 10_000;
 
 /// The user a container's processes become.
@@ -24,7 +26,7 @@ pub(crate) struct User {
     pub(crate) home: String,
 }
 
-/// Finds the user and refuses root where the manifest does, in the kubelet's words.
+/// Finds the user and refuses root if the manifest does, with the kubelet's messages.
 pub(crate) fn resolve(spec: &ContainerSpec, root: &Root, pod: &str) -> Result<User, Fault> {
     let identity = &spec.identity;
     let image_user = spec.image.user.as_deref().unwrap_or("");
@@ -39,7 +41,8 @@ pub(crate) fn resolve(spec: &ContainerSpec, root: &Root, pod: &str) -> Result<Us
     Ok(user)
 }
 
-/// Takes the groups away that cannot be had without root and without ids set aside for the user. Says so, if there are.
+/// Removes groups that are not available without root and without ids set aside for the user. Returns a
+/// warning if there are any.
 pub(super) fn limit_groups(user: &mut User) -> Option<String> {
     if !rootless::one_id_only() {
         return None;
@@ -53,7 +56,7 @@ pub(super) fn limit_groups(user: &mut User) -> Option<String> {
     })
 }
 
-/// Refuses users and groups that do not exist in the user namespace this runs in.
+/// Refuses users and groups that do not exist in the current user namespace.
 fn check_mapped(user: &User, standing: &Standing) -> Result<(), Fault> {
     let supplementary = user.groups.iter().filter(|_| !standing.has_one_id()).map(|gid| ("group", *gid));
     let mut ids = vec![("user", user.uid), ("group", user.gid)];
@@ -160,7 +163,7 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
     };
     let gid = match identity.run_as_group {
         Some(gid) => id(gid, "runAsGroup")?,
-        // The image's group goes with the image's user only.
+        // The image's group only applies to the image's user.
         None if identity.run_as_user.is_some() || group.is_empty() => {
             entry.as_ref().map_or(0, |entry| entry.gid)
         }
@@ -186,7 +189,7 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
             )));
         }
     }
-    // No larger number is a user's anywhere, and to the kernel the largest one means "leave it as it is".
+    // No larger number is a valid user, and to the kernel the largest one means "leave unchanged".
     if let Some(id) = [uid].iter().chain(&groups).find(|id| **id > ID_MAX) {
         let kind = if *id == uid { "user" } else { "group" };
         return Err(Fault::config(format!(
@@ -198,8 +201,8 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
     Ok(User { uid, gid, groups, home: if home.is_empty() { "/" } else { home }.to_owned() })
 }
 
-/// The number that `text` of an image is, or `None` for a name. Digits are never a name, however many there are: the tables of
-/// the image could make any user of it.
+/// The number in `text` of an image, or `None` for a name. Digits are never a name, however many there are:
+/// the tables of the image could map it to any user.
 fn number(kind: &str, text: &str) -> Result<Option<u32>, Fault> {
     match text.parse() {
         Ok(id) => Ok(Some(id)),
@@ -288,7 +291,7 @@ mod tests {
         assert!(select(&negative, "", "", &TABLES).unwrap_err().text.contains("runAsUser -1"));
     }
 
-    /// CVE-2026-47262: a table of the image took all the memory there was, here all the time.
+    /// CVE-2026-47262: a table of the image used up all memory, or here all the time.
     #[test]
     fn a_table_without_end_is_refused_quickly() {
         let groups =

@@ -1,17 +1,17 @@
-//! Reads tar streams of strangers: ustar, GNU and PAX, as image layers have them.
+//! Reads untrusted tar streams: ustar, GNU and PAX, as used by image layers.
 //!
-//! Written by hand because every size in a header is the stranger's word, and the library reads names and extensions
-//! of any length into memory. Here all that is kept in memory has a limit ([`Sizes`]), and sparse files are told as what
-//! they are instead of as megabytes of zeros.
+//! Written by hand because every size in a header is untrusted, and the library reads names and extensions of
+//! any length into memory. Here everything kept in memory has a limit ([`Sizes`]), and sparse files are
+//! reported as such instead of as megabytes of zeros.
 
 use std::io::{self, Read};
 
 /// Tar is made of blocks of this size.
 const BLOCK: usize = 512;
-/// Parts of one sparse file; a file in more of them is an attack.
+/// Parts of one sparse file; a file with more of them is an attack.
 const SPARSE_PARTS_MAX: usize = 100_000;
 
-/// What is kept in memory at most.
+/// Limits on what is kept in memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
     /// Bytes of a path or the target of a link.
@@ -22,12 +22,12 @@ pub(super) struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        // No file system takes a longer path, and extended attributes end at 64 KiB each.
+        // No file system accepts a longer path, and extended attributes are limited to 64 KiB each.
         Sizes { name: 4095, extensions: 1 << 20 }
     }
 }
 
-/// What an entry makes.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
@@ -58,7 +58,7 @@ pub(super) struct Entry {
     pub(super) mode: u32,
     pub(super) uid: u64,
     pub(super) gid: u64,
-    /// Seconds since 1970; PAX records may have it more exactly.
+    /// Seconds since 1970; PAX records may be more precise.
     pub(super) mtime: i64,
     /// Bytes that follow in the archive.
     pub(super) stored: u64,
@@ -71,9 +71,9 @@ pub(super) struct Entry {
     pub(super) records: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A source that can leave out bytes.
+/// A source that can skip bytes.
 pub(super) trait Skip: Read {
-    /// Leaves out exactly this many bytes.
+    /// Skips exactly this many bytes.
     fn skip(&mut self, count: u64) -> io::Result<()>
     where
         Self: Sized,
@@ -87,10 +87,10 @@ pub(super) trait Skip: Read {
 pub(super) struct Archive<R> {
     source: R,
     sizes: Sizes,
-    /// Content of the present entry that was not read, and what fills its last block.
+    /// Unread content of the current entry, and the padding of its last block.
     content: u64,
     padding: u64,
-    /// Bytes read or left out so far.
+    /// Bytes read or skipped so far.
     position: u64,
     ended: bool,
 }
@@ -100,17 +100,17 @@ impl<R: Skip> Archive<R> {
         Archive { source, sizes, content: 0, padding: 0, position: 0, ended: false }
     }
 
-    /// The source, with whatever follows the archive.
+    /// The source, positioned after the archive.
     pub(super) fn into_inner(self) -> R {
         self.source
     }
 
-    /// Where the content of the present entry begins, if none of it was read.
+    /// Where the content of the current entry begins, if none of it was read.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// The next entry. What was not read of the one before is left out.
+    /// The next entry. Unread content of the previous one is skipped.
     pub(super) fn next(&mut self) -> io::Result<Option<Entry>> {
         let (mut long_path, mut long_link, mut records) = (None, None, None);
         loop {
@@ -120,7 +120,7 @@ impl<R: Skip> Archive<R> {
                 b'L' => long_path = Some(self.long_name(&header, "path")?),
                 b'K' => long_link = Some(self.long_name(&header, "link target")?),
                 b'x' => records = Some(self.extensions(&header)?),
-                // For all entries that follow; nobody uses it for anything that matters here.
+                // Applies to all entries that follow; none of its records matter here.
                 b'g' => {
                     self.extensions(&header)?;
                 }
@@ -129,7 +129,7 @@ impl<R: Skip> Archive<R> {
         }
     }
 
-    /// Reads content of the present entry; 0 is its end.
+    /// Reads content of the current entry; 0 is its end.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = buffer.len().min(usize::try_from(self.content).unwrap_or(usize::MAX));
         if most == 0 {
@@ -159,7 +159,7 @@ impl<R: Skip> Archive<R> {
         Ok(())
     }
 
-    /// The next header; none at the end.
+    /// The next header; `None` at the end.
     fn header(&mut self) -> io::Result<Option<Header>> {
         if self.ended {
             return Ok(None);
@@ -179,7 +179,7 @@ impl<R: Skip> Archive<R> {
         Ok(Some(header))
     }
 
-    /// A whole block; none if the source has ended.
+    /// A whole block; `None` if the source has ended.
     fn block(&mut self) -> io::Result<Option<[u8; BLOCK]>> {
         let mut block = [0; BLOCK];
         let mut filled = 0;
@@ -201,7 +201,7 @@ impl<R: Skip> Archive<R> {
         self.padding = stored.wrapping_neg() % BLOCK as u64;
     }
 
-    /// All content of the present entry, which must not be longer than `limit`.
+    /// All content of the current entry, at most `limit` bytes.
     fn content(&mut self, header: &Header, limit: usize, what: &str) -> io::Result<Vec<u8>> {
         let size = header.size()?;
         if size > limit as u64 {
@@ -219,7 +219,7 @@ impl<R: Skip> Archive<R> {
     }
 
     fn long_name(&mut self, header: &Header, what: &str) -> io::Result<Vec<u8>> {
-        // The zero byte at its end counts.
+        // Including the zero byte at its end.
         let mut name = self.content(header, self.sizes.name + 1, what)?;
         name.truncate(text(&name).len());
         Ok(name)
@@ -332,7 +332,7 @@ fn take_parts(table: &[u8], parts: &mut Vec<Part>) -> io::Result<()> {
 
 fn kind(flag: u8, path: &[u8]) -> Kind {
     match flag {
-        // As the oldest tar programs wrote directories.
+        // How the oldest tar programs wrote directories.
         b'0' | 0 if path.ends_with(b"/") => Kind::Directory,
         b'0' | 0 | b'7' | b'S' => Kind::File,
         b'1' => Kind::HardLink,
@@ -356,7 +356,7 @@ impl Header {
         let Ok(said) = number(&self.0[148..156]) else { return false };
         let counted = |at: usize| if (148..156).contains(&at) { b' ' } else { self.0[at] };
         let unsigned: u64 = (0..BLOCK).map(|at| u64::from(counted(at))).sum();
-        // Some old programs added signed characters.
+        // Some old programs summed signed characters.
         let signed: i64 = (0..BLOCK).map(|at| i64::from(counted(at).cast_signed())).sum();
         said == unsigned || i64::try_from(said) == Ok(signed)
     }
@@ -379,7 +379,7 @@ impl Header {
 
     fn path(&self) -> Vec<u8> {
         let name = text(&self.0[..100]);
-        // GNU's own format has other things where the prefix is.
+        // GNU's own format uses the field of the prefix for other things.
         let prefix = if &self.0[257..263] == b"ustar\0" { text(&self.0[345..500]) } else { b"" };
         match prefix.is_empty() {
             true => name.to_vec(),
@@ -398,7 +398,7 @@ fn number(field: &[u8]) -> io::Result<u64> {
     let Some((&first, rest)) = field.split_first() else { return Ok(0) };
     if first & 0x80 != 0 {
         if first & 0x40 != 0 {
-            return Ok(0); // negative: times before 1970, and nothing else that makes sense
+            return Ok(0); // negative: only meaningful for times before 1970
         }
         let start = u64::from(first & 0x3f);
         return rest
@@ -422,10 +422,10 @@ fn decimal(text: &[u8]) -> Option<u64> {
     text.parse().ok().filter(|value| i64::try_from(*value).is_ok())
 }
 
-/// `LENGTH KEY=VALUE\n`, again and again.
+/// Repeated `LENGTH KEY=VALUE\n`.
 fn records(mut bytes: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut found = Vec::new();
-    // Some programs fill up with zeros.
+    // Some programs pad with zeros.
     while !bytes.is_empty() && bytes[0] != 0 {
         let blank = bytes.iter().take(21).position(|byte| *byte == b' ')?;
         let length = usize::try_from(decimal(&bytes[..blank])?).ok()?;

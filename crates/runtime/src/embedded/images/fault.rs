@@ -1,33 +1,34 @@
-//! Why a step of making an image available failed, in words for people.
+//! Why an image could not be made available, with messages for users.
 
 use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-/// A failure on the way to an image. The kinds matter to the code that tries again or elsewhere; people see the text.
+/// A failure to get an image. The kinds matter to the code that retries or tries another place; users see the
+/// text.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum Fault {
-    /// Trying again will not help.
+    /// A retry will not help.
     #[error("{0}")]
     Final(String),
-    /// May go away by itself: a reset connection, a busy server.
+    /// Temporary: a reset connection, a busy server.
     #[error("{0}")]
     Transient(String),
-    /// Nothing answers there, or not in this protocol: another endpoint may.
+    /// Nothing answers there, or not with this protocol: another endpoint may.
     #[error("{0}")]
     Unreachable(String),
-    /// The registry wants other credentials.
+    /// The registry requires other credentials.
     #[error("{0}")]
     Unauthorized(String),
 }
 
 impl Fault {
-    /// A failure that stays.
+    /// A permanent failure.
     pub(super) fn new(text: impl Into<String>) -> Self {
         Fault::Final(text.into())
     }
 
-    /// A failure of the file system, `doing` naming the act and its object.
+    /// A file system error; `doing` names the operation and its path.
     pub(super) fn io(doing: impl Display, error: &io::Error) -> Self {
         if error.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error())
             || error.raw_os_error() == Some(rustix::io::Errno::DQUOT.raw_os_error())
@@ -40,9 +41,9 @@ impl Fault {
     }
 }
 
-/// Adds the act and its object to errors of the file system.
+/// Adds the operation and its path to file system errors.
 pub(super) trait Doing<T> {
-    /// `read`, `write` … and the path it was done to.
+    /// `read`, `write` … and the path.
     fn doing(self, verb: &str, path: &Path) -> Result<T, Fault>;
 }
 

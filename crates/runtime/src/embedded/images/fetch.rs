@@ -1,4 +1,4 @@
-//! From a source to unpacked layers: what is missing is downloaded, verified, unpacked and kept.
+//! From a source to unpacked layers: missing layers are downloaded, verified, unpacked and stored.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -29,9 +29,9 @@ use super::tree::is_opaque;
 use super::unpack::{check_layer, digest_mismatch, unpack_layer};
 use crate::types::{Image, PullPolicy};
 
-/// Layers downloaded at once: more gains nothing on most lines and is held against clients by some registries.
+/// Concurrent downloads: more are no faster on most connections, and some registries throttle clients for it.
 const DOWNLOADS_MAX: usize = 4;
-/// Free space is looked at again after this many bytes.
+/// Free space is checked again after this many bytes.
 const SPACE_STEP: u64 = 16 << 20;
 
 /// Fetches images into a store.
@@ -43,14 +43,14 @@ pub(super) struct Fetcher {
     limits: ImageLimits,
 }
 
-/// Where the bytes of a layer come from.
+/// The source of a layer's bytes.
 #[derive(Clone)]
 enum Origin {
     Remote { registry: Arc<Registry>, layer: Descriptor, progress: Arc<Progress> },
     Local { image: Arc<LocalImage>, layer: usize },
 }
 
-/// An image without the name it was asked for by.
+/// An image without the requested name.
 struct Fetched {
     config: ConfigFile,
     id: Digest,
@@ -73,7 +73,7 @@ impl Fetcher {
         &self.store
     }
 
-    /// Makes an image available. `None`: it is not here and the policy forbids fetching it.
+    /// Makes an image available. `None`: it is not present and the policy forbids pulling it.
     pub(super) async fn fetch(
         self: &Arc<Self>,
         reference: &str,
@@ -101,7 +101,7 @@ impl Fetcher {
         Ok(Some(fetched.config.image(reference, &fetched.id, layers, fetched.was_present)))
     }
 
-    /// The directories to give to overlayfs, lowest first.
+    /// The layer directories for overlayfs, lowest first.
     fn lower_dirs(&self, config: &ConfigFile) -> Result<Vec<PathBuf>, Fault> {
         let mut dirs: Vec<PathBuf> = Vec::new();
         for diff_id in config.diff_ids() {
@@ -112,7 +112,8 @@ impl Fetcher {
             if is_opaque(&dir) {
                 dirs.clear(); // hides everything below
             }
-            // Overlayfs takes a directory once. The upper occurrence has it all, so the lower one can go.
+            // Overlayfs accepts a directory only once. The upper occurrence has everything, so the lower one
+            // can be dropped.
             dirs.retain(|other| *other != dir);
             dirs.push(dir);
         }
@@ -122,7 +123,7 @@ impl Fetcher {
         Ok(dirs)
     }
 
-    /// What was pulled before under this name, if all of it is still there.
+    /// The image that was pulled under this name before, if it is still complete.
     fn present(&self, name: &Name) -> Result<Option<Fetched>, Fault> {
         let Some(digest) = self.store.lookup(name)? else {
             return Ok(None);
@@ -196,7 +197,8 @@ impl Fetcher {
             }
         }
         let budget = Budget::new(self.limits);
-        // Before the first byte: it has to fit twice, packed and unpacked, so once is the least.
+        // Before the first byte: it has to fit compressed and unpacked, so its compressed size is the
+        // minimum.
         budget
             .check_space(self.store.root(), total)
             .map_err(|error| Fault::io("cannot pull the image", &error))?;
@@ -207,7 +209,7 @@ impl Fetcher {
         Ok(Fetched { config, id: manifest.config.digest, was_present })
     }
 
-    /// Finds a server that has the image and lets us in, and the manifest for this machine.
+    /// Finds a server that has the image and accepts our credentials, and the manifest for this machine.
     async fn resolve(
         &self,
         name: &Name,
@@ -227,7 +229,7 @@ impl Fetcher {
                         gone = Some(endpoint.host.clone());
                     }
                     tracing::debug!(host = endpoint.host, %fault, "no image there");
-                    // The first counts, but any answer says more than the lack of one.
+                    // The first error counts, but any answer is more useful than no answer.
                     let is_better = match &first {
                         None => true,
                         Some(Fault::Unreachable(_)) => !matches!(fault, Fault::Unreachable(_)),
@@ -250,7 +252,8 @@ impl Fetcher {
     ) -> Result<(Registry, Digest, Vec<u8>, Manifest), Fault> {
         let found = auth::find(secrets, &auth::default_files(), &endpoint.host, &endpoint.repository).await;
         let tried = found.credentials.len();
-        // Last without any: a public image needs none, and stale ones should not stand in its way.
+        // Anonymous access last: a public image needs no credentials, and outdated ones should not prevent
+        // the pull.
         let ways = found.credentials.iter().cloned().map(Some).chain([None]);
         let mut refusal = None;
         for credential in ways {
@@ -273,7 +276,7 @@ impl Fetcher {
         )))
     }
 
-    /// Makes layers available, several at once. Says whether all of them were there before.
+    /// Makes layers available, several at once. Returns whether all of them were present before.
     async fn layers(
         self: &Arc<Self>,
         origins: Vec<(Digest, Origin)>,
@@ -296,7 +299,7 @@ impl Fetcher {
         Ok(were_present)
     }
 
-    /// Makes one layer available. Says whether it was there before.
+    /// Makes one layer available. Returns whether it was present before.
     async fn layer(
         self: Arc<Self>,
         diff_id: Digest,
@@ -330,7 +333,7 @@ impl Fetcher {
         let cancelled = cancel.0.clone();
         let store = self.store.clone();
         blocking(move || {
-            let _lock = lock; // until the work is done, even if nobody waits for it any more
+            let _lock = lock; // until the work is done, even if the caller is gone
             let mut digest = None;
             let stream: Box<dyn Read> = match (&blob, &origin) {
                 (Some((file, _)), _) => Box::new(file),
@@ -357,8 +360,8 @@ impl Fetcher {
         Ok(false)
     }
 
-    /// Makes sure that a file has the layer it names, though that layer is here already: a name alone, which anybody may
-    /// know, gives nobody the files of another image.
+    /// Checks that a file really contains the layer it names, even though that layer is stored already: a
+    /// digest, which anyone may know, must not give access to the files of another image.
     async fn prove(&self, diff_id: &Digest, origin: Origin, budget: &Arc<Budget>) -> Result<(), Fault> {
         let Origin::Local { image, layer } = origin else { return Ok(()) };
         let stamp = image.stamp(&image.layers[layer]);
@@ -418,7 +421,7 @@ async fn manifest_for_here(registry: &Registry, name: &str) -> Result<(Digest, V
     Err(Fault::new("the image's indexes are nested too deeply"))
 }
 
-/// What of a layer has arrived.
+/// The part of a layer that has arrived.
 struct Partial<'a> {
     file: File,
     path: &'a std::path::Path,
@@ -460,7 +463,7 @@ impl Partial<'_> {
     }
 }
 
-/// Downloads a layer into a file, going on where a broken connection left off, and verifies it.
+/// Downloads a layer into a file, resuming after a broken connection, and verifies it.
 async fn download(
     registry: &Registry,
     layer: &Descriptor,
@@ -497,7 +500,7 @@ async fn download_rest(registry: &Registry, digest: &Digest, partial: &mut Parti
     if partial.written > 0 && response.status() != StatusCode::PARTIAL_CONTENT {
         partial.restart().doing("write", partial.path)?;
     }
-    // A server that sends a byte now and then is never silent, and never done.
+    // A server that sends a byte now and then never times out, and never finishes.
     let mut pace = Pace::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| broken(&error))? {
         partial.push(&chunk)?;
@@ -519,7 +522,7 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Tells a thread that nobody wants its work any more.
+/// Tells a thread that its work is no longer needed.
 #[derive(Default)]
 struct CancelOnDrop(Arc<AtomicBool>);
 

@@ -1,4 +1,4 @@
-//! How much an image may take, since its author decides what it asks for.
+//! Limits on an image, which is untrusted.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,24 +15,24 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Free space is looked at again after this many bytes.
+/// Free space is checked again after this many bytes.
 const SPACE_STEP: u64 = 16 * MIB;
-/// The ratio counts beyond this: small archives of zeros hurt nobody.
+/// The ratio applies above this size: small archives of zeros do no harm.
 const RATIO_FROM: u64 = 256 * MIB;
 
-/// Limits on what pulling one image takes. [`FromStr`] reads them as `--image-limits` has them:
+/// Limits on pulling one image. [`FromStr`] parses the format of `--image-limits`:
 /// `unpacked=20Gi,files=500000`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageLimits {
-    /// Bytes of all layers that have to be unpacked, holes of sparse files included.
+    /// Bytes of all layers to unpack, holes of sparse files included.
     pub unpacked: u64,
     /// Files, directories and links in them.
     pub files: u64,
     /// Unpacked bytes per byte of a compressed layer.
     pub ratio: u64,
-    /// Directories inside each other.
+    /// Nesting depth of directories.
     pub depth: usize,
-    /// Bytes that stay free on the file system; unless given, a hundredth of it, at most 1 GiB.
+    /// Bytes that must stay free on the file system; by default a hundredth of it, at most 1 GiB.
     pub free: Option<u64>,
 }
 
@@ -92,7 +92,7 @@ fn amount(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is not a number like 500000, 512Mi or 20Gi"))
 }
 
-/// Bytes as `--image-limits` takes them.
+/// Bytes in the format of `--image-limits`.
 pub(super) struct Bytes(pub(super) u64);
 
 impl fmt::Display for Bytes {
@@ -106,7 +106,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// What is left of the limits for one image; its layers share it.
+/// The remaining budget of one image; its layers share it.
 #[derive(Debug)]
 pub(super) struct Budget {
     limits: ImageLimits,
@@ -123,14 +123,14 @@ impl Budget {
         self.limits.depth
     }
 
-    /// Counts bytes that are about to be unpacked.
+    /// Counts bytes before they are unpacked.
     pub(super) fn take(&self, bytes: u64) -> io::Result<()> {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let limit = self.limits.unpacked;
         match before.checked_add(bytes).is_some_and(|sum| sum <= limit) {
             true => Ok(()),
             false => {
-                // Others must not come to a sum that has gone around.
+                // The counter must not wrap around for others.
                 self.bytes.store(limit, Ordering::Relaxed);
                 Err(over(format!("unpacked, the image has more than {}", Bytes(limit)), "unpacked", "200Gi"))
             }
@@ -158,7 +158,7 @@ impl Budget {
         }
     }
 
-    /// Refuses to fill the file system of `dir` with `more` bytes.
+    /// Fails if `more` bytes would fill the file system of `dir`.
     pub(super) fn check_space(&self, dir: &Path, more: u64) -> io::Result<()> {
         let space = rustix::fs::statvfs(dir)?;
         let block = space.f_frsize;
@@ -184,7 +184,7 @@ fn over(what: String, name: &str, example: &str) -> io::Error {
     )
 }
 
-/// Counts what is read through it.
+/// Counts the bytes read through it.
 pub(super) struct Counted<R> {
     inner: R,
     count: Rc<Cell<u64>>,
@@ -209,7 +209,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// A decompressed layer, which ends with an error when it is over a limit.
+/// A decompressed layer that fails when it exceeds a limit.
 pub(super) struct Metered<'a, R> {
     inner: R,
     budget: &'a Budget,
@@ -220,7 +220,7 @@ pub(super) struct Metered<'a, R> {
 }
 
 impl<'a, R> Metered<'a, R> {
-    /// `compressed` is how much was read before decompression; `dir` is on the file system that is filled.
+    /// `compressed` counts the bytes read before decompression; `dir` is on the file system that is filled.
     pub(super) fn new(inner: R, budget: &'a Budget, dir: &'a Path, compressed: Rc<Cell<u64>>) -> Self {
         Metered { inner, budget, dir, compressed, plain: 0, space_checked: 0 }
     }

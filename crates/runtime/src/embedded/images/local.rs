@@ -1,4 +1,4 @@
-//! Images in files of this machine: OCI layouts, the same in a tar file, and what `docker save` writes.
+//! Images in local files: OCI layouts, the same in a tar file, and the output of `docker save`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,9 +21,9 @@ use super::reference::{Local, Name};
 use super::store::Store;
 use super::unpack::{decompress, digest_mismatch};
 
-/// Members of an archive; real ones have a few dozen.
+/// Maximum members of an archive; real ones have a few dozen.
 const MEMBERS_MAX: usize = 100_000;
-/// Bytes of their names.
+/// Maximum bytes of their names.
 const NAMES_MAX: usize = 16 << 20;
 
 /// An image found in files.
@@ -35,10 +35,10 @@ pub(super) struct LocalImage {
     files: Arc<Files>,
 }
 
-/// Where a layer is.
+/// The location of a layer.
 pub(super) struct LocalLayer {
     path: PathBuf,
-    /// Of the file as it is, where the format tells.
+    /// Of the file itself, if the format has it.
     pub(super) digest: Option<Digest>,
 }
 
@@ -48,7 +48,8 @@ impl LocalImage {
         self.files.open(&layer.path)?.ok_or_else(|| self.files.lacks(&layer.path))
     }
 
-    /// Names the very bytes of a layer for as long as nobody writes to the file they are in; none if that cannot be told.
+    /// Identifies the bytes of a layer as long as their file is not written to; `None` if that cannot be
+    /// determined.
     pub(super) fn stamp(&self, layer: &LocalLayer) -> Option<String> {
         let (meta, part) = match &*self.files {
             Files::Dir(root) => (std::fs::metadata(root.join(&layer.path)).ok()?, String::new()),
@@ -57,7 +58,7 @@ impl LocalImage {
                 Member::Link(_) => return None,
             },
         };
-        // One without a name is scratch space, and another file has its number next time.
+        // A file without a name is scratch space, and its inode is reused by another file.
         (meta.nlink() > 0).then(|| {
             let (changed, nanos) = (meta.ctime(), meta.ctime_nsec());
             format!("{}:{} {} {changed}.{nanos} {part}", meta.dev(), meta.ino(), meta.len())
@@ -88,8 +89,8 @@ impl Files {
         }
     }
 
-    /// Notes where the members are. A compressed archive is unpacked into the scratch space of `store` first, since
-    /// members are needed in another order than they come in.
+    /// Records the positions of the members. A compressed archive is first unpacked into the scratch space of
+    /// `store`, since members are not needed in their stored order.
     fn tar(path: &Path, store: &Store, budget: &Budget) -> Result<Self, Fault> {
         let file = open(path).doing("open", path)?;
         if file.metadata().doing("open", path)?.is_dir() {
@@ -127,7 +128,7 @@ impl Files {
                                 left: *size,
                             })));
                         }
-                        // Old `docker save` writes a layer once and links to it.
+                        // Old versions of `docker save` write a layer once and link to it.
                         Some(Member::Link(target)) => name = target.clone(),
                         None => return Ok(None),
                     }
@@ -181,7 +182,7 @@ fn blob_path(digest: &Digest) -> PathBuf {
     Path::new("blobs/sha256").join(digest.hex())
 }
 
-/// A piece of a file. Reads at positions, so that several layers can be read at once.
+/// A part of a file. Reads at positions, so that several layers can be read at once.
 struct Part {
     file: Arc<File>,
     offset: u64,
@@ -198,7 +199,7 @@ impl Read for Part {
     }
 }
 
-/// Opens a file that may be anything: a pipe does not make us wait, and a device is not read for ever.
+/// Opens a file of any kind: a pipe does not block, and a device is not read forever.
 fn open(path: &Path) -> std::io::Result<File> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()? {
@@ -216,10 +217,10 @@ fn inflate(file: File, path: &Path, store: &Store, budget: &Budget) -> Result<Fi
     let mut bounded = Metered::new(decompress(&mut reader)?, budget, store.root(), count);
     std::io::copy(&mut bounded, &mut plain).doing("decompress", path)?;
     plain.seek(SeekFrom::Start(0)).doing("read", scratch.path())?;
-    Ok(plain) // The name goes with `scratch`; the file lives as long as it is open.
+    Ok(plain) // The name is removed with `scratch`; the file exists as long as it is open.
 }
 
-/// Leaves content out without reading it.
+/// Skips content without reading it.
 struct Seeking<'a>(&'a File);
 
 impl Read for Seeking<'_> {
@@ -299,7 +300,7 @@ fn oci_layout(files: Files, local: &Local) -> Result<LocalImage, Fault> {
         )));
     };
     let mut descriptor = choose_tag(&entries, local)?.clone();
-    // An index may lead to another; two levels are what tools write.
+    // An index may refer to another; tools write two levels.
     for _ in 0..4 {
         match Document::parse(&files.blob(&descriptor, MANIFEST_SIZE_MAX)?)? {
             Document::Index(entries) => descriptor = choose_platform(&entries)?.clone(),
@@ -364,7 +365,7 @@ fn choose_tag<'a>(entries: &'a [Descriptor], local: &Local) -> Result<&'a Descri
     }
 }
 
-/// `busybox`, `busybox:latest` and `docker.io/library/busybox:latest` are one name.
+/// `busybox`, `busybox:latest` and `docker.io/library/busybox:latest` are the same name.
 fn same_name(has: &str, wanted: &str) -> bool {
     has == wanted || matches!((Name::parse(has), Name::parse(wanted)), (Ok(a), Ok(b)) if a == b)
 }

@@ -1,6 +1,6 @@
-//! Images: fetched from registries or read from files, verified, and unpacked into layers for overlayfs.
+//! Images: pulled from registries or read from files, verified, and unpacked into layers for overlayfs.
 //!
-//! [`ImageStore`] is all the runtime sees. Several processes may use one store at the same time.
+//! [`ImageStore`] is the interface to the runtime. Several processes may use one store at the same time.
 
 mod archive;
 mod fault;
@@ -34,17 +34,17 @@ use crate::embedded::rootless::{self, Standing};
 use crate::reference::{self, Name, Source, digest};
 use crate::types::{Image, ImageError, ProgressSink, PullPolicy, PullRequest, RuntimeError};
 
-/// The images of this machine, in a directory that any number of processes share.
+/// The images of this machine, in a directory shared by any number of processes.
 pub struct ImageStore {
     fetcher: Arc<Fetcher>,
     flights: Mutex<HashMap<FlightKey, Weak<Flight>>>,
 }
 
-/// Calls that are alike in these share their work. Credentials count: with others the outcome may differ.
+/// Calls with the same key share their work. Credentials are part of it, since the result may depend on them.
 type FlightKey = (String, PolicyKey, Vec<String>);
 type PolicyKey = &'static str;
 
-/// Work that one or more callers wait for. It ends with the last of them.
+/// Work that one or more callers wait for. It is cancelled with the last of them.
 struct Flight {
     progress: Arc<Progress>,
     outcome: watch::Receiver<Option<Result<Image, ImageError>>>,
@@ -58,13 +58,13 @@ impl Drop for Flight {
 }
 
 impl ImageStore {
-    /// Opens the store under `state_dir`, makes it where it is missing, and removes what processes that died in the
-    /// middle of a pull left behind.
+    /// Opens the store under `state_dir`, creates it if it is missing, and removes leftovers of processes
+    /// that died during a pull.
     pub fn open(state_dir: &Path) -> Result<Self, RuntimeError> {
         Self::open_with(state_dir, ImageLimits::default())
     }
 
-    /// [`ImageStore::open`] with other limits on what an image may take.
+    /// [`ImageStore::open`] with other limits on images.
     pub fn open_with(state_dir: &Path, limits: ImageLimits) -> Result<Self, RuntimeError> {
         let root = state_dir.join(directory(rootless::standing()));
         let store = Store::open(root)
@@ -72,8 +72,9 @@ impl ImageStore {
         Ok(ImageStore { fetcher: Arc::new(Fetcher::new(store, limits)), flights: Mutex::default() })
     }
 
-    /// Makes sure an image is here, unpacked, and says what is known of it. Concurrent calls for one reference share one
-    /// pull; a dropped call stops it unless others wait. `progress` hears of registry pulls only.
+    /// Makes sure an image is present and unpacked, and returns its properties. Concurrent calls for one
+    /// reference share one pull; dropping a call stops it unless others wait. `progress` is only called for
+    /// registry pulls.
     pub async fn ensure(&self, request: PullRequest, progress: ProgressSink) -> Result<Image, ImageError> {
         let reference = request.reference.clone();
         let source = Source::parse(&reference)
@@ -89,18 +90,17 @@ impl ImageStore {
         })
     }
 
-    /// The greatest user or group id that an image's files belong to, or that it runs as by number. What is not known
-    /// counts as 0.
+    /// The highest user or group id of an image's files, or that it runs as by number. Unknown counts as 0.
     pub(crate) fn greatest_id(&self, image: &Image) -> u32 {
         let of_files = image.layers.iter().filter_map(|layer| self.fetcher.store().greatest_id(layer));
         let user = image.user.iter().flat_map(|user| user.split(':'));
         of_files.chain(user.filter_map(|id| id.parse().ok())).max().unwrap_or(0)
     }
 
-    /// What is known of an image without asking a registry.
+    /// The properties of an image without asking a registry.
     pub(crate) async fn look_up(&self, reference: &str) -> Option<Image> {
         let policy = match is_on_disk(reference) {
-            // As it is asked for in most cases: the two share the work of reading it.
+            // The usual policy: the two share the work of reading it.
             true => PullPolicy::IfNotPresent,
             false => PullPolicy::Never,
         };
@@ -108,7 +108,7 @@ impl ImageStore {
         self.ensure(request, Arc::new(|_| {})).await.ok()
     }
 
-    /// The work for a request: under way already, or started now.
+    /// The work for a request: in progress already, or started now.
     fn join(&self, request: PullRequest, source: Source, sink: ProgressSink) -> Arc<Flight> {
         let policy = match request.policy {
             PullPolicy::Always => "Always",
@@ -143,7 +143,8 @@ impl ImageStore {
     }
 }
 
-/// Files of layers belong to the ids that could be had when they were unpacked: without root, a store for each set.
+/// Files of layers belong to the ids available when they were unpacked: without root, there is a store for
+/// each set of ids.
 fn directory(standing: &Standing) -> String {
     match (standing.is_rootless(), standing.first_extra_id()) {
         (false, _) => "images".to_owned(),
@@ -152,15 +153,15 @@ fn directory(standing: &Standing) -> String {
     }
 }
 
-/// Unpacks whatever bytes as a layer.
+/// Unpacks any bytes as a layer.
 pub(crate) fn fuzz_layer(bytes: &[u8], dir: &Path) {
     let limits = ImageLimits { unpacked: 8 << 20, files: 300, ..ImageLimits::default() };
     let budget = limits::Budget::new(limits);
-    // Whatever comes of it: the digest is never the right one.
+    // The result does not matter: the digest is never the right one.
     let _ = unpack::unpack_layer(bytes, dir, None, &digest::Digest::of(b""), &budget);
 }
 
-/// Reads whatever bytes as the documents an image is made of.
+/// Reads any bytes as the documents of an image.
 pub(crate) fn fuzz_documents(bytes: &[u8]) {
     if let Ok(document) = model::Document::parse(bytes) {
         match document {

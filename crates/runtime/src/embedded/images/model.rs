@@ -1,5 +1,5 @@
-//! The documents an image is made of: index, manifest, configuration. Only what is used here, and lenient about the rest,
-//! since both the OCI's and Docker's forms occur.
+//! The documents of an image: index, manifest, configuration. Only the fields used here, and lenient about
+//! the rest, since both OCI's and Docker's formats occur.
 
 use std::path::PathBuf;
 
@@ -9,14 +9,14 @@ use super::digest::Digest;
 use super::fault::Fault;
 use crate::types::Image;
 
-/// No real manifest comes near; registries commonly refuse more than this.
+/// No real manifest comes close; registries usually refuse more than this.
 pub(super) const MANIFEST_SIZE_MAX: u64 = 4 << 20;
-/// Configurations carry the history of the build, so they may be larger.
+/// Configurations contain the history of the build, so they may be larger.
 pub(super) const CONFIG_SIZE_MAX: u64 = 16 << 20;
-/// More than any builder makes, and than overlayfs mounts.
+/// More than any builder creates, and than overlayfs mounts.
 const LAYERS_MAX: usize = 500;
 
-/// Media types asked for, best first.
+/// Accepted media types, best first.
 pub(super) const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, \
@@ -60,7 +60,7 @@ pub(super) enum Document {
 }
 
 impl Document {
-    /// Reads either. The document's shape decides, not the media type it was served under.
+    /// Parses either. The document's structure decides, not the media type it was served with.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -101,7 +101,7 @@ fn too_many_layers(count: usize) -> Fault {
     Fault::new(format!("the image has {count} layers, at most {LAYERS_MAX} are supported"))
 }
 
-/// This machine's architecture in Go's words, which images use.
+/// This machine's architecture by its Go name, which images use.
 pub(super) fn this_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -113,10 +113,11 @@ pub(super) fn this_architecture() -> &'static str {
     }
 }
 
-/// The entry of an index that runs here.
+/// The entry of an index for this machine.
 pub(super) fn choose_platform(manifests: &[Descriptor]) -> Result<&Descriptor, Fault> {
     let arch = this_architecture();
-    // The plainest variant first: arm64 and arm64/v8 are the same machine, amd64/v3 is not every amd64.
+    // The plainest variant first: arm64 and arm64/v8 are the same machine, but not every amd64 supports
+    // amd64/v3.
     let rank = |platform: &Platform| match (arch, platform.variant.as_deref().unwrap_or("")) {
         (_, "") => Some(0),
         ("arm64", "v8") | ("amd64", "v1") => Some(1),
@@ -209,7 +210,7 @@ impl ConfigFile {
         self.rootfs.as_ref().and_then(|rootfs| rootfs.diff_ids.as_deref()).unwrap_or_default()
     }
 
-    /// What the runtime is told.
+    /// The properties for the runtime.
     pub(super) fn image(
         &self,
         reference: &str,
@@ -279,7 +280,7 @@ mod tests {
             let error = Document::parse(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
-        // A Helm chart, for one, has a configuration without diff ids.
+        // A Helm chart, for example, has a configuration without diff ids.
         let error = ConfigFile::parse(br#"{"name":"chart"}"#, 1).unwrap_err().to_string();
         assert!(error.contains("not a container image"), "{error}");
     }

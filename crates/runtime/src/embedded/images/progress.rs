@@ -1,4 +1,4 @@
-//! Who is told how far a pull is.
+//! Reports the progress of a pull.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use crate::types::{ProgressSink, PullProgress};
 /// Bytes between two reports: often enough for a smooth display, rarely enough to cost nothing.
 const STEP_BYTES: u64 = 256 << 10;
 
-/// Counts the bytes of one pull for everybody who waits for it.
+/// Counts the bytes of one pull for everyone who waits for it.
 pub(super) struct Progress {
     reference: String,
     sinks: Mutex<Vec<ProgressSink>>,
@@ -22,12 +22,12 @@ impl Progress {
         Progress { reference, sinks: Mutex::default(), done: AtomicU64::new(0), total: AtomicU64::new(0) }
     }
 
-    /// Adds somebody who wants to know.
+    /// Adds a listener.
     pub(super) fn listen(&self, sink: ProgressSink) {
         self.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(sink);
     }
 
-    /// Says how much there is to do, and that it begins.
+    /// Reports the total, and that the pull begins.
     pub(super) fn start(&self, total: u64) {
         self.total.store(total, Ordering::Relaxed);
         self.report(0);
@@ -42,7 +42,7 @@ impl Progress {
         }
     }
 
-    /// Takes bytes back that must be fetched again.
+    /// Subtracts bytes that must be downloaded again.
     pub(super) fn take_back(&self, bytes: u64) {
         self.done.fetch_sub(bytes, Ordering::Relaxed);
     }

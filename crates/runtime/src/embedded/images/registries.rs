@@ -1,4 +1,4 @@
-//! Which servers answer for a registry name: the registry itself, its mirrors, over TLS or not. Read from
+//! The servers for a registry name: the registry itself, its mirrors, with or without TLS. Read from
 //! `registries.conf`, the file podman, skopeo and CRI-O use.
 
 use std::env;
@@ -53,15 +53,16 @@ struct Mirror {
     insecure: bool,
 }
 
-/// The settings that count here.
+/// The relevant settings.
 #[derive(Debug, Default)]
 pub(super) struct Registries {
     registries: Vec<Registry>,
 }
 
 impl Registries {
-    /// Reads `$CONTAINERS_REGISTRIES_CONF`, else the user's, else the machine's file, and the directory beside it. A file
-    /// that cannot be read is reported and left out: most have nothing to say about the image at hand.
+    /// Reads `$CONTAINERS_REGISTRIES_CONF`, else the user's, else the machine's file, and the directory
+    /// beside it. A file that cannot be read is reported and skipped: most are irrelevant to the image at
+    /// hand.
     pub(super) fn load() -> Self {
         let var = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(file) = var("CONTAINERS_REGISTRIES_CONF") {
@@ -160,7 +161,7 @@ fn push(endpoints: &mut Vec<Endpoint>, location: &str, insecure: bool) {
     }));
 }
 
-/// Whether the host is this machine, where nobody listens in and certificates are rare.
+/// Whether the host is this machine, where TLS is not needed and certificates are rare.
 pub(super) fn is_loopback(host: &str) -> bool {
     let host = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,

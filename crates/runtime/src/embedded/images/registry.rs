@@ -19,11 +19,11 @@ use super::model::MANIFEST_TYPES;
 use super::registries::{Endpoint, Tls, is_loopback};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// Without a byte for this long a connection counts as broken.
+/// A connection without any data for this long counts as broken.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const ATTEMPTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// A server that asks for a longer pause is not waited for.
+/// A longer delay requested by a server is not waited for.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Error pages and tokens.
 const SMALL_BODY_MAX: u64 = 1 << 20;
@@ -39,7 +39,7 @@ const PACE_BYTES: u64 = 64 << 10;
 /// One repository at one server, as one user.
 pub(super) struct Registry {
     http: Client,
-    /// Follows no redirect: what it sends holds credentials.
+    /// Follows no redirects: its requests contain credentials.
     token_http: Client,
     endpoint: Endpoint,
     credential: Option<Credential>,
@@ -51,7 +51,7 @@ pub(super) struct Registry {
 #[derive(Default)]
 pub(super) struct Clients(std::sync::Mutex<HashMap<ClientKey, (Client, Client)>>);
 
-/// How certificates are treated, whether the server is on this machine, and whose extra certificates are trusted.
+/// How certificates are checked, whether the server is on this machine, and its extra certificates.
 type ClientKey = (Tls, bool, Option<String>);
 
 impl Clients {
@@ -67,7 +67,7 @@ impl Clients {
         if let Some(both) = clients.get(&key) {
             return Ok(both.clone());
         }
-        // Fails when there already is one, which is as good.
+        // Fails if one is installed already, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let build = |redirects: Policy| {
             let mut builder = Client::builder()
@@ -93,8 +93,9 @@ impl Clients {
     }
 }
 
-/// Registries send clients on to where blobs are, but never from an encrypted connection to one that is not: who reads
-/// that could change what comes. `Authorization` goes to no other host; the library sees to that.
+/// Registries redirect clients to where blobs are, but never from an encrypted connection to an unencrypted
+/// one: there the response could be changed. `Authorization` is not sent to another host; the library takes
+/// care of that.
 fn redirects() -> Policy {
     Policy::custom(|attempt| match check_redirect(attempt.previous(), attempt.url()) {
         Ok(()) => attempt.follow(),
@@ -117,7 +118,7 @@ fn check_redirect(before: &[Url], next: &Url) -> Result<(), String> {
     }
 }
 
-/// The authorities a registry's operator had people install for it, where docker and podman look for them too.
+/// The certificate authorities installed for a registry, in the places used by docker and podman.
 fn own_certificates(host: &str) -> Result<Vec<Certificate>, Fault> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let dirs = home
@@ -138,7 +139,7 @@ fn own_certificates(host: &str) -> Result<Vec<Certificate>, Fault> {
     Ok(certificates)
 }
 
-/// What `WWW-Authenticate` asks for.
+/// The challenge in `WWW-Authenticate`.
 #[derive(Debug, PartialEq, Eq)]
 enum Challenge {
     Basic,
@@ -189,12 +190,12 @@ impl Registry {
         .await
     }
 
-    /// A blob from `offset` on. The answer may start at 0 all the same: see the status.
+    /// A blob from `offset` on. The answer may still start at 0: check the status.
     pub(super) async fn blob_from(&self, digest: &Digest, offset: u64) -> Result<Response, Fault> {
         self.get(&format!("blobs/{digest}"), "*/*", (offset > 0).then_some(offset)).await
     }
 
-    /// What is asked, for messages.
+    /// The server's name, for messages.
     pub(super) fn server(&self) -> &str {
         &self.endpoint.host
     }
@@ -218,8 +219,8 @@ impl Registry {
         };
         let used = self.authorization.lock().await.clone();
         let mut response = send(used.as_ref()).await?;
-        // Only the registry itself is answered, not a host it has sent the request on to: that one would name its own token
-        // service and get the registry's credentials.
+        // Only the registry itself gets credentials, not a host it has redirected to: that host could name
+        // its own token service and get the registry's credentials.
         let is_registry = Url::parse(&url).is_ok_and(|asked| asked.origin() == response.url().origin());
         if response.status() == StatusCode::UNAUTHORIZED
             && is_registry
@@ -233,7 +234,7 @@ impl Registry {
         }
     }
 
-    /// A new `Authorization` after a refusal, unless another task got one meanwhile.
+    /// A new `Authorization` after a refusal, unless another task has already got one.
     async fn authorize(&self, headers: &HeaderMap, used: Option<String>) -> Result<Option<String>, Fault> {
         let mut authorization = self.authorization.lock().await;
         if *authorization != used {
@@ -255,7 +256,7 @@ impl Registry {
                     Some(format!("Bearer {}", self.token(&realm, service, scope).await?))
                 }
             };
-            // The same again would be refused again.
+            // The same value would be refused again.
             if value.is_some() && value != used {
                 authorization.clone_from(&value);
                 return Ok(value);
@@ -332,7 +333,7 @@ impl Registry {
             .ok_or_else(|| Fault::new(format!("the token service {realm} sent no token")))
     }
 
-    /// Turns a failure to get any answer into words.
+    /// Describes a failure to get any answer.
     fn no_answer(&self, error: &reqwest::Error) -> Fault {
         let host = self.server();
         let text = causes(error);
@@ -353,7 +354,7 @@ impl Registry {
         Fault::Transient(format!("no answer from {host}: {text}"))
     }
 
-    /// Turns an answer that is not the thing asked for into words.
+    /// Describes an answer that is not the requested object.
     async fn refused(&self, status: StatusCode, path: &str, response: Response) -> Fault {
         let host = self.server().to_owned();
         let pause = response.headers().get(RETRY_AFTER).cloned();
@@ -368,7 +369,7 @@ impl Registry {
                 "unauthorized: {host} answered {status} for {}{message}",
                 self.endpoint.repository
             )),
-            // What Go's servers say to http where https is spoken.
+            // The answer of Go servers to http on an https port.
             StatusCode::BAD_REQUEST if message.contains("HTTP request to an HTTPS server") => {
                 Fault::Unreachable(format!("{host} requires https{message}"))
             }
@@ -417,12 +418,12 @@ fn basic(username: &str, password: &str) -> String {
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}")))
 }
 
-/// Whether the same request may well succeed a moment later.
+/// Whether the same request may succeed a moment later.
 fn is_passing(status: StatusCode) -> bool {
     status.is_server_error() || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
 }
 
-/// reqwest's own text leaves out the cause, which is what people need.
+/// reqwest's own text leaves out the cause, which is what users need.
 fn causes(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(next) = cause.source() {
@@ -431,7 +432,7 @@ fn causes(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// The registry's own words about a failure, ready to be appended.
+/// The registry's own error message, ready to be appended.
 async fn message(response: Response) -> String {
     #[derive(Deserialize)]
     struct Envelope {
@@ -456,7 +457,7 @@ async fn message(response: Response) -> String {
                 .collect();
             items.join(", ")
         }
-        // Pages of proxies and the like.
+        // Error pages of proxies and the like.
         Err(_) => {
             let text = String::from_utf8_lossy(&bytes);
             text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
@@ -488,7 +489,7 @@ pub(super) fn broken(error: &reqwest::Error) -> Fault {
     Fault::Transient(format!("the connection broke: {}", causes(error)))
 }
 
-/// Watches over the speed of a download.
+/// Checks the speed of a download.
 pub(super) struct Pace {
     since: Instant,
     bytes: u64,
@@ -516,7 +517,7 @@ impl Pace {
     }
 }
 
-/// Counts attempts and lengthens the pauses between them.
+/// Counts attempts and increases the delays between them.
 pub(super) struct Patience {
     left: u32,
     pause: Duration,
@@ -527,7 +528,7 @@ impl Patience {
         Patience { left: ATTEMPTS - 1, pause: FIRST_PAUSE }
     }
 
-    /// Waits if the failure may pass by itself and there were not too many; else gives it back.
+    /// Waits if the failure may be temporary and there were not too many; otherwise returns it.
     pub(super) async fn after(&mut self, fault: Fault) -> Result<(), Fault> {
         match fault {
             Fault::Transient(text) if self.left > 0 => {
@@ -542,7 +543,7 @@ impl Patience {
     }
 }
 
-/// Tries again, a few times, what may pass by itself.
+/// Retries temporary failures a few times.
 async fn retry<T, F: Future<Output = Result<T, Fault>>>(mut attempt: impl FnMut() -> F) -> Result<T, Fault> {
     let mut patience = Patience::new();
     loop {

@@ -13,8 +13,8 @@
 //!   tmp/N, tmp/N.lock       scratch space of one process; free for removal once nobody holds the lock
 //! ```
 //!
-//! Everything appears under its name by one rename(2) of something complete, so readers need no lock. Locks only keep
-//! two processes from doing the same work twice.
+//! Everything appears under its name by one rename(2) of something complete, so readers need no lock. Locks
+//! only keep two processes from doing the same work twice.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ use crate::embedded::private;
 /// How many digits of a diff id name its directory. Short, because overlayfs' option string must fit in a page.
 const LAYER_NAME_LEN: usize = 16;
 
-/// The file beside a layer with the greatest id of its files.
+/// The file beside a layer with the highest id of its files.
 const OWNERS: &str = "owners";
 
 /// The directories, and this process' scratch space in them.
@@ -47,7 +47,7 @@ pub(super) struct Store {
     counter: AtomicU64,
 }
 
-/// Held as long as it lives.
+/// A lock, held as long as this value exists.
 #[derive(Debug)]
 pub(super) struct Lock(#[expect(dead_code, reason = "closing the file releases the lock")] File);
 
@@ -55,7 +55,7 @@ pub(super) struct Lock(#[expect(dead_code, reason = "closing the file releases t
 #[derive(Debug)]
 pub(super) struct Scratch(PathBuf);
 
-/// What is remembered of a pulled name.
+/// The record of a pulled name.
 #[derive(Debug, Serialize, Deserialize)]
 struct IndexEntry {
     reference: String,
@@ -74,7 +74,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes a file or a directory tree; what cannot be removed now is removed by the next process.
+/// Removes a file or a directory tree; if that fails, the next process removes it.
 fn remove_tree(path: &Path) {
     if let Err(error) = crate::tree::remove(path) {
         tracing::debug!(path = %path.display(), %error, "cannot remove scratch space");
@@ -82,7 +82,7 @@ fn remove_tree(path: &Path) {
 }
 
 impl Store {
-    /// Opens the store, makes it where it is missing, and clears away what dead processes left.
+    /// Opens the store, creates it if it is missing, and removes leftovers of dead processes.
     pub(super) fn open(root: PathBuf) -> Result<Self, Fault> {
         if let Some(parent) = root.parent() {
             private::make_all(parent).doing("create", parent)?;
@@ -98,12 +98,12 @@ impl Store {
         Ok(Store { root, scratch, scratch_lock, counter: AtomicU64::new(0) })
     }
 
-    /// Where it is.
+    /// Its directory.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A path nobody uses, on the file system of the store.
+    /// An unused path on the file system of the store.
     pub(super) fn scratch(&self) -> Scratch {
         Scratch(self.scratch.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string()))
     }
@@ -112,7 +112,7 @@ impl Store {
         self.root.join("blobs/sha256").join(digest.hex())
     }
 
-    /// A blob, if it is there and intact.
+    /// A blob, if it is present and intact.
     pub(super) fn read_blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Fault> {
         let path = self.blob_path(digest);
         match fs::read(&path) {
@@ -126,7 +126,7 @@ impl Store {
         }
     }
 
-    /// Keeps a blob whose digest the caller has verified.
+    /// Stores a blob whose digest the caller has verified.
     pub(super) fn write_blob(&self, digest: &Digest, bytes: &[u8]) -> Result<(), Fault> {
         self.replace(&self.blob_path(digest), bytes)
     }
@@ -147,7 +147,7 @@ impl Store {
         self.root.join("index").join(Digest::of(name.to_string().as_bytes()).hex())
     }
 
-    /// The manifest a name stood for when it was last pulled.
+    /// The manifest of a name when it was last pulled.
     pub(super) fn lookup(&self, name: &Name) -> Result<Option<Digest>, Fault> {
         let path = self.index_path(name);
         let bytes = match fs::read(&path) {
@@ -164,7 +164,7 @@ impl Store {
         }
     }
 
-    /// Remembers what a name stands for.
+    /// Records the manifest of a name.
     pub(super) fn remember(&self, name: &Name, manifest: &Digest) -> Result<(), Fault> {
         let entry = IndexEntry { reference: name.to_string(), manifest: manifest.clone() };
         let text = serde_json::to_vec(&entry).map_err(|error| Fault::new(error.to_string()))?;
@@ -193,31 +193,31 @@ impl Store {
         self.root.join("proofs").join(Digest::of(format!("{diff_id} {stamp}").as_bytes()).hex())
     }
 
-    /// Whether the bytes of that stamp were read before, and were the layer.
+    /// Whether the bytes with that stamp were read before, and were the layer.
     pub(super) fn has_proof(&self, diff_id: &Digest, stamp: Option<&str>) -> bool {
         stamp.is_some_and(|stamp| self.proof_path(diff_id, stamp).exists())
     }
 
-    /// Remembers that they were.
+    /// Records that they were.
     pub(super) fn note_proof(&self, diff_id: &Digest, stamp: Option<&str>) {
         // If this fails they are read again next time.
         let _ = stamp.map(|stamp| File::create(self.proof_path(diff_id, stamp)));
     }
 
-    /// An empty directory, since overlayfs wants at least one layer.
+    /// An empty directory, since overlayfs needs at least one layer.
     pub(super) fn empty_layer(&self) -> PathBuf {
         self.root.join("empty")
     }
 
-    /// The greatest user or group id that files in the directory of an unpacked layer belong to. `None`: it is not one of
-    /// this store, or an earlier version unpacked it, which did not look.
+    /// The highest user or group id of the files of an unpacked layer. `None`: it is not in this store, or
+    /// was unpacked by an earlier version, which did not record it.
     pub(super) fn greatest_id(&self, layer: &Path) -> Option<u32> {
         let home = layer.parent().filter(|home| home.parent() == Some(&self.root.join("layers")))?;
         fs::read_to_string(home.join(OWNERS)).ok()?.trim().parse().ok()
     }
 
-    /// Puts a layer in its place: `scratch` holds it in `d`, its files belong to ids up to `greatest_id`. Call with the
-    /// layer's lock held.
+    /// Moves a layer into place: `scratch` holds it in `d`, its files belong to ids up to `greatest_id`. Call
+    /// with the layer's lock held.
     pub(super) fn keep_layer(
         &self,
         diff_id: &Digest,
@@ -228,9 +228,9 @@ impl Store {
         let keep = || {
             fs::write(scratch.path().join(OWNERS), greatest_id.to_string())?;
             fs::write(scratch.path().join("id"), diff_id.to_string())?;
-            // One call for the whole tree: a sync of each file takes many times as long.
+            // One call for the whole tree: syncing each file takes many times as long.
             rustix::fs::syncfs(File::open(scratch.path())?)?;
-            // Whatever is there is not a complete layer, else it would have been used.
+            // Whatever is there is not a complete layer, or it would have been used.
             remove_tree(&home);
             fs::rename(scratch.path(), &home)?;
             sync_dir(&home)
@@ -239,7 +239,7 @@ impl Store {
         Ok(home.join("d"))
     }
 
-    /// Waits for the layer's lock. Dropping the call gives up waiting.
+    /// Waits for the layer's lock. Dropping the call stops waiting.
     pub(super) async fn lock_layer(&self, diff_id: &Digest) -> Result<Lock, Fault> {
         let path = self.root.join("locks").join(diff_id.hex());
         let file = open_lock(&path).doing("open", &path)?;
@@ -247,8 +247,8 @@ impl Store {
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Lock(file)),
-                // Asked again and again rather than waited for: a thread in flock(2) cannot be called back, and would
-                // keep an interrupted program from ending.
+                // Polled instead of blocking: a thread in flock(2) cannot be interrupted, and would keep the
+                // program from ending.
                 Err(Errno::WOULDBLOCK | Errno::INTR) => tokio::time::sleep(pause).await,
                 Err(errno) => return Err(errno).doing("lock", &path),
             }
@@ -261,7 +261,7 @@ impl Drop for Store {
     fn drop(&mut self) {
         remove_tree(&self.scratch);
         let lock = self.scratch.with_extension("lock");
-        // Only while the lock is still held, so that nobody else's is removed.
+        // Only while the lock is still held, so that no other process's lock file is removed.
         if same_file(&self.scratch_lock, &lock) {
             remove_tree(&lock);
         }
@@ -307,7 +307,7 @@ fn clear_dead(tmp: &Path) {
     let Ok(entries) = fs::read_dir(tmp) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         if path.extension().is_none_or(|ext| ext != "lock") {
-            // A directory without a lock file has no owner; one with a lock file is dealt with through that.
+            // A directory without a lock file has no owner; one with a lock file is handled through that.
             if !path.with_extension("lock").exists() {
                 remove_tree(&path);
             }
@@ -333,7 +333,7 @@ mod tests {
         fs::write(living.scratch().path(), "x").unwrap();
         let kept = living.scratch.join("kept");
         fs::write(&kept, "x").unwrap();
-        // As after a kill: the files are there, the lock is not held.
+        // The state after a kill: the files exist, the lock is not held.
         for name in ["999999-0", "999999-1"] {
             fs::create_dir_all(root.join("tmp").join(name).join("deep/er")).unwrap();
         }

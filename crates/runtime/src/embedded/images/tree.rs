@@ -1,4 +1,4 @@
-//! Finds and makes directories inside one root, whatever symbolic links say.
+//! Finds and creates directories inside one root, whatever its symbolic links.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -22,7 +22,7 @@ const LINKS_MAX: usize = 40;
 /// A directory that is treated as `/`: absolute symbolic links and `..` stay inside it.
 pub(super) struct Tree {
     root: OwnedFd,
-    /// The last directory asked for: archives list the files of a directory together.
+    /// The last requested directory: archives list the files of a directory together.
     last: Option<(PathBuf, OwnedFd)>,
 }
 
@@ -33,12 +33,13 @@ impl Tree {
         Ok(Tree { root, last: None })
     }
 
-    /// Must be called before anything is removed: paths may mean something else afterwards.
+    /// Must be called before anything is removed: paths may resolve differently afterwards.
     pub(super) fn forget(&mut self) {
         self.last = None;
     }
 
-    /// The directory at a clean relative path, made if it is missing. The descriptor only names it (`O_PATH`).
+    /// The directory at a clean relative path, created if it is missing. The descriptor only names it
+    /// (`O_PATH`).
     pub(super) fn dir(&mut self, path: &Path) -> rustix::io::Result<OwnedFd> {
         if let Some((known, fd)) = &self.last
             && known == path
@@ -63,8 +64,8 @@ impl Tree {
         openat2(&self.root, path, flags, Mode::empty(), resolve)
     }
 
-    /// Step by step, following links by hand, so that what a dangling link points to can be made: a layer may well have
-    /// `var/run -> /run` and `var/run/x`, and leave `/run` to a layer below.
+    /// Step by step, following links by hand, so that the target of a dangling link can be created: a layer
+    /// may have `var/run -> /run` and `var/run/x`, and leave `/run` to a lower layer.
     fn walk(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let mut way = Descent::new(dup(&self.root)?);
         let mut todo: VecDeque<OsString> = VecDeque::new();
@@ -96,7 +97,7 @@ impl Tree {
                     }
                     push_front(&mut todo, target);
                 }
-                // Hidden below, and filled anew by this layer.
+                // Hidden in lower layers, and filled again by this layer.
                 _ if is_whiteout_at(here, &part, &stat) => {
                     unlinkat(here, &part, AtFlags::empty())?;
                     let made = make(here, &part, true)?;
@@ -108,7 +109,7 @@ impl Tree {
         rustix::io::fcntl_dupfd_cloexec(way.here(), 0)
     }
 
-    /// What is there under a name, itself, not what it points to.
+    /// The type of a name itself, without following links.
     pub(super) fn kind_of(&self, parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<Option<Stat>> {
         match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -153,7 +154,7 @@ fn make(parent: BorrowedFd<'_>, name: &OsStr, opaque: bool) -> rustix::io::Resul
     Ok(dir)
 }
 
-/// Whether a name only says that layers below must not show theirs.
+/// Whether a name is a whiteout, which hides that name of lower layers.
 pub(super) fn is_whiteout_at(parent: impl AsFd, name: &OsStr, stat: &Stat) -> bool {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::CharacterDevice => stat.st_rdev == 0,
@@ -162,11 +163,11 @@ pub(super) fn is_whiteout_at(parent: impl AsFd, name: &OsStr, stat: &Stat) -> bo
     }
 }
 
-/// Makes a layer's name hide that of the layers below.
+/// Creates a whiteout, which hides a name of lower layers.
 pub(super) fn make_whiteout(parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     match mknodat(parent, name, FileType::CharacterDevice, Mode::empty(), makedev(0, 0)) {
-        // On overlayfs itself: the root of a container that this program runs in, say. Newer kernels know another form,
-        // an empty file with a mark in a directory with a mark.
+        // On overlayfs itself, for example in the root of a container that this program runs in. Newer
+        // kernels support another form, an empty file with an attribute in a directory with an attribute.
         Err(Errno::PERM) => {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             mark(&openat(parent, name, flags, Mode::empty())?, "whiteout", b"y")?;
@@ -179,12 +180,12 @@ pub(super) fn make_whiteout(parent: &OwnedFd, name: &OsStr) -> rustix::io::Resul
     }
 }
 
-/// Hides what layers below have in this directory.
+/// Hides the contents of this directory in lower layers.
 pub(super) fn set_opaque(dir: impl AsFd) -> rustix::io::Result<()> {
     mark(&open_readable(dir)?, "opaque", b"y")
 }
 
-/// A descriptor that can be worked with, for one that may only name the directory.
+/// A readable descriptor for one that may only name the directory.
 pub(super) fn open_readable(dir: impl AsFd) -> rustix::io::Result<OwnedFd> {
     openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
@@ -208,13 +209,13 @@ fn has(path: &Path, key: &str, wanted: &[u8]) -> bool {
     })
 }
 
-/// Whether a directory of a layer hides all that layers below have in it.
+/// Whether a directory of a layer hides its contents in lower layers.
 pub fn is_opaque(dir: &Path) -> bool {
     has(dir, "opaque", b"y")
 }
 
-/// Whether a file of a layer only says that layers below must not show theirs of that name. Both of overlayfs' forms
-/// occur: the device, and the marked file where such a device cannot be made.
+/// Whether a file of a layer is a whiteout, which hides that name of lower layers. Both of overlayfs' forms
+/// occur: the device, and the file with an attribute where such a device cannot be created.
 pub fn is_whiteout(path: &Path) -> bool {
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_char_device() => meta.rdev() == 0,

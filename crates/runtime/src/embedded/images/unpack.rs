@@ -1,9 +1,9 @@
-//! A layer's tar stream becomes a directory for overlayfs.
+//! Unpacks a layer's tar stream into a directory for overlayfs.
 //!
-//! Whiteouts take overlayfs' form: `.wh.NAME` is a character device 0:0 called NAME, `.wh..wh..opq` an extended
-//! attribute of the directory. Nothing in the archive can reach outside the directory: every parent is resolved by
-//! [`Tree`] within it, and the last component of a path is never followed. Nothing in it can take more of the machine
-//! than the [`Budget`] allows.
+//! Whiteouts take overlayfs' form: `.wh.NAME` is a character device 0:0 called NAME, `.wh..wh..opq` an
+//! extended attribute of the directory. Nothing in the archive can reach outside the directory: every parent
+//! is resolved by [`Tree`] within it, and the last component of a path is never followed. Nothing in it can
+//! use more resources than the [`Budget`] allows.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -28,12 +28,12 @@ use super::tree::{Tree, is_whiteout_at, make_whiteout, open_readable, path_of, s
 use crate::embedded::rootless;
 use crate::tree as foreign;
 
-/// Bytes of the names of all directories of a layer, which are kept in memory until its end.
+/// Maximum bytes of the names of all directories of a layer, which are kept in memory until its end.
 const DIRECTORY_NAMES_MAX: usize = 64 << 20;
 
-/// Unpacks a layer into `dir`, which must be new and empty, and checks both digests: that of the stream as it is
-/// (`blob`, where known) and that of the tar in it. Returns the greatest user or group id its files belong to. On failure
-/// `dir` is left half filled.
+/// Unpacks a layer into `dir`, which must be new and empty, and checks both digests: that of the stream
+/// itself (`blob`, if known) and that of the tar in it. Returns the highest user or group id of its files. On
+/// failure `dir` is left partly filled.
 pub(super) fn unpack_layer(
     stream: impl Read,
     dir: &Path,
@@ -51,7 +51,7 @@ pub(super) fn unpack_layer(
         if blob.is_none() {
             unpacked.clone()?;
         }
-        // Else the digest is of interest even now: a damaged stream explains more than what came of it.
+        // Check the digest even now: a damaged stream is a better explanation than the error it caused.
         let actual = archive.into_inner().finish();
         (unpacked, actual.map(|(digest, _)| digest))
     };
@@ -86,7 +86,7 @@ pub(super) fn check_layer(
     }
 }
 
-/// The error for content that is not what it was said to be.
+/// The error for content that does not match its digest.
 pub(super) fn digest_mismatch(what: &str, expected: &Digest, actual: &Digest) -> Fault {
     Fault::new(format!(
         "digest mismatch: {what} should be {expected} but is {actual}; its content was damaged or replaced"
@@ -97,7 +97,7 @@ fn unreadable(error: io::Error) -> Fault {
     Fault::io("the layer cannot be read", &error)
 }
 
-/// Undoes the compression, told by the first bytes: media types are not always right.
+/// Decompresses a stream, detected by its first bytes: media types are not always right.
 pub(super) fn decompress<'a>(stream: &'a mut (impl io::BufRead + 'a)) -> Result<Box<dyn Read + 'a>, Fault> {
     let start = stream.fill_buf().map_err(unreadable)?;
     if start.starts_with(&[0x1f, 0x8b]) {
@@ -123,14 +123,14 @@ struct Unpacker<'a> {
     /// Set at the end, since filling a directory changes its time.
     dir_times: Vec<(PathBuf, Timestamps)>,
     dir_names: usize,
-    /// Of the users and groups that files belong to.
+    /// Of the users and groups of the files.
     greatest_id: u32,
     buffer: Vec<u8>,
     privileged: bool,
     budget: &'a Budget,
 }
 
-/// What the archive says about one path.
+/// The attributes of one path in the archive.
 struct Attributes {
     mode: Mode,
     uid: u32,
@@ -194,7 +194,7 @@ impl<'a> Unpacker<'a> {
                 let parent = self.tree.dir(parent_path)?;
                 set_opaque(&parent)?;
             }
-            return Ok(()); // AUFS' own bookkeeping otherwise
+            return Ok(()); // otherwise AUFS' own bookkeeping
         }
         let parent = self.tree.dir(parent_path)?;
         if let Some(hidden) = last.as_bytes().strip_prefix(b".wh.") {
@@ -249,8 +249,8 @@ impl<'a> Unpacker<'a> {
         self.remember_times(PathBuf::new(), attributes.times.clone())
     }
 
-    /// Hides NAME of the layers below. What this layer itself has under that name stays visible, in whichever order they
-    /// come.
+    /// Hides NAME in lower layers. An entry of that name in this layer itself stays visible, in whichever
+    /// order they come.
     fn whiteout(&mut self, parent: &OwnedFd, name: &OsStr) -> Result<(), Problem> {
         if name.is_empty() || name == "." || name == ".." {
             return Err(Problem::Refused("its whiteout does not name a file".into()));
@@ -304,7 +304,7 @@ impl<'a> Unpacker<'a> {
                 }
             },
             Some(parts) => {
-                // What is stored counts as it is read, the holes count here.
+                // Stored bytes are counted when they are read, the holes are counted here.
                 self.budget.take(entry.size - entry.stored)?;
                 file.set_len(entry.size)?;
                 for part in parts {
@@ -351,7 +351,8 @@ impl<'a> Unpacker<'a> {
         Ok(linkat(&target_parent, target_name, parent, name, AtFlags::empty())?)
     }
 
-    /// Says whether the node was made: without privileges it cannot be, and containers get their own /dev anyway.
+    /// Returns whether the node was created: it cannot be without privileges, and containers have their own
+    /// /dev anyway.
     fn device(&mut self, entry: &Entry, parent: &OwnedFd, name: &OsStr) -> Result<bool, Problem> {
         let (major, minor) = entry.device;
         let (file_type, device) = match entry.kind {
@@ -385,7 +386,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Owner first, since changing it takes away set-user-id bits and capabilities.
+    /// Owner first, since changing it clears set-user-id bits and capabilities.
     fn apply_fd(&self, fd: impl AsFd, attributes: &Attributes) -> Result<(), Problem> {
         let owner = (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)));
         self.tolerate(rustix::fs::fchown(&fd, owner.0, owner.1), attributes)?;
@@ -415,7 +416,7 @@ impl<'a> Unpacker<'a> {
         Ok(utimensat(parent, name, &attributes.times, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Without privileges everything belongs to the one user there is.
+    /// Without privileges everything belongs to the only user.
     fn tolerate(&self, result: rustix::io::Result<()>, attributes: &Attributes) -> Result<(), Problem> {
         match result {
             Err(Errno::PERM | Errno::INVAL) if !self.privileged => {
@@ -439,7 +440,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Attributes the file system or the kernel does not take are left out, as other runtimes do.
+    /// Attributes that the file system or the kernel does not support are skipped, as in other runtimes.
     fn tolerate_xattr(&self, key: &OsStr, result: rustix::io::Result<()>) -> Result<(), Problem> {
         match result {
             Err(errno @ (Errno::PERM | Errno::NOTSUP | Errno::INVAL)) => {
@@ -453,9 +454,9 @@ impl<'a> Unpacker<'a> {
 
 /// Why an entry could not be unpacked.
 pub(super) enum Problem {
-    /// The machine said no.
+    /// A system error.
     Io(io::Error),
-    /// The archive asks for something it must not.
+    /// The archive asks for something forbidden.
     Refused(String),
 }
 
@@ -495,7 +496,7 @@ fn target(entry: &Entry) -> Result<&[u8], Problem> {
 
 fn attributes(entry: &Entry) -> Result<Attributes, Problem> {
     let id = |id: u64| {
-        // The last number means "leave it as it is" to the kernel.
+        // The highest number means "leave unchanged" to the kernel.
         u32::try_from(id)
             .ok()
             .filter(|id| *id != u32::MAX)
@@ -523,9 +524,9 @@ fn attributes(entry: &Entry) -> Result<Attributes, Problem> {
     })
 }
 
-/// Which extended attributes an image may bring: capabilities of its programs, and what users may set themselves.
-/// Overlayfs' own would let a layer rearrange those below it; labels and signatures of security modules (SELinux, IMA,
-/// Smack) are the host's to give.
+/// The extended attributes an image may set: capabilities of its programs, and those that users may set
+/// themselves. Overlayfs' own would let a layer change those below it; labels and signatures of security
+/// modules (SELinux, IMA, Smack) are up to the host.
 fn may_be_set(name: &[u8]) -> bool {
     name == b"security.capability" || name.starts_with(b"user.") && !name.starts_with(b"user.overlay.")
 }
@@ -572,7 +573,7 @@ mod tests {
         assert_eq!(cleaned("a/.."), None);
     }
 
-    /// One entry of a layer somebody made up to break out.
+    /// One entry of a layer that tries to break out.
     #[derive(Debug, Clone)]
     struct Hostile {
         kind: EntryType,
@@ -607,7 +608,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever links lead wherever: nothing beside the layer is made, changed or linked to.
+        /// Wherever links lead: nothing outside the layer is created, changed or linked to.
         #[test]
         fn nothing_outside_is_touched(entries in prop::collection::vec(hostile(), 1..12)) {
             use std::os::unix::fs::MetadataExt;
@@ -624,7 +625,7 @@ mod tests {
                 (text, meta.mode(), meta.mtime_nsec(), meta.nlink(), dir.mode(), dir.mtime_nsec(), names(&canary), names(outer.path()))
             };
             let before = look();
-            // Each entry in an archive of its own: one that is refused must not keep the others from trying.
+            // Each entry in a separate archive: one that is refused must not prevent the others from trying.
             for entry in &entries {
                 let mut header = tar::Header::new_gnu();
                 let link = entry.link.replace("OUTSIDE", canary.to_str().unwrap());

@@ -1,7 +1,7 @@
-//! Published ports: what arrives at a port of the host goes on to a port of the pod.
+//! Published ports: connections to a port of the host are forwarded to a port of the pod.
 //!
-//! Done in user space with sockets made inside the pod's network, so it needs no packet filter, works for pods that have
-//! loopback only, and reaches programs that listen on loopback only.
+//! Done in user space with sockets created inside the pod's network, so it needs no packet filter, works for
+//! pods that have loopback only, and reaches programs that listen on loopback only.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,9 +17,9 @@ use tokio::task::JoinSet;
 use super::enter::{connect_tcp, connect_udp};
 use crate::{NetworkMode, PublishedPort, RuntimeError};
 
-/// Connections one port carries at a time; more wait in the listen queue.
+/// Maximum connections per port; more wait in the listen queue.
 const CONNECTIONS_MAX: usize = 1024;
-/// Peers one UDP port remembers at a time; datagrams of more are dropped.
+/// Maximum peers per UDP port; datagrams of more are dropped.
 const PEERS_MAX: usize = 1024;
 /// A UDP peer is forgotten after this long without a datagram either way.
 const PEER_IDLE: Duration = Duration::from_secs(90);
@@ -27,7 +27,7 @@ const PEER_IDLE: Duration = Duration::from_secs(90);
 const QUEUE_MAX: usize = 64;
 const DATAGRAM_BYTES: usize = 64 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after an error of `accept` that is not about one connection, such as too many open files.
+/// Delay after an error of `accept` that is not about one connection, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The published ports of one pod. Dropping it closes them and every connection through them.
@@ -42,7 +42,7 @@ impl Forwarders {
     /// the pod's addresses and then to its loopback, whichever answers first.
     ///
     /// # Errors
-    /// A port cannot be opened, most often because it is taken. Then none stays open.
+    /// A port cannot be opened, usually because it is in use. Then none stays open.
     pub async fn start(
         netns: Option<&Path>,
         pod_ips: &[IpAddr],
@@ -67,7 +67,7 @@ impl Forwarders {
         Ok(forwarders)
     }
 
-    /// Tries whether the ports could be opened now.
+    /// Checks whether the ports could be opened now.
     pub(crate) fn check(network: NetworkMode, ports: &[PublishedPort]) -> Result<(), RuntimeError> {
         for port in ports.iter().filter(|port| network != NetworkMode::Host || !is_its_own(port)) {
             let opened = match port.udp {
@@ -79,7 +79,7 @@ impl Forwarders {
         Ok(())
     }
 
-    /// Where the ports are open, in the order they were given.
+    /// The addresses of the open ports, in the given order.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -98,7 +98,7 @@ impl Forwarders {
     }
 }
 
-/// In the host's own network the program itself listens there.
+/// On the host network the program itself listens there.
 fn is_its_own(port: &PublishedPort) -> bool {
     port.host.port() == port.pod_port
 }
@@ -145,7 +145,7 @@ async fn forward_tcp(listener: TcpListener, target: Arc<Target>) {
     let mut connections = JoinSet::new();
     loop {
         let slot = Arc::clone(&slots).acquire_owned().await.expect("the semaphore is never closed");
-        // Finished connections are forgotten as new ones come.
+        // Finished connections are removed when new ones come.
         while connections.try_join_next().is_some() {}
         let mut client = match listener.accept().await {
             Ok((client, _)) => client,
@@ -160,14 +160,14 @@ async fn forward_tcp(listener: TcpListener, target: Arc<Target>) {
             let _slot = slot;
             match target.connect().await {
                 Ok(mut pod) => {
-                    // Small messages must not wait for more; a failure costs time only.
+                    // Small messages must not wait for more data; a failure only costs time.
                     let _ = client.set_nodelay(true).and(pod.set_nodelay(true));
-                    // Either end may go away at any time; nobody is left to tell.
+                    // Either end may go away at any time; there is nobody to report it to.
                     let _ = tokio::io::copy_bidirectional(&mut client, &mut pod).await;
                 }
                 Err(e) => {
                     tracing::debug!(error = %e, target = ?target.addresses, "published port not answered in the pod");
-                    // The client sees a reset, as it would from a port nobody listens on, not an orderly end.
+                    // The client sees a reset, as from a port without a listener, not an orderly end.
                     let _ = client.set_zero_linger();
                 }
             }
@@ -186,7 +186,7 @@ async fn forward_udp(socket: Arc<UdpSocket>, target: Arc<Target>) {
         let (len, peer) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
             Err(e) => {
-                // Errors of datagrams sent earlier come up here; the socket itself is well.
+                // Errors of datagrams sent earlier are reported here; the socket itself is fine.
                 tracing::debug!(error = %e, "receiving for a published port");
                 continue;
             }
@@ -211,12 +211,12 @@ async fn forward_udp(socket: Arc<UdpSocket>, target: Arc<Target>) {
                 }
             }
         };
-        // A full queue loses the datagram, as a full socket would.
+        // If the queue is full the datagram is lost, as with a full socket.
         drop(queue.try_send(buffer[..len].to_vec()));
     }
 }
 
-/// Takes a peer off the list when its task ends, however that happens.
+/// Removes a peer from the list when its task ends, in any way.
 struct Forget {
     peers: Peers,
     peer: SocketAddr,
@@ -228,7 +228,7 @@ impl Drop for Forget {
     }
 }
 
-/// Carries the datagrams of one peer both ways until they cease.
+/// Forwards the datagrams of one peer in both directions until they stop.
 async fn serve_peer(
     outside: &UdpSocket,
     peer: SocketAddr,
@@ -266,7 +266,7 @@ async fn serve_peer(
                 Ok(Next::Received(Err(e))) => break e,
             }
         };
-        // Nobody listens at this address of the pod: the next one gets what was sent. Any other error ends it.
+        // Nothing listens at this address of the pod: send the data to the next one. Any other error ends it.
         if refused.kind() != io::ErrorKind::ConnectionRefused {
             return Err(refused);
         }

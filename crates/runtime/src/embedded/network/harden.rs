@@ -1,8 +1,9 @@
-//! What keeps a pod to its own address, and the host out of its reach.
+//! Restricts a pod to its own address, and protects the host from it.
 //!
-//! The host speaks IPv4 with pods and nothing else: its bridge takes no router advertisements or redirects, and has no
-//! IPv6 at all if it is of our own making. Each pod's port takes IPv4 and ARP packets with the pod's own addresses;
-//! whatever else the pod sends ends there, so that it cannot pass for a neighbour, for the host, or for a router.
+//! The host only speaks IPv4 with pods: its bridge accepts no router advertisements or redirects, and has no
+//! IPv6 at all if Outrigger created it. Each pod's port accepts IPv4 and ARP packets with the pod's own
+//! addresses; everything else the pod sends is dropped there, so that it cannot impersonate a neighbour, the
+//! host, or a router.
 
 use std::fs;
 use std::io;
@@ -12,7 +13,8 @@ use super::nft::{Family, Hook, Is, Nft, accept, arp_from, drop_packet, ipv4_from
 use super::subnet::mac_of;
 use super::{BRIDGE, interface_name};
 
-/// Closes the bridge, before it is switched on. `is_own`: we made it; IPv6 on one that somebody else made may be wanted.
+/// Secures the bridge, before it is enabled. `is_own`: we created it; on one that someone else created IPv6
+/// may be wanted.
 ///
 /// # Errors
 /// A setting cannot be changed. Then the bridge must not be used.
@@ -26,7 +28,7 @@ pub(super) fn bridge(is_own: bool) -> io::Result<()> {
     ] {
         set("ipv4", BRIDGE, name, value)?;
     }
-    // Strict, unless somebody wants it loose: packets come from where answers to them would go.
+    // Strict, unless loose was configured: packets must come from where their answers would go.
     if get("ipv4", BRIDGE, "rp_filter").as_deref() == Some("0") {
         set("ipv4", BRIDGE, "rp_filter", "1")?;
     }
@@ -41,7 +43,7 @@ pub(super) fn bridge(is_own: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes the host's end of a pod's interface, before it is switched on.
+/// Secures the host's end of a pod's interface, before it is enabled.
 ///
 /// # Errors
 /// A setting cannot be changed. Then the interface must not be used.
@@ -49,7 +51,7 @@ pub(super) fn port(address: Ipv4Addr) -> io::Result<()> {
     set("ipv6", &interface_name(address), "disable_ipv6", "1")
 }
 
-/// Lets nothing through a pod's port but what is the pod's to send.
+/// Filters a pod's port: only the pod's own packets pass.
 ///
 /// # Errors
 /// The kernel cannot filter what an interface receives.

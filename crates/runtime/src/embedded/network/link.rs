@@ -54,9 +54,9 @@ pub(super) type Mac = [u8; 6];
 pub(super) struct Link {
     pub(super) index: u32,
     pub(super) name: String,
-    /// Free text; Outrigger keeps the sandbox id here.
+    /// Free text; Outrigger stores the sandbox id here.
     pub(super) alias: String,
-    /// Not only switched on but able to carry packets, as far as the kernel has noticed.
+    /// Not only enabled but able to carry packets, as far as the kernel has noticed.
     pub(super) operational: bool,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Route {
     pub(super) interface: Option<u32>,
 }
 
-/// Speaks about the links, addresses and routes of one network namespace.
+/// Manages the links, addresses and routes of one network namespace.
 pub(super) struct Links(Netlink);
 
 impl Links {
@@ -101,7 +101,7 @@ impl Links {
         }
     }
 
-    /// Switches an interface on; one that is on stays on.
+    /// Enables an interface, if it is not already.
     pub(super) fn up(&mut self, index: u32) -> io::Result<()> {
         self.0.request(Message::new(SETLINK, REQUEST | ACK, &link_header(index, IFF_UP)))
     }
@@ -115,7 +115,7 @@ impl Links {
         self.change_with_alias(name, alias, 0)
     }
 
-    /// Gives an interface its alias and switches it on.
+    /// Sets the alias of an interface and enables it.
     pub(super) fn up_with_alias(&mut self, name: &str, alias: &str) -> io::Result<()> {
         self.change_with_alias(name, alias, IFF_UP)
     }
@@ -126,19 +126,19 @@ impl Links {
         self.0.request(message)
     }
 
-    /// Makes a bridge that is off; `false` when there is an interface of that name already.
+    /// Creates a disabled bridge; `false` if an interface of that name exists already.
     pub(super) fn add_bridge(&mut self, name: &str, mac: Mac) -> io::Result<bool> {
         let mut message = Message::new(NEWLINK, REQUEST | ACK | CREATE | EXCL, &link_header(0, 0));
-        // A bridge without an address of its own takes the lowest one of its ports, and every pod that comes or goes
-        // could change what the others have in their neighbour tables.
+        // A bridge without its own address takes the lowest one of its ports, and every pod that comes or
+        // goes could change the address in the other pods' neighbour tables.
         message.text(IFLA_IFNAME, name).bytes(IFLA_ADDRESS, &mac).nested(IFLA_LINKINFO, |m| {
             m.text(IFLA_INFO_KIND, "bridge");
         });
         unless_exists(self.0.request(message))
     }
 
-    /// Makes a pair of interfaces that are off: `name` here as a port of `bridge`, and `peer_name` in the namespace
-    /// `peer_ns`. `false` when a name is taken.
+    /// Creates a disabled pair of interfaces: `name` here as a port of `bridge`, and `peer_name` in the
+    /// namespace `peer_ns`. `false` if a name is in use.
     pub(super) fn add_veth(
         &mut self,
         name: &str,
@@ -161,7 +161,7 @@ impl Links {
         unless_exists(self.0.request(message))
     }
 
-    /// Removes an interface (and, of a pair, the other end). One that is gone is fine.
+    /// Removes an interface (and, of a pair, the other end). A missing one is not an error.
     pub(super) fn delete(&mut self, index: u32) -> io::Result<()> {
         match self.0.request(Message::new(DELLINK, REQUEST | ACK, &link_header(index, 0))) {
             Err(e) if is(&e, Errno::NODEV) => Ok(()),
@@ -169,7 +169,7 @@ impl Links {
         }
     }
 
-    /// Gives an interface an address; `false` when it has it already.
+    /// Adds an address to an interface; `false` if it has it already.
     pub(super) fn add_address(&mut self, index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<bool> {
         let mut fixed = [INET, prefix, 0, 0, 0, 0, 0, 0];
         fixed[4..].copy_from_slice(&index.to_ne_bytes());
@@ -185,7 +185,7 @@ impl Links {
         Ok(found.iter().filter(|b| read_u32(b, 4) == Some(index)).filter_map(|b| parse_address(b)).collect())
     }
 
-    /// Sends everything without a better route to `gateway`.
+    /// Adds a default route to `gateway`.
     pub(super) fn add_default_route(&mut self, index: u32, gateway: Ipv4Addr) -> io::Result<()> {
         const MAIN: u8 = 254;
         const BOOT: u8 = 3;
@@ -204,7 +204,7 @@ impl Links {
     }
 }
 
-/// Whether an error is the given one of the kernel's.
+/// Whether an error is the given kernel error.
 pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
@@ -217,7 +217,7 @@ fn unless_exists(result: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// `struct ifinfomsg`: `flags` are switched on, all others stay.
+/// `struct ifinfomsg`: `flags` are set, all others stay.
 fn link_header(index: u32, flags: u32) -> [u8; LINK_BYTES] {
     let mut header = [0; LINK_BYTES];
     header[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -226,7 +226,7 @@ fn link_header(index: u32, flags: u32) -> [u8; LINK_BYTES] {
     header
 }
 
-/// Reads whatever bytes as a link, an address and a route.
+/// Parses any bytes as a link, an address and a route.
 pub(super) fn fuzz(bytes: &[u8]) {
     drop((parse_link(bytes), parse_address(bytes)));
     if let Some(route) = parse_route(bytes) {

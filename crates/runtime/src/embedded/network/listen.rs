@@ -1,4 +1,4 @@
-//! Who listens: TCP ports that are open in a network, as the kernel tells them.
+//! Open TCP ports of a network, as reported by the kernel.
 
 use std::fs;
 use std::io;
@@ -9,30 +9,30 @@ use super::enter::socket_in_async;
 
 /// The tables of the calling thread's network.
 const TABLES: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
-/// The kernel's number for a socket that listens.
+/// The kernel's state number of a listening socket.
 const LISTEN: &str = "0A";
 
-/// A TCP port that is open.
+/// An open TCP port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
-    /// Where.
+    /// The address.
     pub address: SocketAddr,
-    /// The number of the socket, by which its process is found.
+    /// The inode of the socket, which identifies its process.
     pub inode: u64,
 }
 
-/// The TCP ports that are open in the network namespace at `netns` (`None`: the host's own), in no particular order.
+/// The open TCP ports in the network namespace at `netns` (`None`: the host's own), in no particular order.
 ///
 /// # Errors
-/// The namespace cannot be entered, or the kernel does not tell.
+/// The namespace cannot be entered, or the tables cannot be read.
 pub async fn listening(netns: Option<&Path>) -> io::Result<Vec<Listener>> {
     socket_in_async(netns, listening_here).await
 }
 
-/// The TCP ports that are open in the calling thread's network.
+/// The open TCP ports in the calling thread's network.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The tables cannot be read.
 pub fn listening_here() -> io::Result<Vec<Listener>> {
     let mut all = parse(&fs::read_to_string(TABLES[0])?);
     // Not every machine has IPv6.
@@ -51,7 +51,7 @@ fn parse(table: &str) -> Vec<Listener> {
     table.lines().skip(1).filter_map(listener).collect()
 }
 
-/// An address as the tables write it: words in the byte order of the machine.
+/// An address in the format of the tables: words in the byte order of the machine.
 fn address(hex: &str) -> Option<IpAddr> {
     let word = |at: usize| Some(u32::from_str_radix(hex.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     match hex.len() {

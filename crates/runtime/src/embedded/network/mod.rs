@@ -1,14 +1,16 @@
-//! The network of a pod, made by talking to the kernel directly: nothing needs to be installed.
+//! The network of a pod, set up directly through the kernel: nothing needs to be installed.
 //!
-//! A private pod has loopback and `eth0`, one end of a pair of interfaces whose other end is a port of the bridge
-//! `outrigger0` at the host, which all pods of all runs share. Pods reach each other and the host over the bridge and
-//! the world under the host's address (`nat.rs`). What they send is checked where it comes in (`harden.rs`).
+//! A private pod has loopback and `eth0`, one end of a pair of interfaces whose other end is a port of the
+//! bridge `outrigger0` at the host, which all pods of all runs share. Pods reach each other and the host over
+//! the bridge, and the outside with the host's address (`nat.rs`). Their packets are checked where they come
+//! in (`harden.rs`).
 //!
-//! The kernel is the only register of addresses. The host's end of a pair is named after the pod's address
-//! (`or0a590002` is 10.89.0.2), and making an interface whose name is taken fails, so two runs cannot get the same
-//! address, whatever state directories they use, and there is no lock and no file. An address is free again when the
-//! interface is gone, which the kernel sees to by itself once nothing is left of the pod's network namespace: a crash
-//! leaves no stale allocations behind. The alias of the interface holds the sandbox id, for [`detach`] and for people.
+//! The kernel is the only registry of addresses. The host's end of a pair is named after the pod's address
+//! (`or0a590002` is 10.89.0.2), and creating an interface whose name is in use fails, so two runs cannot get
+//! the same address, whatever their state directories, and there is no lock and no file. An address is free
+//! again when the interface is gone, which the kernel takes care of once nothing is left of the pod's network
+//! namespace: a crash leaves no stale allocations behind. The alias of the interface holds the sandbox id,
+//! for [`detach`] and for people.
 
 mod forward;
 mod harden;
@@ -45,20 +47,20 @@ use link::Links;
 
 /// The bridge at the host.
 const BRIDGE: &str = "outrigger0";
-/// The pod's interface, under the name programs expect.
+/// The pod's interface, with the name that programs expect.
 const POD_INTERFACE: &str = "eth0";
-/// What the alias of a host interface starts with; the sandbox id follows.
+/// Prefix of the alias of a host interface; the sandbox id follows.
 const ALIAS_PREFIX: &str = "outrigger:";
 
-/// The alias of the bridge if we have made it.
+/// The alias of the bridge if we have created it.
 const BRIDGE_ALIAS: &str = "outrigger";
-/// Held while a pod joins the network, and while the network is taken away after the last one.
+/// Held while a pod joins the network, and while the network is removed after the last one.
 const LOCK: &str = "/run/outrigger/network.lock";
 
-/// How long a new interface may take to carry packets; a pod is not held up longer than that.
+/// How long to wait for a new interface to carry packets.
 const OPERATIONAL_MAX: Duration = Duration::from_millis(500);
 
-/// How long the host's network stays as pods need it when the last one is gone: making it anew takes a run 50 ms.
+/// How long the host's network setup stays after the last pod is gone: creating it again takes a run 50 ms.
 const RELEASED_AFTER: Duration = Duration::from_secs(1);
 
 /// How a pod is connected.
@@ -70,7 +72,7 @@ pub struct Attachment {
     pub host_interface: Option<String>,
     /// The network the pod's address is in.
     pub subnet: Option<Subnet>,
-    /// What the pod does not have although its spec asks for it, for people.
+    /// Warnings about what the pod lacks although its spec asks for it.
     pub warnings: Vec<String>,
 }
 
@@ -81,11 +83,11 @@ impl Attachment {
     }
 }
 
-/// Connects the network namespace at `netns` (an nsfs file) as the spec asks. With [`NetworkMode::Host`] nothing is
-/// done and `netns` is not looked at. Published ports are not part of this: see [`Forwarders`].
+/// Connects the network namespace at `netns` (an nsfs file) as the spec asks. With [`NetworkMode::Host`]
+/// nothing is done and `netns` is ignored. Published ports are not part of this: see [`Forwarders`].
 ///
-/// Where the machine refuses a private network, the pod gets loopback only and the attachment says so in its warnings;
-/// the same goes for the way out to the world. May be repeated.
+/// If the machine does not permit a private network, the pod gets loopback only, with a warning in the
+/// attachment; the same goes for access to the outside. May be repeated.
 ///
 /// # Errors
 /// There is no network namespace at `netns`, or it cannot be entered.
@@ -93,7 +95,7 @@ pub async fn attach(netns: &Path, spec: &SandboxSpec) -> Result<Attachment, Runt
     attach_through(None, netns, spec).await
 }
 
-/// [`attach`] where the network namespace at `uplink` takes the host's place: without root.
+/// [`attach`] with the network namespace at `uplink` instead of the host's: without root.
 pub(crate) async fn attach_through(
     uplink: Option<&Path>,
     netns: &Path,
@@ -112,8 +114,9 @@ pub(crate) async fn attach_through(
 /// Removes the sandbox' interface and frees its address. Idempotent, and needs nothing but the id, so that it also
 /// cleans up after a crash.
 ///
-/// The kernel makes its caller wait some 20 ms for this. It does the same by itself, in the background, when the last
-/// user of the pod's network namespace is gone (its file unmounted, its processes and sockets closed).
+/// The kernel makes its caller wait some 20 ms for this. It does the same by itself, in the background, when
+/// the last user of the pod's network namespace is gone (its file unmounted, its processes and sockets
+/// closed).
 ///
 /// # Errors
 /// The kernel refused to list or to remove interfaces.
@@ -130,13 +133,15 @@ pub async fn detach(id: &SandboxId) -> Result<(), RuntimeError> {
     .map_err(|e| RuntimeError::Other(format!("cannot remove the network of sandbox {:?}: {e}", id.0)))
 }
 
-/// Whether something of this host may have to be restored once its last pod is gone: whether the bridge is there.
+/// Whether something on this host may have to be restored once its last pod is gone: whether the bridge
+/// exists.
 pub(crate) async fn is_changed() -> bool {
     blocking(|| Ok(Links::open(None)?.find(BRIDGE)?.is_some())).await.unwrap_or(false)
 }
 
-/// Takes away what pods' networks changed about this host, unless a pod uses it still: the rules, the forwarding that
-/// was switched on, and the bridge. `leaving` are sandboxes whose interfaces the kernel is about to remove by itself.
+/// Undoes the changes that pods' networks made to this host, unless a pod still uses it: the rules, the
+/// forwarding that was enabled, and the bridge. `leaving` are sandboxes whose interfaces the kernel is about
+/// to remove by itself.
 ///
 /// # Errors
 /// The kernel refused to list or to change something.
@@ -152,19 +157,19 @@ pub(crate) fn release_now(leaving: &[SandboxId]) -> io::Result<()> {
     nat::restore()?;
     match bridge.alias == BRIDGE_ALIAS {
         true => host.delete(bridge.index),
-        // Somebody else's.
+        // It belongs to someone else.
         false => Ok(()),
     }
 }
 
-/// [`release_now`] after a moment, for a process that has nothing else to do.
+/// [`release_now`] after a delay, for a process that has nothing else to do.
 #[expect(clippy::disallowed_methods, reason = "a process of its own that has nothing else to wait for")]
 pub(crate) fn release_later(leaving: &[SandboxId]) -> io::Result<()> {
     std::thread::sleep(RELEASED_AFTER);
     release_now(leaving)
 }
 
-/// Keeps other processes from changing the host's network. Without it two of them may get into each other's way, which
+/// Keeps other processes from changing the host's network. Without the lock two of them may conflict, which
 /// is better than no network.
 fn lock() -> Option<OwnedFd> {
     let path = Path::new(LOCK);
@@ -179,8 +184,7 @@ fn lock() -> Option<OwnedFd> {
     }
 }
 
-/// The sandboxes that have an interface at this host, whichever run made them: for finding those that nobody owns any
-/// more.
+/// The sandboxes with an interface at this host, whichever run created them: to find those without an owner.
 ///
 /// # Errors
 /// The kernel refused to list interfaces.
@@ -208,7 +212,7 @@ fn attach_now(netns: &Path, id: &SandboxId, mode: NetworkMode) -> io::Result<Att
     let mut attachment =
         Attachment { ips: Vec::new(), host_interface: None, subnet: None, warnings: Vec::new() };
     if mode == NetworkMode::Host {
-        // A host that cannot be asked for its address still runs pods.
+        // Pods run even if the host's address cannot be determined.
         attachment.ips = host_address().ok().flatten().map(IpAddr::V4).into_iter().collect();
         return Ok(attachment);
     }
@@ -247,7 +251,7 @@ fn attach_private(
     netns: &Path,
     id: &SandboxId,
 ) -> io::Result<(Ipv4Addr, Subnet)> {
-    // Left by an attempt that did not get to its end.
+    // Left over from an incomplete attempt.
     if let Some(old) = pod.find(POD_INTERFACE)? {
         pod.delete(old.index)?;
     }
@@ -279,8 +283,8 @@ fn attach_private(
     Ok((address, subnet))
 }
 
-/// The kernel notices in the background that both ends of a pair are on, and until it has, packets are lost without a
-/// word, which costs whoever sent them a second. It takes well under a millisecond on an idle machine.
+/// The kernel notices in the background that both ends of a pair are enabled, and until then packets are
+/// silently lost, which costs the sender a second. It takes well under a millisecond on an idle machine.
 #[expect(clippy::disallowed_methods, reason = "a thread of its own, waiting microseconds for the kernel")]
 fn wait_until_operational(links: &mut Links, name: &str) -> io::Result<()> {
     let deadline = Instant::now() + OPERATIONAL_MAX;
@@ -292,19 +296,19 @@ fn wait_until_operational(links: &mut Links, name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Finds the bridge or makes it: index, address, network.
+/// Finds or creates the bridge: index, address, network.
 fn bridge(host: &mut Links) -> io::Result<(u32, Ipv4Addr, Subnet)> {
     let named = |what: &str, e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
     let link = match host.find(BRIDGE)? {
         Some(link) => link,
         None => {
             let gateway = free_subnet(host, None)?.gateway();
-            // Made by another run in the meantime is just as well.
+            // It is fine if another run has created it in the meantime.
             let made = host
                 .add_bridge(BRIDGE, subnet::mac_of(gateway))
                 .map_err(|e| named("cannot create the bridge outrigger0", e))?;
             if made {
-                // The kernel takes no alias with a new interface.
+                // The kernel accepts no alias for a new interface.
                 host.set_alias(BRIDGE, BRIDGE_ALIAS)?;
             }
             host.find(BRIDGE)?.ok_or_else(|| io::Error::other("the bridge outrigger0 is gone again"))?
@@ -337,7 +341,7 @@ fn free_subnet(host: &mut Links, bridge: Option<u32>) -> io::Result<Subnet> {
     })
 }
 
-/// Takes the first address whose name is free, by making the interface.
+/// Takes the first address whose name is free, by creating the interface.
 fn add_interface(
     host: &mut Links,
     netns: &Path,
@@ -372,7 +376,7 @@ fn host_address() -> io::Result<Option<Ipv4Addr>> {
     Ok(host.addresses(index)?.first().map(|(address, _)| *address))
 }
 
-/// Reads whatever bytes as answers of the kernel.
+/// Parses any bytes as answers of the kernel.
 pub(crate) fn fuzz(bytes: &[u8]) {
     netlink::fuzz(bytes, |payload| {
         link::fuzz(payload);

@@ -1,12 +1,14 @@
-//! The way out: pods reach the world under the host's address, and nothing else becomes reachable by it.
+//! Outgoing connections: pods reach the outside with the host's address, and nothing else becomes reachable
+//! through it.
 //!
-//! The kernel forwards what an interface receives if that interface's `forwarding` is on. It takes the bridge and the
-//! interfaces with a default route, and each of the latter that was off before is off again once no pod is left. Until
-//! then a rule drops all it would forward besides the pods' own traffic. That rule is also the only record of the
-//! change: it is made before the change and removed after it was undone, so that a run that is killed leaves no doubt.
+//! The kernel forwards what an interface receives if that interface's `forwarding` is on. It has to be on for
+//! the bridge and the interfaces with a default route, and those of the latter where it was off are switched
+//! off again once no pod is left. Until then a rule drops everything they would forward besides the pods' own
+//! traffic. That rule is also the only record of the change: it is created before the change and removed
+//! after it was undone, so that the state is clear even after a run was killed.
 //!
-//! The rules go to nf_tables by netlink into tables of Outrigger's own; on kernels without nf_tables, the `iptables`
-//! command is used. Where the rules cannot be made, nothing is forwarded.
+//! The rules are created with nf_tables over netlink, in Outrigger's own tables; on kernels without
+//! nf_tables, the `iptables` command is used. Where the rules cannot be created, nothing is forwarded.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,20 +25,20 @@ use super::{BRIDGE, Subnet};
 /// Chains of the table for IPv4.
 const GUARD_CHAIN: &str = "forward";
 const LOCAL_CHAIN: &str = "local";
-/// There are rules in iptables too.
+/// Marks that there are rules in iptables too.
 const IPTABLES_CHAIN: &str = "iptables";
 const UPLINK_PREFIX: &str = "uplink-";
-/// Marks the iptables rules that stand for a change of `forwarding`.
+/// The comment of iptables rules that record a change of `forwarding`.
 const UPLINK_COMMENT: &str = "outrigger-uplink";
 
-/// Who keeps the rules.
+/// How the rules are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Filter {
     Nftables,
     Iptables,
 }
 
-/// Lets the pods of `subnet` out. Says what is missing where that is not possible.
+/// Allows outgoing connections from the pods of `subnet`. Returns what is missing if that is not possible.
 pub(super) fn let_out(links: &mut Links, subnet: Subnet) -> Result<(), String> {
     let Err(nftables) = let_out_with(Filter::Nftables, links, subnet) else { return Ok(()) };
     let_out_with(Filter::Iptables, links, subnet)
@@ -55,7 +57,7 @@ pub(super) fn let_out_with(filter: Filter, links: &mut Links, subnet: Subnet) ->
             guard_uplink(filter, &uplink)?;
             set_forwarding(&uplink, "1")?;
         } else if filter == Filter::Nftables && is_on("all")? {
-            // Somebody has the whole machine forward by now: the rule would be in the way.
+            // Someone has enabled forwarding for the whole machine by now: the rule would get in the way.
             Nft::open()?.remove_chain(Family::Ip, &format!("{UPLINK_PREFIX}{uplink}"))?;
         }
     }
@@ -65,7 +67,7 @@ pub(super) fn let_out_with(filter: Filter, links: &mut Links, subnet: Subnet) ->
     Ok(())
 }
 
-/// Undoes what [`let_out`] did. Nothing to undo is fine.
+/// Undoes [`let_out`]. There may be nothing to undo.
 pub(super) fn restore() -> io::Result<()> {
     let (mut uplinks, mut in_iptables) = (Vec::new(), true);
     let mut nft = Nft::open();
@@ -78,7 +80,8 @@ pub(super) fn restore() -> io::Result<()> {
     let rules = if in_iptables { own_iptables_rules() } else { Vec::new() };
     uplinks.extend(rules.iter().filter_map(|rule| rule.uplink()));
     for uplink in uplinks {
-        // If the whole machine forwards, somebody else has asked for it. An interface that is gone is as it was.
+        // If the whole machine forwards, someone else has enabled it. An interface that is gone needs no
+        // change.
         if !is_on("all")? {
             match set_forwarding(&uplink, "0") {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -127,7 +130,7 @@ fn set_forwarding(interface: &str, value: &str) -> io::Result<()> {
 }
 
 fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
-    // Nobody beyond the bridge opens connections to a pod except through its published ports.
+    // Nothing outside the bridge opens connections to a pod except through its published ports.
     nft.add_chain(
         Family::Ip,
         GUARD_CHAIN,
@@ -139,7 +142,7 @@ fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
             drop_packet(m);
         }],
     )?;
-    // What listens on the host's loopback only is not for pods, even if the machine has `route_localnet` on.
+    // Services on the host's loopback are not for pods, even if the machine has `route_localnet` on.
     nft.add_chain(
         Family::Ip,
         LOCAL_CHAIN,
@@ -150,8 +153,8 @@ fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
             drop_packet(m);
         }],
     )?;
-    // Everything from the pods that does not stay on the bridge gets the address of the interface it leaves by. The name
-    // says which subnet the rule is for.
+    // Packets from the pods that leave the bridge get the address of their outgoing interface. The name says
+    // which subnet the rule is for.
     let chain = format!("masquerade-{}-{}", subnet.base(), subnet.prefix());
     let is_new = nft.add_chain(
         Family::Ip,
@@ -172,7 +175,8 @@ fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
     Ok(())
 }
 
-/// What an interface receives goes to pods or nowhere, as it was before its forwarding was switched on.
+/// What an interface receives is only forwarded to pods, so that everything else is as before its forwarding
+/// was switched on.
 fn guard_uplink(filter: Filter, uplink: &str) -> io::Result<()> {
     if filter == Filter::Iptables {
         return iptables_insert(&Rule::new("filter", "FORWARD", &uplink_rule(uplink)));
@@ -197,7 +201,7 @@ fn uplink_rule(uplink: &str) -> Vec<&str> {
 }
 
 fn guard_iptables(subnet: Subnet) -> io::Result<()> {
-    // Where there is nf_tables after all, it says where else to look.
+    // If nf_tables exists after all, it records where else to look.
     let _ = Nft::open().and_then(|mut nft| nft.add_chain(Family::Ip, IPTABLES_CHAIN, Hook::None, &[]));
     let opening = ["-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED", "-j", "DROP"];
     iptables_insert(&Rule::new(
@@ -210,8 +214,8 @@ fn guard_iptables(subnet: Subnet) -> io::Result<()> {
     iptables_insert(&Rule::new("nat", "POSTROUTING", &["-s", &subnet, "!", "-o", BRIDGE, "-j", "MASQUERADE"]))
 }
 
-/// Other container engines make the machine drop whatever is forwarded for anybody but themselves, and no table of our
-/// own can overrule that. They do it with iptables, so the command is there.
+/// Other container engines make the machine drop everything that is forwarded for anyone but themselves, and
+/// our own table cannot override that. They do it with iptables, so the command exists.
 fn pass_a_closed_forward_chain(nft: &mut Nft) -> io::Result<()> {
     let rules = iptables(&["-S", "FORWARD"])?;
     if !String::from_utf8_lossy(&rules.stdout).contains("-P FORWARD DROP") {
@@ -236,7 +240,7 @@ impl Rule {
         Rule { table, chain: chain.to_owned(), words: words.iter().map(|w| (*w).to_owned()).collect() }
     }
 
-    /// As `iptables -S` prints it, if it is about the bridge.
+    /// Parses a line of `iptables -S`, if it is about the bridge.
     fn parse(table: &'static str, line: &str) -> Option<Rule> {
         let mut words = line.split_whitespace().map(|word| word.trim_matches('"').to_owned());
         (words.next()? == "-A").then_some(())?;
@@ -245,7 +249,7 @@ impl Rule {
         words.iter().any(|word| word == BRIDGE).then_some(Rule { table, chain, words })
     }
 
-    /// The interface whose forwarding it stands for.
+    /// The interface whose forwarding it records.
     fn uplink(&self) -> Option<String> {
         self.words.iter().any(|word| word == UPLINK_COMMENT).then_some(())?;
         let at = self.words.iter().position(|word| word == "-i")?;
@@ -262,7 +266,7 @@ impl Rule {
     }
 }
 
-/// All rules of iptables that are about the bridge: nobody else has reason to make any.
+/// All iptables rules about the bridge: nobody else has a reason to create any.
 fn own_iptables_rules() -> Vec<Rule> {
     let mut rules = Vec::new();
     for (table, chain) in [("filter", "FORWARD"), ("raw", "PREROUTING"), ("nat", "POSTROUTING")] {
@@ -274,7 +278,7 @@ fn own_iptables_rules() -> Vec<Rule> {
     rules
 }
 
-/// Puts a rule first in its chain unless the chain has it.
+/// Inserts a rule first in its chain unless the chain has it.
 fn iptables_insert(rule: &Rule) -> io::Result<()> {
     if rule.run("-C")?.status.success() {
         return Ok(());

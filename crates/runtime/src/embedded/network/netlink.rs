@@ -1,8 +1,8 @@
-//! The netlink wire format, as much of it as a pod's network needs.
+//! The netlink wire format, as far as a pod's network needs it.
 //!
-//! Routing (`link.rs`) and the packet filter (`nat.rs`) speak the same format, a dozen kinds of message between them.
-//! Written by hand because the packet filter has no usable crate, and with the format at hand the routing part is
-//! smaller than the glue to one.
+//! Routing (`link.rs`) and the packet filter (`nat.rs`) use the same format, with a dozen kinds of message
+//! between them. Written by hand because the packet filter has no usable crate, and given the format the
+//! routing part is smaller than the glue to one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ const NESTED: u16 = 0x8000;
 const KIND_MASK: u16 = 0x3fff;
 const HEADER_BYTES: usize = 16;
 
-/// The kernel answers at once; a silent socket is a fault that must not hold a pod up.
+/// The kernel answers at once; a missing answer is an error that must not delay a pod.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The kernel packs dumps into at most 32 KiB.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -98,7 +98,7 @@ impl Message {
     }
 }
 
-/// A netlink socket. It stays with the network namespace it was opened in, whoever uses it.
+/// A netlink socket. It stays in the network namespace it was opened in.
 pub(super) struct Netlink {
     fd: OwnedFd,
     sequence: u32,
@@ -118,7 +118,7 @@ impl Netlink {
         self.batch(vec![message])
     }
 
-    /// Sends several messages in one go. All that ask for an answer must succeed.
+    /// Sends several messages at once. All that request an answer must succeed.
     pub(super) fn batch(&mut self, messages: Vec<Message>) -> io::Result<()> {
         let mut waiting = messages.iter().filter(|m| m.wants_answer()).count();
         let first = self.sequence + 1;
@@ -139,8 +139,8 @@ impl Netlink {
         Ok(())
     }
 
-    /// Sends a question (one with an acknowledgement, or a dump) and collects the payloads of all answers of the given
-    /// kind.
+    /// Sends a query (with an acknowledgement, or a dump) and collects the payloads of all answers of the
+    /// given kind.
     pub(super) fn ask(&mut self, message: Message, kind: u16) -> io::Result<Vec<Vec<u8>>> {
         self.sequence += 1;
         let sequence = self.sequence;
@@ -187,7 +187,7 @@ impl Netlink {
     }
 }
 
-/// Takes whatever bytes apart as an answer.
+/// Parses any bytes as an answer.
 pub(super) fn fuzz(bytes: &[u8], mut payload: impl FnMut(&[u8])) {
     let mut end = 0;
     for answer in split(bytes) {

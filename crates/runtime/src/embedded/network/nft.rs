@@ -1,4 +1,4 @@
-//! nf_tables by netlink: tables, chains and the few expressions that pods' rules are made of.
+//! nf_tables over netlink: tables, chains and the few expressions that the rules need.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use super::link::{Mac, is};
 use super::netlink::{ACK, APPEND, CREATE, DUMP, EXCL, Message, Netlink, REQUEST, attributes, read_text};
 use super::{Ipv4Addr, Subnet};
 
-/// The table all rules are in, one in each family.
+/// The table of all rules, one in each family.
 const TABLE: &str = "outrigger";
 
 const NFTABLES: u16 = 10;
@@ -25,13 +25,13 @@ const TABLE_NAME: u16 = 1;
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 
-/// The register all comparisons here go through; 0 is the verdict.
+/// The register for all comparisons here; 0 is the verdict.
 const REGISTER: u32 = 1;
 const VERDICT: u32 = 0;
 /// Length of an interface name in the kernel.
 const NAME_BYTES: usize = 16;
 
-/// Where rules are about.
+/// The family of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     /// IPv4 packets.
@@ -49,18 +49,18 @@ impl Family {
     }
 }
 
-/// What a chain is called for.
+/// When a chain is called.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Hook<'a> {
-    /// Packets that arrive, before anything is done with them.
+    /// Incoming packets, before anything else.
     Prerouting,
-    /// Packets that are for somebody else.
+    /// Packets to be forwarded.
     Forward,
     /// Packets that leave; addresses may be rewritten.
     SourceNat,
     /// Frames from an interface.
     Ingress(&'a str),
-    /// Nothing: the chain is a mark.
+    /// Never: the chain is a marker.
     None,
 }
 
@@ -93,7 +93,7 @@ impl Nft {
         Ok(all.iter().filter_map(|bytes| parse_chain(bytes)).collect())
     }
 
-    /// Adds a chain with its rules to Outrigger's table, in one transaction; `false` when it is there.
+    /// Adds a chain with its rules to Outrigger's table, in one transaction; `false` if it exists.
     pub(super) fn add_chain(
         &mut self,
         family: Family,
@@ -111,7 +111,7 @@ impl Nft {
         }
     }
 
-    /// Adds a chain, in the place of one of the same name.
+    /// Adds a chain, replacing one of the same name.
     pub(super) fn replace_chain(
         &mut self,
         family: Family,
@@ -127,12 +127,12 @@ impl Nft {
         self.0.batch(batch(messages))
     }
 
-    /// Removes a chain; none is fine.
+    /// Removes a chain, if it exists.
     pub(super) fn remove_chain(&mut self, family: Family, chain: &str) -> io::Result<()> {
         gone(self.0.batch(batch(vec![delete_chain(family, chain)])))
     }
 
-    /// Removes Outrigger's table with all that is in it; none is fine.
+    /// Removes Outrigger's table with everything in it, if it exists.
     pub(super) fn remove_table(&mut self, family: Family) -> io::Result<()> {
         let mut message = Message::new(DELTABLE, REQUEST | ACK, &header(family.number(), 0));
         message.text(TABLE_NAME, TABLE);
@@ -242,7 +242,7 @@ enum Base {
     Network,
 }
 
-/// Goes on only if bytes of the packet are `wanted`.
+/// Continues only if bytes of the packet are `wanted`.
 fn packet_has(m: &mut Message, base: Base, offset: u32, wanted: &[u8]) {
     load(m, base, offset, wanted.len() as u32);
     compare(m, Is::Equal, wanted);
@@ -265,21 +265,21 @@ fn load(m: &mut Message, base: Base, offset: u32, length: u32) {
 const IPV4_SOURCE: u32 = 12;
 const IPV4_DESTINATION: u32 = 16;
 
-/// Goes on only with packets from an IPv4 network.
+/// Continues only for packets from an IPv4 network.
 pub(super) fn source_in(m: &mut Message, subnet: Subnet) {
     load(m, Base::Network, IPV4_SOURCE, 4);
     and(m, &subnet.mask().octets());
     compare(m, Is::Equal, &subnet.base().octets());
 }
 
-/// Goes on only with packets to addresses that are (not) 127.0.0.0/8.
+/// Continues only for packets to addresses that are (not) 127.0.0.0/8.
 pub(super) fn to_loopback(m: &mut Message, is: Is) {
     load(m, Base::Network, IPV4_DESTINATION, 4);
     and(m, &[255, 0, 0, 0]);
     compare(m, is, &[127, 0, 0, 0]);
 }
 
-/// Goes on only with frames of this hardware address and kind.
+/// Continues only for frames of this hardware address and kind.
 fn frame(m: &mut Message, mac: Mac, protocol: u16) {
     const DESTINATION_REGISTER: u16 = 1;
     const KEY: u16 = 2;
@@ -292,14 +292,14 @@ fn frame(m: &mut Message, mac: Mac, protocol: u16) {
     compare(m, Is::Equal, &protocol.to_be_bytes());
 }
 
-/// Goes on only with IPv4 packets of this address.
+/// Continues only for IPv4 packets of this address.
 pub(super) fn ipv4_from(m: &mut Message, mac: Mac, address: Ipv4Addr) {
     const IPV4: u16 = 0x0800;
     frame(m, mac, IPV4);
     packet_has(m, Base::Network, IPV4_SOURCE, &address.octets());
 }
 
-/// Goes on only with ARP packets that tell the truth about this address.
+/// Continues only for ARP packets that are correct about this address.
 pub(super) fn arp_from(m: &mut Message, mac: Mac, address: Ipv4Addr) {
     const ARP: u16 = 0x0806;
     const SENDER: u32 = 8;
@@ -310,7 +310,7 @@ pub(super) fn arp_from(m: &mut Message, mac: Mac, address: Ipv4Addr) {
     packet_has(m, Base::Network, SENDER + 6, &address.octets());
 }
 
-/// Goes on only with packets that come from or go to an interface, or that do not.
+/// Continues only for packets that come from or go to an interface, or that do not.
 pub(super) fn interface(m: &mut Message, direction: Direction, is: Is, wanted: &str) {
     const DESTINATION_REGISTER: u16 = 1;
     const KEY: u16 = 2;
@@ -327,7 +327,7 @@ pub(super) fn interface(m: &mut Message, direction: Direction, is: Is, wanted: &
     compare(m, is, &name);
 }
 
-/// Goes on only with packets that begin a connection.
+/// Continues only for packets that begin a connection.
 pub(super) fn not_part_of_a_connection(m: &mut Message) {
     const DESTINATION_REGISTER: u16 = 1;
     const KEY: u16 = 2;

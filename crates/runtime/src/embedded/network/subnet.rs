@@ -1,4 +1,4 @@
-//! Which addresses pods get.
+//! The addresses of pods.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::link::Mac;
 
-/// Where the bridge may live, best first. Spread over the private ranges, because networks that are routed to a machine
-/// tend to take a whole one of them.
+/// Possible networks of the bridge, best first. Spread over the private ranges, because networks that are
+/// routed to a machine tend to use one of them completely.
 const CANDIDATES: [(Ipv4Addr, u8); 7] = [
     (Ipv4Addr::new(10, 89, 0, 0), 16),
     (Ipv4Addr::new(10, 199, 0, 0), 16),
@@ -16,7 +16,7 @@ const CANDIDATES: [(Ipv4Addr, u8); 7] = [
     (Ipv4Addr::new(172, 22, 0, 0), 16),
     (Ipv4Addr::new(192, 168, 213, 0), 24),
     (Ipv4Addr::new(192, 168, 119, 0), 24),
-    // Kept for measuring network equipment (RFC 2544); nobody routes it in earnest.
+    // Reserved for benchmarking network equipment (RFC 2544); not used in practice.
     (Ipv4Addr::new(198, 18, 0, 0), 16),
 ];
 
@@ -69,11 +69,11 @@ impl Subnet {
         Ipv4Addr::from_bits(self.base.to_bits() | 1)
     }
 
-    /// Every address a pod may have, each once, starting at a place that depends on `id`: the same pod tends to get the
-    /// same address, and an address just given back is not the next one handed out.
+    /// Every possible pod address, each once, starting at a place that depends on `id`: the same pod tends to
+    /// get the same address, and an address that was just released is not the next one used.
     pub(super) fn pod_addresses(self, id: &str) -> impl Iterator<Item = Ipv4Addr> {
         let gateway = self.gateway();
-        // Without the first and the last address, which mean the network itself and everybody in it.
+        // Without the first and the last address, which are the network and the broadcast address.
         let count = (u64::from(!self.mask().to_bits()) + 1).saturating_sub(2);
         let start = fnv(id.as_bytes()).checked_rem(count).unwrap_or(0);
         (0..count)
@@ -85,7 +85,7 @@ impl Subnet {
     }
 }
 
-/// The first candidate that none of the given routes touches. Default routes touch everything and do not count.
+/// The first candidate that does not overlap with the given routes. Default routes do not count.
 pub(super) fn choose(routes: impl Iterator<Item = Subnet> + Clone) -> Option<Subnet> {
     CANDIDATES
         .iter()
@@ -93,8 +93,8 @@ pub(super) fn choose(routes: impl Iterator<Item = Subnet> + Clone) -> Option<Sub
         .find(|candidate| !routes.clone().any(|route| route.prefix > 0 && route.overlaps(*candidate)))
 }
 
-/// A hardware address that follows from the IPv4 address, so that an address which moves to another pod takes the
-/// neighbours' memory of it along.
+/// A hardware address derived from the IPv4 address, so that neighbour tables stay valid when an address
+/// moves to another pod.
 pub(super) fn mac_of(address: Ipv4Addr) -> Mac {
     let [a, b, c, d] = address.octets();
     [0x0a, 0x58, a, b, c, d]

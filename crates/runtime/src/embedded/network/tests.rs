@@ -1,5 +1,5 @@
-//! Real networks, as root, in namespaces of the tests' own: every test runs on a thread that stands for a whole host,
-//! with a network and mounts nobody else sees, and no packet leaves it.
+//! Real networks, as root, in separate namespaces: every test runs on a thread that represents a whole host,
+//! with its own network and mounts, and no packet leaves it.
 
 mod attacks;
 
@@ -23,16 +23,16 @@ use crate::{PublishedPort, Resources};
 const SOON: Duration = Duration::from_secs(5);
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Runs a test on a host of its own.
+/// Runs a test on a separate host.
 fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce(Host) -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
         separate(UnshareFlags::NEWNET | UnshareFlags::NEWNS);
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .expect("private mounts");
-        // A new namespace begins with the settings of the machine's own, where somebody may have switched it on.
+        // A new namespace starts with the settings of the machine, where it may be switched on.
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").expect("forwarding of the host");
         Links::open(None).and_then(|mut l| l.loopback_up()).expect("loopback of the host");
-        // One thread, and what it starts: all of them are inside the namespaces made above.
+        // One thread, and what it starts: all of them are inside the namespaces created above.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
         let host = Host { dir: tempfile::tempdir().expect("directory") };
         runtime
@@ -54,7 +54,7 @@ struct Host {
 }
 
 impl Drop for Host {
-    /// Mount points cannot be removed, and the directory is.
+    /// Mount points cannot be removed, but the directory must be.
     fn drop(&mut self) {
         for entry in std::fs::read_dir(self.dir.path()).into_iter().flatten().flatten() {
             // Some are unmounted by their test.
@@ -111,7 +111,7 @@ fn spec(name: &str, network: NetworkMode) -> SandboxSpec {
     }
 }
 
-/// Listens in a namespace and answers everyone with `word`, the address it sees them under, and what they say.
+/// Listens in a namespace and answers everyone with `word`, the address it sees, and what they sent.
 fn serve(netns: Option<&Path>, at: SocketAddr, word: &'static str) -> SocketAddr {
     let listener = socket_in(netns, || {
         let listener = std::net::TcpListener::bind(at)?;
@@ -176,7 +176,7 @@ fn pods_and_host_reach_each_other() {
         assert_eq!(ask(Some(&a), in_a).await.expect("pod to itself"), format!("a {ip_a} hello"));
         let at_host = serve(None, SocketAddr::new(gateway.into(), 0), "host");
         assert_eq!(ask(Some(&a), at_host).await.expect("pod to host"), format!("host {ip_a} hello"));
-        // A packet lost while the interfaces come up would be repeated after a second.
+        // A packet lost while the interfaces come up would be retransmitted after a second.
         assert!(began.elapsed() < Duration::from_millis(800), "{:?}", began.elapsed());
     });
 }
@@ -269,7 +269,7 @@ fn detaching_removes_the_interface_and_frees_the_address() {
         assert_eq!(links.find(interface).expect("list"), None);
         assert_eq!(attached().await.expect("list"), [b_id]);
         detach(&a).await.expect("once more");
-        // The same id starts looking at the same place, so it finds what was freed.
+        // The same id starts at the same place, so it finds the freed address.
         let again = attach(&host.netns("again"), &spec("a", NetworkMode::Private)).await.expect("attach");
         assert_eq!(again.ips, first.ips);
         let inside = serve(Some(&b), SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), "b");
@@ -283,7 +283,7 @@ fn detaching_removes_the_interface_and_frees_the_address() {
 #[test]
 fn concurrent_pods_get_different_addresses() {
     on_a_host(async |host| {
-        // All under one id, so that all want the same address: ids are unique within a state directory only.
+        // All with one id, so that all want the same address: ids are only unique within a state directory.
         let mut tasks = tokio::task::JoinSet::new();
         for n in 0..12 {
             let netns = host.netns(&format!("n{n}"));
@@ -300,7 +300,7 @@ fn what_a_crash_leaves_is_reclaimed() {
     on_a_host(async |host| {
         let (vanished, first) = host.pod("vanished", NetworkMode::Private).await;
         let (_kept, _) = host.pod("kept", NetworkMode::Private).await;
-        // Nobody detached it, but nothing holds its namespace any more: the kernel takes the interface back.
+        // It was not detached, but nothing holds its namespace any more: the kernel removes the interface.
         unmount(&vanished, UnmountFlags::DETACH).expect("unmount");
         let kept = SandboxId("kept".to_owned());
         until("the interface goes with its namespace", async || {
@@ -310,13 +310,13 @@ fn what_a_crash_leaves_is_reclaimed() {
         let again =
             attach(&host.netns("again"), &spec("vanished", NetworkMode::Private)).await.expect("attach");
         assert_eq!(again.ips, first.ips);
-        // The namespace of a dead run is still there: found by its id, removed by its id.
+        // The namespace of a dead run still exists: found and removed by its id.
         detach(&kept).await.expect("detach");
         assert_eq!(attached().await.expect("list"), [SandboxId("vanished".to_owned())]);
     });
 }
 
-/// A host with a way out, to a namespace that stands for the world.
+/// A host with a route to a namespace that represents the outside world.
 fn world(host: &Host) -> PathBuf {
     let (netns, here, there) =
         (host.netns("world"), Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2));
@@ -403,7 +403,7 @@ fn published_tcp_ports_reach_the_pod() {
             if let Some(ip) = attachment.ips.first() {
                 assert_eq!(ask(None, at[2]).await.expect("address"), format!("address {ip} hello"));
             }
-            // A port nobody listens on behaves like one: no orderly empty answer.
+            // A port without a listener behaves like one: no orderly empty answer.
             assert_eq!(ask(None, at[1]).await.expect_err("reset").kind(), io::ErrorKind::ConnectionReset);
 
             let mut open = connect_tcp(None, at[0], SOON).await.expect("connect");
@@ -473,7 +473,7 @@ fn a_port_that_is_taken_is_named() {
         let expected = format!("host port {} is already in use: ", taken.port());
         assert!(error.to_string().starts_with(&expected), "{error}");
         assert_eq!(ask(None, taken).await.expect("the other"), "other 127.0.0.1 hello");
-        // In the host's network there is nothing to open when the numbers agree.
+        // On the host network there is nothing to open if the numbers are equal.
         let same = [PublishedPort { host: taken, pod_port: taken.port(), udp: false }];
         let forwarders = Forwarders::start(None, &[], &same).await.expect("start");
         assert!(forwarders.addresses().is_empty());
@@ -492,7 +492,7 @@ fn sockets_inside_come_fast() {
             times.push(began.elapsed());
         }
         times.sort();
-        // Tens of microseconds on an idle machine; the bound leaves room for a busy one.
+        // Tens of microseconds on an idle machine; the limit leaves room for a busy one.
         assert!(times[25] < Duration::from_millis(5), "median {:?}", times[25]);
         println!("connect_tcp: median {:?}, slowest {:?}", times[25], times[49]);
     });

@@ -1,8 +1,8 @@
-//! The way out for the pods of a run without root.
+//! Network access for the pods of a run without root.
 //!
-//! Nobody but root adds interfaces to the machine's network. So all pods of such a run are connected by a bridge in a
-//! network namespace of the run's own, as they would be at the host otherwise, and pasta or slirp4netns carries what
-//! leaves that namespace through ordinary sockets of the user. Without either, pods reach each other only.
+//! Only root can add interfaces to the machine's network. So all pods of such a run are connected by a bridge
+//! in the run's own network namespace, instead of at the host, and pasta or slirp4netns forwards what leaves
+//! that namespace through ordinary sockets of the user. Without either, pods only reach each other.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -20,22 +20,22 @@ use super::link::Links;
 use crate::embedded::rootless::find_program;
 use crate::embedded::sys;
 
-/// The interface that leads out.
+/// The outgoing interface.
 const INTERFACE: &str = "tap0";
 /// Both programs use the same addresses, which slirp4netns has by default.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
-/// Questions for names that are sent here are answered by whatever answers the user's own.
+/// DNS queries to this address are answered by the user's own name server.
 const NAMESERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
-/// The namespace as the programs find it: their standard input.
+/// The path of the namespace for the programs: their standard input.
 const NAMESPACE: &str = "/proc/self/fd/0";
-/// A program that has not made its interface after this time will not.
+/// A program that has not created its interface after this time has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
-/// The end of what the program said that is kept.
+/// How much of the end of the program's output is kept.
 const WORDS_MAX: usize = 1024;
 
-/// A network namespace that pods are connected through, and what leads out of it, for as long as this lives.
+/// A network namespace that connects pods, and its uplink, for as long as this exists.
 #[derive(Debug)]
 pub(crate) struct Uplink {
     namespace: File,
@@ -46,15 +46,15 @@ pub(crate) struct Uplink {
 impl Drop for Uplink {
     fn drop(&mut self) {
         if let Some(watcher) = &self.watcher {
-            // Closes the socket, and the process at its other end ends with all it has started.
+            // Closes the socket; the process at its other end then ends with everything it has started.
             watcher.abort();
         }
     }
 }
 
 impl Uplink {
-    /// Makes the namespace and has a program lead out of it. `guard` is the command of the process that ends the program
-    /// when this process ends, however that happens. What is missing is told once.
+    /// Creates the namespace and starts a program that connects it. `guard` is the command of the process
+    /// that ends the program when this process ends, in any way. What is missing is reported once.
     pub(crate) async fn open(guard: impl Fn() -> Command + Send + 'static) -> io::Result<Uplink> {
         let opened = tokio::task::spawn_blocking(move || {
             let namespace = make_namespace()?;
@@ -77,12 +77,12 @@ impl Uplink {
         Ok(uplink)
     }
 
-    /// The namespace, as a path that any process of this user namespace can open.
+    /// The path of the namespace, which any process of this user namespace can open.
     pub(crate) fn path(&self) -> PathBuf {
         path_of(&self.namespace)
     }
 
-    /// Where pods ask for names.
+    /// The name server of the pods.
     pub(crate) fn nameserver(&self) -> Option<IpAddr> {
         self.nameserver
     }
@@ -92,7 +92,7 @@ fn path_of(namespace: &File) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd()))
 }
 
-/// On a thread of its own, which ends in it.
+/// On a separate thread, which ends in it.
 fn make_namespace() -> io::Result<File> {
     let made = std::thread::spawn(|| {
         sys::unshare(libc::CLONE_NEWNET)?;
@@ -123,7 +123,7 @@ fn pasta() -> Vec<String> {
         ["--foreground", "--quiet", "--ipv4-only", "--config-net", "--no-netns-quit"]
             .map(str::to_owned)
             .to_vec();
-    // Neither the gateway nor any port leads to what listens on the machine's loopback.
+    // Neither the gateway nor any port leads to services on the machine's loopback.
     arguments.push("--no-map-gw".to_owned());
     for (option, value) in [
         ("--ns-ifname", INTERFACE.to_owned()),
@@ -184,7 +184,7 @@ fn start(
     }
 }
 
-/// Says so if the program ends before it should.
+/// Reports if the program ends early.
 async fn watch(program: &'static str, mut words: tokio::net::UnixStream) {
     let mut kept = Vec::new();
     let mut chunk = [0; WORDS_MAX];
@@ -196,7 +196,7 @@ async fn watch(program: &'static str, mut words: tokio::net::UnixStream) {
     tracing::warn!("pods can now reach only each other: {program} exited ({})", last_words(&kept));
 }
 
-/// The last line that says something. Those about the system's log come with every line of pasta's.
+/// The last meaningful line. Lines about the system's log come with every line of pasta's.
 fn last_words(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let mut lines =

@@ -1,4 +1,5 @@
-//! `config.json` of the OCI runtime specification: the same container as the embedded runtime makes, in OCI's words.
+//! `config.json` of the OCI runtime specification: the same container as the embedded runtime creates, in
+//! OCI's format.
 
 use std::path::{Path, PathBuf};
 
@@ -13,17 +14,17 @@ use crate::embedded::container::{dev, mounts};
 use crate::embedded::protocol::SandboxState;
 use crate::{ContainerSpec, Mount, Propagation, Resources};
 
-/// The version of the specification the fields below are from. Runtimes refuse newer ones than they know.
+/// The version of the specification of the fields below. Runtimes refuse newer ones than they know.
 const OCI_VERSION: &str = "1.0.2";
 
-/// Where the runtime finds a volume.
+/// The location of a volume for the runtime.
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
-    /// Mounts made in it travel to the host.
+    /// Mounts made in it propagate to the host.
     pub(crate) is_shared: bool,
 }
 
-/// What a `config.json` is made of.
+/// The inputs of a `config.json`.
 pub(crate) struct Contents<'a> {
     pub(crate) spec: &'a ContainerSpec,
     pub(crate) sandbox: &'a SandboxState,
@@ -32,7 +33,7 @@ pub(crate) struct Contents<'a> {
     pub(crate) command: &'a [String],
     /// `linux.seccomp`.
     pub(crate) seccomp: Option<Value>,
-    /// Where each of the container's volumes is for the runtime to find.
+    /// The location of each of the container's volumes.
     pub(crate) volumes: &'a [Place],
     pub(crate) cgroups: &'a Hierarchies,
 }
@@ -107,7 +108,7 @@ impl Contents<'_> {
             set("seccomp", seccomp.clone());
         }
         if self.volumes.iter().zip(&spec.mounts).any(|(place, mount)| goes_both_ways(mount, place)) {
-            // Else the runtime cuts everything off from the host's mounts before it looks at the volumes.
+            // Otherwise the runtime cuts off the host's mounts before it handles the volumes.
             set("rootfsPropagation", json!("rshared"));
         }
         linux.into()
@@ -141,7 +142,7 @@ pub(crate) fn process(profile: &Profile, user: &User, command: &[String], termin
     if !profile.env.iter().any(|(name, _)| name == "HOME") {
         env.push(format!("HOME={}", user.home));
     }
-    // What this process does not have it cannot give, and runtimes fail where they cannot.
+    // It cannot give more than it has, and runtimes fail where they cannot.
     let own = rustix::thread::capabilities(None).map_or(0, |own| own.permitted.bits());
     let caps = names(CapSet(profile.caps.0 & own));
     let mut process = json!({
@@ -165,7 +166,7 @@ fn names(caps: CapSet) -> Vec<String> {
     held.filter_map(|(number, _)| CapSet::name(number)).map(|name| format!("CAP_{name}")).collect()
 }
 
-/// The limits this process has, for runtimes that change their own and hand those down.
+/// The limits of this process, for runtimes that change their own and pass those on.
 fn rlimits() -> Vec<Value> {
     let kinds = [
         ("RLIMIT_AS", Resource::As),
@@ -193,7 +194,7 @@ fn rlimits() -> Vec<Value> {
     kinds.into_iter().map(limit).collect()
 }
 
-/// Whether mounts are to travel both ways, and can: where the host keeps its mounts to itself, they do not.
+/// Whether mounts propagate both ways, and can: where the host's mounts are private, they do not.
 fn goes_both_ways(volume: &Mount, place: &Place) -> bool {
     volume.propagation == Propagation::Bidirectional && place.is_shared
 }
@@ -218,7 +219,7 @@ fn limits(wanted: &Resources, cgroups: &Hierarchies) -> Map<String, Value> {
     if let Some(bytes) = wanted.memory_limit_bytes {
         let mut memory = json!({ "limit": bytes });
         if cgroups.counts_swap() {
-            // Memory and swap together: the limit must not be dodged by swapping.
+            // Memory and swap together: swapping must not get around the limit.
             memory["swap"] = json!(bytes);
         }
         resources.insert("memory".to_owned(), memory);

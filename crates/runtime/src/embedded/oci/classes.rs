@@ -1,4 +1,4 @@
-//! Which runtime runs which pod: `--oci-runtime`, and runtime classes from a small file.
+//! The runtime of each pod: `--oci-runtime`, and runtime classes from a small file.
 //!
 //! ```toml
 //! [classes.gvisor]
@@ -15,17 +15,17 @@ use serde::Deserialize;
 use super::OciRuntime;
 use crate::RuntimeError;
 
-/// Longest configuration file that is read.
+/// The maximum size of the configuration file.
 const FILE_MAX: u64 = 1 << 20;
 
 /// The OCI runtimes a run may use.
 #[derive(Debug, Clone, Default)]
 pub struct OciRuntimes {
-    /// Runs the pods that name no class; `None`: the embedded runtime does.
+    /// Runs pods without a class; `None`: the embedded runtime does.
     pub default: Option<OciRuntime>,
     /// By the name of their class.
     classes: BTreeMap<String, Class>,
-    /// Those that were looked for.
+    /// The runtimes that were found.
     found: BTreeMap<String, OciRuntime>,
 }
 
@@ -52,11 +52,10 @@ impl OciRuntimes {
         OciRuntimes { default: Some(runtime), ..Self::default() }
     }
 
-    /// Reads the file that says which runtime each class means. A file that is not there has no classes, unless it
-    /// `must_exist`.
+    /// Reads the file with the runtime of each class. A missing file has no classes, unless it `must_exist`.
     ///
     /// # Errors
-    /// The file cannot be read, or says something else.
+    /// The file cannot be read or is invalid.
     pub fn read(path: &Path, must_exist: bool) -> Result<Self, RuntimeError> {
         let wrong = |detail: String| RuntimeError::Config(format!("{}: {detail}", path.display()));
         let text = match read(path) {
@@ -98,7 +97,7 @@ impl OciRuntimes {
         Ok(Some(found))
     }
 
-    /// Finds the runtime of a class, to have it at hand.
+    /// Finds the runtime of a class in advance.
     ///
     /// # Errors
     /// There is no such class, or its runtime is not installed.
@@ -114,7 +113,7 @@ impl OciRuntimes {
         self.classes.contains_key(name)
     }
 
-    /// What to say about a class nobody has set up.
+    /// The message for an unknown class.
     pub fn unknown(&self, name: &str) -> String {
         let known: Vec<&str> = self.names().collect();
         match known.is_empty() {

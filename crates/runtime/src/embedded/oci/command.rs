@@ -1,4 +1,4 @@
-//! The command line of an OCI runtime: calls with a deadline, and what went wrong in the runtime's own words.
+//! The command line of an OCI runtime: calls with a time limit, and errors with the runtime's own message.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,13 +18,13 @@ use crate::embedded::sys;
 /// A runtime that takes longer than this for one command hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Longest part of a runtime's log that is read.
+/// The maximum size of a runtime's log that is read.
 const LOG_MAX: u64 = 256 * 1024;
 
-/// Longest message that is passed on.
+/// The longest message that is passed on.
 const MESSAGE_MAX: usize = 2000;
 
-/// One container of a runtime. `dir` is its bundle, which the runtime's own files are in as well.
+/// One container of a runtime. `dir` is its bundle, which also has the runtime's own files.
 #[derive(Debug, Clone)]
 pub(crate) struct Calls {
     pub(crate) runtime: OciRuntime,
@@ -33,7 +33,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// A command of the runtime about to be run. `log` is the file it is to write its messages to.
+    /// A command of the runtime to be run. `log` is the file for its messages.
     pub(crate) fn command(&self, verb: &str, log: &Path) -> Command {
         let mut command = Command::new(&self.runtime.path);
         command
@@ -53,7 +53,7 @@ impl Calls {
         // SAFETY: between fork and exec only system calls are made.
         unsafe {
             command.pre_exec(|| {
-                // The container would inherit what the shim ignores and blocks.
+                // Otherwise the container would inherit the signals that the shim ignores and blocks.
                 sys::reset_signals();
                 Ok(())
             });
@@ -61,7 +61,7 @@ impl Calls {
         command
     }
 
-    /// Runs a command about this container to its end.
+    /// Runs a command about this container to completion.
     pub(crate) fn run<S: AsRef<OsStr>>(&self, verb: &str, args: &[S]) -> Result<(), Fault> {
         let log = self.dir.join(format!("{verb}-{}.log", std::process::id()));
         let mut command = self.command(verb, &log);
@@ -75,7 +75,7 @@ impl Calls {
         result
     }
 
-    /// What a command's end means.
+    /// The result of a command.
     pub(crate) fn verdict(&self, verb: &str, status: Option<ExitStatus>, log: &Path) -> Result<(), Fault> {
         let name = &self.runtime.name;
         match status {
@@ -98,18 +98,18 @@ impl Calls {
         Fault::create(format!("cannot run {}: {}", self.runtime.path.display(), sys::errno_text(error)))
     }
 
-    /// A message of the runtime as a fault: of the program, if that is what it is about.
+    /// A message of the runtime as a fault: a start error if it is about the program.
     fn fault(&self, message: &str) -> Fault {
         let text = plain(message);
         match is_about_the_program(text) {
-            // In the words of the embedded runtime, which are those of execve.
+            // In the wording of the embedded runtime, which is that of execve.
             true => Fault::start(as_execve_says(text)),
             false => Fault::create(format!("{}: {text}", self.runtime.name)),
         }
     }
 }
 
-/// Waits for a process, and kills it when it takes too long (then there is no status).
+/// Waits for a process, and kills it if it takes too long (then there is no status).
 pub(crate) fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
     let pid = rustix::process::Pid::from_child(child);
     let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
@@ -141,7 +141,7 @@ fn last_error(log: &Path) -> Option<String> {
     Some(message).filter(|message| !message.is_empty())
 }
 
-/// A message without what only says that something failed.
+/// A message without prefixes that only say that something failed.
 fn plain(message: &str) -> &str {
     const SAYS_NOTHING: [&str; 6] = [
         "runc create failed: ",
@@ -158,7 +158,7 @@ fn plain(message: &str) -> &str {
     rest
 }
 
-/// A message about a program in the words of the embedded runtime, which are those of execve.
+/// A message about a program in the wording of the embedded runtime, which is that of execve.
 fn as_execve_says(text: &str) -> String {
     // runc: exec: "NAME": [stat NAME: ]WHY
     if let Some((name, why)) = text.strip_prefix("exec: \"").and_then(|rest| rest.split_once("\": ")) {

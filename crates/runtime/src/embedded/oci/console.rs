@@ -25,7 +25,7 @@ impl ConsoleSocket {
         let dir = layout::open_dir(dir)?;
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Socket addresses end at 107 bytes, state directories do not.
+        // Socket addresses are limited to 107 bytes, state directories are not.
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))?;
         rustix::net::bind(&listener, &address)?;
         rustix::net::listen(&listener, 1)?;
@@ -36,7 +36,7 @@ impl ConsoleSocket {
         format!("console-{pid}")
     }
 
-    /// Removes what a process that opened one has left.
+    /// Removes the socket left by a process.
     pub(crate) fn remove(dir: &Path, pid: i32) {
         let _ = std::fs::remove_file(dir.join(Self::name_for(pid)));
     }

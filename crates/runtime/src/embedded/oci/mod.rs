@@ -1,9 +1,10 @@
-//! Containers made by an OCI runtime of this machine (runc, crun, runsc and others) instead of by ourselves.
+//! Containers created by an installed OCI runtime (runc, crun, runsc and others) instead of by Outrigger
+//! itself.
 //!
-//! Everything around the container stays the same: sandbox, images, volumes, shim, protocol, log and exit record. The
-//! shim writes a bundle (`bundle`) and drives the runtime's command line (`command`). What the runtime keeps about a
-//! container is below the container's own directory, in a mount namespace of the shim: when shim and container are gone,
-//! so is all of it.
+//! Everything around the container stays the same: sandbox, images, volumes, shim, protocol, log and exit
+//! record. The shim writes a bundle (`bundle`) and calls the runtime's command line (`command`). The
+//! runtime's own state about a container is below the container's directory, in a mount namespace of the
+//! shim: when shim and container are gone, so is all of it.
 
 pub(crate) mod bundle;
 mod classes;
@@ -25,19 +26,19 @@ pub(crate) use trial::try_runtime;
 
 use crate::RuntimeError;
 
-/// How long a runtime may take to say its version.
+/// How long to wait for a runtime's version.
 const VERSION_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Longest version text that is read.
+/// The longest version text that is read.
 const VERSION_MAX: u64 = 4096;
 
-/// Where runtimes are, besides `PATH`.
+/// Where to look for runtimes, besides `PATH`.
 const PLACES: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// An OCI runtime that is installed on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OciRuntime {
-    /// What messages call it.
+    /// Its name in messages.
     name: String,
     path: PathBuf,
     /// Options that come before the command.
@@ -47,10 +48,10 @@ pub struct OciRuntime {
 }
 
 impl OciRuntime {
-    /// Finds a runtime by name or path and asks for its version.
+    /// Finds a runtime by name or path and queries its version.
     ///
     /// # Errors
-    /// There is none, or it does not answer as a runtime does.
+    /// It does not exist, or does not answer like a runtime.
     pub fn find(name: &str, args: &[String]) -> Result<Self, RuntimeError> {
         let path = locate(name)?;
         let version = version(&path).map_err(|why| {
@@ -61,7 +62,7 @@ impl OciRuntime {
         Ok(OciRuntime { name, path, args: args.to_vec(), version })
     }
 
-    /// What messages call it.
+    /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -76,7 +77,7 @@ impl OciRuntime {
         &self.version
     }
 
-    /// Whether it refuses machines that have both generations of cgroups. It is shown only the first one there.
+    /// Whether it refuses machines with both cgroup versions. There it is only shown v1.
     pub(crate) fn refuses_hybrid_cgroups(&self) -> bool {
         self.version.starts_with("crun ")
     }
@@ -124,7 +125,7 @@ fn version(path: &Path) -> Result<String, String> {
         None => return Err(format!("`--version` took longer than {} seconds", VERSION_PATIENCE.as_secs())),
     }
     let mut text = String::new();
-    // What does not fit into the pipe nobody waits for.
+    // Output that does not fit into the pipe is not needed.
     if let Some(output) = output {
         let _ = output.take(VERSION_MAX).read_to_string(&mut text);
     }
@@ -150,7 +151,7 @@ mod tests {
             ("/bin/false", "`--version` failed"),
         ] {
             match OciRuntime::find(name, &[]) {
-                // GNU coreutils' `true` has a version; as a runtime it is refused by the trial.
+                // GNU coreutils' `true` has a version; as a runtime it is rejected by the trial.
                 Ok(found) => assert!(name == "/bin/true" && found.version().contains("true"), "{found:?}"),
                 Err(error) => {
                     assert!(error.to_string().contains(complaint) || name == "/bin/false", "{name}: {error}")

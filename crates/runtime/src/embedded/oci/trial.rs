@@ -1,4 +1,4 @@
-//! Whether a runtime can run containers here at all, found out before any pod is started.
+//! Checks whether a runtime can run containers here at all, before any pod is started.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -17,7 +17,7 @@ use crate::embedded::layout;
 use crate::embedded::protocol::{SandboxState, ShimConfig};
 use crate::{ContainerId, ContainerSpec, Image, Resources, RuntimeError, SandboxId};
 
-/// What a trial was of. While nothing of it changes, its result holds.
+/// The subject of a trial. While it does not change, its result is valid.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Stamp {
     runtime: OciRuntime,
@@ -38,8 +38,8 @@ impl Stamp {
     }
 }
 
-/// Has the runtime make a container that is never started, unless it has done so before. Blocks. `shim` is the command
-/// that does it.
+/// Lets the runtime create a container that is never started, unless it has done so before. Blocks. `shim` is
+/// the command that does it.
 pub(crate) fn try_runtime(
     shim: Command,
     runtime: &OciRuntime,
@@ -63,7 +63,7 @@ pub(crate) fn try_runtime(
     match result.map_err(|error| refused(error.to_string()))? {
         Some(fault) => Err(refused(fault.text)),
         None => {
-            // Trying again next time is all that follows if this fails.
+            // If this fails, it is just tried again next time.
             let _ = fs::create_dir_all(known.parent().unwrap_or(state_dir))
                 .and_then(|()| layout::write_json(&known, &stamp));
             Ok(())
@@ -80,7 +80,7 @@ fn attempt(
 ) -> io::Result<Option<Fault>> {
     let layer = dir.join("layer");
     fs::create_dir_all(&layer)?;
-    // Never executed; runtimes only look whether it is there.
+    // Never executed; runtimes only check that it exists.
     fs::write(layer.join("program"), "")?;
     fs::set_permissions(layer.join("program"), fs::Permissions::from_mode(0o755))?;
     let container = dir.join("container");

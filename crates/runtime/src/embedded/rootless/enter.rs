@@ -16,17 +16,17 @@ use super::subordinate::{self, Ranges, map_arguments};
 use crate::RuntimeError;
 use crate::embedded::sys::{self, errno_text};
 
-/// Longest complaint of newuidmap that is shown.
+/// The longest error message of newuidmap that is shown.
 const COMPLAINT_MAX: u64 = 4096;
 
-/// Makes an ordinary user's process root of a new user namespace and executes the program again in it, with the same
-/// arguments: comes back only where that is not needed, or not possible. Process number, terminal, standard streams and
-/// working directory stay. `note` is told what will be missing.
+/// Makes an ordinary user's process root of a new user namespace and executes the program again in it, with
+/// the same arguments: only returns if that is not needed, or not possible. Pid, terminal, standard streams
+/// and working directory stay. `note` is called with what will be missing.
 ///
 /// Must be called before the process has a second thread.
 ///
 /// # Errors
-/// The machine does not let this user have a user namespace; the text says what to do.
+/// The machine does not permit this user a user namespace; the text says how to fix it.
 pub fn enter(note: impl FnOnce(&str)) -> Result<(), RuntimeError> {
     if has_powers() {
         return Ok(());
@@ -45,7 +45,7 @@ pub fn enter(note: impl FnOnce(&str)) -> Result<(), RuntimeError> {
     Err(RuntimeError::Config(format!("cannot execute this program again: {}", execute_again())))
 }
 
-/// Why a user namespace would be refused, found out by trying in a process of its own. `None`: it is not.
+/// Why a user namespace would be refused, determined by trying in a separate process. `None`: it would not.
 ///
 /// Must be called before the process has a second thread.
 pub fn why_not() -> Option<String> {
@@ -105,7 +105,7 @@ fn reason(error: &io::Error) -> String {
     )
 }
 
-/// Moves this process into a user and a mount namespace of its own. Returns why it has one id only, if it does.
+/// Moves this process into a new user and mount namespace. Returns why it has only one id, if it does.
 fn move_in(uid: u32, gid: u32, ranges: Result<Ranges, String>) -> io::Result<Option<String>> {
     let missing = match ranges {
         Ok(ranges) => map_ranges(uid, gid, &ranges)?.map(|complaint| {
@@ -119,7 +119,7 @@ fn move_in(uid: u32, gid: u32, ranges: Result<Ranges, String>) -> io::Result<Opt
     if missing.is_some() {
         map_own("uid_map", uid)?;
         if is_unmapped("gid_map") {
-            // The kernel asks for this, so that nobody leaves a group that denies something.
+            // The kernel requires this, so that nobody leaves a group that denies something.
             fs::write("/proc/self/setgroups", "deny")?;
         }
         map_own("gid_map", gid)?;
@@ -139,8 +139,8 @@ fn map_own(map: &str, id: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves in, and has a child that stayed outside map the ranges, which takes the set-user-id programs' word. Returns
-/// their complaint if they refuse.
+/// Moves in, while a child that stayed outside maps the ranges with the set-user-id programs. Returns their
+/// error if they refuse.
 fn map_ranges(uid: u32, gid: u32, ranges: &Ranges) -> io::Result<Option<String>> {
     let (go, moved) = pipe_with(PipeFlags::CLOEXEC)?;
     let (result, report) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -149,7 +149,7 @@ fn map_ranges(uid: u32, gid: u32, ranges: &Ranges) -> io::Result<Option<String>>
         sys::Cloned::Child => {
             drop((moved, result));
             let mut byte = [0];
-            // The parent that could not move is gone from the pipe.
+            // The parent could not move and has closed the pipe.
             if fs::File::from(go).read_exact(&mut byte).is_ok() {
                 let mapped = newidmap(&ranges.programs.0, target, &map_arguments(uid, &ranges.uids))
                     .and_then(|()| newidmap(&ranges.programs.1, target, &map_arguments(gid, &ranges.gids)));
@@ -190,7 +190,7 @@ fn newidmap(program: &Path, target: u32, arguments: &[String]) -> Result<(), Str
     Err(if line.starts_with("new") { line.to_owned() } else { format!("{}: {line}", program.display()) })
 }
 
-/// Replaces this process by the same program. Returns only when that failed.
+/// Replaces this process with the same program. Returns only if that failed.
 fn execute_again() -> io::Error {
     let program = match own_program() {
         Ok(program) => program,
@@ -213,7 +213,8 @@ fn execute_again() -> io::Error {
     }
 }
 
-/// The program's own file, by a path of this mount namespace: `/proc/self/exe` leads to a mount of the one before.
+/// The program's own file, by a path of this mount namespace: `/proc/self/exe` leads to a mount of the
+/// previous one.
 fn own_program() -> io::Result<PathBuf> {
     let exe = Path::new("/proc/self/exe");
     let (path, own) = (fs::read_link(exe)?, fs::metadata(exe)?);

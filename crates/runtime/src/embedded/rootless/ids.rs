@@ -1,8 +1,8 @@
-//! Which ids of a user namespace stand for which outside of it.
+//! The mapping of the ids of a user namespace.
 
 use std::fs;
 
-/// As /proc/PID/uid_map has it.
+/// The format of /proc/PID/uid_map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdMap(Vec<Extent>);
 
@@ -14,7 +14,7 @@ struct Extent {
 }
 
 impl IdMap {
-    /// Reads a map. Where there is none (a kernel without user namespaces) all ids are what they are.
+    /// Reads a map. Without one (a kernel without user namespaces) all ids are unchanged.
     pub(super) fn of(path: &str) -> Self {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text),
@@ -30,22 +30,22 @@ impl IdMap {
         IdMap(text.lines().filter_map(extent).collect())
     }
 
-    /// Whether every id there is stands for itself.
+    /// Whether every id maps to itself.
     pub fn is_whole(&self) -> bool {
         self.0 == [Extent { inside: 0, outside: 0, count: u32::MAX }]
     }
 
-    /// Whether there is such an id in here.
+    /// Whether the namespace has such an id.
     pub fn contains(&self, id: u32) -> bool {
         self.outside(id).is_some()
     }
 
-    /// How many ids there are.
+    /// The number of ids.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|extent| u64::from(extent.count)).sum()
     }
 
-    /// What an id of the namespace is outside of it.
+    /// The id outside of the namespace.
     pub fn outside(&self, id: u32) -> Option<u32> {
         self.0.iter().find_map(|extent| {
             let offset = id.checked_sub(extent.inside).filter(|offset| *offset < extent.count)?;

@@ -1,4 +1,5 @@
-//! Processes and their namespaces: who is in a container that has no cgroup, and what there is to join.
+//! Processes and their namespaces: which processes belong to a container without a cgroup, and which
+//! namespaces to join.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,10 +7,10 @@ use std::path::Path;
 
 use crate::processes::Process;
 
-/// A container that forks faster than this many rounds of killing has no limit that would stop it either.
+/// A container that keeps forking for this many rounds of killing has no limit that would stop it either.
 const ROUNDS_MAX: usize = 64;
 
-/// A mount namespace. Kept open: the kernel gives the number of one that is gone to the next one at once, which would be
+/// A mount namespace. Kept open: the kernel reuses the number of a deleted one immediately, and it could be
 /// another container's.
 #[derive(Debug)]
 pub(crate) struct MountNamespace {
@@ -18,13 +19,13 @@ pub(crate) struct MountNamespace {
 }
 
 impl MountNamespace {
-    /// That of a process.
+    /// The mount namespace of a process.
     pub(crate) fn of(pid: i32) -> Option<Self> {
         let open = fs::File::open(format!("/proc/{pid}/ns/mnt")).ok()?;
         Some(MountNamespace { number: open.metadata().ok()?.ino(), _open: open })
     }
 
-    /// Everybody in it.
+    /// All processes in it.
     fn processes(&self) -> Vec<Process> {
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         let is_in = |process: &Path| number(process) == Some(self.number);
@@ -38,7 +39,7 @@ impl MountNamespace {
         entries.flatten().filter_map(found).collect()
     }
 
-    /// Kills everybody in it. Never the caller's own.
+    /// Kills all processes in it. Never the caller's own.
     pub(crate) fn kill(&self) {
         if number(Path::new("/proc/self")).is_none_or(|own| own == self.number) {
             return;
@@ -58,8 +59,8 @@ fn number(process: &Path) -> Option<u64> {
     Some(fs::metadata(process.join("ns/mnt")).ok()?.ino())
 }
 
-/// The namespaces a process has and the caller has not, as flags. Joining one that both are in already takes the right to
-/// it, which nobody without root has for the host's.
+/// The namespaces a process has and the caller does not, as flags. Joining one that both are in already needs
+/// privileges, which nobody without root has for the host's.
 pub(crate) fn namespaces_to_join(pid: i32) -> i32 {
     let kinds = [
         ("mnt", libc::CLONE_NEWNS),
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
-    /// A process in a mount namespace of its own, which it says when it is there.
+    /// A process in a new mount namespace, which it reports when it is there.
     fn in_new_namespace() -> Child {
         use std::io::Read as _;
         let mut command = Command::new("unshare");
@@ -93,8 +94,8 @@ mod tests {
         child
     }
 
-    /// The kernel gives the number of a mount namespace that is gone to the next one: a container that had it is not
-    /// killed in place of the one that is over.
+    /// The kernel reuses the number of a deleted mount namespace: a new container that has it must not be
+    /// killed instead of the one that ended.
     #[test]
     fn a_namespace_that_is_gone_is_never_another_one() {
         for _ in 0..20 {

@@ -3,18 +3,18 @@
 use std::fs;
 use std::path::PathBuf;
 
-/// As many as the kernel takes in one map, less the line for the user's own id.
+/// The kernel's limit for one map, minus the line for the user's own id.
 const LINES_MAX: usize = 339;
 
-/// First id and how many.
+/// First id and count.
 type Range = (u32, u32);
 
-/// What can be mapped for a user besides its own id.
+/// The ids that can be mapped for a user besides its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranges {
-    /// By /etc/subuid.
+    /// From /etc/subuid.
     pub uids: Vec<Range>,
-    /// By /etc/subgid.
+    /// From /etc/subgid.
     pub gids: Vec<Range>,
     /// The programs that may write the maps: newuidmap and newgidmap.
     pub(super) programs: (PathBuf, PathBuf),
@@ -23,7 +23,7 @@ pub struct Ranges {
 /// The ranges of a user.
 ///
 /// # Errors
-/// There are none, or the programs are missing that may map them: what to do about it, in words.
+/// There are none, or the programs that may map them are missing. The text says how to fix it.
 pub fn ranges(uid: u32) -> Result<Ranges, String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let name = user_name(uid, &read("/etc/passwd"));
@@ -54,7 +54,7 @@ fn add(user: &str) -> String {
     format!("have root run `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}`")
 }
 
-/// A program's place, in the directories a user may not have in its `PATH` too.
+/// Finds a program, also in directories that may not be in a user's `PATH`.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/bin"].map(PathBuf::from);
@@ -68,7 +68,7 @@ fn user_name(uid: u32, passwd: &str) -> Option<String> {
         let name = fields.next()?;
         (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
     });
-    // For users of a directory service. A lie gains nothing: newuidmap looks for itself.
+    // For users of a directory service. A wrong value gains nothing: newuidmap checks for itself.
     known.or_else(|| std::env::var("USER").ok().filter(|name| !name.is_empty()))
 }
 

@@ -1,20 +1,21 @@
-//! The default filter: a list of calls that are allowed, with the exceptions for capabilities that Docker and containerd
-//! make. The list is the last column of `syscalls.tsv`; here are the rules that look at arguments.
+//! The default filter: a list of allowed calls, with the exceptions for capabilities that Docker and
+//! containerd make. The list is the last column of `syscalls.tsv`; this module has the rules that depend on
+//! arguments.
 //!
-//! What is not allowed fails with EPERM; calls newer than the list fail with ENOSYS, so that a libc which tries them falls
-//! back to what it used before.
+//! Other calls fail with EPERM; calls newer than the list fail with ENOSYS, so that a libc which tries them
+//! falls back to older ones.
 
 use super::names::{Access, Arch, Numbers};
 use super::policy::{Action, Compare, Condition, Policy, Rule};
 use crate::embedded::container::caps::CapSet;
 
-/// Calls whose arguments decide (`rule` in the table).
+/// Calls that depend on their arguments (`rule` in the table).
 #[cfg(test)]
 pub(super) const ARGUMENT_RULES: [&str; 5] = ["clone", "clone3", "personality", "socket", "socketcall"];
 
-/// Flags of clone(2) that make namespaces.
+/// Flags of clone(2) that create namespaces.
 const NAMESPACE_FLAGS: u64 = 0x7e02_0000;
-/// Execution domains that change nothing of consequence: Linux, 32-bit, without randomisation, and asking.
+/// Harmless execution domains: Linux, 32-bit, without randomisation, and querying.
 const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 /// The kernel's cryptography: a large attack surface that programs do not need.
 const AF_ALG: u64 = 38;
@@ -40,7 +41,8 @@ fn for_arches(caps: CapSet, kernel: (u32, u32), arches: &[Arch]) -> Policy {
         let action = match access {
             Access::Allow => Action::Allow,
             Access::Any(words) if words.split(',').any(opens) => Action::Allow,
-            // Named, although it is what would happen anyway: so the call counts as known, and is not said to be missing.
+            // Listed, although this is the default: so the call counts as known, and does not fail as
+            // missing.
             Access::Any(_) => DENIED,
             Access::Never | Access::Rule => continue,
         };
@@ -50,7 +52,7 @@ fn for_arches(caps: CapSet, kernel: (u32, u32), arches: &[Arch]) -> Policy {
     Policy { default: DENIED, rules, arches: arches.to_vec() }
 }
 
-/// Where the kernel looks only at the lower half of an argument, so do we: a high bit must not hide a value.
+/// Where the kernel only uses the lower half of an argument, so do we: a high bit must not hide a value.
 fn add_argument_rules(rules: &mut Vec<Rule>, may_make_namespaces: bool) {
     let mut add = |name: &str, condition: Option<Condition>, action| {
         rules.push(Rule { name: name.to_owned(), conditions: condition.into_iter().collect(), action });
@@ -64,7 +66,7 @@ fn add_argument_rules(rules: &mut Vec<Rule>, may_make_namespaces: bool) {
         let plain = Condition { argument: 0, compare: Compare::Masked(NAMESPACE_FLAGS), value: 0 };
         add("clone", Some(plain), Action::Allow);
         add("clone", None, DENIED);
-        // Its flags are in memory, where a filter cannot see them; told that it does not exist, libc falls back to clone.
+        // Its flags are in memory, where a filter cannot see them; with ENOSYS libc falls back to clone.
         add("clone3", None, Action::Errno(libc::ENOSYS as u16));
     }
     for value in PERSONALITIES {
@@ -75,8 +77,8 @@ fn add_argument_rules(rules: &mut Vec<Rule>, may_make_namespaces: bool) {
         add("socket", low_half(family), DENIED);
     }
     add("socket", None, Action::Allow);
-    // 32-bit x86 has two ways to make a socket. The arguments of this one are in memory, so it is closed; what works on a
-    // socket that is there stays open.
+    // 32-bit x86 has two ways to create a socket. The arguments of this one are in memory, so it is blocked;
+    // operations on existing sockets stay allowed.
     add("socketcall", low_half(SYS_SOCKET), DENIED);
     add("socketcall", None, Action::Allow);
 }

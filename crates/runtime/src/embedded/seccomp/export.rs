@@ -1,8 +1,8 @@
 //! A filter as the `linux.seccomp` object of the OCI runtime specification, for runtimes that compile it themselves.
 //!
-//! Ours are tried in order and the last rule of a call has no conditions. Theirs (libseccomp's) have no order, and a rule
-//! without conditions overrides those with some. So what remains when all conditions of a call fail is said by conditions
-//! as well.
+//! Our rules are tried in order and the last rule of a call has no conditions. OCI's (libseccomp's) have no
+//! order, and a rule without conditions overrides those with some. So the case that all conditions of a call
+//! fail is expressed with conditions as well.
 
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ pub(super) fn oci_form(policy: &Policy) -> Value {
     form
 }
 
-/// The rules of one call, each of which holds whatever the others say.
+/// The rules of one call, each valid independently of the others.
 fn about_one_call(policy: &Policy, name: &str) -> Vec<Rule> {
     let of_call = || policy.rules.iter().filter(|rule| rule.name == name);
     let conditional: Vec<&Rule> = of_call().filter(|rule| !rule.conditions.is_empty()).collect();
@@ -46,14 +46,15 @@ fn about_one_call(policy: &Policy, name: &str) -> Vec<Rule> {
     if otherwise != policy.default {
         match complement(&conditional) {
             Some(rest) => rules.extend(rest.into_iter().map(|condition| rule(vec![condition], otherwise))),
-            // Not to be said by conditions: let the runtime make of it what it makes of such profiles.
+            // It cannot be expressed with conditions: leave it to the runtime.
             None => return of_call().cloned().collect(),
         }
     }
     rules
 }
 
-/// Conditions of which one holds exactly when no rule's does. Each must compare the same bits of the same argument.
+/// Conditions of which one holds exactly when no rule's does. Each must compare the same bits of the same
+/// argument.
 fn complement(rules: &[&Rule]) -> Option<Vec<Condition>> {
     let mut same = None;
     let mut values = Vec::new();
@@ -71,7 +72,7 @@ fn complement(rules: &[&Rule]) -> Option<Vec<Condition>> {
     }
     let (argument, mask) = same?;
     let mut rest = Vec::new();
-    // Bit by bit from above: a half of the numbers that has none of the values in it is named as a whole.
+    // Bit by bit from the top: a half of the numbers that contains none of the values is covered as a whole.
     let mut halves = vec![(0_u64, 0_u64)];
     while let Some((seen, prefix)) = halves.pop() {
         if !values.iter().any(|value| value & seen == prefix) {

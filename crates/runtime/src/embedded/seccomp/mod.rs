@@ -1,7 +1,7 @@
 //! System call filters: the default one, and those given as OCI or Docker profiles.
 //!
-//! A [`policy::Policy`] is compiled to classic BPF here, without a library: the kernel wants one program that knows
-//! every architecture a process can make calls for, several actions, and no `no_new_privs` of its own accord.
+//! A [`policy::Policy`] is compiled to classic BPF here, without a library: it needs one program for every
+//! architecture a process can make calls for, several actions, and no implicit `no_new_privs`.
 
 mod default;
 mod export;

@@ -1,4 +1,4 @@
-//! System calls: their names, their numbers, and who may make them by default.
+//! System calls: their names, numbers, and default access.
 
 /// An architecture a process of this machine can make system calls for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,10 +12,10 @@ pub(super) enum Arch {
 }
 
 impl Arch {
-    /// What programs built for this machine use.
+    /// The architecture of programs built for this machine.
     pub(super) const NATIVE: Arch = if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 };
 
-    /// All this machine's kernel may be called by, the native one first.
+    /// All architectures of this machine's kernel, the native one first.
     pub(super) fn all() -> &'static [Arch] {
         Self::NATIVE.with_subarches()
     }
@@ -51,18 +51,18 @@ pub(super) const ARM_PRIVATE: u32 = 0xf_0000;
 /// What the default filter does with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// `allow`: everybody may make it.
+    /// `allow`: always permitted.
     Allow,
-    /// `never`: nobody may.
+    /// `never`: never permitted.
     Never,
     /// `rule`: it depends on the arguments, see `default.rs`.
     Rule,
-    /// Comma-separated: a container with any of these capabilities may make it. `kernel4.8` in place of a capability
-    /// means kernels since 4.8.
+    /// Comma-separated: permitted for a container with any of these capabilities. `kernel4.8` in place of a
+    /// capability means kernels since 4.8.
     Any(&'static str),
 }
 
-/// Numbers of all system calls. Loaded for a compilation and dropped after it: a shim lives long.
+/// Numbers of all system calls. Loaded for a compilation and dropped after it: a shim runs for a long time.
 pub(super) struct Numbers(Vec<(&'static str, &'static str)>);
 
 impl Numbers {
@@ -76,7 +76,7 @@ impl Numbers {
         self.0[at].1.split('\t').nth(arch as usize)?.parse().ok()
     }
 
-    /// All calls with what the default filter does with them.
+    /// All calls with their default access.
     pub(super) fn access(&self) -> impl Iterator<Item = (&'static str, Access)> {
         self.0.iter().map(|(name, columns)| {
             let access = match columns.rsplit('\t').next().unwrap_or_default() {

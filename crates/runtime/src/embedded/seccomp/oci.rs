@@ -88,7 +88,7 @@ fn parse(text: &str, caps: CapSet, kernel: (u32, u32)) -> Result<Policy, String>
         let action = action(&entry.action, entry.errno_ret)?;
         let conditions: Vec<Condition> =
             entry.args.iter().flatten().map(condition).collect::<Result<_, String>>()?;
-        // Several tests of one argument cannot be meant to hold together: each stands for a rule of its own.
+        // Several tests of one argument cannot be meant to hold together: each becomes a separate rule.
         let repeats = (0..6).any(|index| conditions.iter().filter(|test| test.argument == index).count() > 1);
         for name in entry.names.iter().chain(&entry.name) {
             let mut add =
@@ -117,7 +117,8 @@ impl Profile {
 }
 
 impl Scope {
-    /// Whether the container is in the scope: of an `includes` all parts must hold, of an `excludes` any part does.
+    /// Whether the container is in the scope: all parts of an `includes` must match, or any part of an
+    /// `excludes`.
     fn holds(&self, caps: CapSet, kernel: (u32, u32), all: bool) -> bool {
         let has = |name: &String| CapSet::named(name).is_some_and(|cap| caps.has(cap));
         let native = if Arch::NATIVE == Arch::Aarch64 { "arm64" } else { "amd64" };

@@ -1,4 +1,4 @@
-//! What a filter says, and its translation to the kernel's program.
+//! A filter policy, and its compilation to the kernel's program.
 
 use std::collections::BTreeMap;
 
@@ -65,9 +65,9 @@ pub(super) struct Rule {
 /// A whole filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Policy {
-    /// For calls no rule speaks of.
+    /// For calls without a rule.
     pub(super) default: Action,
-    /// Of the rules for one call those with conditions come first, in their order; the first that holds counts.
+    /// Of the rules for one call those with conditions come first, in their order; the first match counts.
     pub(super) rules: Vec<Rule>,
     /// Architectures the filter is for; calls for any other fail with ENOSYS, the x32 variant of x86_64 included.
     pub(super) arches: Vec<Arch>,
@@ -89,7 +89,7 @@ const JUMP_EQUAL: u16 = 0x15;
 const JUMP_GREATER: u16 = 0x25;
 const JUMP_GREATER_EQUAL: u16 = 0x35;
 
-/// Bit that marks calls of the x32 variant, which nobody uses and which would get around every rule.
+/// Bit that marks calls of the x32 variant, which is not used and would bypass every rule.
 const X32: u32 = 0x4000_0000;
 
 impl Policy {
@@ -150,8 +150,9 @@ impl Policy {
         program
     }
 
-    /// What happens to calls from this number on that no rule names. Where unnamed calls are refused, those newer than
-    /// all that are named fail as on a kernel that does not have them, so that programs fall back to older ones.
+    /// The action for calls from this number on without a rule. Where such calls are refused, those newer
+    /// than all listed ones fail as on a kernel that does not have them, so that programs fall back to older
+    /// ones.
     fn unnamed<B>(&self, number: u32, names: &BTreeMap<u32, B>) -> libc::sock_filter {
         let is_newest =
             !names.is_empty() && names.range(number..).next().is_none_or(|(next, _)| *next >= ARM_PRIVATE);
@@ -170,7 +171,7 @@ impl Policy {
             let mut rest = length;
             for condition in &rule.conditions {
                 rest -= condition.length();
-                // Past what is left of the conditions and the return.
+                // Past the remaining conditions and the return.
                 condition.emit(&mut block, (rest + 1) as u8);
             }
             block.push(statement(RETURN, rule.action.code()));
@@ -218,7 +219,7 @@ impl Condition {
                 jump(JUMP_EQUAL, value_low & mask as u32, 0, fail),
             ]),
             Compare::Greater | Compare::GreaterOrEqual | Compare::Less | Compare::LessOrEqual => {
-                // "Less" is "not greater or equal", and so on: the ways out change places.
+                // "Less" is "not greater or equal", and so on: the jump targets are swapped.
                 let (test, holds, fails) = match self.compare {
                     Compare::Greater => (JUMP_GREATER, 0, fail),
                     Compare::GreaterOrEqual => (JUMP_GREATER_EQUAL, 0, fail),
@@ -274,12 +275,12 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 pub(super) mod tests {
     use super::*;
 
-    /// Runs a program as the kernel would.
+    /// Interprets a program like the kernel.
     pub(crate) fn run(program: &[libc::sock_filter], arch: u32, number: u32, arguments: [u64; 6]) -> u32 {
         execute(program, arch, number, arguments).0
     }
 
-    /// How many instructions it takes to decide.
+    /// The number of instructions it takes to decide.
     pub(crate) fn steps(program: &[libc::sock_filter], arch: u32, number: u32) -> u32 {
         execute(program, arch, number, [0; 6]).1
     }
@@ -360,7 +361,7 @@ pub(super) mod tests {
             (Compare::Masked(0x7e02_0000), 0, 0x1000_0000, false),
             (Compare::Masked(0xff_0000_0000), 0x1_0000_0000, big, true),
         ] {
-            // A second condition behind it makes sure that both ways out land where they should.
+            // A second condition after it checks that both jumps land in the right place.
             let conditions = [
                 Condition { argument: 2, compare, value },
                 Condition { argument: 0, compare: Compare::Equal, value: 9 },

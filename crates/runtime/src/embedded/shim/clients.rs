@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::embedded::protocol::{ATTACH_DESCRIPTORS, Reply, Request, decode, encode};
 use crate::embedded::socket;
 
-/// One agent, or whoever connected to the socket.
+/// An agent, or any other client of the socket.
 pub(super) struct Client {
-    /// Names the connection for as long as the shim lives.
+    /// Identifies the connection for the lifetime of the shim.
     pub(super) token: u64,
     fd: OwnedFd,
     received: Vec<u8>,
@@ -30,7 +30,7 @@ impl Client {
         self.open
     }
 
-    /// Sends a message. A client that does not read is cut off: the container comes first.
+    /// Sends a message. A client that does not read is disconnected: the container has priority.
     pub(super) fn send(&mut self, reply: &Reply) {
         let sent = encode(reply).and_then(|frame| {
             let mut rest = &frame[..];
@@ -45,7 +45,7 @@ impl Client {
         }
     }
 
-    /// Takes in what has arrived.
+    /// Reads what has arrived.
     pub(super) fn receive(&mut self) {
         let mut chunk = [0; 8192];
         loop {
@@ -58,7 +58,7 @@ impl Client {
         }
     }
 
-    /// The next whole request, with the descriptors that came along.
+    /// The next complete request, with its descriptors.
     pub(super) fn next(&mut self) -> Option<(Request, Vec<OwnedFd>)> {
         match decode::<Request>(&mut self.received) {
             Ok(Some(request)) => {

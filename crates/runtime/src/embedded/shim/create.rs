@@ -1,4 +1,4 @@
-//! Making a container: everything between `Create` and `Created`.
+//! Creates a container: everything between `Create` and `Created`.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,17 +24,17 @@ use crate::processes::Process;
 /// Longest message of a container's first process.
 const MESSAGE_MAX: usize = 128 * 1024;
 
-/// What a container's terminal is for.
+/// The use of a container's terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Terminal {
     /// Its output.
     Screen,
-    /// Its input as well.
+    /// Input as well.
     Both,
 }
 
 impl Terminal {
-    /// That of a container, if it has one.
+    /// The terminal of a container, if it has one.
     pub(super) fn of(spec: &ContainerSpec) -> Option<Self> {
         match (spec.tty, spec.stdin) {
             (true, true) => Some(Terminal::Both),
@@ -58,12 +58,12 @@ pub(super) struct Container {
     pub(super) userns: Option<UserNamespace>,
     /// Whether the end of the first process is the end of the pid namespace.
     pub(super) own_pids: bool,
-    /// By which its processes are found where it has no cgroup and no pid namespace of its own.
+    /// Used to find its processes if it has no cgroup and no pid namespace of its own.
     pub(super) mounts: Option<MountNamespace>,
     /// The first process; until it exists, the one that builds the container and will fork it.
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
-    /// Where the builder leaves the pid of the first process.
+    /// Where the builder stores the pid of the first process.
     pub(super) slot: PidSlot,
     /// The container's own /dev/null.
     pub(super) null: Option<OwnedFd>,
@@ -72,16 +72,16 @@ pub(super) struct Container {
     pub(super) streams: Vec<LogStream>,
     /// The socket to the first process, until it has become the user's program.
     pub(super) waiting: Option<OwnedFd>,
-    /// Keeps stdin from ending.
+    /// Keeps stdin open.
     pub(super) stdin: Option<OwnedFd>,
-    /// It has a terminal, which it reads or not.
+    /// Its terminal, if it has one.
     pub(super) terminal: Option<Terminal>,
-    /// The runtime that made the container, if that was not us.
+    /// The OCI runtime that created the container, if one did.
     pub(super) oci: Option<OciContainer>,
 }
 
 impl Container {
-    /// Builds the container up to the point where only the word to start is missing.
+    /// Builds the container up to the point where it can be started.
     pub(super) fn create(config: &ShimConfig, warn: &mut dyn FnMut(String)) -> Result<Self, Fault> {
         if let Some(runtime) = &config.sandbox.oci_runtime {
             return oci::create(config, runtime, warn);
@@ -103,7 +103,7 @@ impl Container {
             &spec.id.0,
             &sandbox.resources,
             &spec.resources,
-            // In a user namespace it is privileged over what belongs to that, which devices do not.
+            // In a user namespace it is only privileged over objects of that namespace, and devices are not.
             spec.identity.privileged && sandbox.user.is_none(),
         );
         limits.warnings.iter().cloned().for_each(&mut *warn);
@@ -232,7 +232,7 @@ impl Container {
         save(&self.dir, &self.state)
     }
 
-    /// Starts the user's program. Comes back when it has been exec'd.
+    /// Starts the user's program. Returns when it has been exec'd.
     pub(super) fn start(&mut self) -> Result<(), Fault> {
         if let Some(oci) = &mut self.oci {
             return oci.start();
@@ -253,7 +253,7 @@ impl Container {
         }
     }
 
-    /// The builder has ended, or will at once, and left the container's first process behind.
+    /// The builder has ended, or will soon, and left the container's first process behind.
     fn follow(&mut self) -> Result<(), Fault> {
         let ended = || Fault::start("the container's first process exited before it could run the program");
         let first = self.slot.get().ok_or_else(ended)?;
@@ -261,7 +261,7 @@ impl Container {
             return Ok(());
         }
         let name = rustix::process::Pid::from_raw(first).ok_or_else(ended)?;
-        // A child that nobody has waited for: its number is still its own.
+        // A child that has not been reaped: its pid is still its own.
         let pidfd = rustix::process::pidfd_open(name, rustix::process::PidfdFlags::empty())
             .creating(|| "cannot watch the container's first process")?;
         sys::reap(self.pid, true);
@@ -277,7 +277,7 @@ impl Container {
 
     fn tell(&self, word: u8) {
         if let Some(socket) = &self.waiting {
-            // A process that is gone shows when it is listened to.
+            // If the process is gone, that is noticed when receiving.
             let _ = socket::send(socket.as_fd(), &[word], &[]);
         }
     }
@@ -289,7 +289,8 @@ impl Container {
         let is_reset = |error: &std::io::Error| error.raw_os_error() == Some(libc::ECONNRESET);
         let mut received = socket::receive(socket.as_fd(), &mut message, fds);
         if received.as_ref().is_err_and(is_reset) {
-            // It ended without reading our last word, which the kernel tells once, ahead of its own last words.
+            // It ended without reading our last message, which the kernel reports once, before its own last
+            // message.
             received = socket::receive(socket.as_fd(), &mut message, fds);
         }
         match received {
@@ -302,7 +303,7 @@ impl Container {
 
     /// Writes `state.json`.
     pub(super) fn save(&self) {
-        // Not worth a container's life: the agent hears it over the socket too.
+        // Not a reason to end the container: the agent is told over the socket too.
         let _ = save(&self.dir, &self.state);
     }
 
@@ -323,7 +324,7 @@ impl Container {
         self.kill_rest();
     }
 
-    /// Kills what does not end with the first process by itself.
+    /// Kills processes that do not end with the first one.
     pub(super) fn kill_rest(&self) {
         if self.own_pids {
             return;
@@ -334,7 +335,7 @@ impl Container {
         }
     }
 
-    /// Ends a container that could not be made or started.
+    /// Ends a container that could not be created or started.
     pub(super) fn discard(&mut self) {
         self.kill();
         sys::reap(self.pid, true);
@@ -347,7 +348,7 @@ impl Container {
         self.remove_cgroup();
     }
 
-    /// Removes the cgroup, if everybody has left it.
+    /// Removes the cgroup, if it is empty.
     pub(super) fn remove_cgroup(&self) {
         if let Some(oci) = &self.oci {
             oci.delete();
@@ -356,11 +357,12 @@ impl Container {
     }
 }
 
-/// What all processes of the container have in common. With `nodev`, nothing limits its devices.
+/// The common settings of all processes of the container. With `nodev`, nothing else limits its devices.
 fn profile(config: &ShimConfig, nodev: bool) -> Result<Profile, Fault> {
     let spec = &config.spec;
     let mut caps = caps::wanted(&spec.identity)?;
-    // Also in a user namespace, where no node can be made: those of the image can be opened by who can undo `nodev`.
+    // Also in a user namespace, where no node can be created: those of the image could be opened by a process
+    // that can undo `nodev`.
     if nodev {
         caps = caps::without_devices(&spec.identity, caps)?;
     }

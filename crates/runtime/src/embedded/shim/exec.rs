@@ -1,4 +1,4 @@
-//! Commands run inside a container: probes, hooks, and what people want to see.
+//! Commands in a container: probes, hooks, and `exec`.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -21,24 +21,24 @@ use crate::embedded::userns::host_id;
 use crate::embedded::{layout, rootless, socket, sys};
 use crate::processes::{Process, kill_tree};
 
-/// A command that runs, or is on its way into the container.
+/// A command that is running, or is being started in the container.
 pub(super) struct Exec {
-    /// The connection that asked for it.
+    /// The connection that requested it.
     pub(super) client: u64,
     /// Its number on that connection.
     pub(super) id: u64,
-    /// The process that joins the container and forks the command there. With an OCI runtime, the one that runs it and then
-    /// is the command's parent.
+    /// The process that joins the container and forks the command there. With an OCI runtime, the one that
+    /// runs it and then is the command's parent.
     joining: Process,
-    /// Where it leaves the command's pid.
+    /// Where it stores the command's pid.
     slot: PidSlot,
     cancelled: bool,
-    /// Why it could not be exec'd, if it could not.
+    /// The exec error, if there was one.
     failure: OwnedFd,
 }
 
 impl Exec {
-    /// Sends the command into the container.
+    /// Starts the command in the container.
     pub(super) fn start(
         container: &Container,
         client: u64,
@@ -76,23 +76,23 @@ impl Exec {
         }
     }
 
-    /// Hears of the end of a process that was not the command itself.
+    /// Handles the end of a process that was not the command itself.
     pub(super) fn saw_end_of(&self, pid: i32) {
-        // Killed on its way, it may have forked the command just before.
+        // If it was killed early, it may have forked the command just before.
         if pid == self.joining.pid() && self.cancelled {
             self.kill_command();
         }
     }
 
-    /// The number of the process that was forked for it.
+    /// The pid of the process that was forked for it.
     pub(super) fn forked(&self) -> i32 {
         self.joining.pid()
     }
 
-    /// What came of it, once its process was reaped.
+    /// The result, once its process was reaped.
     pub(super) fn finish(self, code: i32) -> Result<i32, Fault> {
         let mut message = Vec::new();
-        // The pipe does not block; nothing in it means that the exec succeeded.
+        // The pipe does not block; an empty one means that the exec succeeded.
         let _ = fs::File::from(self.failure).read_to_end(&mut message);
         match serde_json::from_slice::<Fault>(&message) {
             Ok(fault) => Err(fault),
@@ -100,14 +100,14 @@ impl Exec {
         }
     }
 
-    /// Kills the command and what it started.
+    /// Kills the command and its children.
     pub(super) fn kill(&mut self) {
         self.cancelled = true;
         kill_tree(&self.joining);
         self.kill_command();
     }
 
-    /// A child of the shim until it is reaped, and then this is gone.
+    /// A child of the shim until it is reaped, and then this value is gone.
     fn kill_command(&self) {
         if let Some(command) = self.slot.get().and_then(Process::child) {
             kill_tree(&command);
@@ -115,7 +115,7 @@ impl Exec {
     }
 }
 
-/// The process that goes into the container's namespaces and forks the command there.
+/// The process that joins the container's namespaces and forks the command there.
 struct Joining<'a> {
     container: &'a Container,
     command: &'a [String],
@@ -147,8 +147,8 @@ impl Joining<'_> {
         launch.run(report)
     }
 
-    /// Joins everything. Only children of this process are in the pid namespace: nobody in the container sees it while
-    /// it has anything of the host's.
+    /// Joins everything. Only children of this process are in the pid namespace: no process in the container
+    /// sees it while it has anything of the host's.
     fn join(&self) -> Result<(), Fault> {
         let container = self.container;
         let what = || "cannot join the container";
@@ -160,7 +160,7 @@ impl Joining<'_> {
         if let Some(adj) = container.oom_score_adj {
             let _ = fs::write("/proc/self/oom_score_adj", adj.to_string());
         }
-        // A descriptor of its own: the flags of one that is shared would be shared with other commands.
+        // A separate descriptor: the flags of a shared one would be shared with other commands.
         let null = container.null.as_ref().ok_or(Errno::BADF).creating(what)?;
         let null = reopen(null.as_fd(), OFlags::RDWR).creating(what)?;
         self.give_streams().creating(what)?;
@@ -192,8 +192,7 @@ impl Joining<'_> {
         Ok(())
     }
 
-    /// Connects the standard streams. Without input there is the container's own /dev/null: the host's would be the
-    /// host's to change.
+    /// Connects the standard streams. Without input, the container's own /dev/null is used, not the host's.
     fn connect(&self, null: &OwnedFd) -> io::Result<()> {
         let uid = rustix::fs::Uid::from_raw(self.container.user.uid);
         let (stdin, stdout, stderr) = match (self.streams, self.fds) {
@@ -220,7 +219,7 @@ impl Joining<'_> {
     }
 }
 
-/// Tells the shim why there is no command.
+/// Reports to the shim why there is no command.
 fn report(pipe: BorrowedFd<'_>, fault: Fault) {
     if let Ok(message) = serde_json::to_vec(&fault) {
         let _ = rustix::io::write(pipe, &message);

@@ -1,8 +1,8 @@
 //! The process that stops a run's pods in order when the run is killed.
 //!
-//! `shim guard PID TICKS STATE-DIR ARGUMENTS` waits until the process with that number and start time has ended, and then does
-//! what the next run would do: it stops and removes the pods in the state directory that nobody owns. There are none if
-//! the run came to its own end.
+//! `shim guard PID TICKS STATE-DIR ARGUMENTS` waits until the process with that pid and start time has ended,
+//! and then does what the next run would do: it stops and removes the pods in the state directory that have
+//! no owner. There are none if the run ended normally.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,7 +16,8 @@ use crate::Owner;
 use crate::embedded::protocol::{ProcessRecord, SandboxState};
 use crate::embedded::{EmbeddedConfig, EmbeddedRuntime, layout};
 
-/// Runs with the owner's number and start time, the state directory, and what makes this binary a shim.
+/// Runs with the owner's pid and start time, the state directory, and the arguments that make this binary a
+/// shim.
 pub(super) fn run(args: &[OsString]) -> io::Result<()> {
     let [pid, start_ticks, state_dir, arguments @ ..] = args else {
         return Err(io::Error::other("the process to watch is missing"));
@@ -46,9 +47,9 @@ pub(super) fn run(args: &[OsString]) -> io::Result<()> {
 /// A run that was killed, and whose pods are being stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KilledRun {
-    /// The number its process had.
+    /// The pid of its process.
     pub pid: u32,
-    /// What is left of its pods, `namespace/name`.
+    /// The remaining pods, `namespace/name`.
     pub pods: Vec<String>,
 }
 
@@ -80,13 +81,13 @@ pub fn killed_runs() -> Vec<KilledRun> {
     runs
 }
 
-/// Whether a process is of this user and of this pid namespace: one of a container may have the arguments of a guard too, and
-/// name a directory of its own in them.
+/// Whether a process belongs to this user and this pid namespace: one in a container may imitate the
+/// arguments of a guard, and name its own directory in them.
 fn is_own(process: &Path) -> bool {
     let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
     let uid = field("Uid:").split_whitespace().next().and_then(|uid| uid.parse().ok());
-    // It has a number in every namespace below ours that it is in.
+    // It has a pid in each of our child namespaces that it is in.
     let numbers = field("NSpid:").split_whitespace().count();
     uid == Some(rustix::process::getuid().as_raw()) && numbers == 1
 }
@@ -97,11 +98,11 @@ fn pods_of(owner: ProcessRecord, pods: &Path) -> Vec<String> {
     states.filter(|state| state.owner == Some(owner)).map(|state| state.pod).collect()
 }
 
-/// Its locks are free by then: the kernel closes a process's files before it tells of the end.
+/// Its locks are free by then: the kernel closes a process's files before it reports the end.
 fn wait_for_the_end(owner: ProcessRecord) -> io::Result<()> {
     let Some(pid) = Pid::from_raw(owner.pid) else { return Err(io::ErrorKind::InvalidInput.into()) };
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
-    // Whoever has its number now is somebody else.
+    // The pid belongs to another process now.
     while owner.is_alive() {
         match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None) {
             Ok(_) => break,

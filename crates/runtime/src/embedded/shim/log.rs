@@ -16,7 +16,7 @@ use crate::{LogLimits, lines};
 /// A longer line is written in parts, all but the last marked `P`.
 const LINE_MAX: usize = 16 * 1024;
 
-/// One of the container's output streams on its way to the log.
+/// One of the container's output streams to the log.
 pub(super) struct LogStream {
     fd: OwnedFd,
     name: &'static str,
@@ -50,7 +50,7 @@ impl LogStream {
             }
             Err(Errno::AGAIN) => return false,
             Err(Errno::INTR) => {}
-            // A terminal whose last user is gone says so with an error.
+            // A terminal whose last user is gone returns an error.
             Err(_) => self.open = false,
         }
         self.open
@@ -81,9 +81,9 @@ impl LogStream {
         log.flush();
     }
 
-    /// Takes what is there without waiting for more, and ends the line that was begun.
+    /// Takes what is available without waiting for more, and ends the current line.
     pub(super) fn finish(&mut self, log: &mut Log) {
-        // Bounded: a process that escaped the container and keeps writing must not hold the exit back.
+        // Bounded: a process that escaped the container and keeps writing must not delay the exit.
         for _ in 0..256 {
             if !self.pump(log) {
                 break;
@@ -97,21 +97,21 @@ impl LogStream {
     }
 }
 
-/// The log: the file people know, and what was in it before it became too large.
+/// The log: the current file, and older ones that became too large.
 pub(super) struct Log {
     path: PathBuf,
     file: File,
     /// Bytes in the file.
     size: u64,
     limits: LogLimits,
-    /// The number the file gets when the next one is begun.
+    /// The number the file gets when the next one is started.
     number: u64,
     pending: Vec<u8>,
     /// Lines are being lost.
     losing: bool,
     /// The file ends in the middle of a line, whose rest is pending.
     begun: bool,
-    /// Why, until somebody was told.
+    /// The error, until it was reported.
     pub(super) trouble: Option<String>,
 }
 
@@ -145,12 +145,12 @@ impl Log {
         }
     }
 
-    /// A log that cannot be written (disk full) must not stop the container; what it says meanwhile is lost, by whole
-    /// lines.
+    /// A log that cannot be written (disk full) must not stop the container; its output is lost in the
+    /// meantime, in whole lines.
     fn flush(&mut self) {
         let length = self.pending.len() as u64;
         let is_full = self.size > 0 && self.size + length > self.limits.max_bytes;
-        // The end of a line belongs to its beginning.
+        // The end of a line belongs in the file of its beginning.
         if is_full
             && !self.begun
             && let Err(error) = self.rotate()
@@ -180,7 +180,8 @@ impl Log {
         }
     }
 
-    /// Gives the file its number and begins a new one; the oldest one too many is deleted. Readers rely on the order.
+    /// Renames the file to its number and starts a new one; the oldest surplus file is deleted. Readers rely
+    /// on the order.
     fn rotate(&mut self) -> io::Result<()> {
         let full = numbered(&self.path, self.number);
         fs::rename(&self.path, &full)?;

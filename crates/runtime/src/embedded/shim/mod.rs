@@ -1,10 +1,10 @@
-//! The small process that stands between one container and everybody else.
+//! The small process between one container and the agent.
 //!
-//! The agent's own binary, executed again with `shim container`, one per container. It is single-threaded (it forks),
-//! keeps less than a megabyte of its own, and outlives the agent: the container's exit code, its log and its files are
-//! in order whoever dies.
+//! The agent's own binary, executed again with `shim container`, one per container. It is single-threaded (it
+//! forks), uses less than a megabyte of its own, and outlives the agent: the container's exit code, log and
+//! files are correct whichever process dies.
 //!
-//! # The talk with the agent
+//! # The protocol with the agent
 //!
 //! The shim starts with one end of a socket pair as its standard input. Messages are those of the `protocol` module.
 //!
@@ -22,13 +22,14 @@
 //!   │ ◀───────────── Exited ─────────────┤ (log drained, state.json written) then it removes its cgroup and ends
 //! ```
 //!
-//! * An agent that goes away before the start takes the container with it; after the start the shim stays, listening on
-//!   `sock` in the container's directory, and speaks the same protocol with whoever connects. A client that connects is
-//!   told at once how far the container is.
-//! * Whoever sends `Attach` gets what the container writes from then on, besides the log.
-//! * Commands exec'd for a client die when that client goes away.
-//! * The container dies with its shim (`PR_SET_PDEATHSIG`): nobody would be left to read its log or its exit code.
-//! * Nothing is sent about an exit before it is in `state.json`.
+//! * If the agent goes away before the start, the container ends with it; after the start the shim stays,
+//!   listens on `sock` in the container's directory, and speaks the same protocol with any client. A new
+//!   client is immediately told the state of the container.
+//! * A client that sends `Attach` gets the output of the container from then on, besides the log.
+//! * Commands exec'd for a client are killed when that client goes away.
+//! * The container is killed with its shim (`PR_SET_PDEATHSIG`): otherwise nothing would read its log or its
+//!   exit code.
+//! * An exit is stored in `state.json` before it is sent.
 
 mod clients;
 mod create;
@@ -52,14 +53,15 @@ use rustix::fs::{Mode, OFlags};
 use super::{network, rootless, sys};
 use crate::SandboxId;
 
-/// Runs a shim: what the binary does when its first argument is `shim`. `args` are the ones after it.
+/// Runs a shim: the main function of the binary if its first argument is `shim`. `args` are the ones after
+/// it.
 ///
 /// Must be called before the process has a second thread. Returns the exit code.
 pub fn shim_main(args: impl Iterator<Item = OsString>) -> i32 {
     let args: Vec<OsString> = args.collect();
-    // Before anything is joined that would change the answer.
+    // Before joining anything that would change the answer.
     rootless::standing();
-    // Ctrl-C and a service manager's TERM are for the agent, which stops containers in their order.
+    // Ctrl-C and a service manager's TERM are for the agent, which stops containers in order.
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         sys::ignore_signal(signal);
     }
@@ -85,16 +87,17 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> i32 {
     }
 }
 
-/// Takes the socket off standard input, where a container must not find it, and leaves the agent's session.
+/// Moves the socket away from standard input, where a container must not find it, and leaves the agent's
+/// session.
 fn take_control() -> std::io::Result<OwnedFd> {
-    // Whatever the agent was started with is not for those who outlive it: others may wait for the end of a pipe or for a
-    // lock that goes with a descriptor.
+    // Inherited descriptors must not stay open in a process that outlives the agent: others may wait for the
+    // end of a pipe or for a lock on a descriptor.
     sys::close_from(3)?;
     let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     let _ = rustix::process::setsid();
-    // Whatever the agent was started with: modes of files made here are meant as written, minus this.
+    // Regardless of the agent's umask: files created here have the given modes, minus this.
     rustix::process::umask(Mode::from_raw_mode(0o022));
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::chdir("/")?;

@@ -1,9 +1,9 @@
-//! A container that an OCI runtime makes, from the shim's side.
+//! The shim of a container that an OCI runtime creates.
 //!
-//! The shim has a mount namespace of its own, in which the root file system and the volumes are mounted below `bundle`
-//! in the container's directory, next to whatever the runtime keeps there. The runtime's `create` leaves the container's
-//! first process to the shim, which is the nearest subreaper; so are the processes that `exec` leaves, whose subreaper
-//! is the process forked for each of them.
+//! The shim has its own mount namespace, in which the root file system and the volumes are mounted below
+//! `bundle` in the container's directory, next to the runtime's own files. The runtime's `create` leaves the
+//! container's first process to the shim, which is the nearest subreaper; for processes that `exec` leaves,
+//! the subreaper is the process forked for each of them.
 
 use std::fs;
 use std::io;
@@ -32,16 +32,16 @@ use crate::embedded::protocol::{ContainerState, ProcessRecord, ShimConfig, Strea
 use crate::embedded::sys::PidSlot;
 use crate::embedded::{layout, seccomp, socket, sys};
 
-/// Where the bundle is in a container's directory.
+/// The subdirectory of the bundle in a container's directory.
 const BUNDLE: &str = "bundle";
 
-/// What the shim needs to go on driving the runtime.
+/// What the shim needs to call the runtime later.
 pub(super) struct OciContainer {
     calls: Calls,
     started: bool,
 }
 
-/// The standard streams of the container's first process: those it gets, and our ends.
+/// The standard streams of the container's first process: its ends, and ours.
 struct Stdio3 {
     theirs: [OwnedFd; 3],
     stdout: OwnedFd,
@@ -49,7 +49,7 @@ struct Stdio3 {
     keep_stdin: Option<OwnedFd>,
 }
 
-/// Makes a container by an OCI runtime, up to the point where only the word to start is missing.
+/// Creates a container with an OCI runtime, up to the point where it can be started.
 pub(super) fn create(
     config: &ShimConfig,
     runtime: &OciRuntime,
@@ -154,8 +154,8 @@ fn profile(config: &ShimConfig) -> Result<Profile, Fault> {
     })
 }
 
-/// Gives the shim a mount namespace of its own and mounts there what the bundle is made of. Returns where the volumes
-/// are, in their order.
+/// Moves the shim to its own mount namespace and mounts the parts of the bundle there. Returns where the
+/// volumes are, in their order.
 fn mount_bundle(
     config: &ShimConfig,
     runtime: &OciRuntime,
@@ -164,7 +164,7 @@ fn mount_bundle(
 ) -> Result<Vec<Place>, Fault> {
     let spec = &config.spec;
     spec.mounts.iter().try_for_each(check_target)?;
-    // While the propagation of the sources is still the host's.
+    // While the sources still have the host's propagation.
     let volumes = mounts::open_volumes(&spec.mounts, false, None)?;
     let what = || format!("cannot mount {}", dir.display());
     sys::unshare(libc::CLONE_NEWNS).creating(|| "cannot make a mount namespace")?;
@@ -178,7 +178,7 @@ fn mount_bundle(
             .creating(|| format!("cannot hide {} from {}", unified.display(), runtime.name()))?;
     }
     let rootfs = rootfs::make_rootfs(&config.dir, &spec.image.layers, None, warn)?;
-    // It covers the container's directory, which the bundle is in.
+    // It covers the container's directory, which contains the bundle.
     layout::unmount_all(&config.dir);
     fs::create_dir_all(dir).creating(what)?;
     mount("bundle", dir, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=700,size=16m")
@@ -207,7 +207,7 @@ fn mount_bundle(
         .collect::<Result<_, Fault>>()
 }
 
-/// Whether what is mounted at a path travels to other mount namespaces.
+/// Whether mounts at a path propagate to other mount namespaces.
 fn is_shared(path: &Path) -> io::Result<bool> {
     let text = path.to_string_lossy();
     // Mounts that come and go while the list is read can hide others from it.
@@ -222,7 +222,7 @@ fn is_shared(path: &Path) -> io::Result<bool> {
     Err(io::Error::other(format!("{} is not in the list of mounts", path.display())))
 }
 
-/// Refuses what the embedded runtime refuses; not every other one does.
+/// Refuses what the embedded runtime refuses; not every OCI runtime does.
 fn check_target(mount: &crate::Mount) -> Result<(), Fault> {
     let what = format!("cannot mount {} at {}", mount.source.display(), mount.target.display());
     match relative(&mount.target) {
@@ -245,7 +245,7 @@ impl Stdio3 {
                 let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
                 (read, Some(write))
             }
-            // Runtimes open the container's own instead of it.
+            // Runtimes open the container's own instead.
             false => (rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?, None),
         };
         Ok(Stdio3 { theirs: [their_stdin, their_stdout, their_stderr], stdout, stderr, keep_stdin })
@@ -256,7 +256,7 @@ impl Stdio3 {
 type Made = (i32, Vec<LogStream>, Option<OwnedFd>);
 
 impl OciContainer {
-    /// Has the runtime create the container.
+    /// Lets the runtime create the container.
     fn create(&self, streams: Stdio3, tty: bool) -> Result<Made, Fault> {
         let calls = &self.calls;
         let what = || "cannot read the container's output";
@@ -292,7 +292,7 @@ impl OciContainer {
         Ok((pid, streams, keep_stdin))
     }
 
-    /// Has the runtime exec the user's program.
+    /// Lets the runtime start the user's program.
     pub(super) fn start(&mut self) -> Result<(), Fault> {
         if std::mem::replace(&mut self.started, true) {
             return Err(Fault::other("the container was started before"));
@@ -300,22 +300,22 @@ impl OciContainer {
         self.calls.run("start", &[&self.calls.id]).map_err(|fault| Fault::start(fault.text))
     }
 
-    /// Has the runtime signal the container's first process. One that is gone is fine.
+    /// Lets the runtime signal the container's first process. A process that is gone is not an error.
     pub(super) fn signal(&self, signal: i32) {
         let _ = self.calls.run("kill", &[&self.calls.id, &signal.to_string()]);
     }
 
-    /// Has the runtime forget the container, and takes its mounts away.
+    /// Lets the runtime delete the container, and removes its mounts.
     pub(super) fn delete(&self) {
         let _ = self.calls.run("delete", &["--force", &self.calls.id]);
-        // Only here: what the container has mounted in a volume that goes both ways stays on the host, as it does when a
-        // mount namespace ends.
+        // Only here: what the container has mounted in a volume with bidirectional propagation stays on the
+        // host, as it does when a mount namespace ends.
         let _ = mount_change(&self.calls.dir, MountPropagationFlags::PRIVATE | MountPropagationFlags::REC);
         layout::unmount_all(&self.calls.dir);
     }
 
-    /// Runs a command in the container to its end, and ends as it did. Called in a process that was forked for it, with
-    /// the descriptors of its streams; what goes wrong before is told to `report`.
+    /// Runs a command in the container to completion, and exits like it did. Called in a process that was
+    /// forked for it, with the descriptors of its streams; errors before that go to `report`.
     pub(super) fn exec_and_exit(
         &self,
         container: &Container,
@@ -345,7 +345,7 @@ impl OciContainer {
         report: &OwnedFd,
     ) -> Result<i32, Fault> {
         let what = || "cannot run a command in the container";
-        // Whatever the runtime leaves behind is this process's, which dies with the shim.
+        // Processes the runtime leaves behind belong to this process, which dies with the shim.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).creating(what)?;
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).creating(what)?;
         rustix::process::setsid().creating(what)?;
@@ -365,12 +365,13 @@ impl OciContainer {
         }
     }
 
-    /// What the process that was forked for a command writes to: the command, its pid, and what the runtime says.
+    /// The files of the process that was forked for a command: the command, its pid, and the runtime's
+    /// messages.
     fn command_files(&self, forked: i32) -> [PathBuf; 3] {
         ["json", "pid", "log"].map(|name| self.calls.dir.join(format!("exec-{forked}.{name}")))
     }
 
-    /// Removes what such a process has left, however it ended: the next one may get its number.
+    /// Removes the files of such a process, however it ended: the next one may get its pid.
     pub(super) fn forget_command(&self, forked: i32) {
         for file in self.command_files(forked) {
             let _ = fs::remove_file(file);
@@ -378,7 +379,8 @@ impl OciContainer {
         ConsoleSocket::remove(&self.calls.dir, forked);
     }
 
-    /// Has the runtime start a command with this process's standard streams, or with a terminal. Returns its process.
+    /// Lets the runtime start a command with this process's standard streams, or with a terminal. Returns its
+    /// process.
     fn start_command(
         &self,
         container: &Container,
@@ -416,7 +418,7 @@ impl OciContainer {
             read_pid(&pid_file)
                 .ok_or_else(|| Fault::other("the runtime does not say which process the command is"))
         });
-        // Whatever is wrong with a command, it could not be started.
+        // Any error of a command means that it could not be started.
         result.map_err(|fault| Fault::start(fault.text))
     }
 }
@@ -433,8 +435,8 @@ fn read_pid(file: &Path) -> Option<i32> {
     fs::read_to_string(file).ok()?.trim().parse().ok().filter(|pid| *pid > 1)
 }
 
-/// Makes the command's streams this process's own and closes everything else but `report`, which becomes descriptor 3.
-/// Returns the socket a terminal is to be sent over.
+/// Makes the command's streams this process's own and closes everything else but `report`, which becomes
+/// descriptor 3. Returns the socket for a terminal.
 fn keep_only(
     container: &Container,
     streams: Streams,
@@ -462,7 +464,8 @@ fn keep_only(
     Ok(client)
 }
 
-/// The container's own /dev/null, or something as empty: not the host's, whose mode and owner are the host's to change.
+/// The container's own /dev/null, or something equally empty: not the host's, whose mode and owner must not
+/// be changed.
 fn container_null(container: &Container) -> io::Result<OwnedFd> {
     let open = || -> io::Result<OwnedFd> {
         let root = Root::new(layout::open_dir(Path::new(&format!("/proc/{}/root", container.pid)))?);
@@ -472,7 +475,7 @@ fn container_null(container: &Container) -> io::Result<OwnedFd> {
     open().or_else(|_| Ok(pipe_with(PipeFlags::CLOEXEC)?.0))
 }
 
-/// Lets go of the standard streams.
+/// Closes the standard streams.
 fn release_streams() -> io::Result<()> {
     let (empty, _) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::stdio::dup2_stdin(&empty)?;
@@ -480,8 +483,8 @@ fn release_streams() -> io::Result<()> {
     Ok(rustix::stdio::dup2_stderr(&empty)?)
 }
 
-/// Makes a container and removes it again, to see whether the runtime can. What it says goes back over `control`:
-/// nothing, or why not.
+/// Creates a container and removes it again, to check whether the runtime can. The result goes back over
+/// `control`: empty, or the error.
 pub(super) fn try_runtime(control: OwnedFd) -> io::Result<()> {
     use std::io::{Read as _, Write as _};
     let mut control = fs::File::from(control);

@@ -1,7 +1,8 @@
-//! The process that holds a pod's shared pid namespace, and adopts the orphans in it.
+//! The process that holds a pod's shared pid namespace, and reaps the orphans in it.
 //!
-//! `shim pause` forks it, pins the namespace, says its pid and ends. The process itself has nothing: an empty root, no
-//! capabilities, no descriptors; the containers that share its namespace can look at it as they like.
+//! `shim pause` forks it, pins the namespace, reports its pid and ends. The process itself has nothing: an
+//! empty root, no capabilities, no descriptors; the containers that share its namespace can inspect it
+//! freely.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,10 +26,10 @@ use crate::embedded::sys::PidSlot;
 use crate::embedded::{rootless, seccomp, socket, sys};
 use crate::processes::Process;
 
-/// Where the process is written down in the pod's directory.
+/// The record of the process in the pod's directory.
 pub(crate) const NOTE: &str = "pause.json";
 
-/// Runs with the pod's directory and, where there is one, the cgroup to be in.
+/// Runs with the pod's directory and, if there is one, its cgroup.
 pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     let [dir, rest @ ..] = args else { return Err(io::Error::other("the pod's directory is missing")) };
     let _making = layout::begin_making(Path::new(dir))?;
@@ -46,7 +47,7 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     match sys::clone3(0, cgroup.as_ref().map(AsFd::as_fd))? {
         sys::Cloned::Child => {
             drop(ours);
-            // Before a user namespace is joined, where the kernel does not let it write to its own memory.
+            // Before joining a user namespace, where the kernel does not let it write to its own memory.
             let _ = forget_arguments();
             if let Err(error) = namespaces.become_first(&slot).and_then(|()| hold(theirs)) {
                 eprintln!("outrigger shim pause: {error}");
@@ -59,7 +60,8 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
             let received = socket::receive(ours.as_fd(), &mut [0], &mut fds);
             sys::reap(forking, true);
             let pid = slot.get().ok_or_else(|| io::Error::other("its first process did not start"))?;
-            // Written down by whoever is sure to live long enough: the agent may be killed before it hears of it.
+            // Recorded by this process, which is sure to live long enough: the agent may be killed before it
+            // receives it.
             let noted = layout::write_json(&Path::new(dir).join(NOTE), &ProcessRecord::of(pid));
             let pinned = noted
                 .and(received)
@@ -84,7 +86,7 @@ struct Namespaces {
 }
 
 impl Namespaces {
-    /// Joins them and goes on as the first process of a new pid namespace.
+    /// Joins them and continues as the first process of a new pid namespace.
     fn become_first(&self, slot: &PidSlot) -> io::Result<()> {
         if let Some(user) = &self.user {
             sys::setns(user.as_fd(), libc::CLONE_NEWUSER)?;
@@ -107,8 +109,8 @@ impl Namespaces {
     }
 }
 
-/// Mounts a /proc of the namespace for the containers: only a process in it can make one, and theirs must not be seen
-/// there before they are done with all such things.
+/// Mounts a /proc of the namespace for the containers: only a process in it can create one, and processes of
+/// the containers must not be visible there before they have done such things.
 fn mount_proc(ns: &Path, proc: BorrowedFd<'_>) -> io::Result<()> {
     let target = ns.join("proc");
     fs::create_dir_all(&target)?;
@@ -121,11 +123,11 @@ fn pin(ns: &Path, pid: i32) -> io::Result<()> {
     Ok(mount_bind(format!("/proc/{pid}/ns/pid"), &target)?)
 }
 
-/// Containers see this process as theirs: it must not tell them where the pod's files are on the host. A kernel that
-/// does not allow this takes nothing from the pod.
+/// Containers see this process as theirs: it must not reveal where the pod's files are on the host. If the
+/// kernel does not permit this, the pod still works.
 fn forget_arguments() -> io::Result<()> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The name in parentheses may hold anything; what follows it are numbers, the state being the third field.
+    // The name in parentheses may contain anything; numbers follow, and the state is the third field.
     let fields: Vec<&str> =
         stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
@@ -140,7 +142,8 @@ fn forget_arguments() -> io::Result<()> {
 }
 
 fn hold(report: OwnedFd) -> io::Result<()> {
-    // A container with CAP_SYS_PTRACE can make this process call the kernel: no other calls than its own processes.
+    // A container with CAP_SYS_PTRACE can make this process call the kernel: only the calls its own processes
+    // may make.
     let filter = seccomp::filter(&crate::Identity::default(), CapSet(0))
         .map_err(|fault| io::Error::other(fault.text))?;
     sys::unshare(libc::CLONE_NEWNS)?;
@@ -163,7 +166,7 @@ fn hold(report: OwnedFd) -> io::Result<()> {
         let _ = sys::prctl(libc::PR_CAPBSET_DROP, u64::from(number));
     }
     if rootless::standing().is_rootless() {
-        // Stays the user's own, so that the user can end it; what it could do as root goes all the same.
+        // Stays the user's own, so that the user can end it; it still drops root's privileges.
         let none = CapabilitySet::empty();
         rustix::thread::set_capabilities(
             None,
@@ -174,7 +177,7 @@ fn hold(report: OwnedFd) -> io::Result<()> {
     }
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0)?;
-    // From here on there is nothing to say, and whoever reads the agent's standard error may wait for its end.
+    // From here on there is no output, and whoever reads the agent's standard error may wait for its end.
     rustix::stdio::dup2_stderr(rustix::stdio::stdin())?;
     if let Some(filter) = &filter {
         sys::seccomp_load(filter)?;

@@ -20,10 +20,10 @@ use crate::embedded::protocol::{
 };
 use crate::embedded::{layout, private, socket, sys};
 
-/// How long those who are attached to a container that has ended may take to read the rest of its output.
+/// How long clients attached to a container that has ended may take to read the rest of its output.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Clients served at a time.
+/// Maximum number of clients.
 const CLIENTS_MAX: usize = 16;
 
 struct Shim {
@@ -35,7 +35,7 @@ struct Shim {
     dir: Option<PathBuf>,
     container: Option<Container>,
     execs: Vec<Exec>,
-    /// Nothing is left to do.
+    /// There is no more work.
     done: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn run(control: OwnedFd) -> io::Result<()> {
 impl Shim {
     fn turn(&mut self) -> io::Result<()> {
         let ready = self.wait()?;
-        // Children first: an exit is never late because somebody talks.
+        // Children first: a client must not delay an exit.
         if ready.signals {
             let mut info = [0_u8; 128];
             while rustix::io::read(&self.signals, &mut info).is_ok_and(|count| count > 0) {}
@@ -134,7 +134,7 @@ impl Shim {
         })
     }
 
-    /// Takes every child that has ended.
+    /// Reaps every child that has ended.
     fn reap(&mut self) {
         let mut ended = None;
         while let Some(reaped) = sys::reap(-1, false) {
@@ -163,7 +163,7 @@ impl Shim {
         let Some(container) = &mut self.container else { return };
         if !container.own_pids {
             container.kill_rest();
-            // Its mounts go with it.
+            // Its mounts end with it.
             container.mounts = None;
         }
         let Container { streams, log, .. } = container;
@@ -186,7 +186,7 @@ impl Shim {
         self.leave();
     }
 
-    /// Gives those who are attached a moment to read the rest.
+    /// Gives attached clients a moment to read the rest.
     fn last_words(&mut self) {
         let Some(container) = &mut self.container else { return };
         let deadline = Instant::now() + LAST_WORDS;
@@ -202,7 +202,7 @@ impl Shim {
         }
     }
 
-    /// Says that a part of the container's output is lost.
+    /// Reports that a part of the container's output is lost.
     fn tell_trouble(&mut self) {
         let Some(container) = &mut self.container else { return };
         if let Some(trouble) = container.log.trouble.take() {
@@ -211,9 +211,10 @@ impl Shim {
         }
     }
 
-    /// Cleans up what is the shim's own, after everybody knows.
+    /// Cleans up the shim's own files, after everyone has been told.
     fn leave(&mut self) {
-        // Commands in the container died with it or were killed with its cgroup; reaping them empties the cgroup.
+        // Commands in the container died with it or were killed with its cgroup; reaping them empties the
+        // cgroup.
         for exec in &mut self.execs {
             exec.kill();
         }
@@ -225,7 +226,8 @@ impl Shim {
             let waste = dir.join(layout::WASTE);
             let _ = std::fs::remove_file(dir.join("sock"));
             let _ = std::fs::rename(dir.join(FS), &waste);
-            // Nobody has to wait for the rest: removing directories takes some file systems milliseconds each.
+            // Nobody has to wait for the rest: removing directories takes milliseconds each on some file
+            // systems.
             self.clients.clear();
             let _ = layout::remove_tree(&waste);
         }
@@ -235,7 +237,7 @@ impl Shim {
     fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
         let Ok(fd) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { return };
-        // Directory and mode keep others out already, unless somebody has opened them.
+        // Directory and mode already keep others out, unless someone has changed them.
         if !socket::is_own(&fd) || self.clients.len() >= CLIENTS_MAX {
             return;
         }
@@ -297,7 +299,7 @@ impl Shim {
                 .send(&Reply::Failed(Fault::other("the container was created before")));
         }
         self.dir = Some(config.dir.clone());
-        // Until the container is made: a pod whose owner has died is not removed meanwhile.
+        // Until the container is created: a pod whose owner has died is not removed in the meantime.
         let making = layout::begin_making(&config.sandbox.dir).map_err(|error| {
             let dir = config.sandbox.dir.display();
             Fault::create(format!("{dir} is being removed: {}", sys::errno_text(&error)))
@@ -316,8 +318,8 @@ impl Shim {
                 self.listener = Some(listener);
                 self.container = Some(container);
                 self.clients[index].send(&Reply::Created);
-                // From here on everything is said over the socket, and whoever reads the agent's standard error may
-                // wait for its end. Standard input is /dev/null.
+                // From here on all messages go over the socket, and whoever reads the agent's standard error
+                // may wait for its end. Standard input is /dev/null.
                 let _ = rustix::stdio::dup2_stderr(rustix::stdio::stdin());
             }
             Err(fault) => self.fail(fault),
@@ -366,7 +368,8 @@ impl Shim {
         }
     }
 
-    /// Lets somebody see what the container writes, and write to it. Nothing is answered by a container that does not run.
+    /// Attaches a client to the container's output and input. A container that is not running does not
+    /// answer.
     fn attach(&mut self, fds: Vec<OwnedFd>) {
         let Some(container) = self.container.as_mut().filter(|container| container.is_started()) else {
             return;
@@ -404,7 +407,7 @@ impl Shim {
     }
 }
 
-/// What poll found.
+/// The result of poll.
 struct Ready {
     signals: bool,
     watchers: bool,
@@ -413,15 +416,15 @@ struct Ready {
     streams: Vec<usize>,
 }
 
-/// Opens the socket a restarted agent finds the shim by.
+/// Opens the socket by which a restarted agent finds the shim.
 fn listen(config: &ShimConfig) -> Result<OwnedFd, Fault> {
     let bound = || -> io::Result<OwnedFd> {
-        // Not its parents: a pod that is gone by now must not come back by half.
+        // Not its parents: a pod that is gone by now must not be partly recreated.
         private::make(&config.dir)?;
         let dir = layout::open_dir(&config.dir)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // By the mask, so that there is no moment at which others could connect. The shim has one thread.
+        // With the umask, so that others cannot connect at any moment. The shim has one thread.
         let mask = rustix::process::umask(Mode::from_raw_mode(0o177));
         let bound = rustix::net::bind(&socket, &SocketAddrUnix::new(layout::socket_path(&dir))?);
         rustix::process::umask(mask);

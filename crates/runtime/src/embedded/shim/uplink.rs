@@ -1,8 +1,8 @@
-//! The process that ends pasta or slirp4netns when the run ends, however that happens.
+//! The process that ends pasta or slirp4netns when the run ends, in any way.
 //!
-//! `shim uplink NAMESPACE PROGRAM ARGUMENTS` forks it as the first process of a pid namespace and ends. It starts the program and
-//! waits until the socket to the run is closed, or the program ends: whatever the program does with itself, the kernel
-//! ends it together with its pid namespace.
+//! `shim uplink NAMESPACE PROGRAM ARGUMENTS` forks it as the first process of a pid namespace and ends. It
+//! starts the program and waits until the socket to the run is closed, or the program ends: whatever the
+//! program does, the kernel ends it together with its pid namespace.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::embedded::sys;
 
-/// Runs with the network namespace, the program and its arguments. The program finds the namespace as its standard input:
-/// pasta gives up the right to look at others' descriptors before it opens it.
+/// Runs with the network namespace, the program and its arguments. The program gets the namespace as its
+/// standard input: pasta drops the privilege to see others' descriptors before it opens it.
 pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     let [namespace, program, arguments @ ..] = args else {
         return Err(io::Error::other("the program is missing"));
@@ -55,7 +55,7 @@ fn guard(control: &OwnedFd, namespace: File, program: &OsString, arguments: &[Os
             Err(rustix::io::Errno::INTR) => continue,
             result => result?,
         };
-        // Nothing is ever said here: this is the end of the run.
+        // Nothing is ever sent here: this is the end of the run.
         if !ready[0].revents().is_empty() {
             return Ok(());
         }

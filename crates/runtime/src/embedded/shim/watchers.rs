@@ -1,15 +1,15 @@
-//! Whoever is attached to a container's output.
+//! Clients attached to a container's output.
 //!
-//! The container never waits for them: what one does not read is kept up to a limit, then it is cut off.
+//! The container never waits for them: unread output is kept up to a limit, then the client is disconnected.
 
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-/// What is kept for one who does not read.
+/// How much is kept for a client that does not read.
 const PENDING_MAX: usize = 1 << 20;
 
-/// Those who read one of the container's streams.
+/// The readers of one of the container's streams.
 #[derive(Default)]
 pub(super) struct Watchers(Vec<Watcher>);
 
@@ -19,14 +19,14 @@ struct Watcher {
 }
 
 impl Watchers {
-    /// Adds one, from here on.
+    /// Adds one, from now on.
     pub(super) fn add(&mut self, fd: OwnedFd) {
         if rustix::io::ioctl_fionbio(&fd, true).is_ok() {
             self.0.push(Watcher { fd, pending: Vec::new() });
         }
     }
 
-    /// Hands out what the container wrote.
+    /// Distributes the container's output.
     pub(super) fn write(&mut self, bytes: &[u8]) {
         self.0.retain_mut(|watcher| {
             watcher.pending.extend_from_slice(bytes);
@@ -34,19 +34,19 @@ impl Watchers {
         });
     }
 
-    /// Goes on with those who read again.
+    /// Continues with those that read again.
     pub(super) fn flush(&mut self) {
         self.0.retain_mut(Watcher::flush);
     }
 
-    /// Descriptors that are waited for.
+    /// Descriptors to poll.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &OwnedFd> {
         self.0.iter().filter(|watcher| !watcher.pending.is_empty()).map(|watcher| &watcher.fd)
     }
 }
 
 impl Watcher {
-    /// Writes what it takes now. False when it is gone.
+    /// Writes as much as possible now. Returns false if it is gone.
     fn flush(&mut self) -> bool {
         let mut written = 0;
         let alive = loop {

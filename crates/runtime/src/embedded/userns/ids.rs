@@ -1,7 +1,8 @@
-//! Which ids of the host belong to which pod.
+//! Allocation of host ids to pods.
 //!
-//! One file per range in a directory that all runs on this machine share, with the pod's directory in it. A range is
-//! free when the pod's directory is gone, however that came: nothing has to be tidied up after a run that was killed.
+//! One file per range in a directory that all runs on this machine share, containing the pod's directory. A
+//! range is free when the pod's directory is gone, for whatever reason: nothing has to be cleaned up after a
+//! run that was killed.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,11 +16,11 @@ use super::IDS;
 
 const DIRECTORY: &str = "/run/outrigger/ids";
 
-/// Above what systemd gives to its containers, below what programs take for negative.
+/// Above the range systemd uses for its containers, below the numbers that programs take for negative.
 const FIRST: u32 = 0x7000_0000;
 const RANGES: u32 = 4095;
 
-/// Sets a range aside for a pod and returns its first id.
+/// Reserves a range for a pod and returns its first id.
 pub(super) fn claim(pod_dir: &Path) -> io::Result<u32> {
     claim_in(Path::new(DIRECTORY), pod_dir, &delegated())
 }
@@ -33,7 +34,7 @@ fn claim_in(directory: &Path, pod_dir: &Path, taken: &[(u64, u64)]) -> io::Resul
         .mode(0o600)
         .open(directory.join("lock"))?;
     flock(&lock, FlockOperation::LockExclusive)?;
-    // Begins somewhere else for every pod: ids are used again as late as can be.
+    // Starts elsewhere for every pod: ids are reused as late as possible.
     let seed = pod_dir
         .as_os_str()
         .as_bytes()
@@ -53,7 +54,7 @@ fn claim_in(directory: &Path, pod_dir: &Path, taken: &[(u64, u64)]) -> io::Resul
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // Whole or not at all: half a name would be a directory that does not exist.
+        // Atomically: a partial name would be a directory that does not exist.
         let temporary = directory.join("new");
         let mut file =
             fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
@@ -64,7 +65,7 @@ fn claim_in(directory: &Path, pod_dir: &Path, taken: &[(u64, u64)]) -> io::Resul
     Err(io::Error::other("all ranges are in use"))
 }
 
-/// Gives a pod's range back.
+/// Releases a pod's range.
 pub(crate) fn release(first: u32, pod_dir: &Path) {
     release_in(Path::new(DIRECTORY), first, pod_dir);
 }
@@ -76,7 +77,7 @@ fn release_in(directory: &Path, first: u32, pod_dir: &Path) {
     }
 }
 
-/// Gives back whatever range a pod has: for one whose run was killed before it could note which.
+/// Releases any range of a pod: for one whose run was killed before it could record which.
 pub(crate) fn release_all(pod_dir: &Path) {
     release_all_in(Path::new(DIRECTORY), pod_dir);
 }
@@ -88,7 +89,7 @@ fn release_all_in(directory: &Path, pod_dir: &Path) {
     }
 }
 
-/// Ranges this machine has given to its users.
+/// Ranges delegated to users of this machine.
 fn delegated() -> Vec<(u64, u64)> {
     let texts = ["/etc/subuid", "/etc/subgid"].map(|path| fs::read_to_string(path).unwrap_or_default());
     let lines = texts.iter().flat_map(|text| text.lines());
@@ -117,7 +118,7 @@ mod tests {
         firsts.sort_unstable();
         firsts.dedup();
         assert_eq!(firsts.len(), 3);
-        // The same place is free again when the directory is gone, or the range given back.
+        // The same place is free again when the directory is gone, or the range released.
         let again = pods.join("a");
         let first = claim_in(&ids, &again, &[]).unwrap();
         assert!(!firsts.contains(&first));

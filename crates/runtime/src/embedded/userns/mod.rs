@@ -1,7 +1,7 @@
-//! User namespaces of pods: root in a container is nobody on the host.
+//! User namespaces of pods: root in a container has no privileges on the host.
 //!
-//! Every pod gets 65536 ids of the host that no other pod on the machine has. Its files keep the ids they have on the
-//! host: they are seen through mounts that map the ids of the one side to those of the other.
+//! Every pod gets 65536 host ids that no other pod on the machine has. Its files keep their ids on the host:
+//! they are seen through mounts that map the ids between both sides.
 
 mod ids;
 mod owners;
@@ -25,10 +25,10 @@ use super::{link, rootless};
 pub(crate) use ids::{release, release_all};
 pub(crate) use owners::LargeImages;
 
-/// Ids of a pod, counted from 0.
+/// The number of ids of a pod, from 0.
 pub(crate) const IDS: u32 = 65_536;
 
-/// Whom files belong to whose owner does not exist in a user namespace.
+/// The owner of files whose owner does not exist in a user namespace.
 pub(crate) const NOBODY: u32 = 65_534;
 
 const TOO_OLD: &str = "it takes Linux 5.19 or newer";
@@ -48,13 +48,13 @@ impl UserNamespace {
     }
 }
 
-/// The host's id for an id of a container; `None` is a container with the host's ids. Ids that a user namespace does not
-/// have are nobody's: another pod has those after its last.
+/// The host's id for an id of a container; `None` is a container with the host's ids. Ids that a user
+/// namespace does not have map to nobody: those after its last belong to another pod.
 pub(crate) fn host_id(namespace: Option<&UserNamespace>, id: u32) -> u32 {
     namespace.map_or(id, |namespace| namespace.first_id + if id < IDS { id } else { NOBODY })
 }
 
-/// Gives a mount that is mounted nowhere yet the ids of a user namespace, with the mounts below it when `recursive`.
+/// Maps the ids of a detached mount to a user namespace, with the mounts below it if `recursive`.
 pub(crate) fn map_ids(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
     let attr =
         MountAttr { set: MOUNT_ATTR_IDMAP, userns_fd: namespace.as_raw_fd() as u64, ..MountAttr::default() };
@@ -68,7 +68,7 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Makes a user namespace and others of these `kinds` that belong to it.
+    /// Creates a user namespace and other namespaces of these `kinds` that belong to it.
     fn new(kinds: i32, first_id: u32) -> io::Result<Self> {
         let (pid, pidfd) = sys::hold_namespaces(kinds | libc::CLONE_NEWUSER)?;
         let holder = Holder { pid, pidfd };
@@ -104,10 +104,10 @@ impl Refusal {
         Refusal { who: "pods".to_owned(), why: why.into() }
     }
 
-    /// What a pod gets that is refused a user namespace: one of the host's, and people are told once, or an error.
+    /// What a pod gets instead of a user namespace: the host's, with one warning, or an error.
     ///
     /// # Errors
-    /// The pod insists.
+    /// The pod requires one.
     pub(crate) fn settle(self, wanted: crate::UserNamespace) -> Result<crate::UserNamespace, Fault> {
         if wanted == crate::UserNamespace::Required {
             return Err(Fault::config(format!("hostUsers: false is refused: {}", self.why)));
@@ -122,7 +122,8 @@ impl Refusal {
     }
 }
 
-/// What a pod gets whose containers an OCI runtime makes, which is not asked for user namespaces.
+/// What a pod gets whose containers are created by an OCI runtime, for which user namespaces are not
+/// supported.
 pub(crate) fn with_oci_runtime(
     wanted: crate::UserNamespace,
     runtime: &OciRuntime,
@@ -139,15 +140,16 @@ pub(crate) fn with_oci_runtime(
     .settle(wanted)
 }
 
-/// What a pod will see of the host.
+/// The parts of the host that a pod will see.
 pub(crate) struct Seen<'a> {
-    /// Directories and files, with everything that is mounted below them.
+    /// Directories and files, with all mounts below them.
     pub(crate) volumes: &'a [PathBuf],
-    /// Root file systems, without what is mounted below them.
+    /// Root file systems, without the mounts below them.
     pub(crate) roots: &'a [PathBuf],
 }
 
-/// Makes and pins a pod's user namespace with namespaces of `kinds`, or says why it cannot be had here.
+/// Creates and pins a pod's user namespace with namespaces of `kinds`, or returns why that is not possible
+/// here.
 pub(crate) fn make(pod_dir: &Path, kinds: i32, seen: &Seen<'_>) -> Result<(Holder, UserNamespace), Refusal> {
     if !kernel_maps_layers() {
         return Err(Refusal::of_all(TOO_OLD));
@@ -168,7 +170,7 @@ pub(crate) fn make(pod_dir: &Path, kinds: i32, seen: &Seen<'_>) -> Result<(Holde
             }
             for volume in seen.volumes {
                 if volume.starts_with(pod_dir) {
-                    // Before Linux 6.3 none in memory can be.
+                    // Before Linux 6.3 no file system in memory can be.
                     tried.can_map(&pod_dir.join("ns"), open.as_fd()).map_err(|why| Refusal {
                         who: "pods with Secrets or emptyDirs in memory".to_owned(),
                         why,
@@ -199,7 +201,7 @@ pub(crate) fn try_here(place: &Path) -> Result<(), String> {
     if !kernel_maps_layers() {
         return Err(TOO_OLD.to_owned());
     }
-    // Any ids do: nothing comes to belong to them.
+    // Any ids will do: no file will belong to them.
     let holder = Holder::new(0, IDS).map_err(|error| refused(&error))?;
     let namespace = fs::File::open(format!("/proc/{}/ns/user", holder.pid)).map_err(|e| errno_text(&e))?;
     Tried::default().try_map(place, namespace.as_fd(), false)
@@ -209,7 +211,7 @@ fn refused(error: &io::Error) -> String {
     format!("the kernel refuses it: {}", errno_text(error))
 }
 
-/// Whether overlayfs takes mounts with other ids as its layers.
+/// Whether overlayfs supports id-mapped mounts as its layers.
 fn kernel_maps_layers() -> bool {
     is_new_enough(&rustix::system::uname().release().to_string_lossy())
 }
@@ -220,8 +222,8 @@ fn is_new_enough(release: &str) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (5, 19)
 }
 
-/// Mounts that were made to find out whether they can be. Taking one away costs the kernel a grace period, for which
-/// nobody has to wait.
+/// Mounts that were only made to check whether they are possible. Removing one costs the kernel a grace
+/// period, which nobody has to wait for.
 #[derive(Default)]
 struct Tried(Vec<OwnedFd>);
 
@@ -229,21 +231,21 @@ impl Drop for Tried {
     fn drop(&mut self) {
         let mounts = std::mem::take(&mut self.0);
         if !mounts.is_empty() {
-            // Dropped here if there can be no thread.
+            // Dropped here if no thread can be started.
             let _ = std::thread::Builder::new().spawn(move || drop(mounts));
         }
     }
 }
 
 impl Tried {
-    /// Whether the file system a path is on can be mounted with other ids. Asked once for each.
+    /// Whether the file system of a path supports id-mapped mounts. Checked once for each.
     fn can_map(&mut self, path: &Path, namespace: BorrowedFd<'_>) -> Result<(), String> {
         static KNOWN: Mutex<BTreeMap<(i64, u64), Result<(), String>>> = Mutex::new(BTreeMap::new());
         let path = existing(path);
         let identify = || -> io::Result<(i64, u64)> {
             #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
             let kind = rustix::fs::statfs(path)?.f_type as i64;
-            // File systems in memory are all alike.
+            // All file systems in memory are alike.
             #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
             let is_tmpfs = kind == libc::TMPFS_MAGIC as i64;
             Ok((kind, if is_tmpfs { 0 } else { rustix::fs::stat(path)?.st_dev }))
@@ -253,10 +255,10 @@ impl Tried {
         known.entry(key).or_insert_with(|| self.try_map(path, namespace, false)).clone()
     }
 
-    /// Whether what is at a path, or will be, can be mounted with other ids, with the mounts below it when `recursive`.
+    /// Whether an existing or future path supports id-mapped mounts, with the mounts below it if `recursive`.
     fn try_map(&mut self, path: &Path, namespace: BorrowedFd<'_>, recursive: bool) -> Result<(), String> {
         let there = existing(path);
-        // What is made later has no mounts below it.
+        // What is created later has no mounts below it.
         let recursive = recursive && there == path;
         let mount = clone_mount(there, recursive).map_err(|error| unmapped(there, &error))?;
         let mapped = map_ids(mount.as_fd(), namespace, recursive);
@@ -265,7 +267,7 @@ impl Tried {
     }
 }
 
-/// A path, or the nearest one above it that is there.
+/// A path, or its nearest existing parent.
 fn existing(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }

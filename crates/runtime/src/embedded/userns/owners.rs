@@ -7,13 +7,13 @@ use super::{IDS, Refusal};
 use crate::Image;
 use crate::embedded::images::ImageStore;
 
-/// Images by reference, with the greatest id of each, as far as this process has come across them.
+/// Images by reference, with the highest id of each, as far as this process has seen them.
 #[derive(Debug, Default)]
 pub(crate) struct LargeImages(Mutex<BTreeMap<String, u32>>);
 
 impl LargeImages {
-    /// Why a pod of these images cannot have a user namespace, as far as it is known: an image that is still to be pulled
-    /// is not looked at.
+    /// Why a pod with these images cannot have a user namespace, as far as known: an image that is not pulled
+    /// yet is not considered.
     pub(crate) async fn refusal(&self, store: &ImageStore, references: &[String]) -> Option<Refusal> {
         for reference in references.iter().filter(|reference| !reference.starts_with("rootfs:")) {
             let known = self.known().get(reference).copied();
@@ -33,7 +33,7 @@ impl LargeImages {
         self.greatest_id(store, image).map(|id| refusal(&image.reference, id))
     }
 
-    /// The greatest id of an image, if that is too great.
+    /// The highest id of an image, if it is too high.
     fn greatest_id(&self, store: &ImageStore, image: &Image) -> Option<u32> {
         let id = Some(store.greatest_id(image)).filter(|id| *id >= IDS)?;
         self.known().insert(image.reference.clone(), id);
@@ -41,7 +41,7 @@ impl LargeImages {
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, u32>> {
-        // No panic leaves a map half-changed.
+        // A panic cannot leave the map half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

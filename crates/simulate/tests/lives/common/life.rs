@@ -8,26 +8,26 @@ use outrigger_simulate::invariants::{Checker, Violation};
 use outrigger_simulate::random::{self, Trouble};
 use outrigger_simulate::{Decider, Options, Rng, Scenario, Script, Simulator, Span, Summary, Tape};
 
-/// A pod, what its containers do, and the seed of the faults.
+/// A pod, the behaviour of its containers, and the seed of the faults.
 pub struct Case {
     pub seed: u64,
     pub input: PodInput,
     pub plan: Plan,
     pub script: Script,
-    /// What the pod becomes while it lives.
+    /// The updates of the pod.
     pub updates: Vec<(u64, Plan)>,
-    /// When a restart is asked for, and of what.
+    /// The times of restart requests, and their containers.
     pub restarts: Vec<(u64, Option<usize>)>,
 }
 
-/// Which lives are played.
+/// Which kind of lives to play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// All sorts.
+    /// All kinds of pods.
     Any,
-    /// Pods with little grace whose hooks hang, whose helpers crash and whose images are late.
+    /// Pods with a short grace period whose hooks hang, whose helpers crash and whose images are late.
     Hard,
-    /// Pods that are changed and restarted while they live.
+    /// Pods that are updated and restarted while they run.
     Changed,
 }
 
@@ -43,7 +43,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// What stands before a seed of this kind in `regressions.txt`.
+    /// The prefix of seeds of this kind in `regressions.txt`.
     fn prefix(self) -> &'static str {
         match self {
             Kind::Any => "",
@@ -96,7 +96,7 @@ impl Case {
         Options { horizon: Span::seconds(3_600), stop_endless_at: None, ..Options::default() }
     }
 
-    /// Plays it with somebody deciding; what promises were broken.
+    /// Plays it with the given decider; returns the broken promises.
     pub fn play(&self, decider: &mut impl Decider) -> (Summary, Vec<Violation>) {
         let scenario = self.scenario();
         let mut checker = Checker::new(&self.plan, scenario.slack_ms()).expect_updates(&self.updates);
@@ -105,7 +105,7 @@ impl Case {
     }
 }
 
-/// Plays the life of a seed; what was wrong with it, if something was.
+/// Plays the life of a seed; returns what went wrong, if anything.
 pub fn check(kind: Kind, seed: u64) -> Result<Summary, String> {
     let played = catch_unwind(|| {
         let case = Case::of(kind, seed);
@@ -132,7 +132,7 @@ pub fn check(kind: Kind, seed: u64) -> Result<Summary, String> {
     ))
 }
 
-/// The pod, the script and the trace of a seed, for people.
+/// The pod, the script and the trace of a seed, in readable form.
 pub fn tell(kind: Kind, seed: u64) -> String {
     let case = Case::of(kind, seed);
     let mut text = String::new();

@@ -1,18 +1,19 @@
-//! The last look before the user's program: what is really there, read from the kernel, against what was meant.
+//! The last check before the user's program: the actual state, read from the kernel, compared with the
+//! intended state.
 //!
-//! Everything here was done by code that checks its own errors. This is for what such code cannot see: a step that was
-//! forgotten, a mount that came along with another, a descriptor that somebody leaked. Any difference ends the container
-//! before its program runs. Facts are read by [`mounts::Host`] and [`process`]; the comparisons are pure.
+//! Everything here was done by code that checks its own errors. This is for what such code cannot see: a
+//! forgotten step, an unexpected mount, a leaked descriptor. Any difference ends the container before its
+//! program runs. [`mounts::Host`] and [`process`] read the facts; the comparisons are pure.
 
 pub(super) mod mounts;
 pub(super) mod process;
 
 use super::caps::CapSet;
 
-/// What begins the message about any difference.
+/// The beginning of the message about any difference.
 const WRONG: &str = "internal error: the container is not as it was meant to be, and was not started";
 
-/// A difference in the words people see.
+/// The message about a difference.
 fn difference(text: &str) -> String {
     format!("{WRONG}: {text}; please report this")
 }

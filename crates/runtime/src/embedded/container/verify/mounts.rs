@@ -1,4 +1,5 @@
-//! The mounts of a container: each that was meant is there once, visible, of its type and with its flags, and no other.
+//! Checks the mounts of a container: each intended one exists once, is visible, has its type and flags, and
+//! there is no other.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +21,7 @@ use crate::{Mount, Propagation};
 
 const WHAT: &str = "cannot check the container's mounts";
 
-/// Flags of a mount, as far as they protect something.
+/// The flags of a mount that protect something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Flags(u8);
 
@@ -57,14 +58,14 @@ impl std::fmt::Display for Flags {
     }
 }
 
-/// One mount, as the kernel lists it.
+/// One mount, as listed by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     id: u64,
     parent: u64,
-    /// What of its file system is shown.
+    /// The part of its file system that is mounted.
     shown: String,
-    /// Where it is, blanks and the like in octal.
+    /// Its mount point, with spaces and the like in octal.
     point: String,
     flags: Flags,
     is_shared: bool,
@@ -92,7 +93,7 @@ fn parse(line: &str) -> Option<Entry> {
     Some(Entry { id, parent, shown, point, flags, is_shared, is_slave, kind, source })
 }
 
-/// What is seen at a path.
+/// What is visible at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     /// The mount it is on.
@@ -102,20 +103,20 @@ struct Seen {
     device: Option<(u32, u32)>,
 }
 
-/// What is to be at a place.
+/// The expected thing at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
     /// A mount of this type, or of any; one that must be there or may be missing.
     Mount { kind: Option<&'static str>, required: bool },
-    /// A cover, if there is something to cover: an empty directory, or a null device.
+    /// A mask, if there is something to cover: an empty directory, or a null device.
     Mask,
-    /// The same again, read-only, if it exists.
+    /// A read-only mount of itself, if it exists.
     ReadOnly,
     /// A character device, mounted or not.
     Node(u32, u32),
 }
 
-/// A place where something of ours is, with what is seen there.
+/// A place with its expected thing, and what is visible there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
     point: String,
@@ -125,23 +126,23 @@ struct Place {
     id: Option<u64>,
     content: Content,
     flags: Flags,
-    /// It was made anew: no other flags, not in any peer group.
+    /// It was created new: no other flags, not in any peer group.
     is_new: bool,
     seen: Option<Seen>,
 }
 
-/// A volume, with what is seen at its target.
+/// A volume, and what is visible at its target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct VolumePlace {
     target: PathBuf,
     id: u64,
     flags: Flags,
     propagation: Propagation,
-    /// The mount seen there; `None` when nothing is.
+    /// The visible mount; `None` if there is none.
     seen: Option<u64>,
 }
 
-/// What was meant, with what is seen in each place.
+/// The intended state, with what is visible in each place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Plan {
     root: u64,
@@ -149,9 +150,9 @@ struct Plan {
     root_seen: u64,
     places: Vec<Place>,
     volumes: Vec<VolumePlace>,
-    /// Without root, a root file system may be made of several.
+    /// Without root, a root file system may consist of several mounts.
     pieces: bool,
-    /// Without root, these may be the host's with the mounts below them.
+    /// Without root, these may be the host's, with the mounts below them.
     host_trees: Vec<(u64, Flags)>,
     /// Without root, every device of a privileged container is a mount below this one.
     mounted_devices: Option<u64>,
@@ -180,7 +181,7 @@ fn compare(plan: &Plan, found: &[Entry]) -> Result<(), String> {
 }
 
 impl Plan {
-    /// The volume a mount is, or came with.
+    /// The volume that a mount is, or came with.
     fn volume_of(&self, entry: &Entry, found: &[Entry]) -> Option<usize> {
         ancestors(entry, found).find_map(|id| self.volumes.iter().position(|volume| volume.id == id))
     }
@@ -189,7 +190,7 @@ impl Plan {
         found.iter().any(|entry| entry.id == id && self.volume_of(entry, found).is_some())
     }
 
-    /// Whether a mount that is in no place of its own is there for a reason.
+    /// Whether a mount outside of all places has a reason to exist.
     fn allows(&self, entry: &Entry, found: &[Entry]) -> bool {
         let is_piece = self.pieces && entry.kind == "overlay" && entry.source == PIECE && !entry.is_shared;
         let is_piece = is_piece && entry.flags.has(self.root_flags);
@@ -207,7 +208,7 @@ impl Plan {
     }
 }
 
-/// A mount, what it is mounted on, and so on.
+/// A mount, its parent, and so on.
 fn ancestors<'a>(entry: &Entry, found: &'a [Entry]) -> impl Iterator<Item = u64> + use<'a> {
     let mut next = Some((entry.id, entry.parent));
     // No chain is longer than the list.
@@ -305,7 +306,7 @@ fn compare_volume_mount(volume: &VolumePlace, entry: &Entry) -> Result<(), Strin
     if entry.is_shared && !may_share || entry.is_slave && !may_follow {
         return Err(format!("the volume at {target} shares its mounts with the host (at {})", entry.point));
     }
-    // What the host mounts there meanwhile has the host's flags.
+    // What the host mounts there later has the host's flags.
     if (entry.id == volume.id || !may_follow) && !entry.flags.has(volume.flags) {
         return Err(format!(
             "the volume at {target} is mounted with {} instead of {} (at {})",
@@ -315,7 +316,7 @@ fn compare_volume_mount(volume: &VolumePlace, entry: &Entry) -> Result<(), Strin
     Ok(())
 }
 
-/// The volume is there, and is what is seen at its target, unless a later one is.
+/// The volume exists and is visible at its target, unless a later one covers it.
 fn compare_volume(plan: &Plan, number: usize, volume: &VolumePlace, found: &[Entry]) -> Result<(), String> {
     let target = volume.target.display();
     let Some(own) = found.iter().find(|entry| entry.id == volume.id) else {
@@ -339,14 +340,14 @@ fn take<'a>(rest: &mut Vec<&'a Entry>, is_meant: impl Fn(&Entry) -> bool) -> Opt
     Some(rest.remove(at))
 }
 
-/// The host's tree, open for as long as the check takes: there may be no /proc of the container's that shows this process.
+/// The host's tree, open during the check: the container's /proc may not show this process.
 pub(in super::super) struct Host {
     root: OwnedFd,
     /// This process in the host's /proc.
     process: OwnedFd,
 }
 
-/// What the container was built of.
+/// The parts of the container.
 pub(in super::super) struct Built<'a> {
     pub(in super::super) config: &'a ShimConfig,
     pub(in super::super) root: &'a Root,
@@ -354,12 +355,12 @@ pub(in super::super) struct Built<'a> {
     pub(in super::super) dev: &'a Dev,
     /// Of the volumes, in their order ([`volume_ids`]).
     pub(in super::super) volumes: &'a [u64],
-    /// What the container's own cgroup is mounted on, where that is shown.
+    /// What the container's own cgroup is mounted on, if it is shown.
     pub(in super::super) cgroup_target: Option<&'a OwnedFd>,
     pub(in super::super) nodev: bool,
 }
 
-/// The mounts that volumes are, by which they are known wherever links of the image lead them.
+/// The mount ids of volumes, which identify them wherever links of the image lead.
 pub(in super::super) fn volume_ids(volumes: &[Volume<'_>]) -> Result<Vec<u64>, Fault> {
     volumes.iter().map(|volume| mount_of(volume.tree.as_fd()).creating(|| WHAT)).collect()
 }
@@ -391,7 +392,7 @@ impl Host {
         Ok(compare(&plan(built)?, &found))
     }
 
-    /// The kernel copies only what is mounted in the caller's mount namespace.
+    /// The kernel only copies mounts of the caller's mount namespace.
     fn check_gone(&self) -> Result<(), Fault> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -440,7 +441,7 @@ fn volume_place(mount: &Mount, id: u64, nodev: bool) -> io::Result<VolumePlace> 
     let flags = StatxFlags::MNT_ID;
     let seen = match statx(CWD, &target, AtFlags::NO_AUTOMOUNT, flags) {
         Ok(found) => Some(found.stx_mnt_id),
-        // Which is right only if a later volume is in the way.
+        // This is only right if a later volume covers it.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
         Err(error) => return Err(error.into()),
     };
@@ -460,7 +461,7 @@ fn places(built: &Built<'_>, [root, proc, sys, dev]: [u64; 4], is_rootless: bool
     let mount = |kind, required| Content::Mount { kind: Some(kind), required };
     let sys_flags = Flags::QUIET.with(Flags::RO, !privileged);
     let mut places = Vec::with_capacity(32);
-    // Without root these may be the host's, and the pod's /proc is made by its first process.
+    // Without root these may be the host's, and the pod's /proc is created by its first process.
     let own_proc = !is_rootless && config.sandbox.proc.is_none();
     for (name, id, kind, flags, is_new) in [
         ("proc", proc, "proc", Flags::QUIET, own_proc),
@@ -475,7 +476,7 @@ fn places(built: &Built<'_>, [root, proc, sys, dev]: [u64; 4], is_rootless: bool
     places.push(at(in_dev, "/dev", "pts", dev, mount("devpts", true), terminals, true)?);
     let queues = mount("mqueue", !is_rootless);
     places.push(at(in_dev, "/dev", "mqueue", dev, queues, Flags::QUIET, !is_rootless)?);
-    // The host's own need not be a file system of its own.
+    // The host's need not be a separate file system.
     let kind = config.sandbox.ipc.is_some().then_some("tmpfs");
     let memory = Content::Mount { kind, required: true };
     places.push(at(in_dev, "/dev", "shm", dev, memory, Flags::QUIET, false)?);

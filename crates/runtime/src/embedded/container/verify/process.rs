@@ -1,4 +1,4 @@
-//! Identity, capabilities, filter and descriptors of a process on its way to the program.
+//! Checks identity, capabilities, filter and descriptors of a process before it becomes the program.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,11 +10,11 @@ use crate::embedded::fault::Fault;
 use crate::embedded::sys::{self, errno_text};
 use crate::embedded::{rootless, seccomp};
 
-/// Descriptors are looked for below this number. The kernel gives the lowest free one: the shim would need as many open
-/// at once to have one above.
+/// Descriptors are checked below this number. The kernel assigns the lowest free one: the shim would need as
+/// many open at once to have a higher one.
 const DESCRIPTORS: usize = 1024;
 
-/// What a process is before the filter, which may refuse to tell.
+/// The state of a process before the filter, which may block reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
     /// Real, effective and saved.
@@ -24,7 +24,7 @@ struct Identity {
     groups: Vec<u32>,
     umask: u32,
     dumpable: bool,
-    /// As the kernel writes it.
+    /// As the kernel returns it.
     cwd: Vec<u8>,
     bounding: u64,
     ambient: u64,
@@ -38,7 +38,7 @@ struct Identity {
     report_closes: bool,
 }
 
-/// What a process is after the filter. `None`: the filter does not let it be read.
+/// The state of a process after the filter. `None`: the filter does not allow reading it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Confinement {
     effective: Option<u64>,
@@ -49,7 +49,7 @@ struct Confinement {
     dumpable: Option<bool>,
 }
 
-/// What was meant.
+/// The intended state.
 struct Meant<'a> {
     user: &'a User,
     caps: u64,
@@ -60,7 +60,7 @@ struct Meant<'a> {
     groups: bool,
 }
 
-/// What [`check_confinement`] has to know of the time before.
+/// Facts from before, for [`check_confinement`].
 pub(in super::super) struct Before {
     held: u64,
 }
@@ -194,7 +194,7 @@ fn read_identity(report: i32) -> io::Result<Identity> {
         uids,
         gids,
         groups,
-        // The only way to read it is to set it.
+        // It can only be read by setting it.
         umask: rustix::process::umask(meant).as_raw_mode(),
         dumpable: sys::prctl_get(libc::PR_GET_DUMPABLE)? != 0,
         cwd: rustix::process::getcwd(Vec::new())?.into_bytes(),

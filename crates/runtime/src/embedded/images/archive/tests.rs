@@ -47,12 +47,12 @@ fn what_the_library_writes_reads_back() {
     assert_eq!((all[2].0.uid, all[2].0.records[2].1.as_slice()), (5, &b"a=\n"[..]));
     assert_eq!((all[3].0.kind, all[3].0.link.len()), (Kind::Symlink, 200));
     for cut in 1..tar.len().min(3000) {
-        // Whole entries, an end without a mark, or an error: never a panic.
+        // Complete entries, a missing end marker, or an error: never a panic.
         let _ = read_all(&tar[..cut]);
     }
 }
 
-/// An entry whose header says what follows, without what follows.
+/// A header that announces content, without that content.
 fn header(flag: u8, size: u64) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::new(flag));

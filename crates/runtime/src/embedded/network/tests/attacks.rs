@@ -1,11 +1,11 @@
-//! What a hostile pod sends, carried out with real frames, and what a machine must not do because of pods.
+//! Attacks by hostile pods with real frames, and effects that pods must not have on the machine.
 
 use super::super::nft::{Family, Nft};
 use super::super::subnet::mac_of;
 use super::super::{nat, release_now};
 use super::*;
 
-/// Long enough for the kernel to take a frame in; what must not happen has not happened by then.
+/// Long enough for the kernel to process a frame.
 const A_WHILE: Duration = Duration::from_millis(300);
 const BROADCAST: [u8; 6] = [0xff; 6];
 
@@ -16,7 +16,7 @@ fn v4(ip: IpAddr) -> Ipv4Addr {
     }
 }
 
-/// Sends a frame as it is from an interface of a namespace.
+/// Sends a raw frame from an interface of a namespace.
 fn send(netns: &Path, interface: &str, frame: &[u8]) {
     let index =
         Links::open(Some(netns)).and_then(|mut l| l.find(interface)).expect("list").expect("there").index;
@@ -77,7 +77,7 @@ fn arp_reply(mac: [u8; 6], address: Ipv4Addr, to_mac: [u8; 6], to: Ipv4Addr) -> 
     [&[0, 1, 8, 0, 6, 4, 0, 2][..], &mac, &address.octets(), &to_mac, &to.octets()].concat()
 }
 
-/// A router that offers a prefix and itself as the way to everywhere.
+/// A router that advertises a prefix and a default route.
 fn router_advertisement(from: [u8; 6]) -> Vec<u8> {
     let source: [u8; 16] = "fe80::bad".parse::<std::net::Ipv6Addr>().expect("address").octets();
     let all: [u8; 16] = "ff02::1".parse::<std::net::Ipv6Addr>().expect("address").octets();
@@ -95,7 +95,7 @@ fn router_advertisement(from: [u8; 6]) -> Vec<u8> {
     ethernet([0x33, 0x33, 0, 0, 0, 1], from, 0x86dd, &ip)
 }
 
-/// What IPv6 the host has taken from strangers.
+/// The IPv6 configuration the host has accepted from others.
 fn taken() -> String {
     let read =
         |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
@@ -108,7 +108,7 @@ fn taken() -> String {
 #[test]
 fn router_advertisements_of_a_pod_do_not_reconfigure_the_host() {
     on_a_host(async |host| {
-        // The attack is real: an interface like any other takes it.
+        // The attack is real: an ordinary interface accepts it.
         let wild = world(&host);
         until("the host's interface is ready for IPv6", async || {
             std::fs::read_to_string("/proc/thread-self/net/if_inet6").is_ok_and(|t| t.contains("up0"))
@@ -128,7 +128,7 @@ fn router_advertisements_of_a_pod_do_not_reconfigure_the_host() {
         let mac = mac_of(v4(attachment.ips[0]));
         for filtered in [true, false] {
             if !filtered {
-                // Without the filter the bridge itself must not take it.
+                // Without the filter the bridge itself must not accept it.
                 Nft::open().and_then(|mut nft| nft.remove_table(Family::Netdev)).expect("no filter");
             }
             for _ in 0..3 {
@@ -155,7 +155,7 @@ fn a_pod_cannot_send_under_another_address() {
         let server = UdpSocket::bind((gateway, 0)).await.expect("bind");
         let to = server.local_addr().expect("address");
         let frame = |mac, from, text| ethernet(mac_of(gateway), mac, 0x0800, &udp(from, to, text));
-        // Its neighbour's address, its hardware address, both, an address of nobody, the host's own.
+        // Its neighbour's address, its hardware address, both, an unused address, the host's own.
         send(&b, "eth0", &frame(b_mac, a_ip, "address"));
         send(&b, "eth0", &frame(a_mac, b_ip, "hardware"));
         send(&b, "eth0", &frame(a_mac, a_ip, "both"));
@@ -169,7 +169,7 @@ fn a_pod_cannot_send_under_another_address() {
             .expect("datagram");
         assert_eq!((&buffer[..len], from.ip()), (&b"own"[..], second.ips[0]), "only what is true arrives");
 
-        // The neighbour's address with one's own hardware address, which would bring its packets here.
+        // The neighbour's address with one's own hardware address, which would redirect its packets here.
         assert!(ask(Some(&a), serve(None, SocketAddr::new(gateway.into(), 0), "host")).await.is_ok());
         let known = || std::fs::read_to_string("/proc/thread-self/net/arp").expect("table");
         let shown = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -182,7 +182,7 @@ fn a_pod_cannot_send_under_another_address() {
         }
         tokio::time::sleep(A_WHILE).await;
         assert!(entry(a_ip).contains(&shown(a_mac)), "{}", known());
-        // The neighbours still talk.
+        // The neighbours can still communicate.
         let at = serve(Some(&a), SocketAddr::new(first.ips[0], 0), "a");
         assert_eq!(ask(Some(&b), at).await.expect("neighbour"), format!("a {b_ip} hello"));
     });
@@ -191,7 +191,7 @@ fn a_pod_cannot_send_under_another_address() {
 #[test]
 fn what_listens_on_the_host_s_loopback_is_not_for_pods() {
     on_a_host(async |host| {
-        // As kube-proxy sets it.
+        // As set by kube-proxy.
         std::fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "1").expect("sysctl");
         let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
         let (ip, gateway) = (v4(attachment.ips[0]), attachment.subnet.expect("subnet").gateway());
@@ -218,7 +218,7 @@ fn forwarding(interface: &str) -> String {
     std::fs::read_to_string(path).expect("sysctl").trim().to_owned()
 }
 
-/// Another network the host is in, with somebody who answers there.
+/// Another network of the host, with a server in it.
 fn lan(host: &Host) -> (PathBuf, SocketAddr) {
     let (netns, here, there) =
         (host.netns("lan"), Ipv4Addr::new(203, 0, 113, 1), Ipv4Addr::new(203, 0, 113, 2));
@@ -275,7 +275,7 @@ fn nothing_but_pods_is_forwarded_and_nothing_when_the_last_is_gone() {
                 ("0".into(), "1".into(), "0".into())
             );
 
-            // A run that is killed leaves its pod; one that comes after it finds and takes away all of it.
+            // A run that is killed leaves its pod; the next run finds and removes everything.
             let (_second, _) = host.pod("b", NetworkMode::Private).await;
             let id = |name: &str| SandboxId(name.to_owned());
             release_now(&[id("a")]).expect("release");
@@ -291,7 +291,7 @@ fn nothing_but_pods_is_forwarded_and_nothing_when_the_last_is_gone() {
                 let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
                 assert!(!rules.contains(BRIDGE), "{rules}");
             }
-            // And all of it works once more.
+            // And everything works again.
             let (pod, _) = host.pod("c", NetworkMode::Private).await;
             assert_eq!(ask(Some(&pod), outside).await.expect("out"), "world 192.0.2.1 hello");
         });
@@ -304,7 +304,7 @@ fn what_somebody_else_has_switched_on_stays_on() {
         let world = world(&host);
         let (lan, target) = lan(&host);
         serve(Some(&lan), target, "lan");
-        // Before: as on a router. Nothing of it is ours to guard or to switch off.
+        // Before: as on a router. None of it is ours to guard or to switch off.
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("sysctl");
         let (_, _) = host.pod("a", NetworkMode::Private).await;
         assert!(is_reached(&world, target).await, "a router goes on routing");

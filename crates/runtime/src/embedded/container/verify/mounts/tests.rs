@@ -137,7 +137,7 @@ fn differences_of_mounts_are_found() {
     }
 }
 
-/// Each row changes what is seen of the mounts, or what was meant, in one way.
+/// Each row changes what is visible, or what is intended, in one way.
 #[test]
 fn differences_of_what_is_seen_are_found() {
     let at = |point: &str, seen: Option<Seen>| {
@@ -172,7 +172,7 @@ fn differences_of_what_is_seen_are_found() {
     }
 }
 
-/// What pods ask for, and what is done another way without root.
+/// Special requests of pods, and what is done differently without root.
 #[test]
 fn what_pods_ask_for_is_no_difference() {
     let volume = |target: &str, id| VolumePlace {
@@ -255,13 +255,13 @@ fn what_is_no_list_of_mounts_is_refused() {
     }
 }
 
-/// Runs in a mount namespace of its own, on a thread of its own, with a tmpfs as the root.
+/// Runs in a new mount namespace, on a new thread, with a tmpfs as the root.
 fn in_new_root(test: impl FnOnce(&Host, &Root) + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
         return;
     }
     let body = move || {
-        // Threads share root and working directory with the others unless told otherwise.
+        // Threads share root and working directory by default.
         sys::unshare(libc::CLONE_FS | libc::CLONE_NEWNS).unwrap();
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
         let root = Root::new(new_filesystem("tmpfs", &[], MountAttrFlags::empty()).unwrap());
@@ -317,7 +317,7 @@ fn a_real_mount_too_many_is_found() {
     });
 }
 
-/// A root that was only changed into leaves everything of the host mounted behind it.
+/// A root that was only entered with chroot leaves everything of the host mounted.
 #[test]
 fn a_host_that_is_still_mounted_is_found() {
     in_new_root(|host, root| {

@@ -78,7 +78,7 @@ fn differences_of_the_identity_are_found() {
     }
     let unset = Identity { groups: vec![65534], ..identity() };
     assert_eq!(compare_identity(&Meant { groups: false, ..meant(&user) }, &unset), Ok(()));
-    // What we do not have ourselves cannot be given.
+    // We cannot give more than we have ourselves.
     assert_eq!(compare_identity(&meant(&user), &Identity { bounding: 0, held: 0, ..identity() }), Ok(()));
 }
 
@@ -117,7 +117,7 @@ fn differences_of_the_confinement_are_found() {
     assert_eq!(compare_confinement(&plain, held, &free), Ok(()));
 }
 
-/// Forks, has the child make something different, and returns what is then said.
+/// Forks, lets the child change something, and returns the resulting error.
 fn sabotaged(change: impl FnOnce()) -> String {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let (profile, user) = own();
@@ -143,7 +143,7 @@ fn sabotaged(change: impl FnOnce()) -> String {
     text
 }
 
-/// A profile and a user that this very process has.
+/// A profile and a user that match this process.
 fn own() -> (Profile, User) {
     let sets = rustix::thread::capabilities(None).unwrap();
     let (bounding, _) = sys::capability_limits().unwrap();
@@ -161,7 +161,7 @@ fn own() -> (Profile, User) {
     (profile, User { uid: uids[0], gid: gids[0], groups, home: String::new() })
 }
 
-/// Real differences, made in a process of their own.
+/// Real differences, made in a separate process.
 #[test]
 fn real_differences_are_found() {
     if !rustix::process::geteuid().is_root() {
