@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use outrigger_lifecycle::trace::IgnoredBecause;
 use outrigger_lifecycle::{Event, Exit, ExitReason, HookKind, ProbeKind, VolumeLimit};
 use outrigger_runtime::{ContainerId, Image, ProgressSink, Runtime, RuntimeError, SandboxId};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
-use crate::deaf::{self, Deaf};
+use crate::deaf;
 use crate::hooks::{self, Ended};
 use crate::message;
 use crate::pod::{PodContext, PreparedPod};
@@ -68,7 +69,7 @@ pub(crate) enum Report {
         attempt: u32,
     },
     /// An instance was sent its stop signal and will ignore it.
-    Deaf {
+    StopSignalIgnored {
         /// Which container.
         container: usize,
         /// Which instance.
@@ -76,7 +77,7 @@ pub(crate) enum Report {
         /// The signal, `TERM`.
         signal: String,
         /// Why.
-        why: Deaf,
+        why: IgnoredBecause,
         /// It is killed after this.
         grace: Duration,
     },
@@ -356,7 +357,7 @@ impl<R: Runtime> Tasks<R> {
             self.say(Report::Signalled { container, attempt });
         }
         if let Some(why) = deaf {
-            self.say(Report::Deaf { container, attempt, signal, why, grace });
+            self.say(Report::StopSignalIgnored { container, attempt, signal, why, grace });
         }
     }
 

@@ -134,6 +134,17 @@ pub enum ProbeOutcome {
     Error,
 }
 
+impl ProbeOutcome {
+    /// As it stands in the trace.
+    pub fn name(self) -> &'static str {
+        match self {
+            ProbeOutcome::Success => "success",
+            ProbeOutcome::Failure => "failure",
+            ProbeOutcome::Error => "error",
+        }
+    }
+}
+
 /// Something to do now. The first group is the driver's to carry out; the second only changes the observation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "action")]

@@ -57,7 +57,7 @@ pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String 
 }
 
 /// The first container to fail for good of those that decide about the pod.
-fn failed<'a>(plan: &Plan, obs: &'a Observation) -> Option<(usize, &'a Exit)> {
+pub(crate) fn failed<'a>(plan: &Plan, obs: &'a Observation) -> Option<(usize, &'a Exit)> {
     let ended = plan.containers.iter().zip(&obs.containers).enumerate();
     let counted = ended.filter(|(_, (p, _))| p.role != Role::Init && p.counts != Counts::No);
     let exits = counted.filter_map(|(i, (p, c))| Some((i, rules::final_exit(p, c)?)));
@@ -188,11 +188,7 @@ impl Teller<'_> {
     }
 
     fn hook(&self, c: &Container, hook: HookKind, whose: &str) -> String {
-        let name = match hook {
-            HookKind::PostStart => "postStart",
-            HookKind::PreStop => "preStop",
-            HookKind::FirstPreStop => "first preStop",
-        };
+        let name = hook.name();
         match c.hook(hook) {
             Hook::Running { since } => format!("{whose} {name} hook, running for {}", self.ago(*since)),
             _ => format!("{whose} {name} hook"),

@@ -11,7 +11,7 @@ use outrigger_simulate::{Ending, Options, Script, StopScript, simulate};
 use outrigger_view::analyze::analyze;
 use outrigger_view::style::{HEADING, paint};
 use outrigger_view::timeline::{Scale, Timeline, html};
-use outrigger_view::trace::{trace_json, trace_text};
+use outrigger_view::trace::{trace_json, trace_records, trace_text};
 use serde_json::{Value, json};
 
 use crate::input::{self, ReadArgs};
@@ -189,7 +189,7 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
 /// The timeline of a trace, with what the start and the stop waited for.
 fn page(plan: &Plan, trace: &[trace::Entry]) -> Result<Timeline, Failure> {
     let mut timeline = Timeline::new(plan, trace);
-    let analysis = analyze(&trace_json(plan, trace)).map_err(|e| Failure::Own(e.into()))?;
+    let analysis = analyze(&trace_records(plan, trace)).map_err(|e| Failure::Own(e.into()))?;
     timeline.mark(&analysis);
     Ok(timeline)
 }

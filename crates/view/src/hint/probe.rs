@@ -1,7 +1,6 @@
 //! A probe that does not pass.
 
 use k8s_openapi::api::core::v1::{Container, Probe};
-use outrigger_lifecycle::trace::Entry;
 use outrigger_lifecycle::{ContainerPlan, FieldPath, Need, Plan, ProbeKind, Span};
 
 use super::Hint;
@@ -11,14 +10,15 @@ pub(super) fn hint(
     index: usize,
     container: &Container,
     path: FieldPath,
-    entry: &Entry,
+    kind: ProbeKind,
+    message: &str,
 ) -> Option<Hint> {
-    let (kind, field, probe) = match entry.text("kind")? {
-        "startup" => (ProbeKind::Startup, "startupProbe", container.startup_probe.as_ref()?),
-        "liveness" => (ProbeKind::Liveness, "livenessProbe", container.liveness_probe.as_ref()?),
-        _ => (ProbeKind::Readiness, "readinessProbe", container.readiness_probe.as_ref()?),
+    let (field, probe) = match kind {
+        ProbeKind::Startup => ("startupProbe", container.startup_probe.as_ref()?),
+        ProbeKind::Liveness => ("livenessProbe", container.liveness_probe.as_ref()?),
+        ProbeKind::Readiness => ("readinessProbe", container.readiness_probe.as_ref()?),
     };
-    let (handler, hint) = handler(probe, entry.text("message").unwrap_or_default());
+    let (handler, hint) = handler(probe, message);
     let mut hint = hint.to_owned();
     if kind == ProbeKind::Startup
         && let Some(times) = plan.containers[index].probe(kind)

@@ -1,7 +1,8 @@
 use super::*;
+use outrigger_lifecycle::trace::Line;
 use outrigger_lifecycle::{FeatureGates, Time, plan};
 use outrigger_manifest::{ReadOptions, SourceFile, read};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A line for everything that can go wrong.
 const MANIFEST: &str = "\
@@ -85,16 +86,12 @@ impl Fixture {
     /// The hint of an entry: the place and the hint.
     fn of(&self, container: Option<&str>, event: &'static str, fields: Value) -> (String, String) {
         let place = |name: &str| self.plan.containers.iter().position(|c| c.name == name).unwrap();
-        let entry = Entry {
-            time: Time(0),
-            container: container.map(place),
-            event,
-            fields: fields.as_object().unwrap().clone(),
-        };
-        let mut object = json!({});
-        self.hints.add_to(self.subject(), &entry, &mut object);
-        let text = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
-        (text("manifest"), text("hint"))
+        let mut line = json!({"event": event});
+        line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let event = Line::from_json(&line).unwrap().pod().unwrap().event;
+        let entry = Entry { time: Time(0), container: container.map(place), event };
+        let (manifest, hint) = self.hints.on(self.subject(), &entry);
+        (manifest.unwrap_or_default(), hint.unwrap_or_default())
     }
 }
 
@@ -170,14 +167,14 @@ fn every_failure_has_its_line_and_its_way_out() {
         (
             Some("proxy"),
             "probe",
-            json!({"kind": "startup", "verdict": "failure", "message": "port 15001: connection refused"}),
+            json!({"kind": "startup", "outcome": "failure", "verdict": "failure", "message": "port 15001: connection refused"}),
             "p.yaml:45",
             "if it just needs more than 30 s, raise failureThreshold. Until it passes `app` does not start",
         ),
         (
             Some("proxy"),
             "probe",
-            json!({"kind": "readiness", "verdict": "failure", "message": "GET :15001/ready answered 503"}),
+            json!({"kind": "readiness", "outcome": "failure", "verdict": "failure", "message": "GET :15001/ready answered 503"}),
             "p.yaml:49",
             "check the path",
         ),
