@@ -316,8 +316,8 @@ impl<R: Runtime> Worker<R> {
             {
                 return;
             }
-            Report::PullFailed { container, reason, message, .. } => {
-                Event::ImageFailed { container, reason, message }
+            Report::PullFailed { container, reason, message, cause, .. } => {
+                Event::ImageFailed { container, reason, message, cause }
             }
             Report::Image { container, image, .. } => {
                 self.facts.containers[container].image_id.clone_from(&image.id);

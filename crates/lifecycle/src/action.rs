@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cause::{ProbeCause, PullCause, SandboxCause};
 use crate::observation::{Exit, HookKind, KillReason, RerunCause, StopCause};
 use crate::plan::ProbeKind;
 use crate::time::Time;
@@ -18,6 +19,9 @@ pub enum Event {
     SandboxFailed {
         /// What happened.
         message: Arc<str>,
+        /// The same for programs, where it is known.
+        #[serde(default)]
+        cause: Option<SandboxCause>,
     },
     /// The sandbox died.
     SandboxLost,
@@ -34,6 +38,9 @@ pub enum Event {
         reason: Arc<str>,
         /// What happened.
         message: Arc<str>,
+        /// The same for programs, where it is known.
+        #[serde(default)]
+        cause: Option<PullCause>,
     },
     /// The spec names another image now.
     ImageChanged {
@@ -86,6 +93,9 @@ pub enum Event {
         outcome: ProbeOutcome,
         /// What was seen, for people.
         message: Option<Arc<str>>,
+        /// The same for programs, of a failure.
+        #[serde(default)]
+        cause: Option<ProbeCause>,
     },
     /// A hook ended.
     HookEnded {

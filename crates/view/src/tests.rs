@@ -140,7 +140,14 @@ impl Play {
     fn probed(&mut self, name: &str, kind: ProbeKind, message: Option<&str>) {
         let (container, attempt) = self.find(name);
         let outcome = if message.is_none() { ProbeOutcome::Success } else { ProbeOutcome::Failure };
-        self.tell(Event::Probed { container, attempt, kind, outcome, message: message.map(Into::into) });
+        self.tell(Event::Probed {
+            container,
+            attempt,
+            kind,
+            outcome,
+            message: message.map(Into::into),
+            cause: None,
+        });
     }
 
     /// Up to the moment the mains of a `job` run.

@@ -101,13 +101,13 @@ fn tell_event(event: &TraceEvent) -> Option<Told> {
             notable(format!("creating sandbox again (number {})", before + 1))
         }
         TraceEvent::SandboxReady => routine("sandbox created".to_owned()),
-        TraceEvent::SandboxFailed { message, retry_in_ms } => {
+        TraceEvent::SandboxFailed { message, retry_in_ms, .. } => {
             trouble(format!("could not create sandbox: {message}{}", next_try(*retry_in_ms)))
         }
         TraceEvent::SandboxLost => trouble("lost its sandbox".to_owned()),
         TraceEvent::Pulling => routine("pulling image".to_owned()),
         TraceEvent::Pulled => routine("image ready".to_owned()),
-        TraceEvent::PullFailed { error, message, retry_in_ms } => {
+        TraceEvent::PullFailed { error, message, retry_in_ms, .. } => {
             trouble(format!("could not pull image: {error}: {message}{}", next_try(*retry_in_ms)))
         }
         TraceEvent::ImageChanged => notable("image has changed".to_owned()),

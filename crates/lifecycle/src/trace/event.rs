@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::word;
 use crate::action::ProbeOutcome;
+use crate::cause::{ProbeCause, PullCause, SandboxCause};
 use crate::observation::{ExitReason, HookKind, KillReason, Verdict};
 use crate::plan::{Need, ProbeKind, Role};
 use crate::status::Phase;
@@ -40,6 +42,9 @@ pub enum TraceEvent {
         /// When it is tried again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_in_ms: Option<u64>,
+        /// What happened, for programs: `cause` and its details.
+        #[serde(flatten)]
+        cause: Option<SandboxCause>,
     },
     /// The sandbox died.
     SandboxLost,
@@ -112,6 +117,9 @@ pub enum TraceEvent {
         /// When it is tried again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_in_ms: Option<u64>,
+        /// What happened, for programs.
+        #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
+        cause: Option<PullCause>,
     },
     /// The image of the spec changed.
     ImageChanged,
@@ -214,6 +222,9 @@ pub enum TraceEvent {
         /// The verdict, if it changed.
         #[serde(default, with = "word::option", skip_serializing_if = "Option::is_none")]
         verdict: Option<Verdict>,
+        /// Why it failed, for programs.
+        #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
+        cause: Option<ProbeCause>,
     },
     /// A hook runs.
     HookStarted {
@@ -324,6 +335,11 @@ pub enum TraceEvent {
 /// What an entry does not say.
 fn nothing() -> Arc<str> {
     "".into()
+}
+
+/// A value that may be of a newer version: what is not known is none.
+fn known<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(from)?).ok())
 }
 
 /// A container of the plan.

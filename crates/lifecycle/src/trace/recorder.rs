@@ -1,7 +1,5 @@
 //! Watches events and decisions go by and writes the trace.
 
-use std::sync::Arc;
-
 use super::event::{KillingReason, OpenedGate, RerunReason, TraceEvent};
 use super::{Entry, wait};
 use crate::action::{Action, Event, ProbeOutcome};
@@ -96,9 +94,10 @@ impl Recorder {
             Event::SandboxReady if obs.sandbox.state != self.sandbox => {
                 push(out, now, None, TraceEvent::SandboxReady);
             }
-            Event::SandboxFailed { message } if obs.sandbox.state != self.sandbox => {
+            Event::SandboxFailed { message, cause } if obs.sandbox.state != self.sandbox => {
                 let retry_in_ms = Some(obs.sandbox.retry_at.since(now));
-                push(out, now, None, TraceEvent::SandboxFailed { message: message.clone(), retry_in_ms });
+                let message = message.clone();
+                push(out, now, None, TraceEvent::SandboxFailed { message, retry_in_ms, cause: *cause });
             }
             Event::SandboxLost if obs.sandbox.state != self.sandbox => {
                 push(out, now, None, TraceEvent::SandboxLost);
@@ -115,10 +114,9 @@ impl Recorder {
                     self.life(obs, *container, event, now, out);
                 }
             }
-            Event::Probed { container, attempt, kind, outcome, message } => {
+            Event::Probed { container, attempt, kind, .. } => {
                 if self.containers.get(*container).is_some_and(|s| s.attempt == *attempt && s.running) {
-                    let message = message.clone();
-                    self.probe(plan, obs, *container, *kind, *outcome, message, now, out);
+                    self.probe(plan, obs, *container, *kind, event, now, out);
                 }
             }
             Event::HookEnded { container, attempt, hook, error } => {
@@ -271,12 +269,16 @@ impl Recorder {
                 push(out, now, Some(i), TraceEvent::Pulled);
             }
             (_, Image::Failed { reason, message, retry_at }) if seen.pulling => {
-                let event = TraceEvent::PullFailed {
+                let failed = TraceEvent::PullFailed {
                     error: reason.clone(),
                     message: message.clone(),
                     retry_in_ms: Some(retry_at.since(now)),
+                    cause: match event {
+                        Event::ImageFailed { cause, .. } => *cause,
+                        _ => None,
+                    },
                 };
-                push(out, now, Some(i), event);
+                push(out, now, Some(i), failed);
             }
             (Event::ImageChanged { .. }, _) if c.image == Image::Unknown => {
                 push(out, now, Some(i), TraceEvent::ImageChanged);
@@ -331,11 +333,12 @@ impl Recorder {
         obs: &Observation,
         i: usize,
         kind: ProbeKind,
-        outcome: ProbeOutcome,
-        message: Option<Arc<str>>,
+        event: &Event,
         now: Time,
         out: Out<'_>,
     ) {
+        let Event::Probed { outcome, message, cause, .. } = event else { return };
+        let outcome = *outcome;
         let (seen, after) = (&mut self.containers[i].probes[kind as usize], obs.containers[i].probe(kind));
         let failed = outcome != ProbeOutcome::Success;
         let turned = after.verdict != seen.verdict;
@@ -350,12 +353,13 @@ impl Recorder {
         let event = TraceEvent::Probe {
             kind,
             outcome,
-            message,
+            message: message.clone(),
             failures: failed.then_some(after.failures),
             counted: failed.then_some(counting),
             threshold: probe.map(|p| p.failure_threshold).filter(|_| failed),
             period_ms: probe.map(|p| p.period_ms),
             verdict: turned.then_some(after.verdict),
+            cause: *cause,
         };
         push(out, now, Some(i), event);
     }

@@ -126,6 +126,25 @@ fn every_wait_is_written_as_it_was_read() {
 }
 
 #[test]
+fn causes_are_written_as_they_were_read() {
+    for line in [
+        json!({"time": "t", "pod": "p", "event": "sandbox-failed", "reason": "FailedCreatePodSandBox",
+               "message": "m", "retry_in_ms": 1, "cause": "host-port-in-use", "port": 80}),
+        json!({"time": "t", "pod": "p", "event": "pull-failed", "reason": "Failed", "error": "ErrImagePull",
+               "message": "m", "retry_in_ms": 1, "cause": "not-found"}),
+        json!({"time": "t", "pod": "p", "event": "probe", "kind": "startup", "outcome": "failure",
+               "reason": "Unhealthy", "cause": "timed-out"}),
+    ] {
+        let record = Line::from_json(&line).unwrap().pod().expect("it is known");
+        assert_eq!(record.to_json().to_string(), line.to_string());
+        let mut newer = line;
+        newer["cause"] = "of-a-newer-version".into();
+        let record = Line::from_json(&newer).unwrap().pod().expect("it is known");
+        assert_eq!(record.to_json().get("cause"), None);
+    }
+}
+
+#[test]
 fn hints_follow_the_details() {
     let written = line(lines()[13].clone(), json!({"manifest": "p.yaml:3", "hint": "check the name"}));
     let Ok(Line::Pod(record)) = Line::from_json(&written) else { panic!("it is known") };

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outrigger_lifecycle::trace::{Entry, TraceEvent};
-use outrigger_lifecycle::{FieldPath, HookKind, Plan, Verdict};
+use outrigger_lifecycle::{FieldPath, HookKind, Plan, SandboxCause, Verdict};
 use outrigger_manifest::{Companions, Origin, SourceFile};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -83,8 +83,8 @@ impl Hints {
     }
 
     /// Why a pod cannot be made, with the hint on it below.
-    pub fn of_sandbox(&self, pod: Subject<'_>, message: &str) -> String {
-        let Some(hint) = sandbox(pod, message) else { return message.to_owned() };
+    pub fn of_sandbox(&self, pod: Subject<'_>, message: &str, cause: Option<SandboxCause>) -> String {
+        let hint = sandbox(pod, cause);
         let place = hint.path.as_ref().and_then(|path| self.place(path));
         let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
         format!("{message}\n  {place}{}", hint.text)
@@ -100,21 +100,21 @@ impl Hints {
 
 fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
     let plan = pod.plan;
-    if let TraceEvent::SandboxFailed { message, .. } = &entry.event {
-        return sandbox(pod, message);
+    if let TraceEvent::SandboxFailed { cause, .. } = &entry.event {
+        return Some(sandbox(pod, *cause));
     }
     let index = entry.container?;
     let (container, path) = (&pod.containers[index], plan.containers[index].place.path());
     match &entry.event {
-        TraceEvent::PullFailed { message, .. } => Some(image::hint(pod, container, path, message)),
+        TraceEvent::PullFailed { cause, .. } => Some(image::hint(pod, container, path, *cause)),
         TraceEvent::StartFailed { .. } => {
             Some(references::below(pod, &path).unwrap_or_else(|| Hint::at(path, String::new())))
         }
         TraceEvent::Exited { code, reason, killed_for, .. } => {
             program::hint(container, path, *code, *reason, *killed_for)
         }
-        TraceEvent::Probe { kind, message, verdict: Some(Verdict::Failure), .. } => {
-            probe::hint(plan, index, container, path, *kind, message.as_deref().unwrap_or_default())
+        TraceEvent::Probe { kind, cause, verdict: Some(Verdict::Failure), .. } => {
+            probe::hint(plan, index, container, path, *kind, *cause)
         }
         TraceEvent::StopSignalIgnored { signal, .. } => Some(Hint::at(
             path,
@@ -169,13 +169,16 @@ fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
 }
 
 /// What keeps a whole pod from being made.
-fn sandbox(pod: Subject<'_>, message: &str) -> Option<Hint> {
-    if message.starts_with("host port ") {
-        return Some(port::hint(pod, message));
+fn sandbox(pod: Subject<'_>, cause: Option<SandboxCause>) -> Hint {
+    match cause {
+        Some(SandboxCause::HostPortInUse { port }) => port::in_use(pod, port),
+        Some(SandboxCause::HostPortDenied { port } | SandboxCause::HostPortFailed { port }) => {
+            port::refused(pod, port)
+        }
+        None => references::below(pod, &FieldPath::spec("volumes")).unwrap_or_else(|| {
+            Hint::nowhere("run `outrigger doctor` to see what this machine is missing and how to fix it")
+        }),
     }
-    references::below(pod, &FieldPath::spec("volumes")).or_else(|| {
-        Some(Hint::nowhere("run `outrigger doctor` to see what this machine is missing and how to fix it"))
-    })
 }
 
 #[cfg(test)]
