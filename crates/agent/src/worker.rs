@@ -595,18 +595,15 @@ impl<R: Runtime> Worker<R> {
     fn stop_signal_ignored(&mut self, container: usize, signal: &str, why: IgnoredBecause, grace: Duration) {
         let stamp = self.tasks.clock.now();
         let kill_in_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        let event = TraceEvent::StopSignalIgnored { signal: signal.to_owned(), why, kill_in_ms };
-        self.entries.push(Entry { time: stamp.time, container: Some(container), event });
+        let out = &mut self.entries;
+        self.recorder.on_ignored_signal(container, signal, why, kill_in_ms, stamp.time, out);
         self.write_entries(stamp);
     }
 
     /// What a hook printed goes into the record (G-53).
     fn hook_output(&mut self, container: usize, hook: HookKind, output: &str) {
-        if output.is_empty() {
-            return;
-        }
-        let event = TraceEvent::HookOutput { hook, output: output.to_owned() };
-        self.entries.push(Entry { time: self.tasks.clock.now().time, container: Some(container), event });
+        let now = self.tasks.clock.now().time;
+        self.recorder.on_hook_output(container, hook, output, now, &mut self.entries);
     }
 
     fn write_entries(&mut self, stamp: Stamp) {

@@ -118,21 +118,23 @@ fn tell_event(event: &TraceEvent) -> Option<Told> {
         TraceEvent::Ready => routine("ready".to_owned()),
         TraceEvent::Unready => notable("no longer ready".to_owned()),
         TraceEvent::Probe { .. } => probe(event),
-        TraceEvent::HookStarted { .. }
-        | TraceEvent::HookEnded { .. }
-        | TraceEvent::HookCancelled { .. }
-        | TraceEvent::HookOutput { .. } => hook(event),
+        TraceEvent::HookStarted { hook, limit_ms, .. } => {
+            let limit = limit_ms.map_or(String::new(), |limit| format!(" (at most {})", Span(limit)));
+            routine(format!("running {} hook{limit}", hook.name()))
+        }
+        TraceEvent::HookEnded { hook, error: None, .. } => routine(format!("{} hook done", hook.name())),
+        TraceEvent::HookEnded { hook, error: Some(error), .. } => {
+            trouble(format!("{} hook failed: {error}", hook.name()))
+        }
+        TraceEvent::HookCancelled { hook, .. } => notable(format!("{} hook cancelled", hook.name())),
+        TraceEvent::HookOutput { hook, output } => {
+            notable(format!("{} hook output: {}", hook.name(), output.trim_end()))
+        }
         TraceEvent::Terminating { kill_in_ms, .. } => {
             routine(format!("sent stop signal; SIGKILL in {}", Span(*kill_in_ms)))
         }
         TraceEvent::StopSignalIgnored { signal, why, kill_in_ms } => {
-            let left = Span(*kill_in_ms);
-            trouble(match why {
-                IgnoredBecause::Ignored => format!("ignores SIG{signal}, so it will be killed in {left}"),
-                IgnoredBecause::NoHandler => {
-                    format!("is process 1 without a SIG{signal} handler, so it will be killed in {left}")
-                }
-            })
+            trouble(ignored(signal, *why, Span(*kill_in_ms)))
         }
         TraceEvent::Killing { reason, .. } => trouble(match reason {
             Some(KillingReason::ExceededGracePeriod) => "killed: grace period is over".to_owned(),
@@ -165,6 +167,15 @@ fn tell_event(event: &TraceEvent) -> Option<Told> {
             Phase::Failed => trouble("failed".to_owned()),
             Phase::Pending | Phase::Running => routine(format!("ended: {}", phase.name())),
         },
+    }
+}
+
+fn ignored(signal: &str, why: IgnoredBecause, left: Span) -> String {
+    match why {
+        IgnoredBecause::Ignored => format!("ignores SIG{signal}, so it will be killed in {left}"),
+        IgnoredBecause::NoHandler => {
+            format!("is process 1 without a SIG{signal} handler, so it will be killed in {left}")
+        }
     }
 }
 
@@ -203,31 +214,6 @@ fn starting(restarts: Option<u32>, opened: Option<&OpenedGate>) -> Option<Told> 
         Some(OpenedGate { container, need }) => format!("starting: `{container}` is {}", need.name()),
     };
     Some(Told::new(Weight::Routine, text))
-}
-
-fn hook(event: &TraceEvent) -> Option<Told> {
-    let (weight, text) = match event {
-        TraceEvent::HookStarted { hook, limit_ms: Some(limit), .. } => {
-            (Weight::Routine, format!("running {} hook (at most {})", hook.name(), Span(*limit)))
-        }
-        TraceEvent::HookStarted { hook, limit_ms: None, .. } => {
-            (Weight::Routine, format!("running {} hook", hook.name()))
-        }
-        TraceEvent::HookEnded { hook, error: None, .. } => {
-            (Weight::Routine, format!("{} hook done", hook.name()))
-        }
-        TraceEvent::HookEnded { hook, error: Some(error), .. } => {
-            (Weight::Trouble, format!("{} hook failed: {error}", hook.name()))
-        }
-        TraceEvent::HookCancelled { hook, .. } => {
-            (Weight::Notable, format!("{} hook cancelled", hook.name()))
-        }
-        TraceEvent::HookOutput { hook, output } => {
-            (Weight::Notable, format!("{} hook output: {}", hook.name(), output.trim_end()))
-        }
-        _ => return None,
-    };
-    Some(Told::new(weight, text))
 }
 
 fn probe(event: &TraceEvent) -> Option<Told> {

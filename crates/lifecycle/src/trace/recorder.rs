@@ -1,6 +1,6 @@
 //! Watches events and decisions go by and writes the trace.
 
-use super::event::{KillingReason, OpenedGate, RerunReason, TraceEvent};
+use super::event::{IgnoredBecause, KillingReason, OpenedGate, RerunReason, TraceEvent};
 use super::{Entry, wait};
 use crate::action::{Action, Event, ProbeOutcome};
 use crate::decision::{Decision, Wait};
@@ -162,6 +162,28 @@ impl Recorder {
                 push(out, now, Some(i), event);
             }
         }
+    }
+
+    /// Records what a hook printed; nothing is recorded of one that was silent.
+    pub fn on_hook_output(&self, container: usize, hook: HookKind, output: &str, now: Time, out: Out<'_>) {
+        if !output.is_empty() {
+            let event = TraceEvent::HookOutput { hook, output: output.to_owned() };
+            push(out, now, Some(container), event);
+        }
+    }
+
+    /// Records that a container ignores its stop signal and will be killed after `kill_in_ms`.
+    pub fn on_ignored_signal(
+        &self,
+        container: usize,
+        signal: &str,
+        why: IgnoredBecause,
+        kill_in_ms: u64,
+        now: Time,
+        out: Out<'_>,
+    ) {
+        let event = TraceEvent::StopSignalIgnored { signal: signal.to_owned(), why, kill_in_ms };
+        push(out, now, Some(container), event);
     }
 
     fn action(&mut self, plan: &Plan, obs: &Observation, action: &Action, now: Time, out: Out<'_>) {

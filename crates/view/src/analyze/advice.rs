@@ -78,11 +78,9 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
 fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option<Advice> {
     let within = trace.of(name).filter(|l| (link.from_ms..=link.to_ms).contains(&l.at));
     let probes: Vec<(u64, ProbeOutcome, Option<u64>)> = within
-        .filter_map(|l| match l.event {
-            TraceEvent::Probe { kind, outcome, period_ms, .. } if *kind == which => {
-                Some((l.at, *outcome, *period_ms))
-            }
-            _ => None,
+        .filter_map(|l| {
+            let TraceEvent::Probe { kind, outcome, period_ms, .. } = l.event else { return None };
+            (*kind == which).then_some((l.at, *outcome, *period_ms))
         })
         .collect();
     let is_success = |outcome: ProbeOutcome| outcome == ProbeOutcome::Success;

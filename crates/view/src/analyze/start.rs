@@ -42,10 +42,9 @@ fn stuck<'a>(trace: &Trace<'a>, names: &[&'a str]) -> Option<(&'a str, Moment, S
     let last = |name: &str| {
         let own = || before.iter().filter(|l| l.container == Some(name));
         let up = own().any(|l| l.is(Kind::Ready));
-        match own().rfind(|l| turns.contains(&l.event.kind())).filter(|_| !up)?.event {
-            TraceEvent::Waiting { wait, text } => Some((wait, text)),
-            _ => None,
-        }
+        let turn = own().rfind(|l| turns.contains(&l.event.kind())).filter(|_| !up)?;
+        let TraceEvent::Waiting { wait, text } = turn.event else { return None };
+        Some((wait, text))
     };
     let (first, (wait, text)) = names.iter().find_map(|&name| Some((name, last(name)?)))?;
     let why = if text.is_empty() { "waits".to_owned() } else { text.clone() };
@@ -173,20 +172,14 @@ fn opened_by(
     let pulled = trace.last(name, &[Kind::Pulled], at).map(|l| l.at);
     let sandbox = trace.pod(Kind::SandboxReady).filter(|l| l.at <= at).last().map(|l| l.at);
     let gate = match starting {
-        Some(line) => match line.event {
-            TraceEvent::Starting { opened_last: Some(gate), opened_ms_ago, .. } => {
-                let opened = line.at - opened_ms_ago.unwrap_or(0).min(line.at);
-                Some((opened, gate.container.clone(), Moment::of(gate.need)))
-            }
-            _ => None,
-        },
+        Some(line) => opened_gate(line),
         // It was never started: the gate it waits for, if any.
-        None => match trace.last(name, &[Kind::Waiting], at).map(|l| l.event) {
-            Some(TraceEvent::Waiting { wait: WaitReason::Gate { on, need }, .. }) => {
-                Some((at, on.clone(), Moment::of(*need)))
-            }
-            _ => None,
-        },
+        None => trace.last(name, &[Kind::Waiting], at).and_then(|line| {
+            let TraceEvent::Waiting { wait: WaitReason::Gate { on, need }, .. } = line.event else {
+                return None;
+            };
+            Some((at, on.clone(), Moment::of(*need)))
+        }),
     };
     let latest = pulled.max(sandbox).unwrap_or(0);
     if let Some((opened, on, need)) = gate
@@ -207,6 +200,13 @@ fn opened_by(
     None
 }
 
+/// When the gate that opened last before a start did, whose it is and what for.
+fn opened_gate(line: &Line<'_>) -> Option<(u64, String, Moment)> {
+    let TraceEvent::Starting { opened_last: Some(gate), opened_ms_ago, .. } = line.event else { return None };
+    let opened = line.at - opened_ms_ago.unwrap_or(0).min(line.at);
+    Some((opened, gate.container.clone(), Moment::of(gate.need)))
+}
+
 /// Explains pulls and the pauses between them.
 fn pulls(trace: &Trace<'_>, name: &str, walk: &mut Walk) {
     for _ in 0..STEPS_MAX {
@@ -216,22 +216,21 @@ fn pulls(trace: &Trace<'_>, name: &str, walk: &mut Walk) {
         else {
             break;
         };
-        let why = match line.event {
-            TraceEvent::Pulling => {
-                walk.back(Some(name), LinkKind::Pull, line.at, format!("`{name}`'s image is pulled"));
-                continue;
-            }
-            TraceEvent::PullFailed { message, .. } if !message.is_empty() => message,
-            _ => "it failed",
-        };
+        if line.is(Kind::Pulling) {
+            walk.back(Some(name), LinkKind::Pull, line.at, format!("`{name}`'s image is pulled"));
+            continue;
+        }
+        let mut why = "it failed";
+        if let TraceEvent::PullFailed { message, .. } = line.event
+            && !message.is_empty()
+        {
+            why = message;
+        }
         let text = format!("`{name}`'s image is pulled again later: {why}");
         walk.back(Some(name), LinkKind::Retry, line.at, text);
     }
 }
 
 fn exit_code(line: &Line<'_>) -> i32 {
-    match line.event {
-        TraceEvent::Exited { code, .. } => *code,
-        _ => 0,
-    }
+    if let TraceEvent::Exited { code, .. } = line.event { *code } else { 0 }
 }

@@ -102,19 +102,16 @@ fn hook(trace: &Trace<'_>, name: &str, which: HookKind, begun: u64, walk: &mut W
 fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<String> {
     let at = walk.at;
     let waits = trace.of(name).rev().filter(|l| l.at >= begun && l.at < at);
-    let mut turns = waits.filter_map(|l| match l.event {
-        TraceEvent::Waiting { wait, .. } => Some(wait),
-        _ => None,
+    let mut waits = waits.filter_map(|l| {
+        let TraceEvent::Waiting { wait, .. } = l.event else { return None };
+        turn_of(wait)
     });
-    let is_turn =
-        |wait: &&WaitReason| matches!(wait, WaitReason::StopTurn { .. } | WaitReason::FirstPreStop { .. });
-    let on = match turns.find(is_turn)? {
-        WaitReason::StopTurn { on } => on,
-        WaitReason::FirstPreStop { on } => {
+    let on = match waits.next()? {
+        Turn::Exit(on) => on,
+        Turn::FirstPreStop(on) => {
             hook(trace, on, HookKind::FirstPreStop, begun, walk);
             return None;
         }
-        _ => return None,
     };
     // One that was told while the other was still there was told because the grace had run out: the other used it up.
     if let Some(exited) = trace.last(on, &[Kind::Exited], at).filter(|l| l.at >= begun) {
@@ -122,4 +119,29 @@ fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<St
         walk.back(Some(name), LinkKind::Wait, exited.at, text);
     }
     Some(on.to_owned())
+}
+
+/// What of another container a stop waits for.
+enum Turn<'a> {
+    /// Its exit.
+    Exit(&'a str),
+    /// Its first preStop hook.
+    FirstPreStop(&'a str),
+}
+
+/// What a container that is to stop waits for, if it is another's turn.
+fn turn_of(wait: &WaitReason) -> Option<Turn<'_>> {
+    match wait {
+        WaitReason::StopTurn { on } => Some(Turn::Exit(on)),
+        WaitReason::FirstPreStop { on } => Some(Turn::FirstPreStop(on)),
+        WaitReason::Sandbox
+        | WaitReason::Gate { .. }
+        | WaitReason::Image
+        | WaitReason::ImageRetry { .. }
+        | WaitReason::BackOff { .. }
+        | WaitReason::StartRetry { .. }
+        | WaitReason::StartupProbe
+        | WaitReason::ReadinessProbe
+        | WaitReason::Rerun { .. } => None,
+    }
 }
