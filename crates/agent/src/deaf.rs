@@ -2,22 +2,15 @@
 
 use std::fs;
 
-/// Why a signal does nothing to a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Deaf {
-    /// It is the first process of its namespace, and the kernel keeps signals without a handler from those.
-    NoHandler,
-    /// It was told to ignore the signal.
-    Ignored,
-}
+use outrigger_lifecycle::trace::IgnoredBecause;
 
 /// Whether a process, given as the host sees it, will ignore a signal. What cannot be found out is not claimed.
-pub(crate) fn deaf(pid: u32, signal: u32) -> Option<Deaf> {
+pub(crate) fn deaf(pid: u32, signal: u32) -> Option<IgnoredBecause> {
     of_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, signal)
 }
 
 /// The same, of the content of `/proc/PID/status`.
-fn of_status(status: &str, signal: u32) -> Option<Deaf> {
+fn of_status(status: &str, signal: u32) -> Option<IgnoredBecause> {
     let field = |name: &str| {
         let mut lines = status.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
@@ -30,8 +23,8 @@ fn of_status(status: &str, signal: u32) -> Option<Deaf> {
     match (has("SigIgn")?, has("SigCgt")?, has("SigBlk")?) {
         // One that blocks it takes it otherwise, as small inits do.
         (_, _, true) | (false, true, _) => None,
-        (true, ..) => Some(Deaf::Ignored),
-        (false, false, _) => is_first.then_some(Deaf::NoHandler),
+        (true, ..) => Some(IgnoredBecause::Ignored),
+        (false, false, _) => is_first.then_some(IgnoredBecause::NoHandler),
     }
 }
 
@@ -56,13 +49,13 @@ mod tests {
     fn first_processes_ignore_what_they_do_not_handle() {
         let term = 1 << 14;
         let table = [
-            ("4711\t1", [0, 0, 0], Some(Deaf::NoHandler)),
+            ("4711\t1", [0, 0, 0], Some(IgnoredBecause::NoHandler)),
             ("4711\t1", [0, term, 0], None),
             ("4711\t1", [0, 0, term], None),
-            ("4711\t1", [term, 0, 0], Some(Deaf::Ignored)),
+            ("4711\t1", [term, 0, 0], Some(IgnoredBecause::Ignored)),
             ("4711\t7", [0, 0, 0], None),
-            ("4711\t7", [term, 0, 0], Some(Deaf::Ignored)),
-            ("4711\t1", [0, 1 << 13, 0], Some(Deaf::NoHandler)),
+            ("4711\t7", [term, 0, 0], Some(IgnoredBecause::Ignored)),
+            ("4711\t1", [0, 1 << 13, 0], Some(IgnoredBecause::NoHandler)),
         ];
         for (ns, masks, expected) in table {
             assert_eq!(of_status(&status(ns, masks), 15), expected, "{ns} {masks:?}");

@@ -123,7 +123,7 @@ async fn http_hook(get: &Get, reach: &Reach, limit: Duration) -> Option<String> 
         Ok(answer) if answer.status >= 400 => Some(format!("{} answered {}", get.shown(), answer.status)),
         Ok(_) => None,
         Err(NoAnswer::Question(e)) => Some(e),
-        Err(NoAnswer::Silence(e)) => Some(format!("{}: {e}", get.shown())),
+        Err(NoAnswer::Silence(silence)) => Some(format!("{}: {}", get.shown(), silence.text)),
     }
 }
 

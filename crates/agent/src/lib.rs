@@ -4,6 +4,7 @@
 //! own, so nothing that one container does holds another up (G-13 to G-17), and every outcome is an event the worker
 //! reacts to at once: there is no polling between an exit and what follows from it.
 
+mod cause;
 mod clock;
 pub mod control;
 mod deaf;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Probe};
-use outrigger_lifecycle::ProbeOutcome;
+use outrigger_lifecycle::{ProbeCause, ProbeOutcome};
 use outrigger_runtime::{ContainerId, ExecRequest, Runtime};
 
 use crate::env::expand_literals;
 use crate::net::http::{Get, NoAnswer};
-use crate::net::{Reach, brief, grpc, port};
+use crate::net::{Reach, brief, grpc, no_connection, port};
 use crate::text::excerpt;
 
 /// What is read of a probe command's output (R6.1).
@@ -19,8 +19,15 @@ const TRIES_MAX: usize = 3;
 
 const USER_AGENT: &str = "kube-probe/1.36";
 
-/// How an attempt ended, and what was seen, for people.
-pub(crate) type Seen = (ProbeOutcome, Option<String>);
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) outcome: ProbeOutcome,
+    /// What was seen, for people.
+    pub(crate) message: Option<String>,
+    /// The same for programs, of a failure.
+    pub(crate) cause: Option<ProbeCause>,
+}
 
 /// Makes one attempt.
 pub(crate) async fn attempt<R: Runtime>(
@@ -33,7 +40,7 @@ pub(crate) async fn attempt<R: Runtime>(
 ) -> Seen {
     let mut seen = once(runtime, id, container, probe, reach, timeout).await;
     for _ in 1..TRIES_MAX {
-        if seen.0 != ProbeOutcome::Error {
+        if seen.outcome != ProbeOutcome::Error {
             break;
         }
         seen = once(runtime, id, container, probe, reach, timeout).await;
@@ -67,8 +74,8 @@ async fn once<R: Runtime>(
         let connect = reach.connect(action.host.as_deref(), port, timeout);
         return match tokio::time::timeout(timeout, connect).await {
             Ok(Ok(_)) => success(),
-            Ok(Err(e)) => failure(format!("port {port}: {}", brief(&e))),
-            Err(_) => failure(format!("port {port}: no connection within {timeout:?}")),
+            Ok(Err(e)) => failure(no_connection(&e), format!("port {port}: {}", brief(&e))),
+            Err(_) => failure(ProbeCause::TimedOut, format!("port {port}: no connection within {timeout:?}")),
         };
     }
     if let Some(action) = &probe.grpc {
@@ -78,7 +85,7 @@ async fn once<R: Runtime>(
         let service = action.service.as_deref().unwrap_or("");
         return match grpc::check(reach, port, service, timeout).await {
             Ok(()) => success(),
-            Err(e) => failure(format!("gRPC health check on port {port}: {e}")),
+            Err(e) => failure(e.cause, format!("gRPC health check on port {port}: {}", e.text)),
         };
     }
     error("the probe has no handler; give it exec, httpGet, tcpSocket or grpc".into())
@@ -94,11 +101,14 @@ async fn command_attempt<R: Runtime>(
     match runtime.exec(id, request).await {
         Ok(done) => match done.code {
             Some(0) => success(),
-            Some(code) => failure(match excerpt(&done.output) {
-                Some(text) => format!("exit code {code}: {text}"),
-                None => format!("exit code {code}"),
-            }),
-            None => failure(format!("timed out after {timeout:?}")),
+            Some(code) => {
+                let text = match excerpt(&done.output) {
+                    Some(text) => format!("exit code {code}: {text}"),
+                    None => format!("exit code {code}"),
+                };
+                failure(ProbeCause::ExitCode, text)
+            }
+            None => failure(ProbeCause::TimedOut, format!("timed out after {timeout:?}")),
         },
         Err(e) => error(e.to_string()),
     }
@@ -108,27 +118,30 @@ async fn http_attempt(get: &Get, reach: &Reach, timeout: Duration) -> Seen {
     match get.send(reach, timeout).await {
         Ok(answer) => match (answer.leads_to, answer.status) {
             // Success with a warning: nobody knows what is behind it (section 6.2).
-            (Some(to), status) => {
-                (ProbeOutcome::Success, Some(format!("{} answered {status} and leads to {to}", get.shown())))
-            }
+            (Some(to), status) => Seen {
+                message: Some(format!("{} answered {status} and leads to {to}", get.shown())),
+                ..success()
+            },
             (None, 200..400) => success(),
-            (None, status) => failure(format!("{} answered {status}", get.shown())),
+            (None, status) => failure(ProbeCause::BadAnswer, format!("{} answered {status}", get.shown())),
         },
         Err(NoAnswer::Question(e)) => error(e),
-        Err(NoAnswer::Silence(e)) => failure(format!("{}: {e}", get.shown())),
+        Err(NoAnswer::Silence(silence)) => {
+            failure(silence.cause, format!("{}: {}", get.shown(), silence.text))
+        }
     }
 }
 
 fn success() -> Seen {
-    (ProbeOutcome::Success, None)
+    Seen { outcome: ProbeOutcome::Success, message: None, cause: None }
 }
 
-fn failure(message: String) -> Seen {
-    (ProbeOutcome::Failure, Some(message))
+fn failure(cause: ProbeCause, message: String) -> Seen {
+    Seen { outcome: ProbeOutcome::Failure, message: Some(message), cause: Some(cause) }
 }
 
 fn error(message: String) -> Seen {
-    (ProbeOutcome::Error, Some(message))
+    Seen { outcome: ProbeOutcome::Error, message: Some(message), cause: None }
 }
 
 #[cfg(test)]

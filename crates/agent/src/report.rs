@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use outrigger_lifecycle::{Event, Exit, ExitReason, HookKind, ProbeKind, VolumeLimit};
+use outrigger_lifecycle::trace::IgnoredBecause;
+use outrigger_lifecycle::{Event, Exit, ExitReason, HookKind, ProbeKind, PullCause, VolumeLimit};
 use outrigger_runtime::{ContainerId, Image, ProgressSink, Runtime, RuntimeError, SandboxId};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::cause::{self, SandboxFailure};
 use crate::clock::Clock;
-use crate::deaf::{self, Deaf};
+use crate::deaf;
 use crate::hooks::{self, Ended};
 use crate::message;
 use crate::pod::{PodContext, PreparedPod};
@@ -41,6 +43,8 @@ pub(crate) enum Report {
         reason: Arc<str>,
         /// What happened.
         message: Arc<str>,
+        /// The same for programs, where it is known.
+        cause: Option<PullCause>,
     },
     /// An image is there.
     Image {
@@ -68,7 +72,7 @@ pub(crate) enum Report {
         attempt: u32,
     },
     /// An instance was sent its stop signal and will ignore it.
-    Deaf {
+    StopSignalIgnored {
         /// Which container.
         container: usize,
         /// Which instance.
@@ -76,7 +80,7 @@ pub(crate) enum Report {
         /// The signal, `TERM`.
         signal: String,
         /// Why.
-        why: Deaf,
+        why: IgnoredBecause,
         /// It is killed after this.
         grace: Duration,
     },
@@ -137,20 +141,23 @@ impl<R: Runtime> Tasks<R> {
     pub(crate) async fn create_sandbox(self, again: bool) {
         match self.prepare(again).await {
             Ok(prepared) => self.say(Report::PreparedPod(Box::new(prepared))),
-            Err(message) => self.happened(Event::SandboxFailed { message: message.into() }),
+            Err(SandboxFailure { message, cause }) => {
+                self.happened(Event::SandboxFailed { message: message.into(), cause });
+            }
         }
     }
 
-    async fn prepare(&self, again: bool) -> Result<PreparedPod, String> {
+    async fn prepare(&self, again: bool) -> Result<PreparedPod, SandboxFailure> {
         let id: &SandboxId = &self.pod.sandbox_id;
         if again {
-            self.runtime.remove_sandbox(id).await.map_err(|e| e.to_string())?;
+            self.runtime.remove_sandbox(id).await?;
         }
         let spec = self.pod.sandbox_spec()?;
-        let sandbox = self.runtime.create_sandbox(spec).await.map_err(|e| e.to_string())?;
+        let sandbox = self.runtime.create_sandbox(spec).await?;
         let pod = self.pod.clone();
         // Walks trees for fsGroup and may wait for a slow disk.
-        tokio::task::spawn_blocking(move || pod.prepared(sandbox)).await.map_err(|e| e.to_string())?
+        let prepared = tokio::task::spawn_blocking(move || pod.prepared(sandbox)).await;
+        Ok(prepared.map_err(|e| e.to_string())??)
     }
 
     /// Waits for the sandbox to end by itself.
@@ -190,6 +197,7 @@ impl<R: Runtime> Tasks<R> {
                 reference,
                 reason: e.reason().into(),
                 message: e.to_string().into(),
+                cause: cause::of_pull(&e),
             }),
         }
     }
@@ -356,7 +364,7 @@ impl<R: Runtime> Tasks<R> {
             self.say(Report::Signalled { container, attempt });
         }
         if let Some(why) = deaf {
-            self.say(Report::Deaf { container, attempt, signal, why, grace });
+            self.say(Report::StopSignalIgnored { container, attempt, signal, why, grace });
         }
     }
 
@@ -396,14 +404,14 @@ impl<R: Runtime> Tasks<R> {
         let Some(probe) = probe else { return };
         let runtime = &*self.runtime;
         let reach = &prepared.reach;
-        let (outcome, message) =
-            prober::attempt(runtime, &instance.id, container, probe, reach, timeout).await;
+        let seen = prober::attempt(runtime, &instance.id, container, probe, reach, timeout).await;
         self.happened(Event::Probed {
             container: instance.container,
             attempt: instance.attempt,
             kind,
-            outcome,
-            message: message.map(Into::into),
+            outcome: seen.outcome,
+            message: seen.message.map(Into::into),
+            cause: seen.cause,
         });
     }
 

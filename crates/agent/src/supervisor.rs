@@ -11,6 +11,7 @@ use outrigger_runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
 
+use crate::cause::SandboxFailure;
 use crate::clock::Clock;
 use crate::control::RestartOrder;
 use crate::fields::Host;
@@ -143,7 +144,8 @@ impl<R: Runtime> Supervisor<R> {
         let context = self.context(pod, self.numbers.load(Ordering::Relaxed))?;
         self.runtime.check_sandbox(&context.sandbox_spec()?).map_err(|e| {
             let hints = self.sinks.hints.of(&pod.manifest.origin);
-            hints.of_sandbox(context.subject(&pod.plan), &e.to_string())
+            let SandboxFailure { message, cause } = e.into();
+            hints.of_sandbox(context.subject(&pod.plan), &message, cause)
         })
     }
 

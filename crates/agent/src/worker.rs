@@ -16,7 +16,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 use outrigger_lifecycle::rules::restarts_after;
-use outrigger_lifecycle::trace::{self, Entry, Kind, Recorder};
+use outrigger_lifecycle::trace::{self, Entry, IgnoredBecause, Recorder, TraceEvent};
 use outrigger_lifecycle::{
     Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, KillReason, Observation, Phase, Plan,
     ProbeKind, Role, StatusFacts, StopCause, Time, phase, pod_status,
@@ -28,7 +28,6 @@ use tokio::task::JoinSet;
 
 use crate::clock::{Clock, Stamp, rfc3339_nanos};
 use crate::control::PodRegistry;
-use crate::deaf::Deaf;
 use crate::logs::Logs;
 use crate::pod::{PodContext, PreparedPod};
 use crate::report::{Instance, Report, Tasks};
@@ -317,8 +316,8 @@ impl<R: Runtime> Worker<R> {
             {
                 return;
             }
-            Report::PullFailed { container, reason, message, .. } => {
-                Event::ImageFailed { container, reason, message }
+            Report::PullFailed { container, reason, message, cause, .. } => {
+                Event::ImageFailed { container, reason, message, cause }
             }
             Report::Image { container, image, .. } => {
                 self.facts.containers[container].image_id.clone_from(&image.id);
@@ -337,9 +336,9 @@ impl<R: Runtime> Worker<R> {
                 }
                 return;
             }
-            Report::Deaf { container, attempt, signal, why, grace } => {
+            Report::StopSignalIgnored { container, attempt, signal, why, grace } => {
                 if self.current(container, attempt).is_some() {
-                    self.is_deaf(container, &signal, why, grace);
+                    self.stop_signal_ignored(container, &signal, why, grace);
                 }
                 return;
             }
@@ -593,40 +592,18 @@ impl<R: Runtime> Worker<R> {
     }
 
     /// A container ignores its stop signal: it will take all of its grace period.
-    fn is_deaf(&mut self, container: usize, signal: &str, why: Deaf, grace: Duration) {
+    fn stop_signal_ignored(&mut self, container: usize, signal: &str, why: IgnoredBecause, grace: Duration) {
         let stamp = self.tasks.clock.now();
-        let why = match why {
-            Deaf::NoHandler => "no-handler",
-            Deaf::Ignored => "ignored",
-        };
-        let mut fields = serde_json::Map::new();
-        fields.insert("signal".into(), signal.into());
-        fields.insert("why".into(), why.into());
-        fields.insert("kill_in_ms".into(), u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).into());
-        let event = Kind::StopSignalIgnored.name();
-        self.entries.push(Entry { time: stamp.time, container: Some(container), event, fields });
+        let kill_in_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let out = &mut self.entries;
+        self.recorder.on_ignored_signal(container, signal, why, kill_in_ms, stamp.time, out);
         self.write_entries(stamp);
     }
 
     /// What a hook printed goes into the record (G-53).
     fn hook_output(&mut self, container: usize, hook: HookKind, output: &str) {
-        if output.is_empty() {
-            return;
-        }
-        let name = match hook {
-            HookKind::PostStart => "postStart",
-            HookKind::PreStop => "preStop",
-            HookKind::FirstPreStop => "first preStop",
-        };
-        let mut fields = serde_json::Map::new();
-        fields.insert("hook".into(), name.into());
-        fields.insert("output".into(), output.into());
-        self.entries.push(Entry {
-            time: self.tasks.clock.now().time,
-            container: Some(container),
-            event: Kind::HookOutput.name(),
-            fields,
-        });
+        let now = self.tasks.clock.now().time;
+        self.recorder.on_hook_output(container, hook, output, now, &mut self.entries);
     }
 
     fn write_entries(&mut self, stamp: Stamp) {
@@ -644,18 +621,14 @@ impl<R: Runtime> Worker<R> {
                 true => stamp.exact,
                 false => Duration::from_millis(entry.time.0),
             };
-            let mut object = entry.to_json(self.engine.plan(), self.pod.name(), &rfc3339_nanos(exact));
-            if entry.container.is_none()
-                && let Some(object) = object.as_object_mut()
-            {
-                object.shift_remove("container");
-            }
-            self.sinks.hints.add_to(self.pod.subject(self.engine.plan()), &entry, &mut object);
+            let hint = self.sinks.hints.on(self.pod.subject(self.engine.plan()), &entry);
+            let mut record = entry.into_record(self.engine.plan(), self.pod.name(), rfc3339_nanos(exact));
+            (record.manifest, record.hint) = hint;
             if self.sinks.events.is_wanted() {
-                lines.push_str(&object.to_string());
+                lines.push_str(&record.to_json().to_string());
                 lines.push('\n');
             }
-            self.sinks.output.entry(self.index, exact, &object);
+            self.sinks.output.entry(self.index, exact, &record);
         }
         if !lines.is_empty() {
             self.sinks.events.append(&lines);
@@ -756,17 +729,17 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
     if obs.stop.is_some() {
         return None;
     }
-    let index = entry.container;
-    let who =
-        index.map_or_else(|| format!("pod `{}`", plan.pod), |i| format!("`{}`", plan.containers[i].name));
-    let message = entry.text("message").unwrap_or_default();
-    let code = entry.number("code");
-    let text = match entry.event {
-        "sandbox-failed" => format!("{who} cannot be set up: {message}"),
-        "pull-failed" => format!("the image of {who} cannot be pulled: {message}"),
-        "start-failed" => format!("{who} cannot be started: {message}"),
-        "exited" => {
-            let (plan, c) = (&plan.containers[index?], &obs.containers[index?]);
+    let who = entry
+        .container
+        .map_or_else(|| format!("pod `{}`", plan.pod), |i| format!("`{}`", plan.containers[i].name));
+    let (text, code) = match &entry.event {
+        TraceEvent::SandboxFailed { message, .. } => (format!("{who} cannot be set up: {message}"), None),
+        TraceEvent::PullFailed { message, .. } => {
+            (format!("the image of {who} cannot be pulled: {message}"), None)
+        }
+        TraceEvent::StartFailed { message, .. } => (format!("{who} cannot be started: {message}"), None),
+        TraceEvent::Exited { code, .. } => {
+            let (plan, c) = (&plan.containers[entry.container?], &obs.containers[entry.container?]);
             // It may have been started again already.
             let exit = c.exit.as_ref().or(c.last_exit.as_ref())?;
             let on_purpose = matches!(
@@ -783,12 +756,38 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
             if on_purpose || !exit.failed() || !restarts_after(plan, exit) {
                 return None;
             }
-            match code {
-                Some(code) => format!("{who} failed with exit code {code}"),
-                None => format!("{who} failed"),
-            }
+            (format!("{who} failed with exit code {code}"), Some(i64::from(*code)))
         }
-        _ => return None,
+        TraceEvent::Planned { .. }
+        | TraceEvent::SandboxCreating { .. }
+        | TraceEvent::SandboxReady
+        | TraceEvent::SandboxLost
+        | TraceEvent::Phase { .. }
+        | TraceEvent::StopBegun { .. }
+        | TraceEvent::StopShortened { .. }
+        | TraceEvent::RerunBegun { .. }
+        | TraceEvent::Rerun
+        | TraceEvent::Finished { .. }
+        | TraceEvent::Pulling
+        | TraceEvent::Pulled
+        | TraceEvent::ImageChanged
+        | TraceEvent::Starting { .. }
+        | TraceEvent::Started { .. }
+        | TraceEvent::StartupPassed
+        | TraceEvent::Ready
+        | TraceEvent::Unready
+        | TraceEvent::Lost { .. }
+        | TraceEvent::Probe { .. }
+        | TraceEvent::HookStarted { .. }
+        | TraceEvent::HookEnded { .. }
+        | TraceEvent::HookCancelled { .. }
+        | TraceEvent::HookOutput { .. }
+        | TraceEvent::Waiting { .. }
+        | TraceEvent::KillBegun { .. }
+        | TraceEvent::Terminating { .. }
+        | TraceEvent::StopSignalIgnored { .. }
+        | TraceEvent::Killing { .. }
+        | TraceEvent::Log { .. } => return None,
     };
     Some(Failure { text, code })
 }

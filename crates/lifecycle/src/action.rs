@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cause::{ProbeCause, PullCause, SandboxCause};
 use crate::observation::{Exit, HookKind, KillReason, RerunCause, StopCause};
 use crate::plan::ProbeKind;
 use crate::time::Time;
@@ -18,6 +19,9 @@ pub enum Event {
     SandboxFailed {
         /// The error.
         message: Arc<str>,
+        /// The same for programs, where it is known.
+        #[serde(default)]
+        cause: Option<SandboxCause>,
     },
     /// The sandbox died.
     SandboxLost,
@@ -34,6 +38,9 @@ pub enum Event {
         reason: Arc<str>,
         /// The error.
         message: Arc<str>,
+        /// The same for programs, where it is known.
+        #[serde(default)]
+        cause: Option<PullCause>,
     },
     /// The spec has a new image.
     ImageChanged {
@@ -86,6 +93,9 @@ pub enum Event {
         outcome: ProbeOutcome,
         /// The probe's output, for people.
         message: Option<Arc<str>>,
+        /// The same for programs, of a failure.
+        #[serde(default)]
+        cause: Option<ProbeCause>,
     },
     /// A hook ended.
     HookEnded {
@@ -134,8 +144,18 @@ pub enum ProbeOutcome {
     Error,
 }
 
-/// An action to take now. The driver carries out the first group; the second group only changes the
-/// observation.
+impl ProbeOutcome {
+    /// As it stands in the trace.
+    pub fn name(self) -> &'static str {
+        match self {
+            ProbeOutcome::Success => "success",
+            ProbeOutcome::Failure => "failure",
+            ProbeOutcome::Error => "error",
+        }
+    }
+}
+
+/// Something to do now. The first group is the driver's to carry out; the second only changes the observation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "action")]
 pub enum Action {

@@ -9,6 +9,7 @@ mod compare;
 mod depends_on;
 mod lists;
 mod marks;
+mod object;
 mod priority;
 
 use serde_json::Value;
@@ -17,6 +18,7 @@ use crate::plan::{Dialect, Plan};
 use crate::source::{FieldPath, PodInput};
 
 pub use compare::{Difference, compare};
+pub use object::apply;
 
 /// One change of a manifest. Paths are relative to the pod and valid at the moment the edit is made, after
 /// the edits before it.

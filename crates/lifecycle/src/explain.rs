@@ -57,8 +57,8 @@ pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String 
     }
 }
 
-/// The first container to fail for good of those that count.
-fn failed<'a>(plan: &Plan, obs: &'a Observation) -> Option<(usize, &'a Exit)> {
+/// The first container to fail for good of those that decide about the pod.
+pub(crate) fn failed<'a>(plan: &Plan, obs: &'a Observation) -> Option<(usize, &'a Exit)> {
     let ended = plan.containers.iter().zip(&obs.containers).enumerate();
     let counted = ended.filter(|(_, (p, _))| p.role != Role::Init && p.counts != Counts::No);
     let exits = counted.filter_map(|(i, (p, c))| Some((i, rules::final_exit(p, c)?)));
@@ -189,11 +189,7 @@ impl Teller<'_> {
     }
 
     fn hook(&self, c: &Container, hook: HookKind, whose: &str) -> String {
-        let name = match hook {
-            HookKind::PostStart => "postStart",
-            HookKind::PreStop => "preStop",
-            HookKind::FirstPreStop => "first preStop",
-        };
+        let name = hook.name();
         match c.hook(hook) {
             Hook::Running { since } => format!("{whose} {name} hook, running for {}", self.ago(*since)),
             _ => format!("{whose} {name} hook"),

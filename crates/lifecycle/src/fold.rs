@@ -26,7 +26,7 @@ impl Observation {
                     self.sandbox.message = None;
                 }
             }
-            Event::SandboxFailed { message } if self.sandbox.state == SandboxState::Creating => {
+            Event::SandboxFailed { message, .. } if self.sandbox.state == SandboxState::Creating => {
                 let sandbox = &mut self.sandbox;
                 sandbox.state = SandboxState::Absent;
                 sandbox.failures += 1;
@@ -42,7 +42,7 @@ impl Observation {
                     c.image_failures = 0;
                 }
             }
-            Event::ImageFailed { container, reason, message } => {
+            Event::ImageFailed { container, reason, message, .. } => {
                 if let Some(c) = self.containers.get_mut(*container)
                     && !matches!(c.image, Image::Failed { .. })
                 {
@@ -102,7 +102,7 @@ impl Observation {
                     self.containers[*container].state = State::Unknown;
                 }
             }
-            Event::Probed { container, attempt, kind, outcome, message } => {
+            Event::Probed { container, attempt, kind, outcome, message, .. } => {
                 if let Some(c) = self.current(*container, *attempt)
                     && let State::Running { since } = c.state
                     && let Some(p) = plan.containers[*container].probe(*kind)

@@ -6,6 +6,8 @@
 
 mod action;
 mod backoff;
+mod cause;
+mod check;
 mod confinement;
 pub mod convert;
 mod decision;
@@ -28,6 +30,8 @@ pub mod trace;
 mod validate;
 
 pub use action::{Action, Event, ProbeOutcome};
+pub use cause::{ProbeCause, PullCause, SandboxCause};
+pub use check::{CheckedPod, PodOwner, check};
 pub use confinement::{APP_ARMOR_ANNOTATION, SettingOrigin, app_armor_profile, selinux_options};
 pub use decision::{Decision, Wait};
 pub use dialect::{ANNOTATION_PREFIX, Planned, TerminatorMarks, duration_ms, level_gates, plan};

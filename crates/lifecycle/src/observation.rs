@@ -328,7 +328,18 @@ pub enum HookKind {
     FirstPreStop,
 }
 
-/// Why a single container is being stopped.
+impl HookKind {
+    /// The words users know.
+    pub fn name(self) -> &'static str {
+        match self {
+            HookKind::PostStart => "postStart",
+            HookKind::PreStop => "preStop",
+            HookKind::FirstPreStop => "first preStop",
+        }
+    }
+}
+
+/// Why a single container is being ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KillReason {

@@ -82,6 +82,18 @@ pub enum Need {
     Launched,
 }
 
+impl Need {
+    /// The word users know.
+    pub fn name(self) -> &'static str {
+        match self {
+            Need::Completed => "completed",
+            Need::Started => "started",
+            Need::Ready => "ready",
+            Need::Launched => "launched",
+        }
+    }
+}
+
 /// "May start once `on` is …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gate {

@@ -1,13 +1,16 @@
 //! Reads manifests: YAML and JSON to Kubernetes types, with the source position of everything.
 //!
-//! [`read`] turns sources into a [`Manifest`]: pods to run (also those of Jobs, Deployments and so on), and
-//! the ConfigMaps, Secrets and claims they use. Errors come back as [`Diagnostics`], each with its position,
-//! and [`render`] shows them. [`edit`] changes the text of a manifest and leaves the rest unchanged.
+//! [`read`] turns sources into a [`Manifest`]: pods to run (stamped out of Jobs, Deployments and so on), and the
+//! ConfigMaps, Secrets and claims they use. Whatever is wrong comes back as [`Diagnostics`], each with its place, and
+//! [`render`] shows them. [`check`] plans the pods and says what is wrong with them, [`mod@convert`] writes them in another
+//! dialect, and [`edit`] changes a manifest's text and leaves the rest of it alone.
 //!
 //! Nothing here does I/O or runs anything.
 #![forbid(unsafe_code)]
 
+mod check;
 pub mod compare;
+pub mod convert;
 mod decode;
 mod defaults;
 mod diagnostic;
@@ -28,6 +31,7 @@ mod tree;
 mod workload;
 mod yaml;
 
+pub use check::{Checked, check};
 pub use defaults::apply_defaults;
 pub use diagnostic::{Diagnostic, Diagnostics, render, to_json};
 pub use limits::Limits;

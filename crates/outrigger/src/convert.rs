@@ -1,6 +1,5 @@
 //! `outrigger convert`: the same pod in another dialect.
 
-mod apply;
 #[cfg(test)]
 mod tests;
 
@@ -9,9 +8,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::ValueEnum;
 use outrigger_lifecycle::convert::Target;
-use outrigger_manifest::{Diagnostic, Severity, render};
+use outrigger_manifest::convert::{ConvertError, convert};
+use outrigger_manifest::{Diagnostic, Severity, check, render};
 
-use crate::input::{self, ReadArgs};
+use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
 
@@ -67,7 +67,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Ok(manifest) => manifest,
         Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
     };
-    let checked = input::check(&manifest, &args.read.features());
+    let checked = check(&manifest, &args.read.features());
     let errors: Vec<Diagnostic> = checked
         .iter()
         .flat_map(|c| c.diagnostics.iter().filter(|d| d.severity == Severity::Error).cloned())
@@ -76,7 +76,12 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         terminal::eprint(&render(&errors, &sources, true));
         return Ok(Outcome::Findings);
     }
-    let converted = apply::convert(&sources[0].text, &checked, target, &args.read)?;
+    let (options, features) = (args.read.options(), args.read.features());
+    let converted =
+        convert(&sources[0].text, &checked, target, &options, &features).map_err(|e| match e {
+            ConvertError::Unreadable(_) => Failure::Own(e.into()),
+            ConvertError::Edit(_) | ConvertError::NotExpressible { .. } => Failure::Input(e.into()),
+        })?;
     let severity = if args.lossy { Severity::Warning } else { Severity::Error };
     let losses: Vec<Diagnostic> = converted.losses(severity);
     terminal::eprint(&render(&losses, &sources, true));

@@ -1,13 +1,11 @@
-//! From the files on the command line to checked pods.
+//! From the files on the command line to manifests.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use outrigger_lifecycle::{FeatureGates, Planned, plan, validate, validate_job, validate_plan};
-use outrigger_manifest::{
-    Diagnostic, Diagnostics, Limits, Manifest, PodManifest, ReadOptions, SourceFile, Validate, Workload, read,
-};
+use outrigger_lifecycle::FeatureGates;
+use outrigger_manifest::{Diagnostics, Limits, Manifest, ReadOptions, SourceFile, Validate, read};
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::Failure;
@@ -92,18 +90,21 @@ impl ReadArgs {
         sources: &[SourceFile],
         replicas: Option<u32>,
     ) -> Result<Manifest, Diagnostics> {
-        let options = ReadOptions {
+        read(sources, &ReadOptions { replicas, ..self.options() })
+    }
+
+    /// How manifests are read.
+    pub(crate) fn options(&self) -> ReadOptions {
+        ReadOptions {
             validate: match self.validate {
                 ValidateArg::Strict => Validate::Strict,
                 ValidateArg::Warn => Validate::Warn,
                 ValidateArg::Ignore => Validate::Ignore,
             },
             namespace: Some(self.namespace.clone()),
-            replicas,
             list_skipped: self.verbose,
             ..ReadOptions::default()
-        };
-        read(sources, &options)
+        }
     }
 }
 
@@ -124,61 +125,4 @@ fn source(file: &Path) -> Result<SourceFile, Failure> {
     };
     read.with_context(|| format!("cannot read {name}")).map_err(Failure::Input)?;
     SourceFile::from_bytes(name, bytes).map_err(|diagnostic| Failure::Manifest(vec![*diagnostic], Vec::new()))
-}
-
-/// One pod of a manifest (one for all that a workload makes of it), with all there is to say about it.
-#[derive(Debug)]
-pub(crate) struct Checked<'m> {
-    /// The pod.
-    pub(crate) pod: &'m PodManifest,
-    /// How many like it there are.
-    pub(crate) count: usize,
-    /// Its plan, unless there can be none.
-    pub(crate) planned: Option<Planned>,
-    /// What there is to say about it.
-    pub(crate) diagnostics: Vec<Diagnostic>,
-}
-
-/// Checks the pods of a manifest. Pods of one workload differ only in name: the first stands for all.
-pub(crate) fn check<'m>(manifest: &'m Manifest, features: &FeatureGates) -> Vec<Checked<'m>> {
-    let mut out: Vec<Checked<'m>> = Vec::new();
-    for pod in &manifest.pods {
-        if let Some(last) = out.last_mut()
-            && last.pod.origin.workload == pod.origin.workload
-        {
-            last.count += 1;
-            continue;
-        }
-        out.push(check_pod(pod, manifest.workloads.get(pod.origin.workload), features));
-    }
-    out
-}
-
-fn check_pod<'m>(pod: &'m PodManifest, workload: Option<&Workload>, features: &FeatureGates) -> Checked<'m> {
-    let mut findings = validate(&pod.input, features);
-    if let Some(job) = workload.and_then(Workload::job_spec) {
-        findings.extend(validate_job(&pod.input, job.pod_failure_policy.is_some()));
-    }
-    let planned = match plan(&pod.input, features) {
-        Ok(planned) => {
-            findings.extend(planned.warnings.iter().cloned());
-            findings.extend(validate_plan(&pod.input, &planned.plan));
-            Some(planned)
-        }
-        Err(problems) => {
-            findings.extend(problems);
-            None
-        }
-    };
-    let mut diagnostics: Vec<Diagnostic> = Vec::new();
-    for finding in &findings {
-        let diagnostic = Diagnostic::from_finding(finding, pod);
-        // The rules of the pod and of its dialects overlap: what both say is said once.
-        let said = |d: &Diagnostic| d.span == diagnostic.span && d.code == diagnostic.code;
-        if !diagnostics.iter().any(said) {
-            diagnostics.push(diagnostic);
-        }
-    }
-    diagnostics.sort_by_key(|d| d.span);
-    Checked { pod, count: 1, planned, diagnostics }
 }

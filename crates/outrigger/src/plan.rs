@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use outrigger_manifest::render;
+use outrigger_manifest::{check, render};
 use outrigger_view::plan::{self, View};
 
-use crate::input::{self, ReadArgs};
+use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
 
@@ -43,20 +43,14 @@ enum Output {
     Svg,
 }
 
-/// What is drawn of a pod, if there is a plan of it.
-fn view<'a>(checked: &'a input::Checked<'_>) -> Option<View<'a>> {
-    let plan = &checked.planned.as_ref()?.plan;
-    View::new(checked.pod, checked.count, plan, &checked.diagnostics)
-}
-
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let sources = args.read.sources(&args.files)?;
     let manifest = match args.read.read(&sources) {
         Ok(manifest) => manifest,
         Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
     };
-    let checked = input::check(&manifest, &args.read.features());
-    let views: Vec<View<'_>> = checked.iter().filter_map(view).collect();
+    let checked = check(&manifest, &args.read.features());
+    let views: Vec<View<'_>> = checked.iter().filter_map(View::new).collect();
     let out = match args.output {
         Output::Text => views.iter().map(plan::text).collect::<Vec<_>>().join("\n"),
         Output::Json => format!("{:#}\n", plan::json(&views, &manifest.warnings, &sources)),

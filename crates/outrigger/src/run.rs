@@ -9,8 +9,8 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_agent::{PlannedPod, PodOptions, RunOptions, RunRecord, UserNamespaces, Work, new_id};
-use outrigger_lifecycle::{ContainerRef, List, Severity, parse_quantity, plan};
-use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, render};
+use outrigger_lifecycle::{ContainerRef, List, Plan, Severity, parse_quantity};
+use outrigger_manifest::{Diagnostic, PodManifest, SourceFile, Span, Workload, check, render};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::doctor;
 use outrigger_runtime::embedded::images::ImageLimits;
@@ -18,7 +18,7 @@ use outrigger_runtime::embedded::{self, EmbeddedConfig, EmbeddedRuntime, OciRunt
 use outrigger_runtime::{LogLimits, NetworkMode, Owner, PublishedPort, PullPolicy, Runtime, RuntimeError};
 use outrigger_view::output::{Format, Output};
 
-use crate::input::{self, ReadArgs};
+use crate::input::ReadArgs;
 use crate::outcome::{self, Failure};
 use crate::supplies::{self, Machine};
 use crate::{confinement, detach, node, oci, simulate, terminal, timeline};
@@ -470,24 +470,25 @@ pub(crate) fn read_work(
     }
     let features = read.features();
     let mut diagnostics = manifest.warnings.clone();
-    diagnostics.extend(input::check(&manifest, &features).into_iter().flat_map(|c| c.diagnostics));
+    let checked = check(&manifest, &features);
+    diagnostics.extend(checked.iter().flat_map(|c| c.diagnostics.iter().cloned()));
+    // One plan for all pods of a workload: only the name differs.
+    let plans: Vec<Plan> = checked
+        .into_iter()
+        .filter_map(|c| Some(std::iter::repeat_n(c.planned?.plan, c.count)))
+        .flatten()
+        .collect();
     let machine = Machine { cri: runtime == RuntimeArg::Cri, state_dir };
     diagnostics.extend(supplies::check(&manifest, machine));
     if diagnostics.iter().any(|d| d.severity == Severity::Error) {
         return Err(Failure::Manifest(diagnostics, sources));
     }
-    let mut planned = Vec::with_capacity(manifest.pods.len());
-    for pod in manifest.pods {
-        match plan(&pod.input, &features) {
-            Ok(made) => planned.push(PlannedPod { manifest: pod, plan: made.plan }),
-            // The first pod of its workload was fine; only the name differs.
-            Err(findings) => {
-                let all =
-                    findings.iter().map(|f| outrigger_manifest::Diagnostic::from_finding(f, &pod)).collect();
-                return Err(Failure::Manifest(all, sources));
-            }
-        }
-    }
+    // Without an error every pod has a plan.
+    let named = |(pod, plan): (PodManifest, Plan)| {
+        let plan = Plan { pod: pod.name().to_owned(), ..plan };
+        PlannedPod { manifest: pod, plan }
+    };
+    let planned = manifest.pods.into_iter().zip(plans).map(named).collect();
     let work =
         Work { pods: planned, workloads: manifest.workloads, companions: manifest.companions, sources };
     Ok((work, diagnostics))

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_lifecycle::{Plan, Severity, Time, explain, phase, trace};
-use outrigger_manifest::{Diagnostic, ReadOptions, parse, render};
+use outrigger_manifest::{Diagnostic, ReadOptions, check, parse, render};
 pub(crate) use outrigger_simulate::Span;
 use outrigger_simulate::{Ending, Options, Script, StopScript, simulate};
 use outrigger_view::analyze::analyze;
 use outrigger_view::style::{HEADING, paint};
 use outrigger_view::timeline::{Scale, Timeline, html};
-use outrigger_view::trace::{trace_json, trace_text};
+use outrigger_view::trace::{trace_json, trace_records, trace_text};
 use serde_json::{Value, json};
 
-use crate::input::{self, ReadArgs};
+use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
 
@@ -103,7 +103,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Ok(manifest) => manifest,
         Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
     };
-    let mut checked = input::check(&manifest, &args.read.features());
+    let mut checked = check(&manifest, &args.read.features());
     if let Some(name) = &args.pod {
         checked.retain(|c| c.pod.name() == name || c.pod.origin.name == *name);
         if checked.is_empty() {
@@ -189,7 +189,7 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
 /// The timeline of a trace, with what the start and the stop waited for.
 fn page(plan: &Plan, trace: &[trace::Entry]) -> Result<Timeline, Failure> {
     let mut timeline = Timeline::new(plan, trace);
-    let analysis = analyze(&trace_json(plan, trace)).map_err(|e| Failure::Own(e.into()))?;
+    let analysis = analyze(&trace_records(plan, trace)).map_err(|e| Failure::Own(e.into()))?;
     timeline.mark(&analysis);
     Ok(timeline)
 }

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use outrigger_manifest::{Diagnostic, Severity, SourceFile, render, to_json};
+use outrigger_manifest::{Diagnostic, Severity, SourceFile, check, render, to_json};
 use serde_json::json;
 
-use crate::input::{self, ReadArgs};
+use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
 use crate::run::given_or_default;
 use crate::supplies::{self, Machine};
@@ -48,9 +48,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Err(refused) => (refused.0, 0),
         Ok(manifest) => {
             let mut all = manifest.warnings.clone();
-            all.extend(
-                input::check(&manifest, &args.read.features()).into_iter().flat_map(|c| c.diagnostics),
-            );
+            all.extend(check(&manifest, &args.read.features()).into_iter().flat_map(|c| c.diagnostics));
             let state_dir = std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);
             let state_dir = given_or_default(state_dir.as_deref()).ok();
             let machine = Machine { cri: false, state_dir: state_dir.as_deref() };

@@ -129,14 +129,37 @@ pub enum ImageError {
         /// The given reference.
         reference: String,
     },
-    /// An error of the registry, the disk or the content.
-    #[error("cannot pull {reference:?}: {detail}")]
+    /// The registry, the disk or the content said no.
+    #[error("cannot pull {reference:?}: {source}")]
     Pull {
         /// The given reference.
         reference: String,
-        /// The cause and, if known, how to fix it.
-        detail: String,
+        /// Why.
+        source: PullError,
     },
+}
+
+/// Why an image could not be fetched or read. The texts say how to fix it, where that is known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PullError {
+    /// The registry does not have it.
+    #[error("{0}")]
+    NotFound(String),
+    /// The registry wants other credentials; it may also not exist.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// No registry answers there.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The path on this machine holds no such image.
+    #[error("{0}")]
+    NotOnDisk(String),
+    /// The disk is full.
+    #[error("{0}")]
+    NoSpace(String),
+    /// Everything else.
+    #[error("{0}")]
+    Other(String),
 }
 
 impl ImageError {
@@ -595,6 +618,16 @@ pub enum RuntimeError {
     /// Creating the container or sandbox failed (`CreateContainerError`).
     #[error("{0}")]
     Create(String),
+    /// A port of the host could not be opened for the pod (`CreateContainerError`).
+    #[error("{detail}")]
+    HostPort {
+        /// Which.
+        port: u16,
+        /// What cannot be done, and how to fix it.
+        detail: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// The program could not be exec'd (`StartError`, exit code 128; 127 when it was not found is never used).
     #[error("{0}")]
     Start(String),
@@ -616,7 +649,9 @@ impl RuntimeError {
     pub fn reason(&self) -> &'static str {
         match self {
             RuntimeError::Config(_) => "CreateContainerConfigError",
-            RuntimeError::Create(_) | RuntimeError::NotFound { .. } => "CreateContainerError",
+            RuntimeError::Create(_) | RuntimeError::HostPort { .. } | RuntimeError::NotFound { .. } => {
+                "CreateContainerError"
+            }
             RuntimeError::Start(_) => "StartError",
             RuntimeError::Other(_) => "RunContainerError",
         }

@@ -48,7 +48,10 @@ fn running(plan: &Plan) -> Engine {
         tell(&mut engine, &[Event::Started { container, attempt }]);
         for kind in outrigger_lifecycle::ProbeKind::ALL.into_iter().filter(|&k| c.probe(k).is_some()) {
             let outcome = outrigger_lifecycle::ProbeOutcome::Success;
-            tell(&mut engine, &[Event::Probed { container, attempt, kind, outcome, message: None }]);
+            tell(
+                &mut engine,
+                &[Event::Probed { container, attempt, kind, outcome, message: None, cause: None }],
+            );
         }
         if c.role == outrigger_lifecycle::Role::Init {
             let exit = outrigger_lifecycle::Exit {

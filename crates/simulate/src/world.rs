@@ -689,13 +689,14 @@ impl World {
     pub(crate) fn event(&self, scenario: &Scenario, note: Note) -> Event {
         match note {
             Note::SandboxReady => Event::SandboxReady,
-            Note::SandboxFailed => Event::SandboxFailed { message: self.texts.sandbox.clone() },
+            Note::SandboxFailed => Event::SandboxFailed { message: self.texts.sandbox.clone(), cause: None },
             Note::SandboxLost => Event::SandboxLost,
             Note::ImageReady(container) => Event::ImageReady { container },
             Note::ImageFailed(container) => Event::ImageFailed {
                 container,
                 reason: self.texts.pull_reason.clone(),
                 message: self.texts.pull.clone(),
+                cause: None,
             },
             Note::ImageChanged(container) => Event::ImageChanged { container },
             Note::Restart(container) => Event::RestartRequested { container },
@@ -726,6 +727,7 @@ impl World {
                 kind,
                 outcome: if ok { ProbeOutcome::Success } else { ProbeOutcome::Failure },
                 message: (!ok).then(|| self.texts.refused.clone()),
+                cause: None,
             },
             Note::HookEnded(container, attempt, hook, error) => {
                 Event::HookEnded { container, attempt, hook, error: error.map(Arc::from) }

@@ -11,8 +11,8 @@ mod stop;
 mod tests;
 mod text;
 
+use outrigger_lifecycle::trace::{Kind, Record, TraceEvent};
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::timeline::{Line, TimelineError, lines};
 
@@ -129,9 +129,9 @@ pub struct Analysis {
 ///
 /// # Errors
 /// An entry lacks what every entry has.
-pub fn analyze(entries: &[Value]) -> Result<Analysis, TimelineError> {
-    let pod = entries.first().and_then(|e| e["pod"].as_str()).unwrap_or_default().to_owned();
-    let trace = Trace { lines: lines(entries)? };
+pub fn analyze(entries: &[Record]) -> Result<Analysis, TimelineError> {
+    let pod = entries.first().map(|e| e.pod.clone()).unwrap_or_default();
+    let trace = Trace::new(lines(entries)?);
     let (start, stop) = (start::of(&trace), stop::of(&trace));
     let advice = advice::of(&trace, start.as_ref(), stop.as_ref());
     Ok(Analysis { pod, start, stop, advice })
@@ -139,42 +139,84 @@ pub fn analyze(entries: &[Value]) -> Result<Analysis, TimelineError> {
 
 /// A trace to look things up in.
 struct Trace<'a> {
+    /// What a chain can be made of.
     lines: Vec<Line<'a>>,
+    /// In the order they appear.
+    containers: Vec<&'a str>,
+    /// The time of the last line.
+    end: u64,
 }
 
 impl<'a> Trace<'a> {
+    fn new(mut lines: Vec<Line<'a>>) -> Trace<'a> {
+        let mut containers = Vec::new();
+        for name in lines.iter().filter_map(|l| l.container) {
+            if !containers.contains(&name) {
+                containers.push(name);
+            }
+        }
+        let end = lines.iter().map(|l| l.at).max().unwrap_or(0);
+        lines.retain(|l| can_be_waited_for(l.event));
+        Trace { lines, containers, end }
+    }
+
     /// What happened to a container, in order.
     fn of(&self, container: &str) -> impl DoubleEndedIterator<Item = &Line<'a>> {
         self.lines.iter().filter(move |l| l.container == Some(container))
     }
 
     /// The last of some events of a container, not after a moment.
-    fn last(&self, container: &str, events: &[&str], until: u64) -> Option<&Line<'a>> {
-        self.of(container).rev().find(|l| l.at <= until && events.contains(&l.event))
+    fn last(&self, container: &str, events: &[Kind], until: u64) -> Option<&Line<'a>> {
+        self.of(container).rev().find(|l| l.at <= until && events.contains(&l.event.kind()))
     }
 
     /// What happened to the pod itself.
-    fn pod(&self, event: &str) -> impl Iterator<Item = &Line<'a>> {
-        self.lines.iter().filter(move |l| l.container.is_none() && l.event == event)
-    }
-
-    /// Containers, in the order they appear.
-    fn containers(&self) -> Vec<&'a str> {
-        let mut names = Vec::new();
-        for name in self.lines.iter().filter_map(|l| l.container) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        names
-    }
-
-    fn end(&self) -> u64 {
-        self.lines.iter().map(|l| l.at).max().unwrap_or(0)
+    fn pod(&self, event: Kind) -> impl Iterator<Item = &Line<'a>> {
+        self.lines.iter().filter(move |l| l.container.is_none() && l.is(event))
     }
 
     fn stop_begun(&self) -> Option<&Line<'a>> {
-        self.pod("stop-begun").next()
+        self.pod(Kind::StopBegun).next()
+    }
+}
+
+/// Whether an event can be a link of a chain or say why there is one: what [`start`], [`stop`] and [`advice`] look up.
+fn can_be_waited_for(event: &TraceEvent) -> bool {
+    match event {
+        TraceEvent::SandboxCreating { .. }
+        | TraceEvent::SandboxReady
+        | TraceEvent::StopBegun { .. }
+        | TraceEvent::Pulling
+        | TraceEvent::Pulled
+        | TraceEvent::PullFailed { .. }
+        | TraceEvent::Starting { .. }
+        | TraceEvent::Started { .. }
+        | TraceEvent::StartFailed { .. }
+        | TraceEvent::StartupPassed
+        | TraceEvent::Ready
+        | TraceEvent::Exited { .. }
+        | TraceEvent::Probe { .. }
+        | TraceEvent::HookStarted { .. }
+        | TraceEvent::HookEnded { .. }
+        | TraceEvent::HookCancelled { .. }
+        | TraceEvent::Waiting { .. }
+        | TraceEvent::Terminating { .. }
+        | TraceEvent::Killing { .. } => true,
+        TraceEvent::Planned { .. }
+        | TraceEvent::SandboxFailed { .. }
+        | TraceEvent::SandboxLost
+        | TraceEvent::Phase { .. }
+        | TraceEvent::StopShortened { .. }
+        | TraceEvent::RerunBegun { .. }
+        | TraceEvent::Rerun
+        | TraceEvent::Finished { .. }
+        | TraceEvent::ImageChanged
+        | TraceEvent::Unready
+        | TraceEvent::Lost { .. }
+        | TraceEvent::HookOutput { .. }
+        | TraceEvent::KillBegun { .. }
+        | TraceEvent::StopSignalIgnored { .. }
+        | TraceEvent::Log { .. } => false,
     }
 }
 

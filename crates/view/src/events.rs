@@ -1,5 +1,6 @@
 //! Events files: what `run --events` writes and `simulate -o json` prints, taken apart pod by pod.
 
+use outrigger_lifecycle::trace::{Line, Record};
 use serde_json::{Value, json};
 use thiserror::Error;
 
@@ -9,7 +10,7 @@ pub struct PodEvents {
     /// Its name.
     pub pod: String,
     /// Its entries, in order.
-    pub entries: Vec<Value>,
+    pub entries: Vec<Record>,
 }
 
 /// Why an events file cannot be used.
@@ -30,34 +31,34 @@ pub enum EventsError {
     Empty,
 }
 
-/// Takes an events file apart, pods in the order they appear. A last line that was cut off is left out: the file may
-/// still be written to.
+/// Takes an events file apart, pods in the order they appear. Events this version does not know are left out, and so is a
+/// last line that was cut off: the file may still be written to.
 ///
 /// # Errors
 /// A line is not an event, or there is none.
 pub fn read_events(text: &str) -> Result<Vec<PodEvents>, EventsError> {
     let mut pods: Vec<PodEvents> = Vec::new();
-    let mut add = |entry: Value| {
+    let mut add = |line: Line| {
         // What happens to a workload is not part of any pod's life.
-        if entry["workload"].is_string() {
-            return;
-        }
-        let pod = entry["pod"].as_str().unwrap_or_default();
+        let Some(record) = line.pod() else { return };
         // Entries of one pod mostly come in a row.
-        match pods.iter_mut().rev().find(|p| p.pod == pod) {
-            Some(found) => found.entries.push(entry),
-            None => pods.push(PodEvents { pod: pod.to_owned(), entries: vec![entry] }),
+        match pods.iter_mut().rev().find(|p| p.pod == record.pod) {
+            Some(found) => found.entries.push(record),
+            None => pods.push(PodEvents { pod: record.pod.clone(), entries: vec![record] }),
         }
     };
     if let Some(played) = simulated(text) {
-        played.into_iter().for_each(&mut add);
+        for (i, entry) in played.iter().enumerate() {
+            let line = Line::from_json(entry);
+            add(line.map_err(|why| EventsError::Line { line: i + 1, why: why.to_string() })?);
+        }
     } else {
         let lines = text.lines().count();
         for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             match serde_json::from_str::<Value>(line) {
-                Ok(entry) if entry["event"].is_string() => add(entry),
-                Ok(_) => {
-                    return Err(EventsError::Line { line: i + 1, why: "it has no \"event\"".to_owned() });
+                Ok(entry) => {
+                    let line = Line::from_json(&entry);
+                    add(line.map_err(|why| EventsError::Line { line: i + 1, why: why.to_string() })?);
                 }
                 Err(_) if i + 1 == lines && !text.ends_with('\n') => {}
                 Err(error) => return Err(EventsError::Line { line: i + 1, why: error.to_string() }),
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn pods_are_taken_apart_and_a_cut_line_is_left_out() {
-        let text = "{\"pod\":\"a\",\"event\":\"x\"}\n{\"pod\":\"b\",\"event\":\"x\"}\n\n{\"pod\":\"a\",\"event\":\"y\"}\n{\"pod\":";
+        let text = "{\"pod\":\"a\",\"event\":\"ready\"}\n{\"pod\":\"b\",\"event\":\"ready\"}\n\n{\"pod\":\"a\",\"event\":\"unready\"}\n{\"pod\":\"a\",\"event\":\"of-a-newer-version\"}\n{\"pod\":";
         let pods = read_events(text).unwrap();
         let found: Vec<_> = pods.iter().map(|p| (p.pod.as_str(), p.entries.len())).collect();
         assert_eq!(found, [("a", 2), ("b", 1)]);
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn simulations_are_events_too() {
-        let text = "{\"version\":1,\"pods\":[{\"trace\":[{\"pod\":\"a\",\"event\":\"x\"}]}]}";
+        let text = "{\"version\":1,\"pods\":[{\"trace\":[{\"pod\":\"a\",\"event\":\"ready\"}]}]}";
         assert_eq!(read_events(text).unwrap()[0].pod, "a");
     }
 }

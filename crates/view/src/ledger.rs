@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_lifecycle::{Counts, Plan, Role};
-use serde_json::Value;
+use outrigger_lifecycle::trace::{Record, StopReason, TraceEvent, WaitReason};
+use outrigger_lifecycle::{Counts, ExitReason, HookKind, KillReason, Phase, Plan, Role};
 
 use crate::words::hint;
 
@@ -25,9 +25,9 @@ pub(crate) enum On {
 /// How the last instance of a container ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ended {
-    pub(crate) code: i64,
-    pub(crate) signal: Option<i64>,
-    pub(crate) reason: String,
+    pub(crate) code: i32,
+    pub(crate) signal: Option<i32>,
+    pub(crate) reason: Option<ExitReason>,
     /// It had been told to stop.
     pub(crate) told: bool,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Ended {
 impl Ended {
     /// Whether it went wrong, as far as anybody can tell from outside.
     pub(crate) fn failed(&self) -> bool {
-        self.code != 0 || self.reason == "OOMKilled"
+        self.code != 0 || self.reason == Some(ExitReason::OomKilled)
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct StopAccount {
     began: u64,
     pub(crate) took_ms: u64,
     pub(crate) grace_ms: u64,
-    pub(crate) cause: String,
+    pub(crate) cause: StopReason,
     pub(crate) message: String,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct PodAccount {
     pub(crate) containers: Vec<Account>,
     pub(crate) stop: Option<StopAccount>,
     /// Once it is over.
-    pub(crate) phase: Option<String>,
+    pub(crate) phase: Option<Phase>,
     /// What was to be learned from its failures.
     pub(crate) hints: Vec<String>,
     began: Option<u64>,
@@ -111,8 +111,8 @@ impl Ledger {
         self.pods.push(PodAccount::new(name, plan));
     }
 
-    /// Takes an entry of a pod in, given as the JSON object of the events file.
-    pub(crate) fn enter(&mut self, pod: usize, at_ms: u64, entry: &Value) {
+    /// Takes an entry of a pod in.
+    pub(crate) fn enter(&mut self, pod: usize, at_ms: u64, entry: &Record) {
         if let Some(pod) = self.pods.get_mut(pod) {
             pod.enter(at_ms, entry);
         }
@@ -169,7 +169,7 @@ impl PodAccount {
     /// Whether the pod ended because it was stopped, and not because a container had failed for good before.
     pub(crate) fn was_stopped(&self) -> bool {
         let failed = |c: &Account| c.ended.as_ref().is_some_and(|e| e.failed() && !e.told);
-        self.stop.as_ref().is_some_and(|stop| stop.cause == "deleted")
+        self.stop.as_ref().is_some_and(|stop| stop.cause == StopReason::Deleted)
             && !self.containers.iter().any(|c| failed(c) && c.counts && !c.would_restart)
     }
 
@@ -177,39 +177,16 @@ impl PodAccount {
         self.containers.iter().position(|c| c.name == container)
     }
 
-    fn enter(&mut self, at: u64, entry: &Value) {
+    fn enter(&mut self, at: u64, entry: &Record) {
         self.pass(at);
         self.hints.extend(hint(entry));
-        let text = |key: &str| entry[key].as_str().unwrap_or_default();
-        match entry["container"].as_str() {
+        match &entry.container {
             Some(name) => {
                 if let Some(i) = self.find(name) {
-                    self.container(i, at, entry);
+                    self.container(i, at, &entry.event);
                 }
             }
-            None => match text("event") {
-                "stop-begun" => {
-                    self.stop.get_or_insert(StopAccount {
-                        began: at,
-                        took_ms: 0,
-                        grace_ms: entry["grace_ms"].as_u64().unwrap_or(0),
-                        cause: text("cause").to_owned(),
-                        message: text("message").to_owned(),
-                    });
-                    for c in &mut self.containers {
-                        c.would_restart = matches!(c.wait, Some(On::Backoff | On::Retry));
-                        // Nothing is started any more.
-                        c.wait = None;
-                    }
-                }
-                "finished" => {
-                    self.phase = Some(text("phase").to_owned());
-                    if let Some(stop) = &mut self.stop {
-                        stop.took_ms = at.saturating_sub(stop.began);
-                    }
-                }
-                _ => {}
-            },
+            None => self.pod(at, &entry.event),
         }
     }
 
@@ -246,52 +223,148 @@ impl PodAccount {
         Some(on)
     }
 
-    fn container(&mut self, i: usize, at: u64, entry: &Value) {
-        let stopping = self.stop.is_some();
-        let waits_on = entry["on"].as_str().and_then(|name| self.find(name));
-        let c = &mut self.containers[i];
-        match entry["event"].as_str().unwrap_or_default() {
-            "waiting" => {
-                c.wait = match entry["for"].as_str().unwrap_or_default() {
-                    "gate" => waits_on.map(On::Container),
-                    "sandbox" => Some(On::Sandbox),
-                    "image" | "image-retry" => Some(On::Image),
-                    "back-off" => Some(On::Backoff),
-                    "start-retry" => Some(On::Retry),
-                    _ => None,
-                }
-            }
-            "starting" => {
-                c.wait = None;
-                c.restarts = entry["restarts"].as_u64().unwrap_or(c.restarts);
-            }
-            "started" => c.was_started = true,
-            "kill-begun" if entry["cause"] != "pod-stop" => {
-                c.ended_because = entry["message"].as_str().map(str::to_owned);
-            }
-            "hook-started" if entry["hook"] != "postStart" && stopping => {
-                c.turn.get_or_insert(at);
-            }
-            "terminating" if stopping => {
-                c.turn.get_or_insert(at);
-            }
-            "killing" => {
-                c.was_killed = true;
-                if stopping {
-                    c.turn.get_or_insert(at);
-                }
-            }
-            "exited" => {
-                c.ran_ms += entry["ran_ms"].as_u64().unwrap_or(0);
-                c.grace_ms = c.turn.map(|turn| at.saturating_sub(turn));
-                c.ended = Some(Ended {
-                    code: entry["code"].as_i64().unwrap_or(0),
-                    signal: entry["signal"].as_i64(),
-                    reason: entry["reason"].as_str().unwrap_or_default().to_owned(),
-                    told: entry["killed_for"].is_string(),
+    /// Something happened to the pod as a whole.
+    fn pod(&mut self, at: u64, event: &TraceEvent) {
+        match event {
+            TraceEvent::StopBegun { cause, grace_ms, message, .. } => {
+                self.stop.get_or_insert(StopAccount {
+                    began: at,
+                    took_ms: 0,
+                    grace_ms: grace_ms.unwrap_or(0),
+                    cause: *cause,
+                    message: message.clone(),
                 });
+                for c in &mut self.containers {
+                    c.would_restart = matches!(c.wait, Some(On::Backoff | On::Retry));
+                    // Nothing is started any more.
+                    c.wait = None;
+                }
             }
-            _ => {}
+            TraceEvent::Finished { phase } => {
+                self.phase = Some(*phase);
+                if let Some(stop) = &mut self.stop {
+                    stop.took_ms = at.saturating_sub(stop.began);
+                }
+            }
+            // They cost time, which is charged to those who wait.
+            TraceEvent::Planned { .. }
+            | TraceEvent::SandboxCreating { .. }
+            | TraceEvent::SandboxReady
+            | TraceEvent::SandboxFailed { .. }
+            | TraceEvent::SandboxLost
+            | TraceEvent::Phase { .. }
+            | TraceEvent::StopShortened { .. }
+            | TraceEvent::RerunBegun { .. }
+            | TraceEvent::Rerun => {}
+            // They happen to containers.
+            TraceEvent::Pulling
+            | TraceEvent::Pulled
+            | TraceEvent::PullFailed { .. }
+            | TraceEvent::ImageChanged
+            | TraceEvent::Starting { .. }
+            | TraceEvent::Started { .. }
+            | TraceEvent::StartFailed { .. }
+            | TraceEvent::StartupPassed
+            | TraceEvent::Ready
+            | TraceEvent::Unready
+            | TraceEvent::Exited { .. }
+            | TraceEvent::Lost { .. }
+            | TraceEvent::Probe { .. }
+            | TraceEvent::HookStarted { .. }
+            | TraceEvent::HookEnded { .. }
+            | TraceEvent::HookCancelled { .. }
+            | TraceEvent::HookOutput { .. }
+            | TraceEvent::Waiting { .. }
+            | TraceEvent::KillBegun { .. }
+            | TraceEvent::Terminating { .. }
+            | TraceEvent::StopSignalIgnored { .. }
+            | TraceEvent::Killing { .. }
+            | TraceEvent::Log { .. } => {}
+        }
+    }
+
+    /// Something happened to a container.
+    fn container(&mut self, i: usize, at: u64, event: &TraceEvent) {
+        let stopping = self.stop.is_some();
+        match event {
+            TraceEvent::Waiting { wait, .. } => self.containers[i].wait = self.lost_on(wait),
+            TraceEvent::Starting { restarts, .. } => {
+                let c = &mut self.containers[i];
+                c.wait = None;
+                c.restarts = restarts.map_or(c.restarts, u64::from);
+            }
+            TraceEvent::Started { .. } => self.containers[i].was_started = true,
+            TraceEvent::KillBegun { cause: KillReason::PodStop, .. } => {}
+            TraceEvent::KillBegun { message, .. } => {
+                self.containers[i].ended_because = Some(message.clone());
+            }
+            TraceEvent::HookStarted { hook: HookKind::PreStop | HookKind::FirstPreStop, .. }
+            | TraceEvent::Terminating { .. } => self.containers[i].turn_comes(stopping, at),
+            TraceEvent::Killing { .. } => {
+                self.containers[i].was_killed = true;
+                self.containers[i].turn_comes(stopping, at);
+            }
+            TraceEvent::Exited { code, signal, reason, ran_ms, killed_for, .. } => {
+                let c = &mut self.containers[i];
+                c.ran_ms += ran_ms.unwrap_or(0);
+                c.grace_ms = c.turn.map(|turn| at.saturating_sub(turn));
+                let told = killed_for.is_some();
+                c.ended = Some(Ended { code: *code, signal: *signal, reason: *reason, told });
+            }
+            // What they mean for the account, others say: waits, starts and exits.
+            TraceEvent::Pulling
+            | TraceEvent::Pulled
+            | TraceEvent::PullFailed { .. }
+            | TraceEvent::ImageChanged
+            | TraceEvent::StartFailed { .. }
+            | TraceEvent::StartupPassed
+            | TraceEvent::Ready
+            | TraceEvent::Unready
+            | TraceEvent::Lost { .. }
+            | TraceEvent::Probe { .. }
+            | TraceEvent::HookStarted { hook: HookKind::PostStart, .. }
+            | TraceEvent::HookEnded { .. }
+            | TraceEvent::HookCancelled { .. }
+            | TraceEvent::HookOutput { .. }
+            | TraceEvent::StopSignalIgnored { .. }
+            | TraceEvent::Log { .. } => {}
+            // They happen to pods.
+            TraceEvent::Planned { .. }
+            | TraceEvent::SandboxCreating { .. }
+            | TraceEvent::SandboxReady
+            | TraceEvent::SandboxFailed { .. }
+            | TraceEvent::SandboxLost
+            | TraceEvent::Phase { .. }
+            | TraceEvent::StopBegun { .. }
+            | TraceEvent::StopShortened { .. }
+            | TraceEvent::RerunBegun { .. }
+            | TraceEvent::Rerun
+            | TraceEvent::Finished { .. } => {}
+        }
+    }
+
+    /// What time before a start is lost on by a wait.
+    fn lost_on(&self, wait: &WaitReason) -> Option<On> {
+        match wait {
+            WaitReason::Gate { on, .. } => self.find(on).map(On::Container),
+            WaitReason::Sandbox => Some(On::Sandbox),
+            WaitReason::Image | WaitReason::ImageRetry { .. } => Some(On::Image),
+            WaitReason::BackOff { .. } => Some(On::Backoff),
+            WaitReason::StartRetry { .. } => Some(On::Retry),
+            WaitReason::StartupProbe
+            | WaitReason::ReadinessProbe
+            | WaitReason::StopTurn { .. }
+            | WaitReason::FirstPreStop { .. }
+            | WaitReason::Rerun { .. } => None,
+        }
+    }
+}
+
+impl Account {
+    /// Its turn in the pod's stop comes, if the pod stops.
+    fn turn_comes(&mut self, stopping: bool, at: u64) {
+        if stopping {
+            self.turn.get_or_insert(at);
         }
     }
 }

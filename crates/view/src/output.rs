@@ -10,10 +10,10 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outrigger_lifecycle::trace::Kind;
+use outrigger_lifecycle::trace::{LogStream, Record, TraceEvent, WorkloadRecord};
 use outrigger_lifecycle::{Observation, Plan, Time, Wait};
 use outrigger_runtime::log_line::parse_line;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -272,18 +272,19 @@ impl Output {
         self.stage.scene().written.push((what.to_owned(), path.display().to_string()));
     }
 
-    /// Shows one trace entry of a pod, given as JSON.
-    pub fn entry(&self, pod: usize, exact: Duration, object: &Value) {
+    /// Shows one trace entry of a pod.
+    pub fn entry(&self, pod: usize, exact: Duration, record: &Record) {
         let ms = u64::try_from(exact.as_millis()).unwrap_or(u64::MAX);
         let was_stopped = self.remembers && {
             let ledger = &mut self.stage.scene().ledger;
-            ledger.enter(pod, ms, object);
-            ledger.pods.get(pod).is_some_and(|pod| object["event"] == "finished" && was_stopped(pod))
+            ledger.enter(pod, ms, record);
+            let is_end = matches!(record.event, TraceEvent::Finished { .. });
+            ledger.pods.get(pod).is_some_and(|pod| is_end && was_stopped(pod))
         };
         let told = match self.format {
             Format::Json => {
                 if !self.quiet {
-                    self.send(Chunk::Out(self.json_line(object), 0));
+                    self.send(Chunk::Out(self.json_line(&record.to_json()), 0));
                 }
                 return;
             }
@@ -291,17 +292,20 @@ impl Output {
             Format::Plain | Format::Live if was_stopped => {
                 Some(Told::new(Weight::Routine, "stopped".to_owned()))
             }
-            Format::Plain | Format::Live => tell(object),
+            Format::Plain | Format::Live => tell(record),
         };
-        self.show(exact, object, told);
+        let container = record.container.as_deref();
+        self.show(exact, &self.label(&record.pod, container), container, told);
     }
 
-    /// Shows one trace entry of a workload, given as JSON.
-    pub fn workload_entry(&self, exact: Duration, object: &Value) {
+    /// Shows one trace entry of a workload.
+    pub fn workload_entry(&self, exact: Duration, record: &WorkloadRecord) {
         match self.format {
             Format::Json if self.quiet => {}
-            Format::Json => self.send(Chunk::Out(self.json_line(object), 0)),
-            Format::Plain | Format::Live => self.show(exact, object, Some(workload_words::tell(object))),
+            Format::Json => self.send(Chunk::Out(self.json_line(&record.to_json()), 0)),
+            Format::Plain | Format::Live => {
+                self.show(exact, &record.workload, None, Some(workload_words::tell(record)));
+            }
         }
     }
 
@@ -313,19 +317,18 @@ impl Output {
         }
     }
 
-    fn show(&self, exact: Duration, object: &Value, told: Option<Told>) {
+    fn show(&self, exact: Duration, label: &str, container: Option<&str>, told: Option<Told>) {
         let least = match self.format {
             _ if self.quiet => Weight::Trouble,
             Format::Live => Weight::Notable,
             _ => Weight::Routine,
         };
         if let Some(told) = told.filter(|t| t.weight >= least) {
-            self.send(Chunk::Err(self.event_line(exact, object, &told).into_bytes()));
+            self.send(Chunk::Err(self.event_line(exact, label, container, &told).into_bytes()));
         }
     }
 
-    fn event_line(&self, exact: Duration, object: &Value, told: &Told) -> String {
-        let (pod, container) = (object["pod"].as_str().unwrap_or_default(), object["container"].as_str());
+    fn event_line(&self, exact: Duration, label: &str, container: Option<&str>, told: &Told) -> String {
         let (place, width) = {
             let scene = self.stage.scene();
             (container.map(|c| scene.ledger.place(c)), scene.label)
@@ -338,12 +341,8 @@ impl Output {
                 Look { colors: self.colors.err, unicode: true }
             }
         };
-        let label = match object["workload"].as_str() {
-            Some(workload) => workload.to_owned(),
-            None => self.label(pod, container),
-        };
-        let fill = " ".repeat(width.saturating_sub(columns(&label)));
-        line.push(place.map_or(Paint::Bold, Paint::Name), &label);
+        let fill = " ".repeat(width.saturating_sub(columns(label)));
+        line.push(place.map_or(Paint::Bold, Paint::Name), label);
         line.push(Paint::Dim, &fill);
         line.push(Paint::Dim, if self.format == Format::Live { " · " } else { "  " });
         let paint = match told.weight {
@@ -516,11 +515,17 @@ fn speaks_unicode() -> bool {
 fn json_log(pod: &str, container: &str, lines: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(lines.len() * 2);
     for line in lines.split_inclusive(|b| *b == b'\n').filter_map(parse_line) {
-        let object = json!({
-            "time": line.time, "pod": pod, "container": container, "event": Kind::Log.name(), "stream": line.stream,
-            "partial": line.partial, "text": String::from_utf8_lossy(line.text),
-        });
-        out.extend_from_slice(object.to_string().as_bytes());
+        let text = String::from_utf8_lossy(line.text).into_owned();
+        let stream = if line.stream == "stderr" { LogStream::Stderr } else { LogStream::Stdout };
+        let record = Record {
+            time: line.time.to_owned(),
+            pod: pod.to_owned(),
+            container: Some(container.to_owned()),
+            event: TraceEvent::Log { stream, partial: line.partial, text },
+            manifest: None,
+            hint: None,
+        };
+        out.extend_from_slice(record.to_json().to_string().as_bytes());
         out.push(b'\n');
     }
     out
@@ -559,11 +564,17 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outrigger_lifecycle::trace::Line as TraceLine;
+    use serde_json::json;
+
+    fn record(entry: Value) -> Record {
+        TraceLine::from_json(&entry).unwrap().pod().unwrap()
+    }
 
     #[tokio::test]
     async fn json_has_one_object_a_line() {
         let (output, shown) = Output::captured(Format::Json, false).unwrap();
-        output.entry(0, Duration::ZERO, &json!({"event": "started"}));
+        output.entry(0, Duration::ZERO, &record(json!({"event": "started"})));
         let lines = b"2024-01-01T00:00:00Z stdout F a\n2024-01-01T00:00:01Z stderr F b\n".to_vec();
         output.log(&"p".into(), &"c".into(), lines).await;
         output.finish().await;
@@ -589,7 +600,11 @@ mod tests {
         let (output, shown) = Output::captured(Format::Json, false).unwrap();
         let output = Output { is_terminal: true, ..output };
         output.log(&"p".into(), &"c".into(), hostile).await;
-        output.entry(0, Duration::ZERO, &json!({"event": "\u{202e}"}));
+        output.entry(
+            0,
+            Duration::ZERO,
+            &record(json!({"event": "hook-output", "hook": "preStop", "output": "\u{202e}"})),
+        );
         output.finish().await;
         let text = shown.text();
         assert!(text.chars().all(|c| c == '\n' || !(c.is_control() || c == '\u{202e}')), "{text:?}");
@@ -612,7 +627,7 @@ mod tests {
     #[tokio::test]
     async fn quiet_leaves_the_containers_output() {
         let (output, shown) = Output::captured(Format::Plain, true).unwrap();
-        output.entry(0, Duration::ZERO, &json!({"event": "started"}));
+        output.entry(0, Duration::ZERO, &record(json!({"event": "started"})));
         output.log(&"p".into(), &"c".into(), b"2024-01-01T00:00:00Z stdout F a\n".to_vec()).await;
         output.finish().await;
         assert_eq!(shown.text(), "c | a\n");
@@ -623,7 +638,7 @@ mod tests {
         let (output, shown) = Output::captured(Format::Plain, true).unwrap();
         for code in [0, 3] {
             let entry = json!({"pod": "p", "container": "c", "event": "exited", "code": code, "ran_ms": 7});
-            output.entry(0, Duration::ZERO, &entry);
+            output.entry(0, Duration::ZERO, &record(entry));
         }
         output.finish().await;
         assert!(shown.text().ends_with(" c  exited with code 3 after 7 ms\n"), "{}", shown.text());

@@ -1,6 +1,7 @@
 //! The closing summary: what a run came to.
 
-use outrigger_lifecycle::{Role, Span};
+use outrigger_lifecycle::trace::StopReason;
+use outrigger_lifecycle::{ExitReason, Phase, Role, Span};
 
 use crate::ledger::{Account, Ended, Ledger, On, PodAccount};
 use crate::line::{Line, Paint, columns, cut, wrap};
@@ -35,14 +36,14 @@ pub(crate) fn summary(ledger: &Ledger, written: &[(String, String)], width: usiz
 /// All of a few; of many those that failed, as far as there is room.
 fn pods_to_tell(pods: &[PodAccount]) -> Vec<usize> {
     let all = pods.len() <= PODS_MAX;
-    let wanted = |i: &usize| all || pods[*i].phase.as_deref() != Some("Succeeded");
+    let wanted = |i: &usize| all || pods[*i].phase != Some(Phase::Succeeded);
     (0..pods.len()).filter(wanted).take(PODS_MAX).collect()
 }
 
 fn totals(pods: &[PodAccount]) -> String {
-    let count = |phase: &str| pods.iter().filter(|p| p.phase.as_deref() == Some(phase)).count();
+    let count = |phase: Phase| pods.iter().filter(|p| p.phase == Some(phase)).count();
     let stopped = pods.iter().filter(|p| was_stopped(p)).count();
-    let (good, bad) = (count("Succeeded"), count("Failed") - stopped);
+    let (good, bad) = (count(Phase::Succeeded), count(Phase::Failed) - stopped);
     let mut text = format!("{} pods: {good} succeeded", pods.len());
     if bad > 0 {
         text = format!("{text}, {bad} failed");
@@ -63,7 +64,7 @@ fn totals(pods: &[PodAccount]) -> String {
 
 /// Whether a pod has the phase `Failed` only because it was stopped.
 pub(crate) fn was_stopped(pod: &PodAccount) -> bool {
-    pod.phase.as_deref() == Some("Failed") && pod.was_stopped()
+    pod.phase == Some(Phase::Failed) && pod.was_stopped()
 }
 
 fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
@@ -116,17 +117,18 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
 
 /// How a pod ended, after how long, and why.
 fn verdict(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
-    let (paint, word) = match pod.phase.as_deref() {
-        Some("Succeeded") => (Paint::Good, "succeeded"),
-        Some("Failed") if was_stopped(pod) => (Paint::Plain, "stopped"),
-        Some("Failed") => (Paint::Bad, "failed"),
-        Some(_) | None => (Paint::Busy, "ended"),
+    let (paint, word) = match pod.phase {
+        Some(Phase::Succeeded) => (Paint::Good, "succeeded"),
+        Some(Phase::Failed) if was_stopped(pod) => (Paint::Plain, "stopped"),
+        Some(Phase::Failed) => (Paint::Bad, "failed"),
+        Some(Phase::Pending | Phase::Running) | None => (Paint::Busy, "ended"),
     };
     let name = cut(&pod.name, width.saturating_sub(word.len() + 1).max(4));
     let mut line = Line::of(Paint::Bold, &name).with(Paint::Plain, " ").with(paint, word);
-    let stopped = pod.stop.as_ref().filter(|s| !matches!(s.cause.as_str(), "completed" | "deleted"));
+    let stopped =
+        pod.stop.as_ref().filter(|s| !matches!(s.cause, StopReason::Completed | StopReason::Deleted));
     let stopped = stopped.map(|s| s.message.clone());
-    let failed = pod.phase.as_deref() == Some("Failed") && !was_stopped(pod);
+    let failed = pod.phase == Some(Phase::Failed) && !was_stopped(pod);
     let culprit = pod.culprit().filter(|_| failed);
     let culprit = culprit.map(|c| format!("`{}` exited with {}", c.name, how_ended(c).1));
     let ended = pod.containers.iter().filter(|c| failed && c.role == Role::Main);
@@ -160,10 +162,10 @@ fn how_ended(c: &Account) -> (Paint, String) {
 /// `code 0`, `code 137 (KILL)`, `code 137 (out of memory)`.
 pub(crate) fn end_words(ended: &Ended) -> String {
     let code = ended.code;
-    match (ended.reason.as_str(), ended.signal) {
-        ("OOMKilled", _) => format!("code {code} (out of memory)"),
-        ("StartError", _) => format!("code {code} (not started)"),
-        ("ContainerStatusUnknown", _) => format!("code {code} (lost)"),
+    match (ended.reason, ended.signal) {
+        (Some(ExitReason::OomKilled), _) => format!("code {code} (out of memory)"),
+        (Some(ExitReason::StartError), _) => format!("code {code} (not started)"),
+        (Some(ExitReason::ContainerStatusUnknown), _) => format!("code {code} (lost)"),
         (_, Some(number)) => format!("code {code} ({})", signal(number)),
         _ => format!("code {code}"),
     }

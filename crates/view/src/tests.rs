@@ -40,6 +40,10 @@ fn job() -> Plan {
     }))
 }
 
+fn record(entry: Value) -> outrigger_lifecycle::trace::Record {
+    outrigger_lifecycle::trace::Line::from_json(&entry).unwrap().pod().unwrap()
+}
+
 struct Play {
     engine: Engine,
     recorder: Recorder,
@@ -69,10 +73,10 @@ impl Play {
 
     fn enter(&mut self, entries: &[outrigger_lifecycle::trace::Entry]) {
         for entry in entries {
-            let object = entry.to_json(self.engine.plan(), &self.view.name, "t");
-            self.ledger.enter(0, entry.time.0, &object);
-            if let Some(told) = tell(&object) {
-                let who = object["container"].as_str().unwrap_or("pod");
+            let record = entry.clone().into_record(self.engine.plan(), &self.view.name, "t".to_owned());
+            self.ledger.enter(0, entry.time.0, &record);
+            if let Some(told) = tell(&record) {
+                let who = record.container.as_deref().unwrap_or("pod");
                 let mark = match told.weight {
                     Weight::Routine => ' ',
                     Weight::Notable => '·',
@@ -136,7 +140,14 @@ impl Play {
     fn probed(&mut self, name: &str, kind: ProbeKind, message: Option<&str>) {
         let (container, attempt) = self.find(name);
         let outcome = if message.is_none() { ProbeOutcome::Success } else { ProbeOutcome::Failure };
-        self.tell(Event::Probed { container, attempt, kind, outcome, message: message.map(Into::into) });
+        self.tell(Event::Probed {
+            container,
+            attempt,
+            kind,
+            outcome,
+            message: message.map(Into::into),
+            cause: None,
+        });
     }
 
     /// Up to the moment the mains of a `job` run.
@@ -372,8 +383,10 @@ fn workloads_stand_above_their_pods() {
 fn the_summary_repeats_what_was_to_be_learned() {
     let mut play = Play::new(job());
     play.pass(2_000);
-    let failed = json!({"container": "proxy", "event": "pull-failed", "error": "ErrImagePull", "message": "not found",
-        "manifest": "job.yaml:12", "hint": "check the spelling of the name and that the tag exists"});
+    let failed = record(
+        json!({"container": "proxy", "event": "pull-failed", "error": "ErrImagePull", "message": "not found",
+        "manifest": "job.yaml:12", "hint": "check the spelling of the name and that the tag exists"}),
+    );
     play.ledger.enter(0, play.now.0, &failed);
     let told = tell(&failed).expect("it is told");
     assert_eq!(told.weight, Weight::Trouble);
@@ -421,10 +434,14 @@ fn the_summary_of_many_tells_the_failed() {
     for i in 0..20 {
         let phase = if i == 13 { "Failed" } else { "Succeeded" };
         let code = i32::from(i == 13);
-        ledger.enter(i, 0, &json!({"event": "sandbox-creating"}));
-        ledger.enter(i, 10, &json!({"container": "work", "event": "started"}));
-        ledger.enter(i, 1_000, &json!({"container": "work", "event": "exited", "code": code, "ran_ms": 990}));
-        ledger.enter(i, 1_200 + i as u64, &json!({"event": "finished", "phase": phase}));
+        ledger.enter(i, 0, &record(json!({"event": "sandbox-creating"})));
+        ledger.enter(i, 10, &record(json!({"container": "work", "event": "started"})));
+        ledger.enter(
+            i,
+            1_000,
+            &record(json!({"container": "work", "event": "exited", "code": code, "ran_ms": 990})),
+        );
+        ledger.enter(i, 1_200 + i as u64, &record(json!({"event": "finished", "phase": phase})));
     }
     let lines = summary(&ledger, &[], 79);
     insta::assert_snapshot!(lines.iter().map(|l| format!("{}\n", l.render(LOOK))).collect::<String>());
@@ -434,8 +451,8 @@ fn the_summary_of_many_tells_the_failed() {
 #[test]
 fn a_pod_that_was_stopped_is_not_called_failed() {
     let plan = job();
-    let exited = |name: &str| json!({"container": name, "event": "exited", "code": 3, "ran_ms": 900});
-    let backoff = json!({"container": "work", "event": "waiting", "for": "back-off"});
+    let exited = |name: &str| record(json!({"container": name, "event": "exited", "code": 3, "ran_ms": 900}));
+    let backoff = record(json!({"container": "work", "event": "waiting", "for": "back-off"}));
     let rows = [
         ("a sidecar failed, which does not count", vec![exited("proxy")], "stopped"),
         ("the main would have been restarted", vec![exited("work"), backoff], "stopped"),
@@ -443,10 +460,14 @@ fn a_pod_that_was_stopped_is_not_called_failed() {
     ];
     for (what, entries, word) in rows {
         let mut ledger = Ledger::new([("report", &plan)]);
-        ledger.enter(0, 0, &json!({"event": "sandbox-creating"}));
+        ledger.enter(0, 0, &record(json!({"event": "sandbox-creating"})));
         entries.iter().for_each(|entry| ledger.enter(0, 1_000, entry));
-        ledger.enter(0, 1_100, &json!({"event": "stop-begun", "cause": "deleted", "grace_ms": 10_000}));
-        ledger.enter(0, 1_200, &json!({"event": "finished", "phase": "Failed"}));
+        ledger.enter(
+            0,
+            1_100,
+            &record(json!({"event": "stop-begun", "cause": "deleted", "grace_ms": 10_000})),
+        );
+        ledger.enter(0, 1_200, &record(json!({"event": "finished", "phase": "Failed"})));
         let said = summary(&ledger, &[], 79)[0].render(LOOK);
         assert!(said.contains(&format!("report {word} after")), "{what}: {said}");
     }

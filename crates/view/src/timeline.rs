@@ -9,9 +9,8 @@ mod svg;
 
 use std::collections::BTreeMap;
 
-use outrigger_lifecycle::trace::Entry;
-use outrigger_lifecycle::{Plan, Role};
-use serde_json::{Map, Value};
+use outrigger_lifecycle::trace::{self, Entry, PlannedContainer, Record, TraceEvent, WaitReason};
+use outrigger_lifecycle::{ExitReason, Need, Plan, ProbeOutcome, Role};
 use thiserror::Error;
 
 use crate::analyze::{Analysis, LinkKind};
@@ -106,7 +105,7 @@ pub(crate) struct Opening {
     pub(crate) opened: u64,
     pub(crate) to: usize,
     pub(crate) started: u64,
-    pub(crate) need: String,
+    pub(crate) need: Need,
 }
 
 /// A stretch of a lane that everything after it waited for.
@@ -150,17 +149,12 @@ pub struct Timeline {
 pub(crate) struct Line<'a> {
     pub(crate) at: u64,
     pub(crate) container: Option<&'a str>,
-    pub(crate) event: &'a str,
-    pub(crate) fields: &'a Map<String, Value>,
+    pub(crate) event: &'a TraceEvent,
 }
 
 impl Line<'_> {
-    pub(crate) fn text(&self, field: &str) -> Option<&str> {
-        self.fields.get(field).and_then(Value::as_str)
-    }
-
-    pub(crate) fn number(&self, field: &str) -> Option<u64> {
-        self.fields.get(field).and_then(Value::as_u64)
+    pub(crate) fn is(&self, kind: trace::Kind) -> bool {
+        self.event.kind() == kind
     }
 }
 
@@ -176,18 +170,17 @@ impl Timeline {
             builder.line(&Line {
                 at: entry.time.0,
                 container: entry.container.map(|c| plan.containers[c].name.as_str()),
-                event: entry.event,
-                fields: &entry.fields,
+                event: &entry.event,
             });
         }
         builder.finish()
     }
 
-    /// Lays out a trace that was written as JSON, one object an entry. Lanes stand in the order of the plan if the trace
-    /// begins with it (`planned`), else in the order the containers appear.
+    /// Lays out a trace that was read from a file. Lanes stand in the order of the plan if the trace begins with it
+    /// (`planned`), else in the order the containers appear.
     /// Only the first pod of the trace is drawn; [`crate::events`] takes files of several apart.
-    pub fn from_json(entries: &[Value]) -> Result<Timeline, TimelineError> {
-        let pod = entries.first().and_then(|e| e["pod"].as_str()).unwrap_or_default();
+    pub fn read(entries: &[Record]) -> Result<Timeline, TimelineError> {
+        let pod = entries.first().map(|e| e.pod.as_str()).unwrap_or_default();
         let mut builder = Builder::new(pod);
         for line in lines(entries)? {
             builder.line(&line);
@@ -282,22 +275,20 @@ impl Places {
 }
 
 /// The entries of a trace's first pod, in milliseconds since the first of them.
-pub(crate) fn lines(entries: &[Value]) -> Result<Vec<Line<'_>>, TimelineError> {
-    let pod = entries.first().and_then(|e| e["pod"].as_str()).unwrap_or_default();
+pub(crate) fn lines(entries: &[Record]) -> Result<Vec<Line<'_>>, TimelineError> {
+    let pod = entries.first().map(|e| e.pod.as_str()).unwrap_or_default();
     let mut out = Vec::with_capacity(entries.len());
     let mut first = None;
-    for (i, entry) in entries.iter().enumerate() {
-        let missing = |field| TimelineError::Missing { number: i + 1, field };
-        if entry["pod"].as_str().unwrap_or_default() != pod {
-            continue;
+    for (i, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.pod == pod) {
+        let number = i + 1;
+        if entry.time.is_empty() {
+            return Err(TimelineError::Missing { number, field: "time" });
         }
-        let text = entry["time"].as_str().ok_or(missing("time"))?;
-        let at = milliseconds(text)
-            .ok_or_else(|| TimelineError::Time { number: i + 1, text: text.to_string() })?;
-        let fields = entry.as_object().ok_or(missing("event"))?;
-        let event = entry["event"].as_str().ok_or(missing("event"))?;
+        let at = milliseconds(&entry.time)
+            .ok_or_else(|| TimelineError::Time { number, text: entry.time.clone() })?;
         let zero = *first.get_or_insert(at);
-        out.push(Line { at: at.saturating_sub(zero), container: entry["container"].as_str(), event, fields });
+        let at = at.saturating_sub(zero);
+        out.push(Line { at, container: entry.container.as_deref(), event: &entry.event });
     }
     Ok(out)
 }
@@ -367,125 +358,187 @@ impl Builder {
 
     fn line(&mut self, line: &Line<'_>) {
         self.timeline.moments.push(line.at);
-        match (line.container, line.event) {
-            (Some(name), _) => {
+        match line.container {
+            Some(name) => {
                 let lane = self.lane(name);
                 self.container(lane, line);
             }
-            (None, "phase") => {
+            None => self.pod(line),
+        }
+    }
+
+    /// What happened to the pod as a whole.
+    fn pod(&mut self, line: &Line<'_>) {
+        match line.event {
+            TraceEvent::Phase { from, to } => {
                 if self.timeline.phases.is_empty() {
-                    let from = line.text("from").unwrap_or("Pending").to_string();
-                    self.timeline.phases.push((0, from));
+                    self.timeline.phases.push((0, from.name().to_owned()));
                 }
-                self.timeline.phases.push((line.at, line.text("to").unwrap_or_default().to_string()));
+                self.timeline.phases.push((line.at, to.name().to_owned()));
             }
-            (None, "planned") => self.planned(line),
-            (None, "sandbox-creating") => self.sandbox = Some(line.at),
-            (None, "sandbox-ready" | "sandbox-failed") => {
-                if let Some(from) = self.sandbox.take().filter(|from| *from < line.at) {
-                    let title = match line.text("message") {
-                        Some(message) => format!("sandbox, refused ({message})"),
-                        None => "sandbox".to_owned(),
-                    };
-                    self.timeline.sandbox.push(Bar { from, to: line.at, kind: Kind::Pull, title });
-                }
+            TraceEvent::Planned { containers } => self.planned(containers),
+            TraceEvent::SandboxCreating { .. } => self.sandbox = Some(line.at),
+            TraceEvent::SandboxReady => self.sandbox_bar(line.at, "sandbox".to_owned()),
+            TraceEvent::SandboxFailed { message, .. } => {
+                self.sandbox_bar(line.at, format!("sandbox, refused ({message})"));
             }
-            (None, "stop-begun") => {
-                let cause = line.text("cause").unwrap_or("stop").to_string();
-                self.timeline.stops.push((line.at, cause));
-                if let Some(grace_ms) = line.number("grace_ms") {
+            TraceEvent::StopBegun { cause, grace_ms, .. } => {
+                self.timeline.stops.push((line.at, cause.name().to_owned()));
+                if let Some(grace_ms) = *grace_ms {
                     self.timeline.graces.push(Grace { from: line.at, grace_ms });
                 }
             }
-            (None, _) => {}
+            // What follows from these is drawn.
+            TraceEvent::SandboxLost
+            | TraceEvent::StopShortened { .. }
+            | TraceEvent::RerunBegun { .. }
+            | TraceEvent::Rerun
+            | TraceEvent::Finished { .. } => {}
+            // They happen to containers.
+            TraceEvent::Pulling
+            | TraceEvent::Pulled
+            | TraceEvent::PullFailed { .. }
+            | TraceEvent::ImageChanged
+            | TraceEvent::Starting { .. }
+            | TraceEvent::Started { .. }
+            | TraceEvent::StartFailed { .. }
+            | TraceEvent::StartupPassed
+            | TraceEvent::Ready
+            | TraceEvent::Unready
+            | TraceEvent::Exited { .. }
+            | TraceEvent::Lost { .. }
+            | TraceEvent::Probe { .. }
+            | TraceEvent::HookStarted { .. }
+            | TraceEvent::HookEnded { .. }
+            | TraceEvent::HookCancelled { .. }
+            | TraceEvent::HookOutput { .. }
+            | TraceEvent::Waiting { .. }
+            | TraceEvent::KillBegun { .. }
+            | TraceEvent::Terminating { .. }
+            | TraceEvent::StopSignalIgnored { .. }
+            | TraceEvent::Killing { .. }
+            | TraceEvent::Log { .. } => {}
+        }
+    }
+
+    fn sandbox_bar(&mut self, to: u64, title: String) {
+        if let Some(from) = self.sandbox.take().filter(|from| *from < to) {
+            self.timeline.sandbox.push(Bar { from, to, kind: Kind::Pull, title });
         }
     }
 
     /// The containers of the plan, in its order, with their roles.
-    fn planned(&mut self, line: &Line<'_>) {
-        let containers = line.fields.get("containers").and_then(Value::as_array);
-        for container in containers.into_iter().flatten() {
-            let Some(name) = container["name"].as_str() else { continue };
-            let role = container["role"].as_str().unwrap_or_default();
-            let lane = self.lane(name);
-            self.timeline.lanes[lane].role =
-                Role::ALL.into_iter().map(Role::name).find(|known| *known == role);
+    fn planned(&mut self, containers: &[PlannedContainer]) {
+        for container in containers {
+            let lane = self.lane(&container.name);
+            self.timeline.lanes[lane].role = container.role.map(Role::name);
         }
     }
 
+    /// What happened to a container.
     fn container(&mut self, lane: usize, line: &Line<'_>) {
         let at = line.at;
         match line.event {
-            "pulling" => self.open[lane].pull = Some(at),
-            "pulled" | "pull-failed" => {
-                if let Some(from) = self.open[lane].pull.take() {
-                    self.bar(lane, from, at, Kind::Pull, "image".into());
-                }
-                if line.event == "pull-failed" {
-                    self.mark(lane, at, Sign::Trouble, line.text("message").unwrap_or("pull failed"));
-                }
+            TraceEvent::Pulling => self.open[lane].pull = Some(at),
+            TraceEvent::Pulled => self.pulled(lane, at),
+            TraceEvent::PullFailed { message, .. } => {
+                self.pulled(lane, at);
+                self.mark(lane, at, Sign::Trouble, or(message, "pull failed"));
             }
-            "starting" => {
-                let attempt = line.number("attempt").unwrap_or(0);
+            TraceEvent::Starting { attempt, .. } => {
                 self.turn(lane, at, Some((Kind::Start, format!("instance {attempt}"))));
                 self.opening(lane, line);
             }
-            "started" | "unready" => self.turn(lane, at, Some((Kind::Run, "runs".into()))),
-            "ready" => self.turn(lane, at, Some((Kind::Ready, "ready".into()))),
-            "start-failed" => {
-                self.turn(lane, at, None);
-                self.mark(lane, at, Sign::Trouble, line.text("message").unwrap_or("start failed"));
+            TraceEvent::Started { .. } | TraceEvent::Unready => {
+                self.turn(lane, at, Some((Kind::Run, "runs".into())));
             }
-            "lost" => self.mark(lane, at, Sign::Trouble, "the runtime lost track of it"),
-            "terminating" => {
+            TraceEvent::Ready => self.turn(lane, at, Some((Kind::Ready, "ready".into()))),
+            TraceEvent::StartFailed { message, .. } => {
+                self.turn(lane, at, None);
+                self.mark(lane, at, Sign::Trouble, or(message, "start failed"));
+            }
+            TraceEvent::Lost { .. } => self.mark(lane, at, Sign::Trouble, "the runtime lost track of it"),
+            TraceEvent::Terminating { .. } => {
                 self.turn(lane, at, Some((Kind::Stop, "stops".into())));
                 self.mark(lane, at, Sign::Term, "TERM");
             }
-            "killing" => self.mark(lane, at, Sign::Kill, "KILL"),
-            "exited" => {
-                self.turn(lane, at, None);
-                let code = line.fields.get("code").and_then(Value::as_i64).unwrap_or(0);
-                let reason = line.text("reason").unwrap_or_default();
-                let sign = if code == 0 && reason != "OOMKilled" { Sign::Completed } else { Sign::Failed };
-                self.mark(lane, at, sign, &format!("exit {code} {reason}"));
-            }
-            "waiting" if line.text("for") == Some("back-off") => {
+            TraceEvent::Killing { .. } => self.mark(lane, at, Sign::Kill, "KILL"),
+            TraceEvent::Exited { code, reason, .. } => self.exited(lane, at, *code, *reason),
+            TraceEvent::Waiting { wait: WaitReason::BackOff { .. }, .. } => {
                 self.turn(lane, at, Some((Kind::Backoff, "back-off".into())));
             }
-            "probe" => {
-                let kind = line.text("kind").unwrap_or("probe");
-                let outcome = line.text("outcome").unwrap_or_default();
-                let sign = if outcome == "success" { Sign::ProbePassed } else { Sign::ProbeFailed };
-                let message = line.text("message").map(|m| format!(": {m}")).unwrap_or_default();
-                self.mark(lane, at, sign, &format!("{kind} probe {outcome}{message}"));
+            TraceEvent::Probe { .. } => self.probe(lane, line),
+            TraceEvent::HookStarted { hook, .. } => {
+                self.open[lane].hook = Some((at, hook.name().to_owned()));
             }
-            "hook-started" => {
-                self.open[lane].hook = Some((at, line.text("hook").unwrap_or("hook").to_string()));
-            }
-            "hook-ended" | "hook-cancelled" => {
-                if let Some((from, title)) = self.open[lane].hook.take() {
-                    self.bar(lane, from, at, Kind::Hook, title);
-                }
-                if let Some(error) = line.text("error") {
-                    self.mark(lane, at, Sign::Trouble, error);
-                }
-            }
-            _ => {}
+            TraceEvent::HookCancelled { .. } => self.hook_ended(lane, at, None),
+            TraceEvent::HookEnded { error, .. } => self.hook_ended(lane, at, error.as_deref()),
+            // What follows from these is drawn.
+            TraceEvent::ImageChanged
+            | TraceEvent::StartupPassed
+            | TraceEvent::HookOutput { .. }
+            | TraceEvent::Waiting { .. }
+            | TraceEvent::KillBegun { .. }
+            | TraceEvent::StopSignalIgnored { .. }
+            | TraceEvent::Log { .. } => {}
+            // They happen to pods.
+            TraceEvent::Planned { .. }
+            | TraceEvent::SandboxCreating { .. }
+            | TraceEvent::SandboxReady
+            | TraceEvent::SandboxFailed { .. }
+            | TraceEvent::SandboxLost
+            | TraceEvent::Phase { .. }
+            | TraceEvent::StopBegun { .. }
+            | TraceEvent::StopShortened { .. }
+            | TraceEvent::RerunBegun { .. }
+            | TraceEvent::Rerun
+            | TraceEvent::Finished { .. } => {}
+        }
+    }
+
+    fn pulled(&mut self, lane: usize, at: u64) {
+        if let Some(from) = self.open[lane].pull.take() {
+            self.bar(lane, from, at, Kind::Pull, "image".into());
+        }
+    }
+
+    fn exited(&mut self, lane: usize, at: u64, code: i32, reason: Option<ExitReason>) {
+        self.turn(lane, at, None);
+        let is_good = code == 0 && reason != Some(ExitReason::OomKilled);
+        let sign = if is_good { Sign::Completed } else { Sign::Failed };
+        let reason = reason.map(ExitReason::name).unwrap_or_default();
+        self.mark(lane, at, sign, &format!("exit {code} {reason}"));
+    }
+
+    fn probe(&mut self, lane: usize, line: &Line<'_>) {
+        let TraceEvent::Probe { kind, outcome, message, .. } = line.event else { return };
+        let sign = match outcome {
+            ProbeOutcome::Success => Sign::ProbePassed,
+            ProbeOutcome::Failure | ProbeOutcome::Error => Sign::ProbeFailed,
+        };
+        let message = message.as_ref().map(|m| format!(": {m}")).unwrap_or_default();
+        self.mark(lane, line.at, sign, &format!("{} probe {}{message}", kind.name(), outcome.name()));
+    }
+
+    fn hook_ended(&mut self, lane: usize, at: u64, error: Option<&str>) {
+        if let Some((from, title)) = self.open[lane].hook.take() {
+            self.bar(lane, from, at, Kind::Hook, title);
+        }
+        if let Some(error) = error {
+            self.mark(lane, at, Sign::Trouble, error);
         }
     }
 
     fn opening(&mut self, lane: usize, line: &Line<'_>) {
-        let Some(gate) = line.fields.get("opened_last") else { return };
-        if let Some(name) = gate["container"].as_str() {
-            let from = self.lane(name);
-            self.timeline.openings.push(Opening {
-                from,
-                opened: line.at - line.number("opened_ms_ago").unwrap_or(0).min(line.at),
-                to: lane,
-                started: line.at,
-                need: gate["need"].as_str().unwrap_or_default().to_string(),
-            });
-        }
+        let TraceEvent::Starting { opened_last: Some(gate), opened_ms_ago, .. } = line.event else { return };
+        let from = self.lane(&gate.container);
+        self.timeline.openings.push(Opening {
+            from,
+            opened: line.at - opened_ms_ago.unwrap_or(0).min(line.at),
+            to: lane,
+            started: line.at,
+            need: gate.need,
+        });
     }
 
     /// Ends what goes on in a lane and begins something else.
@@ -530,6 +583,11 @@ impl Builder {
     }
 }
 
+/// A text, or another if it is empty.
+fn or<'a>(text: &'a str, other: &'a str) -> &'a str {
+    if text.is_empty() { other } else { text }
+}
+
 /// A time for people: `350 ms`, `1.35 s`, `2m 5s`.
 pub(crate) fn clock(ms: u64) -> String {
     match ms {
@@ -553,7 +611,12 @@ pub(crate) fn clock(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use outrigger_lifecycle::trace::Line as Read;
+    use serde_json::{Value, json};
+
+    fn records(entries: &[Value]) -> Vec<Record> {
+        entries.iter().map(|entry| Read::from_json(entry).unwrap().pod().unwrap()).collect()
+    }
 
     #[test]
     fn times_read_both_ways() {
@@ -586,10 +649,10 @@ mod tests {
             line("0.000", json!({"event": "starting", "container": "app", "attempt": 0})),
             line("40.000", json!({"event": "exited", "container": "app", "code": 0})),
         ];
-        let timeline = Timeline::from_json(&[&[planned], &rest[..]].concat()).unwrap();
+        let timeline = Timeline::read(&records(&[&[planned], &rest[..]].concat())).unwrap();
         let lanes: Vec<_> = timeline.lanes.iter().map(|l| (l.name.as_str(), l.role)).collect();
         assert_eq!(lanes, [("setup", Some("init")), ("proxy", Some("sidecar")), ("app", Some("main"))]);
-        let old = Timeline::from_json(&rest).unwrap();
+        let old = Timeline::read(&records(&rest)).unwrap();
         assert_eq!(old.lanes[0].role, None);
     }
 
@@ -597,7 +660,7 @@ mod tests {
     fn long_pauses_are_marked_where_they_are_drawn_short() {
         let entry = |time: &str| json!({"time": time, "pod": "p", "event": "started", "container": "a"});
         let entries = ["0.000", "0.100", "0.200", "60.000", "60.100"].map(entry);
-        let timeline = Timeline::from_json(&entries).unwrap();
+        let timeline = Timeline::read(&records(&entries)).unwrap();
         assert_eq!(timeline.breaks(Scale::Compressed, 0.01), [(200, 60_000)]);
         assert_eq!(timeline.breaks(Scale::Linear, 0.01), []);
         assert!(timeline.svg(Scale::Compressed).contains("59.8s drawn short"));

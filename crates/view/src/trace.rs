@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use outrigger_lifecycle::Plan;
-use outrigger_lifecycle::trace::Entry;
+use outrigger_lifecycle::trace::{Entry, Record, TraceEvent};
 use serde_json::Value;
 
 /// The time of an entry of a simulation: seconds since the beginning, to the millisecond.
@@ -11,9 +11,14 @@ pub fn time_text(entry: &Entry) -> String {
     format!("{}.{:03}", entry.time.0 / 1_000, entry.time.0 % 1_000)
 }
 
-/// The trace as JSON objects, one an entry, times in seconds since the beginning.
+/// The trace with names, times in seconds since the beginning.
+pub fn trace_records(plan: &Plan, entries: &[Entry]) -> Vec<Record> {
+    entries.iter().map(|e| e.clone().into_record(plan, &plan.pod, time_text(e))).collect()
+}
+
+/// The trace as JSON objects, one an entry.
 pub fn trace_json(plan: &Plan, entries: &[Entry]) -> Vec<Value> {
-    entries.iter().map(|e| e.to_json(plan, &plan.pod, &time_text(e))).collect()
+    trace_records(plan, entries).iter().map(Record::to_json).collect()
 }
 
 /// The trace for people, one line an entry: time, container, event, details.
@@ -22,27 +27,33 @@ pub fn trace_text(plan: &Plan, entries: &[Entry]) -> String {
     let mut out = String::new();
     for entry in entries {
         let name = entry.container.map_or("-", |c| plan.containers[c].name.as_str());
-        let line =
-            format!("{:>9}  {name:<widest$}  {:<16} {}", time_text(entry), entry.event, details(entry));
+        let line = format!(
+            "{:>9}  {name:<widest$}  {:<16} {}",
+            time_text(entry),
+            entry.event.name(),
+            details(&entry.event)
+        );
         let _ = writeln!(out, "{}", line.trim_end());
     }
     out
 }
 
 /// The details of an entry on one line: what a sentence says is not said again in fields.
-fn details(entry: &Entry) -> String {
-    if let Some(sentence) = entry.text("text") {
-        return sentence.to_string();
+fn details(event: &TraceEvent) -> String {
+    if let TraceEvent::Waiting { text, .. } = event {
+        return text.clone();
     }
+    let is_start = matches!(event, TraceEvent::Starting { .. });
+    let is_exit = matches!(event, TraceEvent::Exited { .. });
     let mut parts = Vec::new();
-    for (key, value) in &entry.fields {
+    for (key, value) in &event.details() {
         match (key.as_str(), value) {
-            ("after" | "opened_ms_ago" | "attempt", _) if entry.event == "starting" => {}
+            ("after" | "opened_ms_ago" | "attempt", _) if is_start => {}
             ("opened_last", gate) => {
                 let word = |field: &str| gate[field].as_str().unwrap_or_default();
                 parts.push(format!("after {} is {}", word("container"), word("need")));
             }
-            ("reason", _) if entry.event != "exited" => {}
+            ("reason", _) if !is_exit => {}
             ("message", Value::String(text)) => parts.push(text.clone()),
             (key, Value::String(text)) if text.contains(' ') => parts.push(format!("{key}={text:?}")),
             (key, Value::String(text)) => parts.push(format!("{key}={text}")),

@@ -1,7 +1,9 @@
 //! Trace entries as sentences. The container, or the pod, is the unnamed subject: "exited with code 0 after 10 ms".
 
-use outrigger_lifecycle::Span;
-use serde_json::Value;
+use outrigger_lifecycle::trace::{
+    IgnoredBecause, KillingReason, OpenedGate, Record, RerunReason, StopReason, TraceEvent, WaitReason,
+};
+use outrigger_lifecycle::{ExitReason, KillReason, Need, Phase, ProbeKind, ProbeOutcome, Span, Verdict};
 
 /// How much a sentence matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +50,7 @@ pub(crate) fn age(ms: u64) -> String {
 }
 
 /// The name of a signal, as far as people know them.
-pub fn signal(number: i64) -> String {
+pub fn signal(number: i32) -> String {
     let known = match number {
         1 => "HUP",
         2 => "INT",
@@ -67,10 +69,9 @@ pub fn signal(number: i64) -> String {
     known.to_owned()
 }
 
-/// Tells an entry, given as the JSON object of the events file. `None` for entries that say nothing a neighbour does
-/// not say better.
-pub fn tell(entry: &Value) -> Option<Told> {
-    let mut told = tell_event(entry)?;
+/// Tells an entry. `None` for entries that say nothing a neighbour does not say better.
+pub fn tell(entry: &Record) -> Option<Told> {
+    let mut told = tell_event(&entry.event)?;
     if let Some(hint) = hint(entry) {
         told.weight = Weight::Trouble;
         told.hint = Some(hint);
@@ -79,210 +80,225 @@ pub fn tell(entry: &Value) -> Option<Told> {
 }
 
 /// The hint of an entry: where the manifest asks for what went wrong, and what to do. `job.yaml:12: check the name`.
-pub(crate) fn hint(entry: &Value) -> Option<String> {
-    let e = Entry(entry);
-    match (e.text("manifest"), e.text("hint")) {
-        ("", "") => None,
-        ("", hint) => Some(hint.to_owned()),
-        (place, "") => Some(format!("see {place}")),
-        (place, hint) => Some(format!("{place}: {hint}")),
+pub(crate) fn hint(entry: &Record) -> Option<String> {
+    match (&entry.manifest, &entry.hint) {
+        (None, None) => None,
+        (None, Some(hint)) => Some(hint.clone()),
+        (Some(place), None) => Some(format!("see {place}")),
+        (Some(place), Some(hint)) => Some(format!("{place}: {hint}")),
     }
 }
 
-fn tell_event(entry: &Value) -> Option<Told> {
-    let e = Entry(entry);
+fn tell_event(event: &TraceEvent) -> Option<Told> {
     let routine = |text: String| Some(Told::new(Weight::Routine, text));
     let notable = |text: String| Some(Told::new(Weight::Notable, text));
     let trouble = |text: String| Some(Told::new(Weight::Trouble, text));
-    match e.text("event") {
-        "sandbox-creating" => match e.number("attempt") {
-            Some(n) if n > 0 => notable(format!("creating sandbox again (number {})", n + 1)),
-            _ => routine("creating sandbox".to_owned()),
-        },
-        "sandbox-ready" => routine("sandbox created".to_owned()),
-        "sandbox-failed" => {
-            trouble(format!("could not create sandbox: {}{}", e.text("message"), e.next_try()))
-        }
-        "sandbox-lost" => trouble("lost its sandbox".to_owned()),
-        "pulling" => routine("pulling image".to_owned()),
-        "pulled" => routine("image ready".to_owned()),
-        "pull-failed" => trouble(format!(
-            "could not pull image: {}: {}{}",
-            e.text("error"),
-            e.text("message"),
-            e.next_try()
-        )),
-        "image-changed" => notable("image has changed".to_owned()),
+    match event {
         // For programs.
-        "planned" => None,
-        // The pod says so once, for all.
-        "waiting" if e.text("for") == "sandbox" => None,
-        // The failure itself has just said why, and when the next try is.
-        "waiting" if matches!(e.text("for"), "image-retry" | "start-retry") => None,
-        "waiting" => match e.text("for") {
-            "back-off" => notable(e.text("text").to_owned()),
-            _ => routine(e.text("text").to_owned()),
-        },
-        "starting" => starting(e),
-        "started" => routine("running".to_owned()),
-        "startup-passed" => routine("started: startup probe passed".to_owned()),
-        "ready" => routine("ready".to_owned()),
-        "unready" => notable("no longer ready".to_owned()),
-        "probe" => probe(e),
-        "hook-started" => routine(match e.number("limit_ms") {
-            Some(limit) => format!("running {} hook (at most {})", e.text("hook"), Span(limit)),
-            None => format!("running {} hook", e.text("hook")),
+        TraceEvent::Planned { .. } | TraceEvent::Log { .. } => None,
+        TraceEvent::SandboxCreating { attempt: 0 } => routine("creating sandbox".to_owned()),
+        TraceEvent::SandboxCreating { attempt: before } => {
+            notable(format!("creating sandbox again (number {})", before + 1))
+        }
+        TraceEvent::SandboxReady => routine("sandbox created".to_owned()),
+        TraceEvent::SandboxFailed { message, retry_in_ms, .. } => {
+            trouble(format!("could not create sandbox: {message}{}", next_try(*retry_in_ms)))
+        }
+        TraceEvent::SandboxLost => trouble("lost its sandbox".to_owned()),
+        TraceEvent::Pulling => routine("pulling image".to_owned()),
+        TraceEvent::Pulled => routine("image ready".to_owned()),
+        TraceEvent::PullFailed { error, message, retry_in_ms, .. } => {
+            trouble(format!("could not pull image: {error}: {message}{}", next_try(*retry_in_ms)))
+        }
+        TraceEvent::ImageChanged => notable("image has changed".to_owned()),
+        TraceEvent::Waiting { wait, text } => waiting(wait, text),
+        TraceEvent::Starting { restarts, opened_last, .. } => starting(*restarts, opened_last.as_ref()),
+        TraceEvent::Started { .. } => routine("running".to_owned()),
+        TraceEvent::StartupPassed => routine("started: startup probe passed".to_owned()),
+        TraceEvent::Ready => routine("ready".to_owned()),
+        TraceEvent::Unready => notable("no longer ready".to_owned()),
+        TraceEvent::Probe { .. } => probe(event),
+        TraceEvent::HookStarted { hook, limit_ms, .. } => {
+            let limit = limit_ms.map_or(String::new(), |limit| format!(" (at most {})", Span(limit)));
+            routine(format!("running {} hook{limit}", hook.name()))
+        }
+        TraceEvent::HookEnded { hook, error: None, .. } => routine(format!("{} hook done", hook.name())),
+        TraceEvent::HookEnded { hook, error: Some(error), .. } => {
+            trouble(format!("{} hook failed: {error}", hook.name()))
+        }
+        TraceEvent::HookCancelled { hook, .. } => notable(format!("{} hook cancelled", hook.name())),
+        TraceEvent::HookOutput { hook, output } => {
+            notable(format!("{} hook output: {}", hook.name(), output.trim_end()))
+        }
+        TraceEvent::Terminating { kill_in_ms, .. } => {
+            routine(format!("sent stop signal; SIGKILL in {}", Span(*kill_in_ms)))
+        }
+        TraceEvent::StopSignalIgnored { signal, why, kill_in_ms } => {
+            trouble(ignored(signal, *why, Span(*kill_in_ms)))
+        }
+        TraceEvent::Killing { reason, .. } => trouble(match reason {
+            Some(KillingReason::ExceededGracePeriod) => "killed: grace period is over".to_owned(),
+            None => "killed".to_owned(),
         }),
-        "hook-ended" => match e.text("error") {
-            "" => routine(format!("{} hook done", e.text("hook"))),
-            error => trouble(format!("{} hook failed: {error}", e.text("hook"))),
-        },
-        "hook-cancelled" => notable(format!("{} hook cancelled", e.text("hook"))),
-        "hook-output" => notable(format!("{} hook output: {}", e.text("hook"), e.text("output").trim_end())),
-        "terminating" => {
-            routine(format!("sent stop signal; SIGKILL in {}", Span(e.number("kill_in_ms").unwrap_or(0))))
-        }
-        "stop-signal-ignored" => {
-            let (signal, left) = (e.text("signal"), Span(e.number("kill_in_ms").unwrap_or(0)));
-            trouble(match e.text("why") {
-                "ignored" => format!("ignores SIG{signal}, so it will be killed in {left}"),
-                _ => format!("is process 1 without a SIG{signal} handler, so it will be killed in {left}"),
-            })
-        }
-        "killing" => match e.text("reason") {
-            "ExceededGracePeriod" => trouble("killed: grace period is over".to_owned()),
-            _ => trouble("killed".to_owned()),
-        },
         // The pod says so once, for all; `terminating` says when it really happens.
-        "kill-begun" if e.text("cause") == "pod-stop" => None,
-        "kill-begun" => trouble(format!("stopping: {}", e.text("message"))),
-        "exited" => exited(e),
-        "start-failed" => {
-            trouble(format!("could not start: {}: {}{}", e.text("error"), e.text("message"), e.next_try()))
+        TraceEvent::KillBegun { cause: KillReason::PodStop, .. } => None,
+        TraceEvent::KillBegun { message, .. } => trouble(format!("stopping: {message}")),
+        TraceEvent::Exited { .. } => exited(event),
+        TraceEvent::StartFailed { error, message, retry_in_ms, .. } => {
+            trouble(format!("could not start: {error}: {message}{}", next_try(*retry_in_ms)))
         }
-        "lost" => trouble("lost: the runtime does not know whether it is running".to_owned()),
-        "stop-begun" => stop_begun(e),
-        "stop-shortened" => {
-            notable(format!("{} of the grace period left", Span(e.number("left_ms").unwrap_or(0))))
+        TraceEvent::Lost { .. } => {
+            trouble("lost: the runtime does not know whether it is running".to_owned())
         }
-        "rerun-begun" => notable(match e.text("cause") {
-            "rule" => "restarting the whole pod: a restart rule of a container matched".to_owned(),
-            _ => "restarting the whole pod".to_owned(),
+        TraceEvent::StopBegun { .. } => stop_begun(event),
+        TraceEvent::StopShortened { left_ms } => {
+            notable(format!("{} of the grace period left", Span(*left_ms)))
+        }
+        TraceEvent::RerunBegun { cause, .. } => notable(match cause {
+            RerunReason::Rule => "restarting the whole pod: a restart rule of a container matched".to_owned(),
+            RerunReason::Sandbox | RerunReason::Requested => "restarting the whole pod".to_owned(),
         }),
-        "rerun" => notable("starting again from the first container".to_owned()),
+        TraceEvent::Rerun => notable("starting again from the first container".to_owned()),
         // Its end is told by `finished`.
-        "phase" if matches!(e.text("to"), "Succeeded" | "Failed") => None,
-        "phase" => routine(format!("phase {}", e.text("to"))),
-        "finished" => match e.text("phase") {
-            "Succeeded" => routine("succeeded".to_owned()),
-            "Failed" => trouble("failed".to_owned()),
-            other => routine(format!("ended: {other}")),
+        TraceEvent::Phase { to: Phase::Succeeded | Phase::Failed, .. } => None,
+        TraceEvent::Phase { to, .. } => routine(format!("phase {}", to.name())),
+        TraceEvent::Finished { phase } => match phase {
+            Phase::Succeeded => routine("succeeded".to_owned()),
+            Phase::Failed => trouble("failed".to_owned()),
+            Phase::Pending | Phase::Running => routine(format!("ended: {}", phase.name())),
         },
-        other => routine(other.to_owned()),
     }
 }
 
-fn starting(e: Entry<'_>) -> Option<Told> {
-    if let Some(restarts) = e.number("restarts") {
+fn ignored(signal: &str, why: IgnoredBecause, left: Span) -> String {
+    match why {
+        IgnoredBecause::Ignored => format!("ignores SIG{signal}, so it will be killed in {left}"),
+        IgnoredBecause::NoHandler => {
+            format!("is process 1 without a SIG{signal} handler, so it will be killed in {left}")
+        }
+    }
+}
+
+fn next_try(retry_in_ms: Option<u64>) -> String {
+    retry_in_ms.map_or(String::new(), |ms| format!("; next try in {}", Span(ms)))
+}
+
+fn waiting(wait: &WaitReason, text: &str) -> Option<Told> {
+    match wait {
+        // The pod says so once, for all.
+        WaitReason::Sandbox => None,
+        // The failure itself has just said why, and when the next try is.
+        WaitReason::ImageRetry { .. } | WaitReason::StartRetry { .. } => None,
+        WaitReason::BackOff { .. } => Some(Told::new(Weight::Notable, text.to_owned())),
+        WaitReason::Gate { .. }
+        | WaitReason::Image
+        | WaitReason::StartupProbe
+        | WaitReason::ReadinessProbe
+        | WaitReason::StopTurn { .. }
+        | WaitReason::FirstPreStop { .. }
+        | WaitReason::Rerun { .. } => Some(Told::new(Weight::Routine, text.to_owned())),
+    }
+}
+
+fn starting(restarts: Option<u32>, opened: Option<&OpenedGate>) -> Option<Told> {
+    if let Some(restarts) = restarts {
         let text = format!("starting again (restart {restarts})");
         return Some(Told::new(Weight::Notable, text));
     }
-    let opened = &e.0["opened_last"];
-    let text = match (opened["container"].as_str(), opened["need"].as_str()) {
-        (Some(name), Some("launched")) => format!("starting after `{name}`"),
-        (Some(name), Some("completed")) => format!("starting: `{name}` has completed"),
-        (Some(name), Some(need)) => format!("starting: `{name}` is {need}"),
-        _ => "starting".to_owned(),
+    let text = match opened {
+        None => "starting".to_owned(),
+        Some(OpenedGate { container, need: Need::Launched }) => format!("starting after `{container}`"),
+        Some(OpenedGate { container, need: Need::Completed }) => {
+            format!("starting: `{container}` has completed")
+        }
+        Some(OpenedGate { container, need }) => format!("starting: `{container}` is {}", need.name()),
     };
     Some(Told::new(Weight::Routine, text))
 }
 
-fn probe(e: Entry<'_>) -> Option<Told> {
-    let kind = e.text("kind");
-    if e.text("outcome") == "success" {
-        // Startup and readiness are told by what follows from them.
-        let text = format!("{kind} probe passes");
-        return (kind == "liveness").then_some(Told::new(Weight::Routine, text));
-    }
-    if e.text("outcome") == "error" {
-        let why = e.text("message").trim_end();
-        let text = format!("{kind} probe could not run, which does not count as a failure: {why}");
-        return Some(Told::new(Weight::Trouble, text));
-    }
-    let (count, of) = (e.number("counted").or(e.number("failures")), e.number("threshold"));
-    let mut text = match (count, of) {
-        (Some(count), Some(of)) if count > 0 => format!("{kind} probe failed ({count} of {of})"),
-        _ => format!("{kind} probe failed"),
+fn probe(event: &TraceEvent) -> Option<Told> {
+    let TraceEvent::Probe { kind, outcome, message, failures, counted, threshold, verdict, .. } = event
+    else {
+        return None;
     };
-    if !e.text("message").is_empty() {
-        text = format!("{text}: {}", e.text("message").trim_end());
+    let (name, message) = (kind.name(), message.as_deref().unwrap_or_default());
+    match outcome {
+        ProbeOutcome::Success => {
+            // Startup and readiness are told by what follows from them.
+            let text = format!("{name} probe passes");
+            return (*kind == ProbeKind::Liveness).then_some(Told::new(Weight::Routine, text));
+        }
+        ProbeOutcome::Error => {
+            let why = message.trim_end();
+            let text = format!("{name} probe could not run, which does not count as a failure: {why}");
+            return Some(Told::new(Weight::Trouble, text));
+        }
+        ProbeOutcome::Failure => {}
     }
-    let turned = e.text("verdict") == "failure";
-    let weight = if turned && kind != "readiness" { Weight::Trouble } else { Weight::Routine };
+    let mut text = match (counted.or(*failures), threshold) {
+        (Some(count), Some(of)) if count > 0 => format!("{name} probe failed ({count} of {of})"),
+        _ => format!("{name} probe failed"),
+    };
+    if !message.is_empty() {
+        text = format!("{text}: {}", message.trim_end());
+    }
+    let turned = *verdict == Some(Verdict::Failure);
+    let weight = if turned && *kind != ProbeKind::Readiness { Weight::Trouble } else { Weight::Routine };
     Some(Told::new(weight, text))
 }
 
-fn exited(e: Entry<'_>) -> Option<Told> {
-    let code = e.0["code"].as_i64().unwrap_or(0);
-    let after = e.number("ran_ms").map_or(String::new(), |ms| format!(" after {}", span(ms)));
-    let message = e.text("message").trim_end();
+fn exited(event: &TraceEvent) -> Option<Told> {
+    let TraceEvent::Exited { code, signal: by, reason, message, ran_ms, killed_for, .. } = event else {
+        return None;
+    };
+    let after = ran_ms.map_or(String::new(), |ms| format!(" after {}", span(ms)));
+    let message = message.as_deref().unwrap_or_default().trim_end();
     let said = if message.is_empty() { String::new() } else { format!(": {message}") };
-    let signal = e.0["signal"].as_i64().map(signal);
-    let text = match (e.text("reason"), signal) {
-        ("OOMKilled", _) => format!("killed: out of memory (code {code}){after}{said}"),
-        ("StartError", _) => format!("could not start (code {code}){said}"),
-        ("ContainerStatusUnknown", _) => format!("gone, exit status unknown (code {code}){after}{said}"),
-        (_, Some(signal)) => format!("killed by SIG{signal} (code {code}){after}{said}"),
-        _ => format!("exited with code {code}{after}{said}"),
+    let text = match (reason, by) {
+        (Some(ExitReason::OomKilled), _) => format!("killed: out of memory (code {code}){after}{said}"),
+        (Some(ExitReason::StartError), _) => format!("could not start (code {code}){said}"),
+        (Some(ExitReason::ContainerStatusUnknown), _) => {
+            format!("gone, exit status unknown (code {code}){after}{said}")
+        }
+        (_, Some(number)) => format!("killed by SIG{} (code {code}){after}{said}", signal(*number)),
+        (_, None) => format!("exited with code {code}{after}{said}"),
     };
     // One that was told to go may say so in its code.
-    let expected = code == 0 || !e.text("killed_for").is_empty();
-    let weight = if expected && e.text("reason") != "OOMKilled" { Weight::Notable } else { Weight::Trouble };
-    Some(Told::new(weight, text))
+    let expected = *code == 0 || killed_for.is_some();
+    let is_good = expected && *reason != Some(ExitReason::OomKilled);
+    Some(Told::new(if is_good { Weight::Notable } else { Weight::Trouble }, text))
 }
 
-fn stop_begun(e: Entry<'_>) -> Option<Told> {
-    let grace = Span(e.number("grace_ms").unwrap_or(0));
-    let why = e.text("message");
+fn stop_begun(event: &TraceEvent) -> Option<Told> {
+    let TraceEvent::StopBegun { cause, because_of, grace_ms, running, message: why, .. } = event else {
+        return None;
+    };
+    let grace = Span(grace_ms.unwrap_or(0));
     // Mains that are done may have failed.
-    let is_good = e.text("cause") == "completed" && !why.starts_with("container ");
-    let weight = match e.text("cause") {
-        "completed" if is_good => Weight::Routine,
-        "deleted" => Weight::Notable,
+    let is_good = *cause == StopReason::Completed && because_of.is_none();
+    let weight = match cause {
+        StopReason::Completed if is_good => Weight::Routine,
+        StopReason::Deleted => Weight::Notable,
         _ => Weight::Trouble,
     };
-    let text = match e.text("cause") {
-        _ if e.number("running") == Some(0) && is_good => why.to_owned(),
-        _ if e.number("running") == Some(0) => format!("has ended: {why}"),
-        "completed" if is_good => format!("{why}; stopping the remaining containers (grace period {grace})"),
+    let text = match running {
+        Some(0) if is_good => why.clone(),
+        Some(0) => format!("has ended: {why}"),
+        _ if is_good => format!("{why}; stopping the remaining containers (grace period {grace})"),
         _ => format!("stopping: {why} (grace period {grace})"),
     };
     Some(Told::new(weight, text))
 }
 
-/// An entry as it stands in an events file.
-#[derive(Clone, Copy)]
-struct Entry<'a>(&'a Value);
-
-impl<'a> Entry<'a> {
-    /// A detail; empty if it is not there.
-    fn text(self, key: &str) -> &'a str {
-        self.0[key].as_str().unwrap_or_default()
-    }
-
-    fn number(self, key: &str) -> Option<u64> {
-        self.0[key].as_u64()
-    }
-
-    fn next_try(self) -> String {
-        self.number("retry_in_ms").map_or(String::new(), |ms| format!("; next try in {}", Span(ms)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use outrigger_lifecycle::trace::Line;
+    use serde_json::{Value, json};
+
+    fn tell(entry: &Value) -> Option<Told> {
+        super::tell(&Line::from_json(entry).unwrap().pod().unwrap())
+    }
 
     #[test]
     fn entries_read_as_sentences() {
@@ -304,7 +320,7 @@ mod tests {
                 "killed: out of memory (code 137) after 5 ms",
             ),
             (
-                json!({"event": "waiting", "for": "gate", "text": "waits for `a` to be ready: x"}),
+                json!({"event": "waiting", "for": "gate", "on": "a", "need": "ready", "text": "waits for `a` to be ready: x"}),
                 "waits for `a` to be ready: x",
             ),
             (
@@ -337,7 +353,7 @@ mod tests {
                 "has ended: init container `i` failed and is not restarted",
             ),
             (
-                json!({"event": "stop-begun", "cause": "completed", "grace_ms": 30_000, "message": "container `app` failed with code 1"}),
+                json!({"event": "stop-begun", "cause": "completed", "because_of": "app", "grace_ms": 30_000, "message": "container `app` failed with code 1"}),
                 "stopping: container `app` failed with code 1 (grace period 30 s)",
             ),
             (

@@ -98,11 +98,15 @@ fn svg_is_well_formed_and_complete() {
     assert!(open.is_empty(), "{open:?} left open");
 }
 
+fn records(entries: &[serde_json::Value]) -> Vec<trace::Record> {
+    entries.iter().map(|e| trace::Line::from_json(e).expect("a line").pod().expect("of a pod")).collect()
+}
+
 #[test]
 fn names_cannot_break_out_of_the_picture() {
     let entries =
         [json!({"time": "0", "pod": "<script>&\"", "container": "</text>\u{1}", "event": "starting"})];
-    let svg = Timeline::from_json(&entries).expect("a trace").svg(Scale::Linear);
+    let svg = Timeline::read(&records(&entries)).expect("a trace").svg(Scale::Linear);
     assert!(!svg.contains("<script>") && !svg.contains("</text>\u{1}"), "{svg}");
 }
 
@@ -115,14 +119,14 @@ fn json_reads_back_into_the_same_picture() {
     assert_eq!(keys(0)[..3], ["time", "pod", "event"], "about the pod");
     assert_eq!(keys(1), ["time", "pod", "container", "event"], "about a container");
     let planned = trace::planned(&plan, Time(0)).to_json(&plan, &plan.pod, "0.000");
-    let again = Timeline::from_json(&[&[planned], &json[..]].concat()).expect("our own trace");
+    let again = Timeline::read(&records(&[&[planned], &json[..]].concat())).expect("our own trace");
     let first = Timeline::new(&plan, &outcome.trace);
     assert_eq!(again.ascii(100, Scale::Compressed), first.ascii(100, Scale::Compressed));
 }
 
 #[test]
 fn a_bad_trace_is_refused_with_its_place() {
-    let error = |entry| Timeline::from_json(&[entry]).expect_err("a bad trace").to_string();
+    let error = |entry| Timeline::read(&records(&[entry])).expect_err("a bad trace").to_string();
     assert_eq!(error(json!({"event": "starting"})), "entry 1 of the trace has no \"time\"");
     assert_eq!(
         error(json!({"time": "soon", "event": "starting"})),

@@ -8,8 +8,9 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use outrigger_lifecycle::ProbeCause;
 
-use super::{Reach, brief};
+use super::{Reach, Silence};
 use crate::tasks::Task;
 
 /// No more of an answer is read.
@@ -19,16 +20,17 @@ const ANSWER_MAX: usize = 10 << 10;
 const SERVING: u64 = 1;
 
 /// Asks `grpc.health.v1.Health/Check`; the error says what else than "serving" was answered.
-pub(crate) async fn check(reach: &Reach, port: u16, service: &str, timeout: Duration) -> Result<(), String> {
+pub(crate) async fn check(reach: &Reach, port: u16, service: &str, timeout: Duration) -> Result<(), Silence> {
     match tokio::time::timeout(timeout, ask(reach, port, service, timeout)).await {
         Ok(result) => result,
-        Err(_) => Err(format!("no answer within {timeout:?}")),
+        Err(_) => Err(Silence::new(ProbeCause::TimedOut, format!("no answer within {timeout:?}"))),
     }
 }
 
-async fn ask(reach: &Reach, port: u16, service: &str, timeout: Duration) -> Result<(), String> {
-    let stream = reach.connect(None, port, timeout).await.map_err(|e| brief(&e))?;
-    let failed = |e: hyper::Error| format!("no gRPC answer: {e}");
+async fn ask(reach: &Reach, port: u16, service: &str, timeout: Duration) -> Result<(), Silence> {
+    let stream = reach.connect(None, port, timeout).await.map_err(|e| Silence::of(&e))?;
+    let bad = |text: String| Silence::new(ProbeCause::BadAnswer, text);
+    let failed = |e: hyper::Error| bad(format!("no gRPC answer: {e}"));
     let (mut sender, connection) =
         http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(failed)?;
     let _connection = Task::spawn(connection);
@@ -38,30 +40,30 @@ async fn ask(reach: &Reach, port: u16, service: &str, timeout: Duration) -> Resu
         .header(TE, "trailers")
         .header(USER_AGENT, "kube-probe/1.36")
         .body(Full::new(Bytes::from(encode(service))))
-        .map_err(|e| e.to_string())?;
+        .map_err(|e| bad(e.to_string()))?;
     let response = sender.send_request(request).await.map_err(failed)?;
     if response.status() != 200 {
-        return Err(format!("answered HTTP status {}", response.status().as_u16()));
+        return Err(bad(format!("answered HTTP status {}", response.status().as_u16())));
     }
     let headers = response.headers().clone();
     let body = Limited::new(response.into_body(), ANSWER_MAX)
         .collect()
         .await
-        .map_err(|e| format!("no gRPC answer: {e}"))?;
+        .map_err(|e| bad(format!("no gRPC answer: {e}")))?;
     let trailers = body.trailers().cloned().unwrap_or_default();
     // An answer without a message has its status among the headers.
     let status = grpc_status(&trailers).or_else(|| grpc_status(&headers));
     match status {
         Some((0, _)) => {}
-        Some((code, message)) => return Err(format!("gRPC status {code}: {message}")),
-        None => return Err("the answer has no gRPC status".into()),
+        Some((code, message)) => return Err(bad(format!("gRPC status {code}: {message}"))),
+        None => return Err(bad("the answer has no gRPC status".into())),
     }
     match decode(&body.to_bytes()) {
         Some(SERVING) => Ok(()),
-        Some(2) => Err("not serving".into()),
-        Some(3) => Err("service unknown".into()),
-        Some(0) => Err("status unknown".into()),
-        other => Err(format!("health status {other:?}")),
+        Some(2) => Err(bad("not serving".into())),
+        Some(3) => Err(bad("service unknown".into())),
+        Some(0) => Err(bad("status unknown".into())),
+        other => Err(bad(format!("health status {other:?}"))),
     }
 }
 

@@ -9,9 +9,10 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use outrigger_lifecycle::ProbeCause;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{Reach, brief, tls};
+use super::{Reach, Silence, brief, no_connection, tls};
 use crate::tasks::Task;
 
 /// No more of an answer is read.
@@ -46,7 +47,7 @@ pub(crate) enum NoAnswer {
     /// The question cannot be asked: bad header, bad path.
     Question(String),
     /// Nobody answered, or not in time, or not in HTTP.
-    Silence(String),
+    Silence(Silence),
 }
 
 impl Get {
@@ -87,7 +88,10 @@ impl Get {
 
     /// Asks, following redirects on the same host.
     pub(crate) async fn send(&self, reach: &Reach, timeout: Duration) -> Result<Answer, NoAnswer> {
-        let silence = || NoAnswer::Silence(format!("no answer within {timeout:?}"));
+        let silence = || {
+            let text = format!("no answer within {timeout:?}");
+            NoAnswer::Silence(Silence::new(ProbeCause::TimedOut, text))
+        };
         match tokio::time::timeout(timeout, self.follow(reach, timeout)).await {
             Ok(answer) => answer,
             Err(_) => Err(silence()),
@@ -108,7 +112,8 @@ impl Get {
                 }
             }
         }
-        Err(NoAnswer::Silence(format!("more than {REDIRECTS_MAX} redirects")))
+        let text = format!("more than {REDIRECTS_MAX} redirects");
+        Err(NoAnswer::Silence(Silence::new(ProbeCause::BadAnswer, text)))
     }
 
     /// The next question after a redirect; `None` if it leads to another host.
@@ -150,11 +155,12 @@ impl Get {
         let stream = reach
             .connect(self.host.as_deref(), self.port, timeout)
             .await
-            .map_err(|e| NoAnswer::Silence(brief(&e)))?;
+            .map_err(|e| NoAnswer::Silence(Silence::of(&e)))?;
         if self.tls {
             let stream = tls::handshake(stream, self.host.as_deref(), reach.ip)
                 .await
-                .map_err(|e| NoAnswer::Silence(format!("tls: {}", brief(&e))))?;
+                .map_err(|e| Silence::new(no_connection(&e), format!("tls: {}", brief(&e))))
+                .map_err(NoAnswer::Silence)?;
             self.exchange(stream, reach).await
         } else {
             self.exchange(stream, reach).await
@@ -165,7 +171,8 @@ impl Get {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let silence = |e: hyper::Error| NoAnswer::Silence(hyper_error(&e));
+        let silence =
+            |e: hyper::Error| NoAnswer::Silence(Silence::new(ProbeCause::NoConnection, hyper_error(&e)));
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(silence)?;
         let _connection = Task::spawn(connection);
         let response = sender.send_request(self.request(reach)?).await.map_err(silence)?;

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use outrigger_lifecycle::ProbeCause;
 use outrigger_runtime::Sandbox;
 use outrigger_runtime::embedded::network::{Listener, connect_tcp, listening};
 use tokio::net::TcpStream;
@@ -115,6 +116,34 @@ pub(crate) fn brief(error: &io::Error) -> String {
             let text = error.to_string();
             text.split(" (os error").next().unwrap_or(&text).to_lowercase()
         }
+    }
+}
+
+/// What a connection that could not be made says about the program.
+pub(crate) fn no_connection(error: &io::Error) -> ProbeCause {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => ProbeCause::Refused,
+        io::ErrorKind::TimedOut => ProbeCause::TimedOut,
+        _ => ProbeCause::NoConnection,
+    }
+}
+
+/// Why a question to a container was not answered as it should.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Silence {
+    pub(crate) cause: ProbeCause,
+    /// For people.
+    pub(crate) text: String,
+}
+
+impl Silence {
+    pub(crate) fn new(cause: ProbeCause, text: impl Into<String>) -> Self {
+        Silence { cause, text: text.into() }
+    }
+
+    /// The connection could not be made or broke.
+    pub(crate) fn of(error: &io::Error) -> Self {
+        Silence::new(no_connection(error), brief(error))
     }
 }
 

@@ -48,18 +48,18 @@ async fn http_answers_mean_what_section_6_2_says() {
     ];
     for (path, outcome, message) in table {
         let seen = probe(&server, json!({"httpGet": {"path": path, "port": "web"}})).await;
-        assert_eq!(seen.0, outcome, "{path}: {seen:?}");
+        assert_eq!(seen.outcome, outcome, "{path}: {seen:?}");
         match message {
-            None => assert_eq!(seen.1, None, "{path}"),
+            None => assert_eq!(seen.message, None, "{path}"),
             Some(text) => {
-                let got = seen.1.unwrap();
+                let got = seen.message.unwrap();
                 assert!(got.contains(&text), "{path}: {got}");
             }
         }
     }
     let same_host = format!("/redirect?to=http://127.0.0.1:{port}/200");
     assert_eq!(
-        probe(&server, json!({"httpGet": {"path": same_host, "port": port}})).await.0,
+        probe(&server, json!({"httpGet": {"path": same_host, "port": port}})).await.outcome,
         ProbeOutcome::Success
     );
 }
@@ -86,10 +86,10 @@ async fn https_takes_any_certificate() {
     let server = Server::https().await;
     let port = server.port;
     let ask = |path: &str, scheme: &str| json!({"httpGet": {"path": path, "port": port, "scheme": scheme}});
-    assert_eq!(probe(&server, ask("/200", "HTTPS")).await, (ProbeOutcome::Success, None));
+    assert_eq!(probe(&server, ask("/200", "HTTPS")).await, success());
     let seen = probe(&server, ask("/500", "HTTPS")).await;
-    assert_eq!(seen.1.unwrap(), format!("GET https://:{port}/500 answered 500"));
-    assert_eq!(probe(&server, ask("/200", "HTTP")).await.0, ProbeOutcome::Failure);
+    assert_eq!(seen.message.unwrap(), format!("GET https://:{port}/500 answered 500"));
+    assert_eq!(probe(&server, ask("/200", "HTTP")).await.outcome, ProbeOutcome::Failure);
 }
 
 #[tokio::test]
@@ -103,18 +103,18 @@ async fn nobody_there_is_a_failure() {
         (json!({"grpc": {"port": port}}), format!("gRPC health check on port {port}: connection refused")),
     ];
     for (handler, message) in table {
-        assert_eq!(probe(&server, handler).await, (ProbeOutcome::Failure, Some(message)));
+        assert_eq!(probe(&server, handler).await, failure(ProbeCause::Refused, message));
     }
 }
 
 #[tokio::test]
 async fn a_port_that_listens_is_enough_for_tcp() {
     let server = Server::http().await;
-    assert_eq!(probe(&server, json!({"tcpSocket": {"port": "web"}})).await, (ProbeOutcome::Success, None));
+    assert_eq!(probe(&server, json!({"tcpSocket": {"port": "web"}})).await, success());
     let host = json!({"tcpSocket": {"host": "localhost", "port": "web"}});
-    assert_eq!(probe(&server, host).await.0, ProbeOutcome::Success);
-    assert_eq!(probe(&server, json!({"tcpSocket": {"port": "nope"}})).await.0, ProbeOutcome::Error);
-    assert_eq!(probe(&server, json!({})).await.0, ProbeOutcome::Error);
+    assert_eq!(probe(&server, host).await.outcome, ProbeOutcome::Success);
+    assert_eq!(probe(&server, json!({"tcpSocket": {"port": "nope"}})).await.outcome, ProbeOutcome::Error);
+    assert_eq!(probe(&server, json!({})).await.outcome, ProbeOutcome::Error);
 }
 
 #[tokio::test]
@@ -129,8 +129,8 @@ async fn grpc_must_be_serving() {
     for (answer, outcome, text) in table {
         let server = Server::grpc(answer).await;
         let seen = probe(&server, json!({"grpc": {"port": server.port, "service": "my.service"}})).await;
-        assert_eq!(seen.0, outcome, "{answer:?}: {seen:?}");
-        assert!(seen.1.unwrap_or_default().contains(text), "{answer:?}");
+        assert_eq!(seen.outcome, outcome, "{answer:?}: {seen:?}");
+        assert!(seen.message.unwrap_or_default().contains(text), "{answer:?}");
         assert_eq!(server.last_body(), b"\0\0\0\0\x0c\x0a\x0amy.service", "{answer:?}");
     }
 }
@@ -148,10 +148,10 @@ async fn exec(script: Script, timeout: Duration) -> Seen {
 #[tokio::test(start_paused = true)]
 async fn commands_answer_with_their_exit_code() {
     let script = |code, ms| Script { exec: (code, Duration::from_millis(ms)), ..Script::default() };
-    assert_eq!(exec(script(0, 10), TIMEOUT).await, (ProbeOutcome::Success, None));
-    let failed = (ProbeOutcome::Failure, Some("exit code 3: say expanded".to_owned()));
+    assert_eq!(exec(script(0, 10), TIMEOUT).await, success());
+    let failed = failure(ProbeCause::ExitCode, "exit code 3: say expanded".to_owned());
     assert_eq!(exec(script(3, 10), TIMEOUT).await, failed);
-    let late = (ProbeOutcome::Failure, Some("timed out after 1.5s".to_owned()));
+    let late = failure(ProbeCause::TimedOut, "timed out after 1.5s".to_owned());
     assert_eq!(exec(script(0, 5_000), TIMEOUT).await, late);
 }
 
@@ -162,5 +162,5 @@ async fn an_attempt_that_cannot_be_made_is_an_error_after_three_tries_r6_12() {
     let probe: Probe = serde_json::from_value(json!({"exec": {"command": ["x"]}})).unwrap();
     let reach = Reach { netns: None, ip: std::net::Ipv4Addr::LOCALHOST.into() };
     let seen = attempt(&*runtime, &ContainerId("gone".into()), &container, &probe, &reach, TIMEOUT).await;
-    assert_eq!(seen.0, ProbeOutcome::Error);
+    assert_eq!(seen.outcome, ProbeOutcome::Error);
 }

@@ -233,12 +233,9 @@ impl<R: Runtime> Worker<R> {
     /// A hook that was under way counts as done: it is not run a second time, and a container is not ended for it.
     fn tell_interrupted_hooks(&self, obs: &Observation) {
         for (plan, c) in self.engine.plan().containers.iter().zip(&obs.containers) {
-            for (kind, name) in [
-                (HookKind::PostStart, "postStart"),
-                (HookKind::PreStop, "preStop"),
-                (HookKind::FirstPreStop, "first preStop"),
-            ] {
-                if c.hook(kind).is_running() {
+            for hook in [HookKind::PostStart, HookKind::PreStop, HookKind::FirstPreStop] {
+                if c.hook(hook).is_running() {
+                    let name = hook.name();
                     tracing::warn!(
                         pod = self.pod.name(),
                         container = plan.name,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::PodStatus;
+use outrigger_lifecycle::trace::{CompletionMode, JobSummary, WorkloadEvent};
 use outrigger_lifecycle::{
     JobDecision, JobEnd, JobObservation, JobOutcome, JobPlan, JobPod, Phase, PodOrder, Time, decide_job,
     job_status,
@@ -12,7 +13,7 @@ use outrigger_runtime::Runtime;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Controller, Entry, Source, Wanted};
+use super::{Controller, Source, Wanted, record};
 use crate::clock::Stamp;
 use crate::supervisor::{StatusUpdate, Supervisor};
 use crate::worker::{PodResult, Sinks};
@@ -83,12 +84,12 @@ impl JobController {
         if self.plan.suspend {
             return;
         }
-        let mode = if self.plan.indexed { "Indexed" } else { "NonIndexed" };
-        Entry::new(&self.title, "job-started")
-            .maybe("completions", self.plan.completions)
-            .with("parallelism", self.plan.parallelism)
-            .with("mode", mode)
-            .write(sinks, stamp.exact);
+        let event = WorkloadEvent::JobStarted {
+            completions: self.plan.completions,
+            parallelism: self.plan.parallelism,
+            mode: if self.plan.indexed { CompletionMode::Indexed } else { CompletionMode::NonIndexed },
+        };
+        record(sinks, stamp.exact, &self.title, event);
     }
 
     fn create<R: Runtime>(
@@ -104,12 +105,13 @@ impl JobController {
         };
         let pod = self.source.pod(made.0, made.1);
         let name = pod.manifest.name().to_owned();
-        Entry::new(&self.title, "pod-created")
-            .with("pod", name.as_str())
-            .maybe("index", order.index)
+        let event = WorkloadEvent::PodCreated {
+            pod: name.clone(),
+            index: order.index,
             // Without indexes no pod takes the place of another.
-            .maybe("attempt", order.index.map(|_| order.attempt))
-            .write(&supervisor.sinks, stamp.exact);
+            attempt: order.index.map(|_| order.attempt),
+        };
+        record(&supervisor.sinks, stamp.exact, &self.title, event);
         let number = supervisor.add(pod, true)?;
         self.places.insert(number, self.obs.pods.len());
         self.numbers.push(number);
@@ -121,9 +123,8 @@ impl JobController {
     fn delete<R: Runtime>(&mut self, place: usize, supervisor: &Supervisor<R>, stamp: Stamp) {
         let pod = &mut self.obs.pods[place];
         pod.deleted_at.get_or_insert(stamp.time);
-        Entry::new(&self.title, "pod-deleted")
-            .with("pod", pod.name.as_str())
-            .write(&supervisor.sinks, stamp.exact);
+        let event = WorkloadEvent::PodDeleted { pod: pod.name.clone() };
+        record(&supervisor.sinks, stamp.exact, &self.title, event);
         supervisor.stop(self.numbers[place], self.stop.flatten());
     }
 
@@ -131,37 +132,36 @@ impl JobController {
     fn tell(&mut self, decision: &JobDecision, sinks: &Sinks, stamp: Stamp) {
         if let Some(until) = decision.backoff_until.filter(|until| Some(*until) != self.told_backoff) {
             self.told_backoff = Some(until);
-            Entry::new(&self.title, "job-back-off")
-                .with("wait_ms", until.since(stamp.time))
-                .write(sinks, stamp.exact);
+            let event = WorkloadEvent::JobBackOff { wait_ms: until.since(stamp.time) };
+            record(sinks, stamp.exact, &self.title, event);
         }
-        let end = |event, end: &JobEnd| {
-            Entry::new(&self.title, event)
-                .with("reason", end.reason.as_str())
-                .with("message", end.message.as_str())
-        };
         let announced = decision.target.as_ref().filter(|_| self.obs.target.is_none());
         let over = decision.finished.as_ref().filter(|_| self.decision.finished.is_none());
         // An end with nothing to wait for needs no announcement.
-        match announced.filter(|_| over.is_none()) {
-            Some(target) if target.outcome == JobOutcome::Failed => {
-                end("failure-target", target).write(sinks, stamp.exact);
-            }
-            Some(target) => end("success-criteria-met", target).write(sinks, stamp.exact),
-            None => {}
+        if let Some(JobEnd { outcome, reason, message, .. }) = announced.filter(|_| over.is_none()).cloned() {
+            let event = match outcome {
+                JobOutcome::Failed => WorkloadEvent::FailureTarget { reason, message },
+                JobOutcome::Complete | JobOutcome::Suspended => {
+                    WorkloadEvent::SuccessCriteriaMet { reason, message }
+                }
+            };
+            record(sinks, stamp.exact, &self.title, event);
         }
         if let Some(over) = over {
-            let event = match over.outcome {
-                JobOutcome::Complete => "job-complete",
-                JobOutcome::Failed => "job-failed",
-                JobOutcome::Suspended => "job-suspended",
-            };
             let count = |phase| self.obs.pods.iter().filter(|pod| pod.phase == phase).count();
-            end(event, over)
-                .with("succeeded", count(Phase::Succeeded))
-                .with("failed", count(Phase::Failed))
-                .with("took_ms", stamp.time.since(self.obs.since))
-                .write(sinks, stamp.exact);
+            let summary = JobSummary {
+                reason: over.reason.clone(),
+                message: over.message.clone(),
+                succeeded: count(Phase::Succeeded),
+                failed: count(Phase::Failed),
+                took_ms: stamp.time.since(self.obs.since),
+            };
+            let event = match over.outcome {
+                JobOutcome::Complete => WorkloadEvent::JobComplete(summary),
+                JobOutcome::Failed => WorkloadEvent::JobFailed(summary),
+                JobOutcome::Suspended => WorkloadEvent::JobSuspended(summary),
+            };
+            record(sinks, stamp.exact, &self.title, event);
         }
     }
 
@@ -186,7 +186,7 @@ impl<R: Runtime> Controller<R> for JobController {
             self.begin(&supervisor.sinks, stamp);
         }
         if self.stop.is_some() && !std::mem::replace(&mut self.obs.deleted, true) {
-            Entry::new(&self.title, "job-stopped").write(&supervisor.sinks, stamp.exact);
+            record(&supervisor.sinks, stamp.exact, &self.title, WorkloadEvent::JobStopped);
             let left = |place: &usize| !self.obs.pods[*place].phase.is_terminal();
             for place in (0..self.obs.pods.len()).filter(left).collect::<Vec<_>>() {
                 self.delete(place, supervisor, stamp);

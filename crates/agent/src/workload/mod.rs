@@ -10,11 +10,12 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use outrigger_lifecycle::trace::{WorkloadEvent, WorkloadRecord};
 use outrigger_lifecycle::{Counts, Role, Time};
 use outrigger_manifest::Workload;
 use outrigger_manifest::compare::ObjectKey;
 use outrigger_runtime::Runtime;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::clock::{Stamp, rfc3339_nanos};
 use crate::run::PlannedPod;
@@ -135,43 +136,11 @@ impl Source {
     }
 }
 
-/// One thing that happened to a workload.
-struct Entry<'a> {
-    /// `Job/name`.
-    workload: &'a str,
-    event: &'static str,
-    fields: Map<String, Value>,
-}
-
-impl<'a> Entry<'a> {
-    fn new(workload: &'a str, event: &'static str) -> Self {
-        Entry { workload, event, fields: Map::new() }
+/// Puts something that happened to a workload on record.
+fn record(sinks: &Sinks, exact: Duration, workload: &str, event: WorkloadEvent) {
+    let record = WorkloadRecord { time: rfc3339_nanos(exact), workload: workload.to_owned(), event };
+    if sinks.events.is_wanted() {
+        sinks.events.append(&format!("{}\n", record.to_json()));
     }
-
-    fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.fields.insert(key.to_owned(), value.into());
-        self
-    }
-
-    /// Adds a detail, if there is one.
-    fn maybe(self, key: &str, value: Option<impl Into<Value>>) -> Self {
-        match value {
-            Some(value) => self.with(key, value),
-            None => self,
-        }
-    }
-
-    /// Puts it on record.
-    fn write(self, sinks: &Sinks, exact: Duration) {
-        let mut object = Map::new();
-        object.insert("time".into(), rfc3339_nanos(exact).into());
-        object.insert("workload".into(), self.workload.into());
-        object.insert("event".into(), self.event.into());
-        object.extend(self.fields);
-        let object = Value::Object(object);
-        if sinks.events.is_wanted() {
-            sinks.events.append(&format!("{object}\n"));
-        }
-        sinks.output.workload_entry(exact, &object);
-    }
+    sinks.output.workload_entry(exact, &record);
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{DaemonSetStatus, DeploymentStatus, ReplicaSetStatus, StatefulSetStatus};
+use outrigger_lifecycle::trace::WorkloadEvent;
 use outrigger_lifecycle::{
     Phase, Replica, ReplicaDecision, ReplicaObservation, ReplicaPlan, Time, decide_replicas,
 };
@@ -11,7 +12,7 @@ use outrigger_runtime::Runtime;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Controller, Entry, Source, Wanted};
+use super::{Controller, Source, Wanted, record};
 use crate::clock::Stamp;
 use crate::supervisor::{StatusUpdate, Supervisor};
 use crate::worker::{PodResult, Sinks};
@@ -108,11 +109,9 @@ impl Replicas {
     ) -> Result<(), String> {
         let pod = self.source.pod(place, attempt);
         let name = pod.manifest.name().to_owned();
-        Entry::new(&self.title, "pod-created")
-            .with("pod", name.as_str())
-            .maybe("index", self.is_indexed.then_some(place))
-            .with("attempt", attempt)
-            .write(&supervisor.sinks, stamp.exact);
+        let index = self.is_indexed.then_some(place);
+        let event = WorkloadEvent::PodCreated { pod: name.clone(), index, attempt: Some(attempt) };
+        record(&supervisor.sinks, stamp.exact, &self.title, event);
         let number = supervisor.add(pod, true)?;
         self.places.insert(number, self.obs.pods.len());
         self.pods.push((number, name));
@@ -124,9 +123,8 @@ impl Replicas {
     fn delete<R: Runtime>(&mut self, at: usize, supervisor: &Supervisor<R>, stamp: Stamp) {
         self.obs.pods[at].deleted = true;
         let (number, name) = &self.pods[at];
-        Entry::new(&self.title, "pod-deleted")
-            .with("pod", name.as_str())
-            .write(&supervisor.sinks, stamp.exact);
+        let event = WorkloadEvent::PodDeleted { pod: name.clone() };
+        record(&supervisor.sinks, stamp.exact, &self.title, event);
         supervisor.stop(*number, self.stop.flatten());
     }
 
@@ -212,9 +210,8 @@ impl Counts {
 impl<R: Runtime> Controller<R> for Replicas {
     fn step(&mut self, supervisor: &mut Supervisor<R>, stamp: Stamp) -> Result<(), String> {
         if !std::mem::replace(&mut self.is_begun, true) {
-            Entry::new(&self.title, "workload-started")
-                .with("replicas", self.plan.replicas)
-                .write(&supervisor.sinks, stamp.exact);
+            let event = WorkloadEvent::WorkloadStarted { replicas: self.plan.replicas };
+            record(&supervisor.sinks, stamp.exact, &self.title, event);
         }
         let decision = decide_replicas(&self.plan, &self.obs, stamp.time);
         for &at in &decision.delete {
@@ -225,10 +222,8 @@ impl<R: Runtime> Controller<R> for Replicas {
         }
         if let Some((place, on)) = decision.waits.filter(|waits| Some(*waits) != self.told_wait) {
             let name = |nth| self.source.pod(nth, 0).manifest.name().to_owned();
-            Entry::new(&self.title, "pod-waiting")
-                .with("pod", name(place))
-                .with("on", name(on))
-                .write(&supervisor.sinks, stamp.exact);
+            let event = WorkloadEvent::PodWaiting { pod: name(place), on: name(on) };
+            record(&supervisor.sinks, stamp.exact, &self.title, event);
         }
         self.told_wait = decision.waits;
         self.decision = decision;
@@ -273,9 +268,8 @@ impl<R: Runtime> Controller<R> for Replicas {
         let (Some(workload), Some(like)) = (to.workload, to.pods.pop()) else { return Ok(()) };
         (self.source.workload, self.source.like) = (workload, like);
         if std::mem::replace(&mut self.plan.replicas, replicas) != replicas {
-            Entry::new(&self.title, "workload-started")
-                .with("replicas", replicas)
-                .write(&supervisor.sinks, supervisor.now().exact);
+            let event = WorkloadEvent::WorkloadStarted { replicas };
+            record(&supervisor.sinks, supervisor.now().exact, &self.title, event);
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use crate::fake::{FakeRuntime, Script};
 use crate::run::RunOptions;
 use crate::status_file::{EventsFile, StatusFile};
 use crate::supervisor::Happened;
+use outrigger_lifecycle::trace::Line;
 use outrigger_view::output::{Format, Output};
 
 struct Bench {
@@ -175,7 +176,8 @@ async fn a_set_replaces_a_pod_that_was_stopped() {
         assert_eq!(made[0]["pod"] == made[2]["pod"], same_name, "{kind}: {made:?}");
         // Only pods that keep their place have an index.
         assert_eq!(made[0]["index"].is_u64(), same_name, "{kind}: {made:?}");
-        let told = outrigger_view::workload_words::tell(&made[0]).text;
+        let Ok(Line::Workload(record)) = Line::from_json(&made[0]) else { panic!("{made:?}") };
+        let told = outrigger_view::workload_words::tell(&record).text;
         assert_eq!(told.contains(" for index 0"), same_name, "{kind}: {told}");
         bench.controllers[0].stop(None);
         assert!(!bench.until(|_| false).await);

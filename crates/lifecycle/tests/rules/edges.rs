@@ -99,7 +99,7 @@ impl Bare {
 
 #[test]
 fn a_sandbox_that_cannot_be_made_is_tried_again_more_and_more_slowly() {
-    let failed = || Event::SandboxFailed { message: "no".into() };
+    let failed = || Event::SandboxFailed { message: "no".into(), cause: None };
     let mut bare = Bare::of(&pod(json!({"containers": [c("a")]})));
     let created = |actions: &[Action]| actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
     for wait in [500, 1_000, 2_000] {
@@ -129,7 +129,12 @@ fn a_start_that_is_refused_is_tried_again_more_and_more_slowly() {
 fn an_image_that_cannot_be_pulled_is_pulled_again_r1_69() {
     let mut bare = Bare::of(&pod(json!({"containers": [c("a")]})));
     let pulled = |actions: &[Action]| actions.contains(&Action::Pull { container: 0 });
-    bare.tell(Event::ImageFailed { container: 0, reason: "ErrImagePull".into(), message: "m".into() });
+    bare.tell(Event::ImageFailed {
+        container: 0,
+        reason: "ErrImagePull".into(),
+        message: "m".into(),
+        cause: None,
+    });
     assert!(!pulled(&bare.pass(9_999)) && pulled(&bare.pass(1)));
 }
 
@@ -310,6 +315,7 @@ fn a_gate_stays_open_for_those_who_wait_for_the_same() {
         kind: ProbeKind::Readiness,
         outcome: outrigger_lifecycle::ProbeOutcome::Success,
         message: None,
+        cause: None,
     });
     assert!(matches!(bare.obs().containers[1].state, State::Starting { .. }));
     let actions = bare.tell(Event::Exited { container: 0, attempt: 0, exit: exit(1, bare.now) });

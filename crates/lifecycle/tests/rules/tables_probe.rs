@@ -119,7 +119,7 @@ impl Prober {
 
     fn answer(&mut self, kind: ProbeKind, outcome: ProbeOutcome) -> Vec<ProbeKind> {
         let attempt = self.engine.observation().containers[0].attempt;
-        self.tell(&Event::Probed { container: 0, attempt, kind, outcome, message: None })
+        self.tell(&Event::Probed { container: 0, attempt, kind, outcome, message: None, cause: None })
     }
 
     fn pass(&mut self, ms: u64) -> Vec<ProbeKind> {
@@ -373,7 +373,7 @@ fn table_12_15_sequences() {
     let mut out = Decision::default();
     engine.step(Time(0), &mut out);
     engine.handle(&Event::StopRequested { grace_ms: None }, Time(1));
-    engine.handle(&Event::SandboxFailed { message: "the pod is gone".into() }, Time(2));
+    engine.handle(&Event::SandboxFailed { message: "the pod is gone".into(), cause: None }, Time(2));
     engine.step(Time(2), &mut out);
     assert!(engine.observation().over, "row 3");
 }

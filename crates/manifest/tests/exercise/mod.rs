@@ -1,12 +1,11 @@
 //! Checks that must hold for any bytes: no panic, no unbounded work, and correct edits. Used by the mutation
 //! test and by the fuzz targets.
 
-use outrigger_lifecycle::convert::{Edit, Target, convert as edits_to};
+use outrigger_lifecycle::convert::{Target, convert as edits_to};
 use outrigger_lifecycle::{FeatureGates, FieldPath, Finding, plan};
-use outrigger_manifest::edit::{EditError, Editor};
-use outrigger_manifest::{
-    Diagnostic, Node, PodManifest, ReadOptions, SourceFile, Validate, Value, read, render, to_json,
-};
+use outrigger_manifest::convert::apply;
+use outrigger_manifest::edit::Editor;
+use outrigger_manifest::{Diagnostic, Node, ReadOptions, SourceFile, Validate, Value, read, render, to_json};
 
 /// Reads the bytes in every mode and uses all of the result.
 pub(crate) fn manifest(bytes: &[u8]) {
@@ -61,7 +60,7 @@ pub(crate) fn convert(bytes: &[u8]) {
     for target in [Target::Native, Target::Kep, Target::Priority, Target::DependsOn] {
         let Ok(mut editor) = Editor::new(&source.text, pod.origin.document_index) else { return };
         let edits = edits_to(&pod.input, &planned.plan, target);
-        if edits.iter().all(|edit| carry_out(&mut editor, pod, edit).is_ok()) {
+        if edits.iter().all(|edit| apply(&mut editor, pod, edit).is_ok()) {
             let text = editor.finish();
             let again = read(&[SourceFile::new("fuzz.yaml", text.as_str())], &options);
             assert!(again.is_ok(), "{target:?}: {again:?}\n{text}");
@@ -69,20 +68,8 @@ pub(crate) fn convert(bytes: &[u8]) {
     }
 }
 
-/// What `outrigger convert` does with an edit.
-fn carry_out(editor: &mut Editor, pod: &PodManifest, edit: &Edit) -> Result<(), EditError> {
-    let at = |path: &FieldPath| pod.document_path(path);
-    match edit {
-        Edit::Set { path, value } => editor.set(&at(path), value),
-        Edit::Insert { map, key, value, after } => editor.insert(&at(map), key, value, Some(after)),
-        Edit::Append { list, value } => editor.append_item(&at(list), value),
-        Edit::Prune { path } => editor.prune(&at(path)),
-        Edit::Move { from, to, index } => editor.move_item(&at(from), &at(to), *index),
-    }
-}
-
-/// Edits the text at places chosen by `choice`. Each edit is either refused and changes nothing, or has the
-/// requested result; the editor checks that itself, so this only checks the rest of the text.
+/// Edits the text at places chosen by `choice`. Each edit is either refused and changes nothing, or the text then says
+/// what was asked for; the editor checks that itself, so here only the surroundings are checked.
 pub(crate) fn edit(text: &str, choice: u64) {
     let Ok(mut editor) = Editor::new(text, (choice % 2) as usize) else { return };
     let mut choice = choice / 2;

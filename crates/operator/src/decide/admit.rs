@@ -7,13 +7,13 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
-use outrigger_lifecycle::convert::{Target, convert};
+use outrigger_lifecycle::convert::{Target, apply, convert};
 use outrigger_lifecycle::{
     ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, Severity, TerminatorMarks, plan,
 };
 use serde_json::{Value, json};
 
-use super::{Refusal, edits};
+use super::Refusal;
 use crate::key::{gate_key, level_key, proposed_level_key};
 use crate::names;
 use crate::view::is_served_gate;
@@ -170,7 +170,7 @@ fn native_sidecars(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result
     }
     let input = PodInput { pod: only, lifecycle_types };
     let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
-    edits::apply(&mut admitted.pod, &convert(&input, &planned.plan, Target::Native));
+    apply(&mut admitted.pod, &convert(&input, &planned.plan, Target::Native));
     Ok(())
 }
 

@@ -14,7 +14,6 @@
 pub mod admit;
 pub mod barrier;
 pub mod convert;
-mod edits;
 pub mod explain;
 pub mod oversee;
 pub mod request;

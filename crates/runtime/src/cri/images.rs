@@ -12,7 +12,7 @@ use super::client::Fault;
 use super::wire::{self, AuthConfig, ImageSpec, ImageStatusRequest, PullImageRequest};
 use crate::credentials::{self, Credential};
 use crate::reference::Name;
-use crate::{Image, ImageError, PullPolicy, PullRequest};
+use crate::{Image, ImageError, PullError, PullPolicy, PullRequest};
 
 /// The maximum time of a pull; runtimes give up by themselves when no more data arrives.
 const PULL_MAX: Duration = Duration::from_secs(6 * 60 * 60);
@@ -56,14 +56,16 @@ impl Inner {
     async fn obtain(&self, request: PullRequest) -> Result<Image, ImageError> {
         let PullRequest { reference, policy, auth } = request;
         let invalid = |detail: String| ImageError::InvalidName { reference: reference.clone(), detail };
-        let failed = |detail: String| ImageError::Pull { reference: reference.clone(), detail };
+        let failed = |source: PullError| ImageError::Pull { reference: reference.clone(), source };
         if LOCAL.iter().any(|prefix| reference.starts_with(prefix)) {
             let detail =
                 "a CRI runtime takes images from registries only; run this pod with --runtime embedded";
             return Err(invalid(detail.to_owned()));
         }
         let name = Name::parse(&reference).map_err(invalid)?;
-        let look = || async { self.image(&reference).await.map_err(|fault| failed(fault.to_string())) };
+        let look = || async {
+            self.image(&reference).await.map_err(|fault| failed(PullError::Other(fault.to_string())))
+        };
         if policy != PullPolicy::Always
             && let Some(image) = look().await?
         {
@@ -74,11 +76,12 @@ impl Inner {
         }
         self.fetch(&reference, &name, &auth).await.map_err(failed)?;
         let image = look().await?.map(|image| Image { was_present: false, ..image });
-        image.ok_or_else(|| failed("the runtime pulled it, but does not have it".to_owned()))
+        image
+            .ok_or_else(|| failed(PullError::Other("the runtime pulled it, but does not have it".to_owned())))
     }
 
-    /// Pulls with each matching credential, best first, and anonymously if there is none.
-    async fn fetch(&self, reference: &str, name: &Name, secrets: &[String]) -> Result<(), String> {
+    /// Pulls with each credential that fits, best first, and as nobody where there is none.
+    async fn fetch(&self, reference: &str, name: &Name, secrets: &[String]) -> Result<(), PullError> {
         let found =
             credentials::find(secrets, &credentials::default_files(), &name.registry, &name.repository).await;
         let mut ways: Vec<Option<AuthConfig>> =
@@ -86,7 +89,7 @@ impl Inner {
         if ways.is_empty() {
             ways.push(None);
         }
-        let mut last = String::new();
+        let mut last = PullError::Other("no credential was tried".to_owned());
         for auth in ways {
             let request = PullImageRequest { image: Some(spec(reference)), auth };
             match self.client.insist(request, PULL_MAX).await {
@@ -121,16 +124,25 @@ fn auth(credential: &Credential) -> AuthConfig {
     auth
 }
 
-fn explain(fault: &Fault, places: &str) -> String {
+/// What a failed pull means. Runtimes pass on what registries and the kernel said, as text; only some use the code for what
+/// was not found.
+fn explain(fault: &Fault, places: &str) -> PullError {
     let text = fault.to_string();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if says(&["no space left on device"]) {
-        return format!("{text}; free some space where the container runtime keeps its images");
+        let detail = format!("{text}; free some space where the container runtime keeps its images");
+        return PullError::NoSpace(detail);
     }
     if says(&["401", "403", "nauthorized", "orbidden", "authorization failed", "denied"]) {
-        return format!("{text}; credentials were looked for in {places}");
+        return PullError::Unauthorized(format!("{text}; credentials were looked for in {places}"));
     }
-    text
+    if matches!(fault, Fault::NotFound(_)) || says(&["not found", "manifest unknown"]) {
+        return PullError::NotFound(text);
+    }
+    if says(&["connection refused", "no such host", "i/o timeout", "no route to host", "dial tcp"]) {
+        return PullError::Unreachable(text);
+    }
+    PullError::Other(text)
 }
 
 /// The runtime's information about an image. The verbose part, which is optional, is the image's own

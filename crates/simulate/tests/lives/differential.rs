@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use k8s_openapi::api::core::v1::Pod;
+use outrigger_lifecycle::trace::{Kind, TraceEvent};
 use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, Time, phase, plan};
 use outrigger_simulate::random::{self, Trouble};
 use outrigger_simulate::{Options, Rng, Script, Span, simulate};
@@ -167,27 +168,27 @@ fn priority(rng: &mut Rng) -> Pair {
 
 /// The visible events of a life.
 fn life(plan: &Plan, script: &Script, seed: u64, until: Option<Time>) -> (Vec<String>, String) {
-    const SEEN: [&str; 9] = [
-        "starting",
-        "started",
-        "ready",
-        "unready",
-        "terminating",
-        "killing",
-        "exited",
-        "hook-started",
-        "stop-begun",
+    const SEEN: [Kind; 9] = [
+        Kind::Starting,
+        Kind::Started,
+        Kind::Ready,
+        Kind::Unready,
+        Kind::Terminating,
+        Kind::Killing,
+        Kind::Exited,
+        Kind::HookStarted,
+        Kind::StopBegun,
     ];
     let options = Options { horizon: Span::seconds(3_600), stop_endless_at: None, ..Options::default() };
     let outcome = simulate(plan, script, seed, &options).expect("the script fits");
     let mut lines = Vec::new();
-    for entry in outcome.trace.iter().filter(|e| SEEN.contains(&e.event)) {
+    for entry in outcome.trace.iter().filter(|e| SEEN.contains(&e.event.kind())) {
         if until.is_some_and(|until| entry.time >= until) {
             break;
         }
         let name = entry.container.map_or("the pod", |c| plan.containers[c].name.as_str());
-        let mut line = format!("{:>8} {name} {}", entry.time.0, entry.event);
-        if let Some(code) = entry.number("code") {
+        let mut line = format!("{:>8} {name} {}", entry.time.0, entry.event.name());
+        if let TraceEvent::Exited { code, .. } = entry.event {
             let _ = write!(line, " {code}");
         }
         lines.push(line);

@@ -6,6 +6,7 @@
 //! and the phase at the end. Random pods must do the same things at the same millisecond.
 
 use crate::common::env_number;
+use outrigger_lifecycle::trace::TraceEvent;
 use outrigger_lifecycle::{Plan, RestartPolicy, Role};
 use outrigger_simulate::random::{self, Trouble};
 use outrigger_simulate::{ContainerScript, Options, Rng, Script, Span, Tries, simulate};
@@ -241,14 +242,13 @@ fn observed(plan: &Plan, script: &Script, seed: u64) -> (Vec<Fact>, u64, String)
     let mut facts = Vec::new();
     let mut phase = String::new();
     for entry in &outcome.trace {
-        let attempt = entry.number("attempt").unwrap_or(-1);
-        let what = match entry.event {
-            "starting" => format!("start {attempt}"),
-            "exited" => format!("exit {attempt} {}", entry.number("code").unwrap_or(-1)),
-            "terminating" => "term".into(),
-            "killing" => "kill".into(),
-            "finished" => {
-                phase = entry.text("phase").unwrap_or_default().into();
+        let what = match &entry.event {
+            TraceEvent::Starting { attempt, .. } => format!("start {attempt}"),
+            TraceEvent::Exited { attempt, code, .. } => format!("exit {attempt} {code}"),
+            TraceEvent::Terminating { .. } => "term".into(),
+            TraceEvent::Killing { .. } => "kill".into(),
+            TraceEvent::Finished { phase: ended } => {
+                phase = ended.name().into();
                 continue;
             }
             _ => continue,

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
+use outrigger_lifecycle::trace::{Kind, TraceEvent};
 use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, plan};
 use outrigger_simulate::{Ending, Options, Script, simulate};
 use serde_json::{Value, json};
@@ -115,7 +116,7 @@ fn fates_of(
         serde_json::from_value(json!({"containers": containers, "stops": stops})).expect("a script");
     let outcome = simulate(&plan, &script, 1, &Options::default()).expect("the script fits");
     assert_eq!(outcome.ending, Ending::Finished);
-    let began = outcome.trace.iter().find(|e| e.event == "stop-begun").expect("it stops").time;
+    let began = outcome.trace.iter().find(|e| e.event.kind() == Kind::StopBegun).expect("it stops").time;
     let mut fates = Vec::new();
     let latest_first =
         |i: &usize| std::cmp::Reverse(sidecars.iter().position(|d| d.name == plan.containers[*i].name));
@@ -124,10 +125,12 @@ fn fates_of(
     // The main first, then the sidecars from the last to the first.
     order.rotate_right(1);
     for i in order {
-        let of = |event: &str| outcome.trace.iter().find(|e| e.container == Some(i) && e.event == event);
-        // With a grace period of zero the only signal is KILL.
-        if let (Some(told), Some(gone)) = (of("terminating").or(of("killing")), of("exited")) {
-            let code = gone.number("code").expect("a code");
+        let of =
+            |event: Kind| outcome.trace.iter().find(|e| e.container == Some(i) && e.event.kind() == event);
+        // With a grace of zero there is no signal but KILL.
+        if let (Some(told), Some(gone)) = (of(Kind::Terminating).or(of(Kind::Killing)), of(Kind::Exited)) {
+            let TraceEvent::Exited { code, .. } = gone.event else { panic!("an exit") };
+            let code = i64::from(code);
             let name = plan.containers[i].name.clone();
             fates.push((name, told.time.since(began), gone.time.since(began), code));
         }
@@ -368,11 +371,11 @@ fn a_sidecar_that_always_pulls_comes_back_while_mains_drain_g18() {
     }))
     .expect("a script");
     let outcome = simulate(&plan, &script, 1, &Options::default()).expect("the script fits");
-    let proxy = |event: &str| -> Vec<u64> {
-        let of = |e: &&outrigger_lifecycle::trace::Entry| e.container == Some(0) && e.event == event;
+    let proxy = |event: Kind| -> Vec<u64> {
+        let of = |e: &&outrigger_lifecycle::trace::Entry| e.container == Some(0) && e.event.kind() == event;
         outcome.trace.iter().filter(of).map(|e| e.time.0).collect()
     };
-    assert_eq!(proxy("exited").len(), 2);
-    assert_eq!(proxy("pulling").len(), 2);
-    assert_eq!(proxy("starting")[1], proxy("exited")[0] + 100, "as soon as the image is there");
+    assert_eq!(proxy(Kind::Exited).len(), 2);
+    assert_eq!(proxy(Kind::Pulling).len(), 2);
+    assert_eq!(proxy(Kind::Starting)[1], proxy(Kind::Exited)[0] + 100, "as soon as the image is there");
 }

@@ -1,6 +1,7 @@
 //! What would make a pod faster: only what the trace proves.
 
-use outrigger_lifecycle::Span;
+use outrigger_lifecycle::trace::{Kind, TraceEvent};
+use outrigger_lifecycle::{ProbeKind, ProbeOutcome, Span};
 use serde::Serialize;
 
 use super::{Link, LinkKind, Start, Stop, Trace};
@@ -45,8 +46,8 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
     }
     let cost = Span(ms);
     match link.kind {
-        LinkKind::StartupProbe => probe(trace, name, link, "startup"),
-        LinkKind::ReadinessProbe => probe(trace, name, link, "readiness"),
+        LinkKind::StartupProbe => probe(trace, name, link, ProbeKind::Startup),
+        LinkKind::ReadinessProbe => probe(trace, name, link, ProbeKind::Readiness),
         LinkKind::Pull => advice(
             "image",
             ms,
@@ -74,19 +75,20 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
 }
 
 /// What a probe's timing cost.
-fn probe(trace: &Trace<'_>, name: &str, link: &Link, kind: &str) -> Option<Advice> {
-    let probes: Vec<_> = trace
-        .of(name)
-        .filter(|l| {
-            l.event == "probe" && l.text("kind") == Some(kind) && (link.from_ms..=link.to_ms).contains(&l.at)
+fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option<Advice> {
+    let within = trace.of(name).filter(|l| (link.from_ms..=link.to_ms).contains(&l.at));
+    let probes: Vec<(u64, ProbeOutcome, Option<u64>)> = within
+        .filter_map(|l| {
+            let TraceEvent::Probe { kind, outcome, period_ms, .. } = l.event else { return None };
+            (*kind == which).then_some((l.at, *outcome, *period_ms))
         })
         .collect();
-    let passed = probes.iter().rfind(|l| l.text("outcome") == Some("success"))?.at;
-    let failures: Vec<u64> =
-        probes.iter().filter(|l| l.text("outcome") != Some("success")).map(|l| l.at).collect();
-    let startup = kind == "startup";
+    let is_success = |outcome: ProbeOutcome| outcome == ProbeOutcome::Success;
+    let passed = probes.iter().rfind(|(_, outcome, _)| is_success(*outcome))?.0;
+    let last_failure = probes.iter().rfind(|(_, outcome, _)| !is_success(*outcome)).map(|(at, ..)| *at);
+    let (startup, kind) = (which == ProbeKind::Startup, which.name());
     let container = Some(name.to_owned());
-    let Some(&last) = failures.last() else {
+    let Some(last) = last_failure else {
         // The first attempt passed: what was before it was no failing probe.
         let delay = passed.saturating_sub(link.from_ms);
         let field =
@@ -99,7 +101,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, kind: &str) -> Option<Advic
     };
     // It became well at some moment between the last failure and the success. Not every failure of a readiness probe is
     // in the trace: it cannot have cost more than a period.
-    let period = probes.iter().find_map(|l| l.number("period_ms"))?;
+    let period = probes.iter().find_map(|(.., period_ms)| *period_ms)?;
     let (cost_ms, seconds) = ((passed - last.min(passed)).min(period), period / 1_000);
     if seconds < 2 || cost_ms < WORTH_MS {
         return None;
@@ -121,7 +123,7 @@ fn on_stop(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
     match link.kind {
         LinkKind::Term => {
             let killed =
-                trace.of(name).any(|l| l.event == "killing" && (link.from_ms..=link.to_ms).contains(&l.at));
+                trace.of(name).any(|l| l.is(Kind::Killing) && (link.from_ms..=link.to_ms).contains(&l.at));
             killed.then(|| Advice {
                 container,
                 field: "lifecycle.stopSignal",

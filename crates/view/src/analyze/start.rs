@@ -1,5 +1,8 @@
 //! The critical chain of a start.
 
+use outrigger_lifecycle::trace::{Kind, TraceEvent, WaitReason};
+use outrigger_lifecycle::{HookKind, Need};
+
 use super::{LinkKind, Start, Trace, Walk};
 use crate::timeline::Line;
 
@@ -8,15 +11,15 @@ const STEPS_MAX: usize = 10_000;
 
 pub(super) fn of(trace: &Trace<'_>) -> Option<Start> {
     let limit = trace.stop_begun().map_or(u64::MAX, |l| l.at);
-    let up = |name: &str| trace.of(name).find(|l| l.event == "ready" && l.at <= limit).map(|l| l.at);
-    let names = trace.containers();
-    if let Some((last, moment, why)) = stuck(trace, &names) {
-        let end = trace.end().min(limit);
+    let up = |name: &str| trace.of(name).find(|l| l.is(Kind::Ready) && l.at <= limit).map(|l| l.at);
+    let names = &trace.containers;
+    if let Some((last, moment, why)) = stuck(trace, names) {
+        let end = trace.end.min(limit);
         let chain = chain(trace, last, moment, end);
         return Some(Start { complete: false, last: last.to_owned(), took_ms: end, stuck: Some(why), chain });
     }
     // Init containers are never ready: without others, the last to end is what the start was.
-    let ended = |name: &str| trace.last(name, &["exited"], limit).map(|l| l.at);
+    let ended = |name: &str| trace.last(name, &[Kind::Exited], limit).map(|l| l.at);
     let (last, at, moment) = names
         .iter()
         .filter_map(|&name| Some((name, up(name)?, Moment::Ready)))
@@ -32,23 +35,25 @@ pub(super) fn of(trace: &Trace<'_>) -> Option<Start> {
 /// A container that was wanted and did not come up, what of it was waited for, and why: the one that does not itself
 /// wait for another.
 fn stuck<'a>(trace: &Trace<'a>, names: &[&'a str]) -> Option<(&'a str, Moment, String)> {
-    let stop = trace.lines.iter().position(|l| l.container.is_none() && l.event == "stop-begun");
+    let stop = trace.lines.iter().position(|l| l.container.is_none() && l.is(Kind::StopBegun));
     let before = &trace.lines[..stop.unwrap_or(trace.lines.len())];
-    let turns = ["waiting", "starting", "started", "exited"];
+    let turns = [Kind::Waiting, Kind::Starting, Kind::Started, Kind::Exited];
     // The last that was heard of it, unless it has been up.
     let last = |name: &str| {
         let own = || before.iter().filter(|l| l.container == Some(name));
-        let up = own().any(|l| l.event == "ready");
-        own().rfind(|l| turns.contains(&l.event)).filter(|l| !up && l.event == "waiting")
+        let up = own().any(|l| l.is(Kind::Ready));
+        let turn = own().rfind(|l| turns.contains(&l.event.kind())).filter(|_| !up)?;
+        let TraceEvent::Waiting { wait, text } = turn.event else { return None };
+        Some((wait, text))
     };
-    let (first, waiting) = names.iter().find_map(|&name| Some((name, last(name)?)))?;
-    let why = waiting.text("text").unwrap_or("waits").to_owned();
-    let (mut name, mut moment, mut line) = (first, Moment::Ready, Some(waiting));
+    let (first, (wait, text)) = names.iter().find_map(|&name| Some((name, last(name)?)))?;
+    let why = if text.is_empty() { "waits".to_owned() } else { text.clone() };
+    let (mut name, mut moment, mut wait) = (first, Moment::Ready, Some(wait));
     for _ in names {
-        let Some(gate) = line.filter(|l| l.text("for") == Some("gate")) else { break };
-        let Some(&on) = names.iter().find(|n| Some(**n) == gate.text("on")) else { break };
-        moment = Moment::of(gate.text("need").unwrap_or_default());
-        (name, line) = (on, last(on));
+        let Some(WaitReason::Gate { on, need }) = wait else { break };
+        let Some(&on) = names.iter().find(|name| *name == on) else { break };
+        moment = Moment::of(*need);
+        (name, wait) = (on, last(on).map(|(wait, _)| wait));
     }
     Some((name, moment, why))
 }
@@ -63,12 +68,12 @@ enum Moment {
 }
 
 impl Moment {
-    fn of(need: &str) -> Moment {
-        match need.to_ascii_lowercase().as_str() {
-            "completed" => Moment::Completed,
-            "ready" => Moment::Ready,
-            "launched" => Moment::Launched,
-            _ => Moment::Started,
+    fn of(need: Need) -> Moment {
+        match need {
+            Need::Completed => Moment::Completed,
+            Need::Ready => Moment::Ready,
+            Need::Launched => Moment::Launched,
+            Need::Started => Moment::Started,
         }
     }
 }
@@ -91,16 +96,16 @@ fn life<'t, 'a>(trace: &'t Trace<'a>, name: &str, moment: Moment, walk: &mut Wal
     let mut first = None;
     let mut moment = moment;
     for _ in 0..STEPS_MAX {
-        let Some(starting) = trace.last(name, &["starting"], walk.at) else { break };
+        let Some(starting) = trace.last(name, &[Kind::Starting], walk.at) else { break };
         first = Some(starting);
         instance(trace, name, starting.at, moment, walk);
         // An instance before this one, whose end this one waited for.
-        let Some(end) = trace.last(name, &["exited", "start-failed"], starting.at) else { break };
-        let (kind, text) = if end.event == "start-failed" {
-            let message = end.text("message").unwrap_or("it could not be started");
-            (LinkKind::Retry, format!("`{name}` is started again later: {message}"))
+        let Some(end) = trace.last(name, &[Kind::Exited, Kind::StartFailed], starting.at) else { break };
+        let (kind, text) = if let TraceEvent::StartFailed { message, .. } = end.event {
+            let why = if message.is_empty() { "it could not be started" } else { message };
+            (LinkKind::Retry, format!("`{name}` is started again later: {why}"))
         } else {
-            let code = end.fields.get("code").and_then(serde_json::Value::as_i64).unwrap_or(0);
+            let code = exit_code(end);
             (LinkKind::BackOff, format!("`{name}` waits for its restart after exit code {code}"))
         };
         walk.back(Some(name), kind, end.at, text);
@@ -112,38 +117,32 @@ fn life<'t, 'a>(trace: &'t Trace<'a>, name: &str, moment: Moment, walk: &mut Wal
 /// Explains the time from the start of an instance to a moment of its life.
 fn instance(trace: &Trace<'_>, name: &str, starting: u64, moment: Moment, walk: &mut Walk) {
     let until = walk.at;
-    let within =
-        |event: &str| trace.of(name).find(|l| l.event == event && (starting..=until).contains(&l.at));
-    let started = within("started").map_or(until, |l| l.at);
+    let within = |event: Kind| trace.of(name).find(|l| l.is(event) && (starting..=until).contains(&l.at));
+    let started = within(Kind::Started).map_or(until, |l| l.at);
     if moment == Moment::Completed {
-        let exit = trace.last(name, &["exited"], until).filter(|l| l.at >= starting);
-        let code = exit.and_then(|l| l.fields.get("code")).and_then(serde_json::Value::as_i64).unwrap_or(0);
-        let (kind, text) = match code {
+        let exit = trace.last(name, &[Kind::Exited], until).filter(|l| l.at >= starting);
+        let (kind, text) = match exit.map_or(0, exit_code) {
             0 => (LinkKind::Run, format!("`{name}` runs to its end")),
             code => (LinkKind::Failed, format!("`{name}` runs and fails with exit code {code}")),
         };
         walk.back(Some(name), kind, started, text);
     }
     if moment != Moment::Launched {
-        let hook = |event: &str| {
-            trace.of(name).find(|l| {
-                l.event == event && l.text("hook") == Some("postStart") && (starting..=until).contains(&l.at)
-            })
-        };
+        let events = || trace.of(name).filter(|l| (starting..=until).contains(&l.at));
+        let hook_began = events()
+            .any(|l| matches!(l.event, TraceEvent::HookStarted { hook, .. } if *hook == HookKind::PostStart));
+        let hook_ended = events()
+            .find(|l| matches!(l.event, TraceEvent::HookEnded { hook, .. } if *hook == HookKind::PostStart));
         // One that still runs is all there is.
-        let hook_end = match (hook("hook-started"), hook("hook-ended")) {
+        let hook_end = match (hook_began, hook_ended) {
             (_, Some(end)) => end.at,
-            (Some(_), None) => until,
-            (None, None) => started,
+            (true, None) => until,
+            (false, None) => started,
         };
-        let passed = within("startup-passed").map(|l| l.at);
-        let waits = |what: &str| {
-            let is = |l: &&Line<'_>| {
-                l.event == "waiting" && l.text("for") == Some(what) && (starting..=until).contains(&l.at)
-            };
-            trace.of(name).find(is).is_some()
-        };
-        let probes = waits("startup-probe") || within("startup-passed").is_some();
+        let passed = within(Kind::StartupPassed).map(|l| l.at);
+        let waits =
+            |l: &Line<'_>| matches!(l.event, TraceEvent::Waiting { wait: WaitReason::StartupProbe, .. });
+        let probes = passed.is_some() || events().any(waits);
         if moment == Moment::Ready {
             let from = match (passed, probes) {
                 (Some(at), _) => at.max(hook_end),
@@ -170,18 +169,16 @@ fn opened_by(
     walk: &mut Walk,
 ) -> Option<(String, Moment)> {
     let at = walk.at;
-    let pulled = trace.last(name, &["pulled"], at).map(|l| l.at);
-    let sandbox = trace.pod("sandbox-ready").filter(|l| l.at <= at).last().map(|l| l.at);
+    let pulled = trace.last(name, &[Kind::Pulled], at).map(|l| l.at);
+    let sandbox = trace.pod(Kind::SandboxReady).filter(|l| l.at <= at).last().map(|l| l.at);
     let gate = match starting {
-        Some(line) => {
-            let opened = line.at - line.number("opened_ms_ago").unwrap_or(0).min(line.at);
-            line.fields.get("opened_last").and_then(|g| {
-                Some((opened, g["container"].as_str()?.to_owned(), Moment::of(g["need"].as_str()?)))
-            })
-        }
+        Some(line) => opened_gate(line),
         // It was never started: the gate it waits for, if any.
-        None => trace.last(name, &["waiting"], at).filter(|l| l.text("for") == Some("gate")).and_then(|l| {
-            Some((at, l.text("on")?.to_owned(), Moment::of(l.text("need").unwrap_or_default())))
+        None => trace.last(name, &[Kind::Waiting], at).and_then(|line| {
+            let TraceEvent::Waiting { wait: WaitReason::Gate { on, need }, .. } = line.event else {
+                return None;
+            };
+            Some((at, on.clone(), Moment::of(*need)))
         }),
     };
     let latest = pulled.max(sandbox).unwrap_or(0);
@@ -197,29 +194,43 @@ fn opened_by(
     }
     if pulled >= sandbox || starting.is_none() {
         pulls(trace, name, walk);
-    } else if let Some(creating) = trace.pod("sandbox-creating").next() {
+    } else if let Some(creating) = trace.pod(Kind::SandboxCreating).next() {
         walk.back(None, LinkKind::Sandbox, creating.at, "the pod's sandbox is created".to_owned());
     }
     None
 }
 
+/// When the gate that opened last before a start did, whose it is and what for.
+fn opened_gate(line: &Line<'_>) -> Option<(u64, String, Moment)> {
+    let TraceEvent::Starting { opened_last: Some(gate), opened_ms_ago, .. } = line.event else { return None };
+    let opened = line.at - opened_ms_ago.unwrap_or(0).min(line.at);
+    Some((opened, gate.container.clone(), Moment::of(gate.need)))
+}
+
 /// Explains pulls and the pauses between them.
 fn pulls(trace: &Trace<'_>, name: &str, walk: &mut Walk) {
     for _ in 0..STEPS_MAX {
-        let events = ["pulling", "pulled", "pull-failed"];
+        let events = [Kind::Pulling, Kind::Pulled, Kind::PullFailed];
         // Of several at one moment the walk may have passed some: a pull that took no time explains nothing.
-        let Some(line) = trace.of(name).rev().find(|l| l.at < walk.at && events.contains(&l.event)) else {
+        let Some(line) = trace.of(name).rev().find(|l| l.at < walk.at && events.contains(&l.event.kind()))
+        else {
             break;
         };
-        match line.event {
-            "pulling" => {
-                walk.back(Some(name), LinkKind::Pull, line.at, format!("`{name}`'s image is pulled"));
-            }
-            _ => {
-                let why = line.text("message").unwrap_or("it failed");
-                let text = format!("`{name}`'s image is pulled again later: {why}");
-                walk.back(Some(name), LinkKind::Retry, line.at, text);
-            }
+        if line.is(Kind::Pulling) {
+            walk.back(Some(name), LinkKind::Pull, line.at, format!("`{name}`'s image is pulled"));
+            continue;
         }
+        let mut why = "it failed";
+        if let TraceEvent::PullFailed { message, .. } = line.event
+            && !message.is_empty()
+        {
+            why = message;
+        }
+        let text = format!("`{name}`'s image is pulled again later: {why}");
+        walk.back(Some(name), LinkKind::Retry, line.at, text);
     }
+}
+
+fn exit_code(line: &Line<'_>) -> i32 {
+    if let TraceEvent::Exited { code, .. } = line.event { *code } else { 0 }
 }

@@ -1,31 +1,35 @@
 //! The critical chain of a stop: who used the grace.
 
+use outrigger_lifecycle::trace::{Kind, TraceEvent, WaitReason};
+use outrigger_lifecycle::{HookKind, Span};
+
 use super::{LinkKind, Stop, Trace, Walk};
-use outrigger_lifecycle::Span;
+use crate::timeline::Line;
 
 /// More steps than any pod has containers; see [`super::start`].
 const STEPS_MAX: usize = 10_000;
 
 pub(super) fn of(trace: &Trace<'_>) -> Option<Stop> {
     let begun = trace.stop_begun()?;
-    let since = |event: &'static str| {
-        trace.lines.iter().filter(move |l| l.event == event && l.at >= begun.at && l.container.is_some())
+    let TraceEvent::StopBegun { cause, grace_ms, .. } = begun.event else { return None };
+    let since = |event: Kind| {
+        trace.lines.iter().filter(move |l| l.is(event) && l.at >= begun.at && l.container.is_some())
     };
     let mut killed: Vec<String> = Vec::new();
-    for name in since("killing").filter_map(|l| l.container) {
+    for name in since(Kind::Killing).filter_map(|l| l.container) {
         if !killed.iter().any(|k| k == name) {
             killed.push(name.to_owned());
         }
     }
-    let over = since("exited").max_by_key(|l| l.at);
+    let over = since(Kind::Exited).max_by_key(|l| l.at);
     let chain = match over.and_then(|l| Some((l.container?, l.at))) {
         Some((name, at)) => chain(trace, name, begun.at, at),
         None => Vec::new(),
     };
     Some(Stop {
-        cause: begun.text("cause").unwrap_or("stop").to_owned(),
+        cause: cause.name().to_owned(),
         at_ms: begun.at,
-        grace_ms: begun.number("grace_ms"),
+        grace_ms: *grace_ms,
         took_ms: over.map_or(0, |l| l.at - begun.at),
         killed,
         chain,
@@ -51,9 +55,9 @@ fn chain(trace: &Trace<'_>, name: &str, begun: u64, at: u64) -> Vec<super::Link>
 /// Explains the end of a container: TERM to exit, and the preStop hook before.
 fn exit(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) {
     let at = walk.at;
-    let within = |event: &str| trace.of(name).rfind(|l| l.event == event && (begun..=at).contains(&l.at));
-    let kill = within("killing").map(|l| l.at);
-    match (within("terminating"), kill) {
+    let within = |event: Kind| trace.of(name).rfind(|l| l.is(event) && (begun..=at).contains(&l.at));
+    let kill = within(Kind::Killing).map(|l| l.at);
+    match (within(Kind::Terminating), kill) {
         (Some(term), Some(kill)) => {
             let text = format!(
                 "`{name}` does not end on TERM and is killed after {}",
@@ -67,17 +71,25 @@ fn exit(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) {
         (None, Some(kill)) => walk.back(Some(name), LinkKind::Term, kill, format!("`{name}` is killed")),
         (None, None) => {}
     }
-    hook(trace, name, "preStop", begun, walk);
+    hook(trace, name, HookKind::PreStop, begun, walk);
 }
 
 /// Explains a preStop hook that ended where the walk stands.
-fn hook(trace: &Trace<'_>, name: &str, which: &str, begun: u64, walk: &mut Walk) {
-    let is = |l: &&crate::timeline::Line<'_>, events: &[&str]| {
-        events.contains(&l.event) && l.text("hook") == Some(which) && (begun..=walk.at).contains(&l.at)
+fn hook(trace: &Trace<'_>, name: &str, which: HookKind, begun: u64, walk: &mut Walk) {
+    let at = walk.at;
+    let within = |l: &&Line<'_>| (begun..=at).contains(&l.at);
+    let began = |l: &&Line<'_>| {
+        within(l) && matches!(l.event, TraceEvent::HookStarted { hook, .. } if *hook == which)
     };
-    let Some(from) = trace.of(name).rfind(|l| is(l, &["hook-started"])).map(|l| l.at) else { return };
-    let cancelled = trace.of(name).rfind(|l| is(l, &["hook-cancelled"])).is_some_and(|l| l.at >= from);
-    let until = trace.of(name).rfind(|l| is(l, &["hook-ended", "hook-cancelled"])).map_or(walk.at, |l| l.at);
+    let cancelled = |l: &&Line<'_>| {
+        within(l) && matches!(l.event, TraceEvent::HookCancelled { hook, .. } if *hook == which)
+    };
+    let ended =
+        |l: &&Line<'_>| within(l) && matches!(l.event, TraceEvent::HookEnded { hook, .. } if *hook == which);
+    let Some(from) = trace.of(name).rfind(began).map(|l| l.at) else { return };
+    let until = trace.of(name).rfind(|l| ended(l) || cancelled(l)).map_or(at, |l| l.at);
+    let cancelled = trace.of(name).rfind(cancelled).is_some_and(|l| l.at >= from);
+    let which = which.name();
     walk.back(Some(name), LinkKind::Wait, until, format!("`{name}` waits after its {which} hook"));
     let text = match cancelled {
         true => format!("`{name}`'s {which} hook is cancelled"),
@@ -89,21 +101,47 @@ fn hook(trace: &Trace<'_>, name: &str, which: &str, begun: u64, walk: &mut Walk)
 /// The container this one had to wait for before it was told to stop.
 fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<String> {
     let at = walk.at;
-    let wait = trace.of(name).rfind(|l| {
-        l.event == "waiting"
-            && matches!(l.text("for"), Some("stop-turn" | "first-pre-stop"))
-            && l.at >= begun
-            && l.at < at
-    })?;
-    let on = wait.text("on")?;
-    if wait.text("for") == Some("first-pre-stop") {
-        hook(trace, on, "first preStop", begun, walk);
-        return None;
-    }
+    let waits = trace.of(name).rev().filter(|l| l.at >= begun && l.at < at);
+    let mut waits = waits.filter_map(|l| {
+        let TraceEvent::Waiting { wait, .. } = l.event else { return None };
+        turn_of(wait)
+    });
+    let on = match waits.next()? {
+        Turn::Exit(on) => on,
+        Turn::FirstPreStop(on) => {
+            hook(trace, on, HookKind::FirstPreStop, begun, walk);
+            return None;
+        }
+    };
     // One that was told while the other was still there was told because the grace had run out: the other used it up.
-    if let Some(exited) = trace.last(on, &["exited"], at).filter(|l| l.at >= begun) {
+    if let Some(exited) = trace.last(on, &[Kind::Exited], at).filter(|l| l.at >= begun) {
         let text = format!("`{name}` could be stopped but has not been told yet");
         walk.back(Some(name), LinkKind::Wait, exited.at, text);
     }
     Some(on.to_owned())
+}
+
+/// What of another container a stop waits for.
+enum Turn<'a> {
+    /// Its exit.
+    Exit(&'a str),
+    /// Its first preStop hook.
+    FirstPreStop(&'a str),
+}
+
+/// What a container that is to stop waits for, if it is another's turn.
+fn turn_of(wait: &WaitReason) -> Option<Turn<'_>> {
+    match wait {
+        WaitReason::StopTurn { on } => Some(Turn::Exit(on)),
+        WaitReason::FirstPreStop { on } => Some(Turn::FirstPreStop(on)),
+        WaitReason::Sandbox
+        | WaitReason::Gate { .. }
+        | WaitReason::Image
+        | WaitReason::ImageRetry { .. }
+        | WaitReason::BackOff { .. }
+        | WaitReason::StartRetry { .. }
+        | WaitReason::StartupProbe
+        | WaitReason::ReadinessProbe
+        | WaitReason::Rerun { .. } => None,
+    }
 }

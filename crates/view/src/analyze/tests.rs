@@ -1,3 +1,4 @@
+use outrigger_lifecycle::trace;
 use serde_json::{Value, json};
 
 use super::LinkKind::{self, *};
@@ -6,7 +7,8 @@ use super::*;
 /// `(seconds, container or "", event, details)`.
 type Row = (f64, &'static str, &'static str, Value);
 
-fn entries(rows: &[Row]) -> Vec<Value> {
+fn entries(rows: &[Row]) -> Vec<Record> {
+    let read = |entry: Value| trace::Line::from_json(&entry).unwrap().pod().unwrap();
     rows.iter()
         .map(|(at, container, event, details)| {
             let mut entry = json!({"time": format!("{at:.3}"), "pod": "p", "event": event});
@@ -16,6 +18,7 @@ fn entries(rows: &[Row]) -> Vec<Value> {
             }
             entry
         })
+        .map(read)
         .collect()
 }
 
@@ -57,7 +60,7 @@ fn sidecar_and_main() -> Vec<Row> {
         (10.6, "s2", "probe", json!({"kind": "startup", "outcome": "success", "period_ms": 10_000})),
         (10.6, "s2", "startup-passed", json!({})),
         (10.6, "s2", "ready", json!({})),
-        (10.6, "app", "starting", gate("s2", "Started")),
+        (10.6, "app", "starting", gate("s2", "started")),
         (10.7, "app", "started", json!({})),
         (10.7, "app", "ready", json!({})),
     ]
@@ -97,7 +100,7 @@ fn a_pull_that_ends_after_the_gate_opened_is_what_counts() {
             12.0,
             "app",
             "starting",
-            json!({"opened_last": {"container": "s2", "need": "Started"}, "opened_ms_ago": 1400}),
+            json!({"opened_last": {"container": "s2", "need": "started"}, "opened_ms_ago": 1400}),
         ),
         (12.1, "app", "started", json!({})),
         (12.1, "app", "ready", json!({})),
@@ -182,7 +185,7 @@ fn an_init_container_is_waited_for_to_its_end_and_a_failed_pull_is_seen() {
         (11.0, "init", "starting", json!({"attempt": 0})),
         (11.1, "init", "started", json!({})),
         (14.1, "init", "exited", json!({"code": 0})),
-        (14.1, "app", "starting", gate("init", "Completed")),
+        (14.1, "app", "starting", gate("init", "completed")),
         (14.2, "app", "started", json!({})),
         (14.2, "app", "ready", json!({})),
     ]);
@@ -229,7 +232,7 @@ fn a_stop_is_walked_back_through_turns_and_hooks() {
         (3.1, "proxy", "terminating", json!({})),
         (13.1, "proxy", "killing", json!({})),
         (13.2, "proxy", "exited", json!({"code": 137})),
-        (13.2, "", "finished", json!({})),
+        (13.2, "", "finished", json!({"phase": "Failed"})),
     ]);
     let stop = found.stop.unwrap();
     assert_eq!(
@@ -258,7 +261,7 @@ fn who_uses_up_the_grace_is_named_even_if_it_ends_after_others_were_told() {
             (30.0, "proxy", "terminating", json!({})),
             (first_exit, "app", "exited", json!({"code": 137})),
             (sidecar_exit, "proxy", "exited", json!({"code": 143})),
-            (sidecar_exit, "", "finished", json!({})),
+            (sidecar_exit, "", "finished", json!({"phase": "Failed"})),
         ]);
         let stop = found.stop.unwrap();
         covers(&stop.chain, 1_000, (sidecar_exit * 1e3) as u64);

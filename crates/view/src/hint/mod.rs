@@ -12,10 +12,9 @@ mod references;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outrigger_lifecycle::trace::Entry;
-use outrigger_lifecycle::{FieldPath, Plan};
+use outrigger_lifecycle::trace::{Entry, TraceEvent};
+use outrigger_lifecycle::{FieldPath, HookKind, Plan, SandboxCause, Verdict};
 use outrigger_manifest::{Companions, Origin, SourceFile};
-use serde_json::Value;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -55,7 +54,7 @@ pub struct Subject<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
     sources: Arc<[SourceFile]>,
-    shown: Arc<Mutex<BTreeSet<(String, String)>>>,
+    shown: Arc<Mutex<BTreeSet<(Option<String>, Option<String>)>>>,
     /// Where the pod was written.
     origin: Option<Arc<Origin>>,
 }
@@ -71,25 +70,21 @@ impl Hints {
         Hints { origin: Some(Arc::new(origin.clone())), ..self.clone() }
     }
 
-    /// Adds to an entry the hint on its failure, if there is one that was not shown yet: `manifest`, the file and line, and
-    /// `hint`.
-    pub fn add_to(&self, pod: Subject<'_>, entry: &Entry, object: &mut Value) {
-        let Some(hint) = hint(pod, entry) else { return };
-        let place = hint.path.as_ref().and_then(|path| self.place(path)).unwrap_or_default();
+    /// The hint on the failure of an entry, if there is one that was not shown yet: the file and line, and what to do.
+    pub fn on(&self, pod: Subject<'_>, entry: &Entry) -> (Option<String>, Option<String>) {
+        let Some(hint) = hint(pod, entry) else { return (None, None) };
+        let place = hint.path.as_ref().and_then(|path| self.place(path));
+        let text = Some(hint.text).filter(|text| !text.is_empty());
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        if (place.is_empty() && hint.text.is_empty()) || !shown.insert((place.clone(), hint.text.clone())) {
-            return;
-        }
-        for (key, value) in [("manifest", place), ("hint", hint.text)] {
-            if !value.is_empty() {
-                object[key] = value.into();
-            }
+        match shown.insert((place.clone(), text.clone())) {
+            true => (place, text),
+            false => (None, None),
         }
     }
 
     /// Why a pod cannot be made, with the hint on it below.
-    pub fn of_sandbox(&self, pod: Subject<'_>, message: &str) -> String {
-        let Some(hint) = sandbox(pod, message) else { return message.to_owned() };
+    pub fn of_sandbox(&self, pod: Subject<'_>, message: &str, cause: Option<SandboxCause>) -> String {
+        let hint = sandbox(pod, cause);
         let place = hint.path.as_ref().and_then(|path| self.place(path));
         let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
         format!("{message}\n  {place}{}", hint.text)
@@ -105,55 +100,85 @@ impl Hints {
 
 fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
     let plan = pod.plan;
-    let Some(index) = entry.container else {
-        return match entry.event {
-            "sandbox-failed" => sandbox(pod, entry.text("message")?),
-            _ => None,
-        };
-    };
+    if let TraceEvent::SandboxFailed { cause, .. } = &entry.event {
+        return Some(sandbox(pod, *cause));
+    }
+    let index = entry.container?;
     let (container, path) = (&pod.containers[index], plan.containers[index].place.path());
-    match entry.event {
-        "pull-failed" => Some(image::hint(pod, container, path, entry.text("message")?)),
-        "start-failed" => {
+    match &entry.event {
+        TraceEvent::PullFailed { cause, .. } => Some(image::hint(pod, container, path, *cause)),
+        TraceEvent::StartFailed { .. } => {
             Some(references::below(pod, &path).unwrap_or_else(|| Hint::at(path, String::new())))
         }
-        "exited" => program::hint(container, path, entry),
-        "probe" if entry.text("verdict") == Some("failure") => {
-            probe::hint(plan, index, container, path, entry)
+        TraceEvent::Exited { code, reason, killed_for, .. } => {
+            program::hint(container, path, *code, *reason, *killed_for)
         }
-        "stop-signal-ignored" => {
-            let signal = entry.text("signal").unwrap_or("TERM");
-            Some(Hint::at(
-                path,
-                format!(
-                    "handle SIG{signal} in the program (in a shell script: `trap 'exit 0' {signal}`, or start the \
-                     program with `exec`), set lifecycle.stopSignal to a signal it handles, or lower \
-                     terminationGracePeriodSeconds"
+        TraceEvent::Probe { kind, cause, verdict: Some(Verdict::Failure), .. } => {
+            probe::hint(plan, index, container, path, *kind, *cause)
+        }
+        TraceEvent::StopSignalIgnored { signal, .. } => Some(Hint::at(
+            path,
+            format!(
+                "handle SIG{signal} in the program (in a shell script: `trap 'exit 0' {signal}`, or start the \
+                 program with `exec`), set lifecycle.stopSignal to a signal it handles, or lower \
+                 terminationGracePeriodSeconds"
+            ),
+        )),
+        TraceEvent::HookEnded { hook, error: Some(_), .. } => {
+            let (field, means) = match hook {
+                HookKind::PostStart => (
+                    "postStart",
+                    "a container whose postStart hook fails is killed; make the hook exit with code 0",
                 ),
-            ))
-        }
-        "hook-ended" if entry.text("error").is_some() => {
-            let hook = if entry.text("hook") == Some("postStart") { "postStart" } else { "preStop" };
-            let means = match hook {
-                "postStart" => {
-                    "a container whose postStart hook fails is killed; make the hook exit with code 0"
-                }
-                _ => "the container is stopped anyway",
+                HookKind::PreStop | HookKind::FirstPreStop => ("preStop", "the container is stopped anyway"),
             };
-            Some(Hint::at(path.field("lifecycle").field(hook), means))
+            Some(Hint::at(path.field("lifecycle").field(field), means))
         }
-        _ => None,
+        // No failures, or ones that another entry tells of.
+        TraceEvent::Planned { .. }
+        | TraceEvent::SandboxCreating { .. }
+        | TraceEvent::SandboxReady
+        | TraceEvent::SandboxFailed { .. }
+        | TraceEvent::SandboxLost
+        | TraceEvent::Phase { .. }
+        | TraceEvent::StopBegun { .. }
+        | TraceEvent::StopShortened { .. }
+        | TraceEvent::RerunBegun { .. }
+        | TraceEvent::Rerun
+        | TraceEvent::Finished { .. }
+        | TraceEvent::Pulling
+        | TraceEvent::Pulled
+        | TraceEvent::ImageChanged
+        | TraceEvent::Starting { .. }
+        | TraceEvent::Started { .. }
+        | TraceEvent::StartupPassed
+        | TraceEvent::Ready
+        | TraceEvent::Unready
+        | TraceEvent::Lost { .. }
+        | TraceEvent::Probe { .. }
+        | TraceEvent::HookStarted { .. }
+        | TraceEvent::HookEnded { error: None, .. }
+        | TraceEvent::HookCancelled { .. }
+        | TraceEvent::HookOutput { .. }
+        | TraceEvent::Waiting { .. }
+        | TraceEvent::KillBegun { .. }
+        | TraceEvent::Terminating { .. }
+        | TraceEvent::Killing { .. }
+        | TraceEvent::Log { .. } => None,
     }
 }
 
 /// What keeps a whole pod from being made.
-fn sandbox(pod: Subject<'_>, message: &str) -> Option<Hint> {
-    if message.starts_with("host port ") {
-        return Some(port::hint(pod, message));
+fn sandbox(pod: Subject<'_>, cause: Option<SandboxCause>) -> Hint {
+    match cause {
+        Some(SandboxCause::HostPortInUse { port }) => port::in_use(pod, port),
+        Some(SandboxCause::HostPortDenied { port } | SandboxCause::HostPortFailed { port }) => {
+            port::refused(pod, port)
+        }
+        None => references::below(pod, &FieldPath::spec("volumes")).unwrap_or_else(|| {
+            Hint::nowhere("run `outrigger doctor` to see what this machine is missing and how to fix it")
+        }),
     }
-    references::below(pod, &FieldPath::spec("volumes")).or_else(|| {
-        Some(Hint::nowhere("run `outrigger doctor` to see what this machine is missing and how to fix it"))
-    })
 }
 
 #[cfg(test)]

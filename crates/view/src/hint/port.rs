@@ -8,22 +8,28 @@ use outrigger_runtime::embedded::network::listening_here;
 
 use super::{Hint, Subject};
 
-pub(super) fn hint(pod: Subject<'_>, message: &str) -> Hint {
-    let digits: String =
-        message.trim_start_matches("host port ").chars().take_while(char::is_ascii_digit).collect();
-    let number: Option<u16> = digits.parse().ok();
-    let holder = number.filter(|_| message.contains("in use")).and_then(holder);
-    let stop = match holder {
+/// Something listens there.
+pub(super) fn in_use(pod: Subject<'_>, number: u16) -> Hint {
+    let stop = match holder(number) {
         // We listen for our pods. A pod that is being replaced still has it: the next attempt may be luckier.
         Some((pid, _)) if pid == std::process::id() => {
-            let path = number.and_then(|number| written(pod, number));
             let hint = "another pod of this run has the port; this one starts when it is released";
+            let path = written(pod, number);
             return path.map_or_else(|| Hint::nowhere(hint), |path| Hint::at(path, hint));
         }
         Some((pid, name)) => format!("{name} (process {pid}) listens there: stop it"),
         None => "stop what listens there".to_owned(),
     };
-    match number.and_then(|number| written(pod, number)) {
+    another(pod, number, &stop)
+}
+
+/// It cannot be opened, though nothing is known to listen there.
+pub(super) fn refused(pod: Subject<'_>, number: u16) -> Hint {
+    another(pod, number, "stop what listens there")
+}
+
+fn another(pod: Subject<'_>, number: u16, stop: &str) -> Hint {
+    match written(pod, number) {
         Some(path) => Hint::at(path, format!("{stop}, or write another hostPort")),
         None => Hint::nowhere(format!("{stop}, or give --publish another port of this machine")),
     }

@@ -1,8 +1,7 @@
 //! A probe that does not pass.
 
 use k8s_openapi::api::core::v1::{Container, Probe};
-use outrigger_lifecycle::trace::Entry;
-use outrigger_lifecycle::{ContainerPlan, FieldPath, Need, Plan, ProbeKind, Span};
+use outrigger_lifecycle::{ContainerPlan, FieldPath, Need, Plan, ProbeCause, ProbeKind, Span};
 
 use super::Hint;
 
@@ -11,14 +10,15 @@ pub(super) fn hint(
     index: usize,
     container: &Container,
     path: FieldPath,
-    entry: &Entry,
+    kind: ProbeKind,
+    cause: Option<ProbeCause>,
 ) -> Option<Hint> {
-    let (kind, field, probe) = match entry.text("kind")? {
-        "startup" => (ProbeKind::Startup, "startupProbe", container.startup_probe.as_ref()?),
-        "liveness" => (ProbeKind::Liveness, "livenessProbe", container.liveness_probe.as_ref()?),
-        _ => (ProbeKind::Readiness, "readinessProbe", container.readiness_probe.as_ref()?),
+    let (field, probe) = match kind {
+        ProbeKind::Startup => ("startupProbe", container.startup_probe.as_ref()?),
+        ProbeKind::Liveness => ("livenessProbe", container.liveness_probe.as_ref()?),
+        ProbeKind::Readiness => ("readinessProbe", container.readiness_probe.as_ref()?),
     };
-    let (handler, hint) = handler(probe, entry.text("message").unwrap_or_default());
+    let (handler, hint) = handler(probe, cause);
     let mut hint = hint.to_owned();
     if kind == ProbeKind::Startup
         && let Some(times) = plan.containers[index].probe(kind)
@@ -34,16 +34,16 @@ pub(super) fn hint(
 }
 
 /// What kind of probe it is, and what to look at.
-fn handler(probe: &Probe, message: &str) -> (&'static str, &'static str) {
-    let silent = message.contains("refused");
+fn handler(probe: &Probe, cause: Option<ProbeCause>) -> (&'static str, &'static str) {
+    let silent = cause == Some(ProbeCause::Refused);
     match probe {
-        Probe { exec: Some(_), .. } if message.contains("timed out after") => {
+        Probe { exec: Some(_), .. } if cause == Some(ProbeCause::TimedOut) => {
             ("exec", "the command took too long: raise timeoutSeconds or make it faster")
         }
         Probe { exec: Some(_), .. } => {
             ("exec", "the command must exit with code 0 once the container is healthy")
         }
-        Probe { http_get: Some(_), .. } if message.contains(" answered ") => {
+        Probe { http_get: Some(_), .. } if cause == Some(ProbeCause::BadAnswer) => {
             ("httpGet", "the program answers with an error: check the path, and the program's log")
         }
         Probe { http_get: Some(_), .. } if silent => ("httpGet", LISTEN),

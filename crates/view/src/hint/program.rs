@@ -1,24 +1,28 @@
 //! A program that cannot be run, or ended in a way that tells why.
 
 use k8s_openapi::api::core::v1::Container;
-use outrigger_lifecycle::FieldPath;
-use outrigger_lifecycle::trace::Entry;
+use outrigger_lifecycle::{ExitReason, FieldPath, KillReason};
 
 use super::Hint;
 
-pub(super) fn hint(container: &Container, path: FieldPath, entry: &Entry) -> Option<Hint> {
-    let killed = entry.text("killed_for").is_some();
-    match (entry.text("reason"), entry.number("code")) {
-        (Some("StartError"), _) => Some(not_started(container, path)),
-        (Some("OOMKilled"), _) => Some(Hint::at(
+pub(super) fn hint(
+    container: &Container,
+    path: FieldPath,
+    code: i32,
+    reason: Option<ExitReason>,
+    killed_for: Option<KillReason>,
+) -> Option<Hint> {
+    match (reason, code) {
+        (Some(ExitReason::StartError), _) => Some(not_started(container, path)),
+        (Some(ExitReason::OomKilled), _) => Some(Hint::at(
             path.field("resources").field("limits").field("memory"),
             "it used more memory than its limit: raise the limit, or make the program use less",
         )),
-        (_, Some(127)) if !killed => Some(Hint::at(
+        (_, 127) if killed_for.is_none() => Some(Hint::at(
             command_path(container, path),
             "code 127 means that a shell did not find the program: check the spelling, and that the image has it",
         )),
-        (_, Some(126)) if !killed => Some(Hint::at(
+        (_, 126) if killed_for.is_none() => Some(Hint::at(
             command_path(container, path),
             "code 126 means that a shell may not execute the file: check its mode (chmod +x)",
         )),

@@ -1,7 +1,8 @@
 use super::*;
+use outrigger_lifecycle::trace::Line;
 use outrigger_lifecycle::{FeatureGates, Time, plan};
 use outrigger_manifest::{ReadOptions, SourceFile, read};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A line for everything that can go wrong.
 const MANIFEST: &str = "\
@@ -85,57 +86,35 @@ impl Fixture {
     /// The hint of an entry: the place and the hint.
     fn of(&self, container: Option<&str>, event: &'static str, fields: Value) -> (String, String) {
         let place = |name: &str| self.plan.containers.iter().position(|c| c.name == name).unwrap();
-        let entry = Entry {
-            time: Time(0),
-            container: container.map(place),
-            event,
-            fields: fields.as_object().unwrap().clone(),
-        };
-        let mut object = json!({});
-        self.hints.add_to(self.subject(), &entry, &mut object);
-        let text = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
-        (text("manifest"), text("hint"))
+        let mut line = json!({"event": event});
+        line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let event = Line::from_json(&line).unwrap().pod().unwrap().event;
+        let entry = Entry { time: Time(0), container: container.map(place), event };
+        let (manifest, hint) = self.hints.on(self.subject(), &entry);
+        (manifest.unwrap_or_default(), hint.unwrap_or_default())
     }
 }
 
 #[test]
 fn every_failure_has_its_line_and_its_way_out() {
     let table = [
+        (Some("app"), "pull-failed", json!({"cause": "not-found"}), "p.yaml:21", "that the tag exists"),
         (
             Some("app"),
             "pull-failed",
-            json!({"message": "not found: registry.example/app has no 1"}),
-            "p.yaml:21",
-            "that the tag exists",
-        ),
-        (
-            Some("app"),
-            "pull-failed",
-            json!({"message": "unauthorized (no credentials found, …)"}),
+            json!({"cause": "unauthorized"}),
             "p.yaml:21",
             "`docker login registry.example`",
         ),
         (
             Some("app"),
             "pull-failed",
-            json!({"message": "cannot connect to registry.example"}),
+            json!({"cause": "unreachable"}),
             "p.yaml:21",
             "a registry this machine can reach",
         ),
-        (
-            Some("app"),
-            "pull-failed",
-            json!({"message": "its pull policy forbids fetching it"}),
-            "p.yaml:21",
-            "--pull missing",
-        ),
-        (
-            Some("proxy"),
-            "pull-failed",
-            json!({"message": "directory /no does not exist"}),
-            "p.yaml:39",
-            "a path that exists",
-        ),
+        (Some("app"), "pull-failed", json!({"cause": "never-pull"}), "p.yaml:21", "--pull missing"),
+        (Some("proxy"), "pull-failed", json!({"cause": "not-on-disk"}), "p.yaml:39", "a path that exists"),
         (Some("app"), "exited", json!({"reason": "StartError", "code": 128}), "p.yaml:22", "[echo, hi]"),
         (Some("proxy"), "exited", json!({"reason": "Error", "code": 127}), "p.yaml:40", "did not find"),
         (Some("app"), "exited", json!({"reason": "OOMKilled", "code": 137}), "p.yaml:34", "raise the limit"),
@@ -156,7 +135,7 @@ fn every_failure_has_its_line_and_its_way_out() {
         (
             None,
             "sandbox-failed",
-            json!({"message": "host port 8080 needs more privileges"}),
+            json!({"cause": "host-port-denied", "port": 8080}),
             "p.yaml:31",
             "another hostPort",
         ),
@@ -170,14 +149,14 @@ fn every_failure_has_its_line_and_its_way_out() {
         (
             Some("proxy"),
             "probe",
-            json!({"kind": "startup", "verdict": "failure", "message": "port 15001: connection refused"}),
+            json!({"kind": "startup", "outcome": "failure", "verdict": "failure", "cause": "refused"}),
             "p.yaml:45",
             "if it just needs more than 30 s, raise failureThreshold. Until it passes `app` does not start",
         ),
         (
             Some("proxy"),
             "probe",
-            json!({"kind": "readiness", "verdict": "failure", "message": "GET :15001/ready answered 503"}),
+            json!({"kind": "readiness", "outcome": "failure", "verdict": "failure", "cause": "bad-answer"}),
             "p.yaml:49",
             "check the path",
         ),

@@ -1,7 +1,7 @@
 //! A plan put in the order in which it is told.
 
 use outrigger_lifecycle::{Gate, Need, Plan, PreStopWhen, Qos, ResourceTotals, Role, effective, qos};
-use outrigger_manifest::{Diagnostic, PodManifest};
+use outrigger_manifest::{Checked, Diagnostic, PodManifest};
 
 /// What all the pictures of a plan are drawn from.
 pub struct View<'a> {
@@ -24,19 +24,15 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The view of a pod and the `count` pods like it; `None` if it is empty.
-    pub fn new(
-        pod: &'a PodManifest,
-        count: usize,
-        plan: &'a Plan,
-        diagnostics: &'a [Diagnostic],
-    ) -> Option<Self> {
-        let spec = pod.input.pod.spec.as_ref()?;
+    /// The view of a pod and the pods like it; `None` if it is empty or there is no plan of it.
+    pub fn new(checked: &'a Checked<'_>) -> Option<Self> {
+        let Checked { pod, count, planned, diagnostics } = checked;
+        let (plan, spec) = (&planned.as_ref()?.plan, pod.input.pod.spec.as_ref()?);
         let all = 0..plan.containers.len();
         let runs = |c: &usize| plan.containers[*c].role != Role::Init;
         Some(View {
             pod,
-            count,
+            count: *count,
             plan,
             start: by_stage(all.clone(), &plan.start_stages()),
             stop: by_stage(

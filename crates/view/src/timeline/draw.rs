@@ -26,7 +26,7 @@ pub enum Picture {
 pub fn draw(pods: &[PodEvents], picture: Picture, scale: Scale) -> Result<String, TimelineError> {
     let mut timelines = Vec::with_capacity(pods.len());
     for pod in pods {
-        let mut timeline = Timeline::from_json(&pod.entries)?;
+        let mut timeline = Timeline::read(&pod.entries)?;
         timeline.mark(&analyze(&pod.entries)?);
         timelines.push(timeline);
     }

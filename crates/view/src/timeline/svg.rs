@@ -108,7 +108,7 @@ pub(super) fn draw(timeline: &Timeline, scale: Scale, with_legend: bool) -> Stri
             "<path class=\"gate\" marker-end=\"url(#head)\" d=\"M{x1:.1} {y1:.1}C{x1:.1} {bend:.1} {x2:.1} {bend:.1} {x2:.1} {y2:.1}\"><title>{} starts: {} is {}</title></path>",
             escape(&timeline.lanes[opening.to].name),
             escape(&timeline.lanes[opening.from].name),
-            escape(&opening.need)
+            escape(opening.need.name())
         );
     }
     if with_legend {

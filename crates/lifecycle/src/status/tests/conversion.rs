@@ -143,7 +143,12 @@ fn image_failures_keep_or_change_their_reason() {
         put(&plan, &mut obs, "i", "Rn");
         obs.apply(
             &plan,
-            &Event::ImageFailed { container: 1, reason: reason.into(), message: "no route".into() },
+            &Event::ImageFailed {
+                container: 1,
+                reason: reason.into(),
+                message: "no route".into(),
+                cause: None,
+            },
             T0,
         );
         let mut life = Life::new(plan.clone());
@@ -217,6 +222,7 @@ fn a_crash_loop_cut_off_ends_terminated_as_on_the_kubelet() {
         kind: crate::ProbeKind::Startup,
         outcome: crate::ProbeOutcome::Success,
         message: None,
+        cause: None,
     });
     life.exits("s", 1).exits("s", 1);
     assert_eq!(line(&life.status(), "s"), "waiting CrashLoopBackOff rc=1 last=1/Error");

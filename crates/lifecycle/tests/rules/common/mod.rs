@@ -211,7 +211,7 @@ impl Play {
         let container = self.ix(name);
         let attempt = self.container(name).attempt;
         let outcome = if ok { ProbeOutcome::Success } else { ProbeOutcome::Failure };
-        self.event(Event::Probed { container, attempt, kind, outcome, message: None });
+        self.event(Event::Probed { container, attempt, kind, outcome, message: None, cause: None });
     }
 
     /// Ends a hook.

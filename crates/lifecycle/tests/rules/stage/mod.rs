@@ -203,9 +203,14 @@ fn answer(plan: &Plan, action: &Action) -> Option<Event> {
         Action::Terminate { container, attempt, .. } | Action::Kill { container, attempt } => {
             Some(Event::Exited { container, attempt, exit: exit(137) })
         }
-        Action::Probe { container, attempt, kind } => {
-            Some(Event::Probed { container, attempt, kind, outcome: ProbeOutcome::Error, message: None })
-        }
+        Action::Probe { container, attempt, kind } => Some(Event::Probed {
+            container,
+            attempt,
+            kind,
+            outcome: ProbeOutcome::Error,
+            message: None,
+            cause: None,
+        }),
         _ => None,
     }
 }

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outrigger_lifecycle::convert::{Edit, convert as edits_to};
 use outrigger_lifecycle::{FeatureGates, FieldPath, Segment};
+use outrigger_manifest::convert::apply;
 use outrigger_manifest::edit::Editor;
-use outrigger_manifest::{Entry, Node, SourceFile, Value as NodeValue};
+use outrigger_manifest::{Entry, Node, SourceFile, Value as NodeValue, check};
 use outrigger_simulate::{Rng, random};
 use serde_json::{Value, json};
 
-use super::{TARGETS, apply};
-use crate::input::{self, ReadArgs};
+use super::TARGETS;
+use crate::input::ReadArgs;
 
 /// Writes a value as YAML, each time in another style.
 struct Writer<'r> {
@@ -33,7 +34,7 @@ fn an_edit_changes_its_own_lines_only() {
         let sources = [SourceFile::new("pod.yaml", text.as_str())];
         let manifest =
             ReadArgs::default().read(&sources).unwrap_or_else(|e| panic!("seed {seed}: {e:?}\n{text}"));
-        let checked = input::check(&manifest, &FeatureGates::default());
+        let checked = check(&manifest, &FeatureGates::default());
         let pod = checked[0].pod;
         let plan = &checked[0].planned.as_ref().expect("random pods have plans").plan;
         for target in TARGETS {
@@ -42,7 +43,7 @@ fn an_edit_changes_its_own_lines_only() {
                 tried += 1;
                 let what = format!("seed {seed}, {target:?}, {edit:?}");
                 let (before, open) = (editor.text().to_owned(), may_change(&editor, &edit));
-                match apply::apply(&mut editor, pod, &edit) {
+                match apply(&mut editor, pod, &edit) {
                     Ok(()) => {
                         carried_out += 1;
                         assert_kept(&before, &open, editor.text(), &what);

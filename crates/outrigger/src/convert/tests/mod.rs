@@ -7,13 +7,12 @@ use outrigger_lifecycle::convert::{Target, compare};
 use outrigger_lifecycle::{
     Action, Decision, Event, FeatureGates, Gate, Need, Observation, Plan, ProbeKind, Role, Time, rules,
 };
-use outrigger_manifest::SourceFile;
+use outrigger_manifest::convert::ConvertError;
+use outrigger_manifest::{SourceFile, check};
 use outrigger_simulate::{Options, Rng, Scenario, Script, Simulator, Span, Watch, random};
 use serde_json::{Value, json};
 
-use super::apply;
-use crate::input::{self, ReadArgs};
-use crate::outcome::Failure;
+use crate::input::ReadArgs;
 
 const TARGETS: [Target; 4] = [Target::Native, Target::Kep, Target::Priority, Target::DependsOn];
 
@@ -31,7 +30,7 @@ fn what_is_not_lost_still_holds() {
                     holds(&result, &format!("seed {seed}, {target:?}\n{yaml}\n{}", result.text));
                 }
                 // A pod may be beyond the editor or the dialect; it is then refused, never written wrongly.
-                Err(Failure::Input(_)) => {}
+                Err(ConvertError::Edit(_) | ConvertError::NotExpressible { .. }) => {}
                 Err(other) => panic!("seed {seed}, {target:?}: {other:?}\n{yaml}"),
             }
         }
@@ -91,13 +90,13 @@ struct Converted {
     lost: Vec<String>,
 }
 
-fn convert(yaml: &str, target: Target) -> Result<Converted, Failure> {
+fn convert(yaml: &str, target: Target) -> Result<Converted, ConvertError> {
     let args = ReadArgs::default();
     let sources = [SourceFile::new("pod.yaml", yaml)];
     let manifest = args.read(&sources).unwrap_or_else(|e| panic!("{e:?}\n{yaml}"));
-    let checked = input::check(&manifest, &FeatureGates::default());
+    let checked = check(&manifest, &FeatureGates::default());
     let before = checked[0].planned.as_ref().expect("random pods have plans").plan.clone();
-    let result = apply::convert(yaml, &checked, target, &args)?;
+    let result = super::convert(yaml, &checked, target, &args.options(), &FeatureGates::default())?;
     let manifest =
         args.read(&[SourceFile::new("pod.yaml", result.text.as_str())]).expect("it was read before");
     let after = outrigger_lifecycle::plan(&manifest.pods[0].input, &FeatureGates::default());

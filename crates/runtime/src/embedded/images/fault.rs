@@ -4,8 +4,9 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-/// A failure to get an image. The kinds matter to the code that retries or tries another place; users see the
-/// text.
+use crate::types::PullError;
+
+/// A failure on the way to an image. The kinds matter to the code that tries again or elsewhere; people see the text.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum Fault {
     /// A retry will not help.
@@ -17,9 +18,18 @@ pub(super) enum Fault {
     /// Nothing answers there, or not with this protocol: another endpoint may.
     #[error("{0}")]
     Unreachable(String),
-    /// The registry requires other credentials.
+    /// No answer came; one may the next time.
+    #[error("{0}")]
+    NoAnswer(String),
+    /// The registry wants other credentials.
     #[error("{0}")]
     Unauthorized(String),
+    /// The registry does not have it.
+    #[error("{0}")]
+    NotFound(String),
+    /// The disk is full.
+    #[error("{0}")]
+    NoSpace(String),
 }
 
 impl Fault {
@@ -33,11 +43,35 @@ impl Fault {
         if error.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error())
             || error.raw_os_error() == Some(rustix::io::Errno::DQUOT.raw_os_error())
         {
-            return Fault::Final(format!(
+            return Fault::NoSpace(format!(
                 "{doing}: no space left on device; free some space or choose another --state-dir"
             ));
         }
         Fault::Final(format!("{doing}: {error}"))
+    }
+
+    /// Whether the same may succeed a moment later.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Fault::Transient(_) | Fault::NoAnswer(_) => true,
+            Fault::Final(_)
+            | Fault::Unreachable(_)
+            | Fault::Unauthorized(_)
+            | Fault::NotFound(_)
+            | Fault::NoSpace(_) => false,
+        }
+    }
+
+    /// As users of the store see it; what is said of an image that is not from a registry is about a path.
+    pub(super) fn into_pull_error(self, is_remote: bool) -> PullError {
+        match self {
+            Fault::NoSpace(text) => PullError::NoSpace(text),
+            fault if !is_remote => PullError::NotOnDisk(fault.to_string()),
+            Fault::NotFound(text) => PullError::NotFound(text),
+            Fault::Unauthorized(text) => PullError::Unauthorized(text),
+            Fault::Unreachable(text) | Fault::NoAnswer(text) => PullError::Unreachable(text),
+            Fault::Final(text) | Fault::Transient(text) => PullError::Other(text),
+        }
     }
 }
 

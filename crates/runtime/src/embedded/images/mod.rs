@@ -32,7 +32,7 @@ use self::store::Store;
 use crate::credentials as auth;
 use crate::embedded::rootless::{self, Standing};
 use crate::reference::{self, Name, Source, digest};
-use crate::types::{Image, ImageError, ProgressSink, PullPolicy, PullRequest, RuntimeError};
+use crate::types::{Image, ImageError, ProgressSink, PullError, PullPolicy, PullRequest, RuntimeError};
 
 /// The images of this machine, in a directory shared by any number of processes.
 pub struct ImageStore {
@@ -86,7 +86,8 @@ impl ImageStore {
             Err(_) => None,
         }
         .unwrap_or_else(|| {
-            Err(ImageError::Pull { reference, detail: "the pull ended unexpectedly".to_owned() })
+            let source = PullError::Other("the pull ended unexpectedly".to_owned());
+            Err(ImageError::Pull { reference, source })
         })
     }
 
@@ -132,7 +133,10 @@ impl ImageStore {
             let result = match fetcher.fetch(&reference, &source, policy, &auth, &reports).await {
                 Ok(Some(image)) => Ok(image),
                 Ok(None) => Err(ImageError::NeverPull { reference }),
-                Err(fault) => Err(ImageError::Pull { reference, detail: fault.to_string() }),
+                Err(fault) => {
+                    let is_remote = matches!(source, Source::Registry(_));
+                    Err(ImageError::Pull { reference, source: fault.into_pull_error(is_remote) })
+                }
             };
             send.send_replace(Some(result));
         });

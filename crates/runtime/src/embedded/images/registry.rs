@@ -349,9 +349,9 @@ impl Registry {
             let is_tls =
                 ["certificate", "corrupt message", "TLS", "tls"].iter().any(|word| text.contains(word));
             let text = format!("cannot connect to {host}: {text}");
-            return if is_tls { Fault::Unreachable(text) } else { Fault::Transient(text) };
+            return if is_tls { Fault::Unreachable(text) } else { Fault::NoAnswer(text) };
         }
-        Fault::Transient(format!("no answer from {host}: {text}"))
+        Fault::NoAnswer(format!("no answer from {host}: {text}"))
     }
 
     /// Describes an answer that is not the requested object.
@@ -363,7 +363,7 @@ impl Registry {
         match status {
             StatusCode::NOT_FOUND => {
                 let what = path.rsplit('/').next().unwrap_or(path);
-                Fault::new(format!("not found: {name} has no {what}{message}"))
+                Fault::NotFound(format!("not found: {name} has no {what}{message}"))
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Fault::Unauthorized(format!(
                 "unauthorized: {host} answered {status} for {}{message}",
@@ -530,16 +530,14 @@ impl Patience {
 
     /// Waits if the failure may be temporary and there were not too many; otherwise returns it.
     pub(super) async fn after(&mut self, fault: Fault) -> Result<(), Fault> {
-        match fault {
-            Fault::Transient(text) if self.left > 0 => {
-                tracing::debug!(%text, pause = ?self.pause, "trying again");
-                tokio::time::sleep(self.pause).await;
-                self.left -= 1;
-                self.pause *= 3;
-                Ok(())
-            }
-            fault => Err(fault),
+        if !fault.may_pass() || self.left == 0 {
+            return Err(fault);
         }
+        tracing::debug!(%fault, pause = ?self.pause, "trying again");
+        tokio::time::sleep(self.pause).await;
+        self.left -= 1;
+        self.pause *= 3;
+        Ok(())
     }
 }
 
@@ -627,6 +625,7 @@ mod tests {
             count.get()
         };
         assert_eq!(attempts(Fault::Transient("busy".into())).await, ATTEMPTS);
+        assert_eq!(attempts(Fault::NoAnswer("silence".into())).await, ATTEMPTS);
         assert_eq!(attempts(Fault::new("gone")).await, 1);
         assert_eq!(attempts(Fault::Unreachable("refused".into())).await, 1);
     }

@@ -62,7 +62,7 @@ impl Forwarders {
                     .collect(),
             });
             let opened = forwarders.open(port, target).await;
-            forwarders.addresses.push(opened.map_err(|e| refused(port, &e))?);
+            forwarders.addresses.push(opened.map_err(|e| refused(port, e))?);
         }
         Ok(forwarders)
     }
@@ -74,7 +74,7 @@ impl Forwarders {
                 true => std::net::UdpSocket::bind(port.host).map(drop),
                 false => std::net::TcpListener::bind(port.host).map(drop),
             };
-            opened.map_err(|e| refused(port, &e))?;
+            opened.map_err(|e| refused(port, e))?;
         }
         Ok(())
     }
@@ -103,10 +103,10 @@ fn is_its_own(port: &PublishedPort) -> bool {
     port.host.port() == port.pod_port
 }
 
-fn refused(port: &PublishedPort, error: &io::Error) -> RuntimeError {
+fn refused(port: &PublishedPort, error: io::Error) -> RuntimeError {
     let (number, protocol) = (port.host.port(), if port.udp { "udp" } else { "tcp" });
     let ip = port.host.ip();
-    RuntimeError::Create(match error.kind() {
+    let detail = match error.kind() {
         io::ErrorKind::AddrInUse => format!(
             "host port {number} is already in use: {protocol} {ip} cannot be opened for pod port {}",
             port.pod_port
@@ -117,7 +117,8 @@ fn refused(port: &PublishedPort, error: &io::Error) -> RuntimeError {
             )
         }
         _ => format!("host port {number} cannot be opened: {protocol} {ip}: {error}"),
-    })
+    };
+    RuntimeError::HostPort { port: number, detail, source: error }
 }
 
 /// A port of the pod.

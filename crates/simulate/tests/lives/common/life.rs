@@ -188,8 +188,8 @@ pub fn tell(kind: Kind, seed: u64) -> String {
     for entry in tape.into_entries() {
         let last = case.updates.last().map_or(&case.plan, |(_, plan)| plan);
         let name = entry.container.map_or("-", |c| last.containers[c].name.as_str());
-        let fields = serde_json::Value::Object(entry.fields);
-        let _ = writeln!(text, "{:>9} {name:<4} {:<16} {fields}", entry.time.0, entry.event);
+        let fields = serde_json::Value::Object(entry.event.details());
+        let _ = writeln!(text, "{:>9} {name:<4} {:<16} {fields}", entry.time.0, entry.event.name());
     }
     let _ = writeln!(text, "{:?}", ended.map_err(|_| "panic"));
     text

@@ -1,39 +1,67 @@
 //! Edits the text of a manifest pod by pod, and reads the result again to see what became of each.
 
-use anyhow::{Context, anyhow};
 use outrigger_lifecycle::convert::{Difference, Edit, Target, compare, convert as edits_to};
-use outrigger_lifecycle::{Dialect, FieldPath, Plan, Segment};
-use outrigger_manifest::edit::{EditError, Editor};
-use outrigger_manifest::{Diagnostic, PodManifest, Severity, SourceFile};
+use outrigger_lifecycle::{Dialect, FeatureGates, FieldPath, Plan, Segment, Severity};
 
-use crate::input::{self, Checked, ReadArgs};
-use crate::outcome::Failure;
+use crate::check::{Checked, check};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::edit::{EditError, Editor};
+use crate::pod::PodManifest;
+use crate::read::{ReadOptions, read};
+use crate::span::SourceFile;
 
 /// What a conversion comes to.
-pub(super) struct Converted {
+#[derive(Debug)]
+pub struct Converted {
     /// The new text.
-    pub(super) text: String,
+    pub text: String,
     /// What is lost, where it was written.
     lost: Vec<Diagnostic>,
     /// What else is different.
-    pub(super) notes: Vec<String>,
+    pub notes: Vec<String>,
+}
+
+/// Why a manifest cannot be converted.
+#[derive(Debug, thiserror::Error)]
+pub enum ConvertError {
+    /// The text cannot be edited.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    /// The dialect has no words for a pod.
+    #[error("pod {pod} cannot be expressed in {dialect}: {why}")]
+    NotExpressible {
+        /// Its name.
+        pod: String,
+        /// The dialect.
+        dialect: &'static str,
+        /// The first error in what was written.
+        why: String,
+    },
+    /// What was written cannot be read again: a bug.
+    #[error("the converted manifest cannot be read: {0}")]
+    Unreadable(Diagnostics),
 }
 
 impl Converted {
     /// What is lost, as errors or warnings.
-    pub(super) fn losses(&self, severity: Severity) -> Vec<Diagnostic> {
+    pub fn losses(&self, severity: Severity) -> Vec<Diagnostic> {
         let with = |d: &Diagnostic| Diagnostic { severity, ..d.clone() };
         self.lost.iter().map(with).collect()
     }
 }
 
-/// Converts every pod of a text.
-pub(super) fn convert(
+/// Converts every pod of a text to another dialect. `pods` are those of the text, checked; `options` and `features` are
+/// what it was read and checked with.
+///
+/// # Errors
+/// The text cannot be edited, or the dialect has no words for a pod.
+pub fn convert(
     text: &str,
     pods: &[Checked<'_>],
     target: Target,
-    read: &ReadArgs,
-) -> Result<Converted, Failure> {
+    options: &ReadOptions,
+    features: &FeatureGates,
+) -> Result<Converted, ConvertError> {
     let mut text = text.to_owned();
     let mut notes = Vec::new();
     for pod in pods {
@@ -41,23 +69,24 @@ pub(super) fn convert(
         let edits = edits_to(&pod.pod.input, &planned.plan, target);
         notes.extend(copied_probes(&edits, &planned.plan));
         if !edits.is_empty() {
-            text = edit(&text, pod.pod, &edits).map_err(|e| Failure::Input(e.into()))?;
+            text = edit(&text, pod.pod, &edits)?;
         }
     }
     let sources = [SourceFile::new("<converted>", text.as_str())];
-    let manifest = read
-        .read(&sources)
-        .map_err(|e| Failure::Own(anyhow!("the converted manifest cannot be read: {e}")))?;
-    let after = input::check(&manifest, &read.features());
+    let manifest = read(&sources, options).map_err(ConvertError::Unreadable)?;
+    let after = check(&manifest, features);
     let mut converted = Converted { text: text.clone(), lost: Vec::new(), notes };
     for (old, new) in pods.iter().zip(&after) {
         let Some(before) = &old.planned else { continue };
-        let after = new.planned.as_ref().with_context(|| {
+        let after = new.planned.as_ref().ok_or_else(|| {
             let first = new.diagnostics.iter().find(|d| d.severity == Severity::Error);
-            let why = first.map_or("", |d| d.message.as_str());
-            format!("pod {} cannot be expressed in {}: {why}", old.pod.name(), target.dialect().name())
+            ConvertError::NotExpressible {
+                pod: old.pod.name().to_owned(),
+                dialect: target.dialect().name(),
+                why: first.map_or(String::new(), |d| d.message.clone()),
+            }
         });
-        let after = &after.map_err(Failure::Input)?.plan;
+        let after = &after?.plan;
         for difference in compare(&before.plan, after) {
             converted.tell(old.pod, &difference);
         }
@@ -111,8 +140,11 @@ fn edit(text: &str, pod: &PodManifest, edits: &[Edit]) -> Result<String, EditErr
     Ok(editor.finish())
 }
 
-/// Carries one edit out.
-pub(super) fn apply(editor: &mut Editor, pod: &PodManifest, edit: &Edit) -> Result<(), EditError> {
+/// Carries one edit of a pod out on its text.
+///
+/// # Errors
+/// The text cannot be edited there.
+pub fn apply(editor: &mut Editor, pod: &PodManifest, edit: &Edit) -> Result<(), EditError> {
     let at = |path: &FieldPath| pod.document_path(path);
     match edit {
         Edit::Set { path, value } => {
@@ -147,4 +179,52 @@ fn as_lines(editor: &Editor, path: &FieldPath) -> Option<String> {
     let mut text = text.to_owned();
     text.replace_range(span.start..span.end, &format!("|{lines}"));
     Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YAML: &str = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: p} # ours
+spec:
+  restartPolicy: Never
+  containers:
+  - name: app # the work
+    image: i
+  - name: proxy
+    image: i
+    lifecycle:
+      type: Sidecar
+";
+
+    fn converted(text: &str, target: Target) -> Result<Converted, ConvertError> {
+        let (options, features) = (ReadOptions::default(), FeatureGates::default());
+        let manifest = read(&[SourceFile::new("p", text)], &options).unwrap();
+        convert(text, &check(&manifest, &features), target, &options, &features)
+    }
+
+    #[test]
+    fn text_goes_in_and_text_comes_out() {
+        let native = converted(YAML, Target::Native).unwrap();
+        assert!(native.text.contains("restartPolicy: Always"), "{}", native.text);
+        assert!(!native.text.contains("type: Sidecar"), "{}", native.text);
+        assert!(native.text.contains("# ours") && native.text.contains("# the work"), "{}", native.text);
+        let json = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [
+            {"name": "app", "image": "i"}, {"name": "s", "image": "i", "lifecycle": {"type": "Sidecar"}}]}}"#;
+        let native = converted(json, Target::Native).unwrap();
+        let object: serde_json::Value = serde_json::from_str(&native.text).unwrap();
+        assert_eq!(object["spec"]["initContainers"][0]["restartPolicy"], "Always", "{}", native.text);
+    }
+
+    #[test]
+    fn what_is_lost_is_named_with_its_place() {
+        let priority = converted(YAML, Target::Priority).unwrap();
+        let losses = priority.losses(Severity::Warning);
+        assert!(losses.iter().all(|d| d.code == Some("lost") && d.span.is_some()), "{losses:?}");
+        assert!(losses.iter().all(|d| d.severity == Severity::Warning), "{losses:?}");
+        assert!(!losses.is_empty() || !priority.notes.is_empty(), "launch priorities order starts only");
+    }
 }

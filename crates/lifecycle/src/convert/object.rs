@@ -1,11 +1,13 @@
-//! Applies edits of a manifest to an object.
+//! Edits of a manifest, carried out on an object: for webhooks, which have no text. The patch for an API server is the
+//! difference to the object before.
 
-use outrigger_lifecycle::convert::Edit;
-use outrigger_lifecycle::{FieldPath, Segment};
 use serde_json::{Map, Value};
 
-/// Applies edits in order. A value to remove may already be missing: the API server may have dropped it.
-pub(super) fn apply(object: &mut Value, edits: &[Edit]) {
+use super::Edit;
+use crate::source::{FieldPath, Segment};
+
+/// Carries edits out in order. What an edit takes away may be missing already: an API server has dropped it.
+pub fn apply(object: &mut Value, edits: &[Edit]) {
     for edit in edits {
         match edit {
             Edit::Set { path, value } => *make(object, &path.0) = value.clone(),
@@ -97,5 +99,27 @@ fn relocate(object: &mut Value, from: &FieldPath, to: &FieldPath, index: usize) 
     }
     if let Value::Array(target) = target {
         target.insert(index.min(target.len()), entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::{Target, convert};
+    use crate::{ContainerRef, FeatureGates, List, PodInput, plan};
+    use serde_json::json;
+
+    #[test]
+    fn a_pod_is_converted_without_its_text() {
+        let mut object = json!({"metadata": {"name": "p"}, "spec": {"containers": [
+            {"name": "app", "image": "i"}, {"name": "proxy", "image": "i"}]}});
+        let pod = serde_json::from_value(object.clone()).unwrap();
+        let proxy = ContainerRef { list: List::Main, index: 1 };
+        let input = PodInput { pod, lifecycle_types: [(proxy, "Sidecar".to_owned())].into() };
+        let planned = plan(&input, &FeatureGates::default()).unwrap();
+        apply(&mut object, &convert(&input, &planned.plan, Target::Native));
+        assert_eq!(object["spec"]["initContainers"][0]["name"], "proxy");
+        assert_eq!(object["spec"]["initContainers"][0]["restartPolicy"], "Always");
+        assert_eq!(object["spec"]["containers"].as_array().map(Vec::len), Some(1));
     }
 }

@@ -1,0 +1,438 @@
+//! Watches events and decisions go by and writes the trace.
+
+use super::event::{IgnoredBecause, KillingReason, OpenedGate, RerunReason, TraceEvent};
+use super::{Entry, wait};
+use crate::action::{Action, Event, ProbeOutcome};
+use crate::decision::{Decision, Wait};
+use crate::engine::Change;
+use crate::observation::{Hook, HookKind, Image, Observation, RerunCause, SandboxState, State, Verdict};
+use crate::plan::{Gate, Need, Plan, ProbeKind, Role};
+use crate::rules;
+use crate::status::{Phase, phase};
+use crate::time::Time;
+
+/// Writes the trace of one pod.
+///
+/// Call [`Recorder::on_event`] after every event was applied and [`Recorder::on_step`] after every step.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    sandbox: SandboxState,
+    stop_deadline: Option<Time>,
+    phase: Phase,
+    containers: Vec<Seen>,
+}
+
+/// What was last recorded of a container.
+#[derive(Debug, Clone)]
+struct Seen {
+    attempt: u32,
+    alive: bool,
+    running: bool,
+    unknown: bool,
+    startup_passed: bool,
+    ready: bool,
+    pulling: bool,
+    hooks: [bool; 3],
+    probes: [SeenProbe; 3],
+    wait: Option<Wait>,
+    /// The gate that was last seen closed: the one that opened last, once none is.
+    gate: Option<usize>,
+    gate_opened_at: Option<Time>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct SeenProbe {
+    verdict: Verdict,
+    run: u32,
+    failing: bool,
+}
+
+impl Seen {
+    fn new() -> Self {
+        Seen {
+            attempt: 0,
+            alive: false,
+            running: false,
+            unknown: false,
+            startup_passed: false,
+            ready: false,
+            pulling: false,
+            hooks: [false; 3],
+            probes: [SeenProbe::default(); 3],
+            wait: None,
+            gate: None,
+            gate_opened_at: None,
+        }
+    }
+}
+
+type Out<'a> = &'a mut Vec<Entry>;
+
+impl Recorder {
+    /// For a pod nothing has been recorded of.
+    pub fn new(plan: &Plan) -> Self {
+        Recorder {
+            sandbox: SandboxState::Absent,
+            stop_deadline: None,
+            phase: Phase::Pending,
+            containers: vec![Seen::new(); plan.containers.len()],
+        }
+    }
+
+    /// For a pod whose trace is continued: what `obs` holds has been recorded.
+    pub fn resume(plan: &Plan, obs: &Observation) -> Self {
+        let mut recorder = Recorder::new(plan);
+        recorder.look(plan, obs, Time(0), None);
+        recorder.sandbox = obs.sandbox.state;
+        recorder.stop_deadline = obs.stop.map(|s| s.deadline);
+        recorder
+    }
+
+    /// Records what an event has changed.
+    pub fn on_event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time, out: Out<'_>) {
+        match event {
+            Event::SandboxReady if obs.sandbox.state != self.sandbox => {
+                push(out, now, None, TraceEvent::SandboxReady);
+            }
+            Event::SandboxFailed { message, cause } if obs.sandbox.state != self.sandbox => {
+                let retry_in_ms = Some(obs.sandbox.retry_at.since(now));
+                let message = message.clone();
+                push(out, now, None, TraceEvent::SandboxFailed { message, retry_in_ms, cause: *cause });
+            }
+            Event::SandboxLost if obs.sandbox.state != self.sandbox => {
+                push(out, now, None, TraceEvent::SandboxLost);
+            }
+            Event::StopRequested { .. } | Event::NodeShutdown { .. } => self.stop(plan, obs, now, out),
+            Event::ImageReady { container }
+            | Event::ImageFailed { container, .. }
+            | Event::ImageChanged { container } => self.image(obs, *container, event, now, out),
+            Event::Started { container, attempt }
+            | Event::StartFailed { container, attempt, .. }
+            | Event::Exited { container, attempt, .. }
+            | Event::Lost { container, attempt } => {
+                if self.containers.get(*container).is_some_and(|s| s.attempt == *attempt) {
+                    self.life(obs, *container, event, now, out);
+                }
+            }
+            Event::Probed { container, attempt, kind, .. } => {
+                if self.containers.get(*container).is_some_and(|s| s.attempt == *attempt && s.running) {
+                    self.probe(plan, obs, *container, *kind, event, now, out);
+                }
+            }
+            Event::HookEnded { container, attempt, hook, error } => {
+                let ran = |s: &Seen| s.attempt == *attempt && s.hooks[*hook as usize];
+                if self.containers.get(*container).is_some_and(ran) {
+                    let (hook, attempt, error) = (*hook, *attempt, error.clone());
+                    push(out, now, Some(*container), TraceEvent::HookEnded { hook, attempt, error });
+                }
+            }
+            Event::SandboxReady
+            | Event::SandboxFailed { .. }
+            | Event::SandboxLost
+            | Event::RestartRequested { .. }
+            | Event::VolumeMeasured { .. } => {}
+        }
+        self.look(plan, obs, now, Some(out));
+    }
+
+    /// Records what an update of the pod has changed.
+    pub fn on_update(&mut self, plan: &Plan, obs: &Observation, changes: &[Change], now: Time, out: Out<'_>) {
+        for change in changes {
+            if let Change::Image { container, .. } = *change {
+                self.image(obs, container, &Event::ImageChanged { container }, now, out);
+            }
+        }
+        self.containers.resize(plan.containers.len(), Seen::new());
+        self.look(plan, obs, now, Some(out));
+    }
+
+    /// Records what a step has done, and why containers wait, where that changed.
+    pub fn on_step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time, out: Out<'_>) {
+        for action in &decision.actions {
+            self.action(plan, obs, action, now, out);
+        }
+        self.look(plan, obs, now, Some(&mut *out));
+        for (i, seen) in self.containers.iter_mut().enumerate() {
+            let wait = decision.wait_of(i);
+            if wait == seen.wait {
+                continue;
+            }
+            seen.wait = wait;
+            if let Some(event) = wait.and_then(|wait| wait::waiting(plan, obs, i, wait, now)) {
+                push(out, now, Some(i), event);
+            }
+        }
+    }
+
+    /// Records what a hook printed; nothing is recorded of one that was silent.
+    pub fn on_hook_output(&self, container: usize, hook: HookKind, output: &str, now: Time, out: Out<'_>) {
+        if !output.is_empty() {
+            let event = TraceEvent::HookOutput { hook, output: output.to_owned() };
+            push(out, now, Some(container), event);
+        }
+    }
+
+    /// Records that a container ignores its stop signal and will be killed after `kill_in_ms`.
+    pub fn on_ignored_signal(
+        &self,
+        container: usize,
+        signal: &str,
+        why: IgnoredBecause,
+        kill_in_ms: u64,
+        now: Time,
+        out: Out<'_>,
+    ) {
+        let event = TraceEvent::StopSignalIgnored { signal: signal.to_owned(), why, kill_in_ms };
+        push(out, now, Some(container), event);
+    }
+
+    fn action(&mut self, plan: &Plan, obs: &Observation, action: &Action, now: Time, out: Out<'_>) {
+        match *action {
+            Action::CreateSandbox { attempt } => {
+                push(out, now, None, TraceEvent::SandboxCreating { attempt });
+            }
+            Action::Pull { container } => {
+                self.containers[container].pulling = true;
+                push(out, now, Some(container), TraceEvent::Pulling);
+            }
+            Action::Start { container, attempt } => self.starting(plan, obs, container, attempt, now, out),
+            Action::RunHook { container, attempt, hook, deadline } => {
+                self.containers[container].hooks[hook as usize] = true;
+                let limit_ms = deadline.map(|at| at.since(now));
+                push(out, now, Some(container), TraceEvent::HookStarted { hook, attempt, limit_ms });
+            }
+            Action::CancelHook { container, attempt, hook } => {
+                self.containers[container].hooks[hook as usize] = false;
+                push(out, now, Some(container), TraceEvent::HookCancelled { hook, attempt });
+            }
+            Action::Probe { .. } => {}
+            Action::Terminate { container, attempt, kill_at } => {
+                let kill_in_ms = kill_at.since(now);
+                push(out, now, Some(container), TraceEvent::Terminating { attempt, kill_in_ms });
+            }
+            Action::Kill { container, attempt } => {
+                let late = obs.stop.is_some_and(|s| s.grace_ms > 0 && now >= s.deadline);
+                let reason = late.then_some(KillingReason::ExceededGracePeriod);
+                push(out, now, Some(container), TraceEvent::Killing { attempt, reason });
+            }
+            Action::BeginKill { container, reason, deadline } => {
+                let event = TraceEvent::KillBegun {
+                    attempt: self.containers[container].attempt,
+                    cause: reason,
+                    message: reason.why().to_owned(),
+                    grace_ms: deadline.since(now),
+                };
+                push(out, now, Some(container), event);
+            }
+            Action::BeginStop { .. } => self.stop(plan, obs, now, out),
+            Action::BeginRerun { cause, deadline } => {
+                let (cause, container) = match cause {
+                    RerunCause::Rule { container } => (RerunReason::Rule, Some(container)),
+                    RerunCause::Sandbox => (RerunReason::Sandbox, None),
+                    RerunCause::Requested => (RerunReason::Requested, None),
+                };
+                let not_before_ms = obs.rerun.map_or(0, |r| r.not_before.since(now));
+                let grace_ms = deadline.since(now);
+                push(out, now, container, TraceEvent::RerunBegun { cause, grace_ms, not_before_ms });
+            }
+            Action::Rerun => push(out, now, None, TraceEvent::Rerun),
+            Action::Finish => {
+                self.phase(plan, obs, now, Some(&mut *out));
+                push(out, now, None, TraceEvent::Finished { phase: self.phase });
+            }
+        }
+    }
+
+    fn phase(&mut self, plan: &Plan, obs: &Observation, now: Time, out: Option<Out<'_>>) {
+        let to = phase(plan, obs);
+        let from = std::mem::replace(&mut self.phase, to);
+        if let Some(out) = out
+            && from != to
+        {
+            push(out, now, None, TraceEvent::Phase { from, to });
+        }
+    }
+
+    fn starting(&mut self, plan: &Plan, obs: &Observation, i: usize, attempt: u32, now: Time, out: Out<'_>) {
+        let named = |on: usize, need: Need| OpenedGate { container: plan.containers[on].name.clone(), need };
+        let first = !obs.containers[i].was_run;
+        let gates = &plan.containers[i].gates;
+        let seen = &mut self.containers[i];
+        (seen.attempt, seen.alive) = (attempt, true);
+        let restarts = obs.containers[i].restarts;
+        let event = TraceEvent::Starting {
+            attempt,
+            restarts: (restarts > 0).then_some(restarts),
+            after: gates.iter().filter(|g| g.every_start || first).map(|g| named(g.on, g.need)).collect(),
+            opened_last: seen.gate.take().map(|g| named(gates[g].on, gates[g].need)),
+            opened_ms_ago: seen.gate_opened_at.take().map(|at| now.since(at)),
+        };
+        push(out, now, Some(i), event);
+    }
+
+    fn stop(&mut self, plan: &Plan, obs: &Observation, now: Time, out: Out<'_>) {
+        let Some(stop) = &obs.stop else { return };
+        match self.stop_deadline {
+            None => push(out, now, None, wait::stop_begun(plan, obs, stop)),
+            Some(deadline) if stop.deadline < deadline => {
+                push(out, now, None, TraceEvent::StopShortened { left_ms: stop.deadline.since(now) });
+            }
+            Some(_) => {}
+        }
+        self.stop_deadline = Some(stop.deadline);
+    }
+
+    fn image(&mut self, obs: &Observation, i: usize, event: &Event, now: Time, out: Out<'_>) {
+        let (Some(seen), Some(c)) = (self.containers.get_mut(i), obs.containers.get(i)) else {
+            return;
+        };
+        match (event, &c.image) {
+            (Event::ImageReady { .. }, Image::Present) if seen.pulling => {
+                push(out, now, Some(i), TraceEvent::Pulled);
+            }
+            (_, Image::Failed { reason, message, retry_at }) if seen.pulling => {
+                let failed = TraceEvent::PullFailed {
+                    error: reason.clone(),
+                    message: message.clone(),
+                    retry_in_ms: Some(retry_at.since(now)),
+                    cause: match event {
+                        Event::ImageFailed { cause, .. } => *cause,
+                        _ => None,
+                    },
+                };
+                push(out, now, Some(i), failed);
+            }
+            (Event::ImageChanged { .. }, _) if c.image == Image::Unknown => {
+                push(out, now, Some(i), TraceEvent::ImageChanged);
+            }
+            _ => {}
+        }
+        seen.pulling = false;
+    }
+
+    /// Start and end of an instance.
+    fn life(&mut self, obs: &Observation, i: usize, event: &Event, now: Time, out: Out<'_>) {
+        let (seen, c) = (&self.containers[i], &obs.containers[i]);
+        match event {
+            Event::Started { attempt, .. } if !seen.running && c.running_since().is_some() => {
+                push(out, now, Some(i), TraceEvent::Started { attempt: *attempt });
+            }
+            Event::StartFailed { attempt, reason, message, .. } if seen.alive && !c.state.is_alive() => {
+                let event = TraceEvent::StartFailed {
+                    attempt: *attempt,
+                    error: reason.clone(),
+                    message: message.clone(),
+                    retry_in_ms: c.start_failure.as_ref().map(|f| f.retry_at.since(now)),
+                };
+                push(out, now, Some(i), event);
+            }
+            Event::Exited { attempt, .. } if seen.alive && c.state == State::Exited => {
+                let Some(exit) = &c.exit else { return };
+                let event = TraceEvent::Exited {
+                    attempt: *attempt,
+                    code: exit.code,
+                    signal: exit.signal,
+                    reason: Some(exit.reason),
+                    message: exit.message.clone(),
+                    ran_ms: exit.started_at.map(|at| exit.finished_at.since(at)),
+                    killed_for: exit.killed_for,
+                };
+                push(out, now, Some(i), event);
+            }
+            Event::Lost { attempt, .. } if seen.alive && !seen.unknown => {
+                push(out, now, Some(i), TraceEvent::Lost { attempt: *attempt });
+            }
+            _ => {}
+        }
+    }
+
+    /// Probe attempts that tell something new: the first failure in a row, every failure that counts towards a verdict
+    /// not yet reached, every change of verdict, and the success that ends a row of failures.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one event")]
+    fn probe(
+        &mut self,
+        plan: &Plan,
+        obs: &Observation,
+        i: usize,
+        kind: ProbeKind,
+        event: &Event,
+        now: Time,
+        out: Out<'_>,
+    ) {
+        let Event::Probed { outcome, message, cause, .. } = event else { return };
+        let outcome = *outcome;
+        let (seen, after) = (&mut self.containers[i].probes[kind as usize], obs.containers[i].probe(kind));
+        let failed = outcome != ProbeOutcome::Success;
+        let turned = after.verdict != seen.verdict;
+        let counted = after.run > seen.run && after.verdict != Verdict::Failure;
+        let news = turned || failed != seen.failing || (failed && counted);
+        *seen = SeenProbe { verdict: after.verdict, run: after.run, failing: failed };
+        if !news {
+            return;
+        }
+        let counting = if after.last_ok == Some(false) { after.run } else { 0 };
+        let probe = plan.containers[i].probe(kind);
+        let event = TraceEvent::Probe {
+            kind,
+            outcome,
+            message: message.clone(),
+            failures: failed.then_some(after.failures),
+            counted: failed.then_some(counting),
+            threshold: probe.map(|p| p.failure_threshold).filter(|_| failed),
+            period_ms: probe.map(|p| p.period_ms),
+            verdict: turned.then_some(after.verdict),
+            cause: *cause,
+        };
+        push(out, now, Some(i), event);
+    }
+
+    /// Compares the observation with what was seen, and records what follows from events without being one.
+    fn look(&mut self, plan: &Plan, obs: &Observation, now: Time, mut out: Option<Out<'_>>) {
+        self.sandbox = obs.sandbox.state;
+        for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
+            let seen = &mut self.containers[i];
+            let running = c.running_since().is_some();
+            let same = running && seen.running && seen.attempt == c.attempt;
+            if !same {
+                seen.probes = Default::default();
+                (seen.startup_passed, seen.ready) = (false, false);
+            }
+            let startup_passed = p.probe(ProbeKind::Startup).is_some() && rules::is_started(p, c);
+            let ready = p.role != Role::Init && rules::is_ready(p, c);
+            if let Some(out) = &mut out {
+                if startup_passed && !seen.startup_passed {
+                    push(out, now, Some(i), TraceEvent::StartupPassed);
+                }
+                if ready && !seen.ready {
+                    push(out, now, Some(i), TraceEvent::Ready);
+                }
+                if !ready && seen.ready {
+                    push(out, now, Some(i), TraceEvent::Unready);
+                }
+            }
+            (seen.attempt, seen.running, seen.alive) = (c.attempt, running, c.state.is_alive());
+            (seen.startup_passed, seen.ready, seen.unknown) =
+                (startup_passed, ready, c.state == State::Unknown);
+            for hook in [HookKind::PostStart, HookKind::PreStop, HookKind::FirstPreStop] {
+                seen.hooks[hook as usize] = matches!(c.hook(hook), Hook::Running { .. });
+            }
+            if !c.state.is_alive() && !p.gates.is_empty() {
+                let asked = |g: &Gate| rules::gate_is_asked(g, c);
+                let closed = p.gates.iter().rposition(|g| asked(g) && !rules::gate_open(plan, obs, i, g));
+                match closed {
+                    Some(_) => (seen.gate, seen.gate_opened_at) = (closed, None),
+                    None if seen.gate.is_some() => {
+                        seen.gate_opened_at.get_or_insert(now);
+                    }
+                    None => {}
+                }
+            }
+        }
+        self.phase(plan, obs, now, out);
+    }
+}
+
+/// Adds an entry.
+fn push(out: &mut Vec<Entry>, time: Time, container: Option<usize>, event: TraceEvent) {
+    out.push(Entry { time, container, event });
+}

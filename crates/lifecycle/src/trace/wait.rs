@@ -1,0 +1,57 @@
+//! Why containers wait and pods stop, with names in place of numbers.
+
+use super::event::{StopReason, TraceEvent, WaitReason};
+use crate::decision::Wait;
+use crate::explain::{explain, explain_stop, failed};
+use crate::observation::{Observation, Stop, StopCause};
+use crate::plan::Plan;
+use crate::time::Time;
+
+/// The entry for a wait; `None` for those that `hook-started` and `terminating` have just told of.
+pub(super) fn waiting(plan: &Plan, obs: &Observation, i: usize, wait: Wait, now: Time) -> Option<TraceEvent> {
+    let name = |i: usize| plan.containers[i].name.clone();
+    let reason = match wait {
+        Wait::Hook { .. } | Wait::Stopping { .. } => return None,
+        Wait::Sandbox => WaitReason::Sandbox,
+        Wait::Gate { on, need } => WaitReason::Gate { on: name(on), need },
+        Wait::Image => WaitReason::Image,
+        Wait::ImageRetry { at } => WaitReason::ImageRetry { in_ms: at.since(now) },
+        Wait::Backoff { until } => WaitReason::BackOff { in_ms: until.since(now) },
+        Wait::StartRetry { at } => WaitReason::StartRetry { in_ms: at.since(now) },
+        Wait::StartupProbe => WaitReason::StartupProbe,
+        Wait::ReadinessProbe => WaitReason::ReadinessProbe,
+        Wait::StopTurn { on } => WaitReason::StopTurn { on: name(on) },
+        Wait::FirstPreStop { on } => WaitReason::FirstPreStop { on: name(on) },
+        Wait::Rerun { not_before } => WaitReason::Rerun { in_ms: not_before.since(now) },
+    };
+    Some(TraceEvent::Waiting { wait: reason, text: explain(plan, obs, i, wait, now) })
+}
+
+/// The entry for the beginning of a stop.
+pub(super) fn stop_begun(plan: &Plan, obs: &Observation, stop: &Stop) -> TraceEvent {
+    let (cause, container, on) = match stop.cause {
+        StopCause::Deleted => (StopReason::Deleted, None, None),
+        // Mains that are done may have failed.
+        StopCause::Completed => {
+            (StopReason::Completed, failed(plan, obs).map(|(container, _)| container), None)
+        }
+        StopCause::InitFailed { container } => (StopReason::InitFailed, Some(container), None),
+        StopCause::DeadlineExceeded => (StopReason::DeadlineExceeded, None, None),
+        StopCause::Fatal { container } => (StopReason::Fatal, Some(container), None),
+        StopCause::GateNeverOpens { container, on } => {
+            (StopReason::GateNeverOpens, Some(container), Some(on))
+        }
+        StopCause::SandboxLost => (StopReason::SandboxLost, None, None),
+        StopCause::NodeShutdown => (StopReason::NodeShutdown, None, None),
+        StopCause::VolumeFull { .. } => (StopReason::VolumeFull, None, None),
+    };
+    let name = |i: usize| plan.containers[i].name.clone();
+    TraceEvent::StopBegun {
+        cause,
+        because_of: container.map(name),
+        waited_for: on.map(name),
+        grace_ms: Some(stop.grace_ms),
+        running: Some(obs.containers.iter().filter(|c| c.state.is_alive()).count()),
+        message: explain_stop(plan, obs, stop.cause),
+    }
+}
