@@ -6,7 +6,6 @@
 
 mod clock;
 pub mod control;
-mod deaf;
 mod env;
 mod expand;
 #[cfg(test)]
@@ -15,6 +14,7 @@ mod fields;
 #[doc(hidden)]
 pub mod fuzz;
 mod hooks;
+mod ignored_signal;
 mod logfile;
 mod logs;
 mod message;

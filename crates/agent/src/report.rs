@@ -9,8 +9,8 @@ use outrigger_runtime::{ContainerId, Image, ProgressSink, Runtime, RuntimeError,
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
-use crate::deaf::{self, Deaf};
 use crate::hooks::{self, Ended};
+use crate::ignored_signal::{self, WhyIgnored};
 use crate::message;
 use crate::pod::{PodContext, PreparedPod};
 use crate::prober;
@@ -68,7 +68,7 @@ pub(crate) enum Report {
         attempt: u32,
     },
     /// An instance was sent its stop signal and will ignore it.
-    Deaf {
+    SignalIgnored {
         /// Which container.
         container: usize,
         /// Which instance.
@@ -76,7 +76,7 @@ pub(crate) enum Report {
         /// The signal, `TERM`.
         signal: String,
         /// Why.
-        why: Deaf,
+        why: WhyIgnored,
         /// It is killed after this.
         grace: Duration,
     },
@@ -344,9 +344,9 @@ impl<R: Runtime> Tasks<R> {
         pid: Option<u32>,
         grace: Duration,
     ) {
-        let number = deaf::number(&signal);
+        let number = ignored_signal::number(&signal);
         // Asked before, for it may be gone after.
-        let deaf = pid.zip(number).and_then(|(pid, number)| deaf::deaf(pid, number));
+        let ignored = pid.zip(number).and_then(|(pid, number)| ignored_signal::why_ignored(pid, number));
         if let Err(e) = self.runtime.terminate(&instance.id, grace).await {
             // It is killed when its grace is over.
             tracing::warn!(container = %instance.id, "cannot signal a container: {e}");
@@ -355,8 +355,8 @@ impl<R: Runtime> Tasks<R> {
         if self.durable {
             self.say(Report::Signalled { container, attempt });
         }
-        if let Some(why) = deaf {
-            self.say(Report::Deaf { container, attempt, signal, why, grace });
+        if let Some(why) = ignored {
+            self.say(Report::SignalIgnored { container, attempt, signal, why, grace });
         }
     }
 

@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 
 use crate::clock::{Clock, Stamp, rfc3339_nanos};
 use crate::control::PodRegistry;
-use crate::deaf::Deaf;
+use crate::ignored_signal::WhyIgnored;
 use crate::logs::Logs;
 use crate::pod::{PodContext, PreparedPod};
 use crate::report::{Instance, Report, Tasks};
@@ -337,9 +337,9 @@ impl<R: Runtime> Worker<R> {
                 }
                 return;
             }
-            Report::Deaf { container, attempt, signal, why, grace } => {
+            Report::SignalIgnored { container, attempt, signal, why, grace } => {
                 if self.current(container, attempt).is_some() {
-                    self.is_deaf(container, &signal, why, grace);
+                    self.signal_ignored(container, &signal, why, grace);
                 }
                 return;
             }
@@ -593,11 +593,11 @@ impl<R: Runtime> Worker<R> {
     }
 
     /// A container ignores its stop signal: it will take all of its grace period.
-    fn is_deaf(&mut self, container: usize, signal: &str, why: Deaf, grace: Duration) {
+    fn signal_ignored(&mut self, container: usize, signal: &str, why: WhyIgnored, grace: Duration) {
         let stamp = self.tasks.clock.now();
         let why = match why {
-            Deaf::NoHandler => "no-handler",
-            Deaf::Ignored => "ignored",
+            WhyIgnored::NoHandler => "no-handler",
+            WhyIgnored::Ignored => "ignored",
         };
         let mut fields = serde_json::Map::new();
         fields.insert("signal".into(), signal.into());

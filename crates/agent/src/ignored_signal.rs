@@ -4,20 +4,20 @@ use std::fs;
 
 /// Why a signal does nothing to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Deaf {
+pub(crate) enum WhyIgnored {
     /// It is the first process of its namespace, and the kernel keeps signals without a handler from those.
     NoHandler,
     /// It was told to ignore the signal.
     Ignored,
 }
 
-/// Whether a process, given as the host sees it, will ignore a signal. What cannot be found out is not claimed.
-pub(crate) fn deaf(pid: u32, signal: u32) -> Option<Deaf> {
+/// Why a process, given as the host sees it, will ignore a signal, if it will. What cannot be found out is not claimed.
+pub(crate) fn why_ignored(pid: u32, signal: u32) -> Option<WhyIgnored> {
     of_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, signal)
 }
 
 /// The same, of the content of `/proc/PID/status`.
-fn of_status(status: &str, signal: u32) -> Option<Deaf> {
+fn of_status(status: &str, signal: u32) -> Option<WhyIgnored> {
     let field = |name: &str| {
         let mut lines = status.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
@@ -30,8 +30,8 @@ fn of_status(status: &str, signal: u32) -> Option<Deaf> {
     match (has("SigIgn")?, has("SigCgt")?, has("SigBlk")?) {
         // One that blocks it takes it otherwise, as small inits do.
         (_, _, true) | (false, true, _) => None,
-        (true, ..) => Some(Deaf::Ignored),
-        (false, false, _) => is_first.then_some(Deaf::NoHandler),
+        (true, ..) => Some(WhyIgnored::Ignored),
+        (false, false, _) => is_first.then_some(WhyIgnored::NoHandler),
     }
 }
 
@@ -56,19 +56,19 @@ mod tests {
     fn first_processes_ignore_what_they_do_not_handle() {
         let term = 1 << 14;
         let table = [
-            ("4711\t1", [0, 0, 0], Some(Deaf::NoHandler)),
+            ("4711\t1", [0, 0, 0], Some(WhyIgnored::NoHandler)),
             ("4711\t1", [0, term, 0], None),
             ("4711\t1", [0, 0, term], None),
-            ("4711\t1", [term, 0, 0], Some(Deaf::Ignored)),
+            ("4711\t1", [term, 0, 0], Some(WhyIgnored::Ignored)),
             ("4711\t7", [0, 0, 0], None),
-            ("4711\t7", [term, 0, 0], Some(Deaf::Ignored)),
-            ("4711\t1", [0, 1 << 13, 0], Some(Deaf::NoHandler)),
+            ("4711\t7", [term, 0, 0], Some(WhyIgnored::Ignored)),
+            ("4711\t1", [0, 1 << 13, 0], Some(WhyIgnored::NoHandler)),
         ];
         for (ns, masks, expected) in table {
             assert_eq!(of_status(&status(ns, masks), 15), expected, "{ns} {masks:?}");
         }
         assert_eq!(of_status("", 15), None);
-        assert_eq!(deaf(std::process::id(), 15), None, "a test is not the first process of anything");
+        assert_eq!(why_ignored(std::process::id(), 15), None, "a test is not the first process of anything");
     }
 
     #[test]
