@@ -304,7 +304,12 @@ impl Container {
     /// Writes `state.json`.
     pub(super) fn save(&self) {
         // Not worth a container's life: the agent hears it over the socket too.
-        let _ = save(&self.dir, &self.state);
+        let _ = self.try_save();
+    }
+
+    /// The same, told if it fails.
+    pub(super) fn try_save(&self) -> std::io::Result<()> {
+        layout::write_json(&self.dir.join("state.json"), &self.state)
     }
 
     /// Sends a signal to the container's first process.
