@@ -8,6 +8,7 @@ mod port;
 mod probe;
 mod program;
 mod references;
+mod volume;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -91,8 +92,9 @@ impl Hints {
     pub fn of_sandbox(&self, pod: Subject<'_>, message: &str) -> String {
         let Some(hint) = sandbox(pod, message) else { return message.to_owned() };
         let place = hint.path.as_ref().and_then(|path| self.place(path));
-        let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
-        format!("{message}\n  {place}{}", hint.text)
+        let parts: Vec<String> =
+            place.into_iter().chain(Some(hint.text)).filter(|part| !part.is_empty()).collect();
+        if parts.is_empty() { message.to_owned() } else { format!("{message}\n  {}", parts.join(": ")) }
     }
 
     /// `FILE:LINE` of a place in the pod.
@@ -151,9 +153,10 @@ fn sandbox(pod: Subject<'_>, message: &str) -> Option<Hint> {
     if message.starts_with("host port ") {
         return Some(port::hint(pod, message));
     }
-    references::below(pod, &FieldPath::spec("volumes")).or_else(|| {
-        Some(Hint::nowhere("run `outrigger doctor` to see what this machine is missing and how to fix it"))
-    })
+    let doctor =
+        || Hint::nowhere("run `outrigger doctor` to see what this machine is missing and how to fix it");
+    let reference = references::below(pod, &FieldPath::spec("volumes"));
+    Some(reference.or_else(|| volume::hint(pod, message)).unwrap_or_else(doctor))
 }
 
 #[cfg(test)]

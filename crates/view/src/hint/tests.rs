@@ -198,6 +198,27 @@ fn every_failure_has_its_line_and_its_way_out() {
 }
 
 #[test]
+fn a_volume_that_cannot_be_made_is_not_a_fault_of_the_machine() {
+    let mut shown = Fixture::new();
+    let host = |kind: &str| json!({"name": "host", "hostPath": {"path": "/srv/x", "type": kind}});
+    for (volume, fault, hint) in [
+        (host("Directory"), "hostPath type check failed: /srv/x does not exist", "DirectoryOrCreate"),
+        (host("File"), "hostPath type check failed: /srv/x does not exist", "FileOrCreate"),
+        (host("Socket"), "hostPath type check failed: /srv/x does not exist", "start what makes it"),
+        (host("File"), "hostPath type check failed: /srv/x is not a file", "another type"),
+        (host("FileOrCreate"), "cannot create /srv/x: No such file or directory", ""),
+        (json!({"name": "host", "emptyDir": {}}), "cannot create it", ""),
+    ] {
+        shown.pod.spec.as_mut().unwrap().volumes = Some(vec![serde_json::from_value(volume).unwrap()]);
+        let said = shown.hints.of_sandbox(shown.subject(), &format!("volume \"host\": {fault}"));
+        assert!(said.contains(hint) && !said.contains("doctor"), "{said}");
+        assert!(!said.trim_end().ends_with(':'), "{said}");
+    }
+    let said = shown.hints.of_sandbox(shown.subject(), "cannot mount /proc");
+    assert!(said.contains("doctor"), "{said}");
+}
+
+#[test]
 fn what_is_no_failure_has_no_hint() {
     let shown = Fixture::new();
     for (event, fields) in [
