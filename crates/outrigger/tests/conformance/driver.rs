@@ -17,6 +17,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// Asking a node costs a process.
 const ASK_EVERY: Duration = Duration::from_millis(150);
 
+/// A kill waits this long for the end of a hook.
+const HOOKS_TAKE: Duration = Duration::from_secs(10);
+
 /// A node that was started answers within this time, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -64,6 +67,7 @@ impl Driver {
         };
         let mut node =
             KilledNode::new(bench, dir, pod, seed ^ hash(pod) ^ nth.wrapping_mul(0x9e37_79b9), out);
+        node.spares_hooks = nth > 1;
         node.spawn()?;
         node.wait_until_it_answers()?;
         node.begin(&flags, &manifest)?;
@@ -164,6 +168,8 @@ pub(crate) struct KilledNode {
     random: u64,
     /// When it is to be killed.
     kills: Vec<Instant>,
+    /// It is not killed while a hook runs.
+    spares_hooks: bool,
     asked: Instant,
     is_over: bool,
     /// The exit code of `outrigger run -d`, if it did not take the pod.
@@ -183,6 +189,7 @@ impl KilledNode {
             child: None,
             random: seed,
             kills: Vec::new(),
+            spares_hooks: false,
             asked: Instant::now(),
             is_over: false,
             refused: None,
@@ -258,7 +265,8 @@ impl KilledNode {
 
     fn kill_if_due(&mut self) {
         let Some(due) = self.kills.last() else { return };
-        if Instant::now() < *due {
+        let waits = self.spares_hooks && due.elapsed() < HOOKS_TAKE && self.runs_a_hook();
+        if Instant::now() < *due || waits {
             return;
         }
         self.kills.pop();
@@ -267,6 +275,15 @@ impl KilledNode {
             let _ = child.wait();
         }
         self.spawn().expect("start a node");
+    }
+
+    /// Whether the node says of a hook that it runs, and not yet that it has ended.
+    fn runs_a_hook(&self) -> bool {
+        let said = self.said();
+        let count =
+            |words: &[&str]| said.lines().filter(|line| words.iter().any(|word| line.contains(word))).count();
+        count(&["running postStart hook", "running preStop hook", "running first preStop hook"])
+            > count(&["hook done", "hook failed", "hook cancelled"])
     }
 
     fn has_ended(&mut self) -> bool {
