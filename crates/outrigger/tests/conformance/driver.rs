@@ -68,6 +68,7 @@ impl Driver {
         let mut node =
             KilledNode::new(bench, dir, pod, seed ^ hash(pod) ^ nth.wrapping_mul(0x9e37_79b9), out);
         node.spares_hooks = nth > 1;
+        node.grace = grace;
         node.spawn()?;
         node.wait_until_it_answers()?;
         node.begin(&flags, &manifest)?;
@@ -170,6 +171,8 @@ pub(crate) struct KilledNode {
     kills: Vec<Instant>,
     /// It is not killed while a hook runs.
     spares_hooks: bool,
+    /// The grace the pod is stopped with, in seconds; `None` is its own.
+    grace: Option<u64>,
     asked: Instant,
     is_over: bool,
     /// The exit code of `outrigger run -d`, if it did not take the pod.
@@ -190,6 +193,7 @@ impl KilledNode {
             random: seed,
             kills: Vec::new(),
             spares_hooks: false,
+            grace: None,
             asked: Instant::now(),
             is_over: false,
             refused: None,
@@ -302,8 +306,11 @@ impl KilledNode {
 
     fn delete(&mut self) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
+        let (pod, grace) = (self.pod.clone(), self.grace.map(|grace| grace.to_string()));
+        let mut stop = vec!["stop", "--no-wait", pod.as_str()];
+        stop.extend(grace.iter().flat_map(|grace| ["--grace-period", grace.as_str()]));
         // The node may be on its way down or up.
-        while self.ask(&["stop", "--no-wait", &self.pod]).is_none() {
+        while self.ask(&stop).is_none() {
             if self.has_ended() {
                 break;
             }
