@@ -7,7 +7,6 @@
 mod cause;
 mod clock;
 pub mod control;
-mod deaf;
 mod env;
 mod expand;
 #[cfg(test)]
@@ -16,6 +15,7 @@ mod fields;
 #[doc(hidden)]
 pub mod fuzz;
 mod hooks;
+mod ignored_signal;
 mod logfile;
 mod logs;
 mod message;

@@ -19,6 +19,7 @@ use outrigger_runtime::{
 };
 use outrigger_view::hint::Subject;
 
+use crate::cause::SandboxFailure;
 use crate::env::Environment;
 use crate::fields::{Fields, Host};
 use crate::net::Reach;
@@ -203,7 +204,7 @@ impl PodContext {
     }
 
     /// Makes volumes and files in a sandbox that is there.
-    pub(crate) fn prepared(&self, mut sandbox: Sandbox) -> Result<PreparedPod, String> {
+    pub(crate) fn prepared(&self, mut sandbox: Sandbox) -> Result<PreparedPod, SandboxFailure> {
         self.address(&mut sandbox);
         let volumes = Volumes::set_up(&self.volume_source(&sandbox.ips))?;
         let host_network = self.network == NetworkMode::Host;
@@ -213,7 +214,7 @@ impl PodContext {
     }
 
     /// Finds the volumes and files another process made in a sandbox: containers use them, so they stay as they are.
-    pub(crate) fn find_prepared(&self, mut sandbox: Sandbox) -> Result<PreparedPod, String> {
+    pub(crate) fn find_prepared(&self, mut sandbox: Sandbox) -> Result<PreparedPod, SandboxFailure> {
         self.address(&mut sandbox);
         let volumes = Volumes::found(&self.volume_source(&sandbox.ips))?;
         let files = PodFiles::found(&self.dir.join("etc"));

@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cause::{self, SandboxFailure};
 use crate::clock::Clock;
-use crate::deaf;
 use crate::hooks::{self, Ended};
+use crate::ignored_signal;
 use crate::message;
 use crate::pod::{PodContext, PreparedPod};
 use crate::prober;
@@ -352,9 +352,9 @@ impl<R: Runtime> Tasks<R> {
         pid: Option<u32>,
         grace: Duration,
     ) {
-        let number = deaf::number(&signal);
+        let number = ignored_signal::number(&signal);
         // Asked before, for it may be gone after.
-        let deaf = pid.zip(number).and_then(|(pid, number)| deaf::deaf(pid, number));
+        let ignored = pid.zip(number).and_then(|(pid, number)| ignored_signal::why_ignored(pid, number));
         if let Err(e) = self.runtime.terminate(&instance.id, grace).await {
             // It is killed when its grace is over.
             tracing::warn!(container = %instance.id, "cannot signal a container: {e}");
@@ -363,7 +363,7 @@ impl<R: Runtime> Tasks<R> {
         if self.durable {
             self.say(Report::Signalled { container, attempt });
         }
-        if let Some(why) = deaf {
+        if let Some(why) = ignored {
             self.say(Report::StopSignalIgnored { container, attempt, signal, why, grace });
         }
     }

@@ -230,10 +230,10 @@ pub async fn run<R: Runtime>(
                     // Whoever asked hears that the pod has ended when the order is dropped.
                     Order::Restart(order) => drop(supervisor.restart(order)),
                     Order::Apply { reply, .. } => {
-                        let _ = reply.send(Err("this run is in the foreground; only a node can be changed".to_owned()));
+                        let _ = reply.send(Err("this run is in the foreground; only a node can be changed".to_owned().into()));
                     }
                     Order::Run { reply, .. } => {
-                        let _ = reply.send(Err("this run takes no more pods; only a node does".to_owned()));
+                        let _ = reply.send(Err("this run takes no more pods; only a node does".to_owned().into()));
                     }
                 }
                 None

@@ -249,6 +249,12 @@ impl PodStore {
         !self.lost
     }
 
+    /// Whether nothing can be written there, whatever there is room for.
+    pub(crate) fn is_read_only(&self) -> bool {
+        let found = rustix::fs::statvfs(&self.dir);
+        found.is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+    }
+
     /// Where the pod's logs are once it is over.
     pub(crate) fn logs(&self) -> PathBuf {
         self.dir.join("logs")

@@ -43,6 +43,9 @@ pub(crate) use update::PodOrder;
 /// How long the end of a pod waits for a reader of the run's output.
 const READER_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How often the end of a pod that cannot be written down is tried again.
+const SAVE_AGAIN: Duration = Duration::from_secs(1);
+
 /// The order to stop all pods of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct StopOrder {
@@ -283,6 +286,7 @@ impl<R: Runtime> Worker<R> {
             }
         }
         let result = result(self.engine.plan(), self.engine.observation());
+        self.wait_until_writable().await;
         self.clear_away().await;
         // On a disk that was full there may be room now.
         self.save();
@@ -679,6 +683,14 @@ impl<R: Runtime> Worker<R> {
     async fn show_last_logs(&self) {
         if let Some(logs) = &self.sinks.logs {
             logs.forget(self.pod.dir.clone()).await;
+        }
+    }
+
+    /// While the state directory is read-only, the end of the pod cannot be written down and nothing of it can be removed: a
+    /// process that comes after this one still learns of it from the runtime.
+    async fn wait_until_writable(&mut self) {
+        while !self.save() && self.store.as_ref().is_some_and(PodStore::is_read_only) {
+            tokio::time::sleep(SAVE_AGAIN).await;
         }
     }
 

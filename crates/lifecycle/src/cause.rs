@@ -42,6 +42,21 @@ pub enum SandboxCause {
         /// Which.
         port: u16,
     },
+    /// There is nothing at the path of a `hostPath` volume.
+    HostPathMissing {
+        /// Which, by its place in the pod.
+        volume: usize,
+    },
+    /// The path of a `hostPath` volume is not what its type says.
+    HostPathType {
+        /// Which, by its place in the pod.
+        volume: usize,
+    },
+    /// A volume cannot be made for another reason.
+    VolumeFailed {
+        /// Which, by its place in the pod.
+        volume: usize,
+    },
 }
 
 /// Why a probe attempt failed.

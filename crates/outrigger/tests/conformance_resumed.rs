@@ -1,9 +1,9 @@
 //! The pod cases of `conformance`, run by a node that is killed with SIGKILL at random moments of each case
 //! and restarted, on the embedded runtime and on a separate containerd.
 //!
-//! A few cases are played each time. `OUTRIGGER_RESUMED=all` plays all of them, `OUTRIGGER_SEED` repeats the
-//! moments of a run: those of a case depend only on the seed and its name. A case in which a hook was
-//! interrupted by the end of the node is played again, since such a hook is not run a second time.
+//! A few cases are played each time. `OUTRIGGER_RESUMED=all` plays all of them, `OUTRIGGER_SEED` repeats the moments of a
+//! run: those of a case depend on nothing but the seed and its name. A hook that is cut short by the end of the node is not run
+//! a second time. A case that fails for that is played again, with kills at moments at which no hook runs.
 
 #[path = "conformance/case.rs"]
 mod case;
@@ -31,11 +31,13 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// Cases that are played each time, on the embedded runtime. None has hooks, which a kill could interrupt.
-const SAMPLE: [&str; 10] = [
+/// Cases that are played each time, on the embedded runtime.
+const SAMPLE: [&str; 12] = [
+    "cases::hook-poststart-blocks-second-main",
     "cases::init-order",
     "cases::job-never-sidecar-exit-137",
     "cases::message-default",
+    "cases::native-poststart-gates",
     "cases::native-start-order",
     "cases::native-startup-gates-chain",
     "cases::probe-liveness-exec",
@@ -45,8 +47,7 @@ const SAMPLE: [&str; 10] = [
     "dialects::kep-2-sidecars-stop-last",
 ];
 
-/// Those that are also played on containerd, on request: a start that is interrupted by a kill can still be
-/// lost there (docs/reliability.md).
+/// Those of them that are played on containerd too.
 const SAMPLE_CRI: [&str; 4] = [
     "cases::init-order",
     "cases::job-never-sidecar-exit-137",
@@ -100,7 +101,7 @@ fn chosen(bench: &Arc<run::Bench>, sample: &[&str], kind: &str) -> Vec<Trial> {
     let chosen: Vec<Trial> = all
         .into_iter()
         .filter(|case| is_all || sample.contains(&case.name()))
-        .map(|c| c.with_kind(kind).with_ignored_flag(!is_all && kind == "containerd"))
+        .map(|c| c.with_kind(kind))
         .collect();
     assert_eq!(chosen.len(), if is_all { count } else { sample.len() }, "a chosen case is missing");
     chosen

@@ -21,6 +21,9 @@ pub enum AskError {
     /// It said no.
     #[error("{0}")]
     Refused(String),
+    /// It could not, for a reason of its own or of the machine's.
+    #[error("{0}")]
+    Failed(String),
     /// It went away.
     #[error("the run has ended")]
     Ended,
@@ -119,6 +122,7 @@ impl Connection {
         };
         match frame.answer()? {
             Answer::Refused(text) => Err(AskError::Refused(text)),
+            Answer::Failed(text) => Err(AskError::Failed(text)),
             Answer::More(bytes) => {
                 self.room += bytes;
                 Ok(Answer::More(bytes))

@@ -28,6 +28,6 @@ pub use wire::{
 };
 
 pub(crate) use registry::PodRegistry;
-pub(crate) use server::{Listening, Order, RestartOrder, RunFacts, StopOf, listen};
+pub(crate) use server::{Listening, Order, OrderError, RestartOrder, RunFacts, StopOf, listen};
 
 pub(crate) use wire::fuzz;

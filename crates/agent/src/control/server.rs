@@ -33,6 +33,32 @@ const GATHER: Duration = Duration::from_millis(50);
 /// Nobody is left to do it.
 const ENDING: &str = "the node is ending; try again when it is back";
 
+/// Why an order is not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum OrderError {
+    /// What was asked for is not possible.
+    #[error("{0}")]
+    Refused(String),
+    /// It is, but could not be done: the disk is full, for example.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<String> for OrderError {
+    fn from(text: String) -> Self {
+        OrderError::Refused(text)
+    }
+}
+
+impl From<OrderError> for Answer {
+    fn from(error: OrderError) -> Self {
+        match error {
+            OrderError::Refused(text) => Answer::Refused(text),
+            OrderError::Failed(text) => Answer::Failed(text),
+        }
+    }
+}
+
 /// Something for the run to do.
 #[derive(Debug)]
 pub(crate) enum Order {
@@ -54,14 +80,14 @@ pub(crate) enum Order {
         /// Only say what would change.
         dry_run: bool,
         /// What became of it.
-        reply: oneshot::Sender<Result<Applied, String>>,
+        reply: oneshot::Sender<Result<Applied, OrderError>>,
     },
     /// Run pods.
     Run {
         /// Which.
         record: Box<RunRecord>,
         /// What became of it.
-        reply: oneshot::Sender<Result<Accepted, String>>,
+        reply: oneshot::Sender<Result<Accepted, OrderError>>,
     },
 }
 
@@ -223,14 +249,14 @@ impl<R: Runtime> Server<R> {
             Request::Run(record) => {
                 let (reply, answer) = oneshot::channel();
                 let _ = self.orders.send(Order::Run { record, reply }).await;
-                let answer = answer.await.unwrap_or_else(|_| Err(ENDING.to_owned()));
-                client.answer(&answer.map_or_else(Answer::Refused, Answer::Accepted)).await
+                let answer = answer.await.unwrap_or_else(|_| Err(OrderError::Failed(ENDING.to_owned())));
+                client.answer(&answer.map_or_else(Answer::from, Answer::Accepted)).await
             }
             Request::Apply { record, dry_run } => {
                 let (reply, answer) = oneshot::channel();
                 let _ = self.orders.send(Order::Apply { record, dry_run, reply }).await;
-                let answer = answer.await.unwrap_or_else(|_| Err(ENDING.to_owned()));
-                client.answer(&answer.map_or_else(Answer::Refused, Answer::Applied)).await
+                let answer = answer.await.unwrap_or_else(|_| Err(OrderError::Failed(ENDING.to_owned())));
+                client.answer(&answer.map_or_else(Answer::from, Answer::Applied)).await
             }
             Request::Restart { pod, container } => {
                 let (reply, answer) = oneshot::channel();

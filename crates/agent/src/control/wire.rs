@@ -163,6 +163,8 @@ pub enum Answer {
     Done,
     /// It cannot be done: why, and how to fix it.
     Refused(String),
+    /// It could not be done, which is not the fault of what was asked for: why.
+    Failed(String),
 }
 
 /// What a node has made of what it was given.

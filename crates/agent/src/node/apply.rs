@@ -12,12 +12,12 @@ use outrigger_runtime::Runtime;
 use super::record::{Retired, RunRecord};
 use super::runs::{RunOrder, Update, WORKLOADS};
 use super::{Node, RECORD};
-use crate::control::{Applied, AppliedObject, PodState};
+use crate::control::{Applied, AppliedObject, OrderError, PodState};
 use crate::run::Work;
 
 impl<R: Runtime> Node<R> {
     /// Changes what runs into what manifests say: those of the run that has their objects, or a new one if none has.
-    pub(super) fn apply(&mut self, record: RunRecord, dry_run: bool) -> Result<Applied, String> {
+    pub(super) fn apply(&mut self, record: RunRecord, dry_run: bool) -> Result<Applied, OrderError> {
         let work = (self.options.read)(&record)?;
         let Some(id) = self.run_of(&work)? else {
             let created = |workload| {
@@ -30,10 +30,10 @@ impl<R: Runtime> Node<R> {
             return Ok(Applied { run, objects });
         };
         if let Some(path) = &self.runs[&id].record.manifest {
-            return Err(format!(
+            return Err(OrderError::Refused(format!(
                 "the node keeps these objects as {} says; change that file instead",
                 path.display()
-            ));
+            )));
         }
         self.apply_to(&id, record, work, dry_run)
     }
@@ -66,7 +66,7 @@ impl<R: Runtime> Node<R> {
         record: RunRecord,
         work: Work,
         dry_run: bool,
-    ) -> Result<Applied, String> {
+    ) -> Result<Applied, OrderError> {
         let old = &self.runs[id].record;
         let before = (self.options.read)(old)?;
         let compared = compare(&objects(&before), &objects(&work));
@@ -78,8 +78,7 @@ impl<R: Runtime> Node<R> {
         if dry_run {
             return Ok(answer);
         }
-        let failed = |e| format!("cannot write in {}: {e}", self.options.state_dir.display());
-        self.store.save_run(id, RECORD, &record).map_err(failed)?;
+        self.store.save_run(id, RECORD, &record).map_err(|e| self.cannot_write(&e))?;
         let Some(run) = self.runs.get_mut(id) else { return Ok(answer) };
         let _ = run.orders.send(RunOrder::Update(Box::new(Update { keys: record.keys(&work), work })));
         run.record = record;

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 pub use record::{PodOptions, Retired, RunRecord};
 
 use crate::clock::Clock;
-use crate::control::{Accepted, Listening, Order, PodRegistry, RunFacts, StopOf, listen};
+use crate::control::{Accepted, Listening, Order, OrderError, PodRegistry, RunFacts, StopOf, listen};
 use crate::run::{PlannedPod, Work, is_single_pod};
 use crate::status_file::{EventsFile, StatusFile};
 use crate::store::Store;
@@ -242,7 +242,7 @@ impl<R: Runtime> Node<R> {
     }
 
     /// Takes a new run: writes it down and begins.
-    fn add(&mut self, record: RunRecord) -> Result<Accepted, String> {
+    fn add(&mut self, record: RunRecord) -> Result<Accepted, OrderError> {
         let work = (self.options.read)(&record)?;
         self.names_are_free(&work, None)?;
         let objects = objects(&work);
@@ -253,12 +253,18 @@ impl<R: Runtime> Node<R> {
         }
         if let Err(e) = self.store.save_run(&id, RECORD, &record) {
             self.store.forget_run(&id);
-            return Err(format!("cannot write in {}: {e}", self.options.state_dir.display()));
+            return Err(self.cannot_write(&e));
         }
         self.tasks.spawn(driven.run());
         self.runs
             .insert(id.clone(), Run { record, orders, is_stopping: false, is_superseded: false, end: None });
         Ok(Accepted { run: id, objects })
+    }
+
+    /// The state directory is full, or read-only.
+    fn cannot_write(&self, error: &std::io::Error) -> OrderError {
+        let dir = self.options.state_dir.display();
+        OrderError::Failed(format!("the node cannot write in its state directory {dir}: {error}"))
     }
 
     fn drive(
@@ -482,8 +488,9 @@ impl<R: Runtime> Node<R> {
             self.runs.iter().filter_map(|(id, run)| Some((id.clone(), is_changed(run)?))).collect();
         for (id, (path, text)) in changed {
             let record = (self.options.read_file)(path.clone(), text.clone());
-            let applied =
-                (self.options.read)(&record).and_then(|work| self.apply_to(&id, record, work, false));
+            let applied = (self.options.read)(&record)
+                .map_err(OrderError::from)
+                .and_then(|work| self.apply_to(&id, record, work, false));
             match applied {
                 Ok(applied) => {
                     for object in applied.objects.iter().filter(|object| object.change != "unchanged") {

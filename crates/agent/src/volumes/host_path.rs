@@ -5,27 +5,29 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
+use super::VolumeError;
+
 /// Makes sure the path is what `kind` says, creating it where the kind allows that.
-pub(super) fn check(path: &Path, kind: &str) -> Result<(), String> {
+pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
     let shown = path.display();
     if !path.is_absolute() {
-        return Err(format!("hostPath {shown} must be absolute"));
+        return Err(format!("hostPath {shown} must be absolute").into());
     }
     if path.components().any(|c| matches!(c, std::path::Component::ParentDir)) {
-        return Err(format!("hostPath {shown} must not contain `..`"));
+        return Err(format!("hostPath {shown} must not contain `..`").into());
     }
     match kind {
         // Nothing is asked; what is missing becomes a directory, as container runtimes have always done.
         "" if fs::symlink_metadata(path).is_ok() => return Ok(()),
         "" | "DirectoryOrCreate" if fs::metadata(path).is_err() => {
-            return fs::create_dir_all(path).map_err(|e| format!("cannot create {shown}: {e}"));
+            return Ok(fs::create_dir_all(path).map_err(|e| format!("cannot create {shown}: {e}"))?);
         }
         "FileOrCreate" if fs::metadata(path).is_err() => {
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(0o644);
             return match options.open(path) {
                 Ok(_) => Ok(()),
-                Err(e) => Err(format!("cannot create {shown}: {e}")),
+                Err(e) => Err(format!("cannot create {shown}: {e}").into()),
             };
         }
         "" | "Directory" | "DirectoryOrCreate" | "File" | "FileOrCreate" | "Socket" | "CharDevice"
@@ -34,17 +36,24 @@ pub(super) fn check(path: &Path, kind: &str) -> Result<(), String> {
             return Err(format!(
                 "hostPath.type {other:?} is not known; use Directory, DirectoryOrCreate, File, FileOrCreate, Socket, \
                  CharDevice or BlockDevice"
-            ));
+            )
+            .into());
         }
     }
     if let Some(e) = fs::metadata(path).err().filter(|e| e.kind() != ErrorKind::NotFound) {
-        return Err(format!("hostPath type check failed: {shown}: {e}"));
+        return Err(format!("hostPath type check failed: {shown}: {e}").into());
     }
     match fault(path, kind) {
         None => Ok(()),
-        Some(HostPathFault::Missing) => Err(format!("hostPath type check failed: {shown} does not exist")),
-        Some(HostPathFault::Other(wanted)) => {
-            Err(format!("hostPath type check failed: {shown} is not {wanted}"))
+        Some(fault) => {
+            let what = match fault {
+                HostPathFault::Missing => "does not exist".to_owned(),
+                HostPathFault::Other(wanted) => format!("is not {wanted}"),
+            };
+            Err(VolumeError {
+                message: format!("hostPath type check failed: {shown} {what}"),
+                host_path: Some(fault),
+            })
         }
     }
 }

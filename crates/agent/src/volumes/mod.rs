@@ -17,10 +17,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Volume as VolumeSpec, VolumeMount};
+use outrigger_lifecycle::SandboxCause;
 use outrigger_manifest::Companions;
 use outrigger_runtime::embedded::rootless;
 use outrigger_runtime::{Mount, Propagation};
 
+use self::host_path::HostPathFault;
+use crate::cause::SandboxFailure;
 use crate::expand::expand;
 use crate::fields::Fields;
 use crate::quantity;
@@ -54,28 +57,53 @@ struct Volume {
     read_only: bool,
 }
 
+/// Why a volume cannot be made.
+struct VolumeError {
+    message: String,
+    /// It is a host path that is not what its type says.
+    host_path: Option<HostPathFault>,
+}
+
+impl From<String> for VolumeError {
+    fn from(message: String) -> Self {
+        VolumeError { message, host_path: None }
+    }
+}
+
+impl VolumeError {
+    /// For the volume at this place in the pod.
+    fn of(self, volume: usize, name: &str) -> SandboxFailure {
+        let cause = match self.host_path {
+            Some(HostPathFault::Missing) => SandboxCause::HostPathMissing { volume },
+            Some(HostPathFault::Other(_)) => SandboxCause::HostPathType { volume },
+            None => SandboxCause::VolumeFailed { volume },
+        };
+        SandboxFailure { message: format!("volume {name:?}: {}", self.message), cause: Some(cause) }
+    }
+}
+
 impl Volumes {
     /// Makes all volumes of the pod. The error names the volume.
-    pub(crate) fn set_up(source: &Source<'_>) -> Result<Volumes, String> {
+    pub(crate) fn set_up(source: &Source<'_>) -> Result<Volumes, SandboxFailure> {
         let spec = source.fields.pod.spec.as_ref();
         let mut by_name = BTreeMap::new();
-        for volume in spec.and_then(|s| s.volumes.as_deref()).unwrap_or(&[]) {
-            let made = source.set_up_one(volume).map_err(|e| format!("volume {:?}: {e}", volume.name))?;
+        for (place, volume) in spec.and_then(|s| s.volumes.as_deref()).unwrap_or(&[]).iter().enumerate() {
+            let made = source.set_up_one(volume).map_err(|e| e.of(place, &volume.name))?;
             by_name.insert(volume.name.clone(), made);
         }
         Ok(Volumes { by_name, subpath_dir: source.pod_dir.join("subpaths") })
     }
 
     /// The volumes of a pod whose containers use them already: what is there is not touched, what is not is made.
-    pub(crate) fn found(source: &Source<'_>) -> Result<Volumes, String> {
+    pub(crate) fn found(source: &Source<'_>) -> Result<Volumes, SandboxFailure> {
         let spec = source.fields.pod.spec.as_ref();
         let mut by_name = BTreeMap::new();
-        for volume in spec.and_then(|s| s.volumes.as_deref()).unwrap_or(&[]) {
+        for (place, volume) in spec.and_then(|s| s.volumes.as_deref()).unwrap_or(&[]).iter().enumerate() {
             let found = match source.found_one(volume) {
                 Some(found) if found.path.exists() => Ok(found),
                 _ => source.set_up_one(volume),
             };
-            by_name.insert(volume.name.clone(), found.map_err(|e| format!("volume {:?}: {e}", volume.name))?);
+            by_name.insert(volume.name.clone(), found.map_err(|e| e.of(place, &volume.name))?);
         }
         Ok(Volumes { by_name, subpath_dir: source.pod_dir.join("subpaths") })
     }
@@ -185,7 +213,7 @@ impl Source<'_> {
         Ok(self.state_dir.join("volumes").join(namespace).join(files::safe_name(claim)?))
     }
 
-    fn set_up_one(&self, volume: &VolumeSpec) -> Result<Volume, String> {
+    fn set_up_one(&self, volume: &VolumeSpec) -> Result<Volume, VolumeError> {
         let path = self.pod_dir.join("volumes").join(&volume.name);
         let writable = |path: PathBuf| Volume { path, read_only: false };
         if let Some(host) = &volume.host_path {
@@ -202,7 +230,7 @@ impl Source<'_> {
                     let size = empty.size_limit.as_ref().map(quantity::value).transpose()?;
                     in_memory(&path, size, 0o777)?;
                 }
-                other => return Err(format!("emptyDir.medium {other:?} is not supported; use Memory")),
+                other => return Err(format!("emptyDir.medium {other:?} is not supported; use Memory").into()),
             }
             self.own(&path, false)?;
             return Ok(writable(path));
@@ -219,7 +247,7 @@ impl Source<'_> {
             return Ok(writable(path));
         }
         let Some(payload) = self.payload(volume)? else {
-            return Err(unsupported(volume));
+            return Err(unsupported(volume).into());
         };
         if payload.secret {
             in_memory(&path, None, 0o755)?;

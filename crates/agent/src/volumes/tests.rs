@@ -43,13 +43,14 @@ impl Fixture {
     }
 
     fn set_up(&self) -> Result<Volumes, String> {
-        Volumes::set_up(&Source {
+        let made = Volumes::set_up(&Source {
             fields: Fields { pod: &self.pod, pod_ips: &[], host: &self.host },
             containers: &self.containers,
             objects: &self.objects,
             pod_dir: &self.pod_dir(),
             state_dir: &self.dir.path().join("state"),
-        })
+        });
+        made.map_err(|failure| failure.message)
     }
 
     fn mounts(&self, mounts: serde_json::Value) -> Result<Vec<Mount>, String> {

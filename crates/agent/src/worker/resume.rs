@@ -156,7 +156,7 @@ impl<R: Runtime> Worker<R> {
     async fn stand_on(&mut self, sandbox: Sandbox) -> bool {
         let pod = self.pod.clone();
         let found = tokio::task::spawn_blocking(move || pod.find_prepared(sandbox)).await;
-        match found.map_err(|e| e.to_string()).and_then(|found| found) {
+        match found.map_err(|e| e.to_string()).and_then(|found| found.map_err(|e| e.message)) {
             Ok(prepared) => {
                 self.facts.pod_ips = prepared.sandbox.ips.iter().map(ToString::to_string).collect();
                 self.sinks.registry.addresses(self.index, self.facts.pod_ips.clone());

@@ -404,10 +404,10 @@ async fn a_stop_does_not_wait_for_an_image_g15() {
 
 #[tokio::test(start_paused = true)]
 async fn later_orders_shorten_the_grace_g16() {
-    let deaf = || Script { stops_in: None, ..Script::default() };
+    let ignores_signals = || Script { stops_in: None, ..Script::default() };
     for (times, grace, least, most) in [(1, None, 30.0, 30.5), (2, Some(1), 2.0, 2.5), (3, Some(0), 0.0, 0.5)]
     {
-        let runtime = FakeRuntime::new([("main", deaf())]);
+        let runtime = FakeRuntime::new([("main", ignores_signals())]);
         let running = Running::start(&runtime, json!({"containers": [{"name": "main"}]}));
         running.until(|s| s["status"]["phase"] == "Running").await;
         let began = Instant::now();

@@ -187,8 +187,8 @@ async fn a_set_replaces_a_pod_that_was_stopped() {
 
 #[tokio::test(start_paused = true)]
 async fn an_ordered_set_that_is_told_twice_cares_for_no_order() {
-    let deaf = Script { stops_in: None, ..Script::default() };
-    let mut bench = Bench::new(FakeRuntime::new([("main", deaf)]), &set("StatefulSet"));
+    let ignores_signals = Script { stops_in: None, ..Script::default() };
+    let mut bench = Bench::new(FakeRuntime::new([("main", ignores_signals)]), &set("StatefulSet"));
     assert!(bench.until(|b| b.ready() == 2).await);
     let began = bench.clock.now().time;
     bench.controllers[0].stop(None);

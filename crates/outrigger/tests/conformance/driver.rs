@@ -17,7 +17,10 @@ const POLL: Duration = Duration::from_millis(20);
 /// Each query of a node starts a process.
 const ASK_EVERY: Duration = Duration::from_millis(150);
 
-/// A started node answers within this time, however busy the machine is.
+/// A kill waits this long for the end of a hook.
+const HOOKS_TAKE: Duration = Duration::from_secs(10);
+
+/// A node that was started answers within this time, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What runs the pods.
@@ -65,6 +68,8 @@ impl Driver {
         };
         let mut node =
             KilledNode::new(bench, dir, pod, seed ^ hash(pod) ^ nth.wrapping_mul(0x9e37_79b9), out);
+        node.spares_hooks = nth > 1;
+        node.grace = grace;
         node.spawn()?;
         node.wait_until_it_answers()?;
         node.begin(&flags, &manifest)?;
@@ -166,6 +171,10 @@ pub(crate) struct KilledNode {
     random: u64,
     /// When to kill it.
     kills: Vec<Instant>,
+    /// It is not killed while a hook runs.
+    spares_hooks: bool,
+    /// The grace the pod is stopped with, in seconds; `None` is its own.
+    grace: Option<u64>,
     asked: Instant,
     is_over: bool,
     /// The exit code of `outrigger run -d`, if it did not accept the pod.
@@ -185,6 +194,8 @@ impl KilledNode {
             child: None,
             random: seed,
             kills: Vec::new(),
+            spares_hooks: false,
+            grace: None,
             asked: Instant::now(),
             is_over: false,
             refused: None,
@@ -261,7 +272,8 @@ impl KilledNode {
 
     fn kill_if_due(&mut self) {
         let Some(due) = self.kills.last() else { return };
-        if Instant::now() < *due {
+        let waits = self.spares_hooks && due.elapsed() < HOOKS_TAKE && self.runs_a_hook();
+        if Instant::now() < *due || waits {
             return;
         }
         self.kills.pop();
@@ -270,6 +282,15 @@ impl KilledNode {
             let _ = child.wait();
         }
         self.spawn().expect("start a node");
+    }
+
+    /// Whether the node says of a hook that it runs, and not yet that it has ended.
+    fn runs_a_hook(&self) -> bool {
+        let said = self.said();
+        let count =
+            |words: &[&str]| said.lines().filter(|line| words.iter().any(|word| line.contains(word))).count();
+        count(&["running postStart hook", "running preStop hook", "running first preStop hook"])
+            > count(&["hook done", "hook failed", "hook cancelled"])
     }
 
     fn has_ended(&mut self) -> bool {
@@ -288,8 +309,11 @@ impl KilledNode {
 
     fn delete(&mut self) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
-        // The node may be stopping or starting.
-        while self.ask(&["stop", "--no-wait", &self.pod]).is_none() {
+        let (pod, grace) = (self.pod.clone(), self.grace.map(|grace| grace.to_string()));
+        let mut stop = vec!["stop", "--no-wait", pod.as_str()];
+        stop.extend(grace.iter().flat_map(|grace| ["--grace-period", grace.as_str()]));
+        // The node may be on its way down or up.
+        while self.ask(&stop).is_none() {
             if self.has_ended() {
                 break;
             }

@@ -34,7 +34,8 @@ pub(crate) fn open_to_all(dir: &Path) {
 /// Compares the events and the last status of a run with something else; returns the differences.
 pub(crate) type Compare<'a> = &'a dyn Fn(&Events, Option<&Value>) -> Vec<String>;
 
-/// Attempts to play a case without a hook being interrupted by the end of the node.
+/// Tries to play a case without a hook being cut short by the end of the node. After the first, the node is killed between
+/// hooks only.
 const TRIES: u64 = 6;
 
 /// Runs a case; an error is a readable description of the failure.

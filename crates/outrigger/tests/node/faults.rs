@@ -11,14 +11,15 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Said};
 use crate::kill::shims_of;
 use crate::leaks::names;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 8] = [
+pub(crate) const ALL: [(&str, Test); 9] = [
     ("a_full_disk_under_the_state_is_said_and_survived", full_disk),
     ("a_read_only_state_is_said_and_survived", read_only),
+    ("a_state_that_becomes_read_only_is_said_and_survived", becomes_read_only),
     ("damaged_files_are_the_trouble_of_their_pods_only", damaged),
     ("a_frozen_container_is_stopped_in_time", frozen),
     ("endless_output_takes_no_memory", endless_output),
@@ -102,9 +103,8 @@ fn full_disk(bench: &Bench, name: &str) {
     let filling = disk.fill();
     // Another pod is refused, with the reason; nothing is left of it.
     let said = node.run("more", &json!({"containers": [bench.container("app", STAYS)]}), &[]);
-    assert!(said.code != 0 && said.err.contains("No space left"), "{said:?}\n{}", node.account());
-    assert!(node.pod("more").is_none(), "{}", node.account());
-    // Running containers continue, and exits are noticed.
+    is_refused(&node, &said, "No space left");
+    // What runs goes on, and what ends is known.
     pods.end(&node);
     assert!(node.said().contains("cannot save the state of a pod"), "{}", node.said());
     pods.goes_on(&node);
@@ -112,8 +112,46 @@ fn full_disk(bench: &Bench, name: &str) {
     node.down(Signal::KILL);
     node.up();
     pods.goes_on(&node);
+    let pod = node.pod("ends").expect("it is shown");
+    assert_eq!(pod["containers"][0]["exit_code"], 7, "{pod:#}\n{}", node.account());
     fs::remove_file(filling).expect("make room");
     let said = node.run("more", &json!({"containers": [bench.container("app", STAYS)]}), &["--wait"]);
+    assert_eq!(said.code, 0, "{said:?}\n{}", node.account());
+    node.leaves_nothing();
+}
+
+/// More cannot be run, which is not the fault of the manifest; the reason is said, and nothing is left of it.
+fn is_refused(node: &Daemon<'_>, said: &Said, why: &str) {
+    assert_eq!(said.code, 125, "{said:?}\n{}", node.account());
+    let sentence = format!("cannot write in its state directory {}: {why}", node.state().display());
+    assert!(said.err.contains(&sentence), "{said:?}\n{}", node.account());
+    assert!(node.pod("more").is_none(), "{}", node.account());
+}
+
+fn becomes_read_only(bench: &Bench, name: &str) {
+    let disk = Small::new(bench.work.join(name).join("state"), "8m");
+    let mut node = Daemon::start(bench, name, &[]);
+    let pods = Pair::start(bench, &node);
+    let forced = lock_read_only(&disk);
+    let more = json!({"containers": [bench.container("app", STAYS)]});
+    is_refused(&node, &node.run("more", &more, &[]), "Read-only file system");
+    // What runs goes on, and what ends is known. It cannot be removed yet.
+    fs::write(pods.flag.join("go"), "").expect("a flag");
+    let ends = |node: &Daemon<'_>| node.pod("ends").expect("it is shown");
+    node.until("it has ended", |node| ends(node)["containers"][0]["exit_code"] == 7);
+    assert!(node.said().contains("cannot save the state of a pod"), "{}", node.said());
+    assert_eq!(ends(&node)["over"], false, "{}", node.account());
+    pods.goes_on(&node);
+    // The next process cannot be the node before it can write.
+    node.down(Signal::KILL);
+    let said = node.say(&["node", "--state-dir", &node.state().display().to_string()]);
+    assert!(said.code == 125 && said.err.contains("Read-only file system"), "{said:?}");
+    drop(forced);
+    node.up();
+    pods.goes_on(&node);
+    assert_eq!(node.over("ends"), "Failed");
+    assert_eq!(ends(&node)["containers"][0]["exit_code"], 7, "{}", node.account());
+    let said = node.run("more", &more, &["--wait"]);
     assert_eq!(said.code, 0, "{said:?}\n{}", node.account());
     node.leaves_nothing();
 }
@@ -137,7 +175,7 @@ fn read_only(bench: &Bench, name: &str) {
 
 /// Covers a state directory with a read-only view of itself, as long as the returned value exists.
 fn lock_read_only(disk: &Small) -> Covered {
-    rustix::mount::mount_bind(&disk.0, &disk.0).expect("bind it");
+    rustix::mount::mount_bind_recursive(&disk.0, &disk.0).expect("bind it");
     let covered = Covered(disk.0.clone());
     rustix::mount::mount_remount(&disk.0, MountFlags::BIND | MountFlags::RDONLY, "")
         .expect("make it read-only");

@@ -23,7 +23,5 @@ mod trials;
 
 fn main() {
     let all = [&adopt::ALL[..], &apply::ALL, &logind::ALL, &manifests::ALL, &faults::ALL, &kill::ALL];
-    // containerd interrupts its work for a node that dies: an exit code can still be lost there
-    // (docs/reliability.md).
-    trials::run_but("node", all.concat(), &["a_node_on_containerd_can_be_killed_at_any_moment"]);
+    trials::run("node", all.concat());
 }

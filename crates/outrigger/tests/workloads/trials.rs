@@ -13,14 +13,8 @@ use crate::run::{Bench, Test};
 /// They mostly wait, so more of them than cores run in parallel.
 const AT_A_TIME: usize = 6;
 
-/// Runs tests, each with its own directory below one that is named after `name`, and ends the program.
-#[allow(dead_code, reason = "programs use one of the two")]
+/// Runs tests, each with a directory of its own below one that is called after `name`, and ends the program.
 pub(crate) fn run(name: &str, tests: Vec<(&'static str, Test)>) -> ! {
-    run_but(name, tests, &[])
-}
-
-/// The same; those in `ignored` are shown as ignored, and run with `--ignored` or `--include-ignored`.
-pub(crate) fn run_but(name: &str, tests: Vec<(&'static str, Test)>, ignored: &[&str]) -> ! {
     let mut args = Arguments::from_args();
     args.test_threads = Some(args.test_threads.unwrap_or(AT_A_TIME));
     let work = tempfile::Builder::new().prefix(&format!("outrigger-{name}-")).tempdir().expect("a directory");
@@ -38,7 +32,6 @@ pub(crate) fn run_but(name: &str, tests: Vec<(&'static str, Test)>, ignored: &[&
             test(&bench, name);
             Ok(())
         })
-        .with_ignored_flag(ignored.contains(&name))
     });
     let conclusion = libtest_mimic::run(&args, trials.collect());
     drop(bench);

@@ -14,31 +14,65 @@ use super::config::{self, CONTAINER_NAME, LABEL_ID, LABEL_OWNER, POD_DIR, STOP_S
 use super::containers::{START_ERROR, Slot, time};
 use super::pods::Pod;
 use super::wire::{
-    CONTAINER_CREATED, CONTAINER_EXITED, Container, ContainerFilter, ListContainersRequest, SANDBOX_READY,
+    CONTAINER_CREATED, CONTAINER_EXITED, Container, ContainerFilter, ListContainersRequest, PodSandbox,
+    SANDBOX_READY,
 };
 use super::{Inner, owner, wait};
 use crate::{Adopted, ContainerId, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started};
 
 /// The sandbox's configuration, in its pod's directory.
 const FILE: &str = "cri-sandbox.json";
+/// The runtime's name for it, once it is made. Without this one, nobody knows whether it was.
+const MADE: &str = "cri-sandbox.id";
 
 /// Writes the configuration of a sandbox, before it is created.
 pub(super) fn write_down(spec: &SandboxSpec) -> Result<(), RuntimeError> {
-    let write = || -> io::Result<()> {
-        let temporary = spec.pod_dir.join("cri-sandbox.tmp");
-        let mut file = fs::File::create(&temporary)?;
-        file.write_all(&serde_json::to_vec(spec)?)?;
-        drop(file);
-        fs::rename(&temporary, spec.pod_dir.join(FILE))
+    let dir = &spec.pod_dir;
+    let gone = match fs::remove_file(dir.join(MADE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     };
-    write()
-        .map_err(|error| RuntimeError::Create(format!("cannot write in {}: {error}", spec.pod_dir.display())))
+    gone.and_then(|()| replace(dir, FILE, &serde_json::to_vec(spec)?))
+        .map_err(|error| cannot_write(dir, &error))
 }
 
-/// Removes what [`write_down`] wrote.
+/// Writes down which sandbox is the pod's, before it is used: there may be another with the same labels, which a process
+/// before this one asked for and did not live to see.
+pub(super) fn write_made(dir: &Path, id: &str) -> Result<(), RuntimeError> {
+    replace(dir, MADE, id.as_bytes()).map_err(|error| cannot_write(dir, &error))
+}
+
+fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    let temporary = dir.join("cri-sandbox.tmp");
+    let mut file = fs::File::create(&temporary)?;
+    file.write_all(content)?;
+    drop(file);
+    fs::rename(&temporary, dir.join(name))
+}
+
+fn cannot_write(dir: &Path, error: &io::Error) -> RuntimeError {
+    RuntimeError::Create(format!("cannot write in {}: {error}", dir.display()))
+}
+
+/// Removes what [`write_down`] and [`write_made`] wrote.
 pub(super) fn forget(dir: &Path) {
-    // If it cannot be removed now, it is removed with the directory.
-    let _ = fs::remove_file(dir.join(FILE));
+    // What cannot be removed now is gone with the directory.
+    for name in [MADE, FILE] {
+        let _ = fs::remove_file(dir.join(name));
+    }
+}
+
+/// The sandbox that was made for a pod, by the runtime's name.
+fn made(dir: &Path) -> Option<String> {
+    fs::read_to_string(dir.join(MADE)).ok().filter(|id| !id.is_empty())
+}
+
+/// What was to be made for a pod, if nobody has seen that it was.
+pub(super) fn unfinished(dir: &Path) -> Option<SandboxSpec> {
+    if made(dir).is_some() {
+        return None;
+    }
+    read(dir).ok()
 }
 
 fn read(dir: &Path) -> Result<SandboxSpec, RuntimeError> {
@@ -69,14 +103,17 @@ impl Inner {
         let failed = |fault: Fault| RuntimeError::Other(format!("cannot adopt sandbox {:?}: {fault}", id.0));
         let label = owner::label(self.claims.owner());
         let is_ours = |value: &String| *value == label;
-        let found = self.sandboxes_of(&id).await.map_err(failed)?;
-        let ready = found
-            .into_iter()
-            .find(|found| found.state == SANDBOX_READY && found.labels.get(LABEL_OWNER).is_some_and(is_ours))
-            .ok_or_else(|| RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() })?;
-        let dir = ready.annotations.get(POD_DIR).map(PathBuf::from).ok_or_else(|| {
+        let mut found = self.sandboxes_of(&id).await.map_err(failed)?;
+        found.retain(|found| found.labels.get(LABEL_OWNER).is_some_and(is_ours));
+        let lost = || RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() };
+        let dir = found.first().ok_or_else(lost)?.annotations.get(POD_DIR).map(PathBuf::from);
+        let dir = dir.ok_or_else(|| {
             RuntimeError::Other(format!("sandbox {:?} does not say where its pod's directory is", id.0))
         })?;
+        let made = made(&dir);
+        let is_it = |found: &PodSandbox| made.as_ref().is_none_or(|made| *made == found.id);
+        let at = found.iter().position(|found| found.state == SANDBOX_READY && is_it(found));
+        let ready = found.swap_remove(at.ok_or_else(lost)?);
         self.claims.claim(&dir)?;
         let spec = read(&dir)?;
         let mut config = config::sandbox(&spec, &label)?;
@@ -87,6 +124,11 @@ impl Inner {
         self.pods().insert(id.clone(), pod.clone());
         let sandbox = self.look_at(spec, ready.id).await?;
         let adopted = self.adopt_containers(&id, &pod).await.map_err(failed)?;
+        for other in found {
+            if let Err(fault) = self.remove_by_id(&other.id).await {
+                tracing::warn!(sandbox = %id, "cannot remove a sandbox that was made in vain: {fault}");
+            }
+        }
         Ok((sandbox, adopted))
     }
 

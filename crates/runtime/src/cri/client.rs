@@ -78,6 +78,11 @@ impl Fault {
         matches!(self, Fault::Lost(_) | Fault::Late(_))
     }
 
+    /// containerd refuses to start a container that it is starting.
+    pub(crate) fn is_under_way(&self) -> bool {
+        matches!(self, Fault::Refused(text) if text.contains("already in starting state"))
+    }
+
     /// Names of sandboxes and containers are unique in a runtime.
     pub(crate) fn is_name_taken(&self) -> bool {
         matches!(self, Fault::Refused(text) if text.contains("is reserved for"))

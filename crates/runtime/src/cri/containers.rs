@@ -210,7 +210,7 @@ impl Inner {
             };
             let outcome = match answer {
                 Ok(_) => Outcome::Ran,
-                Err(_) => self.outcome(&slot, &id, &status).await,
+                Err(fault) => self.outcome(&slot, &id, &status, &fault).await,
             };
             match outcome {
                 Outcome::Ran => {
@@ -244,7 +244,7 @@ impl Inner {
                 Fault::NotFound(_) => missing(name),
                 fault => RuntimeError::Other(format!("cannot start container {name}: {fault}")),
             })?;
-            match self.outcome(slot, &id, &status).await {
+            match self.outcome(slot, &id, &status, &fault).await {
                 Outcome::Ran => {
                     if status.state == CONTAINER_EXITED && UNCLEAR_CODES.contains(&status.exit_code) {
                         tracing::warn!(
@@ -274,9 +274,11 @@ impl Inner {
         Ok(Started { at, pid: 0 })
     }
 
-    /// The result of a start that was not answered.
-    async fn outcome(&self, slot: &Slot, id: &str, status: &ContainerStatus) -> Outcome {
+    /// What a start came to that was answered with a fault, if at all.
+    async fn outcome(&self, slot: &Slot, id: &str, status: &ContainerStatus, fault: &Fault) -> Outcome {
         match status.state {
+            // An event tells of the program before the container's state does.
+            CONTAINER_CREATED if fault.is_under_way() => Outcome::NotYet,
             CONTAINER_CREATED if slot.ear.was_started.load(Ordering::Relaxed) => {
                 Outcome::Refused(UNDONE.to_owned())
             }

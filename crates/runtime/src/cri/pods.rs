@@ -19,12 +19,18 @@ use super::wire::{
 };
 use super::{Inner, adopt, leftovers, lock, owner};
 use crate::ownership;
-use crate::{NetworkMode, RuntimeError, Sandbox, SandboxId, SandboxSpec};
+use crate::{NetworkMode, Owner, RuntimeError, Sandbox, SandboxId, SandboxSpec};
 
 /// How often a name in use is retried with another number.
 const NUMBERS_MAX: u32 = 100;
 
-/// How often a sandbox is polled: after an exit event, and for how long; without events; and with them.
+/// No runtime class has this handler.
+const NO_HANDLER: &str = "outrigger-no-such-handler";
+
+/// How often a sandbox that is being made is looked for.
+const MAKING_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often a sandbox is asked for: after word of an exit, and for how long; without events; and with them.
 const LOST_SOON: Duration = Duration::from_millis(20);
 const LOST_FOR: Duration = Duration::from_secs(5);
 const LOST_OFTEN: Duration = Duration::from_secs(2);
@@ -84,6 +90,9 @@ impl Inner {
                 return Err(error);
             }
         };
+        if !self.claims.owner().is_process() {
+            adopt::write_made(&dir, &id)?;
+        }
         self.pods().insert(spec.id.clone(), Arc::new(Pod::new(config, id.clone(), dir)));
         self.look_at(spec, id).await
     }
@@ -152,7 +161,8 @@ impl Inner {
         let failed =
             |fault: Fault| RuntimeError::Other(format!("cannot remove the sandbox of {:?}: {fault}", id.0));
         let mut made = Vec::new();
-        // All with this name: an attempt that was not answered may have left another one.
+        self.await_unfinished(&id).await.map_err(failed)?;
+        // All that have the name: a try that was not answered may have left one more.
         let mut unclaimed = None;
         for sandbox in self.sandboxes_of(&id).await.map_err(failed)? {
             self.remove_by_id(&sandbox.id).await.map_err(failed)?;
@@ -176,6 +186,30 @@ impl Inner {
             if self.client.was_lost() {
                 end_leftovers(made, pod.dir.clone()).await;
             }
+        }
+        Ok(())
+    }
+
+    /// Waits for a sandbox that a process of the node before this one asked for, and that may still be being made: it is not
+    /// listed before it is whole. Its name is taken from the beginning.
+    async fn await_unfinished(&self, id: &SandboxId) -> Result<(), Fault> {
+        let Owner::Node(node) = self.claims.owner() else { return Ok(()) };
+        if !self.is_containerd || self.pods().contains_key(id) {
+            return Ok(());
+        }
+        let Some(spec) = adopt::unfinished(&node.pod_dir(id)) else { return Ok(()) };
+        let Ok(config) = config::sandbox(&spec, &owner::label(self.claims.owner())) else { return Ok(()) };
+        let deadline = Instant::now() + self.client.limits().work;
+        while Instant::now() < deadline {
+            // Refused in any case, and first of all if the name is taken.
+            let request =
+                RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: NO_HANDLER.to_owned() };
+            let answer = self.client.call(request, self.client.limits().work).await;
+            let is_taken = answer.is_err_and(|fault| fault.is_name_taken());
+            if !is_taken || !self.sandboxes_of(id).await?.is_empty() {
+                break;
+            }
+            tokio::time::sleep(MAKING_PAUSE).await;
         }
         Ok(())
     }
@@ -252,7 +286,7 @@ impl Inner {
         }
     }
 
-    async fn remove_by_id(&self, id: &str) -> Result<(), Fault> {
+    pub(super) async fn remove_by_id(&self, id: &str) -> Result<(), Fault> {
         self.settle(StopPodSandboxRequest { pod_sandbox_id: id.to_owned() }).await?;
         self.settle(RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() }).await
     }

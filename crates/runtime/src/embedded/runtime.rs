@@ -280,9 +280,8 @@ impl EmbeddedRuntime {
     }
 
     async fn end_container(&self, entry: &Entry) {
-        if !entry.link.is_over() {
-            entry.link.send(Request::Kill);
-        }
+        // Also of one that has ended, whose shim may wait for room to write that down.
+        entry.link.send(Request::Kill);
         entry.link.gone().await;
     }
 

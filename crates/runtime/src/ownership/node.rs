@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::private;
+use crate::{SandboxId, private};
 
 /// Identities are 32 hexadecimal digits.
 const ID_LENGTH: usize = 32;
@@ -22,6 +22,7 @@ pub struct NodeIdentity(Arc<Node>);
 #[derive(Debug)]
 struct Node {
     id: String,
+    state_dir: PathBuf,
     _lock: OwnedFd,
 }
 
@@ -82,12 +83,17 @@ impl NodeIdentity {
             Ok(None) => make_id(&path).map_err(failed(&path))?,
             Err(error) => return Err(failed(&path)(error)),
         };
-        Ok(NodeIdentity(Arc::new(Node { id, _lock: lock })))
+        Ok(NodeIdentity(Arc::new(Node { id, state_dir: state_dir.to_owned(), _lock: lock })))
     }
 
     /// The identity of the node, the same for every process of it.
     pub fn id(&self) -> &str {
         &self.0.id
+    }
+
+    /// The directory of one of its pods.
+    pub(crate) fn pod_dir(&self, id: &SandboxId) -> PathBuf {
+        self.0.state_dir.join("pods").join(&id.0)
     }
 }
 

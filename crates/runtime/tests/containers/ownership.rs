@@ -338,9 +338,12 @@ async fn a_shim_that_does_not_answer_is_given_up() {
     let id = left_by_a_node(state.path(), "exec sleep 31337", |_| {}).await;
     let runtime = node(state.path());
     let dir = runtime.pod_dir(&id).join("containers").join(container(&id, 0).0);
-    let text = fs::read(dir.join("state.json")).unwrap();
-    let state_json: serde_json::Value = serde_json::from_slice(&text).unwrap();
-    let shim = state_json["shim"]["pid"].as_i64().unwrap() as i32;
+    let state_json = || -> serde_json::Value {
+        serde_json::from_slice(&fs::read(dir.join("state.json")).unwrap()).unwrap()
+    };
+    // It tells of a start before it writes it down.
+    eventually("the start is written down", || state_json()["started"].is_object()).await;
+    let shim = state_json()["shim"]["pid"].as_i64().unwrap() as i32;
     let shim = rustix::process::Pid::from_raw(shim).unwrap();
     rustix::process::kill_process(shim, rustix::process::Signal::STOP).unwrap();
     let containers = adopt(&runtime, &id).await;

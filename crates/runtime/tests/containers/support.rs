@@ -65,7 +65,9 @@ static ROOTFS: LazyLock<PathBuf> = LazyLock::new(|| {
     fs::create_dir_all(&base).expect("temporary directory");
     for old in fs::read_dir(&base).into_iter().flatten().flatten() {
         let pid = old.file_name().to_string_lossy().into_owned();
-        if !Path::new("/proc").join(pid).exists() {
+        // The number of this process may have been that of an earlier one.
+        let is_stale = pid == std::process::id().to_string() || !Path::new("/proc").join(pid).exists();
+        if is_stale {
             let _ = fs::remove_dir_all(old.path());
         }
     }

@@ -6,9 +6,18 @@ use std::time::Duration;
 
 use outrigger_runtime::{ExecRequest, NetworkMode, Runtime as _, RuntimeError, SandboxId};
 
-use crate::support::{DEADLINE, Pod, connect, endpoint, limits, node};
+use crate::relay::{Relay, Rule};
+use crate::support::{
+    DEADLINE, Pod, connect, endpoint, ids, limits, log_text, node, node_at, sandbox_spec, socket,
+};
 
-crate::trials![a_node_s_pods_are_adopted, a_node_s_pods_are_nobody_else_s, what_is_damaged_can_be_removed];
+crate::trials![
+    a_node_s_pods_are_adopted,
+    a_start_that_is_under_way_is_waited_for,
+    a_sandbox_that_was_made_in_vain_is_not_adopted,
+    a_node_s_pods_are_nobody_else_s,
+    what_is_damaged_can_be_removed,
+];
 
 /// The pod's directory, as in the tests' pods.
 fn pod_dir(pod: &Pod) -> std::path::PathBuf {
@@ -52,6 +61,66 @@ async fn a_node_s_pods_are_adopted() {
     assert_eq!(runtime.wait(&next).await.expect("wait").code, 4);
     runtime.remove_sandbox(&id).await.expect("remove");
     assert_eq!(runtime.list_sandboxes().await.expect("list"), []);
+    drop(dir);
+}
+
+/// A process before this one asked for the start. Its program runs, and the container's state does not say so yet.
+async fn a_start_that_is_under_way_is_waited_for() {
+    let state = tempfile::tempdir().expect("temporary directory");
+    let pod = Pod::on(node(state.path()).await, |_| {}).await;
+    let spec = pod.script("echo ran; exit 3");
+    let log = spec.log_path.clone();
+    let container = pod.runtime.create_container(&pod.id, spec).await.expect("create");
+    let id = pod.id.clone();
+    let dir = pod.leave();
+
+    let sockets = tempfile::tempdir().expect("temporary directory");
+    let relay = Relay::start(sockets.path(), socket());
+    let runtime = node_at(state.path(), relay.endpoint()).await;
+    assert!(runtime.lacks().await.iter().all(|lack| !lack.contains("report when containers end")));
+    relay.once("ContainerStatus", Rule::Keep);
+    let (_, adopted) = runtime.adopt_sandbox(&id).await.expect("adopt");
+    assert!(adopted[0].started.is_none(), "{adopted:?}");
+    relay.once("StartContainer", Rule::UnderWay);
+    relay.once("ContainerStatus", Rule::Recall);
+    let started = runtime.finish_start(&container).await.expect("it is known");
+    assert!(started.is_some());
+    assert_eq!(relay.count("StartContainer"), 2);
+    assert_eq!(runtime.wait(&container).await.expect("wait").code, 3);
+    assert_eq!(log_text(&log), "ran\n");
+    runtime.remove_sandbox(&id).await.expect("remove");
+    drop(dir);
+}
+
+/// A process that is killed while its sandbox is being made does not live to see it. The next one makes another.
+async fn a_sandbox_that_was_made_in_vain_is_not_adopted() {
+    let state = tempfile::tempdir().expect("temporary directory");
+    let unseen = Pod::on(node(state.path()).await, |_| {}).await;
+    let (id, path) = (unseen.id.clone(), pod_dir(&unseen));
+    let spec = unseen.script("sleep 1000");
+    let dir = unseen.leave();
+    fs::remove_file(path.join("cri-sandbox.id")).expect("it is written down");
+    let ids = |kind: &str| tokio::task::block_in_place(|| ids(kind, &id.0));
+    let unseen = ids("sandbox");
+
+    let runtime = node(state.path()).await;
+    let mut again = sandbox_spec(&path);
+    again.id = id.clone();
+    again.pod_uid = format!("uid-{}", id.0);
+    runtime.create_sandbox(again).await.expect("create");
+    let container = runtime.create_container(&id, spec).await.expect("create");
+    runtime.start_container(&container).await.expect("start");
+    assert_eq!((unseen.len(), ids("sandbox").len()), (1, 2));
+    drop(runtime);
+
+    let runtime = node(state.path()).await;
+    let (_, adopted) = runtime.adopt_sandbox(&id).await.expect("adopt");
+    assert_eq!(adopted.len(), 1);
+    assert!(adopted[0].id == container && adopted[0].started.is_some(), "{adopted:?}");
+    let left = ids("sandbox");
+    assert!(left.len() == 1 && left != unseen, "{left:?}, not {unseen:?}");
+    runtime.remove_sandbox(&id).await.expect("remove");
+    assert_eq!(ids("sandbox"), Vec::<String>::new());
     drop(dir);
 }
 

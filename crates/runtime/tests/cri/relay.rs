@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use http::{Request, Response};
 use http_body_util::channel::Channel;
@@ -35,10 +36,19 @@ pub(crate) enum Rule {
     Rename,
     /// Its stream has the events of [`Relay::tell`].
     Tell,
+    /// It is carried out, and refused as one that is under way.
+    UnderWay,
+    /// Its answer is kept.
+    Keep,
+    /// It is answered with what was kept.
+    Recall,
 }
 
 /// The text of refusals.
 pub(crate) const REFUSAL: &str = "not in the mood";
+
+/// Events of what is carried out have arrived by then.
+const EVENTS: Duration = Duration::from_millis(500);
 
 const UNKNOWN: &str = "2";
 const UNAVAILABLE: &str = "14";
@@ -55,6 +65,7 @@ struct Shared {
     always: Mutex<HashMap<String, Rule>>,
     counts: Mutex<HashMap<String, usize>>,
     withheld: Mutex<HashMap<String, usize>>,
+    kept: Mutex<Bytes>,
     events: broadcast::Sender<Bytes>,
 }
 
@@ -68,6 +79,7 @@ impl Relay {
             always: Mutex::default(),
             counts: Mutex::default(),
             withheld: Mutex::default(),
+            kept: Mutex::default(),
             events: broadcast::Sender::new(100),
         });
         tokio::spawn(serve(listener, shared.clone()));
@@ -155,7 +167,8 @@ async fn answer(
         Some(Rule::Hang) => std::future::pending().await,
         Some(Rule::End) => return Ok(status("0", "")),
         Some(Rule::Tell) => return Ok(stream(shared.events.subscribe())),
-        None | Some(Rule::Lose | Rule::Rename | Rule::Withhold) => {}
+        Some(Rule::Recall) => return Ok(whole(lock(&shared.kept).clone())),
+        None | Some(Rule::Lose | Rule::Rename | Rule::Withhold | Rule::UnderWay | Rule::Keep) => {}
     }
     let Ok(response) = sender.send_request(request).await else {
         return Ok(status(UNAVAILABLE, "the connection broke"));
@@ -174,6 +187,15 @@ async fn answer(
     if rule == Some(Rule::Lose) {
         return Ok(status(UNAVAILABLE, "the answer was lost"));
     }
+    if rule == Some(Rule::UnderWay) {
+        tokio::time::sleep(EVENTS).await;
+        return Ok(status(UNKNOWN, "container is already in starting state"));
+    }
+    if rule == Some(Rule::Keep) {
+        let bytes = body.to_bytes();
+        lock(&shared.kept).clone_from(&bytes);
+        return Ok(whole(bytes));
+    }
     let trailers = body.trailers().cloned();
     let bytes = renamed(&body.to_bytes());
     let body = Full::new(bytes).with_trailers(async { trailers.map(Ok) }).map_err(|never| match never {});
@@ -187,6 +209,14 @@ fn status(code: &str, text: &str) -> Response<Body> {
         .header("grpc-status", code)
         .header("grpc-message", text);
     response.body(Empty::new().map_err(|never| match never {}).boxed()).expect("a response")
+}
+
+/// An answer.
+fn whole(bytes: Bytes) -> Response<Body> {
+    let mut trailers = http::HeaderMap::new();
+    trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+    let body = Full::new(bytes).with_trailers(async { Some(Ok(trailers)) }).map_err(|never| match never {});
+    Response::builder().header("content-type", "application/grpc").body(body.boxed()).expect("a response")
 }
 
 fn stream(mut events: broadcast::Receiver<Bytes>) -> Response<Body> {

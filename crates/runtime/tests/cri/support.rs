@@ -135,8 +135,13 @@ pub(crate) async fn connect(endpoint: String, limits: Limits) -> Arc<CriRuntime>
 
 /// A runtime whose pods belong to the node of a state directory.
 pub(crate) async fn node(state_dir: &Path) -> Arc<CriRuntime> {
+    node_at(state_dir, endpoint()).await
+}
+
+/// The same, at another endpoint.
+pub(crate) async fn node_at(state_dir: &Path, endpoint: String) -> Arc<CriRuntime> {
     let owner = Owner::Node(NodeIdentity::open(state_dir).expect("no other node"));
-    let config = CriConfig { endpoint: Some(endpoint()), limits: limits(), owner, ..CriConfig::default() };
+    let config = CriConfig { endpoint: Some(endpoint), limits: limits(), owner, ..CriConfig::default() };
     Arc::new(CriRuntime::connect(config).await.expect("these tests need root"))
 }
 

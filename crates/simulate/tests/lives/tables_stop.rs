@@ -26,7 +26,7 @@ fn needs(name: &'static str, seconds: f64) -> Does {
     Does { name, needs: Some(seconds), hook: None }
 }
 
-fn deaf(name: &'static str) -> Does {
+fn ignoring(name: &'static str) -> Does {
     Does { name, needs: None, hook: None }
 }
 
@@ -185,7 +185,8 @@ fn section_3_5_sidecars_after_a_finished_main() {
         fates(30, &five, needs("main", 1.0), true),
         &[("s3", 0, 5_000, 0), ("s2", 5_000, 10_000, 0), ("s1", 10_000, 15_000, 0)],
     );
-    let hooks = [hooked(deaf("s1"), 3_600.0), hooked(deaf("s2"), 3_600.0), hooked(deaf("s3"), 3_600.0)];
+    let hooks =
+        [hooked(ignoring("s1"), 3_600.0), hooked(ignoring("s2"), 3_600.0), hooked(ignoring("s3"), 3_600.0)];
     check(
         "E124",
         fates(30, &hooks, needs("main", 1.0), true),
@@ -197,7 +198,7 @@ fn section_3_5_sidecars_after_a_finished_main() {
 fn section_3_5_when_the_grace_runs_out() {
     check(
         "E130",
-        fates(5, &[deaf("s1"), needs("s2", 1.0), deaf("s3")], deaf("main"), false),
+        fates(5, &[ignoring("s1"), needs("s2", 1.0), ignoring("s3")], ignoring("main"), false),
         &[
             ("main", 0, 5_000, 137),
             ("s3", 5_000, 7_000, 137),
@@ -212,7 +213,12 @@ fn section_3_5_when_the_grace_runs_out() {
     );
     check(
         "E132",
-        fates(5, &[needs("s1", 1.0), deaf("s2"), needs("s3", 1.0)], hooked(deaf("main"), 20.0), false),
+        fates(
+            5,
+            &[needs("s1", 1.0), ignoring("s2"), needs("s3", 1.0)],
+            hooked(ignoring("main"), 20.0),
+            false,
+        ),
         &[
             ("main", 5_000, 7_000, 137),
             ("s3", 5_000, 6_000, 0),
@@ -222,7 +228,12 @@ fn section_3_5_when_the_grace_runs_out() {
     );
     check(
         "E133",
-        fates(5, &[needs("s1", 1.0), hooked(deaf("s2"), 30.0), needs("s3", 1.0)], needs("main", 1.0), false),
+        fates(
+            5,
+            &[needs("s1", 1.0), hooked(ignoring("s2"), 30.0), needs("s3", 1.0)],
+            needs("main", 1.0),
+            false,
+        ),
         &[("main", 0, 1_000, 0), ("s3", 1_000, 2_000, 0), ("s2", 5_000, 7_000, 137), ("s1", 5_000, 6_000, 0)],
     );
 }
@@ -238,15 +249,15 @@ fn kep_sidecars_are_told_when_the_mains_are_gone_however_late() {
         (
             "the main does not listen",
             10,
-            deaf("app"),
+            ignoring("app"),
             needs("proxy", 0.5),
             [("app", 0, 10_000, 137), ("proxy", 10_001, 10_501, 0)],
         ),
         (
             "nobody listens",
             10,
-            deaf("app"),
-            deaf("proxy"),
+            ignoring("app"),
+            ignoring("proxy"),
             [("app", 0, 10_000, 137), ("proxy", 10_001, 12_001, 137)],
         ),
         (
@@ -259,7 +270,7 @@ fn kep_sidecars_are_told_when_the_mains_are_gone_however_late() {
         (
             "it hangs, and the main does not listen",
             10,
-            deaf("app"),
+            ignoring("app"),
             hooked(needs("proxy", 0.1), HANGS),
             [("app", 10_000, 12_000, 137), ("proxy", 12_001, 12_101, 0)],
         ),
@@ -273,7 +284,7 @@ fn kep_sidecars_are_told_when_the_mains_are_gone_however_late() {
         (
             "a hook takes 9.5 of 10 s",
             10,
-            hooked(deaf("app"), 9.5),
+            hooked(ignoring("app"), 9.5),
             needs("proxy", 0.1),
             [("app", 9_500, 11_500, 137), ("proxy", 11_501, 11_601, 0)],
         ),
@@ -287,8 +298,8 @@ fn kep_sidecars_are_told_when_the_mains_are_gone_however_late() {
         (
             "a grace of 1 s, and nobody listens",
             1,
-            deaf("app"),
-            deaf("proxy"),
+            ignoring("app"),
+            ignoring("proxy"),
             [("app", 0, 2_000, 137), ("proxy", 2_001, 4_001, 137)],
         ),
         // Zero means KILL (G-29), and the order holds.
@@ -308,10 +319,10 @@ fn kep_sidecars_are_told_when_the_mains_are_gone_however_late() {
 /// A hand-written graph orders any two containers, and each of them gets its 2 s.
 #[test]
 fn every_stage_of_a_graph_is_gone_before_the_next_is_told() {
-    let three = [deaf("a"), needs("b", 5.0), deaf("c")];
+    let three = [ignoring("a"), needs("b", 5.0), ignoring("c")];
     check(
         "nobody is gone in time",
-        fates_of(Written::DependsOn, 3, &three, deaf("main"), false),
+        fates_of(Written::DependsOn, 3, &three, ignoring("main"), false),
         &[
             ("main", 0, 3_000, 137),
             ("c", 3_001, 5_001, 137),
@@ -343,12 +354,12 @@ fn every_stage_of_a_graph_is_gone_before_the_next_is_told() {
 fn native_sidecars_are_told_together_when_the_grace_is_spent_r3_25() {
     check(
         "a grace of 1 s",
-        fates(1, &[needs("s1", 0.1), needs("s2", 0.1)], deaf("main"), false),
+        fates(1, &[needs("s1", 0.1), needs("s2", 0.1)], ignoring("main"), false),
         &[("main", 0, 2_000, 137), ("s2", 1_000, 1_100, 0), ("s1", 1_000, 1_100, 0)],
     );
     check(
         "a hook of the main takes 9.5 of 10 s",
-        fates(10, &[needs("s1", 0.1)], hooked(deaf("main"), 9.5), false),
+        fates(10, &[needs("s1", 0.1)], hooked(ignoring("main"), 9.5), false),
         &[("main", 9_500, 11_500, 137), ("s1", 10_000, 10_100, 0)],
     );
 }

@@ -8,6 +8,7 @@ mod port;
 mod probe;
 mod program;
 mod references;
+mod volume;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -86,8 +87,9 @@ impl Hints {
     pub fn of_sandbox(&self, pod: Subject<'_>, message: &str, cause: Option<SandboxCause>) -> String {
         let hint = sandbox(pod, cause);
         let place = hint.path.as_ref().and_then(|path| self.place(path));
-        let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
-        format!("{message}\n  {place}{}", hint.text)
+        let parts: Vec<String> =
+            place.into_iter().chain(Some(hint.text)).filter(|part| !part.is_empty()).collect();
+        if parts.is_empty() { message.to_owned() } else { format!("{message}\n  {}", parts.join(": ")) }
     }
 
     /// `FILE:LINE` of a place in the pod.
@@ -174,6 +176,11 @@ fn sandbox(pod: Subject<'_>, cause: Option<SandboxCause>) -> Hint {
         Some(SandboxCause::HostPortInUse { port }) => port::in_use(pod, port),
         Some(SandboxCause::HostPortDenied { port } | SandboxCause::HostPortFailed { port }) => {
             port::refused(pod, port)
+        }
+        Some(SandboxCause::HostPathMissing { volume }) => volume::missing(pod, volume),
+        Some(SandboxCause::HostPathType { volume }) => volume::of_another_type(volume),
+        Some(SandboxCause::VolumeFailed { volume }) => {
+            references::below(pod, &FieldPath::spec("volumes")).unwrap_or_else(|| volume::failed(pod, volume))
         }
         None => references::below(pod, &FieldPath::spec("volumes")).unwrap_or_else(|| {
             Hint::nowhere("run `outrigger doctor` to see what this machine is missing and how to fix it")

@@ -177,6 +177,30 @@ fn every_failure_has_its_line_and_its_way_out() {
 }
 
 #[test]
+fn a_volume_that_cannot_be_made_is_not_a_fault_of_the_machine() {
+    let mut shown = Fixture::new();
+    let host = |kind: &str| json!({"name": "host", "hostPath": {"path": "/srv/x", "type": kind}});
+    let (missing, other) =
+        (SandboxCause::HostPathMissing { volume: 0 }, SandboxCause::HostPathType { volume: 0 });
+    let failed = SandboxCause::VolumeFailed { volume: 0 };
+    for (volume, cause, hint) in [
+        (host("Directory"), missing, "DirectoryOrCreate"),
+        (host("File"), missing, "FileOrCreate"),
+        (host("Socket"), missing, "start the program that creates it"),
+        (host("File"), other, "another type"),
+        (host("FileOrCreate"), failed, ""),
+        (json!({"name": "host", "emptyDir": {}}), failed, ""),
+    ] {
+        shown.pod.spec.as_mut().unwrap().volumes = Some(vec![serde_json::from_value(volume).unwrap()]);
+        let said = shown.hints.of_sandbox(shown.subject(), "volume \"host\": it failed", Some(cause));
+        assert!(said.contains(hint) && !said.contains("doctor"), "{said}");
+        assert!(!said.trim_end().ends_with(':'), "{said}");
+    }
+    let said = shown.hints.of_sandbox(shown.subject(), "cannot mount /proc", None);
+    assert!(said.contains("doctor"), "{said}");
+}
+
+#[test]
 fn what_is_no_failure_has_no_hint() {
     let shown = Fixture::new();
     for (event, fields) in [

@@ -303,8 +303,13 @@ impl Container {
 
     /// Writes `state.json`.
     pub(super) fn save(&self) {
-        // Not a reason to end the container: the agent is told over the socket too.
-        let _ = save(&self.dir, &self.state);
+        // Not worth a container's life: the agent hears it over the socket too.
+        let _ = self.try_save();
+    }
+
+    /// The same, told if it fails.
+    pub(super) fn try_save(&self) -> std::io::Result<()> {
+        layout::write_json(&self.dir.join("state.json"), &self.state)
     }
 
     /// Sends a signal to the container's first process.

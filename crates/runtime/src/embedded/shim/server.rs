@@ -23,7 +23,10 @@ use crate::embedded::{layout, private, socket, sys};
 /// How long clients attached to a container that has ended may take to read the rest of its output.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Maximum number of clients.
+/// How often an exit that could not be written down is tried again.
+const SAVE_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Clients served at a time.
 const CLIENTS_MAX: usize = 16;
 
 struct Shim {
@@ -35,7 +38,9 @@ struct Shim {
     dir: Option<PathBuf>,
     container: Option<Container>,
     execs: Vec<Exec>,
-    /// There is no more work.
+    /// The container has ended, and nobody but this process knows how: it could not be written down yet.
+    is_unsaved: bool,
+    /// Nothing is left to do.
     done: bool,
 }
 
@@ -49,12 +54,20 @@ pub(super) fn run(control: OwnedFd) -> io::Result<()> {
         dir: None,
         container: None,
         execs: Vec::new(),
+        is_unsaved: false,
         done: false,
     };
     while !shim.done {
         shim.turn()?;
     }
     Ok(())
+}
+
+/// Writes a container's state down; whether that fails for now: there is no room, or the disk is read-only.
+fn cannot_save_yet(container: &Container) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    let failed = container.try_save().err().map(|error| error.kind());
+    matches!(failed, Some(QuotaExceeded | ReadOnlyFilesystem | StorageFull))
 }
 
 impl Shim {
@@ -65,6 +78,9 @@ impl Shim {
             let mut info = [0_u8; 128];
             while rustix::io::read(&self.signals, &mut info).is_ok_and(|count| count > 0) {}
             self.reap();
+        }
+        if self.is_unsaved && !self.container.as_ref().is_some_and(cannot_save_yet) {
+            self.leave();
         }
         if self.done {
             return Ok(());
@@ -115,7 +131,7 @@ impl Shim {
         fds.extend(
             waiting.flat_map(|stream| stream.watchers.waiting()).map(|fd| PollFd::new(fd, PollFlags::OUT)),
         );
-        match poll(&mut fds, None) {
+        match poll(&mut fds, self.is_unsaved.then_some(&SAVE_AGAIN)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -180,10 +196,12 @@ impl Shim {
             finished_ns,
         };
         container.state.exit = Some(exit.clone());
-        container.save();
+        self.is_unsaved = cannot_save_yet(container);
         self.broadcast(&Reply::Exited(exit));
         self.last_words();
-        self.leave();
+        if !self.is_unsaved {
+            self.leave();
+        }
     }
 
     /// Gives attached clients a moment to read the rest.
@@ -243,8 +261,10 @@ impl Shim {
         }
         if let Ok(mut client) = Client::new(self.next_token, fd) {
             self.next_token += 1;
-            let started = self.container.as_ref().and_then(|container| container.state.started);
-            client.send(&started.map_or(Reply::Created, Reply::Started));
+            let state = self.container.as_ref().map(|container| &container.state);
+            let exit = state.and_then(|state| state.exit.clone());
+            let started = state.and_then(|state| state.started);
+            client.send(&exit.map_or_else(|| started.map_or(Reply::Created, Reply::Started), Reply::Exited));
             self.clients.push(client);
         }
     }
@@ -276,6 +296,8 @@ impl Shim {
                     container.signal(signal);
                 }
             }
+            // Whoever asks for that of a container that has ended knows how.
+            Request::Kill if self.is_unsaved => self.leave(),
             Request::Kill => {
                 if let Some(container) = &self.container {
                     container.kill();

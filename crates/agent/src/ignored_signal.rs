@@ -4,8 +4,8 @@ use std::fs;
 
 use outrigger_lifecycle::trace::IgnoredBecause;
 
-/// Whether a process, given as the host sees it, will ignore a signal. What cannot be found out is not claimed.
-pub(crate) fn deaf(pid: u32, signal: u32) -> Option<IgnoredBecause> {
+/// Why a process, given by its host pid, will ignore a signal, if it will. Returns nothing if that is unknown.
+pub(crate) fn why_ignored(pid: u32, signal: u32) -> Option<IgnoredBecause> {
     of_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, signal)
 }
 
@@ -61,7 +61,7 @@ mod tests {
             assert_eq!(of_status(&status(ns, masks), 15), expected, "{ns} {masks:?}");
         }
         assert_eq!(of_status("", 15), None);
-        assert_eq!(deaf(std::process::id(), 15), None, "a test is not the first process of anything");
+        assert_eq!(why_ignored(std::process::id(), 15), None, "a test is not the first process of anything");
     }
 
     #[test]

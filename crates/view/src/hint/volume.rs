@@ -1,0 +1,44 @@
+//! A volume that cannot be made, most often a path of this machine that is not what its `hostPath` says.
+
+use outrigger_lifecycle::FieldPath;
+
+use super::{Hint, Subject};
+
+/// The message says what is wrong, except where.
+pub(super) fn failed(pod: Subject<'_>, volume: usize) -> Hint {
+    let path = place(volume);
+    Hint::at(
+        if host_path_type(pod, volume).is_some() { path.field("hostPath").field("path") } else { path },
+        "",
+    )
+}
+
+/// Nothing is at the host path.
+pub(super) fn missing(pod: Subject<'_>, volume: usize) -> Hint {
+    let place = place(volume).field("hostPath");
+    match host_path_type(pod, volume).unwrap_or_default() {
+        "Directory" => {
+            Hint::at(place.field("type"), "create it, or write DirectoryOrCreate to have it created")
+        }
+        "File" => Hint::at(place.field("type"), "create it, or write FileOrCreate to have it created"),
+        _ => Hint::at(place.field("path"), "start the program that creates it, or write another path"),
+    }
+}
+
+/// Something else is at the host path.
+pub(super) fn of_another_type(volume: usize) -> Hint {
+    Hint::at(
+        place(volume).field("hostPath").field("type"),
+        "write another path or another type; without a type nothing is checked",
+    )
+}
+
+fn place(volume: usize) -> FieldPath {
+    FieldPath::spec("volumes").index(volume)
+}
+
+/// The type a volume wants its host path to have, empty for any; `None` if it is not a `hostPath`.
+fn host_path_type(pod: Subject<'_>, volume: usize) -> Option<&str> {
+    let host = pod.pod.spec.as_ref()?.volumes.as_ref()?.get(volume)?.host_path.as_ref()?;
+    Some(host.type_.as_deref().unwrap_or_default())
+}
