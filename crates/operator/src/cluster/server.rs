@@ -150,13 +150,13 @@ async fn lead(client: kube::Client, options: RunOptions, metrics: Arc<Metrics>, 
         }
     };
     loop {
-        leader.acquire().await;
+        let since = leader.acquire().await;
         tracing::info!(identity = options.identity, "leading");
         let cx = Context::new(client.clone(), metrics.clone(), &options.namespace, options.agents);
         set(Some(cx.clone()));
         tokio::select! {
             () = controllers::run(cx) => {}
-            () = leader.keep() => tracing::warn!("no longer leading"),
+            () = leader.keep(since) => tracing::warn!("no longer leading"),
             () = shutdown() => {
                 leader.release().await;
                 return;
