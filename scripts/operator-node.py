@@ -288,6 +288,8 @@ def rights(c):
                 granted |= {(g, r, v) for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
         made = set()
         for line in open(c.top / "audit.log"):
+            if not line.endswith("\n"):
+                continue  # it is being written
             entry = json.loads(line)
             what = entry.get("objectRef", {})
             if entry["user"]["username"].endswith(f":{who}") and "resource" in what:
