@@ -33,37 +33,48 @@ def tell(what, values, unit="s", scale=1.0):
     print(f"measured: {what}: {figures} ({len(values)} values, load {load})", flush=True)
 
 
-def follow_statuses(api, seen):
-    """Notes when each container of a pod was first seen to be ready, running or ended, and when the pod was over."""
-    def on(event, at):
-        obj = event["object"]
-        times = seen.setdefault(obj["metadata"]["name"], {})
+def follow_statuses(api):
+    """When each container of a pod was first seen to be ready, running or ended, and when the pod had succeeded."""
+    def keys(obj):
+        name = obj["metadata"]["name"]
         if obj.get("status", {}).get("phase") == "Succeeded":
-            times.setdefault("succeeded", at)
+            yield name, "succeeded"
         for s in obj.get("status", {}).get("containerStatuses", []):
             for state in (["ready"] if s["ready"] else []) + list(s["state"]):
-                times.setdefault((s["name"], state), at)
-    api.watch(PODS, on)
+                yield name, s["name"], state
+    return api.watch(PODS, keys)
 
 
 def kubelet(c, pods=50):
     """Level ready until the next level's container is seen to run, many pods launching at a time."""
-    api, seen = Api(c), {}
-    follow_statuses(api, seen)
+    api = Api(c)
+    seen = follow_statuses(api)
     time.sleep(1)
+    two = lambda name: pod(name, [container("first", SLEEP, WAKE), container("second", SLEEP)])
+    runs = lambda name: seen.get((name, "second", "running"))
+    took = lambda name: runs(name) - seen[(name, "first", "ready")]
+    names = [f"bench-{i}" for i in range(pods)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: api.call("POST", PODS, pod(f"bench-{i}", [container("first", SLEEP, WAKE), container("second", SLEEP)])), range(pods)))
-    key = ("second", "running")
-    wait(f"{pods} pods are launched", lambda: sum(key in t for n, t in seen.items() if n.startswith("bench-")) >= pods, 900)
-    tell(f"{pods} pods launching on one kubelet, level ready to next level's container running",
-         [t[key] - t[("first", "ready")] for n, t in seen.items() if n.startswith("bench-")])
-    c.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+        list(pool.map(lambda name: api.call("POST", PODS, two(name)), names))
+    wait(f"{pods} pods are launched", lambda: all(map(runs, names)), 900)
+    tell(f"{pods} pods launching on one kubelet, level ready to next level's container running", [took(name) for name in names])
+    clear(c)
     # One after the other: what the mechanism itself takes.
-    for i in range(20):
-        api.call("POST", PODS, pod(f"single-{i}", [container("first", SLEEP, WAKE), container("second", SLEEP)]))
-        wait("it is launched", lambda: key in seen.get(f"single-{i}", {}))
-    tell("one pod at a time, level ready to next level's container running", [seen[f"single-{i}"][key] - seen[f"single-{i}"][("first", "ready")] for i in range(20)])
-    c.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+    names = [f"single-{i}" for i in range(20)]
+    for name in names:
+        api.call("POST", PODS, two(name))
+        wait("it is launched", lambda: runs(name))
+    tell("one pod at a time, level ready to next level's container running", [took(name) for name in names])
+    clear(c)
+
+
+def clear(c):
+    """Deletes every pod, and waits until nothing of them is left to be done."""
+    api = Api(c)
+    api.call("DELETE", PODS, {"gracePeriodSeconds": 0})
+    none = lambda path: not api.call("GET", path + ("&" if "?" in path else "?") + "limit=1")["items"]
+    wait("pods, barriers and containers are gone", lambda: none(PODS) and none(MAPS) and not c.tasks(), 300)
+    time.sleep(2)
 
 
 def nowhere(api):
@@ -87,12 +98,11 @@ def report_ready(api, name):
     api.call("PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Pending", "containerStatuses": statuses}}, "application/merge-patch+json")
 
 
-def follow_keys(api, seen):
-    def on(event, at):
-        owner = (event["object"]["metadata"].get("ownerReferences") or [{}])[0].get("name")
-        for key in event["object"].get("data") or {}:
-            seen.setdefault((owner, key), at)
-    api.watch(MAPS, on)
+def follow_keys(api):
+    def keys(obj):
+        owner = (obj["metadata"].get("ownerReferences") or [{}])[0].get("name")
+        return [(owner, key) for key in obj.get("data") or {}]
+    return api.watch(MAPS, keys)
 
 
 def buckets(c, name):
@@ -108,9 +118,9 @@ def share(before, after, bound):
 
 def publish(c, pods=500, rate=50):
     """Level ready until its key is seen, with many pods launching: at a steady rate, and all at once."""
-    api, seen = Api(c), {}
+    api = Api(c)
     nowhere(api)
-    follow_keys(api, seen)
+    seen = follow_keys(api)
     for what, pause in (f"{rate} levels a second become ready", 1 / rate), ("all levels become ready at once", 0):
         names = [f"publish-{'steady' if pause else 'burst'}-{i}" for i in range(pods)]
         with ThreadPoolExecutor(8) as pool:
@@ -133,8 +143,7 @@ def publish(c, pods=500, rate=50):
         tell(f"{pods} pods, {what}: status written to key seen by a watch", [max(0, seen[(name, "p_0")] - written[name]) for name in names], "ms", 1000)
         after = buckets(c, "outrigger_barrier_publish_seconds")
         print(f"measured: the operator's own figure, from hearing of the status to the key: {share(before, after, '0.05')}, {share(before, after, '0.025')}", flush=True)
-        for name in names:
-            api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+        clear(c)
 
 
 def webhook(c, pods=2000):
@@ -157,7 +166,7 @@ def webhook(c, pods=2000):
         load = os.getloadavg()[0]
         print(f"measured: webhook, {threads} clients: by the API server {share(before, after, '0.005')}; by the operator {share(own, now, '0.001')}, "
               f"{share(own, now, '0.005')} (load {load:.1f})", flush=True)
-    c.kubectl("delete", "pods", "-l", "bench=1", "--grace-period=0", "--force", "--wait=false")
+    clear(c)
 
 
 def memory(c, pods=5000):
@@ -178,22 +187,23 @@ def memory(c, pods=5000):
     pid = c.procs["operator"].pid
     print(f"measured: memory with {held()} pods that all use the operator: {grown[0]:.0f} MB (peak {grown[1]:.0f} MB; {small:.0f} MB before); "
           f"after a restart {resident('VmRSS:'):.0f} MB (peak {resident('VmHWM:'):.0f} MB)", flush=True)
-    c.kubectl("delete", "pods", "-l", "bench=1", "--grace-period=0", "--force", "--wait=false")
+    clear(c)
 
 
 def jobs(c, count=20):
     """A Job's main is seen to exit until its pod has succeeded."""
-    api, seen = Api(c), {}
-    follow_statuses(api, seen)
+    api = Api(c)
+    seen = follow_statuses(api)
     time.sleep(1)
     for policy in "Never", "OnFailure":
         for kind, command in ("0", SLEEP), ("143", "sleep 1000 & wait"):
             names = [f"job-{policy.lower()}-{kind}-{i}" for i in range(count)]
             for name in names:
                 api.call("POST", PODS, pod(name, [container("main", "sleep 1"), container("sidecar", command, KILL)], policy=policy))
-                wait(f"{name} has succeeded", lambda: "succeeded" in seen.get(name, {}), 60)
+                wait(f"{name} has succeeded", lambda: (name, "succeeded") in seen, 60)
             tell(f"one pod at a time, {policy}, sidecar that exits with {kind}: main seen to exit to pod Succeeded",
-                 [seen[name]["succeeded"] - seen[name][("main", "terminated")] for name in names])
+                 [seen[(name, "succeeded")] - seen[(name, "main", "terminated")] for name in names])
+            clear(c)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import hashlib
 import http.client
 import io
 import json
+import multiprocessing
 import os
 import pathlib
 import shutil
@@ -196,13 +197,13 @@ state = "{t}/ctd/state"
         self.config("operator", token("outrigger-operator"))
         self.config("agent", token("outrigger-agent", "--bound-object-kind", "Node", "--bound-object-name", NODE))
 
+    def tasks(self):
+        """What runs on containerd."""
+        return subprocess.run(["ctr", "-a", str(self.sock), "-n", "k8s.io", "tasks", "ls", "-q"], capture_output=True, text=True).stdout.split()
+
     def down(self):
         self.kubectl("delete", "pods,jobs", "--all", "--grace-period=0", "--force", check=False)
-        for _ in range(100):
-            pods = subprocess.run(["ctr", "-a", str(self.sock), "-n", "k8s.io", "tasks", "ls", "-q"], capture_output=True, text=True).stdout
-            if not pods.strip():
-                break
-            time.sleep(0.2)
+        soon(lambda: not self.tasks(), 20)
         for name in "operator agent kubelet scheduler kcm apiserver containerd etcd".split():
             if name in self.procs:
                 self.kill(name, signal.SIGTERM if name != "apiserver" else signal.SIGKILL)
@@ -294,15 +295,26 @@ class Api:
             raise SystemExit(f"{method} {path}: {answer.status} {text[:300]}")
         return json.loads(text)
 
-    def watch(self, path, on):
-        """Calls `on` with every event and its time, on a thread of its own."""
+    def watch(self, path, keys):
+        """When each of the keys of an event was first seen, by a process of its own: what else is done here does not delay it."""
+        seen, (here, there) = {}, multiprocessing.Pipe(False)
+
         def follow():
             connection = http.client.HTTPSConnection("127.0.0.1", self.c.port, context=ssl._create_unverified_context())
             connection.request("GET", f"{path}{'&' if '?' in path else '?'}watch=true", headers={"Authorization": "Bearer admin-token"})
             answer = connection.getresponse()
             while line := answer.readline():
-                on(json.loads(line), time.time())
-        threading.Thread(target=follow, daemon=True).start()
+                at = time.time()
+                there.send([(key, at) for key in keys(json.loads(line)["object"])])
+
+        def collect():
+            while True:
+                for key, at in here.recv():
+                    seen.setdefault(key, at)
+
+        multiprocessing.get_context("fork").Process(target=follow, daemon=True).start()
+        threading.Thread(target=collect, daemon=True).start()
+        return seen
 
 
 def say(text):

@@ -1,6 +1,7 @@
 //! `outrigger operator install` without `-o`: applies the manifests to the cluster.
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -30,7 +31,13 @@ pub async fn clashes(client: &Client) -> Result<Vec<String>, Error> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let held = crds.get_opt(install::CRD).await.map_err(Error::api("look for OpenKruise"))?;
     let config = held.and_then(|crd| crd.spec.conversion?.webhook?.client_config?.service);
-    if let Some(service) = config.filter(|service| service.name != "outrigger-webhook") {
+    let Some(service) = config.filter(|service| service.name != "outrigger-webhook") else {
+        return Ok(found);
+    };
+    // A definition may be kept for its requests when Kruise is uninstalled; then nobody serves them.
+    let services: Api<Service> = Api::namespaced(client.clone(), &service.namespace);
+    let held = services.get_opt(&service.name).await.map_err(Error::api("look for OpenKruise"))?;
+    if held.is_some() {
         found.push(format!(
             "CustomResourceDefinition {} belongs to the Service {}/{}: its controllers would serve the same requests",
             install::CRD, service.namespace, service.name

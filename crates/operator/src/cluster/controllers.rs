@@ -29,6 +29,8 @@ pub(crate) struct Context {
     pub(crate) events: Events,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) queue: Queue<Key>,
+    /// Pods whose kubelet is to be woken: a queue of its own, so that no key waits for it.
+    pub(crate) wakes: Queue<String>,
     /// The operator's own namespace, where its agents are.
     namespace: String,
     synced: AtomicUsize,
@@ -41,9 +43,13 @@ pub(crate) enum Key {
     Request(String),
 }
 
-/// Concurrent reconciliations.
-const WORKERS: usize = 16;
-/// Watches that must be synced before anything is written.
+/// Looks at a time.
+const WORKERS: usize = 32;
+/// Kubelets woken at a time: fewer, so that keys go first when the API server is busy.
+const WAKERS: usize = 8;
+/// An API server that does not answer for this long is asked again: a lost connection may never tell.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Watches that must have told everything before anything is written.
 const WATCHES: usize = 4;
 /// Page size when a watch begins: only one page is in memory untrimmed.
 const PAGE: u32 = 100;
@@ -57,12 +63,21 @@ impl Context {
             namespace: namespace.to_owned(),
             metrics,
             queue: Queue::new(),
+            wakes: Queue::new(),
             synced: AtomicUsize::new(0),
         })
     }
 
     pub(crate) fn is_synced(&self) -> bool {
         self.synced.load(Ordering::Relaxed) >= WATCHES
+    }
+
+    fn failed(&self, key: &impl std::fmt::Debug, error: &Error) {
+        self.metrics.errors.add_one();
+        match error.is_stale() {
+            true => tracing::debug!(?key, %error, "looking again"),
+            false => tracing::warn!(?key, %error, "trying again"),
+        }
     }
 
     pub(crate) fn count_verdict(&self, states: &[RecreateState]) {
@@ -96,6 +111,9 @@ pub(crate) async fn run(cx: Arc<Context>) {
     tasks.spawn(follow(cx.clone(), Api::<Pod>::all(client()), all(None), "pods", on_pod));
     for _ in 0..WORKERS {
         tasks.spawn(work(cx.clone()));
+    }
+    for _ in 0..WAKERS {
+        tasks.spawn(wake(cx.clone()));
     }
     while tasks.join_next().await.is_some() {}
 }
@@ -292,24 +310,39 @@ async fn work(cx: Arc<Context>) {
     }
     loop {
         let (key, since) = cx.queue.next().await;
-        let result = look(&cx, &key, since.into_std()).await;
+        let result = answered(look(&cx, &key, since.into_std())).await;
         cx.queue.done(&key, result.is_ok());
         match result {
             Ok(Some(at)) => cx.queue.add_after(key, Duration::from_millis(at.since(now()))),
             Ok(None) => {}
             Err(error) => {
-                cx.metrics.errors.add_one();
-                match error.is_stale() {
-                    true => tracing::debug!(?key, %error, "looking again"),
-                    false => tracing::warn!(?key, %error, "trying again"),
-                }
+                cx.failed(&key, &error);
                 cx.queue.retry(key);
             }
         }
     }
 }
 
-/// Reconciles an object that has been due since the given time.
+/// What was written before the time is up is found by the next look.
+async fn answered<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = |_| Err(Error::Setup(format!("the API server has not answered within {ANSWER_MAX:?}")));
+    tokio::time::timeout(ANSWER_MAX, work).await.unwrap_or_else(late)
+}
+
+/// Wakes kubelets.
+async fn wake(cx: Arc<Context>) {
+    loop {
+        let (pod, _) = cx.wakes.next().await;
+        let result = answered(launch::wake(&cx, &pod)).await;
+        cx.wakes.done(&pod, result.is_ok());
+        if let Err(error) = result {
+            cx.failed(&pod, &error);
+            cx.wakes.retry(pod);
+        }
+    }
+}
+
+/// Looks at an object that has waited for it since then.
 async fn look(cx: &Context, key: &Key, since: Instant) -> Result<Option<outrigger_lifecycle::Time>, Error> {
     match key {
         Key::Pod(name) => {

@@ -1,13 +1,14 @@
 //! Events on pods, with the same messages as `outrigger operator status`.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use tokio::sync::Semaphore;
 
 use crate::view::PodView;
 
@@ -15,6 +16,10 @@ use crate::view::PodView;
 const SAID_MAX: usize = 10_000;
 /// The longest message an event may have.
 const MESSAGE_MAX: usize = 1_000;
+/// As many wait to be written; more are left out.
+const WAITING_MAX: usize = 2_000;
+/// As many are written at a time: what the operator does goes before what it says.
+const WRITERS: usize = 2;
 
 /// The pod an event is about.
 #[derive(Debug, Clone, Copy)]
@@ -27,11 +32,18 @@ pub(crate) struct Subject<'p> {
 pub(crate) struct Events {
     client: Client,
     said: Mutex<HashSet<(String, String)>>,
+    places: Arc<Semaphore>,
+    writers: Arc<Semaphore>,
 }
 
 impl Events {
     pub(crate) fn new(client: Client) -> Self {
-        Events { client, said: Mutex::default() }
+        Events {
+            client,
+            said: Mutex::default(),
+            places: Arc::new(Semaphore::new(WAITING_MAX)),
+            writers: Arc::new(Semaphore::new(WRITERS)),
+        }
     }
 
     /// Sends an event about a pod, once, without waiting for it to be written.
@@ -42,6 +54,10 @@ impl Events {
 
     /// The same for a pod of which only the names are known.
     pub(crate) fn tell_of(&self, pod: Subject<'_>, is_warning: bool, reason: &str, message: &str) {
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            tracing::debug!(pod = pod.name, message, "too many events, one is left out");
+            return;
+        };
         {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
             if said.len() >= SAID_MAX {
@@ -81,7 +97,10 @@ impl Events {
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), pod.namespace);
         let key = format!("{}/{}", pod.namespace, pod.name);
+        let writers = self.writers.clone();
         tokio::spawn(async move {
+            let _place = place;
+            let Ok(_turn) = writers.acquire().await else { return };
             if let Err(error) = api.create(&PostParams::default(), &event).await {
                 tracing::debug!(pod = key, %error, "an event was not written");
             }

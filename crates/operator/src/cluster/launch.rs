@@ -64,14 +64,20 @@ pub(crate) async fn look(
                     cx.metrics.keys.add_one();
                     cx.events.tell(view, false, "BarrierOpened", &format!("{} may start", opened(view, key)));
                 }
-                cx.store.remember(&key, Memory { published_at: Some(now()), ..Memory::default() });
+                cx.store.remember(&key, |held| {
+                    *held = Memory { published_at: Some(now()), ..Memory::default() };
+                });
             }
             Step::Annotate { completed } => {
-                annotate(cx, view, completed).await?;
-                let held = cx.store.memory(&key);
-                let wakes = if held.woken_at.is_some() { memory.wakes + 1 } else { 0 };
-                cx.store.remember(&key, Memory { woken_at: Some(now()), wakes, ..held });
-                if completed && !view.completed {
+                let is_first = completed && !view.completed && memory.completed_at.is_none();
+                cx.store.remember(&key, |held| {
+                    held.wakes = if held.woken_at.is_some() { held.wakes + 1 } else { 0 };
+                    held.woken_at = Some(now());
+                    held.completed_at = completed.then(now);
+                });
+                // Keys of other pods do not wait for it.
+                cx.wakes.add(key.clone());
+                if is_first {
                     let took = view.started.map_or(0, |started| now().since(started));
                     cx.metrics.launch_seconds.observe(std::time::Duration::from_millis(took));
                 }
@@ -198,18 +204,28 @@ async fn publish<'k>(
     }
 }
 
-/// Writes to the pod, so that its kubelet syncs it now and not in ten seconds.
-async fn annotate(cx: &Context, view: &PodView, completed: bool) -> Result<(), Error> {
+/// Writes to a pod, so that its kubelet looks at it now and not in ten seconds.
+pub(crate) async fn wake(cx: &Context, key: &str) -> Result<(), Error> {
+    let Some(view) = cx.store.pod(key).filter(|view| !view.deleting && !view.is_over()) else {
+        return Ok(());
+    };
+    let held = map_name(&view).and_then(|name| cx.store.map(&format!("{}/{name}", view.namespace)));
+    let keys = match held.map(|held| held.seen_from(&view)) {
+        Some(Map::Ours { keys }) => keys,
+        _ => Default::default(),
+    };
     let mut annotations = json!({names::OPENED: Timestamp::now().to_string()});
-    if completed {
+    if view.barriers().all(|(_, barrier)| keys.contains(&barrier.key)) {
         annotations[names::COMPLETED] = json!("true");
     }
     let patch = json!({"metadata": {"uid": view.uid, "annotations": annotations}});
     let api: Api<Pod> = Api::namespaced(cx.client.clone(), &view.namespace);
-    api.patch(&view.name, &PatchParams::default(), &Patch::Merge(patch))
+    // Only the metadata comes back.
+    api.patch_metadata(&view.name, &PatchParams::default(), &Patch::Merge(patch))
         .await
-        .map(|_| ())
-        .map_err(Error::api(format!("annotate pod {}", view.key())))
+        .map_err(Error::api(format!("annotate pod {key}")))?;
+    cx.store.remember(key, |held| held.woken_at = Some(now()));
+    Ok(())
 }
 
 /// Writes a part of a pod's status; conditions are merged by their type.

@@ -3,13 +3,14 @@
 //! A holder that does not renew the Lease loses it after [`DURATION`]. Each replica measures this with its
 //! own clock from the last change it saw, so clocks need not agree.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use tokio::time::{Instant, timeout};
 
 use super::has_code;
 
@@ -19,6 +20,8 @@ pub(crate) const NAME: &str = "outrigger-operator";
 const DURATION: Duration = Duration::from_secs(8);
 /// How often it is renewed or checked.
 const PAUSE: Duration = Duration::from_secs(2);
+/// A holder that could not renew for this long does not lead any more: well before others take over.
+const HOLD: Duration = Duration::from_secs(6);
 
 pub(crate) struct Leader {
     api: Api<Lease>,
@@ -32,31 +35,33 @@ impl Leader {
         Leader { api: Api::namespaced(client, namespace), identity, seen: None }
     }
 
-    /// Waits until this replica is the leader.
-    pub(crate) async fn acquire(&mut self) {
+    /// Waits until this replica leads; since when it does, at the latest.
+    pub(crate) async fn acquire(&mut self) -> Instant {
         loop {
-            match self.try_hold().await {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => tracing::warn!(%error, "the leader's Lease cannot be read"),
+            let asked = Instant::now();
+            match timeout(DURATION, self.try_hold()).await {
+                Ok(Ok(true)) if asked.elapsed() < HOLD => return asked,
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "the leader's Lease cannot be read"),
+                Err(_) => tracing::warn!("the leader's Lease cannot be read: no answer"),
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// Renews the Lease; returns when this replica is no longer the leader.
-    pub(crate) async fn keep(&mut self) {
-        let mut renewed = Instant::now();
+    /// Renews for as long as that works; returns when this replica no longer leads, before another can.
+    pub(crate) async fn keep(&mut self, mut renewed: Instant) {
         loop {
-            tokio::time::sleep(PAUSE).await;
-            match tokio::time::timeout(DURATION, self.try_hold()).await {
-                Ok(Ok(true)) => renewed = Instant::now(),
+            tokio::time::sleep(PAUSE.min(HOLD.saturating_sub(renewed.elapsed()))).await;
+            let asked = Instant::now();
+            // Others count from when it was written, which may have been as soon as it was asked for.
+            match timeout(HOLD.saturating_sub(renewed.elapsed()), self.try_hold()).await {
+                Ok(Ok(true)) => renewed = asked,
                 Ok(Ok(false)) => return,
                 Ok(Err(error)) => tracing::warn!(%error, "the leader's Lease cannot be renewed"),
                 Err(_) => tracing::warn!("the leader's Lease cannot be renewed: no answer"),
             }
-            // Others take over after the full duration; stop before that.
-            if renewed.elapsed() + PAUSE >= DURATION {
+            if renewed.elapsed() >= HOLD {
                 return;
             }
         }
@@ -125,5 +130,24 @@ fn took(result: Result<Lease, kube::Error>) -> Result<bool, kube::Error> {
         Ok(_) => Ok(true),
         Err(error) if has_code(&error, &[409]) => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_gets_no_answer_stops_before_others_begin() {
+        super::super::install_crypto();
+        // Connections are made, and nothing is ever said on them.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let config = kube::Config::new(address.parse().expect("an address"));
+        let client = Client::try_from(config).expect("a client");
+        let mut leader = Leader::new(client, "ns", "a".to_owned());
+        let begun = Instant::now();
+        leader.keep(begun).await;
+        assert!(begun.elapsed() < DURATION, "{:?}", begun.elapsed());
     }
 }

@@ -3,7 +3,7 @@
 //! A key that is added several times before its turn is processed once; one that is added while it is being
 //! processed is processed again afterwards. A key is never processed by two workers at a time.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,7 +22,11 @@ struct State<K> {
     /// Since when each key has been due.
     queued: HashMap<K, Instant>,
     running: HashSet<K>,
-    delayed: HashMap<K, Instant>,
+    /// When each key is due that waits for a time; the number tells apart those of the same instant.
+    delayed: HashMap<K, (Instant, u64)>,
+    /// The same, first due first.
+    due: BTreeMap<(Instant, u64), K>,
+    delays: u64,
     failures: HashMap<K, u32>,
 }
 
@@ -37,6 +41,36 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
         self.queued.insert(key, since);
     }
+
+    fn delay(&mut self, key: K, at: Instant) {
+        if self.delayed.get(&key).is_some_and(|(held, _)| *held <= at) {
+            return;
+        }
+        self.undelay(&key);
+        self.delays += 1;
+        self.delayed.insert(key.clone(), (at, self.delays));
+        self.due.insert((at, self.delays), key);
+    }
+
+    fn undelay(&mut self, key: &K) {
+        if let Some(at) = self.delayed.remove(key) {
+            self.due.remove(&at);
+        }
+    }
+
+    /// Queues what is due by now. Returns when the next key is.
+    fn enqueue_due(&mut self, now: Instant) -> Option<Instant> {
+        while let Some(entry) = self.due.first_entry() {
+            let (at, _) = *entry.key();
+            if at > now {
+                return Some(at);
+            }
+            let key = entry.remove();
+            self.delayed.remove(&key);
+            self.enqueue(key, at);
+        }
+        None
+    }
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
@@ -46,6 +80,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             queued: HashMap::new(),
             running: HashSet::new(),
             delayed: HashMap::new(),
+            due: BTreeMap::new(),
+            delays: 0,
             failures: HashMap::new(),
         };
         Queue { state: Mutex::new(state), changed: Notify::new() }
@@ -59,7 +95,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// Processes a key as soon as a worker is free.
     pub(crate) fn add(&self, key: K) {
         let mut state = self.lock();
-        state.delayed.remove(&key);
+        state.undelay(&key);
         state.enqueue(key, Instant::now());
         drop(state);
         self.changed.notify_one();
@@ -68,10 +104,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// Processes a key after a delay, or earlier if it is added again.
     pub(crate) fn add_after(&self, key: K, delay: Duration) {
         let at = Instant::now() + delay;
-        let mut state = self.lock();
-        let due = state.delayed.entry(key).or_insert(at);
-        *due = (*due).min(at);
-        drop(state);
+        self.lock().delay(key, at);
         self.changed.notify_one();
     }
 
@@ -92,16 +125,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             let due = {
                 let mut state = self.lock();
                 let now = Instant::now();
-                let due: Vec<(K, Instant)> = state
-                    .delayed
-                    .iter()
-                    .filter(|(_, at)| **at <= now)
-                    .map(|(key, at)| (key.clone(), *at))
-                    .collect();
-                for (key, at) in due {
-                    state.delayed.remove(&key);
-                    state.enqueue(key, at);
-                }
+                let due = state.enqueue_due(now);
                 if let Some(key) = state.ready.pop_front() {
                     let since = state.queued.remove(&key).unwrap_or(now);
                     state.running.insert(key.clone());
@@ -110,7 +134,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                     }
                     return (key, since);
                 }
-                state.delayed.values().min().copied()
+                due
             };
             match due {
                 Some(at) => tokio::select! {

@@ -150,13 +150,13 @@ async fn lead(client: kube::Client, options: RunOptions, metrics: Arc<Metrics>, 
         }
     };
     loop {
-        leader.acquire().await;
+        let since = leader.acquire().await;
         tracing::info!(identity = options.identity, "leading");
         let cx = Context::new(client.clone(), metrics.clone(), &options.namespace, options.agents);
         set(Some(cx.clone()));
         tokio::select! {
             () = controllers::run(cx) => {}
-            () = leader.keep() => tracing::warn!("no longer leading"),
+            () = leader.keep(since) => tracing::warn!("no longer leading"),
             () = shutdown() => {
                 leader.release().await;
                 return;
@@ -282,8 +282,9 @@ fn health(state: &Health, path: &str) -> Response<Full<Bytes>> {
         },
         "/metrics" => {
             let leading = context.is_some();
-            let (counts, queue) =
-                context.map_or((Counts::default(), 0), |cx| (cx.store.counts(now()), cx.queue.len()));
+            let (counts, queue) = context.map_or((Counts::default(), 0), |cx| {
+                (cx.store.counts(now()), cx.queue.len() + cx.wakes.len())
+            });
             let longest = usize::try_from(counts.longest_ms / 1_000).unwrap_or(usize::MAX);
             let text = state.metrics.text(&[
                 ("outrigger_leader", "Whether this replica leads.", usize::from(leading)),
@@ -294,7 +295,7 @@ fn health(state: &Health, path: &str) -> Response<Full<Bytes>> {
                     "Age of the oldest pod that has a closed level or gate.",
                     longest,
                 ),
-                ("outrigger_queue", "Objects that wait to be looked at.", queue),
+                ("outrigger_queue", "Objects that wait to be looked at, or to be written to.", queue),
             ]);
             reply(StatusCode::OK, "text/plain; version=0.0.4", text)
         }

@@ -240,8 +240,12 @@ impl Store {
         self.lock().memories.get(name).copied().unwrap_or_default()
     }
 
-    pub(crate) fn remember(&self, name: &str, memory: Memory) {
-        self.lock().memories.insert(name.to_owned(), memory);
+    /// Changes what is remembered of a pod that is still there.
+    pub(crate) fn remember(&self, name: &str, change: impl FnOnce(&mut Memory)) {
+        let mut state = self.lock();
+        if state.pods.contains_key(name) {
+            change(state.memories.entry(name.to_owned()).or_default());
+        }
     }
 
     /// The numbers for the metrics.

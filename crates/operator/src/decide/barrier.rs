@@ -36,6 +36,8 @@ pub struct Memory {
     pub wakes: u32,
     /// When the last key was published.
     pub published_at: Option<Time>,
+    /// When the pod was to be marked completed.
+    pub completed_at: Option<Time>,
 }
 
 /// One step.
@@ -107,6 +109,8 @@ pub const TIMEOUT_MS: u64 = 10 * 60_000;
 const WAKE_AGAIN_MS: u64 = 500;
 /// The maximum number of wake-ups for the same keys; it syncs by itself every 10 to 15 s (LP-14).
 const WAKES_MAX: u32 = 6;
+/// A mark that does not show in the pod after this long is written again.
+const MARK_AGAIN_MS: u64 = 5_000;
 
 /// The ConfigMap of a pod's barrier: the one its first barrier names, if the name is valid for a barrier of
 /// this pod. In a pod that no webhook has seen, the author chooses the name, so no other object is ever
@@ -225,7 +229,14 @@ impl Launch {
         now: Time,
     ) {
         let all = view.barriers().all(|(_, b)| held.contains(&b.key) || news.contains(&b.key));
-        let completes = all && !view.completed;
+        let mut completes = all && !view.completed;
+        if let (true, Some(at)) = (completes, memory.completed_at)
+            && now < at + MARK_AGAIN_MS
+        {
+            // It is being written, or the watch is behind.
+            completes = false;
+            self.look_at(at + MARK_AGAIN_MS);
+        }
         let refused = |keys: &BTreeSet<String>| {
             view.barriers().any(|(i, b)| view.containers[i].is_refused() && keys.contains(&b.key))
         };

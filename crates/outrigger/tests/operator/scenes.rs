@@ -115,6 +115,31 @@ pub(crate) fn installs(stage: &mut Stage) {
         "mutatingwebhookconfiguration",
         "kruise-mutating-webhook-configuration",
     ]);
+    takes_over_a_kept_definition(stage, &url);
+}
+
+/// A definition that still names Kruise's Service clashes as long as that Service is there.
+fn takes_over_a_kept_definition(stage: &Stage, url: &str) {
+    let cluster = &stage.cluster;
+    let name = "containerrecreaterequests.apps.kruise.io";
+    let config = || {
+        let held = cluster.get(&["crd", name]).expect("the definition");
+        held["spec"]["conversion"]["webhook"]["clientConfig"].clone()
+    };
+    let mut kept = config();
+    kept["url"] = Value::Null;
+    kept["service"] = json!({"name": "kruise-webhook-service", "namespace": "default", "path": "/convert"});
+    let patch = json!({"spec": {"conversion": {"webhook": {"clientConfig": kept}}}}).to_string();
+    let patched = cluster.kubectl(&["patch", "crd", name, "--type=merge", "-p", &patch]);
+    assert!(patched.status.success(), "{}", String::from_utf8_lossy(&patched.stderr));
+    cluster.kubectl(&["create", "service", "clusterip", "kruise-webhook-service", "--tcp=443"]);
+    let (applied, said) = cluster.outrigger(&["operator", "install", "--webhook-url", url]);
+    assert!(!applied && said.contains("kruise-webhook-service"), "{said}");
+    cluster.kubectl(&["delete", "service", "kruise-webhook-service"]);
+    let (applied, said) = cluster.outrigger(&["operator", "install", "--webhook-url", url]);
+    assert!(applied, "{said}");
+    let now = config();
+    assert!(now["url"].is_string() && now["service"].is_null(), "{now}");
 }
 
 /// The kustomization and `install -o yaml` are the same objects.

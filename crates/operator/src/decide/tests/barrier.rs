@@ -230,12 +230,19 @@ fn publishing_wakes_the_kubelet() {
     let launch = run(&view, &ours("1"));
     let published = Step::Publish { map: "pod-barrier".to_owned(), keys: keys("0") };
     assert_eq!(launch.steps, [published, Step::Annotate { completed: true }]);
-    // The kubelet saw the annotation before the key: it is woken again, with increasing delays, but not
-    // forever.
+    // What is being written is not written again, unless it does not show.
+    let marking = |ago| {
+        let at = Some(NOW - ago);
+        decide(&view, &ours("1 0"), Memory { woken_at: at, completed_at: at, ..Memory::default() }, NOW)
+    };
+    assert_eq!(marking(100).steps, []);
+    assert_eq!(marking(100).again, Some(NOW + 400));
+    assert_eq!(marking(5_000).steps, [Step::Annotate { completed: true }]);
+    // The kubelet saw the annotation before the key: it is woken again, later and later, and not for ever.
     object["metadata"]["annotations"] = json!({names::COMPLETED: "true"});
     let view = super::view(object.clone());
     let woken = |wakes, ago| {
-        let memory = Memory { woken_at: Some(NOW - ago), wakes, published_at: None };
+        let memory = Memory { woken_at: Some(NOW - ago), wakes, ..Memory::default() };
         decide(&view, &ours("1 0"), memory, NOW)
     };
     assert_eq!(woken(0, 100).steps, []);
