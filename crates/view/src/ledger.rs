@@ -291,6 +291,8 @@ impl PodAccount {
             TraceEvent::Starting { restarts, .. } => {
                 let c = &mut self.containers[i];
                 c.wait = None;
+                // The previous instance was.
+                c.was_killed = false;
                 c.restarts = restarts.map_or(c.restarts, u64::from);
             }
             TraceEvent::Started { .. } => self.containers[i].was_started = true,
