@@ -217,7 +217,7 @@ impl Timeline {
 
     /// A picture that opens in a browser, light or dark as the browser likes it.
     pub fn svg(&self, scale: Scale) -> String {
-        svg::draw(self, scale, true)
+        svg::draw(self, scale, svg::WIDE, true)
     }
 
     /// Pauses that are drawn much shorter than the rest, `least` of the width or more: where they begin and end.

@@ -12,9 +12,6 @@ use super::view::View;
 use super::words;
 use layout::Layout;
 
-/// It shrinks with its window no further than this; then the window scrolls. Smaller text cannot be read.
-const SCALE_MIN: f64 = 0.85;
-
 /// All pods, one below the other.
 pub fn render(views: &[View<'_>]) -> String {
     let layouts: Vec<Layout<'_>> = views.iter().map(Layout::new).collect();
@@ -26,10 +23,9 @@ pub fn render(views: &[View<'_>]) -> String {
         body.push_str(&format!("<g transform=\"translate(0 {top})\">\n{}</g>\n", picture(layout, width)));
         top += layout.height;
     }
-    let smallest = (width * SCALE_MIN).round();
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"100%\" \
-         style=\"max-width:{width}px;min-width:{smallest}px\" preserveAspectRatio=\"xMinYMin meet\" role=\"img\" aria-label=\"start and stop order\">\n{}\
+         style=\"max-width:{width}px\" preserveAspectRatio=\"xMinYMin meet\" role=\"img\" aria-label=\"start and stop order\">\n{}\
          <rect class=\"paper\" width=\"{width}\" height=\"{height}\"/>\n{body}</svg>\n",
         style::HEAD
     )
