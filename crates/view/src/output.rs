@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::line::{Line, Look, Paint, columns, wrap};
-use crate::live::{self, Stage, Stdout};
+use crate::live::{self, Scene, Stage, Stdout};
 use crate::scrub::{safe_text, scrub};
 use crate::summary::{summary, was_stopped};
 use crate::text::shorten;
@@ -27,6 +27,8 @@ use crate::{PodView, workload_words};
 
 /// Columns for names in front of lines; longer ones stick out.
 const LABEL_MAX: usize = 24;
+/// Workloads create pods as they go. The column of names then grows in steps of this, so that it rarely changes.
+const LABEL_STEP: usize = 8;
 /// Characters of a pod's name in front of lines.
 const POD_NAME_MAX: usize = 18;
 /// Lines an event may take above the view; the events file has it whole.
@@ -198,8 +200,11 @@ impl Output {
         scene.ledger.join(pod, plan);
         let own = columns(&self.label(pod, None));
         let labels = plan.containers.iter().map(|c| columns(&self.label(pod, Some(&c.name))));
-        let widest = labels.fold(own, usize::max).min(LABEL_MAX);
-        scene.label = scene.label.max(widest);
+        let widest = labels.fold(own, usize::max);
+        match &workload {
+            Some(workload) => widen_in_steps(&mut scene, widest.max(columns(workload))),
+            None => scene.label = scene.label.max(widest.min(LABEL_MAX)),
+        }
         if self.format != Format::Live {
             return;
         }
@@ -304,6 +309,11 @@ impl Output {
             Format::Json if self.quiet => {}
             Format::Json => self.send(Chunk::Out(self.json_line(&record.to_json()), 0)),
             Format::Plain | Format::Live => {
+                if self.remembers {
+                    // With several pods, names with their pods are soon to follow.
+                    let expected = if self.many { 2 * LABEL_STEP } else { 0 };
+                    widen_in_steps(&mut self.stage.scene(), columns(&record.workload).max(expected));
+                }
                 self.show(exact, &record.workload, None, Some(workload_words::tell(record)));
             }
         }
@@ -482,8 +492,13 @@ impl Output {
     }
 }
 
-/// Takes messages of the process itself, each written whole: above the view while there is one, else to standard
-/// error.
+/// Makes room for a name of a workload or of one of its pods.
+fn widen_in_steps(scene: &mut Scene, widest: usize) {
+    scene.label = scene.label.max(widest.next_multiple_of(LABEL_STEP).min(LABEL_MAX));
+}
+
+/// Writes messages of the process itself, each as a whole: above the live view if there is one, else to
+/// standard error.
 pub struct Messages(Output);
 
 impl Write for Messages {
@@ -621,6 +636,45 @@ mod tests {
             output.log(&pod, &"app".into(), lines.clone()).await;
             output.finish().await;
             assert_eq!(shown.text(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn events_of_a_workload_and_its_pods_are_aligned() {
+        let pod = json!({"metadata": {"name": "jf-x7k2p"}, "spec": {"containers": [{"name": "main"}, {"name": "log"}]}});
+        let input = outrigger_lifecycle::PodInput {
+            pod: serde_json::from_value(pod).unwrap(),
+            ..outrigger_lifecycle::PodInput::default()
+        };
+        let plan =
+            outrigger_lifecycle::plan(&input, &outrigger_lifecycle::FeatureGates::default()).unwrap().plan;
+        for many in [false, true] {
+            let (mut output, shown) = Output::captured(Format::Plain, false).unwrap();
+            output.many = many;
+            let created = json!({"workload": "Job/jf", "event": "pod-created", "pod": "jf-x7k2p"});
+            let TraceLine::Workload(created) = TraceLine::from_json(&created).unwrap() else {
+                panic!("a workload")
+            };
+            for name in ["jf-x7k2p", "jf-b3k9z"] {
+                output.workload_entry(Duration::ZERO, &created);
+                output.join(name, Some("Job/jf".to_owned()), &plan);
+                output.entry(
+                    0,
+                    Duration::ZERO,
+                    &record(json!({"pod": name, "event": "sandbox-creating", "attempt": 0})),
+                );
+                for container in ["main", "log"] {
+                    let entry = json!({"pod": name, "container": container, "event": "started"});
+                    output.entry(0, Duration::ZERO, &record(entry));
+                }
+            }
+            output.finish().await;
+            let text = shown.text();
+            let column =
+                |line: &str| ["created", "creating", "running"].iter().find_map(|word| line.find(word));
+            let columns: Vec<usize> = text.lines().filter_map(column).collect();
+            assert_eq!(columns.len(), 8, "{text}");
+            assert!(columns.iter().all(|at| *at == columns[0]), "{text}");
         }
     }
 
