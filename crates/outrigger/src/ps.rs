@@ -50,7 +50,7 @@ enum Format {
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
-    let mut found = runs::block_on(runs::find())?;
+    let mut found = runs::block_on(args.place.find())?;
     for run in killed_runs() {
         terminal::note(&format!("run {} was killed; being stopped: {}", run.pid, run.pods.join(", ")));
     }
@@ -108,8 +108,8 @@ fn pods(runs: &[Run]) -> String {
             format!("{}/{}", pod.ready, pod.total),
             pod.restarts.to_string(),
             age(pod.age_ms),
-            or_none(pod.ips.first().cloned().unwrap_or_default()),
-            or_none(pod.ports.join(",")),
+            or_none(addresses(pod).first().cloned().unwrap_or_default()),
+            or_none(ports(pod).join(",")),
             run.state.pid.to_string(),
             run.state.files.join(" "),
             reason(pod),
@@ -128,8 +128,8 @@ fn wide(runs: &[Run]) -> String {
             format!("{}/{}", pod.ready, pod.total),
             pod.restarts.to_string(),
             age(pod.age_ms),
-            or_none(pod.ips.join(",")),
-            or_none(pod.ports.join(",")),
+            or_none(addresses(pod).join(",")),
+            or_none(ports(pod).join(",")),
             or_none(pod.workload.clone().unwrap_or_default()),
             or_none(labels.join(",")),
             run.state.pid.to_string(),
@@ -172,7 +172,17 @@ fn containers(runs: &[Run]) -> String {
     table::columns(["POD", "CONTAINER", "ROLE", "STATE", "RESTARTS", "AGE", "REASON"], rows)
 }
 
-/// What kubectl shows for nothing.
+/// The addresses of a pod. Those of a pod that has ended may belong to another by now.
+fn addresses(pod: &PodState) -> &[String] {
+    if pod.over { &[] } else { &pod.ips }
+}
+
+/// The published ports of a pod; none after its end, as for [`addresses`].
+fn ports(pod: &PodState) -> &[String] {
+    if pod.over { &[] } else { &pod.ports }
+}
+
+/// kubectl's text for an empty column.
 fn or_none(text: String) -> String {
     match text.is_empty() {
         true => "<none>".to_owned(),
@@ -203,6 +213,18 @@ fn reason(pod: &PodState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_that_has_ended_has_no_address_and_no_ports() {
+        let pod = |over| PodState {
+            over,
+            ips: vec!["10.88.0.2".into()],
+            ports: vec!["18080->8080/TCP".into()],
+            ..PodState::default()
+        };
+        assert_eq!((addresses(&pod(false)).len(), ports(&pod(false)).len()), (1, 1));
+        assert_eq!((addresses(&pod(true)).len(), ports(&pod(true)).len()), (0, 0));
+    }
 
     #[test]
     fn a_pod_that_was_stopped_has_not_failed() {
