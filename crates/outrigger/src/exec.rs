@@ -56,7 +56,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 async fn exec(args: Args) -> Result<u8, Failure> {
-    let found = runs::find().await?;
+    let found = args.pod.find().await?;
     let wrong = |e: String| Failure::Input(anyhow!(e));
     let (run, pod) = found.pick(&args.pod.which()).map_err(wrong)?;
     let container = args.container.pick(pod)?;

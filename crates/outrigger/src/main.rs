@@ -53,7 +53,11 @@ fn main() -> ExitCode {
     cli.color.apply();
     let result = match cli.command {
         Command::Run(args) => return run::main(*args),
-        Command::Node(args) => node::execute(*args),
+        Command::Node(args) => {
+            // `run -d` starts it through /proc/self/exe, so that `ps` would show it as `exe`.
+            let _ = rustix::thread::set_name(c"outrigger");
+            node::execute(*args)
+        }
         Command::Ps(args) => ps::execute(args),
         Command::Exec(args) => return exec::main(args),
         Command::Attach(args) => return attach::main(args),

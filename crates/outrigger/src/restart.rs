@@ -34,7 +34,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 }
 
 async fn restart(args: Args) -> Result<(), Failure> {
-    let found = runs::find().await?;
+    let found = args.pods.find().await?;
     let pods = found.pods(&args.pods.which()?).map_err(|e| Failure::Input(anyhow!(e)))?;
     let ended = |name: &str| Failure::Input(anyhow!("pod {name:?} has ended; run it again instead"));
     if let [(_, pod)] = &pods[..]

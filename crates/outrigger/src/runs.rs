@@ -3,6 +3,7 @@
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use anyhow::anyhow;
 use outrigger_agent::control::{self, AskError, Found, Named, Object, PodState, Selector, Which};
@@ -42,10 +43,26 @@ pub(crate) struct PlaceArgs {
     /// Only pods of the run with this process ID; `outrigger ps` shows it.
     #[arg(long, value_name = "PID")]
     pub(crate) run: Option<u32>,
+    /// Only pods of the node with this state directory, as given to `outrigger run -d --state-dir DIR`.
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
 }
 
 impl PlaceArgs {
-    /// The pods named in this way, in this place.
+    /// The matching runs of this user, with a note about those that do not answer.
+    pub(crate) async fn find(&self) -> Result<Found, Failure> {
+        let mut found = find().await?;
+        if let Some(given) = &self.state_dir {
+            let dir = fs::canonicalize(given).unwrap_or_else(|_| given.clone());
+            found.runs.retain(|run| run.state.node.as_ref() == Some(&dir));
+            if found.runs.is_empty() {
+                terminal::note(&format!("no node with the state directory {} is running", given.display()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The pods with this name or these labels.
     pub(crate) fn which(&self, what: Named) -> Which {
         Which { what, namespace: self.namespace.clone(), run: self.run }
     }
@@ -61,14 +78,24 @@ pub(crate) struct ContainerArgs {
 }
 
 impl PodArgs {
-    /// The pod that is meant.
+    /// The runs to look in.
+    pub(crate) async fn find(&self) -> Result<Found, Failure> {
+        self.place.find().await
+    }
+
+    /// The pod.
     pub(crate) fn which(&self) -> Which {
         self.place.which(Named::Object(self.pod.clone()))
     }
 }
 
 impl PodsArgs {
-    /// The pods that are meant.
+    /// The runs to look in.
+    pub(crate) async fn find(&self) -> Result<Found, Failure> {
+        self.place.find().await
+    }
+
+    /// The pods.
     pub(crate) fn which(&self) -> Result<Which, Failure> {
         let by_name = self.pod.clone().map(Named::Object);
         let what = by_name.or_else(|| self.selector.clone().map(Named::Labels));
@@ -93,8 +120,8 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }
 
-/// The runs of this user. Those that do not answer are mentioned.
-pub(crate) async fn find() -> Result<Found, Failure> {
+/// The runs of this user, with a note about those that do not answer.
+async fn find() -> Result<Found, Failure> {
     let found = control::runs().await.map_err(|e| Failure::Own(anyhow!("cannot list runs: {e}")))?;
     for (pid, error) in &found.silent {
         terminal::note(&format!("run {pid} is not listed: {error}"));

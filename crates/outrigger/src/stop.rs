@@ -59,7 +59,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 }
 
 async fn stop(args: Args) -> Result<(), Failure> {
-    let found = runs::find().await?;
+    let found = args.place.find().await?;
     let grace_ms = args.grace_period.map(|s| s.saturating_mul(1_000));
     if args.all {
         return stop_all(&args, &found.runs, grace_ms).await;
@@ -105,6 +105,9 @@ async fn stop_all(args: &Args, runs: &[Run], grace_ms: Option<u64>) -> Result<()
     for run in runs.iter().filter(|run| args.place.run.is_none_or(|pid| pid == run.state.pid)) {
         let request = Request::StopRun { run: None, grace_ms };
         asked.push((run, run.ask(&request).await.map_err(runs::refused)?));
+    }
+    if asked.is_empty() {
+        args.say("nothing to stop: you have no active runs");
     }
     for (run, connection) in asked {
         let name = match run.state.node.is_some() {
