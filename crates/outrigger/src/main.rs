@@ -37,7 +37,7 @@ use clap::Parser as _;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    // A container's shim is this binary again. It forks, so it must run before there is a second thread.
+    // A container's shim is this binary too. It forks, so it must run before there is a second thread.
     let mut args = std::env::args_os().skip(1);
     let first = args.next();
     if first.as_ref().is_some_and(|first| first == "shim") {

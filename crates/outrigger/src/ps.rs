@@ -88,7 +88,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
-/// Keeps the pods that are wanted.
+/// Removes all other pods.
 fn keep(runs: &mut [Run], is_wanted: impl Fn(u32, &PodState) -> bool) {
     for run in runs {
         let pid = run.state.pid;
@@ -190,7 +190,7 @@ fn or_none(text: String) -> String {
     }
 }
 
-/// The phase, or what is on its way to the next.
+/// The phase, or that it is stopping or was stopped.
 fn phase(pod: &PodState) -> String {
     match (pod.stopping, pod.stopped) {
         (true, _) => "Stopping".to_owned(),
@@ -203,7 +203,7 @@ fn age(ms: u64) -> String {
     Span(ms / 1_000 * 1_000).to_string()
 }
 
-/// Why the pod is not what it should be: its own reason, else that of the first container that has one.
+/// Why the pod is not as it should be: its own reason, else that of the first container with one.
 fn reason(pod: &PodState) -> String {
     let of_container = |c: &ContainerState| c.reason.as_ref().map(|reason| format!("`{}` {reason}", c.name));
     let first = || pod.containers.iter().find_map(of_container);

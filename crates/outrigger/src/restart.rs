@@ -42,7 +42,7 @@ async fn restart(args: Args) -> Result<(), Failure> {
     {
         return Err(ended(&pod.name));
     }
-    // Those of a workload that have ended were replaced.
+    // Pods of a workload that have ended were replaced.
     for (run, pod) in pods.iter().filter(|(_, pod)| !pod.over) {
         let container = match &args.container {
             Some(name) => Some(pod.pick(Some(name)).map_err(|e| Failure::Input(anyhow!(e)))?.container),

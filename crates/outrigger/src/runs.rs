@@ -1,4 +1,4 @@
-//! What commands that talk to a run have in common.
+//! Shared parts of the commands that talk to runs.
 
 use std::fs;
 use std::future::Future;
@@ -105,7 +105,7 @@ impl PodsArgs {
 }
 
 impl ContainerArgs {
-    /// The container of a pod that is meant. If none of several was named, the choice is printed.
+    /// The container to use. If the pod has several and none was named, the choice is printed.
     pub(crate) fn pick(&self, pod: &PodState) -> Result<usize, Failure> {
         let picked = pod.pick(self.container.as_deref()).map_err(|e| Failure::Input(anyhow!(e)))?;
         if picked.by_default {
@@ -115,7 +115,7 @@ impl ContainerArgs {
     }
 }
 
-/// Runs a future to its end.
+/// Runs a future to completion.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }
@@ -137,13 +137,13 @@ pub(crate) async fn find_quietly() -> Result<Found, Failure> {
     control::runs().await.map_err(|e| Failure::Own(anyhow!("cannot list runs: {e}")))
 }
 
-/// Whether the user may be looking for runs of another user.
+/// Whether the user may be looking for runs of root.
 fn has_runs_of_root() -> bool {
     fs::metadata("/run/outrigger").is_ok_and(|dir| dir.uid() == 0)
         && fs::metadata("/proc/self").is_ok_and(|own| own.uid() != 0)
 }
 
-/// What the run said against it.
+/// A refusal by the run, as a failure of the command.
 pub(crate) fn refused(error: AskError) -> Failure {
     match error {
         AskError::Refused(text) => Failure::Input(anyhow!(text)),

@@ -1,4 +1,4 @@
-//! Pictures of the view: the real engine and the real trace, containers that do what the test says.
+//! Snapshots of the view: the real engine and the real trace, with containers that do what the test says.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn planned(spec: Value) -> Plan {
     plan(&input, &FeatureGates::default()).expect("a plan").plan
 }
 
-/// A Job with a log shipper and a proxy that must be started before the work.
+/// A Job with a log shipper and a proxy that must start before the work.
 fn job() -> Plan {
     planned(json!({
         "restartPolicy": "Never",
@@ -150,7 +150,7 @@ impl Play {
         });
     }
 
-    /// Up to the moment the mains of a `job` run.
+    /// A `job` up to the moment its mains run.
     fn job_runs() -> Self {
         let mut play = Play::new(job());
         play.images();

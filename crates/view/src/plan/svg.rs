@@ -1,7 +1,8 @@
-//! The plan as a picture: a lane for each container, from the box in which it starts to the box in which it stops.
+//! The plan as a picture: a lane for each container, from the box where it starts to the box where it stops.
 //!
-//! A lane is empty left of its start and right of its stop, so arrows into a start run along its own lane, arrows out of
-//! a stop along theirs, and both change lanes between the columns: nothing is ever drawn across a box.
+//! A lane is empty to the left of its start and to the right of its stop. So arrows to a start run along its
+//! own lane, arrows from a stop along theirs, and both change lanes between the columns: no arrow crosses a
+//! box.
 
 mod layout;
 mod style;
@@ -96,7 +97,7 @@ fn lanes(out: &mut String, l: &Layout<'_>, width: f64) {
     }
 }
 
-/// The life of a container.
+/// The bar of a running container.
 fn bar(out: &mut String, l: &Layout<'_>, container: usize) {
     let y = l.middle(container);
     let from = l.up(container);
@@ -125,7 +126,7 @@ fn gates(out: &mut String, l: &Layout<'_>, container: usize) {
         .filter(|need| gates.iter().any(|g| g.need == *need))
         .collect();
     for (i, need) in needs.iter().enumerate() {
-        // Each kind of arrow comes in at its own height.
+        // Each kind of arrow has its own height.
         let y = middle + (i as f64 - (needs.len() - 1) as f64 / 2.0) * 14.0;
         let class = words::need(*need);
         for gate in gates.iter().filter(|g| g.need == *need) {
@@ -161,7 +162,7 @@ fn gates(out: &mut String, l: &Layout<'_>, container: usize) {
     }
 }
 
-/// From the stop of each that goes first down to the lane that waits for it.
+/// Arrows from the containers that stop before this one.
 fn stop_arrows(out: &mut String, l: &Layout<'_>, container: usize) {
     let Some(column) = l.stop_column[container] else { return };
     let channel = l.stop_x(column) - 18.0;
