@@ -19,22 +19,8 @@ impl Observation {
     /// Applies an event. Events of another instance than the current one, and repeated ones, change nothing.
     pub fn apply(&mut self, plan: &Plan, event: &Event, now: Time) {
         match event {
-            Event::SandboxReady => {
-                if self.sandbox.state != SandboxState::Lost {
-                    self.sandbox.state = SandboxState::Ready;
-                    self.sandbox.failures = 0;
-                    self.sandbox.message = None;
-                }
-            }
-            Event::SandboxFailed { message, .. } if self.sandbox.state == SandboxState::Creating => {
-                let sandbox = &mut self.sandbox;
-                sandbox.state = SandboxState::Absent;
-                sandbox.failures += 1;
-                sandbox.retry_at = now + backoff::start_wait_ms(sandbox.failures);
-                sandbox.message = Some(message.clone());
-            }
-            // Repeated, or about a sandbox that is lost by now.
-            Event::SandboxFailed { .. } => {}
+            Event::SandboxReady => self.sandbox_ready(),
+            Event::SandboxFailed { message, .. } => self.sandbox_failed(message, now),
             Event::SandboxLost => self.sandbox.state = SandboxState::Lost,
             Event::ImageReady { container } => {
                 if let Some(c) = self.containers.get_mut(*container) {
@@ -43,59 +29,16 @@ impl Observation {
                 }
             }
             Event::ImageFailed { container, reason, message, .. } => {
-                if let Some(c) = self.containers.get_mut(*container)
-                    && !matches!(c.image, Image::Failed { .. })
-                {
-                    c.image_failures += 1;
-                    c.image = Image::Failed {
-                        reason: reason.clone(),
-                        message: message.clone(),
-                        retry_at: now + backoff::image_wait_ms(c.image_failures),
-                    };
-                }
+                self.image_failed(*container, reason, message, now);
             }
             Event::ImageChanged { container } => self.image_changed(plan, *container),
-            Event::Started { container, attempt } => {
-                if let Some(c) = self.current(*container, *attempt)
-                    && matches!(c.state, State::Starting { .. } | State::Unknown)
-                {
-                    c.state = State::Running { since: now };
-                    c.was_run = true;
-                    c.start_failure = None;
-                    c.was_launched |= plan.containers[*container].post_start.is_none();
-                    self.latch(plan, *container);
-                }
-            }
+            Event::Started { container, attempt } => self.started(plan, *container, *attempt, now),
             Event::StartFailed { container, attempt, reason, message } => {
-                // After a crash of the observer it is unknown whether a start happened; this is the runtime's
-                // report that it did not.
-                if let Some(c) = self.current(*container, *attempt)
-                    && matches!(c.state, State::Starting { .. } | State::Unknown)
-                {
-                    let failures = c.start_failure.as_ref().map_or(0, |f| f.failures) + 1;
-                    c.state = State::Waiting;
-                    c.kill = None;
-                    c.start_failure = Some(StartFailure {
-                        reason: reason.clone(),
-                        message: message.clone(),
-                        retry_at: now + backoff::start_wait_ms(failures),
-                        failures,
-                    });
-                    c.was_launched = true;
+                if let Some(c) = self.current(*container, *attempt) {
+                    c.start_failed(reason, message, now);
                 }
             }
-            Event::Exited { container, attempt, exit } => {
-                if self.current(*container, *attempt).is_some_and(|c| c.state.is_alive()) {
-                    // The states it reached while the observer was away are recorded before it is gone
-                    // (R2.34).
-                    self.latch(plan, *container);
-                    let c = &mut self.containers[*container];
-                    c.exited(exit.clone());
-                    if plan.containers[*container].pull_always {
-                        c.image = Image::Unknown;
-                    }
-                }
-            }
+            Event::Exited { container, attempt, exit } => self.exited(plan, *container, *attempt, exit),
             Event::Lost { container, attempt } => {
                 if self.current(*container, *attempt).is_some_and(|c| c.state.is_alive()) {
                     self.latch(plan, *container);
@@ -244,6 +187,62 @@ impl Observation {
         c.was_ready |= c.was_started && rules::is_ready(p, c);
     }
 
+    fn sandbox_ready(&mut self) {
+        if self.sandbox.state != SandboxState::Lost {
+            self.sandbox.state = SandboxState::Ready;
+            self.sandbox.failures = 0;
+            self.sandbox.message = None;
+        }
+    }
+
+    fn sandbox_failed(&mut self, message: &Arc<str>, now: Time) {
+        let sandbox = &mut self.sandbox;
+        // Otherwise it is repeated, or about a sandbox that is lost by now.
+        if sandbox.state == SandboxState::Creating {
+            sandbox.state = SandboxState::Absent;
+            sandbox.failures += 1;
+            sandbox.retry_at = now + backoff::start_wait_ms(sandbox.failures);
+            sandbox.message = Some(message.clone());
+        }
+    }
+
+    fn image_failed(&mut self, container: usize, reason: &Arc<str>, message: &Arc<str>, now: Time) {
+        if let Some(c) = self.containers.get_mut(container)
+            && !matches!(c.image, Image::Failed { .. })
+        {
+            c.image_failures += 1;
+            c.image = Image::Failed {
+                reason: reason.clone(),
+                message: message.clone(),
+                retry_at: now + backoff::image_wait_ms(c.image_failures),
+            };
+        }
+    }
+
+    fn started(&mut self, plan: &Plan, container: usize, attempt: u32, now: Time) {
+        if let Some(c) = self.current(container, attempt)
+            && matches!(c.state, State::Starting { .. } | State::Unknown)
+        {
+            c.state = State::Running { since: now };
+            c.was_run = true;
+            c.start_failure = None;
+            c.was_launched |= plan.containers[container].post_start.is_none();
+            self.latch(plan, container);
+        }
+    }
+
+    fn exited(&mut self, plan: &Plan, container: usize, attempt: u32, exit: &Exit) {
+        if self.current(container, attempt).is_some_and(|c| c.state.is_alive()) {
+            // The states it reached while the observer was away are recorded before it is gone (R2.34).
+            self.latch(plan, container);
+            let c = &mut self.containers[container];
+            c.exited(exit.clone());
+            if plan.containers[container].pull_always {
+                c.image = Image::Unknown;
+            }
+        }
+    }
+
     fn image_changed(&mut self, plan: &Plan, container: usize) {
         let Some(c) = self.containers.get_mut(container) else {
             return;
@@ -387,6 +386,24 @@ impl Observation {
 }
 
 impl Container {
+    /// After a crash of the observer it is unknown whether a start happened; this is also the runtime's report that it
+    /// did not.
+    fn start_failed(&mut self, reason: &Arc<str>, message: &Arc<str>, now: Time) {
+        if !matches!(self.state, State::Starting { .. } | State::Unknown) {
+            return;
+        }
+        let failures = self.start_failure.as_ref().map_or(0, |f| f.failures) + 1;
+        self.state = State::Waiting;
+        self.kill = None;
+        self.start_failure = Some(StartFailure {
+            reason: reason.clone(),
+            message: message.clone(),
+            retry_at: now + backoff::start_wait_ms(failures),
+            failures,
+        });
+        self.was_launched = true;
+    }
+
     fn exited(&mut self, mut exit: Exit) {
         exit.killed_for = self.kill.and_then(|kill| {
             // In a pod's stop, a container that exits before it was signalled has exited by itself (G-18).

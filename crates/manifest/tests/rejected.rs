@@ -103,6 +103,8 @@ fn orders_become_one_annotation_for_the_whole_pod() {
             "shutdownOrder: 2",
             "myApp: mySidecar, stop 1, fatal\nmySidecar: stop 2\n",
         ),
+        ("image: a", "primaryContainer: true", "mySidecar: primary\n"),
+        ("primaryContainer: true\n    terminationFatalToPod: true", "", "myApp: primary, fatal\n"),
         // A single number would order nothing.
         ("image: a", "startupOrder: 1", "myApp: start 2\nmySidecar: start 1\n"),
         ("startupOrder: 2", "", "myApp: start 2\nmySidecar: start 1\n"),

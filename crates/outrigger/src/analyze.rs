@@ -1,4 +1,4 @@
-//! `outrigger analyze`: what the start and the stop of a pod really waited for.
+//! `outrigger analyze`: what the start and the stop of a pod waited for.
 
 use std::path::PathBuf;
 

@@ -73,7 +73,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
 
 fn apply(args: Args) -> Result<u8, Failure> {
     let sources = args.read.sources(&args.files)?;
-    // What is wrong is shown with its lines before anybody is asked.
+    // Errors are shown with their lines before the node is asked.
     let (work, warnings) = run::read_work(sources, &args.read, None, RuntimeArg::Embedded, None)?;
     terminal::eprint(&render(&warnings, &work.sources, true));
     let record = record(&args, &work)?;

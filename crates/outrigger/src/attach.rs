@@ -43,7 +43,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 async fn attach(args: Args) -> Result<u8, Failure> {
-    let found = runs::find().await?;
+    let found = args.pod.find().await?;
     let (node, pod) = found.pick(&args.pod.which()).map_err(|e| Failure::Input(anyhow!(e)))?;
     let Some(run) = pod.run.clone() else {
         let text = "it runs in the foreground; follow it with `outrigger logs -f`";

@@ -32,8 +32,8 @@ Examples:
 
 Exit codes: 0 success, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
 
-/// Takes out of an error the commands and options it suggests that are not close to what was typed, and adds commands
-/// that are: two letters in the wrong order are not similar to clap.
+/// Removes suggested commands and options that are not close to what was typed, and adds commands that are:
+/// clap does not count two swapped letters as similar.
 pub(crate) fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand).cloned() {
         let commands = Cli::command();
@@ -44,7 +44,7 @@ pub(crate) fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg).cloned() {
         // clap suggests `-- --option`, which would name a file.
         error.remove(ContextKind::Suggested);
-        // As kubectl has it.
+        // kubectl's spelling.
         if ["-f", "--filename", "--file"].contains(&typed.as_str()) {
             error.remove(ContextKind::SuggestedArg);
             let tip = "name files without an option: outrigger run FILE".into();
@@ -72,7 +72,8 @@ pub(crate) fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Whether a word may be a typo of another: one slip in four letters. One or two letters are too few to tell.
+/// Whether a word may be a typo of another: at most one mistake in four letters. Words of one or two letters
+/// are too short to tell.
 fn is_close(typed: &str, word: &str) -> bool {
     let tells = typed.len().max(word.len()) > 2;
     tells && strsim::osa_distance(typed, word) <= (typed.chars().count() / 4).max(1)
@@ -153,7 +154,7 @@ mod tests {
         assert!(!said(&["run", "--detach"]).contains("similar"), "{}", said(&["run", "--detach"]));
     }
 
-    /// Help that is wrapped by hand is wrapped a second time on a narrower terminal.
+    /// Help with manual line breaks would be wrapped again on a narrower terminal.
     #[test]
     fn help_is_wrapped_once() {
         let mut all = vec![Cli::command()];

@@ -1,4 +1,4 @@
-//! What pods ask of AppArmor and SELinux, against what this machine can do with the embedded runtime.
+//! Checks what pods require of AppArmor and SELinux against what the embedded runtime can do on this machine.
 
 use outrigger_agent::{PlannedPod, Work, app_armor};
 use outrigger_lifecycle::{ContainerRef, FieldPath, List, SettingOrigin, app_armor_profile, selinux_options};
@@ -6,7 +6,7 @@ use outrigger_manifest::Diagnostic;
 use outrigger_runtime::AppArmor;
 use outrigger_runtime::embedded;
 
-/// Errors for what cannot be applied, each at its line; one warning if AppArmor is not active.
+/// Errors for settings that cannot be applied, each with its line, and one warning if AppArmor is not active.
 pub(crate) fn check(work: &Work) -> Vec<Diagnostic> {
     let mut findings = Vec::new();
     let mut is_idle = None;
@@ -17,7 +17,7 @@ pub(crate) fn check(work: &Work) -> Vec<Diagnostic> {
     findings
 }
 
-/// With a CRI runtime: what cannot be promised there.
+/// The same for a CRI runtime: warnings for settings that cannot be guaranteed.
 pub(crate) fn check_cri(work: &Work) -> Vec<Diagnostic> {
     let mut findings = Vec::new();
     for pod in work.pods.iter().filter(|p| p.manifest.origin.replica == 0) {
@@ -54,7 +54,7 @@ fn check_pod(pod: &PlannedPod, findings: &mut Vec<Diagnostic>, is_idle: &mut Opt
         };
         let mut refuse = |path: &FieldPath, text: String, hint: &str| {
             let finding = Diagnostic::error(pod.manifest.point(path), text).hint(hint);
-            // One setting of the pod concerns all its containers.
+            // A setting of the pod applies to all its containers.
             if !findings.contains(&finding) {
                 findings.push(finding);
             }
@@ -71,7 +71,7 @@ fn check_pod(pod: &PlannedPod, findings: &mut Vec<Diagnostic>, is_idle: &mut Opt
         let annotations = object.metadata.annotations.as_ref();
         let Some((profile, origin)) = app_armor_profile(annotations, spec, container) else { continue };
         let path = context(origin, "appArmorProfile");
-        // What is not valid has been refused by now.
+        // Invalid profiles were refused before.
         let Ok(wanted) = app_armor(&profile) else { continue };
         match embedded::app_armor_fault(&wanted) {
             Some(fault) => refuse(&path, fault, "remove the profile, or use type `Unconfined`"),

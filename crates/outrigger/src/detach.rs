@@ -15,24 +15,24 @@ use outrigger_agent::control::{Accepted, Answer, Request, Run};
 use crate::outcome::Failure;
 use crate::{run, runs, terminal};
 
-/// A node that was just started answers within this time.
+/// How long to wait for a new node to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How pods are handed over.
+/// Options for handing over pods.
 pub(crate) struct Detach {
-    /// The state directory as it was given.
+    /// The state directory, if given.
     pub(crate) state_dir: Option<PathBuf>,
-    /// What a node that has to be started is told besides.
+    /// Additional flags for a node that has to be started.
     pub(crate) flags: Vec<OsString>,
     /// Return when the pods are ready or over.
     pub(crate) wait: bool,
-    /// Say nothing.
+    /// Print nothing.
     pub(crate) quiet: bool,
 }
 
 impl Detach {
-    /// Hands pods over: the exit code.
+    /// Hands pods over. Returns the exit code.
     pub(crate) fn hand_over(&self, record: RunRecord) -> Result<u8, Failure> {
         runs::block_on(async {
             let node = self.node().await?;
@@ -56,7 +56,7 @@ impl Detach {
         find(&run::state_dir(self.state_dir.as_deref())?).await
     }
 
-    /// The node of the state directory; one is started if there is none.
+    /// The node of the state directory; it is started if there is none.
     pub(crate) async fn node(&self) -> Result<Run, Failure> {
         let state_dir = run::state_dir(self.state_dir.as_deref())?;
         if let Some(node) = find(&state_dir).await? {
@@ -93,7 +93,7 @@ impl Detach {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
-            // Ctrl-C in the terminal is not meant for it.
+            // Ctrl-C in the terminal must not reach it.
             .process_group(0)
             .current_dir("/")
             .spawn()
@@ -106,7 +106,7 @@ async fn find(state_dir: &Path) -> Result<Option<Run>, Failure> {
     Ok(found.runs.into_iter().find(|run| run.state.node.as_deref() == Some(state_dir)))
 }
 
-/// Waits until the pods of a run are ready (0), or the run is over: its exit code.
+/// Waits until the pods of a run are ready (0), or the run is over. Returns the exit code.
 pub(crate) async fn wait(node: &Run, run: &str) -> Result<u8, Failure> {
     let request = Request::Await { run: run.to_owned(), over: false };
     let mut connection = node.ask(&request).await.map_err(runs::refused)?;

@@ -41,7 +41,7 @@ enum Output {
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
-    // Refused, it shows in what is found.
+    // If it is refused, the findings show why.
     if !rootless::has_powers() && rootless::why_not().is_none() {
         let _ = rootless::enter(|_| {});
     }

@@ -13,10 +13,10 @@ use crate::outcome::{self, Failure};
 use crate::runs::{self, ContainerArgs, PodArgs};
 use crate::terminal;
 
-/// Most bytes of standard input that go at once.
+/// Most bytes of standard input sent at once.
 const CHUNK: usize = 16 << 10;
 
-/// The exit code of what SIGKILL ended.
+/// The exit code of a process killed by SIGKILL.
 const KILLED: u8 = 137;
 
 #[derive(Debug, clap::Args)]
@@ -56,7 +56,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 async fn exec(args: Args) -> Result<u8, Failure> {
-    let found = runs::find().await?;
+    let found = args.pod.find().await?;
     let wrong = |e: String| Failure::Input(anyhow!(e));
     let (run, pod) = found.pick(&args.pod.which()).map_err(wrong)?;
     let container = args.container.pick(pod)?;
@@ -71,7 +71,7 @@ async fn exec(args: Args) -> Result<u8, Failure> {
         stdin: args.stdin,
         terminal: args.tty.then(size),
     };
-    // Before anything begins, so that no signal comes in between.
+    // Before anything starts, so that no signal is missed.
     let signals = if args.tty { Some(Signals::listen()?) } else { None };
     let mut connection = run.ask(&Request::Exec(start)).await.map_err(runs::refused)?;
     let _raw = (args.tty && args.stdin && is_terminal).then(Raw::enter).transpose()?;
@@ -93,7 +93,7 @@ async fn exec(args: Args) -> Result<u8, Failure> {
     }
 }
 
-/// Carries the streams until the command has ended: its code, and why it could not be run if so.
+/// Forwards the streams until the command ends. Returns its exit code, and the reason if it could not be run.
 async fn talk(
     connection: &mut Connection,
     mut stdin: Option<mpsc::Receiver<Vec<u8>>>,
@@ -126,7 +126,7 @@ async fn talk(
     }
 }
 
-/// What was read from standard input; `None` once, at its end.
+/// The next input; `None` once, at its end.
 async fn next_chunk(stdin: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u8>> {
     match stdin {
         Some(chunks) => chunks.recv().await,
@@ -134,7 +134,8 @@ async fn next_chunk(stdin: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u
     }
 }
 
-/// Reads standard input on a thread of its own: nothing can end a read that waits, but the process need not wait for it.
+/// Reads standard input on its own thread: a blocked read cannot be cancelled, but the process can end
+/// without it.
 fn read_stdin() -> mpsc::Receiver<Vec<u8>> {
     let (tx, rx) = mpsc::channel(1);
     std::thread::spawn(move || {
@@ -151,15 +152,15 @@ fn read_stdin() -> mpsc::Receiver<Vec<u8>> {
     rx
 }
 
-/// What a signal means here.
+/// The meaning of a signal.
 enum Signalled {
-    /// The terminal has another size.
+    /// The terminal was resized.
     Resized,
-    /// Somebody wants this to end, with this code.
+    /// The command should end, with this exit code.
     Ended(u8),
 }
 
-/// Signals that must not leave the terminal as it is.
+/// Signals after which the terminal must be restored.
 struct Signals {
     resized: Signal,
     ends: [(Signal, u8); 3],
@@ -190,7 +191,7 @@ async fn next_signal(signals: &mut Option<Signals>) -> Signalled {
     }
 }
 
-/// The size of the terminal, or a usual one.
+/// The size of the terminal, or a default.
 fn size() -> WindowSize {
     let of_output = tcgetwinsize(rustix::stdio::stdout());
     let found = of_output.or_else(|_| tcgetwinsize(rustix::stdio::stdin())).ok();
@@ -200,7 +201,7 @@ fn size() -> WindowSize {
     }
 }
 
-/// A terminal whose keys all go to the command; as it was before when this is dropped.
+/// A terminal in raw mode, so that all keys go to the command; restored on drop.
 struct Raw(Termios);
 
 impl Raw {
@@ -216,7 +217,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // A terminal that is gone need not be put right.
+        // If the terminal is gone, there is nothing to restore.
         let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &self.0);
         terminal::set_raw(false);
     }

@@ -1,4 +1,4 @@
-//! From the files on the command line to manifests.
+//! Reads the files on the command line.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -61,11 +61,11 @@ fn feature_gate(text: &str) -> Result<(String, bool), String> {
 }
 
 impl ReadArgs {
-    /// The switches.
+    /// The feature gates.
     pub(crate) fn features(&self) -> FeatureGates {
         let mut gates = FeatureGates::default();
         for (name, on) in &self.feature_gates {
-            // Unknown names were refused by the command line.
+            // The command line refused unknown names.
             let _known = gates.set(name, *on);
         }
         gates
@@ -79,12 +79,12 @@ impl ReadArgs {
         files.iter().map(|file| source(file)).collect()
     }
 
-    /// What sources say, or why they say nothing.
+    /// Reads sources, or returns why they cannot be read.
     pub(crate) fn read(&self, sources: &[SourceFile]) -> Result<Manifest, Diagnostics> {
         self.read_replicas(sources, None)
     }
 
-    /// What sources say if workloads have this many pods.
+    /// The same with another number of replicas for workloads.
     pub(crate) fn read_replicas(
         &self,
         sources: &[SourceFile],
@@ -93,7 +93,7 @@ impl ReadArgs {
         read(sources, &ReadOptions { replicas, ..self.options() })
     }
 
-    /// How manifests are read.
+    /// The options for reading manifests.
     pub(crate) fn options(&self) -> ReadOptions {
         ReadOptions {
             validate: match self.validate {
@@ -114,7 +114,7 @@ pub(crate) fn is_stdin(file: &Path) -> bool {
 }
 
 fn source(file: &Path) -> Result<SourceFile, Failure> {
-    // One byte more than is allowed is enough to know that it is too much, whatever is at the other end.
+    // Reads one byte more than allowed, to notice that it is too much, even from an endless source.
     let limit = Limits::default().file_bytes_max as u64 + 1;
     let name = if is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() };
     let mut bytes = Vec::new();

@@ -72,7 +72,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 }
 
 async fn show(args: Args) -> Result<(), Failure> {
-    let found = runs::find().await?;
+    let found = args.pods.find().await?;
     let pods = found.pods(&args.pods.which()?).map_err(|e| Failure::Input(anyhow!(e)))?;
     if args.follow && pods.len() > FOLLOWED_MAX {
         let text = format!("{} pods match, and at most {FOLLOWED_MAX} can be followed at once", pods.len());

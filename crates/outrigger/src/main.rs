@@ -37,7 +37,7 @@ use clap::Parser as _;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    // A container's shim is this binary again. It forks, so it must run before there is a second thread.
+    // A container's shim is this binary too. It forks, so it must run before there is a second thread.
     let mut args = std::env::args_os().skip(1);
     let first = args.next();
     if first.as_ref().is_some_and(|first| first == "shim") {
@@ -53,7 +53,11 @@ fn main() -> ExitCode {
     cli.color.apply();
     let result = match cli.command {
         Command::Run(args) => return run::main(*args),
-        Command::Node(args) => node::execute(*args),
+        Command::Node(args) => {
+            // `run -d` starts it through /proc/self/exe, so that `ps` would show it as `exe`.
+            let _ = rustix::thread::set_name(c"outrigger");
+            node::execute(*args)
+        }
         Command::Ps(args) => ps::execute(args),
         Command::Exec(args) => return exec::main(args),
         Command::Attach(args) => return attach::main(args),

@@ -1,4 +1,4 @@
-//! Which OCI runtimes a run uses, found out before anything is started.
+//! Finds the OCI runtimes of a run before anything is started.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,10 +11,10 @@ use outrigger_runtime::embedded::{EmbeddedRuntime, OciRuntime, OciRuntimes, root
 
 use crate::outcome::Failure;
 
-/// Where runtime classes are set up unless the user says otherwise.
+/// The default file of runtime classes.
 const RUNTIMES_FILE: &str = "/etc/outrigger/runtimes.toml";
 
-/// The runtimes of a run: that of the command line, and those of the classes its pods name.
+/// The runtimes of a run: the one of the command line, and those of the classes of its pods.
 pub(crate) fn runtimes(
     default: Option<&str>,
     file: Option<&Path>,
@@ -40,7 +40,7 @@ pub(crate) fn runtimes(
     Ok(runtimes)
 }
 
-/// Has every runtime of a run make a container, so that no pod is begun that cannot be carried on.
+/// Creates a container with every runtime of a run, so that no pod is started that could not continue.
 pub(crate) fn try_all(runtime: &EmbeddedRuntime, work: &Work) -> Result<(), RuntimeError> {
     let names: Vec<Option<String>> = work.pods.iter().map(|pod| class_of(&pod.manifest)).collect();
     let distinct: BTreeSet<Option<String>> = names.into_iter().collect();
@@ -52,7 +52,7 @@ pub(crate) fn try_all(runtime: &EmbeddedRuntime, work: &Work) -> Result<(), Runt
     Ok(())
 }
 
-/// Errors for runtime classes that are not set up on this machine.
+/// Errors for runtime classes that are not configured on this machine.
 pub(crate) fn check(pods: &[PodManifest]) -> Result<Vec<Diagnostic>, Failure> {
     if pods.iter().all(|pod| class_of(pod).is_none()) {
         return Ok(Vec::new());

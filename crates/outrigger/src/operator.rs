@@ -1,4 +1,4 @@
-//! `outrigger operator`: launch priority and sidecar termination in clusters whose kubelets are not ours.
+//! `outrigger operator`: launch priority and sidecar termination in clusters with ordinary kubelets.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -214,7 +214,7 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
-/// One line each on standard error, with the time: what a cluster collects.
+/// Logs one line per event to standard error, with the time.
 fn logs(format: LogFormat) {
     let filter =
         tracing_subscriber::EnvFilter::try_from_env("OUTRIGGER_LOG").unwrap_or_else(|_| "info".into());
@@ -226,7 +226,7 @@ fn logs(format: LogFormat) {
     }
 }
 
-/// Writes an event as one JSON object: `time`, `level`, `target`, `message` and the event's own fields.
+/// Writes an event as a JSON object with `time`, `level`, `target`, `message` and the event's own fields.
 struct JsonLines;
 
 impl<S, N> FormatEvent<S, N> for JsonLines

@@ -1,4 +1,4 @@
-//! How a command ends.
+//! The results of commands.
 
 use std::process::ExitCode;
 
@@ -6,17 +6,17 @@ use outrigger_manifest::{Diagnostic, Severity, SourceFile, render};
 
 use crate::terminal;
 
-/// A command that did its work.
+/// The result of a command that did its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Nothing to complain about: exit code 0.
+    /// No findings: exit code 0.
     Fine,
-    /// The manifest was understood, and something is wrong with it: exit code 1.
+    /// The manifest could be read and has errors: exit code 1.
     Findings,
 }
 
 impl Outcome {
-    /// Findings if one of the diagnostics refuses the manifest.
+    /// `Findings` if one of the diagnostics is an error.
     pub(crate) fn of(diagnostics: &[Diagnostic]) -> Outcome {
         match diagnostics.iter().any(|d| d.severity == Severity::Error) {
             true => Outcome::Findings,
@@ -25,14 +25,14 @@ impl Outcome {
     }
 }
 
-/// A command that could not do its work.
+/// Why a command could not do its work.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The input cannot be used: exit code 2.
     Input(anyhow::Error),
-    /// The manifest cannot be read, shown with the lines in question: exit code 2.
+    /// The manifest cannot be read, shown with the lines concerned: exit code 2.
     Manifest(Vec<Diagnostic>, Vec<SourceFile>),
-    /// Outrigger's own fault, or the machine's: exit code 125.
+    /// A failure of outrigger or of the machine: exit code 125.
     Own(anyhow::Error),
 }
 
@@ -48,7 +48,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Shows what went wrong, if anything did, and gives the exit code.
+/// Prints the error, if any, and returns the exit code.
 pub(crate) fn exit_code(result: Result<Outcome, Failure>) -> ExitCode {
     match result {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

@@ -50,7 +50,7 @@ enum Format {
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
-    let mut found = runs::block_on(runs::find())?;
+    let mut found = runs::block_on(args.place.find())?;
     for run in killed_runs() {
         terminal::note(&format!("run {} was killed; being stopped: {}", run.pid, run.pods.join(", ")));
     }
@@ -88,7 +88,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
-/// Keeps the pods that are wanted.
+/// Removes all other pods.
 fn keep(runs: &mut [Run], is_wanted: impl Fn(u32, &PodState) -> bool) {
     for run in runs {
         let pid = run.state.pid;
@@ -108,8 +108,8 @@ fn pods(runs: &[Run]) -> String {
             format!("{}/{}", pod.ready, pod.total),
             pod.restarts.to_string(),
             age(pod.age_ms),
-            or_none(pod.ips.first().cloned().unwrap_or_default()),
-            or_none(pod.ports.join(",")),
+            or_none(addresses(pod).first().cloned().unwrap_or_default()),
+            or_none(ports(pod).join(",")),
             run.state.pid.to_string(),
             run.state.files.join(" "),
             reason(pod),
@@ -128,8 +128,8 @@ fn wide(runs: &[Run]) -> String {
             format!("{}/{}", pod.ready, pod.total),
             pod.restarts.to_string(),
             age(pod.age_ms),
-            or_none(pod.ips.join(",")),
-            or_none(pod.ports.join(",")),
+            or_none(addresses(pod).join(",")),
+            or_none(ports(pod).join(",")),
             or_none(pod.workload.clone().unwrap_or_default()),
             or_none(labels.join(",")),
             run.state.pid.to_string(),
@@ -172,7 +172,17 @@ fn containers(runs: &[Run]) -> String {
     table::columns(["POD", "CONTAINER", "ROLE", "STATE", "RESTARTS", "AGE", "REASON"], rows)
 }
 
-/// What kubectl shows for nothing.
+/// The addresses of a pod. Those of a pod that has ended may belong to another by now.
+fn addresses(pod: &PodState) -> &[String] {
+    if pod.over { &[] } else { &pod.ips }
+}
+
+/// The published ports of a pod; none after its end, as for [`addresses`].
+fn ports(pod: &PodState) -> &[String] {
+    if pod.over { &[] } else { &pod.ports }
+}
+
+/// kubectl's text for an empty column.
 fn or_none(text: String) -> String {
     match text.is_empty() {
         true => "<none>".to_owned(),
@@ -180,7 +190,7 @@ fn or_none(text: String) -> String {
     }
 }
 
-/// The phase, or what is on its way to the next.
+/// The phase, or that it is stopping or was stopped.
 fn phase(pod: &PodState) -> String {
     match (pod.stopping, pod.stopped) {
         (true, _) => "Stopping".to_owned(),
@@ -193,7 +203,7 @@ fn age(ms: u64) -> String {
     Span(ms / 1_000 * 1_000).to_string()
 }
 
-/// Why the pod is not what it should be: its own reason, else that of the first container that has one.
+/// Why the pod is not as it should be: its own reason, else that of the first container with one.
 fn reason(pod: &PodState) -> String {
     let of_container = |c: &ContainerState| c.reason.as_ref().map(|reason| format!("`{}` {reason}", c.name));
     let first = || pod.containers.iter().find_map(of_container);
@@ -203,6 +213,18 @@ fn reason(pod: &PodState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_that_has_ended_has_no_address_and_no_ports() {
+        let pod = |over| PodState {
+            over,
+            ips: vec!["10.88.0.2".into()],
+            ports: vec!["18080->8080/TCP".into()],
+            ..PodState::default()
+        };
+        assert_eq!((addresses(&pod(false)).len(), ports(&pod(false)).len()), (1, 1));
+        assert_eq!((addresses(&pod(true)).len(), ports(&pod(true)).len()), (0, 0));
+    }
 
     #[test]
     fn a_pod_that_was_stopped_has_not_failed() {

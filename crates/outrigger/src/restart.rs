@@ -34,7 +34,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 }
 
 async fn restart(args: Args) -> Result<(), Failure> {
-    let found = runs::find().await?;
+    let found = args.pods.find().await?;
     let pods = found.pods(&args.pods.which()?).map_err(|e| Failure::Input(anyhow!(e)))?;
     let ended = |name: &str| Failure::Input(anyhow!("pod {name:?} has ended; run it again instead"));
     if let [(_, pod)] = &pods[..]
@@ -42,7 +42,7 @@ async fn restart(args: Args) -> Result<(), Failure> {
     {
         return Err(ended(&pod.name));
     }
-    // Those of a workload that have ended were replaced.
+    // Pods of a workload that have ended were replaced.
     for (run, pod) in pods.iter().filter(|(_, pod)| !pod.over) {
         let container = match &args.container {
             Some(name) => Some(pod.pick(Some(name)).map_err(|e| Failure::Input(anyhow!(e)))?.container),

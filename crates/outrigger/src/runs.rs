@@ -1,8 +1,9 @@
-//! What commands that talk to a run have in common.
+//! Shared parts of the commands that talk to runs.
 
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use anyhow::anyhow;
 use outrigger_agent::control::{self, AskError, Found, Named, Object, PodState, Selector, Which};
@@ -42,10 +43,26 @@ pub(crate) struct PlaceArgs {
     /// Only pods of the run with this process ID; `outrigger ps` shows it.
     #[arg(long, value_name = "PID")]
     pub(crate) run: Option<u32>,
+    /// Only pods of the node with this state directory, as given to `outrigger run -d --state-dir DIR`.
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
 }
 
 impl PlaceArgs {
-    /// The pods named in this way, in this place.
+    /// The matching runs of this user, with a note about those that do not answer.
+    pub(crate) async fn find(&self) -> Result<Found, Failure> {
+        let mut found = find().await?;
+        if let Some(given) = &self.state_dir {
+            let dir = fs::canonicalize(given).unwrap_or_else(|_| given.clone());
+            found.runs.retain(|run| run.state.node.as_ref() == Some(&dir));
+            if found.runs.is_empty() {
+                terminal::note(&format!("no node with the state directory {} is running", given.display()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The pods with this name or these labels.
     pub(crate) fn which(&self, what: Named) -> Which {
         Which { what, namespace: self.namespace.clone(), run: self.run }
     }
@@ -61,14 +78,24 @@ pub(crate) struct ContainerArgs {
 }
 
 impl PodArgs {
-    /// The pod that is meant.
+    /// The runs to look in.
+    pub(crate) async fn find(&self) -> Result<Found, Failure> {
+        self.place.find().await
+    }
+
+    /// The pod.
     pub(crate) fn which(&self) -> Which {
         self.place.which(Named::Object(self.pod.clone()))
     }
 }
 
 impl PodsArgs {
-    /// The pods that are meant.
+    /// The runs to look in.
+    pub(crate) async fn find(&self) -> Result<Found, Failure> {
+        self.place.find().await
+    }
+
+    /// The pods.
     pub(crate) fn which(&self) -> Result<Which, Failure> {
         let by_name = self.pod.clone().map(Named::Object);
         let what = by_name.or_else(|| self.selector.clone().map(Named::Labels));
@@ -78,7 +105,7 @@ impl PodsArgs {
 }
 
 impl ContainerArgs {
-    /// The container of a pod that is meant. If none of several was named, the choice is printed.
+    /// The container to use. If the pod has several and none was named, the choice is printed.
     pub(crate) fn pick(&self, pod: &PodState) -> Result<usize, Failure> {
         let picked = pod.pick(self.container.as_deref()).map_err(|e| Failure::Input(anyhow!(e)))?;
         if picked.by_default {
@@ -88,13 +115,13 @@ impl ContainerArgs {
     }
 }
 
-/// Runs a future to its end.
+/// Runs a future to completion.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }
 
-/// The runs of this user. Those that do not answer are mentioned.
-pub(crate) async fn find() -> Result<Found, Failure> {
+/// The runs of this user, with a note about those that do not answer.
+async fn find() -> Result<Found, Failure> {
     let found = control::runs().await.map_err(|e| Failure::Own(anyhow!("cannot list runs: {e}")))?;
     for (pid, error) in &found.silent {
         terminal::note(&format!("run {pid} is not listed: {error}"));
@@ -110,13 +137,13 @@ pub(crate) async fn find_quietly() -> Result<Found, Failure> {
     control::runs().await.map_err(|e| Failure::Own(anyhow!("cannot list runs: {e}")))
 }
 
-/// Whether the user may be looking for runs of another user.
+/// Whether the user may be looking for runs of root.
 fn has_runs_of_root() -> bool {
     fs::metadata("/run/outrigger").is_ok_and(|dir| dir.uid() == 0)
         && fs::metadata("/proc/self").is_ok_and(|own| own.uid() != 0)
 }
 
-/// What the run said against it.
+/// A refusal by the run, as a failure of the command.
 pub(crate) fn refused(error: AskError) -> Failure {
     match error {
         AskError::Refused(text) => Failure::Input(anyhow!(text)),

@@ -1,4 +1,4 @@
-//! `outrigger simulate`: a pod's life on a virtual clock.
+//! `outrigger simulate`: the life of a pod on a virtual clock.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
 
-/// The timeline is as wide as everything else we print.
+/// The same width as other output.
 const WIDTH: usize = 100;
 
 #[derive(Debug, clap::Args)]
@@ -194,7 +194,7 @@ fn page(plan: &Plan, trace: &[trace::Entry]) -> Result<Timeline, Failure> {
     Ok(timeline)
 }
 
-/// How it ended, as a word and in words.
+/// How it ended: a name for programs, and a text.
 fn ended(ending: Ending) -> (&'static str, &'static str) {
     match ending {
         Ending::Finished => ("finished", "ended"),

@@ -59,7 +59,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 }
 
 async fn stop(args: Args) -> Result<(), Failure> {
-    let found = runs::find().await?;
+    let found = args.place.find().await?;
     let grace_ms = args.grace_period.map(|s| s.saturating_mul(1_000));
     if args.all {
         return stop_all(&args, &found.runs, grace_ms).await;
@@ -80,7 +80,7 @@ async fn stop(args: Args) -> Result<(), Failure> {
         wait(&args, &name, run.ask(&request).await.map_err(runs::refused)?).await?;
         return Ok(());
     }
-    // All are asked before any is waited for: they stop at the same time.
+    // All are asked before the first one is waited for, so that they stop at the same time.
     let mut asked = Vec::new();
     for (run, pod) in pods {
         if pod.over {
@@ -99,12 +99,15 @@ async fn stop(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Stops every run there is.
+/// Stops all runs.
 async fn stop_all(args: &Args, runs: &[Run], grace_ms: Option<u64>) -> Result<(), Failure> {
     let mut asked = Vec::new();
     for run in runs.iter().filter(|run| args.place.run.is_none_or(|pid| pid == run.state.pid)) {
         let request = Request::StopRun { run: None, grace_ms };
         asked.push((run, run.ask(&request).await.map_err(runs::refused)?));
+    }
+    if asked.is_empty() {
+        args.say("nothing to stop: you have no active runs");
     }
     for (run, connection) in asked {
         let name = match run.state.node.is_some() {
@@ -116,7 +119,7 @@ async fn stop_all(args: &Args, runs: &[Run], grace_ms: Option<u64>) -> Result<()
     Ok(())
 }
 
-/// Waits for the end of the pods, unless told not to: whether it was waited for.
+/// Waits until the pods are gone, unless told not to. Returns whether it waited.
 async fn wait(args: &Args, name: &str, mut connection: Connection) -> Result<bool, Failure> {
     let mut told = Told::default();
     loop {
@@ -136,12 +139,12 @@ async fn wait(args: &Args, name: &str, mut connection: Connection) -> Result<boo
     Ok(true)
 }
 
-/// What was last said of each pod: those of a workload stop at the same time.
+/// What was last printed about each pod; pods of a workload stop at the same time.
 #[derive(Default)]
 struct Told(BTreeMap<usize, String>);
 
 impl Told {
-    /// What is to be said of a pod, unless it has just been said.
+    /// The news about a pod, unless it was just printed.
     fn news(&mut self, pod: &PodState) -> Option<String> {
         let waits = waiting_for(pod);
         let before = self.0.insert(pod.number, waits.clone()).unwrap_or_default();
@@ -149,7 +152,7 @@ impl Told {
     }
 }
 
-/// Which containers have not ended yet, and what each is doing.
+/// Which containers are still running, and the state of each.
 fn waiting_for(pod: &PodState) -> String {
     if !pod.stopping {
         return String::new();

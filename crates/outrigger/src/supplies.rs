@@ -1,4 +1,4 @@
-//! What a run needs and can never get, however long it waits: found before anything starts.
+//! Finds what a run needs and can never get, before anything starts.
 
 use std::path::Path;
 
@@ -11,17 +11,17 @@ use outrigger_runtime::embedded::images::{is_on_disk, missing_on_disk};
 /// Where the pods will run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Machine<'a> {
-    /// On a CRI runtime, which reads no images from disk.
+    /// A CRI runtime, which cannot read images from disk.
     pub(crate) cri: bool,
-    /// The state directory, if it is known.
+    /// The state directory, if known.
     pub(crate) state_dir: Option<&'a Path>,
 }
 
-/// ConfigMaps, Secrets and keys the manifest does not have, a host port for two pods, and what this machine does not have:
-/// images on disk, host paths, profiles.
+/// Checks for ConfigMaps, Secrets and keys that are not in the manifest, host ports used twice, and images on
+/// disk, host paths and profiles that are not on this machine.
 pub(crate) fn check(manifest: &Manifest, machine: Machine<'_>) -> Vec<Diagnostic> {
     let mut out = check_host_ports(manifest);
-    // Pods of one workload differ only in name: the first stands for all.
+    // Pods of one workload differ only in name: the first is enough.
     for pod in manifest.pods.iter().filter(|pod| pod.origin.replica == 0) {
         out.extend(check_references(manifest, pod));
         let Some(spec) = &pod.input.pod.spec else { continue };
@@ -35,7 +35,7 @@ pub(crate) fn check(manifest: &Manifest, machine: Machine<'_>) -> Vec<Diagnostic
         }
     }
     out.sort_by_key(|d| d.span);
-    // One setting of the pod concerns all its containers.
+    // A setting of the pod applies to all its containers.
     out.dedup();
     out
 }
@@ -53,7 +53,7 @@ fn error(pod: &PodManifest, path: &FieldPath, code: &'static str, text: String) 
     error
 }
 
-/// Images that are to be read from disk and are not there, or hold nothing to run.
+/// Images on disk that do not exist, or cannot be run.
 fn image(pod: &PodManifest, place: ContainerRef, container: &Container, cri: bool) -> Option<Diagnostic> {
     let reference = container.image.as_deref().unwrap_or_default();
     let at = place.path().field("image");
@@ -81,7 +81,8 @@ fn is_root_directory(reference: &str) -> bool {
     reference.starts_with("rootfs:")
 }
 
-/// `runAsNonRoot` where the container would be root. What user an image of a registry has is known once it is pulled.
+/// `runAsNonRoot` where the container would run as root. The user of an image in a registry is known only
+/// after the pull.
 fn root_forbidden(
     pod: &PodManifest,
     spec: &PodSpec,
@@ -104,13 +105,13 @@ fn root_forbidden(
         "runAsNonRoot forbids root, and image `{reference}` runs as root: `{}` cannot start",
         container.name
     );
-    // The pod stays Pending, as with the kubelet; only a change of the manifest would help.
+    // The pod stays Pending, as with the kubelet; only a change of the manifest helps.
     let mut warning = Diagnostic::warning(pod.point(&context.field("runAsNonRoot")), text);
     warning.code = Some("security");
     Some(warning.hint("add `runAsUser`, for example 1000"))
 }
 
-/// Seccomp profiles that are not there.
+/// Seccomp profiles that do not exist.
 fn seccomp(
     pod: &PodManifest,
     spec: &PodSpec,
@@ -130,7 +131,7 @@ fn seccomp(
         None => (of_pod()?, FieldPath::root().field("spec")),
     };
     let name = profile.localhost_profile.as_deref().filter(|_| profile.type_ == "Localhost")?;
-    // What is not a relative path has been refused by now.
+    // Paths that are not relative were refused before.
     let path = seccomp_profile_path(state_dir, name).ok()?;
     if path.is_file() {
         return None;
@@ -140,7 +141,7 @@ fn seccomp(
     Some(error(pod, &at, "seccomp", text).hint("put the profile there, or use type `RuntimeDefault`"))
 }
 
-/// Host paths that are something else than their type says, or are not there yet.
+/// Host paths that are not of their type, or do not exist yet.
 fn host_paths(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
     let mut out = Vec::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
@@ -148,7 +149,7 @@ fn host_paths(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
         let kind = host_path.type_.as_deref().unwrap_or_default();
         let at = FieldPath::spec("volumes").index(index).field("hostPath").field("path");
         let path = &host_path.path;
-        // Something outside the run may put it right, and the kubelet waits for that: so does a run.
+        // Something outside the run may still create it. The kubelet waits for that, and so does a run.
         let (text, help) = match host_path_fault(Path::new(path), kind) {
             Some(HostPathFault::Other(wanted)) => (
                 format!(

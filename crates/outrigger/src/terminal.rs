@@ -1,4 +1,4 @@
-//! The terminal: colours, and writing that can fail.
+//! The terminal: colours, and output that may fail.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ pub(crate) enum Color {
 }
 
 impl Color {
-    /// Makes it hold for everything written from here on.
+    /// Applies to all further output.
     pub(crate) fn apply(self) {
         match self {
             Color::Auto => anstream::ColorChoice::Auto,
@@ -32,7 +32,7 @@ impl Color {
     }
 }
 
-/// Where colours are wanted, all that was said about it considered.
+/// Where to use colours, according to all settings.
 pub(crate) fn colors() -> Colors {
     let wanted = |choice| choice != anstream::ColorChoice::Never;
     Colors {
@@ -41,7 +41,7 @@ pub(crate) fn colors() -> Colors {
     }
 }
 
-/// Whether the output is a terminal whose cursor can be moved.
+/// Whether the output is a terminal with a movable cursor.
 pub(crate) fn is_lively() -> bool {
     let moves = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
     moves && io::stdout().is_terminal() && io::stderr().is_terminal()
@@ -50,22 +50,23 @@ pub(crate) fn is_lively() -> bool {
 const NOTE: Style = AnsiColor::Blue.on_default().bold();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// Writes to standard output. Text may come from manifests, containers and registries: nothing of it steers a terminal.
+/// Writes to standard output. The text may come from manifests, containers and registries, so control
+/// sequences are made harmless.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     out.write_all(safe_text(text).as_bytes())?;
     out.flush()
 }
 
-/// The terminal is raw: it moves to the beginning of a line only when told to.
+/// The terminal is raw: lines need a carriage return.
 static IS_RAW: AtomicBool = AtomicBool::new(false);
 
-/// Says whether the terminal is raw from here on.
+/// Sets whether the terminal is raw.
 pub(crate) fn set_raw(is_raw: bool) {
     IS_RAW.store(is_raw, Ordering::Relaxed);
 }
 
-/// Writes to standard error. If that is closed, there is nowhere left to write.
+/// Writes to standard error. If it is closed, the text is lost.
 pub(crate) fn eprint(text: &str) {
     let mut out = anstream::stderr().lock();
     let safe = safe_text(text);
@@ -74,7 +75,7 @@ pub(crate) fn eprint(text: &str) {
     let _ = out.write_all(bytes).and_then(|()| out.flush());
 }
 
-/// Writes text of the user's to standard output: byte by byte to a file, as it can safely be shown on a terminal.
+/// Writes the user's own text to standard output: unchanged to a file, made harmless on a terminal.
 pub(crate) fn print_plain(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.is_terminal() {
@@ -84,17 +85,17 @@ pub(crate) fn print_plain(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Says something worth knowing on standard error.
+/// Prints a note on standard error.
 pub(crate) fn note(text: &str) {
     eprint(&format!("{} {text}\n", paint(NOTE, "note:")));
 }
 
-/// Shows an error with its causes.
+/// Prints an error with its causes.
 pub(crate) fn error(error: &anyhow::Error) {
     eprint(&format!("{} {}\n", paint(ERROR, "error:"), with_causes(error)));
 }
 
-/// An error and its causes on one line. Many errors have the text of their cause in their own: it is not said again.
+/// An error and its causes on one line. Many errors include the text of their cause; it is not repeated.
 fn with_causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -90,7 +90,7 @@ pub(crate) fn pods(file: &Path, pod: Option<&str>) -> Result<Vec<PodEvents>, Fai
     Ok(pods)
 }
 
-/// The picture a run writes when it is over.
+/// The picture a run writes at its end.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     path: PathBuf,
@@ -98,7 +98,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// What the name of the file asks for.
+    /// Chooses the format by the file name.
     pub(crate) fn parse(text: &str) -> Result<Target, String> {
         let path = PathBuf::from(text);
         let picture = match path.extension().and_then(|e| e.to_str()) {
@@ -110,17 +110,17 @@ impl Target {
     }
 }
 
-/// The events of a run that is drawn when it is over.
+/// The events of a run that is drawn at its end.
 #[derive(Debug)]
 pub(crate) struct Recording {
     target: Target,
     events: PathBuf,
-    /// The user did not ask for the file.
+    /// The events file is temporary.
     passing: bool,
 }
 
 impl Recording {
-    /// Records to the file the user named, else to one beside the picture for as long as it takes.
+    /// Uses the events file the user named, else a temporary one next to the picture.
     pub(crate) fn new(target: Target, events: &mut Option<PathBuf>) -> Recording {
         let passing = events.is_none();
         let events = events.get_or_insert_with(|| {
@@ -135,15 +135,15 @@ impl Recording {
         &self.target.path
     }
 
-    /// Draws what happened, if anything did. The run's summary has said where.
+    /// Draws the events, if there are any. The summary of the run has printed the path.
     pub(crate) fn draw(&self) -> anyhow::Result<()> {
         let text = match std::fs::read_to_string(&self.events) {
-            // The run did not even begin; the error says why.
+            // The run did not begin; its error says why.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             text => text.with_context(|| format!("cannot read {}", self.events.display()))?,
         };
         if self.passing {
-            // One that stays does no harm.
+            // If it stays, it does no harm.
             let _ = std::fs::remove_file(&self.events);
         }
         if text.is_empty() {

@@ -468,3 +468,60 @@ fn messages_hold_no_control_characters() {
         assert!(!run.stdout.is_empty() || !run.stderr.is_empty(), "{args:?}");
     }
 }
+
+/// Commands that talk to runs, where there are none.
+#[test]
+fn commands_say_that_there_are_no_runs() {
+    let dir = tempfile::Builder::new().prefix("outrigger-cli-").tempdir().expect("a directory");
+    let state = dir.path().join("state").display().to_string();
+    let said = |args: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_outrigger"))
+            .args(args)
+            .env("OUTRIGGER_RUNTIME_DIR", dir.path().join("sockets"))
+            .stdin(Stdio::null())
+            .output()
+            .expect("the binary runs");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    assert_eq!(said(&["stop", "--all"]), (Some(0), "nothing to stop: you have no active runs\n".to_owned()));
+    assert_eq!(said(&["stop", "--all", "-q"]), (Some(0), String::new()));
+    for command in [
+        &["ps"][..],
+        &["logs", "web"],
+        &["stop", "web"],
+        &["stop", "--all"],
+        &["exec", "web", "true"],
+        &["attach", "web"],
+        &["restart", "web"],
+    ] {
+        let (_, err) = said(&[&command[..1], &["--state-dir", &state], &command[1..]].concat());
+        let expected = format!("no node with the state directory {state} is running");
+        assert!(err.contains(&expected), "{command:?}: {err}");
+    }
+}
+
+/// `run -d` starts a node through `/proc/self/exe`.
+#[test]
+fn a_node_has_its_own_name() {
+    let dir = tempfile::Builder::new().prefix("outrigger-cli-").tempdir().expect("a directory");
+    let exe = dir.path().join("exe");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_outrigger"), &exe).expect("a link");
+    let mut node = Command::new(&exe)
+        .arg("node")
+        .arg("--state-dir")
+        .arg(dir.path().join("state"))
+        .env("OUTRIGGER_RUNTIME_DIR", dir.path().join("sockets"))
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    let name = || std::fs::read_to_string(format!("/proc/{}/comm", node.id())).unwrap_or_default();
+    let began = std::time::Instant::now();
+    while name() != "outrigger\n" && began.elapsed() < std::time::Duration::from_secs(30) {
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+    let found = name();
+    node.kill().expect("it is our child");
+    node.wait().expect("its end");
+    assert_eq!(found, "outrigger\n");
+}

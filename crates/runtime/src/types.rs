@@ -130,7 +130,7 @@ pub enum ImageError {
         reference: String,
     },
     /// The registry, the disk or the content said no.
-    #[error("cannot pull {reference:?}: {source}")]
+    #[error("{reference}: {source}")]
     Pull {
         /// The given reference.
         reference: String,

@@ -423,17 +423,7 @@ impl World {
     pub(crate) fn happen(&mut self, scenario: &Scenario, what: What, now: Time) -> Option<Note> {
         match what {
             What::SandboxDone { generation } => {
-                if generation != self.sandbox_generation || !self.sandbox_creating {
-                    return None;
-                }
-                self.sandbox_creating = false;
-                if self.sandboxes_failed < scenario.sandbox_fails {
-                    self.sandboxes_failed += 1;
-                    self.tell(scenario, Note::SandboxFailed, now);
-                } else {
-                    self.sandbox_ready = true;
-                    self.tell(scenario, Note::SandboxReady, now);
-                }
+                self.sandbox_done(scenario, generation, now);
                 None
             }
             What::PullDone { container, epoch } => {
@@ -451,18 +441,7 @@ impl World {
                 None
             }
             What::HookDone { container, attempt, hook, run, timed_out } => {
-                let hooked = {
-                    let instance = scenario.cast[container].instance(attempt);
-                    if hook == HookKind::PostStart { instance.post_start } else { instance.pre_stop }
-                };
-                if hooked.ends_container && !timed_out {
-                    self.arrange(now, What::Exit { container, attempt, cause: Cause::Hook });
-                }
-                let error = match (timed_out, hooked.fails) {
-                    (true, _) => Some("timed out"),
-                    (false, true) => Some("failed, as scripted"),
-                    (false, false) => None,
-                };
+                let error = self.hook_done(scenario, container, attempt, hook, timed_out, now);
                 let heard = self.truths[container].hook_runs[hook as usize] == run && !self.agent_down;
                 heard.then_some(Note::HookEnded(container, attempt, hook, error))
             }
@@ -505,6 +484,42 @@ impl World {
             }
             // Handled by the simulator itself.
             What::Reconcile | What::AgentReturns | What::Update { .. } => None,
+        }
+    }
+
+    fn sandbox_done(&mut self, scenario: &Scenario, generation: u32, now: Time) {
+        if generation != self.sandbox_generation || !self.sandbox_creating {
+            return;
+        }
+        self.sandbox_creating = false;
+        if self.sandboxes_failed < scenario.sandbox_fails {
+            self.sandboxes_failed += 1;
+            self.tell(scenario, Note::SandboxFailed, now);
+        } else {
+            self.sandbox_ready = true;
+            self.tell(scenario, Note::SandboxReady, now);
+        }
+    }
+
+    /// Ends a hook, and the container if the script says so. Returns the hook's error.
+    fn hook_done(
+        &mut self,
+        scenario: &Scenario,
+        container: usize,
+        attempt: u32,
+        hook: HookKind,
+        timed_out: bool,
+        now: Time,
+    ) -> Option<&'static str> {
+        let instance = scenario.cast[container].instance(attempt);
+        let hooked = if hook == HookKind::PostStart { instance.post_start } else { instance.pre_stop };
+        if hooked.ends_container && !timed_out {
+            self.arrange(now, What::Exit { container, attempt, cause: Cause::Hook });
+        }
+        match (timed_out, hooked.fails) {
+            (true, _) => Some("timed out"),
+            (false, true) => Some("failed, as scripted"),
+            (false, false) => None,
         }
     }
 

@@ -1,8 +1,8 @@
 //! What the start and the stop of a pod really waited for.
 //!
-//! Works on traces alone. From the last container to become ready, and from the last to exit, it walks backwards: to
-//! what let it happen, to what let that happen, until the beginning. What it passes is the critical chain: only
-//! shortening one of its links makes the pod faster.
+//! Works on traces alone. It begins at the last container to become ready, and at the last to exit, and walks
+//! backwards: to what allowed that, to what allowed that in turn, and so on to the beginning. The result is
+//! the critical chain: the pod becomes faster only if one of its links becomes shorter.
 
 mod advice;
 mod start;
@@ -19,17 +19,17 @@ use crate::timeline::{Line, TimelineError, lines};
 pub use advice::Advice;
 pub use text::text;
 
-/// What a link of a chain was.
+/// The kind of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkKind {
-    /// The sandbox was made.
+    /// The sandbox was created.
     Sandbox,
     /// The image was pulled.
     Pull,
-    /// A failed pull or start was not tried again yet.
+    /// Waiting to retry a failed pull or start.
     Retry,
-    /// The container was made and its program begun.
+    /// The container was created and its program started.
     Start,
     /// A postStart hook ran.
     PostStart,
@@ -37,34 +37,34 @@ pub enum LinkKind {
     StartupProbe,
     /// The readiness probe had not passed.
     ReadinessProbe,
-    /// Ran to the end that others waited for.
+    /// Running, while others waited for it to end.
     Run,
-    /// An instance that did not last.
+    /// An instance that failed.
     Failed,
-    /// Was not started again yet after an exit.
+    /// Waiting to be restarted after an exit.
     BackOff,
     /// A preStop hook ran.
     PreStop,
     /// From TERM to the exit.
     Term,
-    /// Nothing in the trace says what for.
+    /// The trace does not say what was waited for.
     Wait,
 }
 
-/// A stretch of time that everything after it waited for.
+/// A period that everything after it waited for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Link {
-    /// Whose; `None` for the pod's.
+    /// The container; `None` for the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// What it was.
+    /// The kind.
     pub kind: LinkKind,
     /// Since the first entry of the trace.
     pub from_ms: u64,
     /// Since the first entry of the trace.
     pub to_ms: u64,
-    /// In words.
+    /// The same as text.
     pub text: String,
 }
 
@@ -79,16 +79,16 @@ impl Link {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Start {
-    /// Whether everything came up.
+    /// Whether all containers came up.
     pub complete: bool,
-    /// The container that came up last, or the one that did not.
+    /// The last container to come up, or the one that did not.
     pub last: String,
-    /// When it did, or when the trace or the start ended.
+    /// When it came up, or when the trace or the start ended.
     pub took_ms: u64,
     /// Why it did not come up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stuck: Option<String>,
-    /// What that waited for, in order.
+    /// What it waited for, in order.
     pub chain: Vec<Link>,
 }
 
@@ -100,18 +100,18 @@ pub struct Stop {
     pub cause: String,
     /// When it began.
     pub at_ms: u64,
-    /// What it was given.
+    /// The grace period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
-    /// What it took, up to the last exit.
+    /// The time until the last exit.
     pub took_ms: u64,
     /// Containers that were killed.
     pub killed: Vec<String>,
-    /// Who used the time, in order.
+    /// What used the time, in order.
     pub chain: Vec<Link>,
 }
 
-/// What there is to say about a pod's trace.
+/// The analysis of a pod's trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Analysis {
@@ -128,7 +128,7 @@ pub struct Analysis {
 /// Analyses the trace of one pod, the first in `entries`.
 ///
 /// # Errors
-/// An entry lacks what every entry has.
+/// An entry lacks a field that every entry has.
 pub fn analyze(entries: &[Record]) -> Result<Analysis, TimelineError> {
     let pod = entries.first().map(|e| e.pod.clone()).unwrap_or_default();
     let trace = Trace::new(lines(entries)?);
@@ -137,9 +137,9 @@ pub fn analyze(entries: &[Record]) -> Result<Analysis, TimelineError> {
     Ok(Analysis { pod, start, stop, advice })
 }
 
-/// A trace to look things up in.
+/// A trace, prepared for lookups.
 struct Trace<'a> {
-    /// What a chain can be made of.
+    /// The lines a chain can be made of.
     lines: Vec<Line<'a>>,
     /// In the order they appear.
     containers: Vec<&'a str>,
@@ -160,17 +160,17 @@ impl<'a> Trace<'a> {
         Trace { lines, containers, end }
     }
 
-    /// What happened to a container, in order.
+    /// The events of a container, in order.
     fn of(&self, container: &str) -> impl DoubleEndedIterator<Item = &Line<'a>> {
         self.lines.iter().filter(move |l| l.container == Some(container))
     }
 
-    /// The last of some events of a container, not after a moment.
+    /// The last of some events of a container, at or before a moment.
     fn last(&self, container: &str, events: &[Kind], until: u64) -> Option<&Line<'a>> {
         self.of(container).rev().find(|l| l.at <= until && events.contains(&l.event.kind()))
     }
 
-    /// What happened to the pod itself.
+    /// Events of the pod itself.
     fn pod(&self, event: Kind) -> impl Iterator<Item = &Line<'a>> {
         self.lines.iter().filter(move |l| l.container.is_none() && l.is(event))
     }
@@ -180,7 +180,8 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// Whether an event can be a link of a chain or say why there is one: what [`start`], [`stop`] and [`advice`] look up.
+/// Whether an event can be a link of a chain or its reason: those that [`start`], [`stop`] and [`advice`]
+/// look up.
 fn can_be_waited_for(event: &TraceEvent) -> bool {
     match event {
         TraceEvent::SandboxCreating { .. }
@@ -220,10 +221,10 @@ fn can_be_waited_for(event: &TraceEvent) -> bool {
     }
 }
 
-/// A chain while it is walked: latest link first, each ending where the walk stands.
+/// A chain in progress, the latest link first. Each link ends where the next one begins.
 struct Walk {
     links: Vec<Link>,
-    /// Everything after this moment is explained.
+    /// The time after this moment is explained.
     at: u64,
 }
 
@@ -232,7 +233,7 @@ impl Walk {
         Walk { links: Vec::new(), at }
     }
 
-    /// Explains the time back to `from`.
+    /// Adds a link for the time back to `from`.
     fn back(&mut self, container: Option<&str>, kind: LinkKind, from: u64, text: String) {
         if from < self.at {
             let container = container.map(str::to_owned);
@@ -241,7 +242,7 @@ impl Walk {
         }
     }
 
-    /// The chain, forwards; what is left before it was waiting.
+    /// The chain in order of time; the unexplained time before it counts as waiting.
     fn finish(mut self, from: u64, container: &str) -> Vec<Link> {
         self.back(Some(container), LinkKind::Wait, from, format!("`{container}` waits"));
         self.links.reverse();

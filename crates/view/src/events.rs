@@ -1,4 +1,4 @@
-//! Events files: what `run --events` writes and `simulate -o json` prints, taken apart pod by pod.
+//! Events files: the output of `run --events` and `simulate -o json`, split by pod.
 
 use outrigger_lifecycle::trace::{Line, Record};
 use serde_json::{Value, json};
@@ -26,22 +26,22 @@ pub enum EventsError {
         /// What is wrong with it.
         why: String,
     },
-    /// Nothing in it.
+    /// The file has no events.
     #[error("there are no events in it")]
     Empty,
 }
 
-/// Takes an events file apart, pods in the order they appear. Events this version does not know are left out, and so is a
-/// last line that was cut off: the file may still be written to.
+/// Splits an events file by pod, in the order of their first events. Unknown events are left out, and so is
+/// an incomplete last line: the file may still be written to.
 ///
 /// # Errors
 /// A line is not an event, or there is none.
 pub fn read_events(text: &str) -> Result<Vec<PodEvents>, EventsError> {
     let mut pods: Vec<PodEvents> = Vec::new();
     let mut add = |line: Line| {
-        // What happens to a workload is not part of any pod's life.
+        // Events of a workload do not belong to any pod.
         let Some(record) = line.pod() else { return };
-        // Entries of one pod mostly come in a row.
+        // Entries of one pod mostly follow one another.
         match pods.iter_mut().rev().find(|p| p.pod == record.pod) {
             Some(found) => found.entries.push(record),
             None => pods.push(PodEvents { pod: record.pod.clone(), entries: vec![record] }),
@@ -68,13 +68,13 @@ pub fn read_events(text: &str) -> Result<Vec<PodEvents>, EventsError> {
     if pods.is_empty() { Err(EventsError::Empty) } else { Ok(pods) }
 }
 
-/// The entries of what `simulate -o json` printed, if it is that.
+/// The entries of the output of `simulate -o json`, if it is that.
 fn simulated(text: &str) -> Option<Vec<Value>> {
     let mut all: Value = serde_json::from_str(text).ok()?;
     let pods = all.get_mut("pods")?.as_array_mut()?;
     let traces = pods.iter_mut().filter_map(|pod| match pod.get_mut("trace").map(Value::take) {
         Some(Value::Array(mut entries)) => {
-            // The plan, as `run --events` has it in front of the trace.
+            // The plan, which `run --events` writes before the trace.
             if let Some(containers) = pod.get_mut("containers").map(Value::take) {
                 let planned = json!({"time": "0.000", "pod": pod["name"], "event": "planned", "containers": containers});
                 entries.insert(0, planned);

@@ -1,4 +1,4 @@
-//! The live view as a whole: what is shown of which pod in the room there is.
+//! The live view as a whole: which pods are shown, and how much of each, in the available space.
 
 use outrigger_lifecycle::{Phase, Time, Wait, explain, explain_stop, phase};
 
@@ -15,11 +15,10 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// Of a terminal that does not say.
+    /// Used if the terminal does not tell its size.
     pub(crate) const DEFAULT: Size = Size { columns: 80, rows: 24 };
 
-    /// Lines the view may take: the cursor has a line of its own, and the logs above have a third or at least
-    /// something.
+    /// Lines the view may use: one is for the cursor, and a third or at least one is for the logs above.
     fn lines_max(self) -> usize {
         self.rows.saturating_sub(1 + (self.rows / 3).min(8))
     }
@@ -30,10 +29,10 @@ impl Size {
     }
 }
 
-/// With fewer lines than this, workloads are not named: pods matter more.
+/// With fewer lines than this, workloads are not shown: pods are more important.
 const HEADED_MIN: usize = 6;
 
-/// Lines that say why something waits, where there is room.
+/// Maximum lines for the reason of a wait.
 fn details_max(width: usize) -> usize {
     if width < 40 { 6 } else { 3 }
 }
@@ -55,8 +54,8 @@ pub(crate) fn frame(pods: &[PodView], now: Time, size: Size) -> Vec<Line> {
     many(pods, now, width, lines_max)
 }
 
-/// Every pod one line, as far as they fit, the others counted; then what room is left goes to whole pods. Pods of one
-/// workload stand together below its name, where there is room for that.
+/// First one line per pod, as far as they fit, and a count of the rest. Remaining space is used to show whole
+/// pods. Pods of one workload are grouped below its name, if there is room for that.
 fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line> {
     let blocks: Vec<Block<'_>> = pods.iter().map(|p| Block::new(p, now, width)).collect();
     let total = totals(&blocks, now).cut(width);
@@ -66,14 +65,14 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
             groups.push(block.view.workload.as_deref());
         }
     }
-    // Pods without one first: below another's name they would be taken for its own.
+    // Pods without a workload come first: below the name of a workload they would seem to be part of it.
     groups.sort_by_key(|group| group.is_some());
     let named = groups.iter().flatten().count();
     let headed = named > 0 && lines_max >= HEADED_MIN + 3 * named;
     let room = lines_max - 1 - if headed { named } else { 0 };
     let shown = match blocks.len() <= room {
         true => blocks.len(),
-        // One line is for those that are left out.
+        // One line is for the count of the rest.
         false => room.saturating_sub(1),
     };
     let mut by_interest: Vec<usize> = (0..blocks.len()).collect();
@@ -84,14 +83,14 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
     let mut spare = room - shown - usize::from(!left_out.is_empty()).min(room - shown);
     for &i in picked {
         let whole = blocks[i].height(details_max(width));
-        // With one container a line of its own says no more than the pod's.
+        // For a pod with one container, a separate line would add nothing.
         if !blocks[i].view.obs.over && whole > 2 && whole - 1 <= spare {
             heights[i] = whole;
             spare -= whole - 1;
         }
     }
     let mut lines = Vec::with_capacity(lines_max);
-    // Pods that take one line each stand in columns.
+    // Pods that take one line each are aligned in columns.
     let names = picked.iter().map(|&i| columns(&blocks[i].view.name)).max().unwrap_or(0).min(width / 2);
     for group in groups {
         let of_group = |b: &&Block<'_>| b.view.workload.as_deref() == group;
@@ -158,7 +157,7 @@ fn totals(blocks: &[Block<'_>], now: Time) -> Line {
     line
 }
 
-/// A pod, looked at once.
+/// A pod, evaluated once per frame.
 struct Block<'a> {
     view: &'a PodView,
     now: Time,
@@ -176,7 +175,7 @@ impl<'a> Block<'a> {
         let columns = Row::columns(view, &rows, width);
         let phase = phase(&view.plan, &view.obs);
         let rank = match phase {
-            // Less pressing than what still can be helped, more than what is well.
+            // Less urgent than what can still be fixed, more urgent than what is fine.
             Phase::Failed if view.obs.over => Rank::Steady,
             _ if view.obs.over => Rank::Done,
             _ => rows.iter().map(|r| r.rank).filter(|r| *r != Rank::Done).min().unwrap_or(Rank::Steady),
@@ -205,10 +204,10 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The pod's own lines.
+    /// The lines of the pod itself.
     fn header(&self, details: usize) -> Vec<Line> {
         let width = self.columns.width;
-        // Whatever the name, how the pod is must be seen.
+        // The state of the pod must be visible, however long the name.
         let name = cut(&self.view.name, width.saturating_sub(self.word().len() + 1).max(4));
         let mut line = Line::of(Paint::Bold, &name);
         line.push(Paint::Plain, " ");
@@ -232,7 +231,7 @@ impl<'a> Block<'a> {
         lines
     }
 
-    /// The pod in one line, its name in a column: with the most pressing of its containers.
+    /// The pod in one line, with its most urgent container. Names are aligned.
     fn one_line(&self, name: usize) -> Line {
         let width = self.columns.width;
         let mut line = Line::new();
@@ -275,7 +274,7 @@ impl<'a> Block<'a> {
         self.header(details).len() + rows.sum::<usize>()
     }
 
-    /// The pod in at most `max` lines, of which there is at least one.
+    /// The pod in at most `max` lines, and in at least one.
     fn lines(&self, max: usize) -> Vec<Line> {
         if max <= 2 {
             return vec![self.one_line(columns(&self.view.name))];
@@ -289,11 +288,11 @@ impl<'a> Block<'a> {
         self.squeezed(max)
     }
 
-    /// The containers that matter most; the others are counted.
+    /// The most urgent containers, and a count of the rest.
     fn squeezed(&self, max: usize) -> Vec<Line> {
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
         order.sort_by_key(|&i| (self.rows[i].rank, i));
-        // A line says who was left out.
+        // One line is for the count.
         let mut lines = self.header(usize::from(max > 3));
         let mut room = max - 1 - lines.len();
         let mut shown: Vec<Option<Vec<Line>>> = vec![None; self.rows.len()];

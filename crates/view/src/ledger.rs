@@ -1,4 +1,5 @@
-//! The account of a run, kept from trace entries: who ran how long, who waited for whom, who used the grace.
+//! Statistics of a run, from its trace entries: how long containers ran, what they waited for, and which used
+//! the grace period.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +8,18 @@ use outrigger_lifecycle::{Counts, ExitReason, HookKind, KillReason, Phase, Plan,
 
 use crate::words::hint;
 
-/// Whom or what a container waits for, as far as it costs time before a start.
+/// What a container waits for before a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum On {
-    /// The container at this place of the plan.
+    /// The container with this index in the plan.
     Container(usize),
     /// The pod's sandbox.
     Sandbox,
     /// Its image.
     Image,
-    /// The pause between restarts.
+    /// The back-off between restarts.
     Backoff,
-    /// The next try, the runtime having refused.
+    /// The next attempt, after the runtime refused.
     Retry,
 }
 
@@ -28,42 +29,42 @@ pub(crate) struct Ended {
     pub(crate) code: i32,
     pub(crate) signal: Option<i32>,
     pub(crate) reason: Option<ExitReason>,
-    /// It had been told to stop.
+    /// It was told to stop.
     pub(crate) told: bool,
 }
 
 impl Ended {
-    /// Whether it went wrong, as far as anybody can tell from outside.
+    /// Whether it failed, as far as that is visible from outside.
     pub(crate) fn failed(&self) -> bool {
         self.code != 0 || self.reason == Some(ExitReason::OomKilled)
     }
 }
 
-/// The account of one container.
+/// The statistics of one container.
 #[derive(Debug, Clone)]
 pub(crate) struct Account {
     pub(crate) name: String,
     pub(crate) role: Role,
     /// Its exit code may be part of the pod's result.
     counts: bool,
-    /// Over all instances.
+    /// Of all instances.
     pub(crate) ran_ms: u64,
     pub(crate) was_started: bool,
     pub(crate) restarts: u64,
     pub(crate) ended: Option<Ended>,
     /// What it waits for now.
     wait: Option<On>,
-    /// It would have been started again if the pod had not been stopped.
+    /// It would have been restarted if the pod had not been stopped.
     would_restart: bool,
-    /// Time lost before starts, and on whom: at the end of a chain of waits stands the one that was really waited for.
+    /// Time lost before starts, by cause. In a chain of waits, the cause is the last link.
     pub(crate) waited_ms: BTreeMap<On, u64>,
-    /// When, in the pod's stop, its turn came.
+    /// When its turn came in the stop of the pod.
     turn: Option<u64>,
-    /// Part of the pod's grace it took.
+    /// The part of the grace period it used.
     pub(crate) grace_ms: Option<u64>,
-    /// It had to be killed.
+    /// Its last instance had to be killed.
     pub(crate) was_killed: bool,
-    /// Why it was ended before the pod was, to follow "because".
+    /// Why it was stopped before the pod was; follows "because".
     pub(crate) ended_because: Option<String>,
 }
 
@@ -77,28 +78,28 @@ pub(crate) struct StopAccount {
     pub(crate) message: String,
 }
 
-/// The account of one pod.
+/// The statistics of one pod.
 #[derive(Debug, Clone)]
 pub(crate) struct PodAccount {
     pub(crate) name: String,
     pub(crate) containers: Vec<Account>,
     pub(crate) stop: Option<StopAccount>,
-    /// Once it is over.
+    /// Set at the end.
     pub(crate) phase: Option<Phase>,
-    /// What was to be learned from its failures.
+    /// Hints on its failures.
     pub(crate) hints: Vec<String>,
     began: Option<u64>,
     last: u64,
 }
 
-/// The account of a run.
+/// The statistics of a run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ledger {
     pub(crate) pods: Vec<PodAccount>,
 }
 
 impl Ledger {
-    /// An account of pods nothing has happened to.
+    /// The statistics of pods with no entries yet.
     #[cfg(test)]
     pub(crate) fn new<'a>(pods: impl IntoIterator<Item = (&'a str, &'a Plan)>) -> Self {
         let mut ledger = Ledger::default();
@@ -106,19 +107,20 @@ impl Ledger {
         ledger
     }
 
-    /// Opens the account of another pod.
+    /// Adds a pod.
     pub(crate) fn join(&mut self, name: &str, plan: &Plan) {
         self.pods.push(PodAccount::new(name, plan));
     }
 
-    /// Takes an entry of a pod in.
+    /// Adds an entry of a pod.
     pub(crate) fn enter(&mut self, pod: usize, at_ms: u64, entry: &Record) {
         if let Some(pod) = self.pods.get_mut(pod) {
             pod.enter(at_ms, entry);
         }
     }
 
-    /// The place of a container in the plan of the first pod that has it; pods of one workload agree.
+    /// The index of a container in the plan of the first pod that has it; it is the same in all pods of a
+    /// workload.
     pub(crate) fn place(&self, container: &str) -> usize {
         let in_pod = |p: &PodAccount| p.find(container);
         self.pods.iter().find_map(in_pod).unwrap_or(0)
@@ -166,7 +168,7 @@ impl PodAccount {
         self.containers.iter().filter(failed).find(main).or_else(|| self.containers.iter().find(failed))
     }
 
-    /// Whether the pod ended because it was stopped, and not because a container had failed for good before.
+    /// Whether the pod ended because it was stopped, not because a container had failed for good before.
     pub(crate) fn was_stopped(&self) -> bool {
         let failed = |c: &Account| c.ended.as_ref().is_some_and(|e| e.failed() && !e.told);
         self.stop.as_ref().is_some_and(|stop| stop.cause == StopReason::Deleted)
@@ -190,7 +192,7 @@ impl PodAccount {
         }
     }
 
-    /// Time passes: it is charged to whom it was lost on.
+    /// Adds the time since the last entry to what was being waited for.
     fn pass(&mut self, at: u64) {
         let began = *self.began.get_or_insert(at);
         let passed = at.saturating_sub(self.last.max(began));
@@ -205,16 +207,16 @@ impl PodAccount {
         }
     }
 
-    /// The end of the chain of waits a container stands in.
+    /// The last link of the chain of waits that begins with a container.
     fn really_waits_for(&self, i: usize) -> Option<On> {
         let mut on = self.containers[i].wait?;
-        // Plans have no cycle; a trace that claims one is followed once around.
+        // Plans have no cycles. In a trace that has one, it is followed once.
         for _ in 0..self.containers.len() {
             match on {
                 On::Container(next) => match self.containers[next].wait {
                     Some(On::Container(further)) => on = On::Container(further),
                     Some(On::Sandbox) => return Some(On::Sandbox),
-                    // Its image, its back-off: that one is to blame.
+                    // Its image or its back-off: that container is the cause.
                     _ => break,
                 },
                 _ => break,
@@ -223,7 +225,7 @@ impl PodAccount {
         Some(on)
     }
 
-    /// Something happened to the pod as a whole.
+    /// An event of the pod as a whole.
     fn pod(&mut self, at: u64, event: &TraceEvent) {
         match event {
             TraceEvent::StopBegun { cause, grace_ms, message, .. } => {
@@ -236,7 +238,7 @@ impl PodAccount {
                 });
                 for c in &mut self.containers {
                     c.would_restart = matches!(c.wait, Some(On::Backoff | On::Retry));
-                    // Nothing is started any more.
+                    // Nothing is started from now on.
                     c.wait = None;
                 }
             }
@@ -246,7 +248,7 @@ impl PodAccount {
                     stop.took_ms = at.saturating_sub(stop.began);
                 }
             }
-            // They cost time, which is charged to those who wait.
+            // They take time, which is counted for the containers that wait.
             TraceEvent::Planned { .. }
             | TraceEvent::SandboxCreating { .. }
             | TraceEvent::SandboxReady
@@ -256,7 +258,7 @@ impl PodAccount {
             | TraceEvent::StopShortened { .. }
             | TraceEvent::RerunBegun { .. }
             | TraceEvent::Rerun => {}
-            // They happen to containers.
+            // Events of containers.
             TraceEvent::Pulling
             | TraceEvent::Pulled
             | TraceEvent::PullFailed { .. }
@@ -283,7 +285,7 @@ impl PodAccount {
         }
     }
 
-    /// Something happened to a container.
+    /// An event of a container.
     fn container(&mut self, i: usize, at: u64, event: &TraceEvent) {
         let stopping = self.stop.is_some();
         match event {
@@ -291,6 +293,8 @@ impl PodAccount {
             TraceEvent::Starting { restarts, .. } => {
                 let c = &mut self.containers[i];
                 c.wait = None;
+                // The previous instance was.
+                c.was_killed = false;
                 c.restarts = restarts.map_or(c.restarts, u64::from);
             }
             TraceEvent::Started { .. } => self.containers[i].was_started = true,
@@ -311,7 +315,7 @@ impl PodAccount {
                 let told = killed_for.is_some();
                 c.ended = Some(Ended { code: *code, signal: *signal, reason: *reason, told });
             }
-            // What they mean for the account, others say: waits, starts and exits.
+            // Waits, starts and exits already say what matters here.
             TraceEvent::Pulling
             | TraceEvent::Pulled
             | TraceEvent::PullFailed { .. }
@@ -328,7 +332,7 @@ impl PodAccount {
             | TraceEvent::HookOutput { .. }
             | TraceEvent::StopSignalIgnored { .. }
             | TraceEvent::Log { .. } => {}
-            // They happen to pods.
+            // Events of pods.
             TraceEvent::Planned { .. }
             | TraceEvent::SandboxCreating { .. }
             | TraceEvent::SandboxReady
@@ -343,7 +347,7 @@ impl PodAccount {
         }
     }
 
-    /// What time before a start is lost on by a wait.
+    /// What a wait loses time on.
     fn lost_on(&self, wait: &WaitReason) -> Option<On> {
         match wait {
             WaitReason::Gate { on, .. } => self.find(on).map(On::Container),
@@ -361,7 +365,7 @@ impl PodAccount {
 }
 
 impl Account {
-    /// Its turn in the pod's stop comes, if the pod stops.
+    /// Notes that its turn has come, if the pod is stopping.
     fn turn_comes(&mut self, stopping: bool, at: u64) {
         if stopping {
             self.turn.get_or_insert(at);

@@ -1,4 +1,4 @@
-//! What people look at.
+//! Everything for people to look at.
 //!
 //! - [`output`]: what a run shows while it runs: the live view, plain lines or JSON, and the closing summary.
 //! - [`words`]: a sentence for every entry of a trace. [`hint`]: what to do about a failure, and the line of the manifest
@@ -7,7 +7,7 @@
 //! - [`timeline`] and [`analyze`]: what happened to a pod, as a picture, and what it really waited for. They read traces as
 //!   [`events`] and [`trace`] have them.
 //!
-//! What is known goes in, text comes out. Nothing here decides anything or reads a clock.
+//! Input is data, output is text. Nothing here makes decisions or reads a clock.
 #![forbid(unsafe_code)]
 
 pub mod analyze;

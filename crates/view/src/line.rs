@@ -1,31 +1,31 @@
-//! Styled lines: text that knows its colours and how wide it is on a terminal.
+//! Styled lines: text with colours, and its width on a terminal.
 
 use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthChar;
 
 use crate::scrub::reorders;
 
-/// What a piece of text is, which is all that decides its colour.
+/// The meaning of a piece of text, which decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Paint {
     /// Nothing special.
     #[default]
     Plain,
-    /// What matters less.
+    /// Less important.
     Dim,
-    /// What matters more.
+    /// More important.
     Bold,
-    /// As it should be.
+    /// Good.
     Good,
-    /// On its way.
+    /// In progress.
     Busy,
-    /// Not as it should be.
+    /// Bad.
     Bad,
-    /// The name of the container at this place of its plan.
+    /// The name of the container with this index in its plan.
     Name(usize),
 }
 
-/// Colours of containers. Red is left out: it means trouble.
+/// Colours of containers. Red is reserved for trouble.
 const NAMES: [AnsiColor; 10] = [
     AnsiColor::Cyan,
     AnsiColor::Green,
@@ -52,7 +52,7 @@ impl Paint {
         }
     }
 
-    /// Text in this paint, for a terminal with or without colours.
+    /// Text in this paint, with or without colours.
     pub(crate) fn text(self, text: &str, colors: bool) -> String {
         match colors && self != Paint::Plain {
             true => format!("{0}{text}{0:#}", self.style()),
@@ -61,7 +61,7 @@ impl Paint {
     }
 }
 
-/// One line. Never holds a control character, whatever text was put in: messages come from containers.
+/// One line. It never contains control characters, whatever text is added: messages come from containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Line {
     spans: Vec<(Paint, String)>,
@@ -73,18 +73,18 @@ impl Line {
         Line::default()
     }
 
-    /// A line of one piece.
+    /// A line with one piece of text.
     pub(crate) fn of(paint: Paint, text: &str) -> Self {
         Line::new().with(paint, text)
     }
 
-    /// The line with a piece of text behind it.
+    /// The line with a piece of text added.
     pub(crate) fn with(mut self, paint: Paint, text: &str) -> Self {
         self.push(paint, text);
         self
     }
 
-    /// Puts a piece of text behind the line.
+    /// Adds a piece of text.
     pub(crate) fn push(&mut self, paint: Paint, text: &str) {
         let text = one_line(text);
         match self.spans.last_mut() {
@@ -94,7 +94,7 @@ impl Line {
         }
     }
 
-    /// Puts a piece of text behind the line, cut or filled up to exactly `width` columns.
+    /// Adds a piece of text, cut or padded to exactly `width` columns.
     pub(crate) fn push_cell(&mut self, paint: Paint, text: &str, width: usize) {
         let text = cut(&one_line(text), width);
         let fill = width - columns(&text);
@@ -102,21 +102,21 @@ impl Line {
         self.push(Paint::Plain, &" ".repeat(fill));
     }
 
-    /// Puts another line behind this one.
+    /// Adds another line.
     pub(crate) fn append(&mut self, other: Line) {
         for (paint, text) in other.spans {
             self.push(paint, &text);
         }
     }
 
-    /// Columns it takes.
+    /// Its width in columns.
     pub(crate) fn width(&self) -> usize {
         self.spans.iter().map(|(_, text)| columns(text)).sum()
     }
 
-    /// The line in at most `width` columns; an ellipsis says that something was cut off.
+    /// The line in at most `width` columns; an ellipsis shows that it was cut.
     pub(crate) fn cut(mut self, width: usize) -> Self {
-        // Blanks at the end are no loss.
+        // Spaces at the end can be dropped.
         while let Some((_, text)) = self.spans.last_mut() {
             text.truncate(text.trim_end_matches(' ').len());
             match text.is_empty() {
@@ -145,7 +145,7 @@ impl Line {
         self
     }
 
-    /// For a terminal.
+    /// The line as text for a terminal.
     pub(crate) fn render(&self, look: Look) -> String {
         let mut out = String::new();
         for (paint, text) in &self.spans {
@@ -168,7 +168,7 @@ pub(crate) struct Look {
     pub(crate) unicode: bool,
 }
 
-/// The signs of the view, for terminals that know only ASCII; one column each.
+/// Replaces symbols with ASCII, one column each.
 fn ascii(text: &str) -> String {
     let sign = |c: char| match c {
         '…' => '~',
@@ -185,7 +185,7 @@ fn ascii(text: &str) -> String {
     text.chars().map(sign).collect()
 }
 
-/// Columns a text takes.
+/// The width of a text in columns.
 pub(crate) fn columns(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
@@ -202,7 +202,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     out
 }
 
-/// Bytes of the text that fit into a number of columns.
+/// How many bytes of the text fit into a number of columns.
 fn prefix(text: &str, width: usize) -> usize {
     let mut used = 0;
     for (at, c) in text.char_indices() {
@@ -214,7 +214,7 @@ fn prefix(text: &str, width: usize) -> usize {
     text.len()
 }
 
-/// The text on one line without anything a terminal would obey.
+/// The text on one line, without control characters.
 pub(crate) fn one_line(text: &str) -> String {
     let is_hidden = |c: char| c.is_control() || reorders(c);
     if !text.contains(is_hidden) {
@@ -231,8 +231,8 @@ pub(crate) fn one_line(text: &str) -> String {
     out
 }
 
-/// Breaks text between words into lines of at most `width` columns; words that are longer are broken.
-/// No more than `lines`: what is left over is cut off with an ellipsis.
+/// Wraps text at spaces to lines of at most `width` columns; longer words are broken. After `lines` lines the
+/// rest is cut off with an ellipsis.
 pub(crate) fn wrap(text: &str, width: usize, lines: usize) -> Vec<String> {
     let text = one_line(text);
     let mut out: Vec<String> = Vec::new();
@@ -242,7 +242,7 @@ pub(crate) fn wrap(text: &str, width: usize, lines: usize) -> Vec<String> {
             out.push(cut(rest, width));
             break;
         }
-        // One more than fits: the blank a line is broken at needs no room.
+        // One character more than fits: the space at which a line is broken needs no room.
         let room = prefix(rest, width);
         let reach = rest[room..].chars().next().map_or(room, |c| room + c.len_utf8());
         let blanks = || rest[..reach].match_indices(' ').map(|(at, _)| at).filter(|at| *at > 0);
@@ -256,7 +256,7 @@ pub(crate) fn wrap(text: &str, width: usize, lines: usize) -> Vec<String> {
     out
 }
 
-/// Whether a blank stands between a number and its unit.
+/// Whether a space is between a number and its unit.
 fn parts_number(text: &str, blank: usize) -> bool {
     let (before, after) = (text[..blank].chars().next_back(), text[blank + 1..].chars().next());
     before.is_some_and(|c| c.is_ascii_digit()) && after.is_some_and(|c| c.is_ascii_lowercase())

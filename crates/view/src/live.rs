@@ -1,4 +1,4 @@
-//! The live view's meeting with a terminal: when to draw, and where.
+//! The live view on a terminal: when to draw, and where.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,25 +19,25 @@ use crate::line::Look;
 use crate::output::{Chunk, Now};
 use crate::painter::Painter;
 
-/// Between two drawings: 20 a second are smooth, more are waste.
+/// Pause between two frames: 20 per second are smooth enough.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often times are brought up to date while something is under way, and while nothing is.
+/// How often times are updated while something is in progress, and while nothing is.
 const TICK_MOVING: Duration = Duration::from_millis(250);
 const TICK_STEADY: Duration = Duration::from_secs(1);
-/// A wait that took so much longer was no wait: the process stood still.
+/// If waiting took this much longer than it should, the process was stopped.
 const LATE: Duration = Duration::from_millis(300);
-/// Scrolled text that is written without waiting for the next drawing's turn.
+/// More scrolled text than this is written without waiting for the next frame.
 const SCROLLED_MAX: usize = 64 << 10;
 
-/// What is known of a run. The workers write it, the view reads it.
+/// The state of a run. Workers write it, the view reads it.
 #[derive(Debug, Default)]
 pub(crate) struct Scene {
     pub(crate) ledger: Ledger,
-    /// Empty where nobody watches.
+    /// Empty without a live view.
     pub(crate) pods: Vec<PodView>,
-    /// Columns of the names in front of lines.
+    /// Width of the column of names in front of lines.
     pub(crate) label: usize,
-    /// What was written where.
+    /// Files that were written: what they are, and their paths.
     pub(crate) written: Vec<(String, String)>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Scene {
 #[derive(Clone, Default)]
 pub(crate) struct Stage {
     scene: Arc<Mutex<Scene>>,
-    /// The view has been told that something changed and has not looked yet.
+    /// The view was told of a change and has not drawn it yet.
     told: Arc<AtomicBool>,
     closed: Arc<AtomicBool>,
     /// The clock of the run.
@@ -55,11 +55,11 @@ pub(crate) struct Stage {
 impl Stage {
     /// Looks at the scene, or changes it.
     pub(crate) fn scene(&self) -> MutexGuard<'_, Scene> {
-        // Nothing behind this lock is left half done by a panic that matters more than going on.
+        // A panic elsewhere does not leave this in a bad state.
         self.scene.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time of the run is told by this clock from now on.
+    /// Sets the clock of the run.
     pub(crate) fn set_clock(&self, now: Now) {
         // A run has one clock.
         let _ = self.now.set(now);
@@ -70,12 +70,12 @@ impl Stage {
         self.now.get().map_or(Time(0), |now| now())
     }
 
-    /// Whether the view must be told of a change: false if it has been told and has not looked yet.
+    /// Whether the view must be told of a change: false if it was already told and has not drawn it yet.
     pub(crate) fn must_tell(&self) -> bool {
         !self.told.swap(true, Ordering::AcqRel)
     }
 
-    /// The run is over: the view makes room for the last words.
+    /// Says that the run is over: the view makes room for the summary.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
@@ -90,9 +90,9 @@ impl Stage {
 pub(crate) trait Terminal {
     /// How large it is now.
     fn size(&self) -> Size;
-    /// Writes all of it.
+    /// Writes everything.
     fn write(&mut self, text: &str) -> io::Result<()>;
-    /// How often Enter was pressed since this was last asked.
+    /// How many times Enter was pressed since the last call.
     fn enters(&mut self) -> usize {
         0
     }
@@ -102,7 +102,7 @@ pub(crate) trait Terminal {
 pub(crate) struct Stdout(File);
 
 impl Stdout {
-    /// Standard output without a buffer: what is drawn together must arrive together.
+    /// Opens standard output without a buffer: what is drawn together must arrive together.
     pub(crate) fn open() -> io::Result<Self> {
         Ok(Stdout(io::stdout().as_fd().try_clone_to_owned()?.into()))
     }
@@ -130,7 +130,7 @@ impl Terminal for Stdout {
     fn enters(&mut self) -> usize {
         let stdin = rustix::stdio::stdin();
         let mut enters = 0;
-        // A process in the background must not read: it would be stopped.
+        // A process in the background would be stopped if it read.
         while rustix::termios::tcgetpgrp(stdin).is_ok_and(|group| group == rustix::process::getpgrp()) {
             let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
             let is_ready = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
@@ -147,17 +147,18 @@ impl Terminal for Stdout {
     }
 }
 
-/// Tells whenever something was typed, so that the view is drawn before a held Enter moves it off the screen.
+/// Calls `tell` whenever something is typed, so that the view is redrawn before repeated Enters move it off
+/// the screen.
 pub(crate) fn wait_for_keys(tell: impl Fn()) {
     let stdin = rustix::stdio::stdin();
-    // Without a terminal nobody types. In the background, keys are somebody else's.
+    // Without a terminal there are no keys. In the background, keys are for another process.
     while let Ok(group) = rustix::termios::tcgetpgrp(stdin) {
         let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
         if group != rustix::process::getpgrp() || poll(&mut fds, None).is_err() {
             std::thread::park_timeout(TICK_STEADY);
         } else if fds[0].revents().contains(PollFlags::IN) {
             tell();
-            // It is read when the view is drawn.
+            // The input is read when the view is drawn.
             std::thread::park_timeout(PAUSE);
         } else {
             return;
@@ -165,7 +166,7 @@ pub(crate) fn wait_for_keys(tell: impl Fn()) {
     }
 }
 
-/// Draws until nobody is left to say anything. `room` gets back what log lines took of it.
+/// Draws until all senders are gone. Returns the space of written log lines to `room`.
 pub(crate) fn run(rx: Receiver<Chunk>, room: &Semaphore, stage: &Stage, look: Look, terminal: impl Terminal) {
     let mut view = Live {
         painter: Painter::new(look, terminal.size()),
@@ -185,8 +186,8 @@ pub(crate) fn run(rx: Receiver<Chunk>, room: &Semaphore, stage: &Stage, look: Lo
         };
         let began = Instant::now();
         let next = rx.recv_timeout(wait);
-        // After so long the process may have been stopped and another have used the terminal: whoever says so is heard
-        // first.
+        // After such a delay the process may have been stopped and the terminal used by another. If so, a
+        // message about it is handled first.
         if began.elapsed() > wait + LATE {
             due = Some(Instant::now() + PAUSE);
         }
@@ -212,10 +213,10 @@ struct Live<'a, T> {
     room: &'a Semaphore,
     /// Lines to be shown above the view.
     scrolled: String,
-    /// What they took of the room.
+    /// Their size in `room`.
     taken: usize,
     drawn: Instant,
-    /// The terminal is gone; the pods go on all the same.
+    /// The terminal is gone; the pods continue.
     broken: bool,
 }
 
@@ -239,7 +240,7 @@ impl<T: Terminal> Live<'_, T> {
             Chunk::Close(bytes, done) => {
                 self.scrolled.push_str(&String::from_utf8_lossy(&bytes));
                 self.draw();
-                // Whoever waited may have gone.
+                // The receiver may be gone.
                 let _ = done.send(());
             }
         }

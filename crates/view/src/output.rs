@@ -1,7 +1,7 @@
-//! What a run shows: trace entries and the containers' own output.
+//! The output of a run: trace entries and the containers' own output.
 //!
-//! Written by a thread of its own, so that a terminal that is held or a pager that waits never holds a pod up. Log
-//! lines wait for room; trace entries never do.
+//! It is written by its own thread, so that a paused terminal or a pager never blocks a pod. Log lines wait
+//! for space; trace entries never do.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -18,34 +18,36 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::line::{Line, Look, Paint, columns, wrap};
-use crate::live::{self, Stage, Stdout};
+use crate::live::{self, Scene, Stage, Stdout};
 use crate::scrub::{safe_text, scrub};
 use crate::summary::{summary, was_stopped};
 use crate::text::shorten;
 use crate::words::{Told, Weight, tell};
 use crate::{PodView, workload_words};
 
-/// Columns for names in front of lines; longer ones stick out.
+/// Maximum width of the column of names in front of lines; longer names stick out.
 const LABEL_MAX: usize = 24;
+/// Workloads create pods as they go. The column of names then grows in steps of this, so that it rarely changes.
+const LABEL_STEP: usize = 8;
 /// Characters of a pod's name in front of lines.
 const POD_NAME_MAX: usize = 18;
-/// Lines an event may take above the view; the events file has it whole.
+/// Maximum lines of an event above the view; the events file has the whole text.
 const EVENT_LINES_MAX: usize = 8;
-/// Log bytes that may wait to be written.
+/// Maximum bytes of log lines that wait to be written.
 const ROOM: usize = 1 << 20;
 
-/// How a run speaks.
+/// The output format of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Lines for people: what happened on standard error, the containers' output on standard output.
+    /// Lines for people: events on standard error, the containers' output on standard output.
     Plain,
-    /// A view of all pods that follows what happens, below the containers' output. Needs a terminal.
+    /// A view of all pods, updated all the time, below the containers' output. Needs a terminal.
     Live,
-    /// One JSON object a line, all on standard output.
+    /// One JSON object per line, all on standard output.
     Json,
 }
 
-/// Where colours are wanted.
+/// Where to use colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Colors {
     /// On standard output.
@@ -54,56 +56,56 @@ pub struct Colors {
     pub err: bool,
 }
 
-/// Tells the time of a run.
+/// The clock of a run.
 pub type Now = Arc<dyn Fn() -> Time + Send + Sync>;
 
-/// Something for the thread that writes.
+/// A message to the writing thread.
 pub(crate) enum Chunk {
-    /// For standard output, and what it took of the room.
+    /// For standard output, with its size in `room`.
     Out(Vec<u8>, usize),
     /// For standard error.
     Err(Vec<u8>),
-    /// The view is no longer what should be shown.
+    /// The view has to be redrawn.
     Changed,
-    /// The process was stopped and goes on: the terminal was somebody else's.
+    /// The process was stopped and continued: another one may have used the terminal.
     Continued,
-    /// The last words, for standard error.
+    /// The closing summary, for standard error.
     Close(Vec<u8>, oneshot::Sender<()>),
 }
 
-/// Beginnings of lines, by pod and container.
+/// Incomplete lines, by pod and container.
 type Partials = BTreeMap<(Arc<str>, Arc<str>), Vec<u8>>;
 
-/// Where a run's output goes. Cheap to clone.
+/// The output of a run. Cheap to clone.
 #[derive(Clone)]
 pub struct Output {
     format: Format,
     quiet: bool,
-    /// Several pods: lines say whose they are.
+    /// There are several pods: lines name theirs.
     many: bool,
     colors: Colors,
-    /// Standard output is a terminal, which must not obey what containers write.
+    /// Standard output is a terminal: control sequences of containers are removed.
     is_terminal: bool,
     tx: mpsc::Sender<Chunk>,
     room: Arc<Semaphore>,
     stage: Stage,
-    /// Beginnings of lines, by pod and container.
+    /// Incomplete lines, by pod and container.
     partial: Arc<Mutex<Partials>>,
     zone: jiff::tz::TimeZone,
-    /// What happened is remembered for the closing summary; nothing is where there will be none.
+    /// Whether entries are kept for the closing summary.
     remembers: bool,
 }
 
 impl Output {
-    /// The same, for a process without an end: nothing is remembered for a closing summary.
+    /// For a process without an end: nothing is kept for a closing summary.
     #[must_use]
     pub fn without_summary(mut self) -> Self {
         self.remembers = false;
         self
     }
 
-    /// Output to standard output and standard error. `quiet` leaves the containers' own and what went wrong; `many`
-    /// has lines say of which pod they are.
+    /// Output to standard output and standard error. With `quiet` it is only the containers' own, and errors;
+    /// with `many` lines name their pod.
     pub fn new(format: Format, quiet: bool, many: bool, colors: Colors) -> io::Result<Self> {
         if format == Format::Live {
             let terminal = Stdout::open()?;
@@ -130,7 +132,7 @@ impl Output {
         mut write: impl FnMut(&Chunk) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         Output::with(format, quiet, many, colors, move |rx, room, _| {
-            // Whoever reads our output may have seen enough; the pods go on all the same.
+            // If the reader of the output is gone, the pods continue.
             let mut broken = false;
             for chunk in rx {
                 if !broken {
@@ -177,10 +179,10 @@ impl Output {
         })
     }
 
-    /// Begins to follow the terminal's size, where somebody watches. `now` is the clock of the run.
+    /// Sets the clock of the run and, for a live view, starts to watch the terminal.
     ///
     /// # Errors
-    /// The terminal cannot be followed.
+    /// The terminal cannot be watched.
     pub fn begin(&self, now: Now) -> io::Result<()> {
         self.stage.set_clock(now);
         match self.format {
@@ -189,7 +191,7 @@ impl Output {
         }
     }
 
-    /// Says that there is another pod, and which workload it is of; the order is the one they are spoken of in later.
+    /// Adds a pod and the workload it belongs to. Pods are shown in the order in which they were added.
     pub fn join(&self, pod: &str, workload: Option<String>, plan: &Plan) {
         if !self.remembers {
             return;
@@ -198,8 +200,11 @@ impl Output {
         scene.ledger.join(pod, plan);
         let own = columns(&self.label(pod, None));
         let labels = plan.containers.iter().map(|c| columns(&self.label(pod, Some(&c.name))));
-        let widest = labels.fold(own, usize::max).min(LABEL_MAX);
-        scene.label = scene.label.max(widest);
+        let widest = labels.fold(own, usize::max);
+        match &workload {
+            Some(workload) => widen_in_steps(&mut scene, widest.max(columns(workload))),
+            None => scene.label = scene.label.max(widest.min(LABEL_MAX)),
+        }
         if self.format != Format::Live {
             return;
         }
@@ -224,7 +229,7 @@ impl Output {
             }
         });
         let output = self.clone();
-        // It ends with the process: whoever waits for a key waits for ever.
+        // It ends with the process: a read from the keyboard cannot be cancelled.
         std::thread::Builder::new()
             .name("keys".into())
             .stack_size(64 << 10)
@@ -232,7 +237,7 @@ impl Output {
         Ok(())
     }
 
-    /// Says what is known of a pod now.
+    /// Updates the state of a pod.
     pub fn observe(&self, pod: usize, obs: &Observation, waits: &[(usize, Wait)]) {
         if self.format != Format::Live {
             return;
@@ -245,7 +250,7 @@ impl Output {
         self.changed();
     }
 
-    /// Says how far the image of a container is.
+    /// Updates the progress of pulling an image.
     pub fn pull(&self, pod: usize, container: usize, done_bytes: u64, total_bytes: Option<u64>) {
         let mut scene = self.stage.scene();
         let pull = scene.pods.get_mut(pod).and_then(|view| view.pulls.get_mut(container));
@@ -256,7 +261,7 @@ impl Output {
         }
     }
 
-    /// Whether somebody follows what happens as it happens.
+    /// Whether there is a live view.
     pub fn is_live(&self) -> bool {
         self.format == Format::Live
     }
@@ -267,7 +272,7 @@ impl Output {
         }
     }
 
-    /// Has the summary mention a file: what it is, and where.
+    /// Adds a file to the summary: what it is, and its path.
     pub fn mention(&self, what: &str, path: &Path) {
         self.stage.scene().written.push((what.to_owned(), path.display().to_string()));
     }
@@ -304,6 +309,11 @@ impl Output {
             Format::Json if self.quiet => {}
             Format::Json => self.send(Chunk::Out(self.json_line(&record.to_json()), 0)),
             Format::Plain | Format::Live => {
+                if self.remembers {
+                    // With several pods, names with their pods are soon to follow.
+                    let expected = if self.many { 2 * LABEL_STEP } else { 0 };
+                    widen_in_steps(&mut self.stage.scene(), columns(&record.workload).max(expected));
+                }
                 self.show(exact, &record.workload, None, Some(workload_words::tell(record)));
             }
         }
@@ -369,7 +379,7 @@ impl Output {
         lines
     }
 
-    /// Who is spoken of.
+    /// The name in front of a line.
     fn label(&self, pod: &str, container: Option<&str>) -> String {
         let pod = shorten(pod, POD_NAME_MAX);
         match (container, self.many) {
@@ -387,7 +397,7 @@ impl Output {
         }
     }
 
-    /// A writer for messages of the process itself, so that they do not get into the view's way.
+    /// A writer for messages of the process itself that does not disturb the view.
     pub fn writer(&self) -> Messages {
         Messages(self.clone())
     }
@@ -400,7 +410,7 @@ impl Output {
         }
     }
 
-    /// Shows whole lines of a log in CRI format, once there is room.
+    /// Shows complete lines of a log in CRI format, once there is space.
     pub async fn log(&self, pod: &Arc<str>, container: &Arc<str>, lines: Vec<u8>) {
         let bytes = match self.format {
             Format::Plain | Format::Live => self.plain_log(pod, container, &lines),
@@ -455,11 +465,11 @@ impl Output {
     }
 
     fn send(&self, chunk: Chunk) {
-        // The writer ends only when nobody can send any more.
+        // The writer ends only after all senders.
         let _ = self.tx.send(chunk);
     }
 
-    /// Says what the run came to, and waits until everything has been written.
+    /// Prints the summary, and waits until everything is written.
     pub async fn finish(&self) {
         let summary = match self.format {
             _ if self.quiet => String::new(),
@@ -482,8 +492,13 @@ impl Output {
     }
 }
 
-/// Takes messages of the process itself, each written whole: above the view while there is one, else to standard
-/// error.
+/// Makes room for a name of a workload or of one of its pods.
+fn widen_in_steps(scene: &mut Scene, widest: usize) {
+    scene.label = scene.label.max(widest.next_multiple_of(LABEL_STEP).min(LABEL_MAX));
+}
+
+/// Writes messages of the process itself, each as a whole: above the live view if there is one, else to
+/// standard error.
 pub struct Messages(Output);
 
 impl Write for Messages {
@@ -502,11 +517,11 @@ impl Write for Messages {
     }
 }
 
-/// Whether the terminal shows more than ASCII, as far as its user says.
+/// Whether the terminal can show more than ASCII, according to the environment.
 fn speaks_unicode() -> bool {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
-    // Without a word about it: every terminal of this century does, but for the kernel's own.
+    // If nothing is set: all terminals can, except the Linux console.
     let locale = locale.map(|l| l.to_lowercase());
     locale.is_none_or(|l| l.contains("utf-8") || l.contains("utf8"))
         && set("TERM").as_deref() != Some("linux")
@@ -531,12 +546,12 @@ fn json_log(pod: &str, container: &str, lines: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What was shown, kept for tests.
+/// Captured output, for tests.
 #[derive(Clone, Default)]
 pub struct Shown(Arc<Mutex<Vec<u8>>>);
 
 impl Shown {
-    /// All of it so far.
+    /// All output so far.
     pub fn text(&self) -> String {
         let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
@@ -544,10 +559,10 @@ impl Shown {
 }
 
 impl Output {
-    /// Output that is kept, for tests.
+    /// Output that is captured, for tests.
     ///
     /// # Errors
-    /// There can be no thread for it.
+    /// No thread can be started.
     pub fn captured(format: Format, quiet: bool) -> io::Result<(Self, Shown)> {
         let shown = Shown::default();
         let kept = shown.clone();
@@ -621,6 +636,45 @@ mod tests {
             output.log(&pod, &"app".into(), lines.clone()).await;
             output.finish().await;
             assert_eq!(shown.text(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn events_of_a_workload_and_its_pods_are_aligned() {
+        let pod = json!({"metadata": {"name": "jf-x7k2p"}, "spec": {"containers": [{"name": "main"}, {"name": "log"}]}});
+        let input = outrigger_lifecycle::PodInput {
+            pod: serde_json::from_value(pod).unwrap(),
+            ..outrigger_lifecycle::PodInput::default()
+        };
+        let plan =
+            outrigger_lifecycle::plan(&input, &outrigger_lifecycle::FeatureGates::default()).unwrap().plan;
+        for many in [false, true] {
+            let (mut output, shown) = Output::captured(Format::Plain, false).unwrap();
+            output.many = many;
+            let created = json!({"workload": "Job/jf", "event": "pod-created", "pod": "jf-x7k2p"});
+            let TraceLine::Workload(created) = TraceLine::from_json(&created).unwrap() else {
+                panic!("a workload")
+            };
+            for name in ["jf-x7k2p", "jf-b3k9z"] {
+                output.workload_entry(Duration::ZERO, &created);
+                output.join(name, Some("Job/jf".to_owned()), &plan);
+                output.entry(
+                    0,
+                    Duration::ZERO,
+                    &record(json!({"pod": name, "event": "sandbox-creating", "attempt": 0})),
+                );
+                for container in ["main", "log"] {
+                    let entry = json!({"pod": name, "container": container, "event": "started"});
+                    output.entry(0, Duration::ZERO, &record(entry));
+                }
+            }
+            output.finish().await;
+            let text = shown.text();
+            let column =
+                |line: &str| ["created", "creating", "running"].iter().find_map(|word| line.find(word));
+            let columns: Vec<usize> = text.lines().filter_map(column).collect();
+            assert_eq!(columns.len(), 8, "{text}");
+            assert!(columns.iter().all(|at| *at == columns[0]), "{text}");
         }
     }
 

@@ -1,14 +1,14 @@
-//! Draws the view below whatever scrolls by.
+//! Draws the view below the scrolling output.
 //!
-//! Between any two writes the terminal is as its owner left it: no mode is changed, no colour is on, the cursor is
-//! visible and stands at the beginning of the line below the view. So there is nothing to restore, however the process
-//! ends, and whatever else is written appears below the view instead of inside it. Enter moves the cursor down, for the
-//! terminal echoes it: that is counted ([`Painter::moved_down`]).
+//! Between two writes the terminal is always in its normal state: no mode is changed, no colour is on, the
+//! cursor is visible and at the beginning of the line below the view. So nothing has to be restored, however
+//! the process ends, and output of others appears below the view, not inside it. The terminal echoes Enter,
+//! which moves the cursor down; that is counted ([`Painter::moved_down`]).
 
 use crate::frame::Size;
 use crate::line::{Line, Look};
 
-/// Terminals that know it show everything up to `END` at once; others ignore it.
+/// Terminals that know this show everything up to `END` at once; others ignore it.
 const BEGIN: &str = "\x1b[?2026h";
 const END: &str = "\x1b[?2026l";
 /// Clears to the end of the line.
@@ -18,34 +18,34 @@ const CLEAR_ROW: &str = "\x1b[K\x1b[B";
 /// Clears to the end of the screen.
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// What stands on the terminal now.
+/// What is on the terminal now.
 #[derive(Debug)]
 pub(crate) struct Painter {
     look: Look,
     shown: Vec<Line>,
     size: Size,
-    /// Rows the cursor stands further down than it was left.
+    /// How many rows the cursor is below where it was left.
     below: usize,
 }
 
 impl Painter {
-    /// For a terminal nothing has been drawn on.
+    /// For a terminal on which nothing was drawn yet.
     pub(crate) fn new(look: Look, size: Size) -> Self {
         Painter { look, shown: Vec::new(), size, below: 0 }
     }
 
-    /// What is shown is gone: somebody else used the terminal.
+    /// Forgets what is shown: another process used the terminal.
     pub(crate) fn forget(&mut self) {
         self.shown.clear();
         self.below = 0;
     }
 
-    /// Somebody pressed Enter so many times, and the terminal echoed it.
+    /// Notes that Enter was pressed this many times, and echoed by the terminal.
     pub(crate) fn moved_down(&mut self, rows: usize) {
         self.below = self.below.saturating_add(rows);
     }
 
-    /// What to write, in one go, so that `scrolled` stands above and `view` below it. Nothing, if nothing changed.
+    /// What to write, at once, to have `scrolled` above and `view` below it. Empty if nothing changed.
     pub(crate) fn paint(&mut self, scrolled: &str, view: Vec<Line>, size: Size) -> String {
         let resized = size != self.size;
         let is_moved = self.below > 0;
@@ -58,7 +58,7 @@ impl Painter {
         let up = self.height(size);
         move_up(&mut out, up);
         if resized || is_moved || !scrolled.is_empty() {
-            // Row by row: tmux keeps a copy of a screen that is cleared as a whole in its history.
+            // Row by row: tmux copies a screen that is cleared as a whole to its history.
             out.push_str(&CLEAR_ROW.repeat(up));
             out.push_str(CLEAR_BELOW);
             move_up(&mut out, up);
@@ -69,14 +69,14 @@ impl Painter {
             out.push_str(CLEAR_LINE);
             out.push('\n');
         }
-        // Lines that are no longer there, and what the keyboard echoed.
+        // Lines that are no longer shown, and echoed keys.
         out.push_str(CLEAR_BELOW);
         out.push_str(END);
         (self.shown, self.size, self.below) = (view, size, 0);
         out
     }
 
-    /// Rows what is shown takes: a terminal that has become narrower has broken lines that were whole.
+    /// Rows that the shown lines take: a terminal that became narrower has wrapped them.
     fn height(&self, size: Size) -> usize {
         let rows = |line: &Line| match size.columns {
             0 => 1,
@@ -84,7 +84,7 @@ impl Painter {
         };
         let view: usize = self.shown.iter().map(rows).sum();
         let all = view.saturating_add(self.below);
-        // What has left the screen at the top cannot be reached.
+        // Rows above the top of the screen cannot be reached.
         all.min(size.rows.saturating_sub(1))
     }
 }

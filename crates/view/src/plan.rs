@@ -1,4 +1,4 @@
-//! A plan as people and programs read it.
+//! A plan in formats for people and for programs.
 
 mod json;
 mod mermaid;

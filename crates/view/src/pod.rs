@@ -1,4 +1,4 @@
-//! A pod as the view knows it.
+//! The state of a pod, for the view.
 
 use std::sync::Arc;
 
@@ -6,25 +6,25 @@ use outrigger_lifecycle::{Observation, Plan, Time, Wait};
 
 use crate::row::Row;
 
-/// A pod as the view knows it.
+/// The state of a pod, for the view.
 #[derive(Debug, Clone)]
 pub struct PodView {
     /// Its name.
     pub name: Arc<str>,
-    /// What it came out of, `Job/report`; `None` for a pod that was written as one.
+    /// The workload that created it, such as `Job/report`; `None` for a pod from the manifest.
     pub workload: Option<Arc<str>>,
     /// Its plan.
     pub plan: Arc<Plan>,
-    /// What is known of it.
+    /// Its observed state.
     pub obs: Observation,
     /// Why containers wait.
     pub waits: Vec<(usize, Wait)>,
-    /// Per container, bytes of its image that are here and, if known, all of them.
+    /// Per container, bytes of its image pulled so far and, if known, in total.
     pub pulls: Vec<Option<(u64, Option<u64>)>>,
 }
 
 impl PodView {
-    /// A pod nothing has happened to yet.
+    /// A pod to which nothing has happened yet.
     pub fn new(name: Arc<str>, plan: Arc<Plan>, now: Time) -> Self {
         PodView {
             obs: Observation::new(&plan, now),
@@ -36,31 +36,31 @@ impl PodView {
         }
     }
 
-    /// Whether something is under way that changes by the second.
+    /// Whether something is in progress that changes every second.
     pub fn is_moving(&self) -> bool {
         !self.obs.over && (!self.waits.is_empty() || self.obs.stop.is_some())
     }
 
-    /// The pod has become another where it runs.
+    /// Replaces the plan after an update in place.
     pub fn update(&mut self, plan: Arc<Plan>, obs: Observation) {
         self.pulls.resize(plan.containers.len(), None);
         (self.plan, self.obs) = (plan, obs);
     }
 
-    /// What is said of a container now.
+    /// The current description of a container.
     pub fn container(&self, index: usize, now: Time) -> ContainerWords {
         let row = Row::new(self, index, now);
         ContainerWords { state: row.state, since_ms: row.ms, reason: row.reason }
     }
 }
 
-/// What is said of a container.
+/// The description of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerWords {
-    /// What it does: `running`, `waiting`.
+    /// Its state: `running`, `waiting`.
     pub state: String,
-    /// For how long.
+    /// How long it has been in it.
     pub since_ms: Option<u64>,
-    /// Why, if that needs saying.
+    /// Why, if that is not obvious.
     pub reason: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! One container of the live view: its state in a word, how long, and why it waits.
+//! One container of the live view: its state in one word, for how long, and why it waits.
 
 use outrigger_lifecycle::{ContainerPlan, Image, Role, Span, State, Time, Wait, explain, rules};
 
@@ -6,18 +6,18 @@ use crate::PodView;
 use crate::line::{Line, Paint, wrap};
 use crate::words::{age, signal, span};
 
-/// What matters most is shown when there is no room for all.
+/// Decides what is shown if there is no room for everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// Went wrong, or is in the way.
+    /// Failed, or in the way.
     Trouble,
-    /// Changes now.
+    /// Changing now.
     Moving,
-    /// Waits for its turn.
+    /// Waiting for its turn.
     Waiting,
-    /// As it should be.
+    /// Fine.
     Steady,
-    /// Over and well.
+    /// Done.
     Done,
 }
 
@@ -33,17 +33,17 @@ impl Rank {
     }
 }
 
-/// A container as it is now.
+/// A container at this moment.
 pub(crate) struct Row {
     pub(crate) rank: Rank,
     mark: &'static str,
     paint: Paint,
     pub(crate) state: String,
     restarts: u32,
-    /// How long it has been in its state; of one that has ended, how long it ran.
+    /// How long it has been in its state or, after its end, how long it ran.
     pub(crate) ms: Option<u64>,
     age: String,
-    /// The engine's reason, if it waits.
+    /// The engine's reason for a wait.
     pub(crate) reason: Option<String>,
     bar: Option<(u64, Option<u64>)>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Columns {
 }
 
 impl Row {
-    /// Looks at a container.
+    /// Evaluates a container.
     pub(crate) fn new(view: &PodView, i: usize, now: Time) -> Row {
         let (plan, obs) = (&view.plan, &view.obs);
         let (p, c) = (&plan.containers[i], &obs.containers[i]);
@@ -69,7 +69,7 @@ impl Row {
             Image::Pulling => view.pulls[i],
             _ => None,
         };
-        // The pod says once, for all, that there is no sandbox.
+        // The line of the pod already says that there is no sandbox.
         let reason = wait.filter(|w| *w != Wait::Sandbox && (*w != Wait::Image || bar.is_none()));
         let ran = c.exit.as_ref().and_then(|e| e.started_at.map(|at| e.finished_at.since(at)));
         let ms = if c.state == State::Exited { ran } else { Some(since) };
@@ -100,7 +100,7 @@ impl Row {
         }
     }
 
-    /// Columns so that everything of all rows fits.
+    /// Columns wide enough for all rows.
     pub(crate) fn columns(view: &PodView, rows: &[Row], width: usize) -> Columns {
         use crate::line::columns as of;
         let most = |text: &dyn Fn(&Row) -> usize| rows.iter().map(text).max().unwrap_or(0);
@@ -115,7 +115,7 @@ impl Row {
         }
     }
 
-    /// The line of the container, and those that say why it waits: no more than `details`.
+    /// The line of the container, and at most `details` lines that say why it waits.
     pub(crate) fn lines(&self, p: &ContainerPlan, i: usize, at: Columns, details: usize) -> Vec<Line> {
         let mut line = Line::of(Paint::Plain, if at.width < 40 { "" } else { "  " });
         line.push(self.paint, &format!("{} ", self.mark));
@@ -133,7 +133,7 @@ impl Row {
             line.push_cell(Paint::Dim, &self.age, at.age);
         }
         let beside = at.width.saturating_sub(line.width() + 2);
-        // With enough room the reason stands beside, else below.
+        // With enough room the reason is on the same line, else below.
         let inline = beside >= 60;
         let (indent, room) = match (inline, at.width >= 40) {
             (true, _) => (line.width() + 2, beside),
@@ -167,7 +167,7 @@ impl Row {
     }
 }
 
-/// An init container that runs is not expected to be anything else.
+/// An init container never becomes ready, so its running is not shown as a wait.
 fn quiet_wait(p: &ContainerPlan, wait: Option<Wait>) -> bool {
     p.role == Role::Init && matches!(wait, Some(Wait::ReadinessProbe))
 }
@@ -228,7 +228,7 @@ fn ended(view: &PodView, i: usize) -> Seen {
     match (exit.failed(), exit.killed_for) {
         (false, _) if comes_back => (Rank::Moving, "◐", Paint::Busy, code, 0),
         (false, _) => (Rank::Done, "✓", Paint::Good, "done".to_owned(), 0),
-        // It was told to go, and said so.
+        // It was told to stop, and its exit code shows that.
         (true, Some(_)) if !comes_back && c.kill.is_none_or(|k| k.killed_at.is_none()) => {
             (Rank::Done, "✓", Paint::Plain, code, 0)
         }
@@ -259,7 +259,7 @@ pub(crate) fn bar(done: u64, total: Option<u64>, width: usize) -> Line {
         .with(Paint::Plain, &amount)
 }
 
-/// What is left of a grace, for the pod's line.
+/// The rest of the grace period, for the line of the pod.
 pub(crate) fn grace_left(view: &PodView, now: Time) -> Option<String> {
     let stop = view.obs.stop.as_ref().filter(|_| !view.obs.over)?;
     Some(format!("{} of {} grace left", age(stop.deadline.since(now)), Span(stop.grace_ms)))

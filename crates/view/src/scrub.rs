@@ -1,16 +1,15 @@
-//! A container's output on a terminal that is not its own.
+//! Container output on the user's terminal.
 //!
-//! Colours pass; whatever would move the cursor, clear the screen, change a mode or the title does not, or the view
-//! below would break and the terminal would be left as the container likes it.
+//! Colours are kept. Sequences that move the cursor, clear the screen, or change a mode or the title are
+//! removed: they would break the view below and leave the terminal in another state.
 
 use std::borrow::Cow;
 
-/// The last part of a line that is still visible when carriage returns have overwritten the rest, without anything a
-/// terminal would obey but colours.
+/// The part of a line that remains visible after carriage returns, without control sequences except colours.
 pub(crate) fn scrub(line: &[u8], colors: bool) -> String {
     let text = String::from_utf8_lossy(line);
     let text = text.trim_end_matches(['\r', '\n']);
-    // Progress bars: only what was drawn last counts.
+    // Progress bars: only the last state counts.
     let text = text.rsplit('\r').next().unwrap_or_default();
     let mut out = String::with_capacity(text.len());
     let mut colored = false;
@@ -38,8 +37,9 @@ pub(crate) fn scrub(line: &[u8], colors: bool) -> String {
     out
 }
 
-/// Text of ours on its way to people: colours pass, everything else a terminal would obey, or that changes the order in
-/// which text is read, is shown as `\u001b`. That is also how JSON writes it, so JSON keeps its meaning.
+/// Makes our own text safe to show. Colours are kept; all other control characters, and characters that
+/// change the text direction, are written as `\u001b`. JSON writes them in the same way, so JSON keeps its
+/// meaning.
 pub fn safe_text(text: &str) -> Cow<'_, str> {
     let is_harmless = |c: char| matches!(c, '\n' | '\t') || !(c.is_control() || reorders(c));
     if text.chars().all(is_harmless) {
@@ -59,7 +59,7 @@ pub fn safe_text(text: &str) -> Cow<'_, str> {
                     None => push_escaped(&mut out, c),
                 }
             }
-            // The end of a line of a file that was written on Windows.
+            // The line end of a file from Windows.
             '\r' if chars.peek() == Some(&'\n') => {}
             c if is_harmless(c) => out.push(c),
             c => push_escaped(&mut out, c),
@@ -68,7 +68,7 @@ pub fn safe_text(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// What a container wrote, line by line, fit for a terminal; line ends stay.
+/// Makes container output safe for a terminal, line by line; line ends are kept.
 pub fn safe_log(lines: &[u8], colors: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(lines.len());
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
@@ -80,7 +80,7 @@ pub fn safe_log(lines: &[u8], colors: bool) -> Vec<u8> {
     out
 }
 
-/// Characters that change the direction of what follows: with them a text can look like another one.
+/// Characters that change the text direction: with them one text can look like another.
 pub(crate) fn reorders(c: char) -> bool {
     matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -91,7 +91,7 @@ fn push_escaped(out: &mut String, c: char) {
 
 type Chars<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
-/// Takes an escape sequence; a colour is returned.
+/// Skips an escape sequence; a colour is returned.
 fn escape(first: char, chars: &mut Chars<'_>) -> Option<String> {
     if first == '\x1b' {
         match chars.next()? {
@@ -100,7 +100,7 @@ fn escape(first: char, chars: &mut Chars<'_>) -> Option<String> {
                 skip_string(chars);
                 return None;
             }
-            // `ESC ( B` and the like have intermediate characters before the last.
+            // `ESC ( B` and similar sequences have intermediate characters before the last one.
             ' '..='/' => {
                 while chars.next_if(|c| matches!(c, ' '..='/')).is_some() {}
                 chars.next();
@@ -118,7 +118,7 @@ fn escape(first: char, chars: &mut Chars<'_>) -> Option<String> {
     is_color.then(|| format!("\x1b[{parameters}m"))
 }
 
-/// Titles, links and other strings: up to BEL or ST.
+/// Skips titles, links and other strings, up to BEL or ST.
 fn skip_string(chars: &mut Chars<'_>) {
     while let Some(c) = chars.next() {
         match c {

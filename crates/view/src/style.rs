@@ -1,10 +1,10 @@
-//! Colours of what is printed.
+//! Colours of printed text.
 
 use anstyle::{AnsiColor, Style};
 
 /// Headings.
 pub const HEADING: Style = Style::new().bold();
-/// What matters less.
+/// Less important text.
 pub const DIM: Style = Style::new().dimmed();
 /// Init containers.
 pub const INIT: Style = AnsiColor::Yellow.on_default();
@@ -13,7 +13,7 @@ pub const SIDECAR: Style = AnsiColor::Cyan.on_default();
 /// Mains.
 pub const MAIN: Style = AnsiColor::Green.on_default().bold();
 
-/// Text in a style; the stream takes the style out again where there are no colours.
+/// Text in a style; the output stream removes the style if colours are off.
 pub fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }

@@ -1,4 +1,4 @@
-//! The closing summary: what a run came to.
+//! The closing summary of a run.
 
 use outrigger_lifecycle::trace::StopReason;
 use outrigger_lifecycle::{ExitReason, Phase, Role, Span};
@@ -7,14 +7,14 @@ use crate::ledger::{Account, Ended, Ledger, On, PodAccount};
 use crate::line::{Line, Paint, columns, cut, wrap};
 use crate::words::{signal, span};
 
-/// Pods that are told in full.
+/// Pods that are shown in full.
 const PODS_MAX: usize = 8;
-/// Whom time was lost on: so many are named.
+/// Causes of lost time that are named.
 const NAMED_MAX: usize = 3;
-/// So many hints are repeated.
+/// Hints that are repeated.
 const HINTS_MAX: usize = 4;
 
-/// The summary of a run in lines of at most `width` columns, and where else it was written down.
+/// The summary of a run, in lines of at most `width` columns, with the files that were written.
 pub(crate) fn summary(ledger: &Ledger, written: &[(String, String)], width: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     let told = pods_to_tell(&ledger.pods);
@@ -26,14 +26,14 @@ pub(crate) fn summary(ledger: &Ledger, written: &[(String, String)], width: usiz
     }
     for (what, path) in written {
         let mut line = Line::of(Paint::Dim, &format!("{what}: "));
-        // A path that is cut is of no use: it may wrap.
+        // A shortened path is useless, so it may wrap.
         line.push(Paint::Plain, path);
         lines.push(line);
     }
     lines
 }
 
-/// All of a few; of many those that failed, as far as there is room.
+/// All pods if there are few; else those that failed, as far as there is room.
 fn pods_to_tell(pods: &[PodAccount]) -> Vec<usize> {
     let all = pods.len() <= PODS_MAX;
     let wanted = |i: &usize| all || pods[*i].phase != Some(Phase::Succeeded);
@@ -108,7 +108,7 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
             lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Plain, &text));
         }
     }
-    // The lines they were told on may have scrolled away.
+    // The lines with the hints may have scrolled away.
     let told = pod.hints.iter().take(HINTS_MAX);
     for text in told.flat_map(|text| wrap(text, width.saturating_sub(indent), 6)) {
         lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Bold, &text));
@@ -213,7 +213,7 @@ fn waited(pod: &PodAccount, c: &Account) -> Option<String> {
     }
 }
 
-/// How much of the grace was used, and by whom.
+/// How much of the grace period was used, and by which containers.
 fn grace(pod: &PodAccount) -> Option<String> {
     let stop = pod.stop.as_ref()?;
     let mut users: Vec<(&Account, u64)> =

@@ -1,6 +1,6 @@
-//! Columns for people.
+//! Tables for people.
 
-/// Lines with a heading; empty if there are no rows. The last column is left out if nothing is in it.
+/// Aligned columns with a heading; empty if there are no rows. The last column is omitted if it is empty.
 pub fn columns<const N: usize>(heading: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<[String; N]> = rows.collect();
     if rows.is_empty() {

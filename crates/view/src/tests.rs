@@ -1,4 +1,4 @@
-//! Pictures of the view: the real engine and the real trace, containers that do what the test says.
+//! Snapshots of the view: the real engine and the real trace, with containers that do what the test says.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn planned(spec: Value) -> Plan {
     plan(&input, &FeatureGates::default()).expect("a plan").plan
 }
 
-/// A Job with a log shipper and a proxy that must be started before the work.
+/// A Job with a log shipper and a proxy that must start before the work.
 fn job() -> Plan {
     planned(json!({
         "restartPolicy": "Never",
@@ -150,7 +150,7 @@ impl Play {
         });
     }
 
-    /// Up to the moment the mains of a `job` run.
+    /// A `job` up to the moment its mains run.
     fn job_runs() -> Self {
         let mut play = Play::new(job());
         play.images();
@@ -470,5 +470,34 @@ fn a_pod_that_was_stopped_is_not_called_failed() {
         ledger.enter(0, 1_200, &record(json!({"event": "finished", "phase": "Failed"})));
         let said = summary(&ledger, &[], 79)[0].render(LOOK);
         assert!(said.contains(&format!("report {word} after")), "{what}: {said}");
+    }
+}
+
+/// A container that had to be killed once, by a liveness probe for example, may stop by itself in the end.
+#[test]
+fn only_the_last_instance_of_a_container_is_called_killed() {
+    let plan = job();
+    let of_work = |fields: Value| {
+        let mut entry = json!({"container": "work"});
+        entry.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        record(entry)
+    };
+    for (is_killed_again, expected) in [(false, false), (true, true)] {
+        let mut ledger = Ledger::new([("report", &plan)]);
+        let mut enter = |at: u64, entry: &outrigger_lifecycle::trace::Record| ledger.enter(0, at, entry);
+        enter(0, &of_work(json!({"event": "starting", "attempt": 0})));
+        enter(500, &of_work(json!({"event": "killing"})));
+        enter(510, &of_work(json!({"event": "exited", "code": 137, "ran_ms": 500})));
+        enter(600, &of_work(json!({"event": "starting", "attempt": 1, "restarts": 1})));
+        enter(900, &record(json!({"event": "stop-begun", "cause": "deleted", "grace_ms": 1_000})));
+        enter(900, &of_work(json!({"event": "terminating"})));
+        if is_killed_again {
+            enter(950, &of_work(json!({"event": "killing"})));
+        }
+        enter(995, &of_work(json!({"event": "exited", "code": 0, "ran_ms": 400})));
+        enter(996, &record(json!({"event": "finished", "phase": "Succeeded"})));
+        let said: Vec<String> = summary(&ledger, &[], 99).iter().map(|line| line.render(LOOK)).collect();
+        let stop = said.iter().find(|line| line.contains("stopping took")).expect("the stop");
+        assert_eq!(stop.contains("then killed"), expected, "{stop}");
     }
 }

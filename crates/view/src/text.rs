@@ -1,7 +1,7 @@
-//! Small helpers for text people read.
+//! Small text helpers.
 
-/// A name no longer than `most` characters: what is too much is left out of its middle, for names of one workload
-/// differ at their end.
+/// Shortens a name to at most `most` characters. The middle is left out, because names of one workload differ
+/// at the end.
 pub fn shorten(name: &str, most: usize) -> String {
     let chars: Vec<char> = name.chars().collect();
     if chars.len() <= most || most < 3 {

@@ -1,6 +1,6 @@
 //! A trace as a picture: one lane per container.
 //!
-//! Works on traces alone, from a simulation or from a file that `run --events` wrote.
+//! Works on traces alone: of a simulation, or from a file written by `run --events`.
 
 mod ascii;
 mod draw;
@@ -21,7 +21,7 @@ pub use page::{html, svg};
 /// Why a trace cannot be drawn.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TimelineError {
-    /// An entry without something every entry has.
+    /// An entry lacks a field that every entry has.
     #[error("entry {number} of the trace has no {field:?}")]
     Missing {
         /// Counted from 1.
@@ -29,7 +29,7 @@ pub enum TimelineError {
         /// What is missing.
         field: &'static str,
     },
-    /// A time nobody can read.
+    /// A time that cannot be parsed.
     #[error("entry {number} of the trace has the time {text:?}, expected seconds or a date and time in UTC")]
     Time {
         /// Counted from 1.
@@ -39,16 +39,16 @@ pub enum TimelineError {
     },
 }
 
-/// How time becomes width.
+/// How time is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Long pauses are drawn short, so that what happens fast can be seen.
+    /// Long pauses are shortened, so that short events remain visible.
     Compressed,
-    /// A second is a second everywhere.
+    /// To scale.
     Linear,
 }
 
-/// What a stretch of a lane shows.
+/// The kind of a bar in a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pull,
@@ -70,7 +70,7 @@ pub(crate) struct Bar {
     pub(crate) title: String,
 }
 
-/// What a moment of a lane shows.
+/// The kind of a mark in a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sign {
     Term,
@@ -78,7 +78,7 @@ pub(crate) enum Sign {
     Completed,
     Failed,
     Trouble,
-    /// A probe that told something new.
+    /// A probe whose result changed something.
     ProbePassed,
     ProbeFailed,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Lane {
     pub(crate) marks: Vec<Mark>,
 }
 
-/// A gate that opened and let a start through.
+/// A gate that opened and allowed a start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Opening {
     pub(crate) from: usize,
@@ -108,7 +108,7 @@ pub(crate) struct Opening {
     pub(crate) need: Need,
 }
 
-/// A stretch of a lane that everything after it waited for.
+/// A part of a lane that everything after it waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Critical {
     /// `None` for the pod's sandbox.
@@ -118,19 +118,19 @@ pub(crate) struct Critical {
     pub(crate) title: String,
 }
 
-/// The grace of a stop, shared by all containers.
+/// The grace period of a stop, shared by all containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grace {
     pub(crate) from: u64,
     pub(crate) grace_ms: u64,
 }
 
-/// A trace, laid out.
+/// A trace with its layout.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
     pub(crate) pod: String,
     pub(crate) lanes: Vec<Lane>,
-    /// When its sandbox was made.
+    /// When its sandbox was created.
     pub(crate) sandbox: Vec<Bar>,
     pub(crate) openings: Vec<Opening>,
     /// When a phase began.
@@ -139,13 +139,13 @@ pub struct Timeline {
     pub(crate) stops: Vec<(u64, String)>,
     pub(crate) graces: Vec<Grace>,
     pub(crate) critical: Vec<Critical>,
-    /// What would make the pod faster, a sentence each.
+    /// Advice on making the pod faster, one sentence each.
     pub(crate) advice: Vec<String>,
-    /// Every moment something happened, sorted.
+    /// The times of all events, sorted.
     pub(crate) moments: Vec<u64>,
 }
 
-/// One entry, wherever it came from.
+/// One entry, from a file or a simulation.
 pub(crate) struct Line<'a> {
     pub(crate) at: u64,
     pub(crate) container: Option<&'a str>,
@@ -159,7 +159,7 @@ impl Line<'_> {
 }
 
 impl Timeline {
-    /// Lays a trace out, lanes in the order of the plan.
+    /// The timeline of a trace, lanes in the order of the plan.
     pub fn new(plan: &Plan, entries: &[Entry]) -> Timeline {
         let mut builder = Builder::new(&plan.pod);
         for c in &plan.containers {
@@ -176,9 +176,9 @@ impl Timeline {
         builder.finish()
     }
 
-    /// Lays out a trace that was read from a file. Lanes stand in the order of the plan if the trace begins with it
-    /// (`planned`), else in the order the containers appear.
-    /// Only the first pod of the trace is drawn; [`crate::events`] takes files of several apart.
+    /// The timeline of a trace from a file. Lanes are in the order of the plan if the trace begins with it
+    /// (`planned`), else in the order in which containers appear. Only the first pod of the trace is used;
+    /// [`crate::events`] splits files with several pods.
     pub fn read(entries: &[Record]) -> Result<Timeline, TimelineError> {
         let pod = entries.first().map(|e| e.pod.as_str()).unwrap_or_default();
         let mut builder = Builder::new(pod);
@@ -188,7 +188,7 @@ impl Timeline {
         Ok(builder.finish())
     }
 
-    /// Marks what the start and the stop really waited for, and keeps the advice for the page.
+    /// Marks what the start and the stop waited for, and keeps the advice for the page.
     pub fn mark(&mut self, analysis: &Analysis) {
         self.advice = analysis.advice.iter().map(|advice| advice.text.clone()).collect();
         let links =
@@ -210,28 +210,29 @@ impl Timeline {
         }
     }
 
-    /// For a terminal, `width` columns wide, in plain ASCII.
+    /// The timeline in plain ASCII, `width` columns wide.
     pub fn ascii(&self, width: usize, scale: Scale) -> String {
         ascii::draw(self, width, scale)
     }
 
-    /// A picture that opens in a browser, light or dark as the browser likes it.
+    /// The timeline as SVG, light or dark as the browser prefers.
     pub fn svg(&self, scale: Scale) -> String {
-        svg::draw(self, scale, true)
+        svg::draw(self, scale, svg::WIDE, true)
     }
 
-    /// Pauses that are drawn much shorter than the rest, `least` of the width or more: where they begin and end.
+    /// Pauses that are drawn much shorter than the rest and take at least this part of the width: where each
+    /// begins and ends.
     fn breaks(&self, scale: Scale, least: f64) -> Vec<(u64, u64)> {
         let places = self.places(scale);
         let pairs = self.moments.windows(2).map(|pair| (pair[0], pair[1]));
         let width = |(from, to): (u64, u64)| places.of(to) - places.of(from);
-        // Moments are sorted and no two are the same.
+        // Moments are sorted and unique.
         let density = |pause: (u64, u64)| width(pause) / (pause.1 - pause.0) as f64;
         let densest = pairs.clone().map(density).fold(0.0, f64::max);
         pairs.filter(|pause| width(*pause) >= least && density(*pause) * SQUEEZED < densest).collect()
     }
 
-    /// Where moments lie, from 0 to 1.
+    /// The positions of all moments, from 0 to 1.
     fn places(&self, scale: Scale) -> Places {
         let mut place = 0.0;
         let mut places = BTreeMap::new();
@@ -240,7 +241,7 @@ impl Timeline {
             let gap = (at - before) as f64;
             place += match scale {
                 Scale::Linear => gap,
-                // 20 ms are seen as one step, a minute as eight.
+                // 20 ms are about one step, a minute about eight.
                 Scale::Compressed => (1.0 + gap / 20.0).ln(),
             };
             places.insert(at, place);
@@ -255,14 +256,14 @@ impl Timeline {
     }
 }
 
-/// A pause of which a millisecond is drawn so many times narrower than elsewhere is marked as drawn short.
+/// A pause is marked as drawn short if its time is drawn this many times denser than elsewhere.
 const SQUEEZED: f64 = 8.0;
 
-/// Where every moment at which something happened lies.
+/// The positions of all moments at which something happened.
 struct Places(BTreeMap<u64, f64>);
 
 impl Places {
-    /// Where a moment lies, also one between two at which something happened.
+    /// The position of a moment, interpolated between two at which something happened.
     fn of(&self, at: u64) -> f64 {
         let before = self.0.range(..=at).next_back();
         let after = self.0.range(at..).next();
@@ -293,7 +294,7 @@ pub(crate) fn lines(entries: &[Record]) -> Result<Vec<Line<'_>>, TimelineError> 
     Ok(out)
 }
 
-/// `12.345`, or RFC 3339 in UTC, as milliseconds.
+/// Parses `12.345`, or RFC 3339 in UTC, as milliseconds.
 fn milliseconds(text: &str) -> Option<u64> {
     if let Some((date, time)) = text.split_once('T') {
         let mut date = date.splitn(3, '-').map(|n| n.parse::<i64>().ok());
@@ -301,7 +302,8 @@ fn milliseconds(text: &str) -> Option<u64> {
         let mut time = time.strip_suffix('Z')?.splitn(3, ':');
         let (hours, minutes) = (time.next()?.parse::<i64>().ok()?, time.next()?.parse::<i64>().ok()?);
         let seconds: f64 = time.next()?.parse().ok()?;
-        // Days since 1970 in the Gregorian calendar, years counted from March so that leap days come last.
+        // Days since 1970 in the Gregorian calendar. Years are counted from March, so that leap days come
+        // last.
         let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
         let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
         let whole = ((days * 24 + hours) * 60 + minutes) * 60;
@@ -311,15 +313,15 @@ fn milliseconds(text: &str) -> Option<u64> {
     (0.0..1e15).contains(&seconds).then(|| (seconds * 1e3).round() as u64)
 }
 
-/// Builds lanes from entries as they come.
+/// Builds lanes, entry by entry.
 struct Builder {
     timeline: Timeline,
     open: Vec<Open>,
-    /// Since when the sandbox is being made.
+    /// Since when the sandbox is being created.
     sandbox: Option<u64>,
 }
 
-/// What is going on in a lane.
+/// The unfinished bars of a lane.
 #[derive(Debug, Clone, Default)]
 struct Open {
     life: Option<(u64, Kind, String)>,
@@ -367,7 +369,7 @@ impl Builder {
         }
     }
 
-    /// What happened to the pod as a whole.
+    /// An event of the pod as a whole.
     fn pod(&mut self, line: &Line<'_>) {
         match line.event {
             TraceEvent::Phase { from, to } => {
@@ -388,13 +390,13 @@ impl Builder {
                     self.timeline.graces.push(Grace { from: line.at, grace_ms });
                 }
             }
-            // What follows from these is drawn.
+            // Not drawn themselves, but their effects are.
             TraceEvent::SandboxLost
             | TraceEvent::StopShortened { .. }
             | TraceEvent::RerunBegun { .. }
             | TraceEvent::Rerun
             | TraceEvent::Finished { .. } => {}
-            // They happen to containers.
+            // Events of containers.
             TraceEvent::Pulling
             | TraceEvent::Pulled
             | TraceEvent::PullFailed { .. }
@@ -435,7 +437,7 @@ impl Builder {
         }
     }
 
-    /// What happened to a container.
+    /// An event of a container.
     fn container(&mut self, lane: usize, line: &Line<'_>) {
         let at = line.at;
         match line.event {
@@ -473,7 +475,7 @@ impl Builder {
             }
             TraceEvent::HookCancelled { .. } => self.hook_ended(lane, at, None),
             TraceEvent::HookEnded { error, .. } => self.hook_ended(lane, at, error.as_deref()),
-            // What follows from these is drawn.
+            // Not drawn themselves, but their effects are.
             TraceEvent::ImageChanged
             | TraceEvent::StartupPassed
             | TraceEvent::HookOutput { .. }
@@ -481,7 +483,7 @@ impl Builder {
             | TraceEvent::KillBegun { .. }
             | TraceEvent::StopSignalIgnored { .. }
             | TraceEvent::Log { .. } => {}
-            // They happen to pods.
+            // Events of pods.
             TraceEvent::Planned { .. }
             | TraceEvent::SandboxCreating { .. }
             | TraceEvent::SandboxReady
@@ -541,9 +543,9 @@ impl Builder {
         });
     }
 
-    /// Ends what goes on in a lane and begins something else.
+    /// Ends the current bar of a lane and begins another.
     fn turn(&mut self, lane: usize, at: u64, next: Option<(Kind, String)>) {
-        // One that was told to stop may still become ready or not; what matters is that it stops.
+        // A container that is stopping may still become ready or unready; it is drawn as stopping.
         let stops = matches!(self.open[lane].life, Some((_, Kind::Stop, _)));
         if stops && matches!(next, Some((Kind::Run | Kind::Ready, _))) {
             return;
@@ -583,7 +585,7 @@ impl Builder {
     }
 }
 
-/// A text, or another if it is empty.
+/// A text, or a default if it is empty.
 fn or<'a>(text: &'a str, other: &'a str) -> &'a str {
     if text.is_empty() { other } else { text }
 }
@@ -594,7 +596,7 @@ pub(crate) fn clock(ms: u64) -> String {
         0 => "0".into(),
         1..1_000 => format!("{ms}ms"),
         1_000..60_000 => {
-            // Three digits are as many as anybody reads.
+            // Three digits are enough.
             let text = match ms {
                 0..10_000 => format!("{:.2}", ms as f64 / 1e3),
                 _ => format!("{:.1}", ms as f64 / 1e3),

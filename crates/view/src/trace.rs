@@ -6,22 +6,22 @@ use outrigger_lifecycle::Plan;
 use outrigger_lifecycle::trace::{Entry, Record, TraceEvent};
 use serde_json::Value;
 
-/// The time of an entry of a simulation: seconds since the beginning, to the millisecond.
+/// The time of a simulated entry: seconds since the beginning, with milliseconds.
 pub fn time_text(entry: &Entry) -> String {
     format!("{}.{:03}", entry.time.0 / 1_000, entry.time.0 % 1_000)
 }
 
-/// The trace with names, times in seconds since the beginning.
+/// The trace with names, and times in seconds since the beginning.
 pub fn trace_records(plan: &Plan, entries: &[Entry]) -> Vec<Record> {
     entries.iter().map(|e| e.clone().into_record(plan, &plan.pod, time_text(e))).collect()
 }
 
-/// The trace as JSON objects, one an entry.
+/// The trace as JSON objects, one per entry.
 pub fn trace_json(plan: &Plan, entries: &[Entry]) -> Vec<Value> {
     trace_records(plan, entries).iter().map(Record::to_json).collect()
 }
 
-/// The trace for people, one line an entry: time, container, event, details.
+/// The trace as text, one line per entry: time, container, event, details.
 pub fn trace_text(plan: &Plan, entries: &[Entry]) -> String {
     let widest = plan.containers.iter().map(|c| c.name.len()).max().unwrap_or(1).min(24);
     let mut out = String::new();
@@ -38,7 +38,7 @@ pub fn trace_text(plan: &Plan, entries: &[Entry]) -> String {
     out
 }
 
-/// The details of an entry on one line: what a sentence says is not said again in fields.
+/// The details of an entry on one line. What the sentence says is not repeated as fields.
 fn details(event: &TraceEvent) -> String {
     if let TraceEvent::Waiting { text, .. } = event {
         return text.clone();

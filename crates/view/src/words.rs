@@ -1,29 +1,30 @@
-//! Trace entries as sentences. The container, or the pod, is the unnamed subject: "exited with code 0 after 10 ms".
+//! Trace entries as sentences without their subject, which is the container or the pod: "exited with code 0
+//! after 10 ms".
 
 use outrigger_lifecycle::trace::{
     IgnoredBecause, KillingReason, OpenedGate, Record, RerunReason, StopReason, TraceEvent, WaitReason,
 };
 use outrigger_lifecycle::{ExitReason, KillReason, Need, Phase, ProbeKind, ProbeOutcome, Span, Verdict};
 
-/// How much a sentence matters.
+/// How important a sentence is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// Part of the usual course.
+    /// Expected.
     Routine,
-    /// Worth keeping on the screen even where a view shows the state of things.
+    /// Worth keeping on the screen even with a live view.
     Notable,
     /// Something went wrong.
     Trouble,
 }
 
-/// One entry, told.
+/// One entry as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
-    /// How much it matters.
+    /// How important it is.
     pub weight: Weight,
     /// The sentence.
     pub text: String,
-    /// What is to be learned from it.
+    /// What to do about it.
     pub hint: Option<String>,
 }
 
@@ -33,7 +34,7 @@ impl Told {
     }
 }
 
-/// A length of time, to the millisecond while it is short.
+/// A duration, with milliseconds while it is short.
 pub(crate) fn span(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
@@ -41,7 +42,7 @@ pub(crate) fn span(ms: u64) -> String {
     }
 }
 
-/// A length of time that goes on: no finer than what an eye can follow.
+/// A duration that keeps growing: no more precise than can be read.
 pub(crate) fn age(ms: u64) -> String {
     match ms {
         0..10_000 => Span(ms / 100 * 100).to_string(),
@@ -49,7 +50,7 @@ pub(crate) fn age(ms: u64) -> String {
     }
 }
 
-/// The name of a signal, as far as people know them.
+/// The name of a signal, if it is a common one.
 pub fn signal(number: i32) -> String {
     let known = match number {
         1 => "HUP",
@@ -69,7 +70,7 @@ pub fn signal(number: i32) -> String {
     known.to_owned()
 }
 
-/// Tells an entry. `None` for entries that say nothing a neighbour does not say better.
+/// The sentence of an entry. `None` if another entry says the same better.
 pub fn tell(entry: &Record) -> Option<Told> {
     let mut told = tell_event(&entry.event)?;
     if let Some(hint) = hint(entry) {
@@ -79,7 +80,7 @@ pub fn tell(entry: &Record) -> Option<Told> {
     Some(told)
 }
 
-/// The hint of an entry: where the manifest asks for what went wrong, and what to do. `job.yaml:12: check the name`.
+/// The hint of an entry: the line of the manifest, and what to do. `job.yaml:12: check the name`.
 pub(crate) fn hint(entry: &Record) -> Option<String> {
     match (&entry.manifest, &entry.hint) {
         (None, None) => None,
@@ -140,7 +141,7 @@ fn tell_event(event: &TraceEvent) -> Option<Told> {
             Some(KillingReason::ExceededGracePeriod) => "killed: grace period is over".to_owned(),
             None => "killed".to_owned(),
         }),
-        // The pod says so once, for all; `terminating` says when it really happens.
+        // The pod says it once for all containers; `terminating` says when it happens.
         TraceEvent::KillBegun { cause: KillReason::PodStop, .. } => None,
         TraceEvent::KillBegun { message, .. } => trouble(format!("stopping: {message}")),
         TraceEvent::Exited { .. } => exited(event),
@@ -159,7 +160,7 @@ fn tell_event(event: &TraceEvent) -> Option<Told> {
             RerunReason::Sandbox | RerunReason::Requested => "restarting the whole pod".to_owned(),
         }),
         TraceEvent::Rerun => notable("starting again from the first container".to_owned()),
-        // Its end is told by `finished`.
+        // `finished` reports the end.
         TraceEvent::Phase { to: Phase::Succeeded | Phase::Failed, .. } => None,
         TraceEvent::Phase { to, .. } => routine(format!("phase {}", to.name())),
         TraceEvent::Finished { phase } => match phase {
@@ -185,9 +186,9 @@ fn next_try(retry_in_ms: Option<u64>) -> String {
 
 fn waiting(wait: &WaitReason, text: &str) -> Option<Told> {
     match wait {
-        // The pod says so once, for all.
+        // The pod says it once for all containers.
         WaitReason::Sandbox => None,
-        // The failure itself has just said why, and when the next try is.
+        // The entry of the failure has the reason, and the time of the next attempt.
         WaitReason::ImageRetry { .. } | WaitReason::StartRetry { .. } => None,
         WaitReason::BackOff { .. } => Some(Told::new(Weight::Notable, text.to_owned())),
         WaitReason::Gate { .. }
@@ -224,7 +225,7 @@ fn probe(event: &TraceEvent) -> Option<Told> {
     let (name, message) = (kind.name(), message.as_deref().unwrap_or_default());
     match outcome {
         ProbeOutcome::Success => {
-            // Startup and readiness are told by what follows from them.
+            // `started` and `ready` already report these.
             let text = format!("{name} probe passes");
             return (*kind == ProbeKind::Liveness).then_some(Told::new(Weight::Routine, text));
         }
@@ -263,7 +264,7 @@ fn exited(event: &TraceEvent) -> Option<Told> {
         (_, Some(number)) => format!("killed by SIG{} (code {code}){after}{said}", signal(*number)),
         (_, None) => format!("exited with code {code}{after}{said}"),
     };
-    // One that was told to go may say so in its code.
+    // After a stop signal, a code other than 0 is expected.
     let expected = *code == 0 || killed_for.is_some();
     let is_good = expected && *reason != Some(ExitReason::OomKilled);
     Some(Told::new(if is_good { Weight::Notable } else { Weight::Trouble }, text))
@@ -274,7 +275,7 @@ fn stop_begun(event: &TraceEvent) -> Option<Told> {
         return None;
     };
     let grace = Span(grace_ms.unwrap_or(0));
-    // Mains that are done may have failed.
+    // The mains have ended, but may have failed.
     let is_good = *cause == StopReason::Completed && because_of.is_none();
     let weight = match cause {
         StopReason::Completed if is_good => Weight::Routine,

@@ -1,11 +1,11 @@
-//! What happens to workloads, as sentences. The workload is the unnamed subject.
+//! Events of workloads as sentences without their subject, which is the workload.
 
 use outrigger_lifecycle::Span;
 use outrigger_lifecycle::trace::{WorkloadEvent, WorkloadRecord};
 
 use crate::words::{Told, Weight};
 
-/// Tells an entry.
+/// The sentence of an entry.
 pub fn tell(record: &WorkloadRecord) -> Told {
     let several = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let (weight, sentence) = match &record.event {

@@ -6,6 +6,27 @@ use crate::plan::{Counts, Dialect, Need, PreStopWhen, Role};
 use crate::source::{FieldPath, Finding, List};
 
 pub(super) fn apply(draft: &mut Draft<'_>) {
+    let sidecars = marked(draft);
+    if sidecars.is_empty() {
+        return;
+    }
+    let mains: Vec<usize> = draft.mains().into_iter().filter(|m| !sidecars.contains(m)).collect();
+    if mains.is_empty() {
+        draft.findings.push(
+            Finding::error(
+                "kep-standard",
+                FieldPath::spec("containers"),
+                "every container is `type: Sidecar`",
+            )
+            .hint("at least one container must be standard: remove `lifecycle.type` from the main container"),
+        );
+        return;
+    }
+    order(draft, &sidecars, &mains);
+}
+
+/// The containers that are marked as sidecars.
+fn marked(draft: &mut Draft<'_>) -> Vec<usize> {
     let input = draft.input;
     let mut sidecars = Vec::new();
     for (&place, value) in &input.lifecycle_types {
@@ -54,22 +75,12 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
             }
         }
     }
-    if sidecars.is_empty() {
-        return;
-    }
-    let mains: Vec<usize> = draft.mains().into_iter().filter(|m| !sidecars.contains(m)).collect();
-    if mains.is_empty() {
-        draft.findings.push(
-            Finding::error(
-                "kep-standard",
-                FieldPath::spec("containers"),
-                "every container is `type: Sidecar`",
-            )
-            .hint("at least one container must be standard: remove `lifecycle.type` from the main container"),
-        );
-        return;
-    }
-    for &sidecar in &sidecars {
+    sidecars
+}
+
+/// Sidecars start together and stop last; mains wait for all of them.
+fn order(draft: &mut Draft<'_>, sidecars: &[usize], mains: &[usize]) {
+    for &sidecar in sidecars {
         draft.make_sidecar(sidecar, Dialect::Kep, Counts::No);
         let c = &mut draft.plan.containers[sidecar];
         c.pre_stop_when = PreStopWhen::FirstAndOwnTurn;
@@ -77,7 +88,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
         c.gates.retain(|g| g.need != Need::Launched);
     }
     let mut before: Option<usize> = None;
-    for &main in &mains {
+    for &main in mains {
         let gates = &mut draft.plan.containers[main].gates;
         let had = gates.len();
         gates.retain(|g| g.need != Need::Launched || !sidecars.contains(&g.on));
@@ -87,7 +98,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
             draft.gate(main, before, Need::Launched, None);
         }
         before = Some(main);
-        for &sidecar in &sidecars {
+        for &sidecar in sidecars {
             draft.gate(main, sidecar, Need::Ready, Some(Dialect::Kep));
         }
     }

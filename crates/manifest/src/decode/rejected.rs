@@ -19,9 +19,13 @@ pub(super) fn hint(type_name: &str, entry: &Entry, path: &FieldPath, root: &Node
         }
         ("PodSpec", "sidecarcontainers" | "infrastructurecontainers") => Some(separate_list(entry)),
         ("JobSpec" | "PodSpec", "primarycontainer") => Some(graph(&pod_path(type_name, path), root)),
+        ("Container", "primarycontainer") if entry.value.text() == Some("false") => {
+            Some("remove it: no container is the primary one unless the pod says so".to_owned())
+        }
         (
             "Container",
-            "terminationfataltopod"
+            "primarycontainer"
+            | "terminationfataltopod"
             | "dependson"
             | "depends_on"
             | "startupphase"
@@ -99,7 +103,8 @@ fn graph(pod: &FieldPath, root: &Node) -> String {
     };
     for container in containers(pod, root) {
         let Some(name) = name(container) else { continue };
-        let clauses = clauses(container, primary.as_deref() == Some(name), phased, others);
+        let is_primary = primary.as_deref() == Some(name) || says(container, "primarycontainer");
+        let clauses = clauses(container, is_primary, phased, others);
         if !clauses.is_empty() {
             lines.push(format!("{name}: {}", clauses.join(", ")));
         }
@@ -164,7 +169,7 @@ fn clauses(container: &Node, primary: bool, phased: bool, others: Others) -> Vec
     if primary {
         out.push("primary".to_owned());
     }
-    if field(container, "terminationfataltopod").and_then(Node::text).is_some_and(|t| t == "true") {
+    if says(container, "terminationfataltopod") {
         out.push("fatal".to_owned());
     }
     out
@@ -188,10 +193,22 @@ fn dependencies(node: &Node) -> Vec<String> {
     }
 }
 
+/// Whether a field of a container is `true`.
+fn says(container: &Node, key: &str) -> bool {
+    field(container, key).and_then(Node::text) == Some("true")
+}
+
 /// Whether a container has a field that the annotation replaces.
 fn wishes(container: &Node) -> bool {
-    let keys =
-        ["terminationfataltopod", "dependson", "depends_on", "startupphase", "startuporder", "shutdownorder"];
+    let keys = [
+        "primarycontainer",
+        "terminationfataltopod",
+        "dependson",
+        "depends_on",
+        "startupphase",
+        "startuporder",
+        "shutdownorder",
+    ];
     keys.into_iter().any(|key| field(container, key).is_some())
 }
 

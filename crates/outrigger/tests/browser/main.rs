@@ -105,15 +105,43 @@ fn what_cannot_be_read_is_found() {
 }
 
 #[test]
-fn a_plan_can_be_read_in_a_narrow_window() {
+fn a_plan_scales_to_its_window() {
     let Some(browser) = Chromium::find() else { return };
     let dir = tempfile::Builder::new().prefix("outrigger-pictures-").tempdir().expect("a directory");
     fs::write(dir.path().join("pods.yaml"), MANIFEST.replace("IMAGE", "busybox")).expect("a manifest");
     let text = outrigger(dir.path(), &["plan", "pods.yaml", "-o", "svg"]);
     for width in [500, 1600] {
         let found = measured(&browser, dir.path(), "plan.html", &text, (width, 900));
-        let smallest = found["smallest"].as_f64().expect("a size");
-        assert!(smallest >= 9.0, "at {width} pixels text is {smallest} high");
+        assert_eq!(found["scrolls"], serde_json::json!(false), "at {width} pixels");
+    }
+}
+
+#[test]
+fn timelines_can_be_read_in_any_window() {
+    let Some(browser) = Chromium::find() else { return };
+    let dir = tempfile::Builder::new().prefix("outrigger-pictures-").tempdir().expect("a directory");
+    let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    fs::write(dir.path().join("pods.yaml"), MANIFEST.replace("IMAGE", "busybox")).expect("a manifest");
+    let text = outrigger(dir.path(), &["simulate", "pods.yaml", "--stop-at", "20s", "-o", "html"]);
+    let page = dir.path().join("simulated.html");
+    fs::write(&page, &text).expect("a page");
+    for width in [500, 640, 899, 900, 1200] {
+        let found = measured(&browser, dir.path(), "measured.html", &text, (width, 1400));
+        assert_eq!(found["problems"], serde_json::json!([]), "at {width} pixels");
+        assert_eq!(found["scrolls"], serde_json::json!(false), "at {width} pixels");
+        assert!(found["smallest"].as_f64() >= Some(10.0), "at {width} pixels: {found}");
+        for role in ["init", "sidecar", "main"] {
+            assert!(
+                found["texts"].as_array().is_some_and(|all| all.contains(&role.into())),
+                "{role}: {found}"
+            );
+        }
+        browser.screenshot(
+            &page,
+            Scheme::Light,
+            (width, 1400),
+            &kept.join(format!("timeline-simulated-{width}.png")),
+        );
     }
 }
 
@@ -138,6 +166,12 @@ fn timelines_look_right_in_a_browser() {
             outrigger(dir.path(), &["timeline", "run.jsonl", "--linear", "-o", "html"]),
             (900, 1200),
         ),
+        (
+            "narrow",
+            "html",
+            fs::read_to_string(dir.path().join("run.html")).expect("the timeline"),
+            (500, 2000),
+        ),
     ];
     for (name, kind, text, size) in pages {
         assert_eq!(
@@ -155,7 +189,7 @@ fn timelines_look_right_in_a_browser() {
         assert!(found["pictures"].as_u64() >= Some(4), "four pods: {found}");
         assert_eq!(found["problems"], serde_json::json!([]), "{name}.{kind}");
         // The legend has a patch of each colour: there must be more than that.
-        let scale = f64::from(size.0) / 1080.0;
+        let scale = f64::from(size.0) / if name == "narrow" { 460.0 } else { 1080.0 };
         let legend = (14.0 * 10.0 * scale * scale) as usize;
         for (scheme, colors) in [(Scheme::Light, LIGHT), (Scheme::Dark, DARK)] {
             let to = kept.join(format!("timeline-{name}-{kind}-{scheme:?}.png").to_lowercase());

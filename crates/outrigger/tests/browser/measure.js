@@ -1,15 +1,21 @@
 // Looks at the pictures of a page as a reader would: is everything in the picture, and can everything be read?
 const problems = [];
+let pictures = 0;
 let smallest = Infinity;
+const read = new Set();
 const shown = (element) => element.firstChild ? element.firstChild.textContent : element.className.baseVal;
 for (const picture of document.querySelectorAll("svg")) {
   if (picture.parentElement.closest("svg") === null && picture.querySelector("svg")) continue;
+  // The page has another one for this window.
+  if (picture.getClientRects().length === 0) continue;
+  pictures += 1;
   const frame = picture.getBoundingClientRect();
   const texts = [...picture.querySelectorAll("text")].map((element) => [element, element.getBoundingClientRect()]);
   const within = (box) =>
     box.left >= frame.left - 1 && box.right <= frame.right + 1 && box.top >= frame.top - 1 && box.bottom <= frame.bottom + 1;
   const meet = (a, b) => a.left < b.right - 0.5 && b.left < a.right - 0.5 && a.top < b.bottom - 0.5 && b.top < a.bottom - 0.5;
   for (const [element, box] of texts) {
+    for (const part of element.childNodes) read.add(part.textContent);
     smallest = Math.min(smallest, box.height);
     if (box.width === 0) problems.push(`nothing is shown of ${shown(element)}`);
     if (!within(box)) problems.push(`${shown(element)} leaves the picture`);
@@ -28,5 +34,8 @@ for (const picture of document.querySelectorAll("svg")) {
 }
 const said = document.createElement("pre");
 said.id = "measured";
-said.textContent = JSON.stringify({ pictures: document.querySelectorAll("svg").length, smallest, problems });
+const page = document.documentElement;
+said.textContent = JSON.stringify({
+  pictures, smallest, problems, texts: [...read], scrolls: page.scrollWidth > page.clientWidth,
+});
 document.body.append(said);

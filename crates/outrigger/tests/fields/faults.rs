@@ -269,7 +269,7 @@ fn a_full_disk_is_said(bench: &Bench, name: &str) {
     let archive = bench.work.join(format!("{name}.tar"));
     big_image(&archive);
     let main = json!({"name": "main", "image": format!("docker-archive:{}", archive.display())});
-    until_said(bench, &format!("{name}-image"), &small, main, &["cannot pull", no_space]);
+    until_said(bench, &format!("{name}-image"), &small, main, &["could not pull image", no_space]);
 
     // A container keeps running when its log cannot be written, and its result counts.
     let small = disk("log", "64k");

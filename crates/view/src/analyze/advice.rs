@@ -1,4 +1,4 @@
-//! What would make a pod faster: only what the trace proves.
+//! What would make a pod faster, as far as the trace proves it.
 
 use outrigger_lifecycle::trace::{Kind, TraceEvent};
 use outrigger_lifecycle::{ProbeKind, ProbeOutcome, Span};
@@ -6,21 +6,21 @@ use serde::Serialize;
 
 use super::{Link, LinkKind, Start, Stop, Trace};
 
-/// Less is not worth a word.
+/// Savings below this are not mentioned.
 const WORTH_MS: u64 = 1_000;
 
 /// A field to change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Advice {
-    /// Whose; `None` for the pod's.
+    /// The container; `None` for the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// The field, as it is written in the manifest below the container (or the pod's spec).
+    /// The field as written in the manifest, below the container or the pod's spec.
     pub field: &'static str,
-    /// What it cost, at most.
+    /// The most it can have cost.
     pub cost_ms: u64,
-    /// In words.
+    /// The advice as text.
     pub text: String,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn of(trace: &Trace<'_>, start: Option<&Start>, stop: Option<&Stop>) 
     for link in stop.iter().flat_map(|s| &s.chain) {
         out.extend(link.container.as_deref().and_then(|name| on_stop(trace, name, link)));
     }
-    // What costs most comes first.
+    // The most expensive first.
     out.sort_by_key(|a| std::cmp::Reverse(a.cost_ms));
     out
 }
@@ -74,7 +74,7 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
     }
 }
 
-/// What a probe's timing cost.
+/// What the timing of a probe cost.
 fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option<Advice> {
     let within = trace.of(name).filter(|l| (link.from_ms..=link.to_ms).contains(&l.at));
     let probes: Vec<(u64, ProbeOutcome, Option<u64>)> = within
@@ -89,7 +89,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
     let (startup, kind) = (which == ProbeKind::Startup, which.name());
     let container = Some(name.to_owned());
     let Some(last) = last_failure else {
-        // The first attempt passed: what was before it was no failing probe.
+        // The first attempt passed, so the time before it was not spent on failures.
         let delay = passed.saturating_sub(link.from_ms);
         let field =
             if startup { "startupProbe.initialDelaySeconds" } else { "readinessProbe.initialDelaySeconds" };
@@ -99,8 +99,8 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
         );
         return (delay >= WORTH_MS).then_some(Advice { container, field, cost_ms: delay, text });
     };
-    // It became well at some moment between the last failure and the success. Not every failure of a readiness probe is
-    // in the trace: it cannot have cost more than a period.
+    // It became healthy between the last failure and the success. Traces do not have every failure of a
+    // readiness probe, but the cost is at most one period.
     let period = probes.iter().find_map(|(.., period_ms)| *period_ms)?;
     let (cost_ms, seconds) = ((passed - last.min(passed)).min(period), period / 1_000);
     if seconds < 2 || cost_ms < WORTH_MS {

@@ -6,7 +6,7 @@ use outrigger_lifecycle::{HookKind, Need};
 use super::{LinkKind, Start, Trace, Walk};
 use crate::timeline::Line;
 
-/// More steps than any pod has; a trace that is not one of ours must not hang us.
+/// More steps than any pod needs. A trace from elsewhere must not cause an endless loop.
 const STEPS_MAX: usize = 10_000;
 
 pub(super) fn of(trace: &Trace<'_>) -> Option<Start> {
@@ -18,7 +18,7 @@ pub(super) fn of(trace: &Trace<'_>) -> Option<Start> {
         let chain = chain(trace, last, moment, end);
         return Some(Start { complete: false, last: last.to_owned(), took_ms: end, stuck: Some(why), chain });
     }
-    // Init containers are never ready: without others, the last to end is what the start was.
+    // Init containers never become ready: in a pod without others, the start ends with the last of them.
     let ended = |name: &str| trace.last(name, &[Kind::Exited], limit).map(|l| l.at);
     let (last, at, moment) = names
         .iter()
@@ -32,13 +32,13 @@ pub(super) fn of(trace: &Trace<'_>) -> Option<Start> {
     Some(Start { complete: true, last: last.to_owned(), took_ms: at, stuck: None, chain })
 }
 
-/// A container that was wanted and did not come up, what of it was waited for, and why: the one that does not itself
-/// wait for another.
+/// A container that did not come up, what was missing, and why. Of several, the one that does not wait for
+/// another.
 fn stuck<'a>(trace: &Trace<'a>, names: &[&'a str]) -> Option<(&'a str, Moment, String)> {
     let stop = trace.lines.iter().position(|l| l.container.is_none() && l.is(Kind::StopBegun));
     let before = &trace.lines[..stop.unwrap_or(trace.lines.len())];
     let turns = [Kind::Waiting, Kind::Starting, Kind::Started, Kind::Exited];
-    // The last that was heard of it, unless it has been up.
+    // Its last event, unless it has come up.
     let last = |name: &str| {
         let own = || before.iter().filter(|l| l.container == Some(name));
         let up = own().any(|l| l.is(Kind::Ready));
@@ -91,7 +91,7 @@ fn chain(trace: &Trace<'_>, container: &str, moment: Moment, at: u64) -> Vec<sup
     walk.finish(0, &container)
 }
 
-/// Explains the time from a container's first start to a moment of its life, and gives the entry of that start.
+/// Explains the time from a container's first start to a moment of its life. Returns the entry of that start.
 fn life<'t, 'a>(trace: &'t Trace<'a>, name: &str, moment: Moment, walk: &mut Walk) -> Option<&'t Line<'a>> {
     let mut first = None;
     let mut moment = moment;
@@ -99,7 +99,7 @@ fn life<'t, 'a>(trace: &'t Trace<'a>, name: &str, moment: Moment, walk: &mut Wal
         let Some(starting) = trace.last(name, &[Kind::Starting], walk.at) else { break };
         first = Some(starting);
         instance(trace, name, starting.at, moment, walk);
-        // An instance before this one, whose end this one waited for.
+        // A previous instance, which had to end first.
         let Some(end) = trace.last(name, &[Kind::Exited, Kind::StartFailed], starting.at) else { break };
         let (kind, text) = if let TraceEvent::StartFailed { message, .. } = end.event {
             let why = if message.is_empty() { "it could not be started" } else { message };
@@ -133,7 +133,7 @@ fn instance(trace: &Trace<'_>, name: &str, starting: u64, moment: Moment, walk: 
             .any(|l| matches!(l.event, TraceEvent::HookStarted { hook, .. } if *hook == HookKind::PostStart));
         let hook_ended = events()
             .find(|l| matches!(l.event, TraceEvent::HookEnded { hook, .. } if *hook == HookKind::PostStart));
-        // One that still runs is all there is.
+        // A hook that is still running explains everything up to now.
         let hook_end = match (hook_began, hook_ended) {
             (_, Some(end)) => end.at,
             (true, None) => until,
@@ -161,7 +161,7 @@ fn instance(trace: &Trace<'_>, name: &str, starting: u64, moment: Moment, walk: 
     walk.back(Some(name), LinkKind::Start, starting, format!("`{name}` is started"));
 }
 
-/// What let a container start: explains it, or names the container to go on with.
+/// What allowed a container to start: explains it, or returns the container to continue with.
 fn opened_by(
     trace: &Trace<'_>,
     name: &str,
@@ -200,7 +200,7 @@ fn opened_by(
     None
 }
 
-/// When the gate that opened last before a start did, whose it is and what for.
+/// The gate that opened last before a start: when it opened, its container, and what was needed.
 fn opened_gate(line: &Line<'_>) -> Option<(u64, String, Moment)> {
     let TraceEvent::Starting { opened_last: Some(gate), opened_ms_ago, .. } = line.event else { return None };
     let opened = line.at - opened_ms_ago.unwrap_or(0).min(line.at);
@@ -211,7 +211,8 @@ fn opened_gate(line: &Line<'_>) -> Option<(u64, String, Moment)> {
 fn pulls(trace: &Trace<'_>, name: &str, walk: &mut Walk) {
     for _ in 0..STEPS_MAX {
         let events = [Kind::Pulling, Kind::Pulled, Kind::PullFailed];
-        // Of several at one moment the walk may have passed some: a pull that took no time explains nothing.
+        // Several may share one moment, some of them already passed. A pull that took no time explains
+        // nothing.
         let Some(line) = trace.of(name).rev().find(|l| l.at < walk.at && events.contains(&l.event.kind()))
         else {
             break;

@@ -1,4 +1,4 @@
-//! The critical chain of a stop: who used the grace.
+//! The critical chain of a stop: which containers used the grace period.
 
 use outrigger_lifecycle::trace::{Kind, TraceEvent, WaitReason};
 use outrigger_lifecycle::{HookKind, Span};
@@ -52,7 +52,7 @@ fn chain(trace: &Trace<'_>, name: &str, begun: u64, at: u64) -> Vec<super::Link>
     walk.finish(begun, &name)
 }
 
-/// Explains the end of a container: TERM to exit, and the preStop hook before.
+/// Explains the end of a container: from TERM to the exit, and the preStop hook before that.
 fn exit(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) {
     let at = walk.at;
     let within = |event: Kind| trace.of(name).rfind(|l| l.is(event) && (begun..=at).contains(&l.at));
@@ -74,7 +74,7 @@ fn exit(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) {
     hook(trace, name, HookKind::PreStop, begun, walk);
 }
 
-/// Explains a preStop hook that ended where the walk stands.
+/// Explains a preStop hook that ended at the current moment of the walk.
 fn hook(trace: &Trace<'_>, name: &str, which: HookKind, begun: u64, walk: &mut Walk) {
     let at = walk.at;
     let within = |l: &&Line<'_>| (begun..=at).contains(&l.at);
@@ -113,7 +113,8 @@ fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<St
             return None;
         }
     };
-    // One that was told while the other was still there was told because the grace had run out: the other used it up.
+    // If it was told to stop while the other was still running, the grace period was over: the other had used
+    // it up.
     if let Some(exited) = trace.last(on, &[Kind::Exited], at).filter(|l| l.at >= begun) {
         let text = format!("`{name}` could be stopped but has not been told yet");
         walk.back(Some(name), LinkKind::Wait, exited.at, text);
@@ -121,7 +122,7 @@ fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<St
     Some(on.to_owned())
 }
 
-/// What of another container a stop waits for.
+/// What a stop waits for in another container.
 enum Turn<'a> {
     /// Its exit.
     Exit(&'a str),
@@ -129,7 +130,7 @@ enum Turn<'a> {
     FirstPreStop(&'a str),
 }
 
-/// What a container that is to stop waits for, if it is another's turn.
+/// The other container that a stop waits for, if any.
 fn turn_of(wait: &WaitReason) -> Option<Turn<'_>> {
     match wait {
         WaitReason::StopTurn { on } => Some(Turn::Exit(on)),

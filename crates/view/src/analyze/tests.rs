@@ -30,7 +30,7 @@ fn links(chain: &[Link]) -> Vec<(&str, LinkKind, u64)> {
     chain.iter().map(|l| (l.container.as_deref().unwrap_or(""), l.kind, l.ms())).collect()
 }
 
-/// Links follow one another and cover the whole time.
+/// Checks that links follow one another and cover the whole time.
 fn covers(chain: &[Link], from: u64, to: u64) {
     let mut at = from;
     for link in chain {
@@ -245,8 +245,8 @@ fn a_stop_is_walked_back_through_turns_and_hooks() {
     assert_eq!(fields, ["lifecycle.stopSignal", "lifecycle.preStop"]);
 }
 
-/// In a native pod whose main ignores TERM the sidecar is told when the grace is over, while the main is being killed: the
-/// main is what took the time.
+/// In a native pod whose main ignores TERM, the sidecar is told to stop at the end of the grace period, while
+/// the main is being killed. The time is the main's.
 #[test]
 fn who_uses_up_the_grace_is_named_even_if_it_ends_after_others_were_told() {
     for (first_exit, sidecar_exit) in [(30.1, 30.2), (30.1, 32.1)] {

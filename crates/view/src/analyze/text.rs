@@ -46,7 +46,7 @@ fn stop_text(stop: &Stop) -> String {
 
 fn chain(links: &[Link]) -> String {
     let total: u64 = links.iter().map(Link::ms).sum();
-    // A few milliseconds between two things are noise, unless all is that fast.
+    // Links of a few milliseconds are noise, unless all are that short.
     let tells = |link: &&Link| link.ms() >= 5 || link.ms() * 100 >= total;
     let line = |link: &Link| {
         let at = format!("{:>9.3}", link.from_ms as f64 / 1e3);

@@ -1,4 +1,4 @@
-//! An image that cannot be had.
+//! Hints on images that cannot be pulled.
 
 use k8s_openapi::api::core::v1::Container;
 use outrigger_lifecycle::{FieldPath, PullCause};

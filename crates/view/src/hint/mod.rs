@@ -1,7 +1,7 @@
-//! Hints on failures: where the manifest asks for what went wrong, and what to do about it.
+//! Hints on failures: the line of the manifest that caused one, and what to do about it.
 //!
-//! The pod and a trace entry go in, a place and a sentence come out; both become fields of the entry, so that the
-//! terminal, the events file and the closing summary say the same.
+//! The input is the pod and a trace entry, the result a place and a sentence. Both become fields of the
+//! entry, so that the terminal, the events file and the closing summary agree.
 
 mod image;
 mod port;
@@ -19,12 +19,12 @@ use outrigger_manifest::{Companions, Origin, SourceFile};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-/// What is to be learned from one failure.
+/// A hint on one failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hint {
-    /// The place in the pod; `None` if no line of the manifest is behind it.
+    /// The place in the pod; `None` if no line of the manifest causes it.
     path: Option<FieldPath>,
-    /// What to do. Empty where the message says it all and only the place is missing.
+    /// What to do. Empty if the message already says it and only the place is missing.
     text: String,
 }
 
@@ -47,11 +47,11 @@ pub struct Subject<'a> {
     pub containers: &'a [Container],
     /// Its plan.
     pub plan: &'a Plan,
-    /// What it may refer to.
+    /// The objects it may refer to.
     pub companions: &'a Companions,
 }
 
-/// The hints of a run: each is shown once, however many pods and restarts meet the failure.
+/// The hints of a run. Each is shown once, for however many pods and restarts it is true.
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
     sources: Arc<[SourceFile]>,
@@ -61,7 +61,7 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// Hints on pods of these manifests.
+    /// Hints on pods from these manifests.
     pub fn new(sources: Vec<SourceFile>) -> Hints {
         Hints { sources: sources.into(), ..Hints::default() }
     }
@@ -71,7 +71,7 @@ impl Hints {
         Hints { origin: Some(Arc::new(origin.clone())), ..self.clone() }
     }
 
-    /// The hint on the failure of an entry, if there is one that was not shown yet: the file and line, and what to do.
+    /// The hint on a failure, unless it was already shown: the file and line, and what to do.
     pub fn on(&self, pod: Subject<'_>, entry: &Entry) -> (Option<String>, Option<String>) {
         let Some(hint) = hint(pod, entry) else { return (None, None) };
         let place = hint.path.as_ref().and_then(|path| self.place(path));
@@ -83,7 +83,7 @@ impl Hints {
         }
     }
 
-    /// Why a pod cannot be made, with the hint on it below.
+    /// Why a pod cannot be created, with the hint below.
     pub fn of_sandbox(&self, pod: Subject<'_>, message: &str, cause: Option<SandboxCause>) -> String {
         let hint = sandbox(pod, cause);
         let place = hint.path.as_ref().and_then(|path| self.place(path));
@@ -136,7 +136,7 @@ fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
             };
             Some(Hint::at(path.field("lifecycle").field(field), means))
         }
-        // No failures, or ones that another entry tells of.
+        // Not failures, or reported by another entry.
         TraceEvent::Planned { .. }
         | TraceEvent::SandboxCreating { .. }
         | TraceEvent::SandboxReady
@@ -170,7 +170,7 @@ fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
     }
 }
 
-/// What keeps a whole pod from being made.
+/// What prevents a whole pod from being created.
 fn sandbox(pod: Subject<'_>, cause: Option<SandboxCause>) -> Hint {
     match cause {
         Some(SandboxCause::HostPortInUse { port }) => port::in_use(pod, port),

@@ -1,4 +1,4 @@
-//! A port of this machine that cannot be opened.
+//! Hints on ports of this machine that cannot be opened.
 
 use std::fs;
 use std::path::Path;
@@ -8,10 +8,11 @@ use outrigger_runtime::embedded::network::listening_here;
 
 use super::{Hint, Subject};
 
-/// Something listens there.
+/// Another process listens on the port.
 pub(super) fn in_use(pod: Subject<'_>, number: u16) -> Hint {
     let stop = match holder(number) {
-        // We listen for our pods. A pod that is being replaced still has it: the next attempt may be luckier.
+        // This run listens for one of its pods. A pod that is being replaced still has the port; the next
+        // attempt may succeed.
         Some((pid, _)) if pid == std::process::id() => {
             let hint = "another pod of this run has the port; this one starts when it is released";
             let path = written(pod, number);
@@ -23,7 +24,7 @@ pub(super) fn in_use(pod: Subject<'_>, number: u16) -> Hint {
     another(pod, number, &stop)
 }
 
-/// It cannot be opened, though nothing is known to listen there.
+/// The port cannot be opened, and no known process listens on it.
 pub(super) fn refused(pod: Subject<'_>, number: u16) -> Hint {
     another(pod, number, "stop what listens there")
 }
@@ -44,7 +45,7 @@ fn written(pod: Subject<'_>, number: u16) -> Option<FieldPath> {
     })
 }
 
-/// The process that listens on a TCP port of this machine, and its name; as far as we may see.
+/// The process that listens on a TCP port of this machine, and its name, if this user may see it.
 fn holder(port: u16) -> Option<(u32, String)> {
     let inode = listening_here().ok()?.into_iter().find(|l| l.address.port() == port)?.inode;
     let wanted = format!("socket:[{inode}]");

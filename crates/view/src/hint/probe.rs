@@ -1,4 +1,4 @@
-//! A probe that does not pass.
+//! Hints on probes that do not pass.
 
 use k8s_openapi::api::core::v1::{Container, Probe};
 use outrigger_lifecycle::{ContainerPlan, FieldPath, Need, Plan, ProbeCause, ProbeKind, Span};
@@ -33,7 +33,7 @@ pub(super) fn hint(
     Some(Hint::at(path.field(field).field(handler), hint))
 }
 
-/// What kind of probe it is, and what to look at.
+/// The kind of probe, and what to check.
 fn handler(probe: &Probe, cause: Option<ProbeCause>) -> (&'static str, &'static str) {
     let silent = cause == Some(ProbeCause::Refused);
     match probe {
@@ -58,7 +58,7 @@ fn handler(probe: &Probe, cause: Option<ProbeCause>) -> (&'static str, &'static 
 const LISTEN: &str =
     "write the port the program listens on, and let it listen on all addresses (0.0.0.0), not on 127.0.0.1";
 
-/// Who waits for the probe; empty if nobody does.
+/// The containers that wait for the probe; empty if there are none.
 fn waiting_for(plan: &Plan, index: usize, kind: ProbeKind) -> String {
     let needs = |need: Need| match kind {
         ProbeKind::Startup => matches!(need, Need::Started | Need::Ready),

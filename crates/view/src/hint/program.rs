@@ -1,4 +1,4 @@
-//! A program that cannot be run, or ended in a way that tells why.
+//! Hints on programs that cannot be run, or that ended in a way that shows why.
 
 use k8s_openapi::api::core::v1::Container;
 use outrigger_lifecycle::{ExitReason, FieldPath, KillReason};
@@ -50,7 +50,7 @@ fn not_started(container: &Container, path: FieldPath) -> Hint {
     Hint::at(command_path(container, path), hint)
 }
 
-/// What decides the program: the command, else the arguments, else the image.
+/// The field that sets the program: the command, else the arguments, else the image.
 fn command_path(container: &Container, path: FieldPath) -> FieldPath {
     let written = |words: &Option<Vec<String>>| words.as_ref().is_some_and(|w| !w.is_empty());
     match () {

@@ -4,7 +4,7 @@ use outrigger_lifecycle::{FeatureGates, Time, plan};
 use outrigger_manifest::{ReadOptions, SourceFile, read};
 use serde_json::{Value, json};
 
-/// A line for everything that can go wrong.
+/// A manifest with a line for everything that can go wrong.
 const MANIFEST: &str = "\
 apiVersion: v1
 kind: ConfigMap

@@ -1,4 +1,4 @@
-//! The plan for programs. docs/plan.md describes every field; what stands there stays.
+//! The plan as JSON. docs/plan.md describes every field; documented fields do not change.
 
 use outrigger_lifecycle::{Amounts, ContainerPlan, HookPlan, PreStopWhen, ProbeKind, ProbePlan, RuleAction};
 use outrigger_manifest::{Diagnostic, SourceFile, to_json};

@@ -9,7 +9,7 @@ use super::words;
 pub fn render(view: &View<'_>) -> String {
     let plan = view.plan;
     let mut out = String::from("flowchart LR\n");
-    // Container names are DNS labels: they need no escapes.
+    // Container names are DNS labels and need no escaping.
     out.push_str("  subgraph start [\"start\"]\n    direction LR\n");
     for (i, c) in plan.containers.iter().enumerate() {
         let (name, role) = (&c.name, words::role(c.role));

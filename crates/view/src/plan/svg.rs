@@ -1,7 +1,8 @@
-//! The plan as a picture: a lane for each container, from the box in which it starts to the box in which it stops.
+//! The plan as a picture: a lane for each container, from the box where it starts to the box where it stops.
 //!
-//! A lane is empty left of its start and right of its stop, so arrows into a start run along its own lane, arrows out of
-//! a stop along theirs, and both change lanes between the columns: nothing is ever drawn across a box.
+//! A lane is empty to the left of its start and to the right of its stop. So arrows to a start run along its
+//! own lane, arrows from a stop along theirs, and both change lanes between the columns: no arrow crosses a
+//! box.
 
 mod layout;
 mod style;
@@ -11,9 +12,6 @@ use outrigger_lifecycle::{Need, Role};
 use super::view::View;
 use super::words;
 use layout::Layout;
-
-/// It shrinks with its window no further than this; then the window scrolls. Smaller text cannot be read.
-const SCALE_MIN: f64 = 0.85;
 
 /// All pods, one below the other.
 pub fn render(views: &[View<'_>]) -> String {
@@ -26,10 +24,9 @@ pub fn render(views: &[View<'_>]) -> String {
         body.push_str(&format!("<g transform=\"translate(0 {top})\">\n{}</g>\n", picture(layout, width)));
         top += layout.height;
     }
-    let smallest = (width * SCALE_MIN).round();
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"100%\" \
-         style=\"max-width:{width}px;min-width:{smallest}px\" preserveAspectRatio=\"xMinYMin meet\" role=\"img\" aria-label=\"start and stop order\">\n{}\
+         style=\"max-width:{width}px\" preserveAspectRatio=\"xMinYMin meet\" role=\"img\" aria-label=\"start and stop order\">\n{}\
          <rect class=\"paper\" width=\"{width}\" height=\"{height}\"/>\n{body}</svg>\n",
         style::HEAD
     )
@@ -100,7 +97,7 @@ fn lanes(out: &mut String, l: &Layout<'_>, width: f64) {
     }
 }
 
-/// The life of a container.
+/// The bar of a running container.
 fn bar(out: &mut String, l: &Layout<'_>, container: usize) {
     let y = l.middle(container);
     let from = l.up(container);
@@ -129,7 +126,7 @@ fn gates(out: &mut String, l: &Layout<'_>, container: usize) {
         .filter(|need| gates.iter().any(|g| g.need == *need))
         .collect();
     for (i, need) in needs.iter().enumerate() {
-        // Each kind of arrow comes in at its own height.
+        // Each kind of arrow has its own height.
         let y = middle + (i as f64 - (needs.len() - 1) as f64 / 2.0) * 14.0;
         let class = words::need(*need);
         for gate in gates.iter().filter(|g| g.need == *need) {
@@ -165,7 +162,7 @@ fn gates(out: &mut String, l: &Layout<'_>, container: usize) {
     }
 }
 
-/// From the stop of each that goes first down to the lane that waits for it.
+/// Arrows from the containers that stop before this one.
 fn stop_arrows(out: &mut String, l: &Layout<'_>, container: usize) {
     let Some(column) = l.stop_column[container] else { return };
     let channel = l.stop_x(column) - 18.0;

@@ -1,4 +1,4 @@
-//! The times a plan promises, held against the engine with containers that use all they may.
+//! The times in a plan, checked against the engine with containers that use all the time they may.
 
 use outrigger_lifecycle::{Action, Decision, Engine, Event, Observation, Plan, Time};
 use outrigger_simulate::{
@@ -6,7 +6,7 @@ use outrigger_simulate::{
     random,
 };
 
-/// What the simulated world needs to do what it is asked.
+/// The time the simulated world needs for its own actions.
 const SLACK_MS: u64 = 200;
 
 #[test]

@@ -1,4 +1,4 @@
-//! The plan for people, 100 columns wide.
+//! The plan as text, 100 columns wide.
 
 use outrigger_lifecycle::{Amounts, RestartPolicy, Role};
 
@@ -6,9 +6,9 @@ use super::view::View;
 use super::words;
 use crate::style::{DIM, HEADING, INIT, MAIN, SIDECAR, paint};
 
-/// Nothing is wider than this, whatever the terminal is: plans go into logs and reviews.
+/// The maximum width on any terminal: plans go into logs and reviews.
 const WIDTH: usize = 100;
-/// A longer name has a line of its own.
+/// A longer name gets its own line.
 const NAME_WIDTH_MAX: usize = 24;
 
 /// One pod.
@@ -95,7 +95,7 @@ impl<'v> Page<'v> {
         }
     }
 
-    /// The containers of a stage, tied together. Stage 0 has no number.
+    /// The containers of a stage, grouped. Stage 0 has no number.
     fn stage(
         &mut self,
         number: usize,
@@ -137,7 +137,7 @@ impl<'v> Page<'v> {
         let width = self.name_width;
         let mut head = format!("  {rail}{}", paint(style, &format!("{:width$}", c.name)));
         if c.name.len() > self.name_width {
-            // The line is its own; what is said of it starts on the next.
+            // The name has its own line; the text begins on the next.
             self.out.push_str(&format!("{head}\n"));
             head = format!("  {below}{:width$}", "");
         }
@@ -155,7 +155,7 @@ impl<'v> Page<'v> {
     }
 }
 
-/// Who may use how much of the grace.
+/// How much of the grace period each stage may use.
 fn budget(view: &View<'_>) -> String {
     let plan = view.plan;
     let grace = words::duration(plan.grace_ms);
@@ -177,7 +177,8 @@ fn budget(view: &View<'_>) -> String {
     text
 }
 
-/// Breaks text at spaces so that no line is wider than `width`, unless a word is. A number stays with its unit.
+/// Wraps text at spaces so that no line is wider than `width`, unless a word is. Numbers stay with their
+/// units.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {

@@ -1,30 +1,30 @@
-//! A plan put in the order in which it is told.
+//! A plan in the order in which it is shown.
 
 use outrigger_lifecycle::{Gate, Need, Plan, PreStopWhen, Qos, ResourceTotals, Role, effective, qos};
 use outrigger_manifest::{Checked, Diagnostic, PodManifest};
 
-/// What all the pictures of a plan are drawn from.
+/// The input of all formats of a plan.
 pub struct View<'a> {
     /// The pod.
     pub(super) pod: &'a PodManifest,
-    /// How many pods like it there are.
+    /// How many identical pods there are.
     pub(super) count: usize,
     /// Its plan.
     pub(super) plan: &'a Plan,
     /// Containers by start stage.
     pub(super) start: Vec<Vec<usize>>,
-    /// Containers by stop stage. Init containers are done by then and not among them.
+    /// Containers by stop stage, without init containers: they have ended by then.
     pub(super) stop: Vec<Vec<usize>>,
-    /// What it asks for.
+    /// Its requests and limits.
     pub(super) resources: ResourceTotals,
-    /// The class that puts it in.
+    /// Its QoS class.
     pub(super) qos: Qos,
-    /// What there is to say about it.
+    /// Findings about it.
     pub(super) diagnostics: &'a [Diagnostic],
 }
 
 impl<'a> View<'a> {
-    /// The view of a pod and the pods like it; `None` if it is empty or there is no plan of it.
+    /// The view of a pod and the pods identical to it; `None` if it is empty or has no plan.
     pub fn new(checked: &'a Checked<'_>) -> Option<Self> {
         let Checked { pod, count, planned, diagnostics } = checked;
         let (plan, spec) = (&planned.as_ref()?.plan, pod.input.pod.spec.as_ref()?);
@@ -45,7 +45,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The gates worth telling: one that always opens before another of the same container does is left out.
+    /// The gates worth showing, without those that always open before another gate of the same container.
     pub(super) fn gates(&self, container: usize) -> Vec<&'a Gate> {
         let gates = &self.plan.containers[container].gates;
         let implied = |gate: &Gate| {
@@ -74,8 +74,8 @@ impl<'a> View<'a> {
         false
     }
 
-    /// Who is gone when a container's turn to stop comes, without those that are gone earlier anyway. Init containers
-    /// are done by then.
+    /// The containers that are gone when a container's turn to stop comes, without those that are gone
+    /// earlier anyway, and without init containers.
     pub(super) fn stops_after(&self, container: usize) -> Vec<usize> {
         let after = |c: usize| self.plan.containers[c].stop_after.iter().copied().filter(|&b| self.runs(b));
         after(container)
@@ -83,7 +83,8 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    /// Whose preStop hook must be done before a container is signalled, though it stops first.
+    /// The containers whose preStop hooks must end before this container is signalled, although they stop
+    /// later.
     pub(super) fn first_hooks(&self, container: usize) -> Vec<usize> {
         let first = |c: usize| {
             let c = &self.plan.containers[c];

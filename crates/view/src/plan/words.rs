@@ -1,4 +1,4 @@
-//! What a plan says of a container, in plain words.
+//! Descriptions of containers in a plan.
 
 use outrigger_lifecycle::{
     ContainerPlan, Counts, List, Need, PreStopWhen, ProbeKind, ProbePlan, RestartPolicy, Role, RuleAction,
@@ -32,7 +32,7 @@ pub(super) fn duration(ms: u64) -> String {
     Span(ms).to_string()
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins words: `a`, `a and b`, `a, b and c`.
 pub(super) fn and(words: &[String]) -> String {
     match words {
         [] => String::new(),
@@ -92,7 +92,7 @@ pub(super) fn starts(view: &View<'_>, container: usize) -> String {
     text
 }
 
-/// What makes a container what others wait for it to be.
+/// What must be true before others stop waiting for a container.
 pub(super) fn opens(view: &View<'_>, container: usize) -> Option<String> {
     let c = &view.plan.containers[container];
     let asked = |need| {
@@ -139,7 +139,7 @@ fn pace(probe: &ProbePlan) -> String {
     text
 }
 
-/// What a container means for the pod while it runs.
+/// What the container's end means for the pod.
 pub(super) fn runs(view: &View<'_>, container: usize) -> String {
     let c = &view.plan.containers[container];
     let mut parts = vec![restarts(c)];
@@ -204,7 +204,7 @@ pub(super) fn stops(view: &View<'_>, container: usize) -> String {
         (Some(_), PreStopWhen::AtOnce) if first.is_empty() => {
             format!("preStop hook at once, {signal} {turn}")
         }
-        // The KEP's first hooks come before everything else, this one's hook included.
+        // The KEP's first hooks come before all others, including this one.
         (Some(_), PreStopWhen::AtOnce) => {
             format!("preStop hook once that of {} is done, {signal} {turn}", and(&first))
         }

@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use super::{Kind, Scale, Sign, Timeline, clock};
 
-/// The widest name column.
+/// Maximum width of the name column.
 const NAME_MAX: usize = 20;
 
-/// Roles are shown in pictures of at least so many columns.
+/// Minimum width of a picture with roles.
 const WITH_ROLES: usize = 60;
 
 impl Kind {
@@ -23,7 +23,7 @@ impl Kind {
         }
     }
 
-    /// What is drawn over what.
+    /// The drawing order: higher layers hide lower ones.
     fn layer(self) -> u8 {
         match self {
             Kind::Pull => 0,
@@ -36,7 +36,7 @@ impl Kind {
 pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
     let names = timeline.lanes.iter().map(|l| l.name.chars().count()).max().unwrap_or(0);
     let roles = timeline.lanes.iter().filter_map(|l| l.role).map(str::len).max().map_or(0, |role| role + 1);
-    // Roles stand beside the names where there is room for both.
+    // Roles are shown next to the names if there is room for both.
     let roles = if width >= WITH_ROLES { roles } else { 0 };
     let names = names.clamp(5, NAME_MAX);
     let left = names + roles + 1;
@@ -46,7 +46,7 @@ pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
     let mut out = String::new();
     let mut times = axis(timeline, cells, &column);
     for (from, to) in timeline.breaks(scale, 4.0 / cells as f64) {
-        // Where a time stands there is no room for a mark.
+        // There is no room for a mark where there is a time.
         let at = (column(from) + column(to)) / 2;
         if let Some(free) = times.get_mut(at.saturating_sub(1)..at + 3)
             && free.iter().all(|c| *c == ' ')
@@ -60,17 +60,17 @@ pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
     }
     for lane in &timeline.lanes {
         let mut row = vec![' '; cells];
-        // An image is fetched while nothing else happens in the lane, hooks run while the container does.
+        // Images are pulled while nothing else happens in the lane; hooks run while the container does.
         for layer in 0..3 {
             for bar in lane.bars.iter().filter(|b| b.kind.layer() == layer) {
                 row[column(bar.from)..=column(bar.to)].fill(bar.kind.letter());
             }
         }
         let mut marked = vec![false; cells];
-        // Probes are too many for the few cells there are.
+        // There are too many probes for this few cells.
         let is_probe = |sign| matches!(sign, Sign::ProbePassed | Sign::ProbeFailed);
         for mark in lane.marks.iter().filter(|m| !is_probe(m.sign)) {
-            // Two things in one cell: the later one moves on, or the earlier one back.
+            // If two marks share a cell, the later one moves right, or the earlier one left.
             let mut cell = column(mark.at);
             if marked[cell] && cell + 1 < cells {
                 cell += 1;
@@ -98,7 +98,7 @@ pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
     out
 }
 
-/// Times above the lanes, as many as fit.
+/// As many times above the lanes as fit.
 fn axis(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> Vec<char> {
     let mut axis = vec![' '; cells];
     let mut free_from = 0;

@@ -1,11 +1,11 @@
-//! The timelines of several pods in one drawing.
+//! The timelines of several pods in one output.
 
 use super::{Scale, Timeline, TimelineError, html, svg};
 use crate::analyze::analyze;
 use crate::events::PodEvents;
 use crate::style::{HEADING, paint};
 
-/// The timeline is as wide as everything else we print.
+/// The same width as other output.
 const WIDTH: usize = 100;
 
 /// How a timeline is drawn.
@@ -19,7 +19,7 @@ pub enum Picture {
     Html,
 }
 
-/// Draws pods, with what their start and stop really waited for marked.
+/// Draws pods, and marks what their start and stop waited for.
 ///
 /// # Errors
 /// The events are not those of a pod.

@@ -1,5 +1,5 @@
-//! Random pods in random formatting, converted edit by edit: an edit changes the lines of what it sets or removes, and no
-//! other line.
+//! Random pods in random formatting, converted edit by edit: an edit changes only the lines of what it sets
+//! or removes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use super::TARGETS;
 use crate::input::ReadArgs;
 
-/// Writes a value as YAML, each time in another style.
+/// Writes a value as YAML, in a different style each time.
 struct Writer<'r> {
     rng: &'r mut Rng,
     lines: Vec<String>,
-    /// Comments so far: each has a number of its own.
+    /// The number of comments so far: each is unique.
     notes: usize,
-    /// How much further lists are indented than their key.
+    /// How much lists are indented below their key.
     list_indent: usize,
     comments: f64,
     flow: f64,
@@ -57,12 +57,12 @@ fn an_edit_changes_its_own_lines_only() {
     assert!(tried > 2_000, "only {tried} edits");
 }
 
-/// The words of a line, wherever it stands: an entry that moves up behind a dash, or to another list, is the same.
+/// The words of a line without indentation and dash: an entry that moves to another list is still the same.
 fn words(line: &str) -> &str {
     line.trim_start_matches([' ', '-'])
 }
 
-/// Every line that may not change is there as often as before.
+/// Checks that every line that must not change occurs as often as before.
 fn assert_kept(before: &str, open: &BTreeSet<usize>, after: &str, what: &str) {
     let mut left: BTreeMap<&str, usize> = BTreeMap::new();
     for line in after.split('\n') {
@@ -78,7 +78,8 @@ fn assert_kept(before: &str, open: &BTreeSet<usize>, after: &str, what: &str) {
     }
 }
 
-/// The lines an edit may change: those of the value it sets or removes, and a list or map on one line that it adds to.
+/// The lines an edit may change: those of the value it sets or removes, and a list or map on one line that it
+/// adds to.
 fn may_change(editor: &Editor, edit: &Edit) -> BTreeSet<usize> {
     let root = editor.root();
     let text = editor.text();
@@ -111,7 +112,7 @@ fn may_change(editor: &Editor, edit: &Edit) -> BTreeSet<usize> {
                 Some(node) if node.flow => lines(text, node.span.start, node.span.end),
                 _ => BTreeSet::new(),
             };
-            // The key of a list that is left without entries.
+            // The key of a list that becomes empty.
             if root.at(&list).and_then(Node::items).is_some_and(|items| items.len() == 1) && list != *to {
                 let key = entry(root, &list).expect("a list has a key").key_span;
                 open.extend(lines(text, key.start, key.end));
@@ -125,7 +126,7 @@ fn adds_or_sets(root: &Node, text: &str, path: &FieldPath) -> BTreeSet<usize> {
     if root.at(path).is_some() {
         return own_lines(root, text, path);
     }
-    // What is missing is added to the last map on the way that exists: to its line, if it is written on one.
+    // A missing value is added to the last existing map on the path: to its line, if it is written on one.
     let mut known = path.clone();
     while root.at(&known).is_none() {
         known.0.pop();
@@ -137,7 +138,7 @@ fn adds_or_sets(root: &Node, text: &str, path: &FieldPath) -> BTreeSet<usize> {
     }
 }
 
-/// The lines of a value, from its key to its end; of all it shares a line with, if that is in flow style.
+/// The lines of a value, from its key to its end, and in flow style those of everything on the same line.
 fn own_lines(root: &Node, text: &str, path: &FieldPath) -> BTreeSet<usize> {
     let Some((parent, _)) = split(path) else { return lines(text, 0, text.len()) };
     if root.at(&parent).is_some_and(|node| node.flow) {
@@ -158,7 +159,7 @@ fn split(path: &FieldPath) -> Option<(FieldPath, Segment)> {
     Some((FieldPath(parent.to_vec()), last.clone()))
 }
 
-/// Where the text of a value ends, without comments behind it.
+/// Where the text of a value ends, without trailing comments.
 fn end(node: &Node) -> usize {
     match &node.value {
         _ if node.flow => node.span.end,
@@ -172,7 +173,7 @@ fn end(node: &Node) -> usize {
 
 fn lines(text: &str, start: usize, end: usize) -> BTreeSet<usize> {
     let line = |at: usize| text[..at].matches('\n').count();
-    // A text of several lines ends behind its last line end.
+    // A block of several lines ends after its last line break.
     let end = if end > start && text[..end].ends_with('\n') { end - 1 } else { end };
     (line(start)..=line(end)).collect()
 }
@@ -220,7 +221,7 @@ fn manifest(seed: u64) -> String {
 }
 
 impl Writer<'_> {
-    /// A comment behind a line, or nothing.
+    /// A trailing comment, or nothing.
     fn note(&mut self) -> String {
         if !self.rng.chance(self.comments) {
             return self.rng.pick(&["", "", "", " ", "  "]).to_owned();
@@ -234,7 +235,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A comment on a line of its own, or a blank line.
+    /// A comment on its own line, or a blank line.
     fn between(&mut self, indent: usize) {
         if self.rng.chance(self.comments / 3.0) {
             self.notes += 1;
@@ -244,7 +245,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The entries of a map; `first` stands before the first of them in place of its indentation.
+    /// The entries of a map; `first` replaces the indentation of the first one.
     fn map(&mut self, map: &Value, indent: usize, first: &str, path: &mut Vec<String>) {
         let Value::Object(entries) = map else { panic!("expected an object") };
         for (i, (key, value)) in entries.iter().enumerate() {
@@ -264,7 +265,7 @@ impl Writer<'_> {
         let is_list = path.last().is_some_and(|key| key.ends_with("ontainers"));
         let block = match value {
             Value::Object(map) => !map.is_empty() && (path.len() < 2 || !self.rng.chance(self.flow)),
-            // A whole pod on one line is not what anybody writes.
+            // Nobody writes a whole pod on one line.
             Value::Array(items) => !items.is_empty() && (is_list || !self.rng.chance(self.flow)),
             _ => false,
         };
@@ -300,7 +301,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A value on one line, with all the spaces YAML allows.
+    /// A value on one line, with random spaces where YAML allows them.
     fn inline(&mut self, value: &Value) -> String {
         let space = |rng: &mut Rng| rng.pick(&["", "", " ", "  "]);
         match value {

@@ -1,5 +1,5 @@
-//! Random pods, converted to every dialect: the text keeps what is not about order, and what is not reported as lost
-//! still holds when the converted pod is played.
+//! Random pods, converted to every dialect: everything unrelated to order is kept, and everything not
+//! reported as lost is still true when the converted pod is simulated.
 
 mod format;
 
@@ -29,7 +29,8 @@ fn what_is_not_lost_still_holds() {
                     keeps_the_rest(&yaml, &result.text, &format!("seed {seed}, {target:?}"));
                     holds(&result, &format!("seed {seed}, {target:?}\n{yaml}\n{}", result.text));
                 }
-                // A pod may be beyond the editor or the dialect; it is then refused, never written wrongly.
+                // The editor or the dialect may not be able to express a pod; it is then refused, never
+                // written wrongly.
                 Err(ConvertError::Edit(_) | ConvertError::NotExpressible { .. }) => {}
                 Err(other) => panic!("seed {seed}, {target:?}: {other:?}\n{yaml}"),
             }
@@ -41,7 +42,7 @@ fn what_is_not_lost_still_holds() {
 
 #[test]
 fn there_and_back_again() {
-    // Lossless there, then whatever comes back loses nothing of the original either unless it says so.
+    // If a conversion is lossless, converting back loses nothing of the original without saying so.
     for seed in 0..20 {
         let yaml = random_manifest(seed);
         for target in TARGETS {
@@ -105,7 +106,7 @@ fn convert(yaml: &str, target: Target) -> Result<Converted, ConvertError> {
     Ok(Converted { text: result.text, before, after, lost })
 }
 
-/// A random pod as YAML with a comment behind every container's name.
+/// A random pod as YAML with a comment after every container's name.
 fn random_manifest(seed: u64) -> String {
     let (input, _) = random::pod(&mut Rng::new(seed));
     let mut pod = serde_json::to_value(&input.pod).expect("a pod is plain data");
@@ -143,7 +144,7 @@ fn emit(value: &Value, indent: usize, out: &mut String) {
     }
 }
 
-/// Everything that is not about order is still there, comments included.
+/// Checks that everything unrelated to order is still there, including comments.
 fn keeps_the_rest(before: &str, after: &str, what: &str) {
     let comments = |text: &str| {
         let mut lines: Vec<String> =
@@ -171,7 +172,7 @@ fn keeps_the_rest(before: &str, after: &str, what: &str) {
     assert_eq!(rest(before), rest(after), "{what}\n{before}\n{after}");
 }
 
-/// Plays the converted pod and holds it against the plan before.
+/// Simulates the converted pod and checks it against the original plan.
 fn holds(result: &Converted, what: &str) {
     if !result.lost.is_empty() {
         return;
@@ -196,7 +197,7 @@ impl Judge<'_> {
             let on_name = &self.before.containers[gate.on].name;
             let on = plan.find(on_name).expect("the same containers");
             let gate = Gate { on, every_start: false, ..*gate };
-            // A readiness probe that became a startup probe has passed once it is started.
+            // A readiness probe that became a startup probe has passed once the container is started.
             let copied = plan.containers[on].probe(ProbeKind::Startup).is_some()
                 && self.before.containers[self.before.find(on_name).expect("found above")]
                     .probe(ProbeKind::Startup)
@@ -211,7 +212,7 @@ impl Judge<'_> {
         let Some(stop) = &obs.stop else { return };
         let name = &plan.containers[container].name;
         let old = &self.before.containers[self.before.find(name).expect("the same containers")];
-        // When the grace is nearly spent nobody waits any more.
+        // At the end of the grace period nothing waits any more.
         let reserve = plan.sidecar_grace_ms;
         if plan.containers[container].role == Role::Init || now + reserve >= stop.deadline {
             return;

@@ -201,7 +201,7 @@ impl Fetcher {
         // minimum.
         budget
             .check_space(self.store.root(), total)
-            .map_err(|error| Fault::io("cannot pull the image", &error))?;
+            .map_err(|error| Fault::io("cannot store the image", &error))?;
         progress.start(total);
         was_present &= self.layers(origins, &budget).await?;
         self.store.write_blob(&digest, &bytes)?;
@@ -454,7 +454,7 @@ impl Partial<'_> {
         if self.written - self.space_checked >= SPACE_STEP {
             self.space_checked = self.written;
             let dir = self.path.parent().unwrap_or(self.path);
-            self.budget.check_space(dir, 0).map_err(|error| Fault::io("cannot pull the layer", &error))?;
+            self.budget.check_space(dir, 0).map_err(|error| Fault::io("cannot store the layer", &error))?;
         }
         self.hasher.update(chunk);
         self.file.write_all(chunk).doing("write", self.path)?;

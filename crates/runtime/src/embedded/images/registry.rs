@@ -343,7 +343,7 @@ impl Registry {
         if error.is_connect() {
             if text.contains("refused") {
                 return Fault::Unreachable(format!(
-                    "connection refused by {host}; is the registry running, and the port right?"
+                    "connection refused by {host}; check that the registry is running and that the port is right"
                 ));
             }
             let is_tls =

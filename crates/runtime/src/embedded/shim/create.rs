@@ -80,6 +80,54 @@ pub(super) struct Container {
     pub(super) oci: Option<OciContainer>,
 }
 
+/// Records that a container is being made.
+pub(super) fn begun(config: &ShimConfig) -> Result<ContainerState, Fault> {
+    let state = ContainerState {
+        name: config.spec.name.clone(),
+        stop_signal: config.stop_signal,
+        shim: ProcessRecord::of(std::process::id() as i32),
+        ..Default::default()
+    };
+    save(&config.dir, &state)?;
+    Ok(state)
+}
+
+/// The container's cgroup, and what could not be limited.
+fn limits(config: &ShimConfig) -> cgroup::Prepared {
+    let (spec, sandbox) = (&config.spec, &config.sandbox);
+    cgroup::Prepared::new(
+        &config.cgroups,
+        &sandbox.id.0,
+        &spec.id.0,
+        &sandbox.resources,
+        &spec.resources,
+        // In a user namespace it is only privileged over objects of that namespace, and devices are not.
+        spec.identity.privileged && sandbox.user.is_none(),
+    )
+}
+
+/// The pipes for the standard streams of the first process: its ends, and ours.
+struct Pipes {
+    stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    keep_stdin: Option<OwnedFd>,
+    stdout_r: OwnedFd,
+    stderr_r: OwnedFd,
+}
+
+impl Pipes {
+    fn new(with_stdin: bool) -> rustix::io::Result<Self> {
+        let (stdout_r, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stderr_r, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stdin, keep_stdin) = match with_stdin {
+            true => pipe_with(PipeFlags::CLOEXEC).map(|(read, write)| (Some(read), Some(write)))?,
+            false => (None, None),
+        };
+        Ok(Pipes { stdin, stdout, stderr, keep_stdin, stdout_r, stderr_r })
+    }
+}
+
 impl Container {
     /// Builds the container up to the point where it can be started.
     pub(super) fn create(config: &ShimConfig, warn: &mut dyn FnMut(String)) -> Result<Self, Fault> {
@@ -88,24 +136,10 @@ impl Container {
         }
         let spec = &config.spec;
         let sandbox = &config.sandbox;
-        let mut state = ContainerState {
-            name: spec.name.clone(),
-            stop_signal: config.stop_signal,
-            shim: ProcessRecord::of(std::process::id() as i32),
-            ..Default::default()
-        };
-        save(&config.dir, &state)?;
+        let mut state = begun(config)?;
         let log = Log::open(&spec.log_path, spec.log_limits)?;
         let command = command_line(spec)?;
-        let limits = cgroup::Prepared::new(
-            &config.cgroups,
-            &sandbox.id.0,
-            &spec.id.0,
-            &sandbox.resources,
-            &spec.resources,
-            // In a user namespace it is only privileged over objects of that namespace, and devices are not.
-            spec.identity.privileged && sandbox.user.is_none(),
-        );
+        let limits = limits(config);
         limits.warnings.iter().cloned().for_each(&mut *warn);
         let nodev = limits.devices == DeviceLimits::Missing;
         let profile = profile(config, nodev)?;
@@ -114,14 +148,8 @@ impl Container {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .creating(what)?;
-        let (stdout_r, stdout) = pipe_with(PipeFlags::CLOEXEC).creating(what)?;
-        let (stderr_r, stderr) = pipe_with(PipeFlags::CLOEXEC).creating(what)?;
-        let (stdin, keep_stdin) = if spec.stdin && !spec.tty {
-            let (read, write) = pipe_with(PipeFlags::CLOEXEC).creating(what)?;
-            (Some(read), Some(write))
-        } else {
-            (None, None)
-        };
+        let pipes = Pipes::new(spec.stdin && !spec.tty).creating(what)?;
+        let Pipes { stdin, stdout, stderr, keep_stdin, stdout_r, stderr_r } = pipes;
 
         let own_pids = !sandbox.host_pid && sandbox.pid.is_none();
         let slot = PidSlot::new().creating(what)?;

@@ -17,18 +17,19 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use super::create::{Container, Terminal, save};
+use super::create::{Container, Terminal, begun};
 use super::log::{Log, LogStream};
 use crate::embedded::cgroup;
 use crate::embedded::container::process::{Profile, command_line, environment};
 use crate::embedded::container::root::{Root, attach, relative};
-use crate::embedded::container::{apparmor, caps, mounts, rootfs, user};
+use crate::embedded::container::user::{self, User};
+use crate::embedded::container::{apparmor, caps, mounts, rootfs};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::oci::OciRuntime;
 use crate::embedded::oci::bundle::{self, Contents, Place};
 use crate::embedded::oci::command::{self, Calls, PATIENCE};
 use crate::embedded::oci::console::ConsoleSocket;
-use crate::embedded::protocol::{ContainerState, ProcessRecord, ShimConfig, Streams};
+use crate::embedded::protocol::{ProcessRecord, ShimConfig, Streams};
 use crate::embedded::sys::PidSlot;
 use crate::embedded::{layout, seccomp, socket, sys};
 
@@ -56,36 +57,14 @@ pub(super) fn create(
     warn: &mut dyn FnMut(String),
 ) -> Result<Container, Fault> {
     let (spec, sandbox) = (&config.spec, &config.sandbox);
-    let mut state = ContainerState {
-        name: spec.name.clone(),
-        stop_signal: config.stop_signal,
-        shim: ProcessRecord::of(std::process::id() as i32),
-        ..Default::default()
-    };
-    save(&config.dir, &state)?;
+    let mut state = begun(config)?;
     let log = Log::open(&spec.log_path, spec.log_limits)?;
     let command = command_line(spec)?;
     let profile = profile(config)?;
     let limits = cgroup::Prepared::by_runtime(&config.cgroups, &sandbox.id.0, &spec.id.0);
 
     let dir = config.dir.join(BUNDLE);
-    let volumes = mount_bundle(config, runtime, &dir, warn)?;
-    let root = dir.join("rootfs");
-    let what = || format!("cannot open {}", root.display());
-    let user = user::resolve(spec, &Root::new(layout::open_dir(&root).creating(what)?), &sandbox.pod)?;
-    let contents = Contents {
-        spec,
-        sandbox,
-        profile: &profile,
-        user: &user,
-        command: &command,
-        seccomp: seccomp::oci_form(&spec.identity, profile.caps)?,
-        volumes: &volumes,
-        cgroups: &config.cgroups,
-    };
-    layout::write_json(&dir.join("config.json"), &contents.config())
-        .creating(|| format!("cannot write {}", dir.display()))?;
-
+    let user = make_bundle(config, runtime, &dir, &profile, &command, warn)?;
     let calls = Calls { runtime: runtime.clone(), dir, id: spec.id.0.clone() };
     let oci = OciContainer { calls, started: false };
     let streams = Stdio3::new(spec.stdin && !spec.tty).creating(|| "cannot make the container's pipes")?;
@@ -137,6 +116,35 @@ pub(super) fn create(
     }
     container.save();
     Ok(container)
+}
+
+/// Makes the bundle the runtime is given. Returns the user of the container.
+fn make_bundle(
+    config: &ShimConfig,
+    runtime: &OciRuntime,
+    dir: &Path,
+    profile: &Profile,
+    command: &[String],
+    warn: &mut dyn FnMut(String),
+) -> Result<User, Fault> {
+    let (spec, sandbox) = (&config.spec, &config.sandbox);
+    let volumes = mount_bundle(config, runtime, dir, warn)?;
+    let root = dir.join("rootfs");
+    let what = || format!("cannot open {}", root.display());
+    let user = user::resolve(spec, &Root::new(layout::open_dir(&root).creating(what)?), &sandbox.pod)?;
+    let contents = Contents {
+        spec,
+        sandbox,
+        profile,
+        user: &user,
+        command,
+        seccomp: seccomp::oci_form(&spec.identity, profile.caps)?,
+        volumes: &volumes,
+        cgroups: &config.cgroups,
+    };
+    layout::write_json(&dir.join("config.json"), &contents.config())
+        .creating(|| format!("cannot write {}", dir.display()))?;
+    Ok(user)
 }
 
 fn profile(config: &ShimConfig) -> Result<Profile, Fault> {

@@ -1,4 +1,4 @@
-//! Where everything stands.
+//! The positions of everything in the picture.
 
 use outrigger_lifecycle::Need;
 
@@ -14,18 +14,18 @@ pub(super) const LANE: f64 = 60.0;
 pub(super) const BOX: f64 = 42.0;
 /// Width of the boxes on the right.
 pub(super) const STOP_WIDTH: f64 = 136.0;
-/// Between two columns of starts: arrows change lanes here, and their labels stand here.
+/// Between two columns of starts. Arrows change lanes here, and their labels are here.
 const START_GAP: f64 = 104.0;
 /// Between two columns of stops.
 const STOP_GAP: f64 = 46.0;
-/// The least length of the part in which everything runs.
+/// The minimum width of the part in which everything runs.
 const RUNS: f64 = 130.0;
-/// Arrows of different containers change lanes this far apart.
+/// Distance between arrows of different containers where they change lanes.
 const CHANNEL: f64 = 9.0;
-/// Longer names are cut; the whole one is in the tooltip.
+/// Longer names are shortened; the tooltip has the whole name.
 const NAME_CHARS_MAX: usize = 26;
 
-/// The places of one pod's picture.
+/// The positions in one pod's picture.
 pub(super) struct Layout<'v> {
     pub(super) view: &'v View<'v>,
     pub(super) start_column: Vec<usize>,
@@ -64,7 +64,7 @@ impl<'v> Layout<'v> {
         self.start_widths.get(column).copied().unwrap_or_default()
     }
 
-    /// Where a container's lane leaves the box it starts in.
+    /// Where a container's lane leaves its start box.
     pub(super) fn up(&self, container: usize) -> f64 {
         let column = self.start_column[container];
         self.start_x(column) + self.start_width(column)
@@ -92,7 +92,7 @@ impl<'v> Layout<'v> {
         self.up(container) + 13.0 + (before % 3) as f64 * CHANNEL
     }
 
-    /// Whether an arrow leaves a container.
+    /// Whether another container waits for this one.
     pub(super) fn is_waited_for(&self, container: usize) -> bool {
         let all = 0..self.view.plan.containers.len();
         all.into_iter()
@@ -100,7 +100,7 @@ impl<'v> Layout<'v> {
     }
 }
 
-/// A name that fits its box.
+/// A name short enough for its box.
 pub(super) fn shorten(name: &str) -> String {
     if name.chars().count() <= NAME_CHARS_MAX {
         return name.to_owned();

@@ -1,4 +1,4 @@
-//! The look, light and dark.
+//! Styles, light and dark.
 
 /// Styles and arrow heads.
 pub(super) const HEAD: &str = r#"<style>
