@@ -16,9 +16,9 @@ pub struct PodView {
     /// Its plan.
     pub plan: Arc<Plan>,
     /// What is known of it.
-    pub obs: Observation,
+    pub obs: Arc<Observation>,
     /// Why containers wait.
-    pub waits: Vec<(usize, Wait)>,
+    pub waits: Arc<[(usize, Wait)]>,
     /// Per container, bytes of its image that are here and, if known, all of them.
     pub pulls: Vec<Option<(u64, Option<u64>)>>,
 }
@@ -27,8 +27,8 @@ impl PodView {
     /// A pod nothing has happened to yet.
     pub fn new(name: Arc<str>, plan: Arc<Plan>, now: Time) -> Self {
         PodView {
-            obs: Observation::new(&plan, now),
-            waits: Vec::new(),
+            obs: Arc::new(Observation::new(&plan, now)),
+            waits: Arc::from([]),
             pulls: vec![None; plan.containers.len()],
             workload: None,
             name,
@@ -42,7 +42,7 @@ impl PodView {
     }
 
     /// The pod has become another where it runs.
-    pub fn update(&mut self, plan: Arc<Plan>, obs: Observation) {
+    pub fn update(&mut self, plan: Arc<Plan>, obs: Arc<Observation>) {
         self.pulls.resize(plan.containers.len(), None);
         (self.plan, self.obs) = (plan, obs);
     }
