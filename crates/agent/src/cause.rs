@@ -42,9 +42,11 @@ pub(crate) fn of_sandbox(error: &RuntimeError) -> Option<SandboxCause> {
 
 /// Why a pod's sandbox or what belongs to it could not be made.
 #[derive(Debug)]
-pub(crate) struct SandboxFailure {
-    pub(crate) message: String,
-    pub(crate) cause: Option<SandboxCause>,
+pub struct SandboxFailure {
+    /// What happened, for people.
+    pub message: String,
+    /// The same for programs, where it is known.
+    pub cause: Option<SandboxCause>,
 }
 
 impl From<RuntimeError> for SandboxFailure {

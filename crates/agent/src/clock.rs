@@ -28,7 +28,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
 /// Where the time comes from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock {
+pub struct Clock {
     wall: Duration,
     start: Instant,
     /// How long the machine had been suspended when the clock was started.
@@ -39,16 +39,16 @@ pub(crate) struct Clock {
 
 /// One reading: what the engine is told, and the rest of the nanoseconds for the record.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stamp {
+pub struct Stamp {
     /// The engine's time.
-    pub(crate) time: Time,
+    pub time: Time,
     /// The same moment, since the Unix epoch.
-    pub(crate) exact: Duration,
+    pub exact: Duration,
 }
 
 impl Clock {
     /// A clock that starts now.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Clock::with(suspended)
     }
 
@@ -63,17 +63,17 @@ impl Clock {
 
     /// A clock that says what another one would, given the time of day that one began with, carried back to the boot of
     /// the machine ([`Clock::wall_at_boot`]).
-    pub(crate) fn since_boot(wall_at_boot: Duration) -> Self {
+    pub fn since_boot(wall_at_boot: Duration) -> Self {
         Clock { wall: wall_at_boot + duration(clock_gettime(ClockId::Boottime)), ..Clock::start() }
     }
 
     /// What this clock would have said when the machine was booted.
-    pub(crate) fn wall_at_boot(&self) -> Duration {
+    pub fn wall_at_boot(&self) -> Duration {
         self.now().exact.saturating_sub(duration(clock_gettime(ClockId::Boottime)))
     }
 
     /// Now.
-    pub(crate) fn now(&self) -> Stamp {
+    pub fn now(&self) -> Stamp {
         let asleep = (self.suspended)().saturating_sub(self.suspended_at_start);
         let exact = self.wall + self.start.elapsed() + asleep;
         Stamp { time: Time(millis(exact)), exact }
@@ -81,7 +81,7 @@ impl Clock {
 
     /// Waits until a time has come. It has really come then, and if the machine was suspended meanwhile it is noticed
     /// as soon as it is back.
-    pub(crate) async fn reach(&self, time: Time) {
+    pub async fn reach(&self, time: Time) {
         loop {
             let left = Duration::from_millis(time.0).saturating_sub(self.now().exact);
             if left.is_zero() {
@@ -100,7 +100,7 @@ impl Clock {
     }
 
     /// A moment the runtime noted by the wall clock, in this clock's time; never later than `now`.
-    pub(crate) fn noted(&self, at: SystemTime, now: Time) -> Time {
+    pub fn noted(&self, at: SystemTime, now: Time) -> Time {
         noted(since_epoch(at), since_epoch(SystemTime::now()), now)
     }
 }
@@ -152,7 +152,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// RFC 3339 with nanoseconds, in UTC.
-pub(crate) fn rfc3339_nanos(exact: Duration) -> String {
+pub fn rfc3339_nanos(exact: Duration) -> String {
     let nanos = i128::try_from(exact.as_nanos()).unwrap_or(i128::MAX);
     match jiff::Timestamp::from_nanosecond(nanos) {
         Ok(at) => format!("{at:.9}"),

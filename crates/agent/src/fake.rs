@@ -15,21 +15,21 @@ use tokio::time::Instant;
 
 /// How a container behaves.
 #[derive(Debug, Clone)]
-pub(crate) struct Script {
+pub struct Script {
     /// Runs this long, then exits; `None`: until it is told to stop.
-    pub(crate) runs: Option<Duration>,
+    pub runs: Option<Duration>,
     /// Exit codes, one per instance; the last one stays.
-    pub(crate) codes: Vec<i32>,
+    pub codes: Vec<i32>,
     /// Time from the stop signal to the exit; `None`: it does not listen.
-    pub(crate) stops_in: Option<Duration>,
+    pub stops_in: Option<Duration>,
     /// What making it says, instance by instance; later ones succeed.
-    pub(crate) refusals: Vec<fn() -> RuntimeError>,
+    pub refusals: Vec<fn() -> RuntimeError>,
     /// Making it takes this long.
-    pub(crate) creation: Duration,
+    pub creation: Duration,
     /// Code of commands in it, and how long they take.
-    pub(crate) exec: (i32, Duration),
+    pub exec: (i32, Duration),
     /// What it writes as its termination message.
-    pub(crate) message: &'static str,
+    pub message: &'static str,
 }
 
 impl Default for Script {
@@ -48,7 +48,7 @@ impl Default for Script {
 
 impl Script {
     /// Runs for some time, then exits.
-    pub(crate) fn job(ms: u64, code: i32) -> Self {
+    pub fn job(ms: u64, code: i32) -> Self {
         Script { runs: Some(Duration::from_millis(ms)), codes: vec![code], ..Script::default() }
     }
 }
@@ -65,7 +65,7 @@ struct Made {
 }
 
 /// The runtime.
-pub(crate) struct FakeRuntime {
+pub struct FakeRuntime {
     scripts: BTreeMap<String, Script>,
     made: Mutex<BTreeMap<ContainerId, Arc<Made>>>,
     sandboxes: Mutex<BTreeMap<SandboxId, Sandbox>>,
@@ -80,7 +80,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl FakeRuntime {
     /// A runtime whose containers follow scripts by name; others run until stopped.
-    pub(crate) fn new(scripts: impl IntoIterator<Item = (&'static str, Script)>) -> Arc<Self> {
+    pub fn new(scripts: impl IntoIterator<Item = (&'static str, Script)>) -> Arc<Self> {
         Arc::new(FakeRuntime {
             scripts: scripts.into_iter().map(|(n, s)| (n.to_owned(), s)).collect(),
             made: Mutex::default(),
@@ -92,17 +92,17 @@ impl FakeRuntime {
     }
 
     /// All calls so far, `verb container`.
-    pub(crate) fn calls(&self) -> Vec<String> {
+    pub fn calls(&self) -> Vec<String> {
         lock(&self.calls).clone()
     }
 
     /// Containers that were made and not removed.
-    pub(crate) fn left(&self) -> usize {
+    pub fn left(&self) -> usize {
         lock(&self.made).len()
     }
 
     /// A container to run commands in.
-    pub(crate) async fn make(&self, name: &str) -> ContainerId {
+    pub async fn make(&self, name: &str) -> ContainerId {
         let id = ContainerId(name.to_owned());
         let script = self.scripts.get(name).cloned().unwrap_or_default();
         let made = Made {

@@ -30,9 +30,7 @@ fn of_status(status: &str, signal: u32) -> Option<IgnoredBecause> {
 
 /// The number of a signal by its name, `SIGTERM` or `TERM`.
 pub(crate) fn number(name: &str) -> Option<u32> {
-    let name = name.strip_prefix("SIG").unwrap_or(name);
-    let known = (1..32).find(|n| outrigger_view::words::signal(*n) == name);
-    known.and_then(|n| u32::try_from(n).ok())
+    outrigger_runtime::signals::number(name).and_then(|number| u32::try_from(number).ok())
 }
 
 #[cfg(test)]

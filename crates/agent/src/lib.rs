@@ -1,49 +1,50 @@
-//! The agent: feeds what happens to a pod to the engine and carries the engine's actions out on a runtime.
+//! The agent: pods in by UID, one stream of typed events out.
 //!
-//! One worker per pod. It holds no ordering rule of its own: it asks the engine. Every action runs as a task of its
-//! own, so nothing that one container does holds another up (G-13 to G-17), and every outcome is an event the worker
-//! reacts to at once: there is no polling between an exit and what follows from it.
+//! [`Agent::start`] takes a runtime and a state directory; [`Agent::add`] has a pod run, [`Agent::update`] changes it where it
+//! runs, [`Agent::stop`] ends it in order, [`Agent::remove`] forgets one that is over, [`Agent::subscribe`] says what happens, [`Agent::state`] what is known. It knows
+//! nothing of terminals, files of manifests or exit codes.
+//!
+//! One worker per pod feeds what happens to the engine and carries the engine's actions out on the runtime. It holds no
+//! ordering rule of its own. Every action runs as a task of its own, so nothing that one container does holds another up
+//! (G-13 to G-17), and every outcome is an event the worker reacts to at once: there is no polling between an exit and what
+//! follows from it.
 
+mod agent;
 mod cause;
-mod clock;
-pub mod control;
+pub mod clock;
 mod env;
+pub mod event;
 mod expand;
-#[cfg(test)]
-mod fake;
+pub mod fake;
 mod fields;
-#[doc(hidden)]
-pub mod fuzz;
-mod hooks;
+pub mod files;
+pub mod hooks;
 mod ignored_signal;
-mod logfile;
-mod logs;
+pub mod log;
 mod message;
 mod net;
-mod node;
+mod options;
 mod pod;
 mod podfiles;
 mod prober;
 mod quantity;
-mod report;
-mod run;
-mod security;
-mod status_file;
+pub mod security;
+mod state;
 mod store;
-mod supervisor;
-mod tasks;
+pub mod tasks;
 mod text;
-mod userns;
+mod uid;
+pub mod userns;
 mod volumes;
 mod worker;
-mod workload;
 
-pub use hooks::hook_from_here;
-
-pub use node::{
-    AtExit, FileReader, Keep, Node, NodeEnd, NodeError, NodeOptions, PodOptions, Reader, Retired, RunRecord,
-    ShutdownGrace, new_id,
+pub use agent::{Agent, FinishedPod};
+pub use cause::SandboxFailure;
+pub use event::{PodEvent, PodEventKind, PodResult};
+pub use options::{
+    AgentOptions, Durability, LogLines, NewPod, OnFailure, PodOptions, StatusUpdates, UserNamespaces,
 };
-pub use run::{PlannedPod, RunError, RunOptions, RunResult, UserNamespaces, Work, run};
-pub use security::{app_armor, seccomp_profile_path};
-pub use volumes::host_path::{HostPathFault, fault as host_path_fault};
+pub use pod::{LogVisit, PodContext};
+pub use state::{PodState, StopRequest};
+pub use uid::PodUid;
+pub use volumes::host_path;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::Container;
 
-use crate::logfile::last_bytes;
+use crate::log::last_bytes;
 use outrigger_runtime::log_line::parse_line;
 
 const FILE_MAX: u64 = 4096;

@@ -1,4 +1,6 @@
-//! One pod of a run: what it is made of, in the runtime's words.
+//! One pod: what it is made of, in the runtime's words.
+
+mod logs;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,16 +19,19 @@ use outrigger_runtime::{
     ContainerId, ContainerSpec, Image, Mount, NetworkMode, PublishedPort, PullPolicy, PullRequest, Sandbox,
     SandboxId, SandboxSpec, StopPlan, StopTurn,
 };
-use outrigger_view::hint::Subject;
 
 use crate::cause::SandboxFailure;
 use crate::env::Environment;
 use crate::fields::{Fields, Host};
 use crate::net::Reach;
+use crate::options::{NewPod, PodOptions};
 use crate::podfiles::{PodFiles, hostname};
-use crate::run::RunOptions;
+use crate::uid::PodUid;
 use crate::volumes::{self, Source, Volumes};
 use crate::{message, security, userns};
+
+use logs::LogReaders;
+pub use logs::LogVisit;
 
 /// Names of sandboxes and containers end here.
 const ID_MAX: usize = 64;
@@ -35,7 +40,8 @@ const ID_MAX: usize = 64;
 const LOGGED_ATTEMPTS: u32 = 3;
 
 /// A pod and everything that does not change while it runs.
-pub(crate) struct PodContext {
+#[derive(Debug)]
+pub struct PodContext {
     pub(crate) pod: Pod,
     /// What the Pod's own type has no field for.
     pub(crate) lifecycle_types: BTreeMap<ContainerRef, String>,
@@ -43,7 +49,11 @@ pub(crate) struct PodContext {
     pub(crate) containers: Vec<Container>,
     pub(crate) companions: Arc<Companions>,
     pub(crate) host: Arc<Host>,
-    pub(crate) options: Arc<RunOptions>,
+    pub(crate) options: Arc<PodOptions>,
+    /// Where claims and profiles are.
+    state_dir: PathBuf,
+    uid: PodUid,
+    plan: Arc<Plan>,
     pub(crate) sandbox_id: SandboxId,
     /// The pod's directory.
     pub(crate) dir: PathBuf,
@@ -52,7 +62,8 @@ pub(crate) struct PodContext {
     ports: Vec<PublishedPort>,
     oom_score_adj: Vec<i32>,
     /// Where its logs are once it is over, if they stay.
-    kept_logs: OnceLock<PathBuf>,
+    kept_logs: Arc<OnceLock<PathBuf>>,
+    log_readers: Arc<LogReaders>,
     /// How it is stopped if this process dies.
     stop: StopPlan,
 }
@@ -73,16 +84,10 @@ pub(crate) struct Traces {
 }
 
 impl PodContext {
-    /// Puts together what a pod of the run needs. `index` is its number in the run.
-    pub(crate) fn new(
-        input: PodInput,
-        plan: &Plan,
-        companions: Arc<Companions>,
-        host: Arc<Host>,
-        options: Arc<RunOptions>,
-        index: usize,
-    ) -> Result<Self, String> {
-        let PodInput { pod, lifecycle_types } = input;
+    /// Puts together what a pod needs.
+    pub(crate) fn new(new: &NewPod, host: Arc<Host>, state_dir: &Path) -> Result<Self, String> {
+        let NewPod { uid, companions, options, plan, .. } = new;
+        let PodInput { pod, lifecycle_types } = new.input.clone();
         let default = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&default);
         let containers: Option<Vec<Container>> =
@@ -101,15 +106,19 @@ impl PodContext {
         let oom = |i: usize| oom_score_adj(spec, plan, i, qos, host.memory_bytes);
         let oom_score_adj = (0..containers.len()).map(oom).collect();
         let name = pod.metadata.name.as_deref().unwrap_or("pod");
-        let sandbox_id = SandboxId(id(&[&options.run_id, &index.to_string(), name]));
-        let dir = options.state_dir.join("pods").join(&sandbox_id.0);
+        let sandbox_id = SandboxId(id(&[uid.as_str(), name]));
+        let dir = state_dir.join("pods").join(&sandbox_id.0);
         let stop = stop_plan(plan, options.grace_ms.unwrap_or(plan.grace_ms));
         Ok(PodContext {
             stop,
             containers,
-            companions,
+            companions: companions.clone(),
             host,
-            options,
+            options: options.clone(),
+            state_dir: state_dir.to_owned(),
+            uid: uid.clone(),
+            plan: Arc::new(plan.clone()),
+            log_readers: Arc::default(),
             sandbox_id,
             dir,
             qos,
@@ -118,29 +127,67 @@ impl PodContext {
             oom_score_adj,
             lifecycle_types,
             pod,
-            kept_logs: OnceLock::new(),
+            kept_logs: Arc::default(),
         })
     }
 
-    /// What hints on its failures look at.
-    pub(crate) fn subject<'a>(&'a self, plan: &'a Plan) -> Subject<'a> {
-        Subject { pod: &self.pod, containers: &self.containers, plan, companions: &self.companions }
+    /// The same pod after a change: those who read its logs go on.
+    pub(crate) fn succeeding(self, before: &PodContext) -> Self {
+        let (kept_logs, log_readers) = (before.kept_logs.clone(), before.log_readers.clone());
+        PodContext { kept_logs, log_readers, ..self }
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// Its UID, by which the agent knows it.
+    pub fn uid(&self) -> &PodUid {
+        &self.uid
+    }
+
+    /// The pod as it was added.
+    pub fn pod(&self) -> &Pod {
+        &self.pod
+    }
+
+    /// What the Pod's own type has no field for: `lifecycle.type` of containers.
+    pub fn lifecycle_types(&self) -> &BTreeMap<ContainerRef, String> {
+        &self.lifecycle_types
+    }
+
+    /// Its containers, in the order of the plan.
+    pub fn containers(&self) -> &[Container] {
+        &self.containers
+    }
+
+    /// Its plan; for a pod that another process began, the one it was begun with.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// What it may refer to.
+    pub fn companions(&self) -> &Companions {
+        &self.companions
+    }
+
+    /// The name of the machine it runs on.
+    pub fn node_name(&self) -> &str {
+        &self.host.name
+    }
+
+    /// `metadata.name`.
+    pub fn name(&self) -> &str {
         self.pod.metadata.name.as_deref().unwrap_or("")
     }
 
-    pub(crate) fn namespace(&self) -> &str {
+    /// `metadata.namespace`.
+    pub fn namespace(&self) -> &str {
         self.pod.metadata.namespace.as_deref().unwrap_or("default")
     }
 
     /// How important it is.
-    pub(crate) fn priority(&self) -> i32 {
+    pub fn priority(&self) -> i32 {
         self.companions.priority(&self.pod)
     }
 
-    fn uid(&self) -> &str {
+    fn kubernetes_uid(&self) -> &str {
         self.pod.metadata.uid.as_deref().unwrap_or("")
     }
 
@@ -159,7 +206,7 @@ impl PodContext {
             id: self.sandbox_id.clone(),
             pod_name: self.name().to_owned(),
             pod_namespace: self.namespace().to_owned(),
-            pod_uid: self.uid().to_owned(),
+            pod_uid: self.kubernetes_uid().to_owned(),
             pod_dir: self.dir.clone(),
             hostname: hostname(&self.pod),
             network: self.network,
@@ -183,6 +230,11 @@ impl PodContext {
     /// Whether the pod gets a user namespace of its own, and what it asks for that excludes it.
     pub(crate) fn user_namespace(&self) -> userns::Choice {
         userns::choose(self.spec(), &self.containers, self.network, self.options.user_namespaces)
+    }
+
+    /// What the pod asks for that excludes a user namespace of its own, if it would get one else.
+    pub fn left_out_of_user_namespaces(&self) -> Option<String> {
+        self.user_namespace().left_out
     }
 
     /// Volumes that are the host's, and those that will be in memory.
@@ -234,7 +286,7 @@ impl PodContext {
             containers: &self.containers,
             objects: &self.companions,
             pod_dir: &self.dir,
-            state_dir: &self.options.state_dir,
+            state_dir: &self.state_dir,
         }
     }
 
@@ -269,7 +321,7 @@ impl PodContext {
     }
 
     /// Its ports, for people: `80/TCP`, or `8080->80/TCP` where the host has one for it.
-    pub(crate) fn ports(&self) -> Vec<String> {
+    pub fn ports(&self) -> Vec<String> {
         let host = |p: &PublishedPort| {
             let at = match p.host.ip().is_unspecified() {
                 true => p.host.port().to_string(),
@@ -306,7 +358,7 @@ impl PodContext {
     }
 
     /// Whether the pod is over and its logs can still be read.
-    pub(crate) fn keeps_logs(&self) -> bool {
+    pub fn keeps_logs(&self) -> bool {
         self.kept_logs.get().is_some()
     }
 
@@ -322,9 +374,7 @@ impl PodContext {
     /// A name for the `nth` try to start a container.
     pub(crate) fn container_id(&self, container: usize, nth: u32) -> ContainerId {
         let place = format!("{container}-{nth}");
-        // The sandbox's id begins with the run and the number of the pod.
-        let pod = self.sandbox_id.0.splitn(3, '-').take(2).collect::<Vec<_>>().join("-");
-        ContainerId(id(&[&pod, &place, &self.containers[container].name]))
+        ContainerId(id(&[self.uid.as_str(), &place, &self.containers[container].name]))
     }
 
     /// Whether a container may be made while others are still to run before it: nothing they see or do may make a
@@ -368,23 +418,8 @@ impl PodContext {
         let variable = |name: &str| line.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
         let mut mounts = prepared.files.mounts(container);
         let own = prepared.volumes.mounts(container, variable)?;
-        let prepare = || -> io::Result<Option<Mount>> {
-            fs::create_dir_all(self.log_dir(index))?;
-            forget_logs(&self.log_dir(index), attempt);
-            let target = container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
-            let target = Path::new("/").join(target);
-            if own.iter().any(|m| m.target == target) {
-                return Ok(None);
-            }
-            message::make(&traces.message)?;
-            Ok(Some(Mount {
-                source: traces.message.clone(),
-                target,
-                read_only: false,
-                propagation: Default::default(),
-            }))
-        };
-        mounts.extend(prepare().map_err(|e| format!("cannot write below {}: {e}", self.dir.display()))?);
+        let message = self.make_traces(index, attempt, &own);
+        mounts.extend(message.map_err(|e| format!("cannot write below {}: {e}", self.dir.display()))?);
         mounts.extend(own);
         // A mount must not hide one that lies deeper.
         mounts.sort_by_key(|m| m.target.components().count());
@@ -411,7 +446,7 @@ impl PodContext {
                 self.pod.metadata.annotations.as_ref(),
                 spec,
                 container,
-                &self.options.state_dir,
+                &self.state_dir,
             )?,
             resources,
             log_path: traces.log,
@@ -422,13 +457,28 @@ impl PodContext {
             labels: [
                 ("io.kubernetes.pod.name", self.name()),
                 ("io.kubernetes.pod.namespace", self.namespace()),
-                ("io.kubernetes.pod.uid", self.uid()),
+                ("io.kubernetes.pod.uid", self.kubernetes_uid()),
                 ("io.kubernetes.container.name", container.name.as_str()),
             ]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
             annotations: self.annotations(container),
         })
+    }
+
+    /// Makes what an instance leaves its traces in. Returns the mount of its termination message, unless one of its `own`
+    /// mounts is there.
+    fn make_traces(&self, container: usize, attempt: u32, own: &[Mount]) -> io::Result<Option<Mount>> {
+        fs::create_dir_all(self.log_dir(container))?;
+        forget_logs(&self.log_dir(container), attempt);
+        let target = self.containers[container].termination_message_path.as_deref();
+        let target = Path::new("/").join(target.unwrap_or("/dev/termination-log"));
+        if own.iter().any(|m| m.target == target) {
+            return Ok(None);
+        }
+        let source = self.traces(container, attempt).message;
+        message::make(&source)?;
+        Ok(Some(Mount { source, target, read_only: false, propagation: Default::default() }))
     }
 
     /// What the kubelet notes at a container for node tools.

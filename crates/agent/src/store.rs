@@ -4,25 +4,21 @@
 //! history with them. Files are replaced by renaming and never synced: it is the process that dies, not the disk, and
 //! after a reboot the containers are gone anyway.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use outrigger_lifecycle::{Observation, Plan};
 use outrigger_runtime::{ContainerId, Image};
-use rustix::fs::OFlags;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
+use crate::files::{make_dir, missing_is_fine, names, read, replace, replace_bytes};
+use crate::uid::PodUid;
 
 /// Raised whenever a file changes its meaning.
 const VERSION: u32 = 1;
-
-/// No file of a store is larger: what is, was not written here.
-const FILE_MAX: u64 = 64 << 20;
 
 /// The directory of a node's files.
 #[derive(Debug, Clone)]
@@ -36,9 +32,7 @@ impl Store {
     /// ([`outrigger_runtime::NodeIdentity`]).
     pub(crate) fn open(state_dir: &Path) -> io::Result<Self> {
         let dir = state_dir.join("node");
-        for path in [dir.join("runs"), dir.join("pods")] {
-            make(&path)?;
-        }
+        make_dir(&dir.join("pods"))?;
         Ok(Store { boot: boot_id()?, dir })
     }
 
@@ -75,48 +69,6 @@ impl Store {
     pub(crate) fn pods(&self) -> Vec<String> {
         names(&self.dir.join("pods"))
     }
-
-    /// The file of a run.
-    fn run(&self, id: &str, what: &str) -> PathBuf {
-        self.dir.join("runs").join(id).join(what)
-    }
-
-    /// Ids of the runs there are files of.
-    pub(crate) fn runs(&self) -> Vec<String> {
-        names(&self.dir.join("runs"))
-    }
-
-    /// Notes a file of a run.
-    pub(crate) fn save_run(&self, id: &str, what: &str, content: &impl Serialize) -> io::Result<()> {
-        let path = self.run(id, what);
-        if let Some(dir) = path.parent() {
-            make(dir)?;
-        }
-        replace(&path, content)
-    }
-
-    /// Reads a file of a run; `None` if there is none.
-    pub(crate) fn load_run<T: DeserializeOwned>(&self, id: &str, what: &str) -> io::Result<Option<T>> {
-        read(&self.run(id, what))
-    }
-
-    /// Forgets a run.
-    pub(crate) fn forget_run(&self, id: &str) {
-        let dir = self.dir.join("runs").join(id);
-        if let Err(e) = fs::remove_dir_all(&dir).or_else(missing_is_fine) {
-            tracing::warn!("cannot remove {}: {e}", dir.display());
-        }
-    }
-
-    /// Puts the files of a run that cannot be understood aside, for people to look at.
-    pub(crate) fn set_aside_run(&self, id: &str) {
-        let from = self.dir.join("runs").join(id);
-        let to = self.dir.join("damaged");
-        let moved = make(&to).and_then(|()| fs::rename(&from, to.join(id)));
-        if let Err(e) = moved {
-            tracing::warn!("cannot put {} aside: {e}", from.display());
-        }
-    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -126,7 +78,7 @@ struct SavedClock {
 }
 
 /// The files of one pod.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PodStore {
     dir: PathBuf,
     boot: String,
@@ -138,17 +90,39 @@ pub(crate) struct PodStore {
 
 /// What does not change about a pod.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(from = "PodFile")]
 pub(crate) struct SavedPod {
-    /// The run it belongs to.
-    pub(crate) run: String,
-    /// Its number.
-    pub(crate) number: usize,
-    /// `metadata.namespace`.
-    pub(crate) namespace: String,
-    /// `metadata.name`.
-    pub(crate) name: String,
+    /// Its UID.
+    pub(crate) uid: PodUid,
     /// Its plan: what was begun by it is ended by it, whatever a later version would make of the manifest (G-30).
     pub(crate) plan: Plan,
+}
+
+/// The same as it is found.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum PodFile {
+    Uid {
+        uid: PodUid,
+        plan: Plan,
+    },
+    /// As older versions wrote it.
+    Number {
+        run: String,
+        number: usize,
+        plan: Plan,
+    },
+}
+
+impl From<PodFile> for SavedPod {
+    fn from(file: PodFile) -> Self {
+        match file {
+            PodFile::Uid { uid, plan } => SavedPod { uid, plan },
+            PodFile::Number { run, number, plan } => {
+                SavedPod { uid: PodUid::new(format!("{run}-{number}")), plan }
+            }
+        }
+    }
 }
 
 /// All a worker has to know to go on with a pod.
@@ -197,7 +171,7 @@ pub(crate) struct Found {
 impl PodStore {
     /// Notes what does not change.
     pub(crate) fn create(&self, pod: &SavedPod) -> io::Result<()> {
-        make(&self.dir)?;
+        make_dir(&self.dir)?;
         replace(&self.dir.join("pod.json"), pod)
     }
 
@@ -302,60 +276,9 @@ impl PodStore {
     }
 }
 
-/// Makes a directory that only its owner can enter.
-fn make(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-fn missing_is_fine(error: io::Error) -> io::Result<()> {
-    match error.kind() {
-        io::ErrorKind::NotFound => Ok(()),
-        _ => Err(error),
-    }
-}
-
 /// Tells this boot of the machine from all others.
 fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
-}
-
-/// Names of the entries of a directory, sorted.
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
-    names
-}
-
-fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
-    let flags = OFlags::NOFOLLOW.bits().cast_signed();
-    let file = match File::options().read(true).custom_flags(flags).open(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
-    if file.metadata()?.len() > FILE_MAX {
-        return Err(io::Error::other(format!("{} is too large", path.display())));
-    }
-    let parsed = serde_json::from_reader(io::BufReader::new(file));
-    parsed.map(Some).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
-}
-
-fn replace(path: &Path, content: &impl Serialize) -> io::Result<()> {
-    replace_bytes(path, &serde_json::to_vec(content)?)
-}
-
-/// Replaces a file so that every reader finds the old or the new content, never half of it.
-fn replace_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("tmp");
-    let write = || -> io::Result<()> {
-        let mut file =
-            File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(bytes)?;
-        fs::rename(&temporary, path)
-    };
-    write().inspect_err(|_| {
-        let _ = fs::remove_file(&temporary);
-    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use outrigger_runtime::{NetworkMode, UserNamespace};
 
-use crate::run::UserNamespaces;
+use crate::options::UserNamespaces;
 use crate::security;
 
 /// Ids a pod has in a user namespace of its own.
@@ -99,7 +99,7 @@ fn large_id(pod: &PodSpec, containers: &[Container]) -> Option<(&'static str, i6
 }
 
 /// One line about all pods that are left out, by name and reason.
-pub(crate) fn about(left_out: &[(String, String)]) -> Option<String> {
+pub fn about(left_out: &[(String, String)]) -> Option<String> {
     let whose = match left_out.len() {
         0 => return None,
         1 => "has no user namespace, so root in its containers",

@@ -7,78 +7,60 @@
 //! process can go on with the pod: see [`resume`].
 
 mod resume;
+mod tasks;
 mod update;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
+use k8s_openapi::api::core::v1::PodStatus;
 use outrigger_lifecycle::rules::restarts_after;
 use outrigger_lifecycle::trace::{self, Entry, IgnoredBecause, Recorder, TraceEvent};
 use outrigger_lifecycle::{
-    Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, KillReason, Observation, Phase, Plan,
+    Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, KillReason, Observation, Plan,
     ProbeKind, Role, StatusFacts, StopCause, Time, phase, pod_status,
 };
 use outrigger_runtime::{ContainerId, Image, Runtime};
-use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
-use crate::clock::{Clock, Stamp, rfc3339_nanos};
-use crate::control::PodRegistry;
-use crate::logs::Logs;
+use crate::clock::{Clock, Stamp};
+use crate::event::{Deletion, Emitter, Failure, PodEventKind, PodResult, Snapshot, StatusUpdate};
+use crate::log::LogFollower;
+use crate::options::{OnFailure, StatusUpdates};
 use crate::pod::{PodContext, PreparedPod};
-use crate::report::{Instance, Report, Tasks};
-use crate::status_file::{EventsFile, StatusFile};
+use crate::state::{Latest, StopRequest};
 use crate::store::{PodStore, SavedContainer, SavedInstance};
-use crate::supervisor::{Failure, StatusUpdate};
 use crate::tasks::Task;
 use crate::volumes::remove_tree;
-use outrigger_view::hint::Hints;
-use outrigger_view::output::Output;
+use tasks::{Instance, Report, Tasks};
 pub(crate) use update::PodOrder;
 
-/// How long the end of a pod waits for a reader of the run's output.
+/// How long the end of a pod waits for a subscriber to take log lines.
 const READER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often the end of a pod that cannot be written down is tried again.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
-/// The order to stop all pods of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct StopOrder {
-    /// How often it was given; 0 is not at all.
-    pub(crate) times: u32,
-    /// The grace it was last given with; `None` is the plan's.
-    pub(crate) grace_ms: Option<u64>,
-    /// It was given because the machine shuts down.
-    pub(crate) shutdown: bool,
-}
-
-/// How a pod ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PodResult {
-    /// Its phase.
-    pub(crate) phase: Phase,
-    /// The first failing main: when it ended, and with which code.
-    pub(crate) failed: Option<(Time, i32)>,
-}
-
-/// Where a worker's reports go.
-#[derive(Clone)]
-pub(crate) struct Sinks {
-    pub(crate) output: Output,
-    pub(crate) logs: Option<Logs>,
-    pub(crate) events: Arc<EventsFile>,
-    pub(crate) status_file: StatusFile,
-    pub(crate) registry: PodRegistry,
-    /// Whoever made the pod wants to know how it is.
-    pub(crate) updates: Option<mpsc::UnboundedSender<StatusUpdate>>,
-    /// Where failures that will be tried again are told, if one of them ends the run.
-    pub(crate) failures: Option<mpsc::UnboundedSender<Failure>>,
-    pub(crate) hints: Hints,
+/// What a worker works with, besides its pod and the runtime.
+pub(crate) struct WorkerOptions {
+    pub(crate) clock: Clock,
+    /// The last order to stop.
+    pub(crate) stop: watch::Receiver<Option<StopRequest>>,
+    /// What else is to be done.
+    pub(crate) orders: mpsc::UnboundedReceiver<PodOrder>,
+    /// Where what happens is said.
+    pub(crate) events: Emitter,
+    /// Where what is known is put, for those who ask.
+    pub(crate) latest: Arc<Latest>,
+    /// Reads what containers write, if that is among the events.
+    pub(crate) logs: Option<LogFollower>,
+    /// Where what is known is kept, if another process may have to go on.
+    pub(crate) store: Option<PodStore>,
+    pub(crate) status: StatusUpdates,
+    pub(crate) on_failure: OnFailure,
 }
 
 /// Containers made before their time. Making one is mostly waiting for the kernel (an RCU grace period to join a v1
@@ -131,17 +113,20 @@ struct Current {
 pub(crate) struct Worker<R> {
     tasks: Tasks<R>,
     pod: Arc<PodContext>,
-    index: usize,
     engine: Engine,
     recorder: Recorder,
     reports: mpsc::UnboundedReceiver<Report>,
-    stop: watch::Receiver<StopOrder>,
+    stop: watch::Receiver<Option<StopRequest>>,
     /// Nobody is left to order a stop.
     alone: bool,
     orders: mpsc::UnboundedReceiver<PodOrder>,
     /// The plan is not the one the pod was begun with.
     is_updated: bool,
-    sinks: Sinks,
+    events: Emitter,
+    latest: Arc<Latest>,
+    logs: Option<LogFollower>,
+    status_updates: StatusUpdates,
+    on_failure: OnFailure,
     slots: Vec<Slot>,
     prepared: Option<Arc<PreparedPod>>,
     /// What looks after the sandbox and its volumes.
@@ -149,7 +134,7 @@ pub(crate) struct Worker<R> {
     /// A sandbox was asked for before.
     sandbox_tried: bool,
     facts: StatusFacts,
-    status: Option<PodStatus>,
+    status: Option<Arc<PodStatus>>,
     deleted: Option<Time>,
     entries: Vec<Entry>,
     /// Work nothing waits for but the end: signals, removals.
@@ -166,18 +151,8 @@ pub(crate) struct Worker<R> {
 
 impl<R: Runtime> Worker<R> {
     /// A worker for a pod nothing has happened to yet.
-    #[allow(clippy::too_many_arguments, reason = "each is a part of its own")]
-    pub(crate) fn new(
-        runtime: Arc<R>,
-        pod: Arc<PodContext>,
-        plan: Plan,
-        index: usize,
-        clock: Clock,
-        stop: watch::Receiver<StopOrder>,
-        orders: mpsc::UnboundedReceiver<PodOrder>,
-        sinks: Sinks,
-        store: Option<PodStore>,
-    ) -> Self {
+    pub(crate) fn new(runtime: Arc<R>, pod: Arc<PodContext>, plan: Plan, options: WorkerOptions) -> Self {
+        let WorkerOptions { clock, stop, orders, events, latest, logs, store, status, on_failure } = options;
         let (tx, reports) = mpsc::unbounded_channel();
         let recorder = Recorder::new(&plan);
         let slots = plan.containers.iter().map(|_| Slot::default()).collect();
@@ -208,14 +183,17 @@ impl<R: Runtime> Worker<R> {
             tasks: Tasks { runtime, pod: pod.clone(), clock, reports: tx, durable: store.is_some() },
             engine: Engine::new(plan, clock.now().time),
             pod,
-            index,
             recorder,
             reports,
             stop,
             alone: false,
             orders,
             is_updated: false,
-            sinks,
+            events,
+            latest,
+            logs,
+            status_updates: status,
+            on_failure,
             slots,
             prepared: None,
             watchers: Vec::new(),
@@ -253,8 +231,7 @@ impl<R: Runtime> Worker<R> {
             let (plan, obs) = (self.engine.plan(), self.engine.observation());
             self.recorder.on_step(plan, obs, &decision, stamp.time, &mut self.entries);
             self.write_entries(stamp);
-            self.sinks.output.observe(self.index, self.engine.observation(), &decision.waits);
-            self.sinks.registry.observe(self.index, self.engine.observation(), &decision.waits);
+            self.observed(&decision);
             self.publish(&decision, stamp);
             self.make_ahead();
             if self.engine.observation().over {
@@ -295,11 +272,21 @@ impl<R: Runtime> Worker<R> {
 
     fn stop_order(&mut self) {
         let order = *self.stop.borrow_and_update();
-        match (order.times, order.grace_ms) {
-            (0, _) => {}
-            (_, Some(grace_ms)) if order.shutdown => self.handle(Event::NodeShutdown { grace_ms }),
-            (_, grace_ms) => self.handle(Event::StopRequested { grace_ms }),
+        match order {
+            None => {}
+            Some(StopRequest::NodeShutdown { grace_ms }) => self.handle(Event::NodeShutdown { grace_ms }),
+            Some(StopRequest::Delete { grace_ms }) => self.handle(Event::StopRequested { grace_ms }),
         }
+    }
+
+    /// Says what is known now.
+    fn observed(&self, decision: &Decision) {
+        let snapshot = Snapshot {
+            observation: Arc::new(self.engine.observation().clone()),
+            waits: decision.waits.as_slice().into(),
+        };
+        self.latest.observe(snapshot.clone());
+        self.events.emit(PodEventKind::Observed(snapshot));
     }
 
     /// Takes a report in.
@@ -308,7 +295,7 @@ impl<R: Runtime> Worker<R> {
             Report::Event(event) => event,
             Report::PreparedPod(prepared) => {
                 self.facts.pod_ips = prepared.sandbox.ips.iter().map(ToString::to_string).collect();
-                self.sinks.registry.addresses(self.index, self.facts.pod_ips.clone());
+                self.events.emit(PodEventKind::Addresses(self.facts.pod_ips.clone()));
                 let prepared: Arc<PreparedPod> = Arc::from(prepared);
                 self.watchers = self.watch(&prepared);
                 self.prepared = Some(prepared);
@@ -356,7 +343,7 @@ impl<R: Runtime> Worker<R> {
                 if let Some(current) = self.current(container, attempt) {
                     current.is_running = true;
                     let id = current.instance.id.clone();
-                    self.sinks.registry.runs(self.index, container, Some(id));
+                    self.events.emit(PodEventKind::Instance { container, id: Some(id) });
                 }
             }
             Event::Exited { container, attempt, .. } | Event::StartFailed { container, attempt, .. } => {
@@ -395,7 +382,7 @@ impl<R: Runtime> Worker<R> {
         if self.current(container, attempt).is_none() {
             return;
         }
-        self.sinks.registry.runs(self.index, container, None);
+        self.events.emit(PodEventKind::Instance { container, id: None });
         if let Some(current) = self.slots[container].current.take() {
             self.ended.push(current.instance.id);
         }
@@ -405,7 +392,7 @@ impl<R: Runtime> Worker<R> {
     fn remove_ended(&mut self) {
         for id in self.ended.drain(..) {
             let tasks = self.tasks.clone();
-            self.background.spawn(async move { tasks.remove(&id).await });
+            self.background.spawn(async move { tasks.remove(&id).await }.in_current_span());
         }
     }
 
@@ -436,11 +423,11 @@ impl<R: Runtime> Worker<R> {
         match *action {
             Action::CreateSandbox { .. } => {
                 let again = std::mem::replace(&mut self.sandbox_tried, true);
-                self.background.spawn(tasks.create_sandbox(again));
+                self.background.spawn(tasks.create_sandbox(again).in_current_span());
             }
             Action::Pull { container } => {
                 while self.pulls.try_join_next().is_some() {}
-                self.pulls.spawn(tasks.pull(self.index, container, self.sinks.output.clone()));
+                self.pulls.spawn(tasks.pull(container, self.events.clone()).in_current_span());
             }
             Action::Start { container, .. } => self.start(container),
             Action::RunHook { container, attempt, hook, deadline } => {
@@ -472,17 +459,17 @@ impl<R: Runtime> Worker<R> {
                 let signal = self.stop_signal(container);
                 if let Some(current) = self.current(container, attempt) {
                     let (instance, pid) = (current.instance.clone(), current.pid);
-                    self.background.spawn(tasks.terminate(instance, signal, pid, grace));
+                    self.background.spawn(tasks.terminate(instance, signal, pid, grace).in_current_span());
                 }
             }
             Action::Kill { container, attempt } => {
                 if let Some(current) = self.current(container, attempt) {
                     let instance = current.instance.clone();
                     if current.is_running {
-                        self.background.spawn(tasks.kill(instance.id));
+                        self.background.spawn(tasks.kill(instance.id).in_current_span());
                     } else {
                         current.life = None;
-                        self.background.spawn(tasks.kill_unborn(instance));
+                        self.background.spawn(tasks.kill_unborn(instance).in_current_span());
                     }
                 }
             }
@@ -563,20 +550,19 @@ impl<R: Runtime> Worker<R> {
             return;
         };
         if !std::mem::replace(&mut slot.followed, true)
-            && let Some(logs) = &self.sinks.logs
+            && let Some(logs) = &self.logs
         {
             let dir = self.pod.log_dir(container);
             match std::fs::create_dir_all(&dir) {
-                Ok(()) => logs.follow(
-                    dir,
-                    self.pod.name().into(),
-                    self.pod.containers[container].name.as_str().into(),
-                ),
+                Ok(()) => logs.follow(dir, container, self.events.clone()),
                 Err(e) => tracing::warn!("cannot make {}: {e}", dir.display()),
             }
         }
+        let name = self.pod.containers[container].name.as_str();
+        let span = tracing::info_span!("container", name, attempt = instance.attempt);
+        let life = self.tasks.clone().live(instance.clone(), image, prepared, ahead).instrument(span);
         slot.current = Some(Current {
-            life: Some(Task::spawn(self.tasks.clone().live(instance.clone(), image, prepared, ahead))),
+            life: Some(Task::spawn(life)),
             instance,
             is_running: false,
             signalled: false,
@@ -611,13 +597,11 @@ impl<R: Runtime> Worker<R> {
     }
 
     fn write_entries(&mut self, stamp: Stamp) {
-        let mut lines = String::new();
-        for entry in self.entries.drain(..) {
-            if let Some(failures) = &self.sinks.failures
+        for entry in std::mem::take(&mut self.entries) {
+            if self.on_failure == OnFailure::Stop
                 && let Some(failure) = failure(&entry, self.engine.plan(), self.engine.observation())
             {
-                // The run is over when nobody listens.
-                let _ = failures.send(failure);
+                self.events.emit(PodEventKind::Failed(failure));
                 // At once, before the next step starts the container again.
                 self.engine.handle(&Event::StopRequested { grace_ms: None }, stamp.time);
             }
@@ -625,63 +609,35 @@ impl<R: Runtime> Worker<R> {
                 true => stamp.exact,
                 false => Duration::from_millis(entry.time.0),
             };
-            let hint = self.sinks.hints.on(self.pod.subject(self.engine.plan()), &entry);
-            let mut record = entry.into_record(self.engine.plan(), self.pod.name(), rfc3339_nanos(exact));
-            (record.manifest, record.hint) = hint;
-            if self.sinks.events.is_wanted() {
-                lines.push_str(&record.to_json().to_string());
-                lines.push('\n');
-            }
-            self.sinks.output.entry(self.index, exact, &record);
-        }
-        if !lines.is_empty() {
-            self.sinks.events.append(&lines);
+            self.events.emit(PodEventKind::Trace { entry: Arc::new(entry), exact });
         }
     }
 
-    /// Puts the pod's status up if it changed.
+    /// Says the pod's status if it changed.
     fn publish(&mut self, decision: &Decision, stamp: Stamp) {
-        if !self.sinks.status_file.is_wanted() && self.sinks.updates.is_none() {
+        if self.status_updates == StatusUpdates::Omitted {
             return;
         }
         let (plan, obs) = (self.engine.plan(), self.engine.observation());
         self.facts.now = stamp.time;
-        let status = pod_status(plan, obs, &decision.waits, &self.facts, self.status.as_ref());
+        let status = pod_status(plan, obs, &decision.waits, &self.facts, self.status.as_deref());
         let stop = obs.stop.filter(|s| s.cause == StopCause::Deleted);
-        if self.status.as_ref() == Some(&status) && self.deleted == stop.map(|s| s.deadline) {
+        if self.status.as_deref() == Some(&status) && self.deleted == stop.map(|s| s.deadline) {
             return;
         }
         self.deleted = stop.map(|s| s.deadline);
-        if let Some(updates) = &self.sinks.updates {
-            // The run is over when nobody listens.
-            let (status, deleted) = (Box::new(status.clone()), stop.is_some());
-            let _ = updates.send(StatusUpdate { pod: self.index, status, deleted });
-        }
-        if !self.sinks.status_file.is_wanted() {
-            self.status = Some(status);
-            return;
-        }
-        let mut pod: Pod = self.pod.pod.clone();
-        let meta = |time: Time| {
-            let ms = i64::try_from(time.0).unwrap_or(i64::MAX);
-            jiff::Timestamp::from_millisecond(ms).ok().map(MetaTime)
-        };
-        pod.metadata.creation_timestamp = meta(obs.since);
-        if let Some(stop) = stop {
-            pod.metadata.deletion_timestamp = meta(stop.deadline);
-            pod.metadata.deletion_grace_period_seconds = i64::try_from(stop.grace_ms / 1_000).ok();
-        }
-        if let Some(spec) = &mut pod.spec {
-            spec.node_name.get_or_insert_with(|| self.pod.host.name.clone());
-        }
-        pod.status = Some(status.clone());
-        self.status = Some(status);
-        self.sinks.status_file.put(self.index, &pod, &self.pod.lifecycle_types);
+        let status = Arc::new(status);
+        self.status = Some(status.clone());
+        self.events.emit(PodEventKind::Status(StatusUpdate {
+            status,
+            created_at: obs.since,
+            deletion: stop.map(|stop| Deletion { deadline: stop.deadline, grace_ms: stop.grace_ms }),
+        }));
     }
 
-    /// Shows what is left of the containers' output.
-    async fn show_last_logs(&self) {
-        if let Some(logs) = &self.sinks.logs {
+    /// Says what is left of the containers' output.
+    async fn emit_last_logs(&self) {
+        if let Some(logs) = &self.logs {
             logs.forget(self.pod.dir.clone()).await;
         }
     }
@@ -699,13 +655,13 @@ impl<R: Runtime> Worker<R> {
         self.watchers.clear();
         self.pulls.shutdown().await;
         while self.background.join_next().await.is_some() {}
-        // A reader of the run's output that stalls keeps the logs, nothing else of the pod.
-        let shown = tokio::time::timeout(READER_PATIENCE, self.show_last_logs()).await;
+        // A subscriber that stalls keeps the logs, nothing else of the pod.
+        let shown = tokio::time::timeout(READER_PATIENCE, self.emit_last_logs()).await;
         remove_sandbox(&*self.tasks.runtime, &self.pod).await;
         if shown.is_err() {
-            self.show_last_logs().await;
+            self.emit_last_logs().await;
         }
-        self.sinks.registry.seal(self.index);
+        self.pod.seal_logs();
         if let Some(store) = &self.store {
             match store.keep_logs(&self.pod.dir.join("logs")) {
                 Ok(()) => self.pod.logs_are_at(store.logs()),
@@ -713,6 +669,7 @@ impl<R: Runtime> Worker<R> {
             }
         }
         remove_files(&self.pod).await;
+        self.pod.files_are_gone();
     }
 }
 

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use outrigger_agent::control::{Answer, Applied, AppliedObject, Request};
-use outrigger_agent::{PodOptions, RunRecord, Work};
+use outrigger_agent::PodOptions;
 use outrigger_manifest::render;
+use outrigger_node::control::{Answer, Applied, AppliedObject, Request};
+use outrigger_node::{RunRecord, Work};
 use outrigger_runtime::LogLimits;
 
 use crate::detach::{self, Detach};

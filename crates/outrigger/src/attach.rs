@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use outrigger_agent::control::{Answer, Lines, LogsRequest, PodState, Request, Run};
+use outrigger_node::control::{Answer, Lines, LogsRequest, PodState, Request, Run};
 use outrigger_view::text::shorten;
 use tokio::sync::mpsc;
 

@@ -1,8 +1,9 @@
 //! Checks what pods require of AppArmor and SELinux against what the embedded runtime can do on this machine.
 
-use outrigger_agent::{PlannedPod, Work, app_armor};
+use outrigger_agent::security::app_armor;
 use outrigger_lifecycle::{ContainerRef, FieldPath, List, SettingOrigin, app_armor_profile, selinux_options};
 use outrigger_manifest::Diagnostic;
+use outrigger_node::{PlannedPod, Work};
 use outrigger_runtime::AppArmor;
 use outrigger_runtime::embedded;
 

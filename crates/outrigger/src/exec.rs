@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use outrigger_agent::control::{Answer, AskError, Connection, ExecStart, Request, WindowSize};
+use outrigger_node::control::{Answer, AskError, Connection, ExecStart, Request, WindowSize};
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;

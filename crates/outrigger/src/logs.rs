@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 
 use anyhow::anyhow;
 use jiff::{SignedDuration, Timestamp};
-use outrigger_agent::control::{Answer, AskError, Connection, Lines, LogsRequest, PodState, Request};
+use outrigger_node::control::{Answer, AskError, Connection, Lines, LogsRequest, PodState, Request};
 use outrigger_view::safe_log;
 use outrigger_view::text::shorten;
 use tokio::sync::mpsc;

@@ -12,6 +12,7 @@ mod detach;
 mod doctor;
 mod exec;
 mod input;
+mod logging;
 mod logs;
 mod man;
 mod node;

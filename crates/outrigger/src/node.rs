@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use outrigger_agent::{AtExit, Keep, Node, NodeEnd, NodeOptions, PodOptions, RunRecord, ShutdownGrace, Work};
+use outrigger_agent::PodOptions;
 use outrigger_lifecycle::{Severity, parse_quantity};
 use outrigger_manifest::{Diagnostic, SourceFile, render};
+use outrigger_node::{AtExit, Keep, Node, NodeEnd, NodeOptions, RunRecord, ShutdownGrace, Work};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::embedded::images::ImageLimits;
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
 use outrigger_runtime::{LogLimits, NodeIdentity, Owner, Runtime, RuntimeError};
-use outrigger_view::output::{Format, Output};
+use outrigger_view::output::{Format, Labels, Output, OutputOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::input::ReadArgs;
+use crate::logging::LogArgs;
 use crate::outcome::{Failure, Outcome};
 use crate::run::{self, NetworkArg, RuntimeArg, UsernsArg};
 use crate::{confinement, oci, simulate, terminal};
@@ -110,6 +112,8 @@ pub(crate) struct Args {
     /// Show only warnings and errors.
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -179,8 +183,14 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let state_dir = run::state_dir(args.state_dir.as_deref())?;
     let identity = NodeIdentity::open(&state_dir).map_err(|e| Failure::Own(e.into()))?;
     let owner = Owner::Node(identity);
-    let output = Output::new(Format::Plain, args.quiet, true, terminal::colors())?.without_summary();
-    run::show_warnings(args.quiet, &output);
+    let output = Output::new(OutputOptions {
+        format: Format::Plain,
+        verbosity: run::verbosity(args.quiet),
+        labels: Labels::PodAndContainer,
+        colors: terminal::colors(),
+    })?
+    .without_summary();
+    args.log.apply(args.quiet, &output);
     let options = options(&args, state_dir.clone())?;
     let executor =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
@@ -263,7 +273,7 @@ async fn keep<R: Runtime>(
     output: Output,
     orphans: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Outcome, Failure> {
-    let own = |e: outrigger_agent::NodeError| Failure::Own(e.into());
+    let own = |e: outrigger_node::NodeError| Failure::Own(e.into());
     let mut node = Node::start(runtime.clone(), options.clone(), output.clone()).await.map_err(own)?;
     let orphans = tokio::spawn(orphans);
     while node.run().await.map_err(own)? == NodeEnd::ShutdownCancelled {

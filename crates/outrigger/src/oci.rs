@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use outrigger_agent::Work;
 use outrigger_lifecycle::FieldPath;
 use outrigger_manifest::{Diagnostic, PodManifest};
+use outrigger_node::Work;
 use outrigger_runtime::RuntimeError;
 use outrigger_runtime::embedded::{EmbeddedRuntime, OciRuntime, OciRuntimes, rootless};
 

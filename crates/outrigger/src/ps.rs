@@ -2,8 +2,8 @@
 
 use anyhow::anyhow;
 use clap::ValueEnum;
-use outrigger_agent::control::{ContainerState, Named, Object, PodState, Run, Selector};
 use outrigger_lifecycle::Span;
+use outrigger_node::control::{ContainerState, Named, Object, PodState, Run, Selector};
 use outrigger_runtime::embedded::killed_runs;
 use outrigger_view::table;
 

@@ -1,7 +1,7 @@
 //! `outrigger restart`: restarts containers of a run.
 
 use anyhow::anyhow;
-use outrigger_agent::control::{Answer, Request};
+use outrigger_node::control::{Answer, Request};
 
 use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, PodsArgs};

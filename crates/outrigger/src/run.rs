@@ -8,17 +8,19 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use outrigger_agent::{PlannedPod, PodOptions, RunOptions, RunRecord, UserNamespaces, Work, new_id};
+use outrigger_agent::{OnFailure, PodOptions, UserNamespaces};
 use outrigger_lifecycle::{ContainerRef, List, Plan, Severity, parse_quantity};
 use outrigger_manifest::{Diagnostic, PodManifest, SourceFile, Span, Workload, check, render};
+use outrigger_node::{PlannedPod, RunOptions, RunRecord, Work, new_id};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::doctor;
 use outrigger_runtime::embedded::images::ImageLimits;
 use outrigger_runtime::embedded::{self, EmbeddedConfig, EmbeddedRuntime, OciRuntimes, rootless};
 use outrigger_runtime::{LogLimits, NetworkMode, Owner, PublishedPort, PullPolicy, Runtime, RuntimeError};
-use outrigger_view::output::{Format, Output};
+use outrigger_view::output::{Format, Labels, Output, OutputOptions, Verbosity};
 
 use crate::input::ReadArgs;
+use crate::logging::LogArgs;
 use crate::outcome::{self, Failure};
 use crate::supplies::{self, Machine};
 use crate::{confinement, detach, node, oci, simulate, terminal, timeline};
@@ -129,6 +131,8 @@ pub(crate) struct Args {
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
+    log: LogArgs,
+    #[command(flatten)]
     read: ReadArgs,
 }
 
@@ -231,6 +235,19 @@ fn published(text: &str) -> Result<PublishedPort, String> {
     Ok(PublishedPort { host: SocketAddr::new(ip, number(host_port)?), pod_port: number(pod_port)?, udp })
 }
 
+/// How the pods are run.
+fn pod_options(args: &Args) -> PodOptions {
+    PodOptions {
+        grace_ms: args.grace_period.map(|s| s.saturating_mul(1_000)),
+        pull: args.pull.map(PullArg::policy),
+        network: args.network.mode(),
+        user_namespaces: args.userns.mode(),
+        publish: args.publish.clone(),
+        pids_limit: pids_limit(args.pids_limit),
+        log_limits: LogLimits { max_bytes: args.log_max_size, max_files: args.log_max_files },
+    }
+}
+
 /// The given limit, else the default, where this machine can limit processes.
 pub(crate) fn pids_limit(asked: Option<u64>) -> Option<u64> {
     match asked {
@@ -302,51 +319,29 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
         // The container runtime knows its own classes.
         RuntimeArg::Cri => OciRuntimes::default(),
     };
-    if args.runtime == RuntimeArg::Embedded {
-        let mut findings = confinement::check(&work);
-        if findings.iter().any(|d| d.severity == Severity::Error) {
-            return Err(Failure::Manifest(findings, work.sources));
-        }
-        if !args.quiet {
-            findings.extend(idle_limits(&work));
-            terminal::eprint(&render(&findings, &work.sources, true));
-        }
-    }
-    if args.runtime == RuntimeArg::Cri {
-        let findings = confinement::check_cri(&work);
-        if !findings.is_empty() {
-            return Err(Failure::Manifest(findings, work.sources));
-        }
-    }
+    check_confinement(&args, &work)?;
     let state_dir = state_dir(args.state_dir.as_deref())?;
+    let pods = pod_options(&args);
     let options = RunOptions {
         state_dir: state_dir.clone(),
         run_id: new_id(),
         events: args.events,
         status: args.status,
-        grace_ms: args.grace_period.map(|s| s.saturating_mul(1_000)),
-        pull: args.pull.map(PullArg::policy),
-        network: args.network.mode(),
-        user_namespaces: args.userns.mode(),
-        publish: args.publish,
-        pids_limit: pids_limit(args.pids_limit),
-        log_limits: LogLimits { max_bytes: args.log_max_size, max_files: args.log_max_files },
+        pods,
         timeout_ms: args.timeout.map(|time| time.0),
-        fail_fast: args.fail_fast,
+        on_failure: match args.fail_fast {
+            true => OnFailure::Stop,
+            false => OnFailure::Retry,
+        },
         files: args.files.iter().map(|file| file.display().to_string()).collect(),
     };
-    let format = match args.output {
-        OutputArg::Auto if !args.quiet && terminal::is_lively() => Format::Live,
-        OutputArg::Auto | OutputArg::Plain => Format::Plain,
-        OutputArg::Json => Format::Json,
-    };
-    let output = Output::new(format, args.quiet, is_many(&work), terminal::colors())?;
+    let output = open_output(args.output, args.quiet, &work)?;
     let events = options.events.as_ref().filter(|_| keeps_events);
     let files = [("timeline", picture.as_ref()), ("events", events), ("status", options.status.as_ref())];
     for (what, path) in files {
         path.into_iter().for_each(|path| output.mention(what, path));
     }
-    show_warnings(args.quiet, &output);
+    args.log.apply(args.quiet, &output);
     // One thread carries everything: pods wait, they do not compute.
     let executor =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
@@ -388,6 +383,39 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
     })
 }
 
+/// Refuses what this machine or its runtime cannot apply, and warns of what it ignores.
+fn check_confinement(args: &Args, work: &Work) -> Result<(), Failure> {
+    let mut findings = match args.runtime {
+        RuntimeArg::Embedded => confinement::check(work),
+        RuntimeArg::Cri => confinement::check_cri(work),
+    };
+    let is_refused = match args.runtime {
+        RuntimeArg::Embedded => findings.iter().any(|d| d.severity == Severity::Error),
+        RuntimeArg::Cri => !findings.is_empty(),
+    };
+    if is_refused {
+        return Err(Failure::Manifest(findings, work.sources.clone()));
+    }
+    if args.runtime == RuntimeArg::Embedded && !args.quiet {
+        findings.extend(idle_limits(work));
+        terminal::eprint(&render(&findings, &work.sources, true));
+    }
+    Ok(())
+}
+
+fn open_output(format: OutputArg, quiet: bool, work: &Work) -> std::io::Result<Output> {
+    Output::new(OutputOptions {
+        format: match format {
+            OutputArg::Auto if !quiet && terminal::is_lively() => Format::Live,
+            OutputArg::Auto | OutputArg::Plain => Format::Plain,
+            OutputArg::Json => Format::Json,
+        },
+        verbosity: verbosity(quiet),
+        labels: labels(work),
+        colors: terminal::colors(),
+    })
+}
+
 /// Runs pods on a runtime, and clears away beside it what crashed runs left behind.
 async fn carry_out<R: Runtime>(
     work: Work,
@@ -398,7 +426,7 @@ async fn carry_out<R: Runtime>(
 ) -> Result<u8, Failure> {
     // These pods have no owner any more; removing them must not hold this run up.
     let orphans = tokio::spawn(orphans);
-    let result = outrigger_agent::run(work, options, runtime, output).await;
+    let result = outrigger_node::run(work, options, runtime, output).await;
     // Half a clean-up would be left for the next run: better to end this one.
     let _ = orphans.await;
     result.map(|r| r.exit_code).map_err(|e| Failure::Own(e.into()))
@@ -416,26 +444,20 @@ fn introduce(runtime: Arc<CriRuntime>, output: &Output) {
     });
 }
 
-/// What goes wrong without ending anything goes to standard error, or above the view.
-pub(crate) fn show_warnings(quiet: bool, output: &Output) {
-    let level = match quiet {
-        true => tracing::Level::ERROR,
-        false => tracing::Level::WARN,
-    };
-    let output = output.clone();
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(move || output.writer())
-        .with_ansi(terminal::colors().err)
-        .with_target(false)
-        .without_time()
-        .init();
+pub(crate) fn verbosity(quiet: bool) -> Verbosity {
+    match quiet {
+        true => Verbosity::Quiet,
+        false => Verbosity::All,
+    }
 }
 
-/// Whether more than one pod may have something to say: lines then name theirs.
-fn is_many(work: &Work) -> bool {
+/// Lines name their pod if more than one may have something to say.
+fn labels(work: &Work) -> Labels {
     let goes_on = |w: &Workload| w.job_spec().is_some_and(|spec| spec.completions.is_some_and(|c| c > 1));
-    work.pods.len() > 1 || work.workloads.iter().any(goes_on)
+    match work.pods.len() > 1 || work.workloads.iter().any(goes_on) {
+        true => Labels::PodAndContainer,
+        false => Labels::Container,
+    }
 }
 
 /// What to run, each pod with its plan; warnings are shown, errors refuse it all.
@@ -501,19 +523,12 @@ fn detached(args: Args) -> Result<u8, Failure> {
         let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pods.len());
         return Err(Failure::Input(error));
     }
+    let pods = pod_options(&args);
     let record = RunRecord {
         files: args.files.iter().map(|file| file.display().to_string()).collect(),
         sources: work.sources.iter().map(|s| (s.name.clone(), s.text.to_string())).collect(),
         reading: node::Reading { read: args.read, replicas: args.replicas }.to_json()?,
-        pods: PodOptions {
-            grace_ms: args.grace_period.map(|s| s.saturating_mul(1_000)),
-            pull: args.pull.map(PullArg::policy),
-            network: args.network.mode(),
-            user_namespaces: args.userns.mode(),
-            publish: args.publish,
-            pids_limit: pids_limit(args.pids_limit),
-            log_limits: LogLimits { max_bytes: args.log_max_size, max_files: args.log_max_files },
-        },
+        pods,
         generations: Default::default(),
         retired: Vec::new(),
         manifest: None,

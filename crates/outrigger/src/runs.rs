@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::anyhow;
-use outrigger_agent::control::{self, AskError, Found, Named, Object, PodState, Selector, Which};
+use outrigger_node::control::{self, AskError, Found, Named, Object, PodState, Selector, Which};
 
 use crate::outcome::Failure;
 use crate::terminal;

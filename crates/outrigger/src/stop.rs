@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::anyhow;
-use outrigger_agent::control::{Answer, Connection, Named, Object, PodState, Request, Run, Selector};
+use outrigger_node::control::{Answer, Connection, Named, Object, PodState, Request, Run, Selector};
 
 use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, PlaceArgs};
@@ -169,7 +169,7 @@ fn waiting_for(pod: &PodState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outrigger_agent::control::ContainerState;
+    use outrigger_node::control::ContainerState;
 
     #[test]
     fn what_was_said_of_a_pod_is_not_said_again_because_of_another() {

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, SeccompProfile};
-use outrigger_agent::{HostPathFault, host_path_fault, seccomp_profile_path};
+use outrigger_agent::host_path::{self, HostPathFault};
+use outrigger_agent::security::seccomp_profile_path;
 use outrigger_lifecycle::{ContainerRef, FieldPath, List};
 use outrigger_manifest::{Diagnostic, Manifest, PodManifest, check_host_ports, check_references};
 use outrigger_runtime::embedded::images::{is_on_disk, missing_on_disk};
@@ -149,8 +150,8 @@ fn host_paths(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
         let kind = host_path.type_.as_deref().unwrap_or_default();
         let at = FieldPath::spec("volumes").index(index).field("hostPath").field("path");
         let path = &host_path.path;
-        // Something outside the run may still create it. The kubelet waits for that, and so does a run.
-        let (text, help) = match host_path_fault(Path::new(path), kind) {
+        // Something outside the run may put it right, and the kubelet waits for that: so does a run.
+        let (text, help) = match host_path::fault(Path::new(path), kind) {
             Some(HostPathFault::Other(wanted)) => (
                 format!(
                     "hostPath `{path}` is not {wanted}, as its type {kind} says: the pod waits until it is"

@@ -18,7 +18,7 @@ mod ownership;
 mod private;
 mod processes;
 mod reference;
-mod signals;
+pub mod signals;
 mod stop;
 pub mod tree;
 mod types;

@@ -38,7 +38,7 @@ const NAMES: [(&str, i32); 31] = [
 ];
 
 /// Number of a signal given as `SIGTERM`, `TERM`, `15`, `SIGRTMIN+3` or `RTMAX-1`.
-pub(crate) fn number(name: &str) -> Option<i32> {
+pub fn number(name: &str) -> Option<i32> {
     let (first, last) = (34, libc::SIGRTMAX());
     if let Ok(number) = name.parse::<i32>() {
         return (1..=last).contains(&number).then_some(number);

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use outrigger_lifecycle::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::sync::Semaphore;
 
 use crate::PodView;
 use crate::frame::{Size, frame};
@@ -166,15 +165,14 @@ pub(crate) fn wait_for_keys(tell: impl Fn()) {
     }
 }
 
-/// Draws until all senders are gone. Returns the space of written log lines to `room`.
-pub(crate) fn run(rx: Receiver<Chunk>, room: &Semaphore, stage: &Stage, look: Look, terminal: impl Terminal) {
+/// Draws until nobody is left to say anything.
+pub(crate) fn run(rx: Receiver<Chunk>, stage: &Stage, look: Look, terminal: impl Terminal) {
     let mut view = Live {
         painter: Painter::new(look, terminal.size()),
         terminal,
         stage,
-        room,
         scrolled: String::new(),
-        taken: 0,
+        taken: Vec::new(),
         drawn: Instant::now(),
         broken: false,
     };
@@ -210,11 +208,10 @@ struct Live<'a, T> {
     painter: Painter,
     terminal: T,
     stage: &'a Stage,
-    room: &'a Semaphore,
     /// Lines to be shown above the view.
     scrolled: String,
-    /// Their size in `room`.
-    taken: usize,
+    /// What is dropped when they are shown.
+    taken: Vec<Box<dyn Send>>,
     drawn: Instant,
     /// The terminal is gone; the pods continue.
     broken: bool,
@@ -232,7 +229,7 @@ impl<T: Terminal> Live<'_, T> {
         match chunk {
             Chunk::Out(bytes, taken) => {
                 self.scrolled.push_str(&String::from_utf8_lossy(&bytes));
-                self.taken += taken;
+                self.taken.extend(taken);
             }
             Chunk::Err(bytes) => self.scrolled.push_str(&String::from_utf8_lossy(&bytes)),
             Chunk::Changed => {}
@@ -263,7 +260,7 @@ impl<T: Terminal> Live<'_, T> {
             self.broken = self.terminal.write(&text).is_err();
         }
         self.scrolled.clear();
-        self.room.add_permits(std::mem::take(&mut self.taken));
+        self.taken.clear();
         self.drawn = Instant::now();
     }
 }
@@ -291,10 +288,11 @@ mod tests {
     #[test]
     fn a_flood_of_changes_is_few_drawings_and_nothing_is_lost() {
         let (tx, rx) = mpsc::channel();
-        let (screen, room, stage) = (Screen::default(), Semaphore::new(0), Stage::default());
+        let (screen, stage) = (Screen::default(), Stage::default());
+        let room = Arc::new(());
         let lines = 2_000;
         for i in 0..lines {
-            tx.send(Chunk::Out(format!("line {i}\n").into_bytes(), 1)).unwrap();
+            tx.send(Chunk::Out(format!("line {i}\n").into_bytes(), Some(Box::new(room.clone())))).unwrap();
             tx.send(Chunk::Changed).unwrap();
         }
         let (done, mut closed) = oneshot::channel();
@@ -302,10 +300,10 @@ mod tests {
         drop(tx);
         stage.close();
         let began = Instant::now();
-        run(rx, &room, &stage, Look { colors: false, unicode: true }, screen.clone());
+        run(rx, &stage, Look { colors: false, unicode: true }, screen.clone());
         let most = 3 + began.elapsed().as_millis() / PAUSE.as_millis();
         assert_eq!(closed.try_recv(), Ok(()));
-        assert_eq!(room.available_permits(), lines, "all room is given back");
+        assert_eq!(Arc::strong_count(&room), 1, "all room is given back");
         let writes = screen.0.lock().unwrap();
         assert!((writes.len() as u128) <= most, "{} drawings, {most} expected", writes.len());
         let text: String = writes.concat();

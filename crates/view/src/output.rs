@@ -1,7 +1,6 @@
 //! The output of a run: trace entries and the containers' own output.
 //!
-//! It is written by its own thread, so that a paused terminal or a pager never blocks a pod. Log lines wait
-//! for space; trace entries never do.
+//! Written by a thread of its own, so that a terminal that is held or a pager that waits never holds a pod up.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -15,7 +14,7 @@ use outrigger_lifecycle::{Observation, Plan, Time, Wait};
 use outrigger_runtime::log_line::parse_line;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use crate::line::{Line, Look, Paint, columns, wrap};
 use crate::live::{self, Scene, Stage, Stdout};
@@ -33,8 +32,8 @@ const LABEL_STEP: usize = 8;
 const POD_NAME_MAX: usize = 18;
 /// Maximum lines of an event above the view; the events file has the whole text.
 const EVENT_LINES_MAX: usize = 8;
-/// Maximum bytes of log lines that wait to be written.
-const ROOM: usize = 1 << 20;
+/// A line that is longer is shown in pieces.
+const LINE_MAX: usize = 128 << 10;
 
 /// The output format of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,13 +55,44 @@ pub struct Colors {
     pub err: bool,
 }
 
-/// The clock of a run.
+/// How much is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verbosity {
+    /// What happens, and the containers' own output.
+    All,
+    /// The containers' own output, and what went wrong.
+    Quiet,
+}
+
+/// What lines say they are of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Labels {
+    /// The container: there is one pod.
+    Container,
+    /// Pod and container.
+    PodAndContainer,
+}
+
+/// How a run is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputOptions {
+    /// How it speaks.
+    pub format: Format,
+    /// How much it says.
+    pub verbosity: Verbosity,
+    /// What lines say they are of.
+    pub labels: Labels,
+    /// Where colours are wanted.
+    pub colors: Colors,
+}
+
+/// Tells the time of a run.
 pub type Now = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// A message to the writing thread.
 pub(crate) enum Chunk {
-    /// For standard output, with its size in `room`.
-    Out(Vec<u8>, usize),
+    /// For standard output, and what is dropped when it has been written.
+    Out(Vec<u8>, Option<Box<dyn Send>>),
     /// For standard error.
     Err(Vec<u8>),
     /// The view has to be redrawn.
@@ -73,21 +103,19 @@ pub(crate) enum Chunk {
     Close(Vec<u8>, oneshot::Sender<()>),
 }
 
-/// Incomplete lines, by pod and container.
-type Partials = BTreeMap<(Arc<str>, Arc<str>), Vec<u8>>;
+/// Beginnings of lines, by pod and container.
+type Partials = BTreeMap<(String, String), Vec<u8>>;
 
 /// The output of a run. Cheap to clone.
 #[derive(Clone)]
 pub struct Output {
     format: Format,
-    quiet: bool,
-    /// There are several pods: lines name theirs.
-    many: bool,
+    verbosity: Verbosity,
+    labels: Labels,
     colors: Colors,
     /// Standard output is a terminal: control sequences of containers are removed.
     is_terminal: bool,
     tx: mpsc::Sender<Chunk>,
-    room: Arc<Semaphore>,
     stage: Stage,
     /// Incomplete lines, by pod and container.
     partial: Arc<Mutex<Partials>>,
@@ -104,19 +132,19 @@ impl Output {
         self
     }
 
-    /// Output to standard output and standard error. With `quiet` it is only the containers' own, and errors;
-    /// with `many` lines name their pod.
-    pub fn new(format: Format, quiet: bool, many: bool, colors: Colors) -> io::Result<Self> {
-        if format == Format::Live {
+    /// Output to standard output and standard error.
+    ///
+    /// # Errors
+    /// There can be no thread for it, or the terminal cannot be used.
+    pub fn new(options: OutputOptions) -> io::Result<Self> {
+        if options.format == Format::Live {
             let terminal = Stdout::open()?;
-            let look = Look { colors: colors.out, unicode: speaks_unicode() };
-            let watch =
-                move |rx, room: Arc<Semaphore>, stage: Stage| live::run(rx, &room, &stage, look, terminal);
-            return Output::with(format, quiet, many, colors, watch);
+            let look = Look { colors: options.colors.out, unicode: speaks_unicode() };
+            return Output::with(options, move |rx, stage| live::run(rx, &stage, look, terminal));
         }
         let (mut out, mut err) = (io::stdout(), io::stderr());
         let is_terminal = out.is_terminal();
-        let output = Output::plain(format, quiet, many, colors, move |chunk| match chunk {
+        let output = Output::plain(options, move |chunk| match chunk {
             Chunk::Out(bytes, _) => out.write_all(bytes).and_then(|()| out.flush()),
             Chunk::Err(bytes) | Chunk::Close(bytes, _) => err.write_all(bytes),
             Chunk::Changed | Chunk::Continued => Ok(()),
@@ -125,53 +153,45 @@ impl Output {
     }
 
     fn plain(
-        format: Format,
-        quiet: bool,
-        many: bool,
-        colors: Colors,
+        options: OutputOptions,
         mut write: impl FnMut(&Chunk) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
-        Output::with(format, quiet, many, colors, move |rx, room, _| {
-            // If the reader of the output is gone, the pods continue.
+        Output::with(options, move |rx, _| {
+            // Whoever reads our output may have seen enough; the pods go on all the same.
             let mut broken = false;
             for chunk in rx {
                 if !broken {
                     broken = write(&chunk).is_err();
                 }
-                match chunk {
-                    Chunk::Out(_, taken) => room.add_permits(taken),
-                    Chunk::Err(_) | Chunk::Changed | Chunk::Continued => {}
-                    Chunk::Close(_, done) => drop(done.send(())),
+                if let Chunk::Close(_, done) = chunk {
+                    // Whoever waited may have gone.
+                    let _ = done.send(());
                 }
             }
         })
     }
 
     fn with(
-        format: Format,
-        quiet: bool,
-        many: bool,
-        colors: Colors,
-        work: impl FnOnce(mpsc::Receiver<Chunk>, Arc<Semaphore>, Stage) + Send + 'static,
+        options: OutputOptions,
+        work: impl FnOnce(mpsc::Receiver<Chunk>, Stage) + Send + 'static,
     ) -> io::Result<Self> {
+        let OutputOptions { format, verbosity, labels, colors } = options;
         let (tx, rx) = mpsc::channel::<Chunk>();
-        let room = Arc::new(Semaphore::new(ROOM));
-        let (permits, stage) = (room.clone(), Stage::default());
+        let stage = Stage::default();
         let watched = stage.clone();
         std::thread::Builder::new()
             .name("output".into())
             .stack_size(256 << 10)
-            .spawn(move || work(rx, permits, watched))?;
+            .spawn(move || work(rx, watched))?;
         let zone = jiff::tz::TimeZone::system();
         let is_terminal = format == Format::Live;
         Ok(Output {
             format,
-            quiet,
-            many,
+            verbosity,
+            labels,
             colors,
             is_terminal,
             tx,
-            room,
             stage,
             partial: Arc::default(),
             zone,
@@ -237,15 +257,14 @@ impl Output {
         Ok(())
     }
 
-    /// Updates the state of a pod.
-    pub fn observe(&self, pod: usize, obs: &Observation, waits: &[(usize, Wait)]) {
+    /// Says what is known of a pod now.
+    pub fn observe(&self, pod: usize, obs: &Arc<Observation>, waits: &Arc<[(usize, Wait)]>) {
         if self.format != Format::Live {
             return;
         }
         if let Some(view) = self.stage.scene().pods.get_mut(pod) {
-            view.obs.clone_from(obs);
-            view.waits.clear();
-            view.waits.extend_from_slice(waits);
+            view.obs = obs.clone();
+            view.waits = waits.clone();
         }
         self.changed();
     }
@@ -264,6 +283,10 @@ impl Output {
     /// Whether there is a live view.
     pub fn is_live(&self) -> bool {
         self.format == Format::Live
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.verbosity == Verbosity::Quiet
     }
 
     fn changed(&self) {
@@ -288,8 +311,8 @@ impl Output {
         };
         let told = match self.format {
             Format::Json => {
-                if !self.quiet {
-                    self.send(Chunk::Out(self.json_line(&record.to_json()), 0));
+                if !self.is_quiet() {
+                    self.send(Chunk::Out(self.json_line(&record.to_json()), None));
                 }
                 return;
             }
@@ -306,12 +329,12 @@ impl Output {
     /// Shows one trace entry of a workload.
     pub fn workload_entry(&self, exact: Duration, record: &WorkloadRecord) {
         match self.format {
-            Format::Json if self.quiet => {}
-            Format::Json => self.send(Chunk::Out(self.json_line(&record.to_json()), 0)),
+            Format::Json if self.is_quiet() => {}
+            Format::Json => self.send(Chunk::Out(self.json_line(&record.to_json()), None)),
             Format::Plain | Format::Live => {
                 if self.remembers {
                     // With several pods, names with their pods are soon to follow.
-                    let expected = if self.many { 2 * LABEL_STEP } else { 0 };
+                    let expected = if self.labels == Labels::PodAndContainer { 2 * LABEL_STEP } else { 0 };
                     widen_in_steps(&mut self.stage.scene(), columns(&record.workload).max(expected));
                 }
                 self.show(exact, &record.workload, None, Some(workload_words::tell(record)));
@@ -329,7 +352,7 @@ impl Output {
 
     fn show(&self, exact: Duration, label: &str, container: Option<&str>, told: Option<Told>) {
         let least = match self.format {
-            _ if self.quiet => Weight::Trouble,
+            _ if self.is_quiet() => Weight::Trouble,
             Format::Live => Weight::Notable,
             _ => Weight::Routine,
         };
@@ -382,17 +405,17 @@ impl Output {
     /// The name in front of a line.
     fn label(&self, pod: &str, container: Option<&str>) -> String {
         let pod = shorten(pod, POD_NAME_MAX);
-        match (container, self.many) {
-            (Some(container), false) => container.to_owned(),
-            (Some(container), true) => format!("{pod}/{container}"),
-            (None, false) => "pod".to_owned(),
-            (None, true) => pod,
+        match (container, self.labels) {
+            (Some(container), Labels::Container) => container.to_owned(),
+            (Some(container), Labels::PodAndContainer) => format!("{pod}/{container}"),
+            (None, Labels::Container) => "pod".to_owned(),
+            (None, Labels::PodAndContainer) => pod,
         }
     }
 
     /// Shows a line about the run as a whole.
     pub fn note(&self, text: &str) {
-        if !self.quiet {
+        if !self.is_quiet() {
             self.send(Chunk::Err(format!("{}\n", safe_text(text)).into_bytes()));
         }
     }
@@ -410,28 +433,23 @@ impl Output {
         }
     }
 
-    /// Shows complete lines of a log in CRI format, once there is space.
-    pub async fn log(&self, pod: &Arc<str>, container: &Arc<str>, lines: Vec<u8>) {
+    /// Shows whole lines of a log in CRI format. `room` is dropped when they have been written: whoever hands out lines
+    /// can wait for it, so that a reader that stalls does not fill the memory.
+    pub fn log(&self, pod: &str, container: &str, lines: &[u8], room: impl Send + 'static) {
         let bytes = match self.format {
-            Format::Plain | Format::Live => self.plain_log(pod, container, &lines),
+            Format::Plain | Format::Live => self.plain_log(pod, container, lines),
             Format::Json if self.is_terminal => {
-                let text = String::from_utf8_lossy(&json_log(pod, container, &lines)).into_owned();
+                let text = String::from_utf8_lossy(&json_log(pod, container, lines)).into_owned();
                 safe_text(&text).into_owned().into_bytes()
             }
-            Format::Json => json_log(pod, container, &lines),
+            Format::Json => json_log(pod, container, lines),
         };
-        if bytes.is_empty() {
-            return;
-        }
-        let wanted = bytes.len().min(ROOM);
-        // The semaphore is never closed.
-        if let Ok(permits) = self.room.acquire_many(u32::try_from(wanted).unwrap_or(u32::MAX)).await {
-            permits.forget();
-            self.send(Chunk::Out(bytes, wanted));
+        if !bytes.is_empty() {
+            self.send(Chunk::Out(bytes, Some(Box::new(room))));
         }
     }
 
-    fn plain_log(&self, pod: &Arc<str>, container: &Arc<str>, lines: &[u8]) -> Vec<u8> {
+    fn plain_log(&self, pod: &str, container: &str, lines: &[u8]) -> Vec<u8> {
         let label = self.label(pod, Some(container));
         let prefix = {
             let scene = self.stage.scene();
@@ -443,11 +461,11 @@ impl Output {
             Paint::Name(scene.ledger.place(container)).text(&bar, self.colors.out)
         };
         let mut partial = self.partial.lock().unwrap_or_else(PoisonError::into_inner);
-        let begun = partial.entry((pod.clone(), container.clone())).or_default();
+        let begun = partial.entry((pod.to_owned(), container.to_owned())).or_default();
         let mut out = Vec::with_capacity(lines.len());
         for line in lines.split_inclusive(|b| *b == b'\n').filter_map(parse_line) {
             begun.extend_from_slice(line.text);
-            if line.partial && begun.len() < ROOM / 8 {
+            if line.partial && begun.len() < LINE_MAX {
                 continue;
             }
             out.extend_from_slice(prefix.as_bytes());
@@ -472,7 +490,7 @@ impl Output {
     /// Prints the summary, and waits until everything is written.
     pub async fn finish(&self) {
         let summary = match self.format {
-            _ if self.quiet => String::new(),
+            _ if self.is_quiet() => String::new(),
             Format::Json => String::new(),
             Format::Plain => self.summary(usize::MAX, self.colors.err, true),
             Format::Live => {
@@ -562,11 +580,13 @@ impl Output {
     /// Output that is captured, for tests.
     ///
     /// # Errors
-    /// No thread can be started.
-    pub fn captured(format: Format, quiet: bool) -> io::Result<(Self, Shown)> {
+    /// There can be no thread for it.
+    pub fn captured(format: Format, verbosity: Verbosity) -> io::Result<(Self, Shown)> {
         let shown = Shown::default();
         let kept = shown.clone();
-        let output = Output::plain(format, quiet, false, Colors::default(), move |chunk| {
+        let (labels, colors) = (Labels::Container, Colors::default());
+        let options = OutputOptions { format, verbosity, labels, colors };
+        let output = Output::plain(options, move |chunk| {
             if let Chunk::Out(bytes, _) | Chunk::Err(bytes) | Chunk::Close(bytes, _) = chunk {
                 kept.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
             }
@@ -588,10 +608,10 @@ mod tests {
 
     #[tokio::test]
     async fn json_has_one_object_a_line() {
-        let (output, shown) = Output::captured(Format::Json, false).unwrap();
+        let (output, shown) = Output::captured(Format::Json, Verbosity::All).unwrap();
         output.entry(0, Duration::ZERO, &record(json!({"event": "started"})));
         let lines = b"2024-01-01T00:00:00Z stdout F a\n2024-01-01T00:00:01Z stderr F b\n".to_vec();
-        output.log(&"p".into(), &"c".into(), lines).await;
+        output.log("p", "c", &lines, ());
         output.finish().await;
         let text = shown.text();
         let objects: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
@@ -605,16 +625,16 @@ mod tests {
         for (format, is_terminal, expected) in
             [(Format::Plain, false, "c | a\x1b[2J\x1b]0;t\x07b\u{9b}1m\n"), (Format::Plain, true, "c | ab\n")]
         {
-            let (output, shown) = Output::captured(format, true).unwrap();
+            let (output, shown) = Output::captured(format, Verbosity::Quiet).unwrap();
             let output = Output { is_terminal, ..output };
-            output.log(&"p".into(), &"c".into(), hostile.clone()).await;
+            output.log("p", "c", &hostile, ());
             output.note("never shown when quiet");
             output.finish().await;
             assert_eq!(shown.text(), expected);
         }
-        let (output, shown) = Output::captured(Format::Json, false).unwrap();
+        let (output, shown) = Output::captured(Format::Json, Verbosity::All).unwrap();
         let output = Output { is_terminal: true, ..output };
-        output.log(&"p".into(), &"c".into(), hostile).await;
+        output.log("p", "c", &hostile, ());
         output.entry(
             0,
             Duration::ZERO,
@@ -629,11 +649,13 @@ mod tests {
     #[tokio::test]
     async fn labels_are_short_and_name_the_pod_only_where_there_are_several() {
         let lines = b"2024-01-01T00:00:00Z stdout F a\n".to_vec();
-        let pod: Arc<str> = "checkout-frontend-7d4b9c6f5d-x7k2p".into();
-        for (many, expected) in [(false, "app | a\n"), (true, "checkout…f5d-x7k2p/app | a\n")] {
-            let (mut output, shown) = Output::captured(Format::Plain, true).unwrap();
-            output.many = many;
-            output.log(&pod, &"app".into(), lines.clone()).await;
+        let pod = "checkout-frontend-7d4b9c6f5d-x7k2p";
+        for (labels, expected) in
+            [(Labels::Container, "app | a\n"), (Labels::PodAndContainer, "checkout…f5d-x7k2p/app | a\n")]
+        {
+            let (mut output, shown) = Output::captured(Format::Plain, Verbosity::Quiet).unwrap();
+            output.labels = labels;
+            output.log(pod, "app", &lines, ());
             output.finish().await;
             assert_eq!(shown.text(), expected);
         }
@@ -680,16 +702,16 @@ mod tests {
 
     #[tokio::test]
     async fn quiet_leaves_the_containers_output() {
-        let (output, shown) = Output::captured(Format::Plain, true).unwrap();
+        let (output, shown) = Output::captured(Format::Plain, Verbosity::Quiet).unwrap();
         output.entry(0, Duration::ZERO, &record(json!({"event": "started"})));
-        output.log(&"p".into(), &"c".into(), b"2024-01-01T00:00:00Z stdout F a\n".to_vec()).await;
+        output.log("p", "c", b"2024-01-01T00:00:00Z stdout F a\n", ());
         output.finish().await;
         assert_eq!(shown.text(), "c | a\n");
     }
 
     #[tokio::test]
     async fn quiet_leaves_what_goes_wrong() {
-        let (output, shown) = Output::captured(Format::Plain, true).unwrap();
+        let (output, shown) = Output::captured(Format::Plain, Verbosity::Quiet).unwrap();
         for code in [0, 3] {
             let entry = json!({"pod": "p", "container": "c", "event": "exited", "code": code, "ran_ms": 7});
             output.entry(0, Duration::ZERO, &record(entry));

@@ -15,11 +15,11 @@ pub struct PodView {
     pub workload: Option<Arc<str>>,
     /// Its plan.
     pub plan: Arc<Plan>,
-    /// Its observed state.
-    pub obs: Observation,
+    /// What is known of it.
+    pub obs: Arc<Observation>,
     /// Why containers wait.
-    pub waits: Vec<(usize, Wait)>,
-    /// Per container, bytes of its image pulled so far and, if known, in total.
+    pub waits: Arc<[(usize, Wait)]>,
+    /// Per container, bytes of its image that are here and, if known, all of them.
     pub pulls: Vec<Option<(u64, Option<u64>)>>,
 }
 
@@ -27,8 +27,8 @@ impl PodView {
     /// A pod to which nothing has happened yet.
     pub fn new(name: Arc<str>, plan: Arc<Plan>, now: Time) -> Self {
         PodView {
-            obs: Observation::new(&plan, now),
-            waits: Vec::new(),
+            obs: Arc::new(Observation::new(&plan, now)),
+            waits: Arc::from([]),
             pulls: vec![None; plan.containers.len()],
             workload: None,
             name,
@@ -41,8 +41,8 @@ impl PodView {
         !self.obs.over && (!self.waits.is_empty() || self.obs.stop.is_some())
     }
 
-    /// Replaces the plan after an update in place.
-    pub fn update(&mut self, plan: Arc<Plan>, obs: Observation) {
+    /// The pod has become another where it runs.
+    pub fn update(&mut self, plan: Arc<Plan>, obs: Arc<Observation>) {
         self.pulls.resize(plan.containers.len(), None);
         (self.plan, self.obs) = (plan, obs);
     }

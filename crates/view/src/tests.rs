@@ -92,8 +92,8 @@ impl Play {
         let mut entries = Vec::new();
         let (plan, obs) = (self.engine.plan(), self.engine.observation());
         self.recorder.on_step(plan, obs, &self.decision, self.now, &mut entries);
-        self.view.obs.clone_from(obs);
-        self.view.waits.clone_from(&self.decision.waits);
+        self.view.obs = Arc::new(obs.clone());
+        self.view.waits = self.decision.waits.as_slice().into();
         self.enter(&entries);
     }
 

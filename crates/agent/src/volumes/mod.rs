@@ -4,7 +4,7 @@
 //! again changes nothing that is there. What holds secrets is in memory only.
 
 mod files;
-pub(crate) mod host_path;
+pub mod host_path;
 mod mounts;
 mod ownership;
 mod subpath;

@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use outrigger_lifecycle::{Engine, Event, ExitReason, HookKind, Observation, SandboxState, State};
 use outrigger_runtime::{Adopted, Runtime, RuntimeError, Sandbox};
+use tracing::Instrument as _;
 
+use super::tasks::Instance;
 use super::{Current, Worker};
-use crate::report::Instance;
+use crate::event::PodEventKind;
 use crate::store::{Found, SavedContainer, SavedInstance};
 use crate::tasks::Task;
 
@@ -159,7 +161,7 @@ impl<R: Runtime> Worker<R> {
         match found.map_err(|e| e.to_string()).and_then(|found| found.map_err(|e| e.message)) {
             Ok(prepared) => {
                 self.facts.pod_ips = prepared.sandbox.ips.iter().map(ToString::to_string).collect();
-                self.sinks.registry.addresses(self.index, self.facts.pod_ips.clone());
+                self.events.emit(PodEventKind::Addresses(self.facts.pod_ips.clone()));
                 let prepared = std::sync::Arc::new(prepared);
                 self.watchers = self.watch(&prepared);
                 self.prepared = Some(prepared);
@@ -201,8 +203,10 @@ impl<R: Runtime> Worker<R> {
         if !matches!(self.engine.observation().containers[container].state, State::Running { .. }) {
             self.handle(Event::Started { container, attempt });
         }
-        self.sinks.registry.runs(self.index, container, Some(id.clone()));
-        let life = Task::spawn(self.tasks.clone().see_end(instance.clone()));
+        self.events.emit(PodEventKind::Instance { container, id: Some(id.clone()) });
+        let name = self.pod.containers[container].name.as_str();
+        let span = tracing::info_span!("container", name, attempt);
+        let life = Task::spawn(self.tasks.clone().see_end(instance.clone()).instrument(span));
         self.slots[container].current = Some(Current {
             instance: instance.clone(),
             life: Some(life),
@@ -214,12 +218,13 @@ impl<R: Runtime> Worker<R> {
         });
         let Some(kill) = self.engine.observation().containers[container].kill else { return };
         if kill.killed_at.is_some() {
-            self.background.spawn(self.tasks.clone().kill(id));
+            self.background.spawn(self.tasks.clone().kill(id).in_current_span());
         } else if kill.signalled_at.is_some() && !saved.signalled {
             // It was about to be told, and may not have been.
             let grace = Duration::from_millis(kill.deadline.since(self.tasks.clock.now().time));
             let signal = self.stop_signal(container);
-            self.background.spawn(self.tasks.clone().terminate(instance, signal, pid, grace));
+            self.background
+                .spawn(self.tasks.clone().terminate(instance, signal, pid, grace).in_current_span());
         }
     }
 

@@ -1,21 +1,50 @@
 use super::*;
+use crate::clock::rfc3339_nanos;
+use crate::event::{Events, Scope, Subscribers};
 use crate::fake::{FakeRuntime, Script};
 use crate::fields::Host;
-use crate::run::RunOptions;
-use outrigger_lifecycle::{FeatureGates, PodInput, plan};
-use outrigger_manifest::{Companions, apply_defaults};
+use crate::options::{NewPod, PodOptions};
+use crate::uid::PodUid;
+use k8s_openapi::api::core::v1::Pod;
+use outrigger_lifecycle::{FeatureGates, Phase, PodInput, plan};
+use outrigger_manifest::apply_defaults;
 use outrigger_runtime::{NetworkMode, RuntimeError};
-use outrigger_view::output::Format;
 use serde_json::{Value, json};
 use std::path::Path;
+use std::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// A pod in the hands of a worker, on a clock that jumps.
 struct Running {
     worker: JoinHandle<PodResult>,
-    orders: watch::Sender<StopOrder>,
+    orders: watch::Sender<Option<StopRequest>>,
+    said: Arc<Mutex<Said>>,
     dir: tempfile::TempDir,
+}
+
+/// What the worker has said.
+#[derive(Default)]
+struct Said {
+    entries: Vec<Value>,
+    status: Option<Value>,
+}
+
+/// Takes in what the worker says.
+async fn listen(mut events: Events, pod: Arc<PodContext>, said: Arc<Mutex<Said>>) {
+    while let Some(event) = events.next().await {
+        match event.kind {
+            PodEventKind::Trace { entry, exact } => {
+                let entry = Arc::unwrap_or_clone(entry);
+                let record = entry.into_record(pod.plan(), pod.name(), rfc3339_nanos(exact));
+                said.lock().unwrap().entries.push(record.to_json());
+            }
+            PodEventKind::Status(update) => {
+                said.lock().unwrap().status = Some(serde_json::to_value(update.object(&pod)).unwrap());
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Running {
@@ -32,11 +61,7 @@ impl Running {
         let input = PodInput { pod, ..PodInput::default() };
         let plan = plan(&input, &FeatureGates::default()).unwrap().plan;
         let dir = tempfile::tempdir().unwrap();
-        let options = RunOptions {
-            state_dir: dir.path().canonicalize().unwrap(),
-            run_id: "run".into(),
-            events: Some(dir.path().join("events")),
-            status: Some(dir.path().join("status")),
+        let options = PodOptions {
             grace_ms: None,
             pull: None,
             network: NetworkMode::Private,
@@ -44,57 +69,55 @@ impl Running {
             publish: Vec::new(),
             pids_limit: None,
             log_limits: Default::default(),
-            timeout_ms: None,
-            fail_fast: false,
-            files: Vec::new(),
         };
         let host = Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 30 };
-        let sinks = Sinks {
-            output: Output::captured(Format::Plain, true).unwrap().0,
-            logs: None,
-            events: Arc::new(EventsFile::create(options.events.as_deref()).unwrap()),
-            status_file: StatusFile::new(options.status.as_deref(), true),
-            registry: PodRegistry::default(),
-            updates: None,
-            failures: None,
-            hints: Default::default(),
+        let new = NewPod {
+            uid: PodUid::new("run-0"),
+            group: "run".into(),
+            input,
+            plan: plan.clone(),
+            companions: Arc::default(),
+            options: Arc::new(options),
+            status: StatusUpdates::Emitted,
+            on_failure: OnFailure::Retry,
         };
-        let (orders, stop) = watch::channel(StopOrder::default());
-        let companions = Arc::new(Companions::default());
-        let context =
-            PodContext::new(input, &plan, companions, Arc::new(host), Arc::new(options), 0).unwrap();
-        let (_, given) = mpsc::unbounded_channel();
-        let worker = Worker::new(
-            runtime.clone(),
-            Arc::new(context),
-            plan,
-            0,
-            Clock::start(),
+        let context = PodContext::new(&new, Arc::new(host), &dir.path().canonicalize().unwrap());
+        let context = Arc::new(context.unwrap());
+        let subscribers: Arc<Subscribers> = Arc::default();
+        let said: Arc<Mutex<Said>> = Arc::default();
+        tokio::spawn(listen(subscribers.subscribe(Scope::All), context.clone(), said.clone()));
+        let (orders, stop) = watch::channel(None);
+        let options = WorkerOptions {
+            clock: Clock::start(),
             stop,
-            given,
-            sinks,
-            None,
-        );
-        Running { worker: tokio::spawn(worker.run()), orders, dir }
+            orders: mpsc::unbounded_channel().1,
+            events: Emitter { pod: new.uid.clone(), group: new.group.clone(), subscribers },
+            latest: Arc::default(),
+            logs: None,
+            store: None,
+            status: new.status,
+            on_failure: new.on_failure,
+        };
+        let worker = Worker::new(runtime.clone(), context, plan, options);
+        Running { worker: tokio::spawn(worker.run()), orders, said, dir }
     }
 
-    fn order(&self, times: u32, grace_ms: Option<u64>) {
-        self.orders.send_replace(StopOrder { times, grace_ms, shutdown: false });
+    fn stop(&self, grace_ms: Option<u64>) {
+        self.orders.send_replace(Some(StopRequest::Delete { grace_ms }));
     }
 
     fn status(&self) -> Value {
-        serde_json::from_str(&std::fs::read_to_string(self.dir.path().join("status")).unwrap()).unwrap()
+        self.said.lock().unwrap().status.clone().unwrap_or_default()
     }
 
     fn events(&self) -> Vec<Value> {
-        let text = std::fs::read_to_string(self.dir.path().join("events")).unwrap();
-        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+        self.said.lock().unwrap().entries.clone()
     }
 
     /// Waits until the status says something, on the jumping clock.
     async fn until(&self, what: impl Fn(&Value) -> bool) {
         for _ in 0..20_000 {
-            if self.dir.path().join("status").exists() && what(&self.status()) {
+            if what(&self.status()) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -329,7 +352,7 @@ async fn a_bad_reference_never_reaches_the_runtime() {
     );
     running.until(|s| waiting(s, 0) == Some("CreateContainerConfigError")).await;
     running.until(|s| s["status"]["containerStatuses"][1]["ready"] == true).await;
-    running.order(1, None);
+    running.stop(None);
     let (result, _dir) = running.end().await;
     assert_eq!(result.phase, Phase::Failed);
     let calls = runtime.calls();
@@ -344,7 +367,7 @@ async fn an_image_that_is_not_there_is_shown() {
     let runtime = FakeRuntime::new([]);
     let running = Running::start(&runtime, json!({"containers": [{"name": "main", "image": "none"}]}));
     running.until(|s| waiting(s, 0) == Some("ErrImageNeverPull")).await;
-    running.order(1, None);
+    running.stop(None);
     running.end().await;
 }
 
@@ -372,7 +395,7 @@ async fn a_slow_hook_of_one_container_holds_no_other_up_g13() {
             && position(&calls, "start crash#1") < position(&calls, "term sick"),
         "{calls:?}"
     );
-    running.order(1, Some(0));
+    running.stop(Some(0));
     running.end().await;
 }
 
@@ -386,7 +409,7 @@ async fn a_stop_does_not_wait_for_a_start_that_hangs_g15() {
         json!({"terminationGracePeriodSeconds": 5, "containers": [{"name": "main"}]}),
     );
     running.until(|_| runtime.calls().contains(&"create main".to_owned())).await;
-    running.order(1, None);
+    running.stop(None);
     running.end().await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
@@ -397,7 +420,7 @@ async fn a_stop_does_not_wait_for_an_image_g15() {
     let running = Running::start(&runtime, json!({"containers": [{"name": "main", "image": "slow"}]}));
     running.until(|_| runtime.calls().contains(&"sandbox p".to_owned())).await;
     let began = Instant::now();
-    running.order(1, None);
+    running.stop(None);
     running.end().await;
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
@@ -411,10 +434,10 @@ async fn later_orders_shorten_the_grace_g16() {
         let running = Running::start(&runtime, json!({"containers": [{"name": "main"}]}));
         running.until(|s| s["status"]["phase"] == "Running").await;
         let began = Instant::now();
-        running.order(1, None);
+        running.stop(None);
         running.until(|_| runtime.calls().contains(&"term main".to_owned())).await;
         if times > 1 {
-            running.order(times, grace);
+            running.stop(grace);
         }
         running.end().await;
         let took = began.elapsed().as_secs_f64();
@@ -427,7 +450,7 @@ async fn later_orders_shorten_the_grace_g16() {
 async fn an_order_given_before_the_start_counts() {
     let runtime = FakeRuntime::new([]);
     let running = Running::start(&runtime, json!({"containers": [{"name": "main"}]}));
-    running.order(1, None);
+    running.stop(None);
     assert_eq!(running.end().await.0.phase, Phase::Failed);
     assert!(!runtime.calls().iter().any(|c| c.starts_with("start")));
 }
@@ -447,7 +470,7 @@ async fn missing_volumes_hold_the_pod_back_with_a_reason() {
         })
     };
     running.until(|_| failed(&running)).await;
-    running.order(1, None);
+    running.stop(None);
     let (_, dir) = running.end().await;
     assert!(!Path::new(&dir.path().join("pods")).read_dir().unwrap().any(|_| true));
 }

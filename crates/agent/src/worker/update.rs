@@ -7,11 +7,12 @@ use outrigger_runtime::Runtime;
 use tokio::sync::oneshot;
 
 use super::{Slot, Worker};
+use crate::event::PodEventKind;
 use crate::pod::PodContext;
 
 /// Something for a worker to do besides stopping its pod.
 pub(crate) enum PodOrder {
-    /// Become what another manifest says.
+    /// Become another pod where it runs.
     Update {
         /// The pod as it is to be.
         pod: Arc<PodContext>,
@@ -68,7 +69,8 @@ impl<R: Runtime> Worker<R> {
         let stamp = self.tasks.clock.now();
         let (plan, obs) = (self.engine.plan(), self.engine.observation());
         self.recorder.on_update(plan, obs, &changes, stamp.time, &mut self.entries);
-        self.sinks.registry.update(self.index, self.pod.clone(), plan, obs);
+        let observation = Arc::new(obs.clone());
+        self.events.emit(PodEventKind::Updated { pod: self.pod.clone(), observation });
         self.write_entries(stamp);
     }
 

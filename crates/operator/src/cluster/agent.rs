@@ -350,7 +350,7 @@ impl Agent {
         let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let container =
             Container { name: target.name.clone(), ports: Some(target.ports.clone()), ..Default::default() };
-        outrigger_agent::hook_from_here(&container, hook, address, limit).await
+        outrigger_agent::hooks::hook_from_here(&container, hook, address, limit).await
     }
 }
 

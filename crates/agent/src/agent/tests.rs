@@ -1,0 +1,177 @@
+//! The agent as its clients see it, on a runtime of timers and a clock that jumps.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use outrigger_lifecycle::{FeatureGates, PodInput, plan};
+use outrigger_manifest::apply_defaults;
+use outrigger_runtime::NetworkMode;
+use serde_json::json;
+
+use super::*;
+use crate::event::PodEvent;
+use crate::fake::{FakeRuntime, Script};
+use crate::options::{OnFailure, PodOptions, StatusUpdates};
+
+fn new_pod(uid: &str, group: &str) -> NewPod {
+    let spec = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": "image:1"}]});
+    let pod = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec});
+    let mut pod: Pod = serde_json::from_value(pod).unwrap();
+    apply_defaults(&mut pod);
+    let input = PodInput { pod, ..PodInput::default() };
+    NewPod {
+        uid: PodUid::new(uid),
+        group: group.into(),
+        plan: plan(&input, &FeatureGates::default()).unwrap().plan,
+        input,
+        companions: Arc::default(),
+        options: Arc::new(PodOptions {
+            grace_ms: None,
+            pull: None,
+            network: NetworkMode::None,
+            user_namespaces: Default::default(),
+            publish: Vec::new(),
+            pids_limit: None,
+            log_limits: Default::default(),
+        }),
+        status: StatusUpdates::Emitted,
+        on_failure: OnFailure::Retry,
+    }
+}
+
+fn start(runtime: &Arc<FakeRuntime>, durability: Durability, dir: &tempfile::TempDir) -> Agent<FakeRuntime> {
+    let state_dir = dir.path().canonicalize().unwrap();
+    let options = AgentOptions { state_dir, durability, logs: LogLines::Kept };
+    Agent::start(runtime.clone(), options).unwrap()
+}
+
+/// The next event for which something holds.
+async fn until(events: &mut Events, test: impl Fn(&PodEventKind) -> bool) -> PodEvent {
+    let found = async {
+        loop {
+            let event = events.next().await.expect("the agent is there");
+            if test(&event.kind) {
+                return event;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(600), found).await.expect("it comes true")
+}
+
+fn is_end(kind: &PodEventKind) -> bool {
+    matches!(kind, PodEventKind::Ended { .. })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_goes_by_its_uid() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new([("main", Script::default())]);
+    let agent = start(&runtime, Durability::Process, &dir);
+    let mut events = agent.subscribe(Scope::All);
+    let uid = PodUid::new("u-1");
+    assert!(agent.state(&uid).is_none());
+    agent.add(new_pod("u-1", "g")).unwrap();
+    let refused = agent.add(new_pod("u-1", "g")).map(drop).unwrap_err();
+    assert!(refused.contains("u-1"), "{refused}");
+    until(&mut events, |kind| matches!(kind, PodEventKind::Instance { id: Some(_), .. })).await;
+    agent.remove(&uid);
+    let state = agent.state(&uid).expect("one that runs is not removed");
+    assert!(!state.over && state.snapshot.is_some());
+    agent.stop(&uid, StopRequest::Delete { grace_ms: None });
+    let end = until(&mut events, is_end).await;
+    assert_eq!(end.pod, uid);
+    assert!(matches!(end.kind, PodEventKind::Ended { cause: EndCause::Finished, .. }), "{end:?}");
+    assert!(agent.state(&uid).is_some_and(|state| state.over), "over and removed are two states");
+    assert_eq!((agent.states().len(), agent.finished().len()), (1, 1));
+    agent.remove(&uid);
+    assert!(agent.state(&uid).is_none() && events.try_next().is_none(), "the end is the last event");
+    assert_eq!(runtime.left(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_is_about_its_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new([("main", Script::job(100, 0))]);
+    let agent = start(&runtime, Durability::Process, &dir);
+    let (mut all, mut one) = (agent.subscribe(Scope::All), agent.subscribe(Scope::Group("a".into())));
+    agent.add(new_pod("a-1", "a")).unwrap();
+    agent.add(new_pod("b-1", "b")).unwrap();
+    until(&mut all, is_end).await;
+    until(&mut all, is_end).await;
+    let mut seen = Vec::new();
+    while let Some(event) = one.try_next() {
+        seen.push(event.pod);
+    }
+    assert!(!seen.is_empty() && seen.iter().all(|pod| *pod == PodUid::new("a-1")), "{seen:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_agent_goes_on_with_what_was_written_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new([("main", Script::default())]);
+    let first = start(&runtime, Durability::StateDir, &dir);
+    let mut events = first.subscribe(Scope::All);
+    first.add(new_pod("u-1", "g")).unwrap();
+    until(&mut events, |kind| matches!(kind, PodEventKind::Instance { id: Some(_), .. })).await;
+    drop(first);
+    // Its workers are gone when nothing of it is left.
+    while events.next().await.is_some() {}
+    let second = start(&runtime, Durability::StateDir, &dir);
+    assert_eq!(second.saved(), [PodUid::new("u-1")]);
+    let mut events = second.subscribe(Scope::All);
+    second.add(new_pod("u-1", "g")).unwrap();
+    second.resumed().await;
+    second.remove_unknown().await;
+    let count = |call: &str| runtime.calls().iter().filter(|c| *c == call).count();
+    assert_eq!((count("sandbox p"), count("start main#0")), (1, 1), "{:?}", runtime.calls());
+    second.stop(&PodUid::new("u-1"), StopRequest::Delete { grace_ms: None });
+    until(&mut events, is_end).await;
+    assert_eq!(runtime.left(), 0);
+    let third = start(&runtime, Durability::StateDir, &dir);
+    assert!(third.add_finished(new_pod("u-1", "g")).is_ok(), "its end can still be read");
+    assert!(third.state(&PodUid::new("u-1")).is_some_and(|state| state.over));
+    third.remove(&PodUid::new("u-1"));
+    assert_eq!(third.saved(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_changed_where_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new([("main", Script::default())]);
+    let agent = start(&runtime, Durability::Process, &dir);
+    let mut events = agent.subscribe(Scope::All);
+    let uid = PodUid::new("u-1");
+    let with = |change: fn(&mut Pod)| {
+        let mut new = new_pod("u-1", "g");
+        change(&mut new.input.pod);
+        new.plan = plan(&new.input, &FeatureGates::default()).unwrap().plan;
+        new
+    };
+    assert!(agent.update(&new_pod("u-1", "g")).is_err(), "there is no such pod yet");
+    agent.add(new_pod("u-1", "g")).unwrap();
+    let is_running = |kind: &PodEventKind| matches!(kind, PodEventKind::Instance { id: Some(_), .. });
+    until(&mut events, is_running).await;
+    let other_image = with(|pod| {
+        pod.spec.iter_mut().for_each(|spec| spec.containers[0].image = Some("image:2".into()));
+    });
+    agent.update(&other_image).unwrap();
+    let updated = until(&mut events, |kind| matches!(kind, PodEventKind::Updated { .. })).await;
+    let PodEventKind::Updated { pod, .. } = updated.kind else { unreachable!() };
+    assert_eq!(pod.containers()[0].image.as_deref(), Some("image:2"));
+    until(&mut events, is_running).await;
+    let other_name = with(|pod| {
+        pod.spec.iter_mut().for_each(|spec| spec.containers[0].name = "other".into());
+    });
+    assert!(agent.update(&other_name).is_err(), "that would be another pod");
+    let (reply, answer) = oneshot::channel();
+    agent.restart(&uid, Some(0), reply);
+    assert_eq!(answer.await, Ok(Ok(())));
+    until(&mut events, is_running).await;
+    let (reply, answer) = oneshot::channel();
+    agent.restart(&PodUid::new("u-2"), None, reply);
+    assert!(answer.await.is_err(), "there is no such pod");
+    agent.stop(&uid, StopRequest::Delete { grace_ms: None });
+    until(&mut events, is_end).await;
+    let count = |call: &str| runtime.calls().iter().filter(|c| *c == call).count();
+    assert_eq!((count("sandbox p"), runtime.left()), (1, 0), "{:?}", runtime.calls());
+}

@@ -1,0 +1,264 @@
+//! The pods of a run as other commands see them: filled from the agent's events, read by those who ask, and no one waits
+//! for anyone.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outrigger_agent::clock::Clock;
+use outrigger_agent::{LogVisit, PodContext};
+use outrigger_lifecycle::{Observation, Time, Wait, rules};
+use outrigger_runtime::ContainerId;
+use outrigger_view::PodView;
+use tokio::sync::watch;
+
+use super::look::look;
+use super::wire::PodState;
+
+/// Pods that are over and still told of; of more, the oldest are forgotten.
+const OVER_MAX: usize = 100;
+/// The container people mean when they name none.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+/// The pods of a run. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct PodRegistry(Arc<Shared>);
+
+struct Shared {
+    clock: Clock,
+    pods: Mutex<BTreeMap<usize, Entry>>,
+    /// Runs of a node that are over, and their exit codes.
+    ends: Mutex<BTreeMap<String, u8>>,
+    /// Something about some pod has changed.
+    changes: watch::Sender<()>,
+}
+
+struct Entry {
+    context: Arc<PodContext>,
+    view: PodView,
+    /// The workload it was made for, as written: `Deployment/web`.
+    workload: Option<String>,
+    /// The run of a node it belongs to.
+    run: Option<String>,
+    ips: Vec<String>,
+    /// Nothing of it runs any more, or will.
+    over: bool,
+    /// The instances that run.
+    running: Vec<Option<ContainerId>>,
+}
+
+impl PodRegistry {
+    /// A registry of no pods yet, whose ages are told by a clock.
+    pub(crate) fn new(clock: Clock) -> Self {
+        let (pods, ends) = (Mutex::default(), Mutex::default());
+        PodRegistry(Arc::new(Shared { clock, pods, ends, changes: watch::Sender::new(()) }))
+    }
+
+    /// There is another pod.
+    pub(crate) fn join(
+        &self,
+        number: usize,
+        context: Arc<PodContext>,
+        workload: Option<String>,
+        run: Option<String>,
+    ) {
+        let now = self.0.clock.now().time;
+        let view = PodView::new(context.name().into(), context.plan().clone(), now);
+        let running = vec![None; context.containers().len()];
+        let entry = Entry { context, view, workload, run, ips: Vec::new(), over: false, running };
+        self.change(|pods| drop(pods.insert(number, entry)));
+    }
+
+    /// What is known of a pod now.
+    pub(crate) fn observe(&self, number: usize, obs: Arc<Observation>, waits: Arc<[(usize, Wait)]>) {
+        self.change_one(number, |entry| {
+            entry.view.obs = obs;
+            entry.view.waits = waits;
+        });
+    }
+
+    /// A pod has become another where it runs.
+    pub(crate) fn update(&self, number: usize, context: Arc<PodContext>, obs: Arc<Observation>) {
+        self.change_one(number, |entry| {
+            entry.running.resize(context.containers().len(), None);
+            entry.view.update(context.plan().clone(), obs);
+            entry.context = context;
+        });
+    }
+
+    /// The addresses of a pod.
+    pub(crate) fn addresses(&self, number: usize, ips: Vec<String>) {
+        self.change_one(number, |entry| entry.ips = ips);
+    }
+
+    /// Which instance of a container runs.
+    pub(crate) fn runs(&self, number: usize, container: usize, instance: Option<ContainerId>) {
+        self.change_one(number, |entry| entry.running[container] = instance);
+    }
+
+    /// The instance of a container that runs. The error says why there is none.
+    pub(super) fn instance(&self, number: usize, container: usize) -> Result<ContainerId, String> {
+        let pods = self.lock();
+        let entry = pods.get(&number).filter(|entry| !entry.over).ok_or("the pod has ended")?;
+        let running = entry.running.get(container).ok_or("no such container")?;
+        running.clone().ok_or_else(|| {
+            let state = entry.state(number, self.0.clock.now().time);
+            let c = &state.containers[container];
+            let reason = c.reason.as_ref().map(|reason| format!(": it {reason}")).unwrap_or_default();
+            format!("container {:?} is not running ({}){reason}", c.name, c.state)
+        })
+    }
+
+    /// Begins to read a pod's logs, if it has any.
+    pub(super) fn visit(&self, number: usize) -> Option<Visit> {
+        let context = self.lock().get(&number)?.context.clone();
+        Some(Visit { registry: self.clone(), number, logs: context.visit_logs()? })
+    }
+
+    /// Nothing is left of a pod.
+    pub(crate) fn leave(&self, number: usize) {
+        self.change(|pods| {
+            if let Some(entry) = pods.get_mut(&number) {
+                entry.over = true;
+            }
+            // Those whose logs stay are forgotten with their logs.
+            let is_nothing = |e: &Entry| e.over && !e.context.keeps_logs();
+            let over: Vec<usize> = pods.iter().filter(|(_, e)| is_nothing(e)).map(|(n, _)| *n).collect();
+            for oldest in over.iter().take(over.len().saturating_sub(OVER_MAX)) {
+                pods.remove(oldest);
+            }
+        });
+    }
+
+    /// A pod is removed: nobody can ask for it any more.
+    pub(crate) fn forget(&self, number: usize) {
+        self.change(|pods| drop(pods.remove(&number)));
+    }
+
+    /// Numbers and priorities of the pods that are not over.
+    pub(crate) fn priorities(&self) -> Vec<(usize, i32)> {
+        let pods = self.lock();
+        let alive = pods.iter().filter(|(_, entry)| !entry.over);
+        alive.map(|(number, entry)| (*number, entry.context.priority())).collect()
+    }
+
+    /// A run is over.
+    pub(crate) fn run_ended(&self, run: &str, exit_code: u8) {
+        self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).insert(run.to_owned(), exit_code);
+        self.0.changes.send_replace(());
+    }
+
+    /// A run is removed.
+    pub(crate) fn forget_run(&self, run: &str) {
+        self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
+    }
+
+    /// The exit code of a run that is over.
+    pub(super) fn run_end(&self, run: &str) -> Option<u8> {
+        self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).get(run).copied()
+    }
+
+    /// All pods as they are now.
+    pub(crate) fn pods(&self) -> Vec<PodState> {
+        let now = self.0.clock.now().time;
+        self.lock().iter().map(|(number, entry)| entry.state(*number, now)).collect()
+    }
+
+    /// One pod as it is now.
+    pub(crate) fn pod(&self, number: usize) -> Option<PodState> {
+        let now = self.0.clock.now().time;
+        self.lock().get(&number).map(|entry| entry.state(number, now))
+    }
+
+    /// Tells of changes from now on.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
+    }
+
+    fn change_one(&self, number: usize, change: impl FnOnce(&mut Entry)) {
+        self.change(|pods| {
+            if let Some(entry) = pods.get_mut(&number) {
+                change(entry);
+            }
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<usize, Entry>)) {
+        change(&mut self.lock());
+        self.0.changes.send_replace(());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Entry>> {
+        // Views are only ever replaced: a panic leaves an older one at worst.
+        self.0.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A reader of a pod's logs.
+pub(super) struct Visit {
+    registry: PodRegistry,
+    number: usize,
+    pub(super) logs: LogVisit,
+}
+
+impl Visit {
+    pub(super) fn name(&self, container: usize) -> &str {
+        &self.logs.pod().containers()[container].name
+    }
+
+    /// The instances of a container that have a log, the first one first.
+    pub(super) fn attempts(&self, container: usize) -> Vec<u32> {
+        // One that is made before its time has a log, but nothing to say.
+        let never_ran = |entry: &Entry| {
+            let c = &entry.view.obs.containers[container];
+            !c.was_run && c.exit.is_none() && c.last_exit.is_none()
+        };
+        if self.registry.lock().get(&self.number).is_some_and(never_ran) {
+            return Vec::new();
+        }
+        self.logs.attempts(container)
+    }
+
+    /// Whether a container will never write anything again.
+    pub(super) fn is_final(&self, container: usize) -> bool {
+        let pods = self.registry.lock();
+        // Forgotten is as over as can be.
+        let Some(entry) = pods.get(&self.number) else { return true };
+        let (plan, obs) = (&entry.view.plan, &entry.view.obs);
+        let c = &obs.containers[container];
+        let is_going = obs.stop.is_some() && !c.state.is_alive();
+        obs.over || is_going || rules::final_exit(&plan.containers[container], c).is_some()
+    }
+
+    /// Why there is no log of a container.
+    pub(super) fn not_started(&self, container: usize) -> String {
+        let pod = self.registry.pod(self.number);
+        let reason = pod.and_then(|mut pod| pod.containers.swap_remove(container).reason);
+        let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+        format!("container {:?} has not started{reason}", self.name(container))
+    }
+}
+
+impl Entry {
+    fn state(&self, number: usize, now: Time) -> PodState {
+        let metadata = &self.context.pod().metadata;
+        let mut owners: Vec<String> = self.workload.clone().into_iter().collect();
+        let references = metadata.owner_references.iter().flatten();
+        owners.extend(references.map(|owner| format!("{}/{}", owner.kind, owner.name)));
+        owners.dedup();
+        owners.extend(self.run.as_ref().map(|run| format!("Run/{run}")));
+        let annotation = |key: &str| metadata.annotations.as_ref()?.get(key).cloned();
+        PodState {
+            number,
+            namespace: self.context.namespace().to_owned(),
+            workload: self.workload.clone(),
+            run: self.run.clone(),
+            owners,
+            labels: metadata.labels.clone().unwrap_or_default(),
+            default_container: annotation(DEFAULT_CONTAINER),
+            ips: self.ips.clone(),
+            ports: self.context.ports(),
+            over: self.over,
+            ..look(&self.view, now)
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! How a node changes what it runs: other manifests take the place of those of a run.
+//!
+//! The new text is written down before anything is done about it, together with what is left of the old one; whoever goes on
+//! after this process finds both, and comes to the same end.
+
+use std::collections::BTreeSet;
+
+use outrigger_lifecycle::{Change, Plan};
+use outrigger_manifest::compare::{ObjectChange, ObjectKey, Objects, compare, describe};
+use outrigger_runtime::Runtime;
+
+use super::Node;
+use super::run_store::{RECORD, WORKLOADS};
+use super::runs::{RunOrder, Update};
+use crate::control::{Applied, AppliedObject, OrderError, PodState};
+use crate::record::{Retired, RunRecord};
+use crate::work::{PlannedPod, Work};
+
+impl<R: Runtime> Node<R> {
+    /// Changes what runs into what manifests say: those of the run that has their objects, or a new one if none has.
+    pub(super) fn apply(&mut self, record: RunRecord, dry_run: bool) -> Result<Applied, OrderError> {
+        let work = (self.options.read)(&record)?;
+        let Some(id) = self.run_of(&work)? else {
+            let created = |workload| {
+                let key = ObjectKey::of(workload);
+                applied(&key, &ObjectChange::New, &work)
+            };
+            let objects = work.workloads.iter().map(created).collect();
+            self.names_are_free(&work, None)?;
+            let run = if dry_run { None } else { Some(self.add(record)?.run) };
+            return Ok(Applied { run, objects });
+        };
+        if let Some(path) = &self.runs[&id].record.manifest {
+            return Err(OrderError::Refused(format!(
+                "the node keeps these objects as {} says; change that file instead",
+                path.display()
+            )));
+        }
+        self.apply_to(&id, record, work, dry_run)
+    }
+
+    /// The run that has objects of these manifests, if one has.
+    fn run_of(&self, work: &Work) -> Result<Option<String>, String> {
+        let wanted: BTreeSet<ObjectKey> = work.workloads.iter().map(ObjectKey::of).collect();
+        let mut found: Option<(String, ObjectKey)> = None;
+        for (id, run) in self.runs.iter().filter(|(_, run)| run.end.is_none() && !run.is_stopping) {
+            let there = (self.options.read)(&run.record)?;
+            let Some(key) = there.workloads.iter().map(ObjectKey::of).find(|key| wanted.contains(key)) else {
+                continue;
+            };
+            if let Some((other, first)) = &found {
+                return Err(format!(
+                    "{} belongs to run {other} and {} to run {id}; apply the manifests of each run on their own",
+                    first.display(),
+                    key.display()
+                ));
+            }
+            found = Some((id.clone(), key));
+        }
+        Ok(found.map(|(id, _)| id))
+    }
+
+    /// Changes what a run has.
+    pub(super) fn apply_to(
+        &mut self,
+        id: &str,
+        record: RunRecord,
+        work: Work,
+        dry_run: bool,
+    ) -> Result<Applied, OrderError> {
+        let old = &self.runs[id].record;
+        let before = (self.options.read)(old)?;
+        let compared = compare(&objects(&before), &objects(&work));
+        let objects = compared.iter().map(|(key, change)| applied(key, change, &work)).collect();
+        let answer = Applied { run: Some(id.to_owned()), objects };
+        self.names_are_free(&work, Some(id))?;
+        let record = self.succeed(id, record, &compared);
+        self.check_new(id, &record, &work, &compared)?;
+        if dry_run {
+            return Ok(answer);
+        }
+        self.store.save_run(id, RECORD, &record).map_err(|e| self.cannot_write(&e))?;
+        let Some(run) = self.runs.get_mut(id) else { return Ok(answer) };
+        let _ = run.orders.send(RunOrder::Update(Box::new(Update { keys: record.keys(&work), work })));
+        run.record = record;
+        Ok(answer)
+    }
+
+    /// Whether what is new can be run at all. What replaces something cannot be asked for before that is gone: it may need
+    /// the same ports.
+    fn check_new(
+        &self,
+        id: &str,
+        record: &RunRecord,
+        work: &Work,
+        compared: &[(ObjectKey, ObjectChange)],
+    ) -> Result<(), String> {
+        let (driven, _) = self.drive(id, record, work.clone());
+        for pod in &work.pods {
+            let origin = &pod.manifest.origin;
+            let is_it = |key: &ObjectKey| {
+                key.kind == origin.kind && key.namespace == origin.namespace && key.name == origin.name
+            };
+            if compared.iter().any(|(key, change)| *change == ObjectChange::New && is_it(key)) {
+                driven.supervisor.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The record of a run after a change.
+    fn succeed(&self, id: &str, record: RunRecord, compared: &[(ObjectKey, ObjectChange)]) -> RunRecord {
+        let old = &self.runs[id].record;
+        // Those that are gone by now need no text any more.
+        let alive = self.store.load_run::<serde_json::Map<String, serde_json::Value>>(id, WORKLOADS);
+        let alive = alive.ok().flatten().unwrap_or_default();
+        let mut retired: Vec<Retired> =
+            old.retired.iter().filter(|retired| alive.contains_key(&retired.key)).cloned().collect();
+        let mut generations = old.generations.clone();
+        for (key, change) in compared {
+            if !matches!(change, ObjectChange::Replaced { .. } | ObjectChange::Removed) {
+                continue;
+            }
+            retired.push(Retired {
+                key: old.key(key),
+                sources: old.sources.clone(),
+                reading: old.reading.clone(),
+            });
+            // Whoever has this name next is another.
+            *generations.entry(key.id()).or_default() += 1;
+        }
+        RunRecord {
+            retired,
+            generations,
+            pods: old.pods.clone(),
+            manifest: old.manifest.clone(),
+            status: old.status.clone(),
+            ..record
+        }
+    }
+
+    /// No pod of another run has a name that these manifests use.
+    pub(super) fn names_are_free(&self, work: &Work, run: Option<&str>) -> Result<(), String> {
+        let there = self.registry.pods();
+        for pod in &work.pods {
+            let (namespace, name) = (pod.manifest.namespace(), pod.manifest.name());
+            let is_taken = |p: &PodState| {
+                !p.over
+                    && p.namespace == namespace
+                    && p.name == name
+                    && (run.is_none() || p.run.as_deref() != run)
+            };
+            if there.iter().any(is_taken) {
+                return Err(format!(
+                    "pod {name:?} is already there; stop it first, or change it with `outrigger apply`"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What manifests say, to be compared.
+fn objects(work: &Work) -> Objects<'_> {
+    Objects {
+        pods: work.pods.iter().map(|pod| (&pod.manifest, &pod.plan)).collect(),
+        workloads: &work.workloads,
+        companions: &work.companions,
+    }
+}
+
+/// What happens to an object, for whoever asked.
+fn applied(key: &ObjectKey, change: &ObjectChange, work: &Work) -> AppliedObject {
+    let is_it = |pod: &&PlannedPod| {
+        key.kind == "Pod" && pod.manifest.name() == key.name && pod.manifest.namespace() == key.namespace
+    };
+    let plan: Option<&Plan> = work.pods.iter().find(is_it).map(|pod| &pod.plan);
+    let (mut details, mut restarted) = (Vec::new(), Vec::new());
+    match change {
+        ObjectChange::Updated(changes) => {
+            for (change, plan) in changes.iter().filter_map(|change| Some((change, plan?))) {
+                details.push(describe(change, plan));
+                if let Change::Image { container, .. } = change {
+                    restarted.push(plan.containers[*container].name.clone());
+                }
+            }
+        }
+        ObjectChange::Scaled { from, to } => details.push(format!("{to} pods (were {from})")),
+        ObjectChange::Replaced { why } => {
+            // A path, or a sentence.
+            let told = |why: &String| if why.contains(' ') { why.clone() } else { format!("{why} changed") };
+            details.extend(why.iter().map(told));
+        }
+        ObjectChange::Unchanged | ObjectChange::New | ObjectChange::Removed => {}
+    }
+    AppliedObject {
+        object: key.display(),
+        namespace: key.namespace.clone(),
+        change: change.name().to_owned(),
+        details,
+        restarted,
+    }
+}

@@ -1,0 +1,93 @@
+//! A directory of manifests whose pods a node keeps running.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use outrigger_agent::log::Watcher;
+
+/// Changes within this time are looked at together: an editor makes several.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// How often a directory that cannot be watched is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(20);
+
+/// The directory.
+pub(super) struct Manifests {
+    dir: PathBuf,
+    watcher: Option<Watcher>,
+    /// A change was told and not looked at yet.
+    is_changed: AtomicBool,
+}
+
+impl Manifests {
+    /// Watches a directory, which may come later.
+    pub(super) fn new(dir: PathBuf) -> Self {
+        let watcher =
+            Watcher::new().inspect_err(|e| tracing::warn!("cannot watch {}: {e}", dir.display())).ok();
+        Manifests { dir, watcher, is_changed: AtomicBool::new(false) }
+    }
+
+    /// The manifests there are now, by path.
+    pub(super) fn files(&self) -> io::Result<BTreeMap<PathBuf, String>> {
+        let mut files = BTreeMap::new();
+        if let Some(watcher) = &self.watcher {
+            // Before the look: what comes after it is told.
+            let _ = watcher.watch_files(&self.dir);
+        }
+        for entry in std::fs::read_dir(&self.dir)? {
+            let path = entry?.path();
+            if !is_manifest(&path) {
+                continue;
+            }
+            match std::fs::read_to_string(&path) {
+                Ok(text) => drop(files.insert(path, text)),
+                // It is gone again.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => tracing::error!("cannot read {}: {e}", path.display()),
+            }
+        }
+        Ok(files)
+    }
+
+    /// Waits for a change. A call that is dropped half-way loses none.
+    pub(super) async fn changed(&self) {
+        if !self.is_changed.load(Ordering::Relaxed) {
+            let told = match &self.watcher {
+                Some(watcher) if self.dir.is_dir() => watcher.grown().await.is_ok(),
+                _ => false,
+            };
+            if !told {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            self.is_changed.store(true, Ordering::Relaxed);
+        }
+        tokio::time::sleep(GATHER).await;
+        self.is_changed.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Whether a file is meant: editors leave others beside it.
+fn is_manifest(path: &Path) -> bool {
+    let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    !is_hidden && matches!(extension, Some("yaml" | "yml" | "json")) && path.is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_manifests_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a.yaml", "b.json", ".c.yaml", "d.yaml~", "e.txt", "f.yml"] {
+            std::fs::write(dir.path().join(name), name).unwrap();
+        }
+        std::fs::create_dir(dir.path().join("g.yaml")).unwrap();
+        let files = Manifests::new(dir.path().to_owned()).files().unwrap();
+        assert_eq!(files.values().collect::<Vec<_>>(), ["a.yaml", "b.json", "f.yml"]);
+    }
+}

@@ -1,0 +1,620 @@
+//! A node: keeps the pods of one machine running for as long as they should, whatever becomes of the process itself.
+//!
+//! What it runs comes in runs: the manifests of one `run -d`, or one file of a directory. Each is written down before
+//! anything is done about it, and so is everything its pods do ([`outrigger_agent`]): a process that is started after this
+//! one ended, by whatever, goes on where it was.
+
+mod apply;
+mod logind;
+mod manifests;
+mod notify;
+mod run_store;
+mod runs;
+mod shutdown;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use outrigger_agent::{Agent, AgentOptions, Durability, LogLines, OnFailure};
+use outrigger_manifest::Workload;
+use outrigger_runtime::Runtime;
+use outrigger_view::hint::Hints;
+use outrigger_view::output::Output;
+use serde_json::{Map, Value};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::control::{Accepted, Listening, Order, OrderError, PodRegistry, RunFacts, StopOf, listen};
+use crate::record::{RunEnd, RunRecord};
+use crate::sinks::Sinks;
+use crate::status_file::{EventsFile, StatusContent, StatusFile};
+use crate::supervisor::{Afterwards, Supervisor, SupervisorOptions, pod_number};
+use crate::work::{PlannedPod, Work};
+use crate::workload::Wanted;
+use logind::{Announcement, Logind};
+use manifests::Manifests;
+use notify::notify;
+use run_store::{END, RECORD, RunStore, WORKLOADS};
+use runs::{Driven, Managed, RunOrder};
+pub use shutdown::ShutdownGrace;
+
+/// How often pods that are over are looked at.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// Makes pods of what was written down. The same text always makes the same pods.
+pub type Reader = Arc<dyn Fn(&RunRecord) -> Result<Work, String> + Send + Sync>;
+
+/// Makes a record of a file of the manifest directory: its path, and its text.
+pub type FileReader = Arc<dyn Fn(PathBuf, String) -> RunRecord + Send + Sync>;
+
+/// How a node works.
+#[derive(Clone)]
+pub struct NodeOptions {
+    /// Where everything is kept. Absolute, free of symbolic links.
+    pub state_dir: PathBuf,
+    /// The directory of manifests, if there is one.
+    pub manifests: Option<PathBuf>,
+    /// Makes pods of what was written down.
+    pub read: Reader,
+    /// Makes records of manifests.
+    pub read_file: FileReader,
+    /// Whether pods are stopped when the node is.
+    pub at_exit: AtExit,
+    /// How long pods may take when the machine shuts down, by their priority.
+    pub shutdown: ShutdownGrace,
+    /// How long the logs and the status of pods that are over are kept, and how much of them.
+    pub keep: Keep,
+}
+
+/// What becomes of pods when the node ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AtExit {
+    /// They go on, and the next node takes them over.
+    #[default]
+    LeavePods,
+    /// They are stopped in order.
+    StopPods,
+}
+
+/// What is kept of pods that are over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// No longer than this.
+    pub time: Duration,
+    /// No more than this in all; the oldest goes first.
+    pub bytes: u64,
+}
+
+impl Default for Keep {
+    fn default() -> Self {
+        Keep { time: Duration::from_secs(24 * 60 * 60), bytes: 1 << 30 }
+    }
+}
+
+/// Why a node cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Its state cannot be used.
+    #[error("cannot keep the state of a node in {dir}: {source}")]
+    State {
+        /// Where.
+        dir: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The machine refused something every node needs.
+    #[error("cannot run a node: {0}")]
+    Machine(#[from] std::io::Error),
+}
+
+/// A short name that no other run has: letters and digits.
+pub fn new_id() -> String {
+    const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+    let mut random = RandomState::new().hash_one(std::process::id());
+    let mut id = String::with_capacity(8);
+    for _ in 0..8 {
+        id.push(char::from(ALPHABET[(random % 32) as usize]));
+        random /= 32;
+    }
+    id
+}
+
+/// A node that has taken over what there was.
+pub struct Node<R: Runtime> {
+    agent: Agent<R>,
+    options: NodeOptions,
+    store: RunStore,
+    output: Output,
+    registry: PodRegistry,
+    numbers: Arc<AtomicUsize>,
+    runs: BTreeMap<String, Run>,
+    tasks: JoinSet<String>,
+    /// Texts of the manifest directory that cannot be run: each is said once.
+    refused: BTreeMap<PathBuf, String>,
+}
+
+/// One run.
+struct Run {
+    record: RunRecord,
+    orders: mpsc::UnboundedSender<RunOrder>,
+    /// It was told to stop.
+    is_stopping: bool,
+    /// Its file says something else by now.
+    is_superseded: bool,
+    /// How it ended, if it has.
+    end: Option<RunEnd>,
+}
+
+impl<R: Runtime> Node<R> {
+    /// Opens the state and takes over all pods that are there. Whoever cleans up what is nobody's may do so after this.
+    /// The runtime's pods are those of the node ([`outrigger_runtime::Owner::Node`]), which no other process is.
+    ///
+    /// # Errors
+    /// The state cannot be used.
+    pub async fn start(runtime: Arc<R>, options: NodeOptions, output: Output) -> Result<Self, NodeError> {
+        let failed = |source| NodeError::State { dir: options.state_dir.clone(), source };
+        let agent_options = AgentOptions {
+            state_dir: options.state_dir.clone(),
+            durability: Durability::StateDir,
+            logs: LogLines::Kept,
+        };
+        let agent = Agent::start(runtime, agent_options).map_err(failed)?;
+        let store = RunStore::open(&options.state_dir).map_err(failed)?;
+        let next = agent.saved().iter().filter_map(pod_number).max().map_or(0, |number| number + 1);
+        let mut node = Node {
+            registry: PodRegistry::new(agent.clock()),
+            numbers: Arc::new(AtomicUsize::new(next)),
+            agent,
+            options,
+            store,
+            output,
+            runs: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            refused: BTreeMap::new(),
+        };
+        for id in node.store.runs() {
+            if let Err(e) = node.resume(&id) {
+                tracing::error!(run = id, "the run cannot be resumed: {e}");
+                node.store.set_aside_run(&id);
+            }
+        }
+        node.agent.resumed().await;
+        node.agent.remove_unknown().await;
+        Ok(node)
+    }
+
+    /// Goes on with a run of another process.
+    fn resume(&mut self, id: &str) -> Result<(), String> {
+        let missing = || "its manifest is missing".to_owned();
+        let text = |e: std::io::Error| e.to_string();
+        let record: RunRecord = self.store.load_run(id, RECORD).map_err(text)?.ok_or_else(missing)?;
+        let end: Option<RunEnd> = self.store.load_run(id, END).map_err(text)?;
+        let work = (self.options.read)(&record)?;
+        let saved: Option<Map<String, Value>> = self.store.load_run(id, WORKLOADS).unwrap_or_else(|e| {
+            tracing::error!(run = id, "cannot read the state of its workloads, starting them again: {e}");
+            None
+        });
+        let (mut driven, orders) = self.drive(id, &record, work);
+        driven.workloads.extend(self.retired(id, &record));
+        driven.restore(saved.unwrap_or_default());
+        if let Some(end) = end {
+            self.registry.run_ended(id, end.exit_code);
+        } else {
+            self.tasks.spawn(driven.run());
+        }
+        self.runs
+            .insert(id.to_owned(), Run { record, orders, is_stopping: false, is_superseded: false, end });
+        Ok(())
+    }
+
+    /// Takes a new run: writes it down and begins.
+    fn add(&mut self, record: RunRecord) -> Result<Accepted, OrderError> {
+        let work = (self.options.read)(&record)?;
+        self.names_are_free(&work, None)?;
+        let objects = objects(&work);
+        let id = new_id();
+        let (driven, orders) = self.drive(&id, &record, work.clone());
+        for pod in &work.pods {
+            driven.supervisor.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
+        }
+        if let Err(e) = self.store.save_run(&id, RECORD, &record) {
+            self.store.forget_run(&id);
+            return Err(self.cannot_write(&e));
+        }
+        self.tasks.spawn(driven.run());
+        self.runs
+            .insert(id.clone(), Run { record, orders, is_stopping: false, is_superseded: false, end: None });
+        Ok(Accepted { run: id, objects })
+    }
+
+    /// The state directory is full, or read-only.
+    fn cannot_write(&self, error: &std::io::Error) -> OrderError {
+        let dir = self.options.state_dir.display();
+        OrderError::Failed(format!("the node cannot write in its state directory {dir}: {error}"))
+    }
+
+    fn drive(
+        &self,
+        id: &str,
+        record: &RunRecord,
+        work: Work,
+    ) -> (Driven<R>, mpsc::UnboundedSender<RunOrder>) {
+        let keys = record.keys(&work);
+        let Work { pods, workloads, companions, sources } = work;
+        let sinks = Sinks {
+            output: self.output.clone(),
+            events: EventsFile::none(),
+            status_file: StatusFile::new(record.status.as_deref(), StatusContent::of(&pods)),
+            registry: self.registry.clone(),
+            hints: Hints::new(sources),
+            pods: BTreeMap::new(),
+        };
+        let options = SupervisorOptions {
+            run: id.to_owned(),
+            pods: record.pods.clone(),
+            companions,
+            numbers: self.numbers.clone(),
+            on_failure: OnFailure::Retry,
+            afterwards: Afterwards::Keep,
+        };
+        let (orders, given) = mpsc::unbounded_channel();
+        let clock = self.agent.clock();
+        let driven = Driven {
+            id: id.to_owned(),
+            supervisor: Supervisor::new(self.agent.clone(), options, sinks),
+            workloads: self.managed(pods, &workloads, &keys),
+            store: self.store.clone(),
+            clock,
+            orders: given,
+            saved: Arc::default(),
+            is_frozen: false,
+        };
+        (driven, orders)
+    }
+
+    fn managed(
+        &self,
+        pods: Vec<PlannedPod>,
+        workloads: &[Workload],
+        keys: &BTreeMap<String, String>,
+    ) -> Vec<Managed> {
+        let managed = |wanted: Wanted| {
+            let object = wanted.key.id();
+            Managed {
+                key: keys.get(&object).unwrap_or(&object).clone(),
+                object,
+                controller: wanted.controller(self.agent.clock().now()),
+                is_retired: false,
+            }
+        };
+        Wanted::all(pods, workloads).into_iter().map(managed).collect()
+    }
+
+    /// What was replaced or removed in a run, and may not be gone yet.
+    fn retired(&self, id: &str, record: &RunRecord) -> Vec<Managed> {
+        let mut out = Vec::new();
+        for retired in &record.retired {
+            let work = match (self.options.read)(&record.before(retired)) {
+                Ok(work) => work,
+                Err(e) => {
+                    tracing::error!(run = id, "{} was removed and cannot be read any more: {e}", retired.key);
+                    continue;
+                }
+            };
+            let is_it = |workload: &Managed| workload.object == retired.object();
+            let found = self.managed(work.pods, &work.workloads, &BTreeMap::new()).into_iter().find(is_it);
+            out.extend(found.map(|workload| Managed {
+                key: retired.key.clone(),
+                is_retired: true,
+                ..workload
+            }));
+        }
+        out
+    }
+
+    /// Works until it is told to end.
+    ///
+    /// # Errors
+    /// The machine refuses signals or sockets.
+    pub async fn run(mut self) -> Result<NodeEnd, NodeError> {
+        let mut signals = Signals::listen()?;
+        let facts = RunFacts { id: new_id(), files: Vec::new(), node: Some(self.options.state_dir.clone()) };
+        let (listening, mut orders): (Listening, _) =
+            listen(self.agent.runtime().clone(), self.registry.clone(), facts)?;
+        let manifests = self.options.manifests.clone().map(Manifests::new);
+        if let Some(manifests) = &manifests {
+            self.reconcile(manifests);
+        }
+        notify("READY=1");
+        let mut logind = Logind::watch(self.options.shutdown.total());
+        let mut tidy = tokio::time::interval(TIDY_EVERY);
+        tidy.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let end = loop {
+            tokio::select! {
+                Some(order) = orders.recv() => self.carry_out(order),
+                Some(ended) = self.tasks.join_next() => {
+                    self.run_ended(ended);
+                    manifests.iter().for_each(|manifests| self.reconcile(manifests));
+                }
+                () = changed(manifests.as_ref()) => {
+                    manifests.iter().for_each(|manifests| self.reconcile(manifests));
+                }
+                _ = tidy.tick() => self.tidy(manifests.as_ref()),
+                announcement = logind.next() => match announcement {
+                    Announcement::ShutdownBegins => break End::Shutdown,
+                    Announcement::ShutdownCancelled => {}
+                },
+                end = signals.next() => break end,
+            }
+        };
+        notify("STOPPING=1");
+        if self.options.at_exit == AtExit::StopPods || end != End::Asked {
+            tracing::info!("stopping all pods in order");
+            self.shut_down().await;
+        }
+        listening.close().await;
+        let end = match end {
+            End::Shutdown => until_the_end(logind, signals).await,
+            End::Asked | End::PowerFailure => NodeEnd::Stopped,
+        };
+        if end == NodeEnd::Stopped {
+            self.output.finish().await;
+        }
+        Ok(end)
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Stop(StopOf { pod, workload, grace_ms }) => {
+                for run in self.runs.values() {
+                    // Those that do not have the pod do not mind.
+                    let _ = run.orders.send(RunOrder::Stop { pod, workload, grace_ms });
+                }
+            }
+            Order::StopRun { run, grace_ms } => self.stop_runs(run.as_deref(), grace_ms),
+            Order::Restart(order) => {
+                let run = self.registry.pod(order.pod).and_then(|pod| pod.run);
+                if let Some(run) = run.and_then(|run| self.runs.get(&run)) {
+                    let _ = run.orders.send(RunOrder::Restart(order));
+                }
+            }
+            Order::Apply { record, dry_run, reply } => {
+                let _ = reply.send(self.apply(*record, dry_run));
+            }
+            Order::Run { record, reply } => {
+                // Whoever asked may have gone.
+                let _ = reply.send(self.add(*record));
+            }
+        }
+    }
+
+    fn stop_runs(&mut self, which: Option<&str>, grace_ms: Option<u64>) {
+        for (_, run) in self.runs.iter_mut().filter(|(id, _)| which.is_none_or(|which| which == *id)) {
+            run.is_stopping = true;
+            let _ = run.orders.send(RunOrder::StopAll { grace_ms });
+        }
+    }
+
+    fn run_ended(&mut self, ended: Result<String, tokio::task::JoinError>) {
+        let id = match ended {
+            Ok(id) => id,
+            Err(e) => return tracing::error!("a run failed, which is a fault of outrigger: {e}"),
+        };
+        let end = self.store.load_run::<RunEnd>(&id, END).ok().flatten();
+        let end = end.unwrap_or_else(|| RunEnd::broken(self.now_ms()));
+        if let Some(run) = self.runs.get_mut(&id) {
+            run.end = Some(end);
+        }
+        self.registry.run_ended(&id, end.exit_code);
+    }
+
+    /// Makes the runs of the manifest directory what its files say.
+    fn reconcile(&mut self, manifests: &Manifests) {
+        let files = match manifests.files() {
+            Ok(files) => files,
+            Err(e) => return tracing::error!("cannot read the manifest directory: {e}"),
+        };
+        self.refused.retain(|path, text| files.get(path) == Some(text));
+        self.apply_files(&files);
+        let mut there = BTreeSet::new();
+        for (id, run) in &mut self.runs {
+            let Some(path) = &run.record.manifest else { continue };
+            let is_same = files.get(path) == run.record.sources.first().map(|(_, text)| text);
+            run.is_superseded |=
+                !is_same && (run.end.is_some() || run.is_stopping || !files.contains_key(path));
+            if !run.is_superseded {
+                there.insert(path.clone());
+            } else if run.end.is_none() {
+                // The next one begins when nothing is left of this one.
+                there.insert(path.clone());
+                if !std::mem::replace(&mut run.is_stopping, true) {
+                    tracing::info!(run = id, "{} is gone: stopping its pods", path.display());
+                    let _ = run.orders.send(RunOrder::StopAll { grace_ms: None });
+                }
+            }
+        }
+        for (path, text) in files {
+            if there.contains(&path) || self.refused.contains_key(&path) {
+                continue;
+            }
+            let record = (self.options.read_file)(path.clone(), text.clone());
+            if let Err(e) = self.add(record) {
+                tracing::error!("{}: {e}", path.display());
+                self.refused.insert(path, text);
+            }
+        }
+    }
+
+    /// Changes the pods of files that say something else by now. A file that cannot be run changes nothing.
+    fn apply_files(&mut self, files: &BTreeMap<PathBuf, String>) {
+        let is_changed = |run: &Run| {
+            let path = run.record.manifest.as_ref().filter(|_| run.end.is_none() && !run.is_stopping)?;
+            let text = files.get(path).filter(|text| self.refused.get(path) != Some(text))?;
+            let was = run.record.sources.first().map(|(_, text)| text);
+            (was != Some(text)).then(|| (path.clone(), text.clone()))
+        };
+        let changed: Vec<(String, (PathBuf, String))> =
+            self.runs.iter().filter_map(|(id, run)| Some((id.clone(), is_changed(run)?))).collect();
+        for (id, (path, text)) in changed {
+            let record = (self.options.read_file)(path.clone(), text.clone());
+            let applied = (self.options.read)(&record)
+                .map_err(OrderError::from)
+                .and_then(|work| self.apply_to(&id, record, work, false));
+            match applied {
+                Ok(applied) => {
+                    for object in applied.objects.iter().filter(|object| object.change != "unchanged") {
+                        let details = object.details.join("; ");
+                        tracing::info!("{}: {} {} {details}", path.display(), object.object, object.change);
+                    }
+                }
+                Err(e) => {
+                    tracing::error!("{} has changed, its pods go on as they are: {e}", path.display());
+                    self.refused.insert(path, text);
+                }
+            }
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.agent.clock().now().time.0
+    }
+
+    /// Removes what is left of pods that have been over for long enough, or of which there is too much.
+    fn tidy(&mut self, manifests: Option<&Manifests>) {
+        let now = self.now_ms();
+        let keep = self.options.keep;
+        let limit = u64::try_from(keep.time.as_millis()).unwrap_or(u64::MAX);
+        let mut bytes = 0;
+        for pod in self.agent.finished() {
+            bytes += pod.bytes;
+            if now.saturating_sub(pod.ended_at_ms) > limit || bytes > keep.bytes {
+                self.agent.remove(&pod.uid);
+                if let Some(number) = pod_number(&pod.uid) {
+                    self.registry.forget(number);
+                }
+            }
+        }
+        self.tidy_runs(manifests, now.saturating_sub(limit));
+    }
+
+    /// Forgets runs that are over and have no pods left. A file of the manifest directory that is still there needs its
+    /// run: else it would be run again.
+    fn tidy_runs(&mut self, manifests: Option<&Manifests>, before_ms: u64) {
+        let files = manifests.and_then(|manifests| manifests.files().ok()).unwrap_or_default();
+        let pods = self.registry.pods();
+        let is_wanted = |id: &String, run: &Run| {
+            let is_file = run.record.manifest.as_ref().is_some_and(|path| files.contains_key(path));
+            let is_recent = run.end.is_none_or(|end| end.at_ms >= before_ms);
+            is_file || is_recent || pods.iter().any(|pod| pod.run.as_ref() == Some(id))
+        };
+        let (store, registry) = (&self.store, &self.registry);
+        self.runs.retain(|id, run| {
+            let keep = is_wanted(id, run);
+            if !keep {
+                store.forget_run(id);
+                registry.forget_run(id);
+            }
+            keep
+        });
+    }
+}
+
+/// Waits for a change of the manifest directory; for ever, if there is none.
+async fn changed(manifests: Option<&Manifests>) {
+    match manifests {
+        Some(manifests) => manifests.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Pods and workloads as people name them.
+fn objects(work: &Work) -> Vec<String> {
+    let name = |pod: &PlannedPod| {
+        let origin = &pod.manifest.origin;
+        format!("{}/{}", origin.kind.to_lowercase(), origin.name)
+    };
+    let mut objects: Vec<String> = work.pods.iter().map(name).collect();
+    objects.dedup();
+    objects
+}
+
+/// Why a node ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Somebody wants it to.
+    Asked,
+    /// The machine is about to lose its power.
+    PowerFailure,
+    /// The machine is about to shut down.
+    Shutdown,
+}
+
+/// What is left to do when a node has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeEnd {
+    /// Nothing.
+    Stopped,
+    /// Its pods were stopped because the machine was about to shut down, and it does not: another node goes on.
+    ShutdownCancelled,
+}
+
+/// All pods are stopped: lets the machine shut down, and waits for that. A service that ends before would be started again.
+async fn until_the_end(mut logind: Logind, mut signals: Signals) -> NodeEnd {
+    logind.release();
+    loop {
+        tokio::select! {
+            announcement = logind.next() => if announcement == Announcement::ShutdownCancelled {
+                tracing::info!("the machine does not shut down: starting the pods again");
+                return NodeEnd::ShutdownCancelled;
+            },
+            _ = signals.next() => return NodeEnd::Stopped,
+        }
+    }
+}
+
+/// The signals that end a node.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    power: Signal,
+    /// Of no concern, and not to end it: nobody sits at its terminal.
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            power: signal(SignalKind::from_raw(rustix::process::Signal::POWER.as_raw()))?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> End {
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => return End::Asked,
+                _ = self.terminate.recv() => return End::Asked,
+                _ = self.power.recv() => return End::PowerFailure,
+                _ = self.hangup.recv() => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ() {
+        assert_eq!(new_id().len(), 8);
+        assert_ne!(new_id(), new_id());
+    }
+}

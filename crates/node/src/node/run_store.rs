@@ -1,0 +1,75 @@
+//! What a node writes down about its runs, below `STATE_DIR/node/runs`: what each was given, what its workloads know, and how
+//! it ended.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use outrigger_agent::files::{make_dir, missing_is_fine, names, read, replace};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The name of the file that holds what a run was given.
+pub(super) const RECORD: &str = "run.json";
+/// The name of the file that holds what the workloads know.
+pub(super) const WORKLOADS: &str = "workloads.json";
+/// The name of the file that says how the run ended.
+pub(super) const END: &str = "end.json";
+
+/// The directory of a node's runs.
+#[derive(Debug, Clone)]
+pub(super) struct RunStore {
+    dir: PathBuf,
+}
+
+impl RunStore {
+    /// Opens the store of a state directory, which no other process must use
+    /// ([`outrigger_runtime::NodeIdentity`]).
+    pub(super) fn open(state_dir: &Path) -> io::Result<Self> {
+        let dir = state_dir.join("node");
+        make_dir(&dir.join("runs"))?;
+        Ok(RunStore { dir })
+    }
+
+    /// The file of a run.
+    fn run(&self, id: &str, what: &str) -> PathBuf {
+        self.dir.join("runs").join(id).join(what)
+    }
+
+    /// Ids of the runs there are files of.
+    pub(super) fn runs(&self) -> Vec<String> {
+        names(&self.dir.join("runs"))
+    }
+
+    /// Notes a file of a run.
+    pub(super) fn save_run(&self, id: &str, what: &str, content: &impl Serialize) -> io::Result<()> {
+        let path = self.run(id, what);
+        if let Some(dir) = path.parent() {
+            make_dir(dir)?;
+        }
+        replace(&path, content)
+    }
+
+    /// Reads a file of a run; `None` if there is none.
+    pub(super) fn load_run<T: DeserializeOwned>(&self, id: &str, what: &str) -> io::Result<Option<T>> {
+        read(&self.run(id, what))
+    }
+
+    /// Forgets a run.
+    pub(super) fn forget_run(&self, id: &str) {
+        let dir = self.dir.join("runs").join(id);
+        if let Err(e) = fs::remove_dir_all(&dir).or_else(missing_is_fine) {
+            tracing::warn!("cannot remove {}: {e}", dir.display());
+        }
+    }
+
+    /// Puts the files of a run that cannot be understood aside, for people to look at.
+    pub(super) fn set_aside_run(&self, id: &str) {
+        let from = self.dir.join("runs").join(id);
+        let to = self.dir.join("damaged");
+        let moved = make_dir(&to).and_then(|()| fs::rename(&from, to.join(id)));
+        if let Err(e) = moved {
+            tracing::warn!("cannot put {} aside: {e}", from.display());
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! One run of a node: its workloads, driven until they are done or told to stop.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use outrigger_agent::PodResult;
+use outrigger_agent::clock::Clock;
+use outrigger_lifecycle::Time;
+use outrigger_runtime::Runtime;
+use outrigger_view::hint::Hints;
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use super::run_store::{END, RunStore, WORKLOADS};
+use crate::control::RestartOrder;
+use crate::record::RunEnd;
+use crate::sinks::Happened;
+use crate::supervisor::Supervisor;
+use crate::work::Work;
+use crate::workload::{Controller, Pods as _, Wanted};
+
+/// Something for a run to do.
+pub(super) enum RunOrder {
+    /// Stop a pod; with its workload, if it has one and that is meant.
+    Stop { pod: usize, workload: bool, grace_ms: Option<u64> },
+    /// Stop everything.
+    StopAll { grace_ms: Option<u64> },
+    /// Restart a container of a pod, or all of them.
+    Restart(RestartOrder),
+    /// Become what other manifests say.
+    Update(Box<Update>),
+    /// Make no more pods: the machine shuts down. What was known before is what the next node goes on with.
+    Freeze,
+    /// Stop a pod because the machine shuts down.
+    ShutDown { pod: usize, grace_ms: u64 },
+}
+
+/// What a run becomes.
+pub(super) struct Update {
+    pub(super) work: Work,
+    /// The keys of its workloads, by their objects.
+    pub(super) keys: BTreeMap<String, String>,
+}
+
+/// A workload of a run.
+pub(super) struct Managed {
+    /// Tells it from one of the same name that was replaced by it.
+    pub(super) key: String,
+    /// The object, whatever its key.
+    pub(super) object: String,
+    pub(super) controller: Box<dyn Controller>,
+    /// It is no longer in the manifests.
+    pub(super) is_retired: bool,
+}
+
+/// A run on its way.
+pub(super) struct Driven<R: Runtime> {
+    pub(super) id: String,
+    pub(super) supervisor: Supervisor<R>,
+    pub(super) workloads: Vec<Managed>,
+    pub(super) store: RunStore,
+    pub(super) clock: Clock,
+    pub(super) orders: mpsc::UnboundedReceiver<RunOrder>,
+    /// What was written down last.
+    pub(super) saved: Arc<Map<String, Value>>,
+    /// The machine shuts down.
+    pub(super) is_frozen: bool,
+}
+
+impl<R: Runtime> Driven<R> {
+    /// Takes over what another process knew of the workloads. Those that were retired and are not known any more are gone.
+    pub(super) fn restore(&mut self, mut saved: Map<String, Value>) {
+        self.workloads.retain(|workload| !workload.is_retired || saved.contains_key(&workload.key));
+        for workload in &mut self.workloads {
+            let Some(saved) = saved.remove(&workload.key) else { continue };
+            if let Err(e) = workload.controller.restore(saved, &mut self.supervisor) {
+                tracing::error!(run = self.id, "cannot read the state of a workload, starting it again: {e}");
+            }
+            if workload.is_retired {
+                workload.controller.stop(None);
+            }
+        }
+    }
+
+    /// Drives the run to its end.
+    pub(super) async fn run(mut self) -> String {
+        let end = loop {
+            let wake = if self.is_frozen { None } else { self.step() };
+            let results: Vec<PodResult> =
+                self.workloads.iter().filter_map(|workload| workload.controller.result()).collect();
+            let now_ms = self.clock.now().time.0;
+            if results.len() == self.workloads.len() && !self.is_frozen {
+                break match self.supervisor.broken {
+                    true => RunEnd::broken(now_ms),
+                    false => RunEnd::new(&results, now_ms),
+                };
+            }
+            let clock = self.clock;
+            let wake = async {
+                match wake {
+                    Some(at) => clock.reach(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                happened = self.supervisor.next() => self.take_in(happened),
+                order = self.orders.recv() => match order {
+                    Some(order) => self.carry_out(order),
+                    None => std::future::pending().await,
+                },
+                () = wake => {}
+            }
+        };
+        self.supervisor.sinks.status_file.finish();
+        if let Err(e) = self.store.save_run(&self.id, END, &end) {
+            tracing::warn!(run = self.id, "cannot save how it ended: {e}");
+        }
+        self.id
+    }
+
+    /// Lets every workload do what it decides, and writes down what they know then.
+    fn step(&mut self) -> Option<Time> {
+        let retired = self.step_those(|workload| workload.is_retired);
+        // What has gone no longer holds its successor up.
+        self.workloads.retain(|workload| !workload.is_retired || workload.controller.result().is_none());
+        let leaving: Vec<String> =
+            self.workloads.iter().filter(|w| w.is_retired).map(|w| w.object.clone()).collect();
+        let others = self.step_those(|w| !w.is_retired && !leaving.contains(&w.object));
+        self.save();
+        retired.into_iter().chain(others).min()
+    }
+
+    /// Has some workloads do what is to be done now. When to look again.
+    fn step_those(&mut self, are_meant: impl Fn(&Managed) -> bool) -> Option<Time> {
+        let mut wake: Option<Time> = None;
+        for workload in self.workloads.iter_mut().filter(|workload| are_meant(workload)) {
+            let controller = &mut workload.controller;
+            if let Err(e) = controller.step(&mut self.supervisor, self.clock.now()) {
+                tracing::error!(run = self.id, "cannot run a pod: {e}");
+                self.supervisor.broken = true;
+                controller.stop(None);
+            }
+            wake = wake.into_iter().chain(controller.wake()).min();
+        }
+        wake
+    }
+
+    fn save(&mut self) {
+        let saved: Map<String, Value> =
+            self.workloads.iter().map(|w| (w.key.clone(), w.controller.save())).collect();
+        if saved == *self.saved {
+            return;
+        }
+        if let Err(e) = self.store.save_run(&self.id, WORKLOADS, &saved) {
+            tracing::warn!(run = self.id, "a restart of the node would not know its workloads: {e}");
+        }
+        self.saved = Arc::new(saved);
+    }
+
+    fn take_in(&mut self, happened: Happened) {
+        let now = self.clock.now().time;
+        match happened {
+            Happened::Status(pod, update) => {
+                self.workloads.iter_mut().for_each(|w| w.controller.status_changed(pod, &update, now));
+            }
+            Happened::Ended(pod, result, _) => {
+                self.workloads.iter_mut().for_each(|w| w.controller.ended(pod, result, now));
+            }
+            // Nobody stops at the first failure here.
+            Happened::Failed(_) => {}
+        }
+    }
+
+    fn carry_out(&mut self, order: RunOrder) {
+        match order {
+            RunOrder::Stop { pod, workload, grace_ms } => {
+                let owner = self.workloads.iter_mut().find(|w| workload && w.controller.owns(pod));
+                match owner {
+                    Some(owner) => owner.controller.stop(grace_ms),
+                    None => self.supervisor.stop(pod, grace_ms),
+                }
+            }
+            RunOrder::StopAll { grace_ms } => {
+                let grace_ms = grace_ms.or(self.supervisor.grace_ms());
+                self.workloads.iter_mut().for_each(|w| w.controller.stop(grace_ms));
+            }
+            RunOrder::Restart(order) => self.supervisor.restart(order),
+            RunOrder::Update(update) => self.update(*update),
+            RunOrder::Freeze => self.is_frozen = true,
+            RunOrder::ShutDown { pod, grace_ms } => self.supervisor.shut_down(pod, grace_ms),
+        }
+    }
+
+    /// Becomes what other manifests say. What they replace is stopped first; its successor waits for that.
+    fn update(&mut self, update: Update) {
+        let Update { work: Work { pods, workloads, companions, sources }, keys } = update;
+        self.supervisor.now_reads(companions, Hints::new(sources));
+        let stamp = self.clock.now();
+        let wanted: Vec<(String, Wanted)> = Wanted::all(pods, &workloads)
+            .into_iter()
+            .filter_map(|wanted| Some((keys.get(&wanted.key.id())?.clone(), wanted)))
+            .collect();
+        for workload in self.workloads.iter_mut().filter(|w| !w.is_retired) {
+            if !wanted.iter().any(|(key, _)| *key == workload.key) {
+                workload.is_retired = true;
+                workload.controller.stop(None);
+            }
+        }
+        for (key, wanted) in wanted {
+            let there = self.workloads.iter_mut().find(|w| w.key == key && !w.is_retired);
+            match there {
+                Some(workload) => {
+                    if let Err(e) = workload.controller.update(wanted, &mut self.supervisor, stamp) {
+                        tracing::error!(run = self.id, "{} cannot be changed: {e}", workload.object);
+                    }
+                }
+                None => self.workloads.push(Managed {
+                    key,
+                    object: wanted.key.id(),
+                    controller: wanted.controller(stamp),
+                    is_retired: false,
+                }),
+            }
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! A run: all pods of a manifest, from the first container to the exit code.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use outrigger_agent::clock::Clock;
+use outrigger_agent::event::Failure;
+use outrigger_agent::{Agent, AgentOptions, Durability, LogLines, OnFailure, PodOptions, PodResult, userns};
+use outrigger_lifecycle::{Phase, Span, Time};
+use outrigger_runtime::Runtime;
+use outrigger_view::hint::Hints;
+use outrigger_view::output::Output;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::control::{Listening, Order, PodRegistry, RunFacts, StopOf, listen};
+use crate::outcome::exit_code;
+use crate::sinks::{Happened, Sinks};
+use crate::status_file::{EventsFile, StatusContent, StatusFile};
+use crate::supervisor::{Afterwards, Supervisor, SupervisorOptions};
+use crate::work::Work;
+use crate::workload::{Controller, Pods as _, controllers};
+
+/// How a run is done.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// Where pods and claims live. Absolute, free of symbolic links.
+    pub state_dir: PathBuf,
+    /// A short name no other run on this machine has: letters and digits.
+    pub run_id: String,
+    /// Where events go, as JSON Lines.
+    pub events: Option<PathBuf>,
+    /// Where the status of the pods is kept.
+    pub status: Option<PathBuf>,
+    /// How its pods are run.
+    pub pods: PodOptions,
+    /// How long the run may take: then its pods are stopped in order.
+    pub timeout_ms: Option<u64>,
+    /// Whether the first failure that would be retried, or the first pod that fails, stops everything.
+    pub on_failure: OnFailure,
+    /// What the manifests are called, for whoever asks what runs here.
+    pub files: Vec<String>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunResult {
+    /// What the process should exit with.
+    pub exit_code: u8,
+}
+
+/// Why a run could not be done: Outrigger's own failure, or the machine's.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A pod of the manifest cannot be run at all.
+    #[error("pod {pod:?}: {detail}")]
+    Pod {
+        /// Which.
+        pod: String,
+        /// Why.
+        detail: String,
+    },
+    /// A file of the run cannot be written.
+    #[error("cannot write {path}: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The machine refused something every run needs.
+    #[error("cannot run pods: {0}")]
+    Machine(#[from] std::io::Error),
+}
+
+/// Exit code of a failure of Outrigger itself.
+const OWN_FAILURE: u8 = 125;
+
+/// Runs pods to their end, and workloads until they are complete, have failed or are stopped. The first SIGINT or
+/// SIGTERM, or the end of the terminal, stops everything gracefully, the second at once, the third kills.
+///
+/// # Errors
+/// Nothing has been started when this fails.
+pub async fn run<R: Runtime>(
+    work: Work,
+    options: RunOptions,
+    runtime: Arc<R>,
+    output: Output,
+) -> Result<RunResult, RunError> {
+    let Work { pods, workloads, companions, sources } = work;
+    let events = EventsFile::create(options.events.as_deref())
+        .map_err(|source| RunError::File { path: options.events.clone().unwrap_or_default(), source })?;
+    let agent_options = AgentOptions {
+        state_dir: options.state_dir.clone(),
+        durability: Durability::Process,
+        logs: LogLines::Emitted,
+    };
+    let agent = Agent::start(runtime.clone(), agent_options)?;
+    let clock = agent.clock();
+    let registry = PodRegistry::new(clock);
+    let sinks = Sinks {
+        registry: registry.clone(),
+        output: output.clone(),
+        events,
+        status_file: StatusFile::new(options.status.as_deref(), StatusContent::of(&pods)),
+        hints: Hints::new(sources),
+        pods: BTreeMap::new(),
+    };
+    output.begin(Arc::new(move || clock.now().time))?;
+    let signals = Signals::listen(options.pods.grace_ms)?;
+    let end = EarlyEnd::new(&options, clock.now().time);
+    let facts = RunFacts { id: options.run_id.clone(), files: options.files, node: None };
+    let supervised = SupervisorOptions {
+        run: options.run_id,
+        pods: options.pods,
+        companions,
+        numbers: Arc::default(),
+        on_failure: options.on_failure,
+        afterwards: Afterwards::Forget,
+    };
+    let supervisor = Supervisor::new(agent, supervised, sinks);
+    for pod in &pods {
+        let refused = |detail| RunError::Pod { pod: pod.manifest.name().to_owned(), detail };
+        supervisor.check(pod).map_err(refused)?;
+    }
+    let mut left_out: Vec<_> = pods.iter().filter_map(|pod| supervisor.left_out(pod)).collect();
+    left_out.dedup();
+    if let Some(line) = userns::about(&left_out) {
+        tracing::warn!("{line}");
+    }
+    let control = ControlListener::open(runtime, registry, facts);
+    let controllers = controllers(pods, workloads, clock.now());
+    let mut foreground = Foreground { supervisor, controllers, control, signals, end, clock, output };
+    let results = foreground.until_done().await;
+    Ok(RunResult { exit_code: foreground.close(&results).await })
+}
+
+/// A run in the foreground.
+struct Foreground<R: Runtime> {
+    supervisor: Supervisor<R>,
+    controllers: Vec<Box<dyn Controller>>,
+    control: ControlListener,
+    signals: Signals,
+    end: EarlyEnd,
+    clock: Clock,
+    output: Output,
+}
+
+impl<R: Runtime> Foreground<R> {
+    /// Runs until every workload has a result.
+    async fn until_done(&mut self) -> Vec<PodResult> {
+        loop {
+            let wake = self.step();
+            let results: Vec<PodResult> = self.controllers.iter().filter_map(|c| c.result()).collect();
+            if results.len() == self.controllers.len() {
+                return results;
+            }
+            let clock = self.clock;
+            let wake = async {
+                match wake {
+                    Some(at) => clock.reach(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let reason = tokio::select! {
+                happened = self.supervisor.next() => self.take_in(&happened),
+                (name, nth, grace_ms) = self.signals.next() => {
+                    self.signalled(name, nth, grace_ms);
+                    None
+                }
+                order = self.control.next() => {
+                    self.carry_out(order);
+                    None
+                }
+                () = wake => self.end.time_is_up(self.clock.now().time),
+            };
+            if let Some(reason) = reason {
+                self.output.note(&reason);
+                let grace_ms = self.supervisor.grace_ms();
+                self.controllers.iter_mut().for_each(|c| c.stop(grace_ms));
+            }
+        }
+    }
+
+    /// Lets every workload do what it decides. Returns when to look again, if nothing happens.
+    fn step(&mut self) -> Option<Time> {
+        let mut wake: Option<Time> = self.end.wake();
+        for controller in &mut self.controllers {
+            if let Err(e) = controller.step(&mut self.supervisor, self.clock.now()) {
+                // The first pod like it could be run: this is nobody's fault but ours.
+                tracing::error!("cannot run a pod: {e}");
+                self.supervisor.broken = true;
+                controller.stop(None);
+            }
+            wake = wake.into_iter().chain(controller.wake()).min();
+        }
+        wake
+    }
+
+    /// Tells the workloads what happened. Returns why everything is to be stopped, if it is.
+    fn take_in(&mut self, happened: &Happened) -> Option<String> {
+        let now = self.clock.now().time;
+        match happened {
+            Happened::Status(pod, update) => {
+                self.controllers.iter_mut().for_each(|c| c.status_changed(*pod, update, now));
+                None
+            }
+            Happened::Ended(pod, result, _) => {
+                self.controllers.iter_mut().for_each(|c| c.ended(*pod, *result, now));
+                self.end.pod_ended(result)
+            }
+            Happened::Failed(failure) => self.end.failure(failure),
+        }
+    }
+
+    fn signalled(&mut self, name: &str, nth: u32, grace_ms: Option<u64>) {
+        self.end.is_over = true;
+        self.output.note(&signal_note(name, nth));
+        match nth {
+            1 => self.controllers.iter_mut().for_each(|c| c.stop(grace_ms)),
+            // Whoever asks twice cares for no order.
+            _ => self.supervisor.stop_all(grace_ms),
+        }
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match order {
+            Order::Stop(StopOf { pod, workload, grace_ms }) => {
+                let owner = self.controllers.iter_mut().find(|c| workload && c.owns(pod));
+                match owner {
+                    Some(controller) => controller.stop(grace_ms),
+                    None => self.supervisor.stop(pod, grace_ms),
+                }
+            }
+            Order::StopRun { grace_ms, .. } => {
+                let grace_ms = grace_ms.or(self.supervisor.grace_ms());
+                self.controllers.iter_mut().for_each(|c| c.stop(grace_ms));
+            }
+            Order::Restart(order) => self.supervisor.restart(order),
+            Order::Apply { reply, .. } => {
+                // Whoever asked may have gone.
+                let _ = reply
+                    .send(Err("this run is in the foreground; only a node can be changed".to_owned().into()));
+            }
+            Order::Run { reply, .. } => {
+                let _ = reply.send(Err("this run takes no more pods; only a node does".to_owned().into()));
+            }
+        }
+    }
+
+    /// Says what the run came to, and what the process exits with.
+    async fn close(self, results: &[PodResult]) -> u8 {
+        self.control.close().await;
+        self.supervisor.sinks.status_file.finish();
+        self.output.finish().await;
+        match self.signals.first {
+            _ if self.supervisor.broken => OWN_FAILURE,
+            Some(code) => code,
+            None => self.end.exit_code.unwrap_or_else(|| exit_code(results)),
+        }
+    }
+}
+
+/// What `--timeout` exits with, as timeout(1) does.
+const TIMED_OUT: u8 = 124;
+
+/// What may end a run before its pods are done.
+struct EarlyEnd {
+    deadline: Option<Time>,
+    /// The deadline as it was asked for.
+    timeout_ms: u64,
+    on_failure: OnFailure,
+    /// Everything is being stopped already.
+    is_over: bool,
+    /// What the run exits with because of it.
+    exit_code: Option<u8>,
+}
+
+impl EarlyEnd {
+    fn new(options: &RunOptions, now: Time) -> Self {
+        EarlyEnd {
+            deadline: options.timeout_ms.map(|ms| now + ms),
+            timeout_ms: options.timeout_ms.unwrap_or_default(),
+            on_failure: options.on_failure,
+            is_over: false,
+            exit_code: None,
+        }
+    }
+
+    fn wake(&self) -> Option<Time> {
+        self.deadline.filter(|_| !self.is_over)
+    }
+
+    /// Ends the run; what to say about it.
+    fn end(&mut self, code: u8, reason: String) -> Option<String> {
+        self.is_over = true;
+        self.exit_code = Some(code);
+        Some(reason)
+    }
+
+    fn time_is_up(&mut self, now: Time) -> Option<String> {
+        self.wake().filter(|deadline| *deadline <= now)?;
+        let time = Span(self.timeout_ms);
+        self.end(TIMED_OUT, format!("--timeout: {time} passed, stopping in order"))
+    }
+
+    fn failure(&mut self, failure: &Failure) -> Option<String> {
+        if self.on_failure == OnFailure::Retry || self.is_over {
+            return None;
+        }
+        let code = failure.code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code > 0);
+        self.end(code.unwrap_or(1), format!("--fail-fast: {}, stopping in order", failure.text))
+    }
+
+    fn pod_ended(&mut self, result: &PodResult) -> Option<String> {
+        if self.on_failure == OnFailure::Retry || self.is_over || result.phase != Phase::Failed {
+            return None;
+        }
+        let code = exit_code(std::slice::from_ref(result));
+        self.end(code, "--fail-fast: a pod failed, stopping in order".to_owned())
+    }
+}
+
+/// Where other commands reach the run, if they can.
+struct ControlListener(Option<(Listening, mpsc::Receiver<Order>)>);
+
+impl ControlListener {
+    /// Opens it. Pods run all the same where that is impossible.
+    fn open<R: Runtime>(runtime: Arc<R>, registry: PodRegistry, facts: RunFacts) -> Self {
+        let opened = listen(runtime, registry, facts);
+        ControlListener(
+            opened
+                .inspect_err(|e| {
+                    tracing::warn!("`outrigger ps`, `logs`, `exec` and `stop` cannot reach this run: {e}")
+                })
+                .ok(),
+        )
+    }
+
+    /// Waits for an order.
+    async fn next(&mut self) -> Order {
+        let order = match &mut self.0 {
+            Some((_, orders)) => orders.recv().await,
+            None => None,
+        };
+        match order {
+            Some(order) => order,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn close(self) {
+        if let Some((listening, _)) = self.0 {
+            listening.close().await;
+        }
+    }
+}
+
+/// SIGINT, SIGTERM and a terminal that is gone, turned into orders.
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    /// `None` where nobody wants to hear of it: under nohup, and after the first, for it comes from all sides at once.
+    hangup: Option<tokio::signal::unix::Signal>,
+    grace_ms: Option<u64>,
+    times: u32,
+    /// The exit code the first signal asks for.
+    first: Option<u8>,
+}
+
+impl Signals {
+    fn listen(grace_ms: Option<u64>) -> std::io::Result<Self> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: match ignores_hangups() {
+                true => None,
+                false => Some(signal(SignalKind::hangup())?),
+            },
+            grace_ms,
+            times: 0,
+            first: None,
+        })
+    }
+
+    /// Waits for a signal: its name, which one it is, and the grace it leaves.
+    async fn next(&mut self) -> (&'static str, u32, Option<u64>) {
+        let (name, code) = tokio::select! {
+            _ = self.interrupt.recv() => ("SIGINT", 130),
+            _ = self.terminate.recv() => ("SIGTERM", 143),
+            () = hung_up(&mut self.hangup) => ("SIGHUP", 129),
+        };
+        self.first.get_or_insert(code);
+        self.times += 1;
+        let grace_ms = match self.times {
+            1 => self.grace_ms,
+            2 => Some(1),
+            _ => Some(0),
+        };
+        (name, self.times, grace_ms)
+    }
+}
+
+/// What is said about the first, second or third signal.
+fn signal_note(name: &str, times: u32) -> String {
+    let again = if name == "SIGINT" { "press Ctrl-C again" } else { "send another signal" };
+    match times {
+        1 => format!("{name}: stopping in order; {again} to stop at once"),
+        2 => format!("{name}: stopping at once; {again} to kill"),
+        _ => format!("{name}: killing"),
+    }
+}
+
+/// Waits for the first hang-up.
+async fn hung_up(hangup: &mut Option<tokio::signal::unix::Signal>) {
+    match hangup {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+    *hangup = None;
+}
+
+/// Whether the process was started to outlive its terminal.
+fn ignores_hangups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The mask counts from the lowest bit, signals from 1; SIGHUP is 1.
+    ignored.is_some_and(|mask| mask & 1 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_keys_are_pressed() {
+        assert_eq!(signal_note("SIGINT", 1), "SIGINT: stopping in order; press Ctrl-C again to stop at once");
+        assert_eq!(signal_note("SIGTERM", 2), "SIGTERM: stopping at once; send another signal to kill");
+        assert_eq!(signal_note("SIGHUP", 3), "SIGHUP: killing");
+    }
+}

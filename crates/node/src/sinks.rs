@@ -1,0 +1,155 @@
+//! Where the events of a run's pods go: the output, the events file, the status file, and the registry.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_agent::clock::rfc3339_nanos;
+use outrigger_agent::event::{EndCause, Failure, PodEvent, PodEventKind, PodResult, StatusUpdate};
+use outrigger_agent::log::lost_text;
+use outrigger_agent::{PodContext, PodUid};
+use outrigger_lifecycle::trace::Entry;
+use outrigger_view::hint::{Hints, Subject};
+use outrigger_view::output::Output;
+
+use crate::control::PodRegistry;
+use crate::status_file::{EventsFile, StatusFile};
+
+/// What a run does with the events of its pods.
+pub(crate) struct Sinks {
+    pub(crate) output: Output,
+    pub(crate) events: EventsFile,
+    pub(crate) status_file: StatusFile,
+    pub(crate) registry: PodRegistry,
+    pub(crate) hints: Hints,
+    /// The pods that are not over.
+    pub(crate) pods: BTreeMap<PodUid, Member>,
+}
+
+/// A pod of the run.
+pub(crate) struct Member {
+    /// Its number, by which other commands know it.
+    pub(crate) number: usize,
+    pub(crate) context: Arc<PodContext>,
+    pub(crate) hints: Hints,
+    /// Pulls that are under way: when each began, and the second it was last told in.
+    pulls: BTreeMap<usize, (Instant, u64)>,
+}
+
+impl Member {
+    pub(crate) fn new(number: usize, context: Arc<PodContext>, hints: Hints) -> Self {
+        Member { number, context, hints, pulls: BTreeMap::new() }
+    }
+}
+
+/// What concerns the workloads of a run.
+pub(crate) enum Happened {
+    /// A pod's status changed.
+    Status(usize, StatusUpdate),
+    /// A pod is over, and nothing is left of it.
+    Ended(usize, PodResult, EndCause),
+    /// Something failed that would be tried again; only where the run stops at the first failure.
+    Failed(Failure),
+}
+
+impl Sinks {
+    /// Carries an event to where it is wanted. Returns what concerns the workloads.
+    pub(crate) fn handle(&mut self, event: PodEvent) -> Option<Happened> {
+        let member = self.pods.get_mut(&event.pod)?;
+        let number = member.number;
+        let name = |container: usize| member.context.containers()[container].name.as_str();
+        match event.kind {
+            PodEventKind::Trace { entry, exact } => {
+                self.trace(&event.pod, Arc::unwrap_or_clone(entry), exact);
+                None
+            }
+            PodEventKind::Observed(snapshot) => {
+                self.output.observe(number, &snapshot.observation, &snapshot.waits);
+                self.registry.observe(number, snapshot.observation, snapshot.waits);
+                None
+            }
+            PodEventKind::Status(update) => {
+                if self.status_file.is_wanted() {
+                    let object = update.object(&member.context);
+                    self.status_file.put(number, &object, member.context.lifecycle_types());
+                }
+                Some(Happened::Status(number, update))
+            }
+            PodEventKind::Updated { pod, observation } => {
+                member.context = pod.clone();
+                self.registry.update(number, pod, observation);
+                None
+            }
+            PodEventKind::Addresses(ips) => {
+                self.registry.addresses(number, ips);
+                None
+            }
+            PodEventKind::Instance { container, id } => {
+                self.registry.runs(number, container, id);
+                None
+            }
+            PodEventKind::Pulling { container, reference, done_bytes, total_bytes } => {
+                self.output.pull(number, container, done_bytes, total_bytes);
+                if !self.output.is_live()
+                    && let Some(text) = member.pulling(container, &reference, done_bytes, total_bytes)
+                {
+                    self.output.note(&text);
+                }
+                None
+            }
+            PodEventKind::Log(batch) => {
+                let pod = member.context.name();
+                self.output.log(pod, name(batch.container), &batch.lines, batch.room);
+                None
+            }
+            PodEventKind::LogsLost { container, files } => {
+                self.output.note(&lost_text(name(container), files));
+                None
+            }
+            PodEventKind::Failed(failure) => Some(Happened::Failed(failure)),
+            PodEventKind::Ended { result, cause } => {
+                self.status_file.is_over(number);
+                self.registry.leave(number);
+                self.pods.remove(&event.pod);
+                Some(Happened::Ended(number, result, cause))
+            }
+        }
+    }
+
+    /// Puts an entry of a pod's trace on record, with the hint on it if it is a failure.
+    fn trace(&self, pod: &PodUid, entry: Entry, exact: Duration) {
+        let Some(Member { number, context, hints, .. }) = self.pods.get(pod) else { return };
+        let hint = hints.on(subject(context), &entry);
+        let mut record = entry.into_record(context.plan(), context.name(), rfc3339_nanos(exact));
+        (record.manifest, record.hint) = hint;
+        if self.events.is_wanted() {
+            self.events.append(&format!("{}\n", record.to_json()));
+        }
+        self.output.entry(*number, exact, &record);
+    }
+}
+
+impl Member {
+    /// What is said of a pull, once a second.
+    fn pulling(
+        &mut self,
+        container: usize,
+        reference: &str,
+        done_bytes: u64,
+        total_bytes: Option<u64>,
+    ) -> Option<String> {
+        let (began, told) = self.pulls.entry(container).or_insert_with(|| (Instant::now(), 0));
+        let second = began.elapsed().as_secs();
+        if std::mem::replace(told, second) >= second {
+            return None;
+        }
+        let mib = |bytes: u64| bytes >> 20;
+        let total = total_bytes.map(|total| format!(" of {}", mib(total))).unwrap_or_default();
+        Some(format!("pulling {reference}: {}{total} MiB", mib(done_bytes)))
+    }
+}
+
+/// What hints on a pod's failures look at.
+pub(crate) fn subject(pod: &PodContext) -> Subject<'_> {
+    Subject { pod: pod.pod(), containers: pod.containers(), plan: pod.plan(), companions: pod.companions() }
+}

@@ -1,0 +1,267 @@
+//! The files a run keeps for others: the events as they happen, and the status of all pods as of now.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use outrigger_lifecycle::{ContainerRef, FieldPath};
+use outrigger_manifest::to_value;
+use outrigger_runtime::lines;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::work::PlannedPod;
+
+/// `lifecycle.type` of a pod's containers, which Kubernetes' types have no field for.
+pub(crate) type LifecycleTypes = BTreeMap<ContainerRef, String>;
+
+/// Pods that are over and still shown; of more, the oldest are left out.
+const OVER_MAX: usize = 500;
+
+/// With many pods, changes within this time share one replacement of the file.
+const GATHER: Duration = Duration::from_millis(10);
+
+/// The events file: JSON Lines, each complete when it is there.
+#[derive(Debug)]
+pub(crate) struct EventsFile(Option<Mutex<Lines>>);
+
+#[derive(Debug)]
+struct Lines {
+    file: File,
+    /// What is still to be written.
+    pending: Vec<u8>,
+    /// Writing has failed; that was said.
+    losing: bool,
+}
+
+impl EventsFile {
+    /// Opens the file anew.
+    pub(crate) fn create(path: Option<&Path>) -> io::Result<Self> {
+        let file = path.map(File::create).transpose()?;
+        Ok(EventsFile(file.map(|file| Mutex::new(Lines { file, pending: Vec::new(), losing: false }))))
+    }
+
+    /// No file: nobody wants events.
+    pub(crate) fn none() -> Self {
+        EventsFile(None)
+    }
+
+    /// Whether anybody wants events.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Appends lines with a single write.
+    pub(crate) fn append(&self, lines: &str) {
+        if let Some(file) = &self.0 {
+            lock(file).append(lines.as_bytes());
+        }
+    }
+}
+
+impl Lines {
+    fn append(&mut self, lines: &[u8]) {
+        self.pending.extend_from_slice(lines);
+        match lines::append(&mut self.file, &mut self.pending) {
+            Ok(()) => self.losing = false,
+            Err(e) => {
+                if !std::mem::replace(&mut self.losing, true) {
+                    tracing::warn!("events are lost: {e}");
+                }
+            }
+        }
+    }
+}
+
+/// The status file: one Pod, or a List of all there is.
+#[derive(Clone)]
+pub(crate) struct StatusFile(Option<Arc<Mutex<Objects>>>);
+
+/// What a status file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StatusContent {
+    /// One Pod.
+    Pod,
+    /// A List of all there is.
+    List,
+}
+
+impl StatusContent {
+    /// What a file about these pods holds.
+    pub(crate) fn of(pods: &[PlannedPod]) -> Self {
+        match pods {
+            [one] if one.manifest.origin.kind == "Pod" => StatusContent::Pod,
+            _ => StatusContent::List,
+        }
+    }
+}
+
+struct Objects {
+    path: PathBuf,
+    /// There is one Pod and nothing else.
+    alone: bool,
+    /// As JSON: workloads, then pods in the order they were made.
+    workloads: Vec<String>,
+    pods: Vec<String>,
+    /// Pods that are over, the oldest first.
+    over: VecDeque<usize>,
+    /// A replacement is under way.
+    scheduled: bool,
+    /// The last replacement failed; that was said.
+    stale: bool,
+}
+
+impl StatusFile {
+    /// A status file that holds what is said.
+    pub(crate) fn new(path: Option<&Path>, content: StatusContent) -> Self {
+        StatusFile(path.map(|path| {
+            Arc::new(Mutex::new(Objects {
+                path: path.to_owned(),
+                alone: content == StatusContent::Pod,
+                workloads: Vec::new(),
+                pods: Vec::new(),
+                over: VecDeque::new(),
+                scheduled: false,
+                stale: false,
+            }))
+        }))
+    }
+
+    /// Whether anybody wants to know.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Puts a pod up as it is now.
+    pub(crate) fn put(&self, index: usize, pod: &Pod, types: &LifecycleTypes) {
+        let whole = to_value(pod, &FieldPath::root(), types);
+        self.place(whole, |objects| slot(&mut objects.pods, index));
+    }
+
+    /// Puts a workload up as it is now.
+    pub(crate) fn put_object(&self, index: usize, workload: &impl Serialize, types: &LifecycleTypes) {
+        let whole = to_value(workload, &FieldPath::spec("template"), types);
+        self.place(whole, |objects| slot(&mut objects.workloads, index));
+    }
+
+    fn place(&self, object: serde_json::Result<Value>, slot: impl Fn(&mut Objects) -> &mut String) {
+        let Some(status_file) = &self.0 else { return };
+        let mut objects = lock(status_file);
+        *slot(&mut objects) = match object {
+            Ok(object) => object.to_string(),
+            Err(e) => return tracing::warn!("cannot write a status: {e}"),
+        };
+        if objects.alone {
+            objects.replace();
+        } else if !objects.scheduled {
+            objects.scheduled = true;
+            let status_file = status_file.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(GATHER).await;
+                lock(&status_file).replace();
+            });
+        }
+    }
+
+    /// A pod will not change any more.
+    pub(crate) fn is_over(&self, index: usize) {
+        let Some(status_file) = &self.0 else { return };
+        let mut objects = lock(status_file);
+        objects.over.push_back(index);
+        if objects.over.len() > OVER_MAX
+            && let Some(oldest) = objects.over.pop_front()
+            && let Some(pod) = objects.pods.get_mut(oldest)
+        {
+            *pod = String::new();
+        }
+    }
+
+    /// Writes what has not been written.
+    pub(crate) fn finish(&self) {
+        if let Some(status_file) = &self.0 {
+            lock(status_file).replace();
+        }
+    }
+}
+
+fn slot(list: &mut Vec<String>, index: usize) -> &mut String {
+    if list.len() <= index {
+        list.resize(index + 1, String::new());
+    }
+    &mut list[index]
+}
+
+impl Objects {
+    fn replace(&mut self) {
+        self.scheduled = false;
+        // Pods of a node are numbered across its runs, so that most numbers may be another run's.
+        let all = self.workloads.iter().chain(&self.pods);
+        let known: Vec<&str> = all.map(String::as_str).filter(|o| !o.is_empty()).collect();
+        let text = match known.as_slice() {
+            [one] if self.alone => (*one).to_owned(),
+            [] if self.alone => return,
+            all => {
+                format!(r#"{{"apiVersion":"v1","kind":"List","metadata":{{}},"items":[{}]}}"#, all.join(","))
+            }
+        };
+        match replace_file(&self.path, &text) {
+            Ok(()) => self.stale = false,
+            Err(e) if !std::mem::replace(&mut self.stale, true) => {
+                tracing::warn!("the status is out of date: cannot write {}: {e}", self.path.display());
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Replaces a file so that every reader sees the old or the new content, never half of it.
+fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let replaced = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    replaced
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing behind these locks can be left half done by a panic that matters more than going on.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(name: &str) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
+    }
+
+    fn none() -> LifecycleTypes {
+        LifecycleTypes::new()
+    }
+
+    #[tokio::test]
+    async fn one_pod_is_a_pod_and_many_are_a_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("status.json");
+        let read = || -> Value { serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap() };
+        StatusFile::new(Some(&path), StatusContent::Pod).put(0, &pod("a"), &none());
+        assert_eq!((&read()["kind"], &read()["metadata"]["name"]), (&json!("Pod"), &json!("a")));
+        let status_file = StatusFile::new(Some(&path), StatusContent::List);
+        status_file.put(1, &pod("b"), &none());
+        status_file.put(0, &pod("a"), &none());
+        status_file.finish();
+        assert_eq!(read()["kind"], "List");
+        let names: Vec<Value> =
+            read()["items"].as_array().unwrap().iter().map(|p| p["metadata"]["name"].clone()).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+    }
+}

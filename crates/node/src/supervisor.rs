@@ -1,0 +1,246 @@
+//! The pods of one run: made for its workloads, run by the agent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use outrigger_agent::event::{EndCause, Events, Scope};
+use outrigger_agent::{
+    Agent, NewPod, OnFailure, PodContext, PodOptions, PodUid, SandboxFailure, StatusUpdates, StopRequest,
+};
+use outrigger_lifecycle::trace::WorkloadRecord;
+use outrigger_manifest::Companions;
+use outrigger_runtime::Runtime;
+use outrigger_view::hint::Hints;
+use serde_json::Value;
+
+use crate::control::RestartOrder;
+use crate::sinks::{Happened, Member, Sinks, subject};
+use crate::status_file::LifecycleTypes;
+use crate::work::PlannedPod;
+use crate::workload::Pods;
+
+/// What becomes of a run's pods once they are over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Afterwards {
+    /// They are forgotten: the run is in the foreground.
+    Forget,
+    /// Their status and logs can be read until they are removed: the run is a node's.
+    Keep,
+}
+
+/// How the pods of a run are run.
+pub(crate) struct SupervisorOptions {
+    /// The run's id.
+    pub(crate) run: String,
+    pub(crate) pods: PodOptions,
+    pub(crate) companions: Companions,
+    /// The number of the next pod; shared by all runs of a node.
+    pub(crate) numbers: Arc<AtomicUsize>,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) afterwards: Afterwards,
+}
+
+/// The pods of one run.
+pub(crate) struct Supervisor<R> {
+    agent: Agent<R>,
+    events: Events,
+    run: Arc<str>,
+    options: Arc<PodOptions>,
+    companions: Arc<Companions>,
+    numbers: Arc<AtomicUsize>,
+    on_failure: OnFailure,
+    afterwards: Afterwards,
+    pub(crate) sinks: Sinks,
+    /// Something failed that is Outrigger's own fault.
+    pub(crate) broken: bool,
+}
+
+/// The UID of a run's pod.
+fn pod_uid(run: &str, number: usize) -> PodUid {
+    PodUid::new(format!("{run}-{number}"))
+}
+
+/// The number in a pod's UID.
+pub(crate) fn pod_number(uid: &PodUid) -> Option<usize> {
+    uid.as_str().rsplit_once('-')?.1.parse().ok()
+}
+
+impl<R: Runtime> Supervisor<R> {
+    pub(crate) fn new(agent: Agent<R>, options: SupervisorOptions, sinks: Sinks) -> Self {
+        let SupervisorOptions { run, pods, companions, numbers, on_failure, afterwards } = options;
+        let run: Arc<str> = run.into();
+        Supervisor {
+            events: agent.subscribe(Scope::Group(run.clone())),
+            agent,
+            run,
+            options: Arc::new(pods),
+            companions: Arc::new(companions),
+            numbers,
+            on_failure,
+            afterwards,
+            sinks,
+            broken: false,
+        }
+    }
+
+    fn new_pod(&self, number: usize, pod: &PlannedPod, status: StatusUpdates) -> NewPod {
+        let status = match self.sinks.status_file.is_wanted() {
+            true => StatusUpdates::Emitted,
+            false => status,
+        };
+        NewPod {
+            uid: pod_uid(&self.run, number),
+            group: self.run.clone(),
+            input: pod.manifest.input.clone(),
+            plan: pod.plan.clone(),
+            companions: self.companions.clone(),
+            options: self.options.clone(),
+            status,
+            on_failure: self.on_failure,
+        }
+    }
+
+    /// The next pod, if it were this one.
+    fn describe(&self, pod: &PlannedPod) -> Result<PodContext, String> {
+        let number = self.numbers.load(Ordering::Relaxed);
+        self.agent.describe(&self.new_pod(number, pod, StatusUpdates::Omitted))
+    }
+
+    /// Whether a pod can be run at all.
+    pub(crate) fn check(&self, pod: &PlannedPod) -> Result<(), String> {
+        let context = self.describe(pod)?;
+        let hints = self.sinks.hints.of(&pod.manifest.origin);
+        let failed = |SandboxFailure { message, cause }| hints.of_sandbox(subject(&context), &message, cause);
+        self.agent.check(&context).map_err(failed)
+    }
+
+    /// Why a pod gets no user namespace though the run gives them, with a name for it and all pods like it.
+    pub(crate) fn left_out(&self, pod: &PlannedPod) -> Option<(String, String)> {
+        if !self.agent.runtime().gives_user_namespaces() {
+            return None;
+        }
+        let origin = &pod.manifest.origin;
+        let name = match origin.kind {
+            "Pod" => origin.name.clone(),
+            kind => format!("{kind}/{}", origin.name),
+        };
+        Some((name, self.describe(pod).ok()?.left_out_of_user_namespaces()?))
+    }
+
+    /// Shows a pod that was added.
+    fn join(&mut self, number: usize, context: &Arc<PodContext>, pod: &PlannedPod) {
+        let origin = &pod.manifest.origin;
+        let workload = (origin.kind != "Pod").then(|| format!("{}/{}", origin.kind, origin.name));
+        let run = match self.afterwards {
+            Afterwards::Forget => None,
+            Afterwards::Keep => Some(self.run.to_string()),
+        };
+        self.sinks.output.join(context.name(), workload.clone(), context.plan());
+        self.sinks.registry.join(number, context.clone(), workload, run);
+    }
+
+    /// Tells a pod that the machine shuts down.
+    pub(crate) fn shut_down(&self, number: usize, grace_ms: u64) {
+        self.agent.stop(&pod_uid(&self.run, number), StopRequest::NodeShutdown { grace_ms });
+    }
+
+    /// Restarts a container of a pod, or all of them in order. Whoever asked hears that the pod is not here when the order is
+    /// dropped.
+    pub(crate) fn restart(&self, order: RestartOrder) {
+        let RestartOrder { pod, container, reply } = order;
+        self.agent.restart(&pod_uid(&self.run, pod), container, reply);
+    }
+
+    /// What pods refer to, and the text they come from, when other manifests have taken the place of the first.
+    pub(crate) fn now_reads(&mut self, companions: Companions, hints: Hints) {
+        self.companions = Arc::new(companions);
+        self.sinks.hints = hints;
+    }
+
+    /// The grace of a stop that was asked for; `None` is each pod's own.
+    pub(crate) fn grace_ms(&self) -> Option<u64> {
+        self.options.grace_ms
+    }
+
+    /// Tells every pod to go.
+    pub(crate) fn stop_all(&self, grace_ms: Option<u64>) {
+        for uid in self.sinks.pods.keys() {
+            self.agent.stop(uid, StopRequest::Delete { grace_ms });
+        }
+    }
+
+    /// Carries events to where they are wanted, until one concerns the workloads; for ever, if none does.
+    pub(crate) async fn next(&mut self) -> Happened {
+        loop {
+            let Some(event) = self.events.next().await else { return std::future::pending().await };
+            let uid = event.pod.clone();
+            let Some(happened) = self.sinks.handle(event) else { continue };
+            if let Happened::Ended(_, _, cause) = &happened {
+                self.broken |= *cause == EndCause::WorkerFailed;
+                if self.afterwards == Afterwards::Forget {
+                    self.agent.remove(&uid);
+                }
+            }
+            return happened;
+        }
+    }
+}
+
+impl<R: Runtime> Pods for Supervisor<R> {
+    fn add(&mut self, pod: PlannedPod, status: StatusUpdates) -> Result<usize, String> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.resume(number, pod, status)?;
+        Ok(number)
+    }
+
+    fn resume(&mut self, number: usize, pod: PlannedPod, status: StatusUpdates) -> Result<(), String> {
+        let new = self.new_pod(number, &pod, status);
+        let uid = new.uid.clone();
+        let context = self.agent.add(new)?;
+        self.join(number, &context, &pod);
+        let hints = self.sinks.hints.of(&pod.manifest.origin);
+        self.sinks.pods.insert(uid, Member::new(number, context, hints));
+        Ok(())
+    }
+
+    fn show(&mut self, number: usize, pod: PlannedPod) {
+        let new = self.new_pod(number, &pod, StatusUpdates::Omitted);
+        let uid = new.uid.clone();
+        // There is nothing to show of a pod of which nothing is left.
+        let Ok(context) = self.agent.add_finished(new) else { return };
+        self.join(number, &context, &pod);
+        if let Some(snapshot) = self.agent.state(&uid).and_then(|state| state.snapshot) {
+            self.sinks.registry.observe(number, snapshot.observation, snapshot.waits);
+        }
+        self.sinks.registry.leave(number);
+    }
+
+    fn update(&mut self, number: usize, pod: PlannedPod) -> Result<(), String> {
+        let new = self.new_pod(number, &pod, StatusUpdates::Omitted);
+        self.agent.update(&new)?;
+        if let Some(member) = self.sinks.pods.get_mut(&new.uid) {
+            member.hints = self.sinks.hints.of(&pod.manifest.origin);
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, number: usize, grace_ms: Option<u64>) {
+        self.agent.stop(&pod_uid(&self.run, number), StopRequest::Delete { grace_ms });
+    }
+
+    fn record(&mut self, exact: Duration, record: &WorkloadRecord) {
+        if self.sinks.events.is_wanted() {
+            self.sinks.events.append(&format!("{}\n", record.to_json()));
+        }
+        self.sinks.output.workload_entry(exact, record);
+    }
+
+    fn wants_status(&self) -> bool {
+        self.sinks.status_file.is_wanted()
+    }
+
+    fn publish(&mut self, object: usize, workload: &Value, types: &LifecycleTypes) {
+        self.sinks.status_file.put_object(object, workload, types);
+    }
+}

@@ -1,0 +1,104 @@
+//! A Pod of its own: it is run once.
+
+use outrigger_agent::clock::Stamp;
+use outrigger_agent::event::StatusUpdate;
+use outrigger_agent::{PodResult, StatusUpdates};
+use outrigger_lifecycle::{Phase, Time};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Controller, Pods, Wanted};
+use crate::work::PlannedPod;
+
+/// A Pod of its own.
+pub(super) struct Bare {
+    pod: Option<PlannedPod>,
+    number: Option<usize>,
+    stop: Option<Option<u64>>,
+    result: Option<PodResult>,
+}
+
+/// What another process has to know.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    number: Option<usize>,
+    result: Option<PodResult>,
+}
+
+impl Bare {
+    pub(super) fn new(pod: PlannedPod) -> Self {
+        Bare { pod: Some(pod), number: None, stop: None, result: None }
+    }
+}
+
+impl Controller for Bare {
+    fn step(&mut self, pods: &mut dyn Pods, _: Stamp) -> Result<(), String> {
+        if let Some(pod) = self.pod.take() {
+            let added = pods.add(pod, StatusUpdates::Omitted);
+            // Nobody will say how it ended.
+            self.result = added.is_err().then_some(PodResult { phase: Phase::Failed, failed: None });
+            self.number = Some(added?);
+        }
+        if let (Some(number), Some(grace_ms)) = (self.number, self.stop.take()) {
+            pods.stop(number, grace_ms);
+        }
+        Ok(())
+    }
+
+    fn wake(&self) -> Option<Time> {
+        None
+    }
+
+    fn status_changed(&mut self, _: usize, _: &StatusUpdate, _: Time) {}
+
+    fn ended(&mut self, pod: usize, result: PodResult, _: Time) {
+        if self.number == Some(pod) {
+            self.result = Some(result);
+        }
+    }
+
+    fn owns(&self, pod: usize) -> bool {
+        self.number == Some(pod)
+    }
+
+    fn update(&mut self, mut to: Wanted, pods: &mut dyn Pods, _: Stamp) -> Result<(), String> {
+        let Some(pod) = to.pods.pop() else { return Ok(()) };
+        match self.number {
+            Some(number) if self.result.is_none() => pods.update(number, pod),
+            Some(_) => Ok(()),
+            None => {
+                self.pod = Some(pod);
+                Ok(())
+            }
+        }
+    }
+
+    fn stop(&mut self, grace_ms: Option<u64>) {
+        if self.pod.take().is_some() {
+            // It waited for another of its name to be gone.
+            self.result = Some(PodResult { phase: Phase::Failed, failed: None });
+        }
+        self.stop = Some(grace_ms);
+    }
+
+    fn result(&self) -> Option<PodResult> {
+        self.result
+    }
+
+    fn save(&self) -> Value {
+        json!(Saved { number: self.number, result: self.result })
+    }
+
+    fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), String> {
+        let Saved { number, result } = serde_json::from_value(saved).map_err(|e| e.to_string())?;
+        (self.number, self.result) = (number, result);
+        let (Some(number), Some(pod)) = (number, self.pod.take_if(|_| number.is_some())) else {
+            return Ok(());
+        };
+        match result {
+            Some(_) => pods.show(number, pod),
+            None => pods.resume(number, pod, StatusUpdates::Omitted)?,
+        }
+        Ok(())
+    }
+}

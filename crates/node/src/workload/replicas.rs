@@ -1,0 +1,318 @@
+//! A Deployment, ReplicaSet, StatefulSet or DaemonSet: its pods are kept running until somebody stops them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::{DaemonSetStatus, DeploymentStatus, ReplicaSetStatus, StatefulSetStatus};
+use outrigger_agent::clock::Stamp;
+use outrigger_agent::event::StatusUpdate;
+use outrigger_agent::{PodResult, StatusUpdates};
+use outrigger_lifecycle::trace::WorkloadEvent;
+use outrigger_lifecycle::{
+    Phase, Replica, ReplicaDecision, ReplicaObservation, ReplicaPlan, Time, decide_replicas,
+};
+use outrigger_manifest::Workload;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Controller, Pods, Source, Wanted, record};
+
+/// Looks after pods that are to stay.
+pub(super) struct Replicas {
+    source: Source,
+    /// `Deployment/name`.
+    title: String,
+    plan: ReplicaPlan,
+    /// Whether its pods have an index to be told apart by.
+    is_indexed: bool,
+    obs: ReplicaObservation,
+    /// Where in the observation a pod is, by its number.
+    places: BTreeMap<usize, usize>,
+    /// Number and name, by place in the observation.
+    pods: Vec<(usize, String)>,
+    /// The place each was made for, and how many there were before in it.
+    made: Vec<(u32, u32)>,
+    ended: BTreeMap<usize, Time>,
+    decision: ReplicaDecision,
+    counts: Option<Counts>,
+    is_begun: bool,
+    told_wait: Option<(u32, u32)>,
+    stop: Option<Option<u64>>,
+}
+
+/// What another process has to know.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    obs: ReplicaObservation,
+    pods: Vec<(usize, String)>,
+    made: Vec<(u32, u32)>,
+    is_begun: bool,
+    /// The grace of the stop that was asked for, if one was.
+    stop: Vec<Option<u64>>,
+}
+
+/// The numbers of a status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Counts {
+    wanted: i32,
+    there: i32,
+    ready: i32,
+    available: i32,
+}
+
+impl Replicas {
+    pub(super) fn new(source: Source, replicas: u32) -> Self {
+        let title = format!("{}/{}", source.workload.kind(), source.like.manifest.origin.name);
+        let (stateful, min_ready) = match &source.workload {
+            Workload::StatefulSet(object) => {
+                let spec = object.spec.as_ref();
+                let policy = spec.and_then(|s| s.pod_management_policy.as_deref());
+                (Some(policy != Some("Parallel")), spec.and_then(|s| s.min_ready_seconds))
+            }
+            Workload::Deployment(object) => (None, object.spec.as_ref().and_then(|s| s.min_ready_seconds)),
+            Workload::ReplicaSet(object) => (None, object.spec.as_ref().and_then(|s| s.min_ready_seconds)),
+            Workload::DaemonSet(object) => (None, object.spec.as_ref().and_then(|s| s.min_ready_seconds)),
+            _ => (None, None),
+        };
+        let min_ready_ms = u64::try_from(min_ready.unwrap_or(0)).unwrap_or(0).saturating_mul(1_000);
+        let plan = ReplicaPlan {
+            replicas,
+            ordered: stateful == Some(true),
+            // A port, like a name, is given to the next pod when the one before it is gone.
+            named: stateful.is_some() || source.takes_host_ports(),
+            min_ready_ms,
+        };
+        let is_indexed = stateful.is_some();
+        Replicas {
+            source,
+            title,
+            plan,
+            is_indexed,
+            obs: ReplicaObservation::default(),
+            places: BTreeMap::new(),
+            pods: Vec::new(),
+            made: Vec::new(),
+            ended: BTreeMap::new(),
+            decision: ReplicaDecision::default(),
+            counts: None,
+            is_begun: false,
+            told_wait: None,
+            stop: None,
+        }
+    }
+
+    fn create(
+        &mut self,
+        (place, attempt): (u32, u32),
+        pods: &mut dyn Pods,
+        stamp: Stamp,
+    ) -> Result<(), String> {
+        let pod = self.source.pod(place, attempt);
+        let name = pod.manifest.name().to_owned();
+        let index = self.is_indexed.then_some(place);
+        let event = WorkloadEvent::PodCreated { pod: name.clone(), index, attempt: Some(attempt) };
+        record(pods, stamp.exact, &self.title, event);
+        let number = pods.add(pod, StatusUpdates::Emitted)?;
+        self.places.insert(number, self.obs.pods.len());
+        self.pods.push((number, name));
+        self.made.push((place, attempt));
+        self.obs.pods.push(Replica::new(place));
+        Ok(())
+    }
+
+    fn delete(&mut self, at: usize, pods: &mut dyn Pods, stamp: Stamp) {
+        self.obs.pods[at].deleted = true;
+        let (number, name) = &self.pods[at];
+        let event = WorkloadEvent::PodDeleted { pod: name.clone() };
+        record(pods, stamp.exact, &self.title, event);
+        pods.stop(*number, self.stop.flatten());
+    }
+
+    fn publish(&mut self, pods: &mut dyn Pods, now: Time) {
+        if !pods.wants_status() {
+            return;
+        }
+        let count = |test: &dyn Fn(&Replica) -> bool| {
+            i32::try_from(self.obs.pods.iter().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX)
+        };
+        let counts = Counts {
+            wanted: i32::try_from(self.plan.replicas).unwrap_or(i32::MAX),
+            there: count(&|pod| !pod.phase.is_terminal()),
+            ready: count(&|pod| pod.is_active() && pod.ready_since.is_some()),
+            available: count(&|pod| pod.available_at(&self.plan).is_some_and(|at| at <= now)),
+        };
+        if self.counts.replace(counts) == Some(counts) {
+            return;
+        }
+        let types = &self.source.like.manifest.input.lifecycle_types;
+        let shown = match counts.in_status_of(&self.source.workload) {
+            Workload::Deployment(shown) => serde_json::to_value(shown),
+            Workload::ReplicaSet(shown) => serde_json::to_value(shown),
+            Workload::StatefulSet(shown) => serde_json::to_value(shown),
+            Workload::DaemonSet(shown) => serde_json::to_value(shown),
+            Workload::Pod(_) | Workload::Job(_) | Workload::CronJob(_) => return,
+        };
+        match shown {
+            Ok(shown) => pods.publish(self.source.object, &shown, types),
+            Err(e) => tracing::warn!("cannot write the status of {}: {e}", self.title),
+        }
+    }
+}
+
+impl Counts {
+    /// The workload with these numbers as its status.
+    fn in_status_of(self, workload: &Workload) -> Workload {
+        let Counts { wanted, there, ready, available } = self;
+        let mut workload = workload.clone();
+        match &mut workload {
+            Workload::Deployment(object) => {
+                object.status = Some(DeploymentStatus {
+                    replicas: Some(there),
+                    updated_replicas: Some(there),
+                    ready_replicas: Some(ready),
+                    available_replicas: Some(available),
+                    unavailable_replicas: Some((wanted - available).max(0)).filter(|n| *n > 0),
+                    ..DeploymentStatus::default()
+                });
+            }
+            Workload::ReplicaSet(object) => {
+                object.status = Some(ReplicaSetStatus {
+                    replicas: there,
+                    fully_labeled_replicas: Some(there),
+                    ready_replicas: Some(ready),
+                    available_replicas: Some(available),
+                    ..ReplicaSetStatus::default()
+                });
+            }
+            Workload::StatefulSet(object) => {
+                object.status = Some(StatefulSetStatus {
+                    replicas: there,
+                    current_replicas: Some(there),
+                    updated_replicas: Some(there),
+                    ready_replicas: Some(ready),
+                    available_replicas: Some(available),
+                    ..StatefulSetStatus::default()
+                });
+            }
+            Workload::DaemonSet(object) => {
+                object.status = Some(DaemonSetStatus {
+                    desired_number_scheduled: wanted,
+                    current_number_scheduled: there,
+                    updated_number_scheduled: Some(there),
+                    number_ready: ready,
+                    number_available: Some(available),
+                    number_unavailable: Some((wanted - available).max(0)).filter(|n| *n > 0),
+                    ..DaemonSetStatus::default()
+                });
+            }
+            Workload::Pod(_) | Workload::Job(_) | Workload::CronJob(_) => {}
+        }
+        workload
+    }
+}
+
+impl Controller for Replicas {
+    fn step(&mut self, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String> {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            let event = WorkloadEvent::WorkloadStarted { replicas: self.plan.replicas };
+            record(pods, stamp.exact, &self.title, event);
+        }
+        let decision = decide_replicas(&self.plan, &self.obs, stamp.time);
+        for &at in &decision.delete {
+            self.delete(at, pods, stamp);
+        }
+        for &order in &decision.create {
+            self.create(order, pods, stamp)?;
+        }
+        if let Some((place, on)) = decision.waits.filter(|waits| Some(*waits) != self.told_wait) {
+            let name = |nth| self.source.pod(nth, 0).manifest.name().to_owned();
+            let event = WorkloadEvent::PodWaiting { pod: name(place), on: name(on) };
+            record(pods, stamp.exact, &self.title, event);
+        }
+        self.told_wait = decision.waits;
+        self.decision = decision;
+        self.publish(pods, stamp.time);
+        Ok(())
+    }
+
+    fn wake(&self) -> Option<Time> {
+        self.decision.wake
+    }
+
+    fn status_changed(&mut self, pod: usize, update: &StatusUpdate, now: Time) {
+        let Some(&place) = self.places.get(&pod) else { return };
+        let (pod, status) = (&mut self.obs.pods[place], &update.status);
+        pod.deleted |= update.deletion.is_some();
+        let conditions = status.conditions.iter().flatten();
+        let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        pod.ready_since = ready.then(|| pod.ready_since.unwrap_or(now));
+        match status.phase.as_deref() {
+            // It is over when nothing is left of it.
+            Some("Succeeded" | "Failed") => drop(self.ended.insert(place, now)),
+            Some("Running") => pod.phase = Phase::Running,
+            _ => {}
+        }
+    }
+
+    fn ended(&mut self, pod: usize, result: PodResult, now: Time) {
+        let Some(&place) = self.places.get(&pod) else { return };
+        let pod = &mut self.obs.pods[place];
+        pod.phase = result.phase;
+        pod.ready_since = None;
+        pod.finished_at = Some(self.ended.remove(&place).unwrap_or(now));
+    }
+
+    fn owns(&self, pod: usize) -> bool {
+        self.places.contains_key(&pod)
+    }
+
+    /// Only the number of its pods changes.
+    fn update(&mut self, mut to: Wanted, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String> {
+        let replicas = u32::try_from(to.pods.len()).unwrap_or(u32::MAX);
+        let (Some(workload), Some(like)) = (to.workload, to.pods.pop()) else { return Ok(()) };
+        (self.source.workload, self.source.like) = (workload, like);
+        if std::mem::replace(&mut self.plan.replicas, replicas) != replicas {
+            let event = WorkloadEvent::WorkloadStarted { replicas };
+            record(pods, stamp.exact, &self.title, event);
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, grace_ms: Option<u64>) {
+        self.stop = Some(grace_ms);
+        self.obs.stopping = true;
+    }
+
+    fn result(&self) -> Option<PodResult> {
+        // Whoever was told to stay until it is stopped has done so.
+        self.decision.finished.then_some(PodResult { phase: Phase::Succeeded, failed: None })
+    }
+
+    fn save(&self) -> Value {
+        json!(Saved {
+            obs: self.obs.clone(),
+            pods: self.pods.clone(),
+            made: self.made.clone(),
+            is_begun: self.is_begun,
+            stop: self.stop.into_iter().collect(),
+        })
+    }
+
+    fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), String> {
+        let Saved { obs, pods: known, made, is_begun, stop } =
+            serde_json::from_value(saved).map_err(|e| e.to_string())?;
+        if obs.pods.len() != known.len() || known.len() != made.len() {
+            return Err("the pods of the workload do not add up".to_owned());
+        }
+        (self.obs, self.pods, self.made) = (obs, known, made);
+        (self.is_begun, self.stop) = (is_begun, stop.into_iter().next());
+        self.places = self.pods.iter().enumerate().map(|(at, (number, _))| (*number, at)).collect();
+        for (at, &(nth, attempt)) in self.made.iter().enumerate() {
+            let (number, pod) = (self.pods[at].0, self.source.pod(nth, attempt));
+            match self.obs.pods[at].phase.is_terminal() {
+                true => pods.show(number, pod),
+                false => pods.resume(number, pod, StatusUpdates::Emitted)?,
+            }
+        }
+        Ok(())
+    }
+}
