@@ -50,7 +50,7 @@ pub struct ReadOptions {
 /// The result of reading.
 #[derive(Debug, Clone, Default)]
 pub struct Manifest {
-    /// The pods to run, in the order written.
+    /// The pods to run, in the order written: one for each object, which stands for all it has ([`Origin::count`]).
     pub pods: Vec<PodManifest>,
     /// The workloads the pods belong to; see [`Origin::workload`].
     pub workloads: Vec<Workload>,
@@ -60,6 +60,13 @@ pub struct Manifest {
     pub warnings: Vec<Diagnostic>,
     /// The position of each object's name, by kind, namespace and name.
     pub places: BTreeMap<(&'static str, String, String), Span>,
+}
+
+impl Manifest {
+    /// The number of pods that run at once.
+    pub fn pod_count(&self) -> usize {
+        self.pods.iter().fold(0, |sum, pod| sum.saturating_add(pod.origin.count))
+    }
 }
 
 /// Objects that pods refer to, by namespace and name.
@@ -454,31 +461,30 @@ impl Reader<'_> {
         }
         let template_path = workload.template_path();
         let lifecycle_types = by_container(&template_path, lifecycle_types);
-        let expansion = workload.expand(&owner, self.count(&workload));
-        for claim in expansion.claims {
+        let count = self.count(&workload);
+        for claim in workload.claims(&owner, count) {
             let key = (owner.namespace.clone(), claim.metadata.name.clone().unwrap_or_default());
             // A claim in the manifest overrides the generated one.
             self.manifest.companions.persistent_volume_claims.entry(key).or_insert(claim);
         }
-        let object = Arc::new(node);
         let (kind, api_version) = (workload.kind(), workload.api_version());
         let workload_index = self.manifest.workloads.len();
-        for (replica, mut pod) in expansion.pods.into_iter().enumerate() {
+        if let Some(mut pod) = workload.pod(&owner, 0, 0).filter(|_| count > 0) {
             apply_defaults(&mut pod);
             self.manifest.pods.push(PodManifest {
-                input: PodInput { pod, lifecycle_types: lifecycle_types.clone() },
+                input: PodInput { pod, lifecycle_types },
                 origin: Origin {
                     kind,
                     api_version,
                     name: owner.name.clone(),
                     namespace: owner.namespace.clone(),
-                    replica,
+                    count,
                     workload: workload_index,
                     document: place.document,
                     document_index: place.document_index,
                     object_path: place.path.clone(),
-                    template_path: template_path.clone(),
-                    object: Arc::clone(&object),
+                    template_path,
+                    object: Arc::new(node),
                 },
             });
         }
@@ -513,7 +519,7 @@ impl Reader<'_> {
         let count = self.count(workload);
         let path = workload.count_path();
         let span = node.at(&path).map_or(node.head(), Node::head);
-        let all = self.manifest.pods.len().saturating_add(count);
+        let all = self.manifest.pod_count().saturating_add(count);
         if all > limits.pods_max || count.saturating_mul(place.weight) > limits.pod_bytes_max {
             let message =
                 format!("{count} pods of this {} are more than a manifest may have", workload.kind());

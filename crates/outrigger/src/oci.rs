@@ -77,7 +77,7 @@ fn unknown_classes<'a>(
     file: &Path,
 ) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    for pod in pods.filter(|pod| pod.origin.replica == 0) {
+    for pod in pods {
         let Some(class) = class_of(pod).filter(|class| !runtimes.has_class(class)) else {
             continue;
         };

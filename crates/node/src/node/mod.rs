@@ -531,9 +531,7 @@ fn objects(work: &Work) -> Vec<String> {
         let origin = &pod.manifest.origin;
         format!("{}/{}", origin.kind.to_lowercase(), origin.name)
     };
-    let mut objects: Vec<String> = work.pods.iter().map(name).collect();
-    objects.dedup();
-    objects
+    work.pods.iter().map(name).collect()
 }
 
 /// Why a node ends.

@@ -61,8 +61,8 @@ impl Controller for Bare {
         self.number == Some(pod)
     }
 
-    fn update(&mut self, mut to: Wanted, pods: &mut dyn Pods, _: Stamp) -> Result<(), String> {
-        let Some(pod) = to.pods.pop() else { return Ok(()) };
+    fn update(&mut self, to: Wanted, pods: &mut dyn Pods, _: Stamp) -> Result<(), String> {
+        let pod = to.pod;
         match self.number {
             Some(number) if self.result.is_none() => pods.update(number, pod),
             Some(_) => Ok(()),
