@@ -3,7 +3,7 @@
 use outrigger_agent::security::app_armor;
 use outrigger_lifecycle::{ContainerRef, FieldPath, List, SettingOrigin, app_armor_profile, selinux_options};
 use outrigger_manifest::Diagnostic;
-use outrigger_node::{PlannedPod, Work};
+use outrigger_node::work::{PlannedPod, Work};
 use outrigger_runtime::AppArmor;
 use outrigger_runtime::embedded;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use outrigger_lifecycle::FieldPath;
 use outrigger_manifest::{Diagnostic, PodManifest};
-use outrigger_node::Work;
+use outrigger_node::work::Work;
 use outrigger_runtime::RuntimeError;
 use outrigger_runtime::embedded::{EmbeddedRuntime, OciRuntime, OciRuntimes, rootless};
 

@@ -8,10 +8,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use outrigger_agent::{OnFailure, PodOptions, UserNamespaces};
+use outrigger_agent::options::{OnFailure, PodOptions, UserNamespaces};
 use outrigger_lifecycle::{ContainerRef, List, Plan, Severity, parse_quantity};
 use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, check, render};
-use outrigger_node::{PlannedPod, RunOptions, RunRecord, Work, new_id};
+use outrigger_node::node::new_id;
+use outrigger_node::record::RunRecord;
+use outrigger_node::run::RunOptions;
+use outrigger_node::work::{PlannedPod, Work};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::doctor;
 use outrigger_runtime::embedded::images::ImageLimits;
@@ -426,7 +429,7 @@ async fn carry_out<R: Runtime>(
 ) -> Result<u8, Failure> {
     // These pods have no owner any more; removing them must not hold this run up.
     let orphans = tokio::spawn(orphans);
-    let result = outrigger_node::run(work, options, runtime, output).await;
+    let result = outrigger_node::run::run(work, options, runtime, output).await;
     // Half a clean-up would be left for the next run: better to end this one.
     let _ = orphans.await;
     result.map(|r| r.exit_code).map_err(|e| Failure::Own(e.into()))

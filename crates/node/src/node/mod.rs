@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use outrigger_agent::{Agent, AgentOptions, Durability, LogLines, OnFailure};
+use outrigger_agent::Agent;
+use outrigger_agent::options::{AgentOptions, Durability, LogLines, OnFailure};
 use outrigger_manifest::Workload;
 use outrigger_runtime::Runtime;
 use outrigger_view::hint::Hints;

@@ -1,8 +1,8 @@
 //! A Pod of its own: it is run once.
 
 use outrigger_agent::clock::Stamp;
-use outrigger_agent::event::StatusUpdate;
-use outrigger_agent::{PodResult, StatusUpdates};
+use outrigger_agent::event::{PodResult, StatusUpdate};
+use outrigger_agent::options::StatusUpdates;
 use outrigger_lifecycle::{Phase, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};

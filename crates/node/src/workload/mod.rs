@@ -18,8 +18,8 @@ use outrigger_manifest::compare::ObjectKey;
 use serde_json::Value;
 
 use outrigger_agent::clock::{Stamp, rfc3339_nanos};
-use outrigger_agent::event::StatusUpdate;
-use outrigger_agent::{PodResult, StatusUpdates};
+use outrigger_agent::event::{PodResult, StatusUpdate};
+use outrigger_agent::options::StatusUpdates;
 
 use crate::status_file::LifecycleTypes;
 use crate::work::PlannedPod;

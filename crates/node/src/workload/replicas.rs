@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{DaemonSetStatus, DeploymentStatus, ReplicaSetStatus, StatefulSetStatus};
 use outrigger_agent::clock::Stamp;
-use outrigger_agent::event::StatusUpdate;
-use outrigger_agent::{PodResult, StatusUpdates};
+use outrigger_agent::event::{PodResult, StatusUpdate};
+use outrigger_agent::options::StatusUpdates;
 use outrigger_lifecycle::trace::WorkloadEvent;
 use outrigger_lifecycle::{
     Phase, Replica, ReplicaDecision, ReplicaObservation, ReplicaPlan, Time, decide_replicas,
