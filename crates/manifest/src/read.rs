@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use outrigger_lifecycle::{ContainerRef, FieldPath, List, PodInput, Segment, Severity, validate_job_fields};
+use outrigger_lifecycle::{
+    Companions, ContainerRef, FieldPath, List, PodInput, Segment, Severity, validate_job_fields,
+};
 use serde::de::DeserializeOwned;
 
 use crate::decode::{self, nearest};
@@ -66,41 +68,6 @@ impl Manifest {
     /// The number of pods that run at once.
     pub fn pod_count(&self) -> usize {
         self.pods.iter().fold(0, |sum, pod| sum.saturating_add(pod.origin.count))
-    }
-}
-
-/// Objects that pods refer to, by namespace and name.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Companions {
-    /// ConfigMaps.
-    pub config_maps: BTreeMap<(String, String), ConfigMap>,
-    /// Secrets; `stringData` is merged into `data`, as the API server does.
-    pub secrets: BTreeMap<(String, String), Secret>,
-    /// PersistentVolumeClaims, including those a StatefulSet creates.
-    pub persistent_volume_claims: BTreeMap<(String, String), PersistentVolumeClaim>,
-    /// PriorityClasses by name; they have no namespace.
-    pub priority_classes: BTreeMap<String, PriorityClass>,
-}
-
-impl Companions {
-    /// A pod's priority, as a cluster's admission would set it: its own `priority`, else that of its class,
-    /// else that of the default class, else 0.
-    pub fn priority(&self, pod: &Pod) -> i32 {
-        let spec = pod.spec.as_ref();
-        if let Some(priority) = spec.and_then(|spec| spec.priority) {
-            return priority;
-        }
-        match spec.and_then(|spec| spec.priority_class_name.as_deref()).filter(|name| !name.is_empty()) {
-            // Every cluster has these two.
-            Some("system-node-critical") => 2_000_001_000,
-            Some("system-cluster-critical") => 2_000_000_000,
-            Some(name) => self.priority_classes.get(name).and_then(|class| class.value).unwrap_or(0),
-            None => {
-                let defaults =
-                    self.priority_classes.values().filter(|class| class.global_default == Some(true));
-                defaults.filter_map(|class| class.value).min().unwrap_or(0)
-            }
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is run.
 
-use outrigger_lifecycle::Plan;
-use outrigger_manifest::{Companions, PodManifest, SourceFile, Workload};
+use outrigger_lifecycle::{Companions, Plan};
+use outrigger_manifest::{PodManifest, SourceFile, Workload};
 
 /// A pod with its plan.
 #[derive(Debug, Clone)]

@@ -17,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Volume as VolumeSpec, VolumeMount};
-use outrigger_manifest::Companions;
+use outrigger_lifecycle::Companions;
 use outrigger_runtime::embedded::rootless;
 use outrigger_runtime::{Mount, Propagation};
 
