@@ -26,15 +26,7 @@ impl Observation {
                     self.sandbox.message = None;
                 }
             }
-            Event::SandboxFailed { message, .. } if self.sandbox.state == SandboxState::Creating => {
-                let sandbox = &mut self.sandbox;
-                sandbox.state = SandboxState::Absent;
-                sandbox.failures += 1;
-                sandbox.retry_at = now + backoff::start_wait_ms(sandbox.failures);
-                sandbox.message = Some(message.clone());
-            }
-            // Repeated, or about a sandbox that is lost by now.
-            Event::SandboxFailed { .. } => {}
+            Event::SandboxFailed { message, .. } => self.sandbox_failed(message, now),
             Event::SandboxLost => self.sandbox.state = SandboxState::Lost,
             Event::ImageReady { container } => {
                 if let Some(c) = self.containers.get_mut(*container) {
@@ -43,16 +35,7 @@ impl Observation {
                 }
             }
             Event::ImageFailed { container, reason, message, .. } => {
-                if let Some(c) = self.containers.get_mut(*container)
-                    && !matches!(c.image, Image::Failed { .. })
-                {
-                    c.image_failures += 1;
-                    c.image = Image::Failed {
-                        reason: reason.clone(),
-                        message: message.clone(),
-                        retry_at: now + backoff::image_wait_ms(c.image_failures),
-                    };
-                }
+                self.image_failed(*container, reason, message, now);
             }
             Event::ImageChanged { container } => self.image_changed(plan, *container),
             Event::Started { container, attempt } => {
@@ -67,35 +50,9 @@ impl Observation {
                 }
             }
             Event::StartFailed { container, attempt, reason, message } => {
-                // After a crash of the observer it is unknown whether a start happened; this is the runtime's
-                // report that it did not.
-                if let Some(c) = self.current(*container, *attempt)
-                    && matches!(c.state, State::Starting { .. } | State::Unknown)
-                {
-                    let failures = c.start_failure.as_ref().map_or(0, |f| f.failures) + 1;
-                    c.state = State::Waiting;
-                    c.kill = None;
-                    c.start_failure = Some(StartFailure {
-                        reason: reason.clone(),
-                        message: message.clone(),
-                        retry_at: now + backoff::start_wait_ms(failures),
-                        failures,
-                    });
-                    c.was_launched = true;
-                }
+                self.start_failed(*container, *attempt, reason, message, now);
             }
-            Event::Exited { container, attempt, exit } => {
-                if self.current(*container, *attempt).is_some_and(|c| c.state.is_alive()) {
-                    // The states it reached while the observer was away are recorded before it is gone
-                    // (R2.34).
-                    self.latch(plan, *container);
-                    let c = &mut self.containers[*container];
-                    c.exited(exit.clone());
-                    if plan.containers[*container].pull_always {
-                        c.image = Image::Unknown;
-                    }
-                }
-            }
+            Event::Exited { container, attempt, exit } => self.exited(plan, *container, *attempt, exit),
             Event::Lost { container, attempt } => {
                 if self.current(*container, *attempt).is_some_and(|c| c.state.is_alive()) {
                     self.latch(plan, *container);
@@ -140,6 +97,67 @@ impl Observation {
             }
             Event::NodeShutdown { grace_ms } => {
                 self.begin_stop(plan, StopCause::NodeShutdown, plan.grace_ms.min(*grace_ms), now);
+            }
+        }
+    }
+
+    fn sandbox_failed(&mut self, message: &Arc<str>, now: Time) {
+        // Else it is repeated, or about a sandbox that is lost by now.
+        if self.sandbox.state == SandboxState::Creating {
+            let sandbox = &mut self.sandbox;
+            sandbox.state = SandboxState::Absent;
+            sandbox.failures += 1;
+            sandbox.retry_at = now + backoff::start_wait_ms(sandbox.failures);
+            sandbox.message = Some(message.clone());
+        }
+    }
+
+    fn image_failed(&mut self, container: usize, reason: &Arc<str>, message: &Arc<str>, now: Time) {
+        if let Some(c) = self.containers.get_mut(container)
+            && !matches!(c.image, Image::Failed { .. })
+        {
+            c.image_failures += 1;
+            c.image = Image::Failed {
+                reason: reason.clone(),
+                message: message.clone(),
+                retry_at: now + backoff::image_wait_ms(c.image_failures),
+            };
+        }
+    }
+
+    /// After a crash of the observer it is unknown whether a start happened; this is the runtime's report that it did not.
+    fn start_failed(
+        &mut self,
+        container: usize,
+        attempt: u32,
+        reason: &Arc<str>,
+        message: &Arc<str>,
+        now: Time,
+    ) {
+        if let Some(c) = self.current(container, attempt)
+            && matches!(c.state, State::Starting { .. } | State::Unknown)
+        {
+            let failures = c.start_failure.as_ref().map_or(0, |f| f.failures) + 1;
+            c.state = State::Waiting;
+            c.kill = None;
+            c.start_failure = Some(StartFailure {
+                reason: reason.clone(),
+                message: message.clone(),
+                retry_at: now + backoff::start_wait_ms(failures),
+                failures,
+            });
+            c.was_launched = true;
+        }
+    }
+
+    fn exited(&mut self, plan: &Plan, container: usize, attempt: u32, exit: &Exit) {
+        if self.current(container, attempt).is_some_and(|c| c.state.is_alive()) {
+            // The states it reached while the observer was away are recorded before it is gone (R2.34).
+            self.latch(plan, container);
+            let c = &mut self.containers[container];
+            c.exited(exit.clone());
+            if plan.containers[container].pull_always {
+                c.image = Image::Unknown;
             }
         }
     }

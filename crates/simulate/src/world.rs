@@ -423,16 +423,8 @@ impl World {
     pub(crate) fn happen(&mut self, scenario: &Scenario, what: What, now: Time) -> Option<Note> {
         match what {
             What::SandboxDone { generation } => {
-                if generation != self.sandbox_generation || !self.sandbox_creating {
-                    return None;
-                }
-                self.sandbox_creating = false;
-                if self.sandboxes_failed < scenario.sandbox_fails {
-                    self.sandboxes_failed += 1;
-                    self.tell(scenario, Note::SandboxFailed, now);
-                } else {
-                    self.sandbox_ready = true;
-                    self.tell(scenario, Note::SandboxReady, now);
+                if generation == self.sandbox_generation && self.sandbox_creating {
+                    self.sandbox_done(scenario, now);
                 }
                 None
             }
@@ -505,6 +497,17 @@ impl World {
             }
             // Handled by the simulator itself.
             What::Reconcile | What::AgentReturns | What::Update { .. } => None,
+        }
+    }
+
+    fn sandbox_done(&mut self, scenario: &Scenario, now: Time) {
+        self.sandbox_creating = false;
+        if self.sandboxes_failed < scenario.sandbox_fails {
+            self.sandboxes_failed += 1;
+            self.tell(scenario, Note::SandboxFailed, now);
+        } else {
+            self.sandbox_ready = true;
+            self.tell(scenario, Note::SandboxReady, now);
         }
     }
 

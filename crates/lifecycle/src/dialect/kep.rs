@@ -6,6 +6,49 @@ use crate::plan::{Counts, Dialect, Need, PreStopWhen, Role};
 use crate::source::{FieldPath, Finding, List};
 
 pub(super) fn apply(draft: &mut Draft<'_>) {
+    let sidecars = sidecars(draft);
+    if sidecars.is_empty() {
+        return;
+    }
+    let mains: Vec<usize> = draft.mains().into_iter().filter(|m| !sidecars.contains(m)).collect();
+    if mains.is_empty() {
+        draft.findings.push(
+            Finding::error(
+                "kep-standard",
+                FieldPath::spec("containers"),
+                "every container is `type: Sidecar`",
+            )
+            .hint("at least one container must be standard: remove `lifecycle.type` from the main container"),
+        );
+        return;
+    }
+    for &sidecar in &sidecars {
+        draft.make_sidecar(sidecar, Dialect::Kep, Counts::No);
+        let c = &mut draft.plan.containers[sidecar];
+        c.pre_stop_when = PreStopWhen::FirstAndOwnTurn;
+        // All sidecars start together.
+        c.gates.retain(|g| g.need != Need::Launched);
+    }
+    let mut before: Option<usize> = None;
+    for &main in &mains {
+        let gates = &mut draft.plan.containers[main].gates;
+        let had = gates.len();
+        gates.retain(|g| g.need != Need::Launched || !sidecars.contains(&g.on));
+        if gates.len() != had
+            && let Some(before) = before
+        {
+            draft.gate(main, before, Need::Launched, None);
+        }
+        before = Some(main);
+        for &sidecar in &sidecars {
+            draft.gate(main, sidecar, Need::Ready, Some(Dialect::Kep));
+        }
+    }
+    debug_assert!(mains.iter().all(|&m| draft.plan.containers[m].role == Role::Main));
+}
+
+/// The containers that say they are sidecars; what is wrong about that is added to the findings.
+fn sidecars(draft: &mut Draft<'_>) -> Vec<usize> {
     let input = draft.input;
     let mut sidecars = Vec::new();
     for (&place, value) in &input.lifecycle_types {
@@ -54,44 +97,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
             }
         }
     }
-    if sidecars.is_empty() {
-        return;
-    }
-    let mains: Vec<usize> = draft.mains().into_iter().filter(|m| !sidecars.contains(m)).collect();
-    if mains.is_empty() {
-        draft.findings.push(
-            Finding::error(
-                "kep-standard",
-                FieldPath::spec("containers"),
-                "every container is `type: Sidecar`",
-            )
-            .hint("at least one container must be standard: remove `lifecycle.type` from the main container"),
-        );
-        return;
-    }
-    for &sidecar in &sidecars {
-        draft.make_sidecar(sidecar, Dialect::Kep, Counts::No);
-        let c = &mut draft.plan.containers[sidecar];
-        c.pre_stop_when = PreStopWhen::FirstAndOwnTurn;
-        // All sidecars start together.
-        c.gates.retain(|g| g.need != Need::Launched);
-    }
-    let mut before: Option<usize> = None;
-    for &main in &mains {
-        let gates = &mut draft.plan.containers[main].gates;
-        let had = gates.len();
-        gates.retain(|g| g.need != Need::Launched || !sidecars.contains(&g.on));
-        if gates.len() != had
-            && let Some(before) = before
-        {
-            draft.gate(main, before, Need::Launched, None);
-        }
-        before = Some(main);
-        for &sidecar in &sidecars {
-            draft.gate(main, sidecar, Need::Ready, Some(Dialect::Kep));
-        }
-    }
-    debug_assert!(mains.iter().all(|&m| draft.plan.containers[m].role == Role::Main));
+    sidecars
 }
 
 /// The KEP has no restart policy for a single container; the two would contradict each other.
