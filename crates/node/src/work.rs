@@ -33,7 +33,7 @@ impl Work {
 
     /// Namespaces and names of the pods that are made first.
     pub(crate) fn pod_names(&self) -> impl Iterator<Item = (&str, String)> {
-        self.pods.iter().flat_map(|pod| {
+        self.pods.iter().flat_map(move |pod| {
             let workload = self.workloads.get(pod.manifest.origin.workload);
             let name = move |nth| match workload {
                 Some(workload) => workload.pod_name(nth),
