@@ -1,8 +1,8 @@
 //! A container's environment and command line, as Kubernetes makes them.
 
 use k8s_openapi::api::core::v1::{Container, EnvVarSource};
+use outrigger_lifecycle::Companions;
 use outrigger_lifecycle::is_launch_barrier;
-use outrigger_manifest::Companions;
 
 use crate::expand::expand;
 use crate::fields::Fields;

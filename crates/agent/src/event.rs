@@ -42,7 +42,7 @@ pub enum PodEventKind {
     },
     /// What is known of the pod now.
     Observed(Snapshot),
-    /// Its status has changed; said of pods with [`StatusUpdates::Emitted`](crate::StatusUpdates::Emitted).
+    /// Its status has changed; said of pods with [`StatusUpdates::Emitted`](crate::options::StatusUpdates::Emitted).
     Status(StatusUpdate),
     /// It has become another where it runs.
     Updated {
@@ -71,7 +71,7 @@ pub enum PodEventKind {
         /// All of them, if known.
         total_bytes: Option<u64>,
     },
-    /// Lines a container wrote; said by agents with [`LogLines::Emitted`](crate::LogLines::Emitted).
+    /// Lines a container wrote; said by agents with [`LogLines::Emitted`](crate::options::LogLines::Emitted).
     Log(LogBatch),
     /// Log files of a container that were deleted before they could be read.
     LogsLost {
@@ -81,7 +81,7 @@ pub enum PodEventKind {
         files: u64,
     },
     /// Something failed that would be tried again, and the pod stops because of it; said of pods with
-    /// [`OnFailure::Stop`](crate::OnFailure::Stop).
+    /// [`OnFailure::Stop`](crate::options::OnFailure::Stop).
     Failed(Failure),
     /// The pod is over and nothing of it runs any more. Its last event.
     Ended {

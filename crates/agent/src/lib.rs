@@ -23,13 +23,13 @@ mod ignored_signal;
 pub mod log;
 mod message;
 mod net;
-mod options;
+pub mod options;
 mod pod;
 mod podfiles;
 mod prober;
 mod quantity;
 pub mod security;
-mod state;
+pub mod state;
 mod store;
 pub mod tasks;
 mod text;
@@ -40,11 +40,6 @@ mod worker;
 
 pub use agent::{Agent, FinishedPod};
 pub use cause::SandboxFailure;
-pub use event::{PodEvent, PodEventKind, PodResult};
-pub use options::{
-    AgentOptions, Durability, LogLines, NewPod, OnFailure, PodOptions, StatusUpdates, UserNamespaces,
-};
 pub use pod::{LogVisit, PodContext};
-pub use state::{PodState, StopRequest};
 pub use uid::PodUid;
 pub use volumes::host_path;

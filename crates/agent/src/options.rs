@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use outrigger_lifecycle::{Plan, PodInput};
-use outrigger_manifest::Companions;
+use outrigger_lifecycle::{Companions, Plan, PodInput};
 use outrigger_runtime::{LogLimits, NetworkMode, PublishedPort, PullPolicy};
 use serde::{Deserialize, Serialize};
 

@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
 use outrigger_lifecycle::{
-    ContainerRef, List, Plan, PodInput, Qos, STOP_MIN_MS, oom_score_adj, qos, stop_turns,
+    Companions, ContainerRef, List, Plan, PodInput, Qos, STOP_MIN_MS, oom_score_adj, qos, stop_turns,
 };
-use outrigger_manifest::Companions;
 use outrigger_runtime::{
     ContainerId, ContainerSpec, Image, Mount, NetworkMode, PublishedPort, PullPolicy, PullRequest, Sandbox,
     SandboxId, SandboxSpec, StopPlan, StopTurn,

@@ -284,6 +284,8 @@ fn boot_id() -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outrigger_lifecycle::{FeatureGates, PodInput, plan};
+    use serde_json::json;
 
     #[test]
     fn what_is_garbage_is_an_error_and_what_is_missing_is_nothing() {
@@ -296,6 +298,18 @@ mod tests {
             fs::write(pod.dir.join("state.json"), garbage).unwrap();
             assert!(pod.load().is_err(), "{garbage:?}");
         }
+    }
+
+    #[test]
+    fn pods_of_older_versions_have_the_same_uids() {
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        let input = PodInput { pod: serde_json::from_value(pod).unwrap(), ..PodInput::default() };
+        let plan = plan(&input, &FeatureGates::default()).unwrap().plan;
+        let old = json!({"run": "r1", "number": 7, "namespace": "n", "name": "p", "plan": plan});
+        let saved: SavedPod = serde_json::from_value(old).unwrap();
+        assert_eq!(saved.uid, PodUid::new("r1-7"));
+        let again: SavedPod = serde_json::from_value(serde_json::to_value(&saved).unwrap()).unwrap();
+        assert_eq!(again.uid, saved.uid);
     }
 
     #[test]

@@ -365,6 +365,7 @@ impl<R: Runtime> Worker<R> {
     }
 
     fn handle(&mut self, event: Event) {
+        tracing::debug!(?event, "happened");
         let stamp = self.tasks.clock.now();
         self.engine.handle(&event, stamp.time);
         let (plan, obs) = (self.engine.plan(), self.engine.observation());
@@ -417,8 +418,16 @@ impl<R: Runtime> Worker<R> {
         store.save(self.engine.observation(), plan, containers.collect())
     }
 
-    /// Starts the task that carries an action out.
+    /// The span of what is done for a container.
+    fn container_span(&self, container: usize) -> tracing::Span {
+        tracing::info_span!("container", name = self.pod.containers[container].name)
+    }
+
+    /// Starts the task that carries an action out. What either logs is in the span of the container.
     fn carry_out(&mut self, action: &Action, stamp: Stamp) {
+        let span = action.container().map(|container| self.container_span(container));
+        let _entered = span.as_ref().map(tracing::Span::enter);
+        tracing::debug!(?action, "carrying out");
         let tasks = self.tasks.clone();
         match *action {
             Action::CreateSandbox { .. } => {
@@ -558,9 +567,7 @@ impl<R: Runtime> Worker<R> {
                 Err(e) => tracing::warn!("cannot make {}: {e}", dir.display()),
             }
         }
-        let name = self.pod.containers[container].name.as_str();
-        let span = tracing::info_span!("container", name, attempt = instance.attempt);
-        let life = self.tasks.clone().live(instance.clone(), image, prepared, ahead).instrument(span);
+        let life = self.tasks.clone().live(instance.clone(), image, prepared, ahead);
         slot.current = Some(Current {
             life: Some(Task::spawn(life)),
             instance,

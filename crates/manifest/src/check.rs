@@ -20,19 +20,10 @@ pub struct Checked<'m> {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Checks the pods of a manifest. Pods of one workload differ only in name: the first stands for all.
+/// Checks the pods of a manifest.
 pub fn check<'m>(manifest: &'m Manifest, features: &FeatureGates) -> Vec<Checked<'m>> {
-    let mut out: Vec<Checked<'m>> = Vec::new();
-    for pod in &manifest.pods {
-        if let Some(last) = out.last_mut()
-            && last.pod.origin.workload == pod.origin.workload
-        {
-            last.count += 1;
-            continue;
-        }
-        out.push(check_pod(pod, manifest.workloads.get(pod.origin.workload), features));
-    }
-    out
+    let workload = |pod: &PodManifest| manifest.workloads.get(pod.origin.workload);
+    manifest.pods.iter().map(|pod| check_pod(pod, workload(pod), features)).collect()
 }
 
 fn check_pod<'m>(pod: &'m PodManifest, workload: Option<&Workload>, features: &FeatureGates) -> Checked<'m> {
@@ -52,7 +43,7 @@ fn check_pod<'m>(pod: &'m PodManifest, workload: Option<&Workload>, features: &F
         }
     }
     diagnostics.sort_by_key(|d| d.span);
-    Checked { pod, count: 1, planned: checked.planned, diagnostics }
+    Checked { pod, count: pod.origin.count, planned: checked.planned, diagnostics }
 }
 
 #[cfg(test)]

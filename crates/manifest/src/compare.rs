@@ -3,12 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outrigger_lifecycle::{Change, ContainerPlan, Plan, changes};
+use outrigger_lifecycle::{Change, Companions, ContainerPlan, Plan, changes};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::pod::PodManifest;
-use crate::read::Companions;
 use crate::workload::Workload;
 
 /// The most differences listed as the reason for a replacement.

@@ -27,8 +27,8 @@ pub struct Origin {
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Its number among the pods of the object, from 0.
-    pub replica: usize,
+    /// How many pods the object has at once. They differ in name and index only: this one stands for all.
+    pub count: usize,
     /// Which of [`Manifest::workloads`](crate::Manifest::workloads) it is.
     pub workload: usize,
     /// The position of the document.

@@ -20,14 +20,9 @@ pub fn check_host_ports(manifest: &Manifest) -> Vec<Diagnostic> {
             let before = taken.entry(port.clone()).or_default();
             let clash = before.iter().find(|(_, _, other)| other.is_empty() || ip.is_empty() || *other == ip);
             match clash {
-                // Reported once for all pods of a workload; two containers of one pod are checked by another
-                // rule.
-                Some((first, ..)) if first.origin.workload == pod.origin.workload => {
-                    if pod.origin.replica == first.origin.replica + 1 {
-                        out.push(of_one_workload(manifest, pod, &port, &path));
-                    }
-                }
-                Some((first, first_path, _)) if pod.origin.replica == 0 => {
+                // Two containers of one pod are checked by another rule.
+                Some((first, ..)) if first.origin.workload == pod.origin.workload => {}
+                Some((first, first_path, _)) => {
                     let message = format!(
                         "pods `{}` and `{}` both ask for host port {}/{}",
                         first.name(),
@@ -40,22 +35,21 @@ pub fn check_host_ports(manifest: &Manifest) -> Vec<Diagnostic> {
                         .hint("give one of them another hostPort");
                     out.push(Diagnostic { code: Some("port"), ..error });
                 }
-                Some(_) => {}
-                None => before.push((pod, path, ip)),
+                None => {
+                    if pod.origin.count > 1 {
+                        out.push(of_one_workload(pod, &port, &path));
+                    }
+                    before.push((pod, path, ip));
+                }
             }
         }
     }
     out
 }
 
-fn of_one_workload(
-    manifest: &Manifest,
-    pod: &PodManifest,
-    (number, protocol): &HostPort,
-    path: &FieldPath,
-) -> Diagnostic {
+fn of_one_workload(pod: &PodManifest, (number, protocol): &HostPort, path: &FieldPath) -> Diagnostic {
     let origin = &pod.origin;
-    let count = manifest.pods.iter().filter(|p| p.origin.workload == origin.workload).count();
+    let count = origin.count;
     let message = format!(
         "the {count} pods of {} `{}` all ask for host port {number}/{protocol}: only one can have it",
         origin.kind, origin.name

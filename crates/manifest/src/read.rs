@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use outrigger_lifecycle::{ContainerRef, FieldPath, List, PodInput, Segment, Severity, validate_job_fields};
+use outrigger_lifecycle::{
+    Companions, ContainerRef, FieldPath, List, PodInput, Segment, Severity, validate_job_fields,
+};
 use serde::de::DeserializeOwned;
 
 use crate::decode::{self, nearest};
@@ -50,7 +52,7 @@ pub struct ReadOptions {
 /// The result of reading.
 #[derive(Debug, Clone, Default)]
 pub struct Manifest {
-    /// The pods to run, in the order written.
+    /// The pods to run, in the order written: one for each object, which stands for all it has ([`Origin::count`]).
     pub pods: Vec<PodManifest>,
     /// The workloads the pods belong to; see [`Origin::workload`].
     pub workloads: Vec<Workload>,
@@ -62,38 +64,10 @@ pub struct Manifest {
     pub places: BTreeMap<(&'static str, String, String), Span>,
 }
 
-/// Objects that pods refer to, by namespace and name.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Companions {
-    /// ConfigMaps.
-    pub config_maps: BTreeMap<(String, String), ConfigMap>,
-    /// Secrets; `stringData` is merged into `data`, as the API server does.
-    pub secrets: BTreeMap<(String, String), Secret>,
-    /// PersistentVolumeClaims, including those a StatefulSet creates.
-    pub persistent_volume_claims: BTreeMap<(String, String), PersistentVolumeClaim>,
-    /// PriorityClasses by name; they have no namespace.
-    pub priority_classes: BTreeMap<String, PriorityClass>,
-}
-
-impl Companions {
-    /// A pod's priority, as a cluster's admission would set it: its own `priority`, else that of its class,
-    /// else that of the default class, else 0.
-    pub fn priority(&self, pod: &Pod) -> i32 {
-        let spec = pod.spec.as_ref();
-        if let Some(priority) = spec.and_then(|spec| spec.priority) {
-            return priority;
-        }
-        match spec.and_then(|spec| spec.priority_class_name.as_deref()).filter(|name| !name.is_empty()) {
-            // Every cluster has these two.
-            Some("system-node-critical") => 2_000_001_000,
-            Some("system-cluster-critical") => 2_000_000_000,
-            Some(name) => self.priority_classes.get(name).and_then(|class| class.value).unwrap_or(0),
-            None => {
-                let defaults =
-                    self.priority_classes.values().filter(|class| class.global_default == Some(true));
-                defaults.filter_map(|class| class.value).min().unwrap_or(0)
-            }
-        }
+impl Manifest {
+    /// The number of pods that run at once.
+    pub fn pod_count(&self) -> usize {
+        self.pods.iter().fold(0, |sum, pod| sum.saturating_add(pod.origin.count))
     }
 }
 
@@ -454,31 +428,30 @@ impl Reader<'_> {
         }
         let template_path = workload.template_path();
         let lifecycle_types = by_container(&template_path, lifecycle_types);
-        let expansion = workload.expand(&owner, self.count(&workload));
-        for claim in expansion.claims {
+        let count = self.count(&workload);
+        for claim in workload.claims(&owner, count) {
             let key = (owner.namespace.clone(), claim.metadata.name.clone().unwrap_or_default());
             // A claim in the manifest overrides the generated one.
             self.manifest.companions.persistent_volume_claims.entry(key).or_insert(claim);
         }
-        let object = Arc::new(node);
         let (kind, api_version) = (workload.kind(), workload.api_version());
         let workload_index = self.manifest.workloads.len();
-        for (replica, mut pod) in expansion.pods.into_iter().enumerate() {
+        if let Some(mut pod) = workload.pod(&owner, 0, 0).filter(|_| count > 0) {
             apply_defaults(&mut pod);
             self.manifest.pods.push(PodManifest {
-                input: PodInput { pod, lifecycle_types: lifecycle_types.clone() },
+                input: PodInput { pod, lifecycle_types },
                 origin: Origin {
                     kind,
                     api_version,
                     name: owner.name.clone(),
                     namespace: owner.namespace.clone(),
-                    replica,
+                    count,
                     workload: workload_index,
                     document: place.document,
                     document_index: place.document_index,
                     object_path: place.path.clone(),
-                    template_path: template_path.clone(),
-                    object: Arc::clone(&object),
+                    template_path,
+                    object: Arc::new(node),
                 },
             });
         }
@@ -513,7 +486,7 @@ impl Reader<'_> {
         let count = self.count(workload);
         let path = workload.count_path();
         let span = node.at(&path).map_or(node.head(), Node::head);
-        let all = self.manifest.pods.len().saturating_add(count);
+        let all = self.manifest.pod_count().saturating_add(count);
         if all > limits.pods_max || count.saturating_mul(place.weight) > limits.pod_bytes_max {
             let message =
                 format!("{count} pods of this {} are more than a manifest may have", workload.kind());

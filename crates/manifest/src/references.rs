@@ -4,16 +4,12 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, KeyToPath, Pod};
-use outrigger_lifecycle::{ContainerRef, FieldPath, List, is_launch_barrier};
+use outrigger_lifecycle::{Companions, ContainerRef, FieldPath, List, ROOT_CA, is_launch_barrier};
 
 use crate::decode::nearest;
 use crate::diagnostic::Diagnostic;
 use crate::pod::PodManifest;
-use crate::read::{Companions, Manifest};
-
-/// The ConfigMap that exists in every namespace of a cluster, and that every pod dumped from one mounts
-/// beside its token. Volumes work without it.
-pub const ROOT_CA: &str = "kube-root-ca.crt";
+use crate::read::Manifest;
 
 /// The kind of a referenced object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

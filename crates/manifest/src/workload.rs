@@ -43,13 +43,6 @@ pub(crate) struct Owner {
     pub(crate) name: String,
 }
 
-/// The pods of a workload, and the claims a StatefulSet creates for them.
-#[derive(Debug, Default)]
-pub(crate) struct Expansion {
-    pub(crate) pods: Vec<Pod>,
-    pub(crate) claims: Vec<PersistentVolumeClaim>,
-}
-
 impl Workload {
     /// The kind.
     pub fn kind(&self) -> &'static str {
@@ -211,60 +204,84 @@ impl Workload {
     pub fn stamp(&self, like: &PodManifest, nth: usize, attempt: u32) -> PodManifest {
         let mut made = like.clone();
         let owner = owner_of(self.metadata());
-        if let Some(pod) = self.pod(&owner, nth, attempt).0 {
+        if let Some(pod) = self.pod(&owner, nth, attempt) {
             made.input.pod = pod;
             apply_defaults(&mut made.input.pod);
         }
-        made.origin.replica = nth;
         made
     }
 
-    /// Creates the pods. The owner's name and namespace are already set.
-    pub(crate) fn expand(&self, owner: &Owner, count: usize) -> Expansion {
-        let mut expansion = Expansion::default();
-        for nth in 0..count {
-            let (pod, claims) = self.pod(owner, nth, 0);
-            expansion.pods.extend(pod);
-            expansion.claims.extend(claims);
+    /// The name of the first pod of an index.
+    pub fn pod_name(&self, nth: usize) -> String {
+        let owner = owner_of(self.metadata());
+        let stamped = |owner: &Owner, kind| Stamp { owner, kind, api_version: "", attempt: 0 }.name(nth);
+        match self {
+            Workload::Pod(_) => owner.name,
+            Workload::Job(_) | Workload::CronJob(_) => {
+                let owner = if matches!(self, Workload::CronJob(_)) { owner.by_hand() } else { owner };
+                let stamp = Stamp { owner: &owner, kind: "Job", api_version: "", attempt: 0 };
+                stamp.job_name(self.job_spec(), nth)
+            }
+            Workload::Deployment(object) => match &object.spec {
+                Some(spec) => stamped(&replica_set(&spec.template, &owner).0, "ReplicaSet"),
+                None => owner.name,
+            },
+            Workload::ReplicaSet(_) => stamped(&owner, "ReplicaSet"),
+            Workload::DaemonSet(_) => stamped(&owner, "DaemonSet"),
+            Workload::StatefulSet(object) => match &object.spec {
+                Some(spec) => format!("{}-{}", owner.name, ordinal(spec, nth)),
+                None => owner.name,
+            },
         }
-        expansion
     }
 
-    fn pod(&self, owner: &Owner, nth: usize, attempt: u32) -> (Option<Pod>, Vec<PersistentVolumeClaim>) {
-        let alone = |pod| (pod, Vec::new());
+    /// The claims that a StatefulSet creates for its pods. The owner's name and namespace are already set.
+    pub(crate) fn claims(&self, owner: &Owner, count: usize) -> Vec<PersistentVolumeClaim> {
+        let Workload::StatefulSet(object) = self else { return Vec::new() };
+        let Some(spec) = &object.spec else { return Vec::new() };
+        let of_pod = |nth: usize| {
+            let pod = format!("{}-{}", owner.name, ordinal(spec, nth));
+            let claim = move |template: &PersistentVolumeClaim| {
+                let mut claim = template.clone();
+                let volume = template.metadata.name.as_deref().unwrap_or_default();
+                claim.metadata.name = Some(format!("{volume}-{pod}"));
+                claim.metadata.namespace = Some(owner.namespace.clone());
+                claim
+            };
+            spec.volume_claim_templates.iter().flatten().map(claim)
+        };
+        (0..count).flat_map(of_pod).collect()
+    }
+
+    /// Creates a pod. The owner's name and namespace are already set.
+    pub(crate) fn pod(&self, owner: &Owner, nth: usize, attempt: u32) -> Option<Pod> {
         match self {
             Workload::Pod(pod) => {
                 let mut pod = (**pod).clone();
                 pod.metadata.name = Some(owner.name.clone());
                 settle(&mut pod.metadata, &owner.namespace, attempt);
-                alone(Some(pod))
+                Some(pod)
             }
-            Workload::Job(_) => alone(self.job_spec().map(|spec| job_pod(spec, owner, nth, attempt))),
-            Workload::CronJob(_) => {
-                alone(self.job_spec().map(|spec| job_pod(spec, &owner.by_hand(), nth, attempt)))
-            }
+            Workload::Job(_) => self.job_spec().map(|spec| job_pod(spec, owner, nth, attempt)),
+            Workload::CronJob(_) => self.job_spec().map(|spec| job_pod(spec, &owner.by_hand(), nth, attempt)),
             Workload::Deployment(object) => {
                 let template = object.spec.as_ref().map(|spec| &spec.template);
-                alone(template.map(|template| deployment_pod(template, owner, nth, attempt)))
+                template.map(|template| deployment_pod(template, owner, nth, attempt))
             }
             Workload::ReplicaSet(object) => {
                 let template = object.spec.as_ref().and_then(|spec| spec.template.as_ref());
                 let stamp = Stamp { owner, kind: "ReplicaSet", api_version: "apps/v1", attempt };
-                alone(template.map(|template| stamp.one(template, stamp.name(nth), &BTreeMap::new())))
+                template.map(|template| stamp.one(template, stamp.name(nth), &BTreeMap::new()))
             }
             Workload::DaemonSet(object) => {
                 let template = object.spec.as_ref().map(|spec| &spec.template);
                 let labels = label("controller-revision-hash", names::suffix(10, &["revision", &owner.name]));
                 let stamp = Stamp { owner, kind: "DaemonSet", api_version: "apps/v1", attempt };
-                alone(template.map(|template| stamp.one(template, stamp.name(nth), &labels)))
+                template.map(|template| stamp.one(template, stamp.name(nth), &labels))
             }
-            Workload::StatefulSet(object) => match &object.spec {
-                Some(spec) => {
-                    let (pod, claims) = stateful_set_pod(spec, owner, nth, attempt);
-                    (Some(pod), claims)
-                }
-                None => alone(None),
-            },
+            Workload::StatefulSet(object) => {
+                object.spec.as_ref().map(|spec| stateful_set_pod(spec, owner, nth, attempt))
+            }
         }
     }
 }
@@ -309,6 +326,14 @@ impl Stamp<'_> {
         names::join(&self.owner.name, &format!("-{}", self.suffix(self.kind, nth)))
     }
 
+    /// The name of a pod of a Job: with its index, if pods have one.
+    fn job_name(&self, spec: Option<&JobSpec>, nth: usize) -> String {
+        match is_indexed(spec) {
+            true => names::join(&self.owner.name, &format!("-{nth}-{}", self.suffix("Indexed", nth))),
+            false => self.name(nth),
+        }
+    }
+
     fn suffix(&self, kind: &str, nth: usize) -> String {
         let owner = self.owner;
         let (nth, attempt) = (nth.to_string(), self.attempt.to_string());
@@ -351,13 +376,15 @@ fn job_pod(spec: &JobSpec, owner: &Owner, nth: usize, attempt: u32) -> Pod {
         ("controller-uid".to_owned(), uid),
     ]);
     let stamp = Stamp { owner, kind: "Job", api_version: "batch/v1", attempt };
-    if spec.completion_mode.as_deref() != Some("Indexed") {
-        return stamp.one(&spec.template, stamp.name(nth), &labels);
+    let mut pod = stamp.one(&spec.template, stamp.job_name(Some(spec), nth), &labels);
+    if is_indexed(Some(spec)) {
+        indexed(&mut pod, owner, nth);
     }
-    let name = names::join(&owner.name, &format!("-{nth}-{}", stamp.suffix("Indexed", nth)));
-    let mut pod = stamp.one(&spec.template, name, &labels);
-    indexed(&mut pod, owner, nth);
     pod
+}
+
+fn is_indexed(spec: Option<&JobSpec>) -> bool {
+    spec.is_some_and(|spec| spec.completion_mode.as_deref() == Some("Indexed"))
 }
 
 /// An Indexed Job gives each pod its index: in the name, host name, label, annotation and environment.
@@ -385,26 +412,30 @@ fn indexed(pod: &mut Pod, owner: &Owner, index: usize) {
     }
 }
 
-fn deployment_pod(template: &PodTemplateSpec, owner: &Owner, nth: usize, attempt: u32) -> Pod {
-    // The hash identifies this version of the template, as in a real ReplicaSet.
+/// The ReplicaSet of a Deployment, and the hash that identifies this version of the template.
+fn replica_set(template: &PodTemplateSpec, deployment: &Owner) -> (Owner, String) {
     let text = serde_json::to_string(template).unwrap_or_default();
     let hash = names::suffix(10, &["template", &text]);
-    let owner =
-        Owner { name: names::join(&owner.name, &format!("-{hash}")), namespace: owner.namespace.clone() };
+    let name = names::join(&deployment.name, &format!("-{hash}"));
+    (Owner { name, namespace: deployment.namespace.clone() }, hash)
+}
+
+fn deployment_pod(template: &PodTemplateSpec, owner: &Owner, nth: usize, attempt: u32) -> Pod {
+    let (owner, hash) = replica_set(template, owner);
     let stamp = Stamp { owner: &owner, kind: "ReplicaSet", api_version: "apps/v1", attempt };
     stamp.one(template, stamp.name(nth), &label("pod-template-hash", hash))
 }
 
-fn stateful_set_pod(
-    spec: &StatefulSetSpec,
-    owner: &Owner,
-    nth: usize,
-    attempt: u32,
-) -> (Pod, Vec<PersistentVolumeClaim>) {
-    let stamp = Stamp { owner, kind: "StatefulSet", api_version: "apps/v1", attempt };
+/// The number in the name of a StatefulSet's pod.
+fn ordinal(spec: &StatefulSetSpec, nth: usize) -> usize {
     let first = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0).max(0) as usize;
+    first + nth
+}
+
+fn stateful_set_pod(spec: &StatefulSetSpec, owner: &Owner, nth: usize, attempt: u32) -> Pod {
+    let stamp = Stamp { owner, kind: "StatefulSet", api_version: "apps/v1", attempt };
     let revision = names::join(&owner.name, &format!("-{}", names::suffix(10, &["revision", &owner.name])));
-    let ordinal = first + nth;
+    let ordinal = ordinal(spec, nth);
     let name = format!("{}-{ordinal}", owner.name);
     let labels = BTreeMap::from([
         ("statefulset.kubernetes.io/pod-name".to_owned(), name.clone()),
@@ -412,17 +443,12 @@ fn stateful_set_pod(
         ("controller-revision-hash".to_owned(), revision),
     ]);
     let mut pod = stamp.one(&spec.template, name.clone(), &labels);
-    let mut claims = Vec::new();
-    let Some(pod_spec) = &mut pod.spec else { return (pod, claims) };
+    let Some(pod_spec) = &mut pod.spec else { return pod };
     pod_spec.hostname = Some(name.clone());
     pod_spec.subdomain = spec.service_name.clone();
     for template in spec.volume_claim_templates.iter().flatten() {
         let volume_name = template.metadata.name.clone().unwrap_or_default();
-        let mut claim = template.clone();
         let claim_name = format!("{volume_name}-{name}");
-        claim.metadata.name = Some(claim_name.clone());
-        claim.metadata.namespace = Some(owner.namespace.clone());
-        claims.push(claim);
         // A claim replaces a volume of the same name.
         let volumes = pod_spec.volumes.get_or_insert_default();
         volumes.retain(|volume| volume.name != volume_name);
@@ -432,5 +458,5 @@ fn stateful_set_pod(
             ..Volume::default()
         });
     }
-    (pod, claims)
+    pod
 }

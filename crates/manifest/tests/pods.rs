@@ -28,8 +28,21 @@ fn path(text: &str) -> FieldPath {
     })
 }
 
-fn names(manifest: &Manifest) -> Vec<&str> {
-    manifest.pods.iter().map(PodManifest::name).collect()
+fn names(manifest: &Manifest) -> Vec<String> {
+    all_pods(manifest).iter().map(|pod| pod.name().to_owned()).collect()
+}
+
+/// Every pod that each object has at once.
+fn all_pods(manifest: &Manifest) -> Vec<PodManifest> {
+    let of_object = |pod: &PodManifest| {
+        let workload = &manifest.workloads[pod.origin.workload];
+        let made = (0..pod.origin.count).map(|nth| workload.stamp(pod, nth, 0)).collect::<Vec<_>>();
+        for (nth, pod) in made.iter().enumerate() {
+            assert_eq!(pod.name(), workload.pod_name(nth));
+        }
+        made
+    };
+    manifest.pods.iter().flat_map(of_object).collect()
 }
 
 const POD: &str = "\
@@ -239,14 +252,13 @@ fn workloads_make_as_many_pods_as_they_say() {
     ];
     for (api_version, kind, spec, count) in table {
         let (manifest, _) = manifest(&workload(api_version, kind, &format!("{spec}{TEMPLATE}")));
-        assert_eq!(manifest.pods.len(), count, "{kind} {spec}");
+        assert_eq!((manifest.pods.len(), manifest.pod_count()), (1, count), "{kind} {spec}");
         let mut names = names(&manifest);
         let again = manifest_of("p", &workload(api_version, kind, &format!("{spec}{TEMPLATE}"))).0;
-        assert_eq!(names, again.pods.iter().map(PodManifest::name).collect::<Vec<_>>());
+        assert_eq!(names, crate::names(&again));
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count, "{kind}: names are distinct");
-        assert!(manifest.pods.iter().enumerate().all(|(i, pod)| pod.origin.replica == i));
     }
 }
 
@@ -268,7 +280,7 @@ fn a_stateful_set_counts_and_claims() {
     );
     let (manifest, _) = manifest(&workload("apps/v1", "StatefulSet", &spec));
     assert_eq!(names(&manifest), ["w-0", "w-1"]);
-    let pod = &manifest.pods[1].input.pod;
+    let pod = &all_pods(&manifest)[1].input.pod;
     assert_eq!(pod.metadata.labels.as_ref().unwrap()["statefulset.kubernetes.io/pod-name"], "w-1");
     assert_eq!(pod.metadata.labels.as_ref().unwrap()["apps.kubernetes.io/pod-index"], "1");
     let spec = pod.spec.as_ref().unwrap();
@@ -283,7 +295,7 @@ fn a_stateful_set_counts_and_claims() {
 fn an_indexed_job_tells_its_pods_their_index() {
     let spec = format!("  completionMode: Indexed\n  completions: 2\n  parallelism: 2\n{TEMPLATE}");
     let (manifest, _) = manifest(&workload("batch/v1", "Job", &spec));
-    let pod = &manifest.pods[1].input.pod;
+    let pod = &all_pods(&manifest)[1].input.pod;
     assert!(pod.metadata.name.as_deref().unwrap().starts_with("w-1-"));
     assert_eq!(pod.metadata.annotations.as_ref().unwrap()["batch.kubernetes.io/job-completion-index"], "1");
     let spec = pod.spec.as_ref().unwrap();

@@ -26,7 +26,7 @@ fn workload(kind: &str, spec: &str, policy: &str) -> String {
 }
 
 #[test]
-fn the_first_pods_are_those_that_were_read() {
+fn the_first_pod_is_the_one_that_was_read() {
     for (kind, spec, policy) in [
         ("Job", "  parallelism: 2\n", "Never"),
         ("Job", "  parallelism: 2\n  completions: 2\n  completionMode: Indexed\n", "Never"),
@@ -35,11 +35,12 @@ fn the_first_pods_are_those_that_were_read() {
         ("StatefulSet", "  replicas: 2\n  serviceName: w\n", "Always"),
     ] {
         let manifest = manifest(&workload(kind, spec, policy));
-        for (nth, pod) in manifest.pods.iter().enumerate() {
-            let again = manifest.workloads[0].stamp(&manifest.pods[0], nth, 0);
-            assert_eq!(again.input, pod.input, "{kind}");
-            assert_eq!(again.origin.replica, nth, "{kind}");
-        }
+        let [pod] = manifest.pods.as_slice() else { panic!("{kind}") };
+        assert_eq!(pod.origin.count, 2, "{kind}");
+        assert_eq!(manifest.workloads[0].stamp(pod, 0, 0), *pod, "{kind}");
+        let second = manifest.workloads[0].stamp(pod, 1, 0);
+        assert_eq!(second.name(), manifest.workloads[0].pod_name(1), "{kind}");
+        assert_ne!(second.name(), pod.name(), "{kind}");
     }
 }
 
@@ -81,7 +82,7 @@ fn replicas_can_be_changed_where_there_are_some() {
         ("Job", "", "Never", 1),
     ] {
         let manifest = read_with(&workload(kind, spec, policy), &options).unwrap();
-        assert_eq!(manifest.pods.len(), count, "{kind}");
+        assert_eq!(manifest.pod_count(), count, "{kind}");
         if let Workload::Deployment(object) = &manifest.workloads[0] {
             assert_eq!(object.spec.as_ref().unwrap().replicas, Some(3));
         }
@@ -125,10 +126,10 @@ fn pods_beside_their_workload_are_left_to_it() {
         ("DaemonSet", workload("DaemonSet", "", "Always")),
     ] {
         let first = manifest(&text);
-        let made: Vec<String> = first
-            .pods
-            .iter()
-            .map(|pod| serde_json::to_string(&pod.input.pod).expect("a pod is plain data"))
+        let (pod, workload) = (&first.pods[0], &first.workloads[0]);
+        let made: Vec<String> = (0..pod.origin.count)
+            .map(|nth| workload.stamp(pod, nth, 0).input.pod)
+            .map(|pod| serde_json::to_string(&pod).expect("a pod is plain data"))
             .collect();
         let bystander =
             "apiVersion: v1\nkind: Pod\nmetadata: {name: other}\nspec: {containers: [{name: c, image: i}]}\n";

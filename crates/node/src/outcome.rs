@@ -1,6 +1,6 @@
 //! What the results of pods come to.
 
-use outrigger_agent::PodResult;
+use outrigger_agent::event::PodResult;
 use outrigger_lifecycle::Phase;
 
 /// 0 if everything succeeded, else the code of the main that failed first; 1 if none has one.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use outrigger_agent::{PodOptions, PodResult};
+use outrigger_agent::event::PodResult;
+use outrigger_agent::options::PodOptions;
 use outrigger_lifecycle::Phase;
 use outrigger_manifest::compare::ObjectKey;
 use serde::{Deserialize, Serialize};

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use outrigger_agent::clock::Clock;
-use outrigger_agent::event::Failure;
-use outrigger_agent::{Agent, AgentOptions, Durability, LogLines, OnFailure, PodOptions, PodResult, userns};
+use outrigger_agent::event::{Failure, PodResult};
+use outrigger_agent::options::{AgentOptions, Durability, LogLines, OnFailure, PodOptions};
+use outrigger_agent::{Agent, userns};
 use outrigger_lifecycle::{Phase, Span, Time};
 use outrigger_runtime::Runtime;
 use outrigger_view::hint::Hints;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outrigger_agent::event::{EndCause, Events, Scope};
-use outrigger_agent::{
-    Agent, NewPod, OnFailure, PodContext, PodOptions, PodUid, SandboxFailure, StatusUpdates, StopRequest,
-};
+use outrigger_agent::options::{NewPod, OnFailure, PodOptions, StatusUpdates};
+use outrigger_agent::state::StopRequest;
+use outrigger_agent::{Agent, PodContext, PodUid, SandboxFailure};
+use outrigger_lifecycle::Companions;
 use outrigger_lifecycle::trace::WorkloadRecord;
-use outrigger_manifest::Companions;
 use outrigger_runtime::Runtime;
 use outrigger_view::hint::Hints;
 use serde_json::Value;

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use outrigger_agent::PodOptions;
+use outrigger_agent::options::PodOptions;
 use outrigger_manifest::render;
 use outrigger_node::control::{Answer, Applied, AppliedObject, Request};
-use outrigger_node::{RunRecord, Work};
+use outrigger_node::record::RunRecord;
+use outrigger_node::work::Work;
 use outrigger_runtime::LogLimits;
 
 use crate::detach::{self, Detach};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use outrigger_node::control::{Answer, Lines, LogsRequest, PodState, Request, Run};
+use outrigger_node::control::{Answer, Lines, LogsRequest, PodState, Request, Run, Timestamps};
 use outrigger_view::text::shorten;
 use tokio::sync::mpsc;
 
@@ -94,7 +94,7 @@ async fn follow(node: &Run, pod: &PodState, to: mpsc::Sender<Vec<u8>>) -> Result
     let containers = names.keys().copied().collect();
     let request = LogsRequest { pod: pod.number, containers, follow: true, ..LogsRequest::default() };
     let mut connection = node.ask(&Request::Logs(request)).await.map_err(runs::refused)?;
-    let mut lines = Lines::new(names, false);
+    let mut lines = Lines::new(names, Timestamps::Omitted);
     tokio::spawn(async move {
         loop {
             match connection.next().await {

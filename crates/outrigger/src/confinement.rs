@@ -3,7 +3,7 @@
 use outrigger_agent::security::app_armor;
 use outrigger_lifecycle::{ContainerRef, FieldPath, List, SettingOrigin, app_armor_profile, selinux_options};
 use outrigger_manifest::Diagnostic;
-use outrigger_node::{PlannedPod, Work};
+use outrigger_node::work::{PlannedPod, Work};
 use outrigger_runtime::AppArmor;
 use outrigger_runtime::embedded;
 
@@ -11,7 +11,7 @@ use outrigger_runtime::embedded;
 pub(crate) fn check(work: &Work) -> Vec<Diagnostic> {
     let mut findings = Vec::new();
     let mut is_idle = None;
-    for pod in work.pods.iter().filter(|p| p.manifest.origin.replica == 0) {
+    for pod in &work.pods {
         check_pod(pod, &mut findings, &mut is_idle);
     }
     findings.extend(is_idle);
@@ -21,7 +21,7 @@ pub(crate) fn check(work: &Work) -> Vec<Diagnostic> {
 /// The same for a CRI runtime: warnings for settings that cannot be guaranteed.
 pub(crate) fn check_cri(work: &Work) -> Vec<Diagnostic> {
     let mut findings = Vec::new();
-    for pod in work.pods.iter().filter(|p| p.manifest.origin.replica == 0) {
+    for pod in &work.pods {
         let Some(spec) = &pod.manifest.input.pod.spec else { continue };
         let inits = spec.init_containers.iter().flatten().enumerate().map(|(i, c)| (List::Init, i, c));
         let mains = spec.containers.iter().enumerate().map(|(i, c)| (List::Main, i, c));

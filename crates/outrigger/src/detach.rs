@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use outrigger_node::RunRecord;
 use outrigger_node::control::{Accepted, Answer, Request, Run};
+use outrigger_node::record::RunRecord;
 
 use crate::outcome::Failure;
 use crate::{run, runs, terminal};

@@ -5,7 +5,9 @@ use std::io::{IsTerminal, Write};
 
 use anyhow::anyhow;
 use jiff::{SignedDuration, Timestamp};
-use outrigger_node::control::{Answer, AskError, Connection, Lines, LogsRequest, PodState, Request};
+use outrigger_node::control::{
+    Answer, AskError, Connection, Lines, LogsRequest, PodState, Request, Timestamps,
+};
 use outrigger_view::safe_log;
 use outrigger_view::text::shorten;
 use tokio::sync::mpsc;
@@ -81,7 +83,8 @@ async fn show(args: Args) -> Result<(), Failure> {
     let mut streams = Vec::new();
     for (run, pod) in &pods {
         let containers = args.containers(pod)?;
-        let lines = Lines::new(args.names(pod, &containers, pods.len() > 1), args.timestamps);
+        let timestamps = if args.timestamps { Timestamps::Shown } else { Timestamps::Omitted };
+        let lines = Lines::new(args.names(pod, &containers, pods.len() > 1), timestamps);
         let request = Request::Logs(args.request(pod.number, containers));
         let connection = run.ask(&request).await.map_err(runs::refused)?;
         streams.push(Stream { lines, connection });

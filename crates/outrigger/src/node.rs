@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use outrigger_agent::PodOptions;
+use outrigger_agent::options::PodOptions;
 use outrigger_lifecycle::{Severity, parse_quantity};
 use outrigger_manifest::{Diagnostic, SourceFile, render};
-use outrigger_node::{AtExit, Keep, Node, NodeEnd, NodeOptions, RunRecord, ShutdownGrace, Work};
+use outrigger_node::node::{AtExit, Keep, Node, NodeEnd, NodeOptions, ShutdownGrace};
+use outrigger_node::record::RunRecord;
+use outrigger_node::work::Work;
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::embedded::images::ImageLimits;
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
@@ -273,7 +275,7 @@ async fn keep<R: Runtime>(
     output: Output,
     orphans: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Outcome, Failure> {
-    let own = |e: outrigger_node::NodeError| Failure::Own(e.into());
+    let own = |e: outrigger_node::node::NodeError| Failure::Own(e.into());
     let mut node = Node::start(runtime.clone(), options.clone(), output.clone()).await.map_err(own)?;
     let orphans = tokio::spawn(orphans);
     while node.run().await.map_err(own)? == NodeEnd::ShutdownCancelled {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use outrigger_lifecycle::FieldPath;
 use outrigger_manifest::{Diagnostic, PodManifest};
-use outrigger_node::Work;
+use outrigger_node::work::Work;
 use outrigger_runtime::RuntimeError;
 use outrigger_runtime::embedded::{EmbeddedRuntime, OciRuntime, OciRuntimes, rootless};
 
@@ -77,7 +77,7 @@ fn unknown_classes<'a>(
     file: &Path,
 ) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    for pod in pods.filter(|pod| pod.origin.replica == 0) {
+    for pod in pods {
         let Some(class) = class_of(pod).filter(|class| !runtimes.has_class(class)) else {
             continue;
         };

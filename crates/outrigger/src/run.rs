@@ -8,10 +8,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use outrigger_agent::{OnFailure, PodOptions, UserNamespaces};
+use outrigger_agent::options::{OnFailure, PodOptions, UserNamespaces};
 use outrigger_lifecycle::{ContainerRef, List, Plan, Severity, parse_quantity};
-use outrigger_manifest::{Diagnostic, PodManifest, SourceFile, Span, Workload, check, render};
-use outrigger_node::{PlannedPod, RunOptions, RunRecord, Work, new_id};
+use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, check, render};
+use outrigger_node::node::new_id;
+use outrigger_node::record::RunRecord;
+use outrigger_node::run::RunOptions;
+use outrigger_node::work::{PlannedPod, Work};
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::doctor;
 use outrigger_runtime::embedded::images::ImageLimits;
@@ -310,8 +313,8 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
         return Err(Failure::Input(anyhow!("--oci-runtime needs --runtime embedded, which is the default")));
     }
     let work = work(&args)?;
-    if !args.publish.is_empty() && work.pods.len() > 1 {
-        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pods.len());
+    if !args.publish.is_empty() && work.pod_count() > 1 {
+        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pod_count());
         return Err(Failure::Input(error));
     }
     let oci = match args.runtime {
@@ -426,7 +429,7 @@ async fn carry_out<R: Runtime>(
 ) -> Result<u8, Failure> {
     // These pods have no owner any more; removing them must not hold this run up.
     let orphans = tokio::spawn(orphans);
-    let result = outrigger_node::run(work, options, runtime, output).await;
+    let result = outrigger_node::run::run(work, options, runtime, output).await;
     // Half a clean-up would be left for the next run: better to end this one.
     let _ = orphans.await;
     result.map(|r| r.exit_code).map_err(|e| Failure::Own(e.into()))
@@ -454,7 +457,7 @@ pub(crate) fn verbosity(quiet: bool) -> Verbosity {
 /// Lines name their pod if more than one may have something to say.
 fn labels(work: &Work) -> Labels {
     let goes_on = |w: &Workload| w.job_spec().is_some_and(|spec| spec.completions.is_some_and(|c| c > 1));
-    match work.pods.len() > 1 || work.workloads.iter().any(goes_on) {
+    match work.pod_count() > 1 || work.workloads.iter().any(goes_on) {
         true => Labels::PodAndContainer,
         false => Labels::Container,
     }
@@ -494,33 +497,28 @@ pub(crate) fn read_work(
     let mut diagnostics = manifest.warnings.clone();
     let checked = check(&manifest, &features);
     diagnostics.extend(checked.iter().flat_map(|c| c.diagnostics.iter().cloned()));
-    // One plan for all pods of a workload: only the name differs.
-    let plans: Vec<Plan> = checked
-        .into_iter()
-        .filter_map(|c| Some(std::iter::repeat_n(c.planned?.plan, c.count)))
-        .flatten()
-        .collect();
+    let plans: Vec<Plan> = checked.into_iter().filter_map(|c| Some(c.planned?.plan)).collect();
     let machine = Machine { cri: runtime == RuntimeArg::Cri, state_dir };
     diagnostics.extend(supplies::check(&manifest, machine));
     if diagnostics.iter().any(|d| d.severity == Severity::Error) {
         return Err(Failure::Manifest(diagnostics, sources));
     }
     // Without an error every pod has a plan.
-    let named = |(pod, plan): (PodManifest, Plan)| {
-        let plan = Plan { pod: pod.name().to_owned(), ..plan };
-        PlannedPod { manifest: pod, plan }
+    let planned = manifest.pods.into_iter().zip(plans).map(|(manifest, plan)| PlannedPod { manifest, plan });
+    let work = Work {
+        pods: planned.collect(),
+        workloads: manifest.workloads,
+        companions: manifest.companions,
+        sources,
     };
-    let planned = manifest.pods.into_iter().zip(plans).map(named).collect();
-    let work =
-        Work { pods: planned, workloads: manifest.workloads, companions: manifest.companions, sources };
     Ok((work, diagnostics))
 }
 
 /// Hands the pods to the node of this machine.
 fn detached(args: Args) -> Result<u8, Failure> {
     let work = work(&args)?;
-    if !args.publish.is_empty() && work.pods.len() > 1 {
-        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pods.len());
+    if !args.publish.is_empty() && work.pod_count() > 1 {
+        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pod_count());
         return Err(Failure::Input(error));
     }
     let pods = pod_options(&args);
@@ -554,7 +552,7 @@ fn detached(args: Args) -> Result<u8, Failure> {
 /// Warns of limits that cannot be set on this machine.
 fn idle_limits(work: &Work) -> Vec<Diagnostic> {
     let mut limited = Vec::new();
-    for pod in work.pods.iter().filter(|p| p.manifest.origin.replica == 0) {
+    for pod in &work.pods {
         let Some(spec) = &pod.manifest.input.pod.spec else { continue };
         let inits = spec.init_containers.iter().flatten().enumerate().map(|(i, c)| (List::Init, i, c));
         let mains = spec.containers.iter().enumerate().map(|(i, c)| (List::Main, i, c));

@@ -22,8 +22,8 @@ pub(crate) struct Machine<'a> {
 /// disk, host paths and profiles that are not on this machine.
 pub(crate) fn check(manifest: &Manifest, machine: Machine<'_>) -> Vec<Diagnostic> {
     let mut out = check_host_ports(manifest);
-    // Pods of one workload differ only in name: the first is enough.
-    for pod in manifest.pods.iter().filter(|pod| pod.origin.replica == 0) {
+    // Pods of one workload differ only in name: the first stands for all.
+    for pod in &manifest.pods {
         out.extend(check_references(manifest, pod));
         let Some(spec) = &pod.input.pod.spec else { continue };
         out.extend(host_paths(pod, spec));

@@ -54,7 +54,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
             let machine = Machine { cri: false, state_dir: state_dir.as_deref() };
             all.extend(supplies::check(&manifest, machine));
             all.extend(oci::check(&manifest.pods)?);
-            (all, manifest.pods.len())
+            (all, manifest.pod_count())
         }
     };
     match args.output {

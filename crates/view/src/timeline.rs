@@ -256,7 +256,7 @@ impl Timeline {
     }
 }
 
-/// A pause is marked as drawn short if its time is drawn this many times denser than elsewhere.
+/// A pause is marked as drawn short if a millisecond of it is this many times narrower than elsewhere.
 const SQUEEZED: f64 = 8.0;
 
 /// The positions of all moments at which something happened.

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Secret, Volume};
-use outrigger_manifest::ROOT_CA;
+use outrigger_lifecycle::ROOT_CA;
 
 use super::Source;
 

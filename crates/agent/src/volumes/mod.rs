@@ -17,8 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Volume as VolumeSpec, VolumeMount};
-use outrigger_lifecycle::SandboxCause;
-use outrigger_manifest::Companions;
+use outrigger_lifecycle::{Companions, SandboxCause};
 use outrigger_runtime::embedded::rootless;
 use outrigger_runtime::{Mount, Propagation};
 
@@ -28,6 +27,7 @@ use crate::expand::expand;
 use crate::fields::Fields;
 use crate::quantity;
 pub(crate) use mounts::remove_tree;
+use ownership::{Access, ChangePolicy};
 
 /// What volumes are made from.
 pub(crate) struct Source<'a> {
@@ -232,18 +232,18 @@ impl Source<'_> {
                 }
                 other => return Err(format!("emptyDir.medium {other:?} is not supported; use Memory").into()),
             }
-            self.own(&path, false)?;
+            self.own(&path, Access::ReadWrite)?;
             return Ok(writable(path));
         }
         if let Some(claim) = &volume.persistent_volume_claim {
             let path = self.claim_path(&claim.claim_name)?;
             shared_directory(&path)?;
-            self.own(&path, false)?;
+            self.own(&path, Access::ReadWrite)?;
             return Ok(Volume { path, read_only: claim.read_only == Some(true) });
         }
         if volume.ephemeral.is_some() {
             shared_directory(&path)?;
-            self.own(&path, false)?;
+            self.own(&path, Access::ReadWrite)?;
             return Ok(writable(path));
         }
         let Some(payload) = self.payload(volume)? else {
@@ -255,7 +255,7 @@ impl Source<'_> {
             directory(&path, 0o755)?;
         }
         payload.write(&path)?;
-        self.own(&path, true)?;
+        self.own(&path, Access::ReadOnly)?;
         Ok(Volume { path, read_only: true })
     }
 
@@ -264,7 +264,7 @@ impl Source<'_> {
     }
 
     /// Gives the volume to the pod's fsGroup.
-    fn own(&self, path: &Path, read_only: bool) -> Result<(), String> {
+    fn own(&self, path: &Path, access: Access) -> Result<(), String> {
         let context = self.fields.pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
         let Some(group) = context.and_then(|c| c.fs_group) else {
             return Ok(());
@@ -282,7 +282,11 @@ impl Source<'_> {
             ));
         }
         let policy = context.and_then(|c| c.fs_group_change_policy.as_deref());
-        ownership::give(path, group, read_only, policy == Some("OnRootMismatch"))
+        let policy = match policy {
+            Some("OnRootMismatch") => ChangePolicy::OnRootMismatch,
+            _ => ChangePolicy::Always,
+        };
+        ownership::give(path, group, access, policy)
             .map_err(|e| format!("cannot give {} to group {group}: {e}", path.display()))
     }
 }

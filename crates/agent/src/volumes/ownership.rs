@@ -12,24 +12,39 @@ use outrigger_runtime::tree::{self, Entry, Next, Visitor};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, chmod, chownat, fstat, openat};
 use rustix::io::Errno;
 
-/// Gives everything below `path` to `group`: readable and, unless `read_only`, writable by it; directories hand the
-/// group on. With `if_needed` nothing is done when the top already fits. What is mounted in it is left alone.
-pub(super) fn give(path: &Path, group: u32, read_only: bool, if_needed: bool) -> io::Result<()> {
+/// What a group may do with a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// `fsGroupChangePolicy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChangePolicy {
+    Always,
+    /// Nothing is done when the top already fits.
+    OnRootMismatch,
+}
+
+/// Gives everything below `path` to `group`: readable and perhaps writable by it; directories hand the group on. What is mounted
+/// in it is left alone.
+pub(super) fn give(path: &Path, group: u32, access: Access, policy: ChangePolicy) -> io::Result<()> {
     let root = tree::open_root(path)?;
-    if if_needed {
+    if policy == ChangePolicy::OnRootMismatch {
         let top = fstat(&root)?;
-        if top.st_gid == group && top.st_mode & 0o7777 == wanted_mode(&top, read_only) {
+        if top.st_gid == group && top.st_mode & 0o7777 == wanted_mode(&top, access) {
             return Ok(());
         }
     }
-    let mut giver = Giver { group, read_only };
+    let mut giver = Giver { group, access };
     giver.give(root.as_fd())?;
     tree::walk(root, &mut giver)
 }
 
 struct Giver {
     group: u32,
-    read_only: bool,
+    access: Access,
 }
 
 impl Visitor for Giver {
@@ -58,14 +73,17 @@ impl Giver {
             return Ok(());
         }
         // After the change of group: that takes setgid bits away.
-        let mode = Mode::from_raw_mode(wanted_mode(&found, self.read_only));
+        let mode = Mode::from_raw_mode(wanted_mode(&found, self.access));
         Ok(chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)?)
     }
 }
 
-fn wanted_mode(found: &Stat, read_only: bool) -> u32 {
-    let access = if read_only { 0o440 } else { 0o660 };
-    let mode = found.st_mode & 0o7777 | access;
+fn wanted_mode(found: &Stat, access: Access) -> u32 {
+    let bits = match access {
+        Access::ReadOnly => 0o440,
+        Access::ReadWrite => 0o660,
+    };
+    let mode = found.st_mode & 0o7777 | bits;
     match FileType::from_raw_mode(found.st_mode) {
         FileType::Directory => mode | 0o2110,
         _ => mode,
@@ -98,7 +116,7 @@ mod tests {
         symlink("/etc/hostname", volume.path().join("link")).unwrap();
         fs::write(volume.path().join("file"), "").unwrap();
         let outside = fs::metadata("/etc/hostname").unwrap();
-        give(volume.path(), 4242, false, false).unwrap();
+        give(volume.path(), 4242, Access::ReadWrite, ChangePolicy::Always).unwrap();
         let bottom = fstat(&here).unwrap();
         assert_eq!((bottom.st_gid, bottom.st_mode & 0o7777), (4242, 0o2770));
         let file = fs::metadata(volume.path().join("file")).unwrap();
@@ -144,7 +162,7 @@ mod tests {
             });
             for _ in 0..2_000 {
                 // What is exchanged may be in the way; it may not be changed.
-                let _ = give(volume.path(), 4242, false, false);
+                let _ = give(volume.path(), 4242, Access::ReadWrite, ChangePolicy::Always);
             }
             done.store(true, Ordering::Relaxed);
         });

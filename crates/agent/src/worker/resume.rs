@@ -204,8 +204,7 @@ impl<R: Runtime> Worker<R> {
             self.handle(Event::Started { container, attempt });
         }
         self.events.emit(PodEventKind::Instance { container, id: Some(id.clone()) });
-        let name = self.pod.containers[container].name.as_str();
-        let span = tracing::info_span!("container", name, attempt);
+        let span = self.container_span(container);
         let life = Task::spawn(self.tasks.clone().see_end(instance.clone()).instrument(span));
         self.slots[container].current = Some(Current {
             instance: instance.clone(),

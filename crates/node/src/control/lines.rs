@@ -7,18 +7,28 @@ use outrigger_runtime::log_line::parse_line;
 /// The beginning of a line is kept no longer than this.
 const LINE_MAX: usize = 128 << 10;
 
+/// Whether lines begin with the time they were written at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Timestamps {
+    /// They do.
+    Shown,
+    /// They do not.
+    #[default]
+    Omitted,
+}
+
 /// Makes lines for people out of lines in CRI format. Parts of a line are put together, whoever writes in between.
 #[derive(Debug, Default)]
 pub struct Lines {
     /// Names in front of lines, by the place of the container.
     names: BTreeMap<usize, String>,
-    timestamps: bool,
+    timestamps: Timestamps,
     begun: BTreeMap<usize, Vec<u8>>,
 }
 
 impl Lines {
     /// `names` go in front of their containers' lines; `timestamps` in front of all.
-    pub fn new(names: BTreeMap<usize, String>, timestamps: bool) -> Self {
+    pub fn new(names: BTreeMap<usize, String>, timestamps: Timestamps) -> Self {
         Lines { names, timestamps, begun: BTreeMap::new() }
     }
 
@@ -31,13 +41,13 @@ impl Lines {
                 if let Some(name) = self.names.get(&container) {
                     begun.extend_from_slice(format!("{name} | ").as_bytes());
                 }
-                if self.timestamps {
+                if self.timestamps == Timestamps::Shown {
                     begun.extend_from_slice(format!("{} ", line.time).as_bytes());
                 }
             }
             begun.extend_from_slice(line.text);
             // Where nothing stands in front of lines, parts need not wait for each other.
-            let is_plain = self.names.is_empty() && !self.timestamps;
+            let is_plain = self.names.is_empty() && self.timestamps == Timestamps::Omitted;
             let is_whole = !line.partial || (!is_plain && begun.len() > LINE_MAX);
             if is_whole {
                 begun.push(b'\n');
@@ -56,7 +66,7 @@ mod tests {
 
     #[test]
     fn lines_are_put_together_and_named() {
-        let mut lines = Lines::new([(1, "b".to_owned())].into(), true);
+        let mut lines = Lines::new([(1, "b".to_owned())].into(), Timestamps::Shown);
         assert_eq!(lines.format(1, b"T1 stdout P on\n"), b"");
         assert_eq!(lines.format(0, b"T2 stderr F other\n"), b"T2 other\n");
         let mut plain = Lines::default();

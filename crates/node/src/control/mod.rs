@@ -18,7 +18,7 @@ mod server;
 mod wire;
 
 pub use client::{AskError, Connection, Found, Run, runs};
-pub use lines::Lines;
+pub use lines::{Lines, Timestamps};
 pub use outrigger_runtime::WindowSize;
 pub use pick::{Named, Object, Picked, Which};
 pub use selector::Selector;

@@ -142,8 +142,7 @@ impl<R: Runtime> Node<R> {
     /// No pod of another run has a name that these manifests use.
     pub(super) fn names_are_free(&self, work: &Work, run: Option<&str>) -> Result<(), String> {
         let there = self.registry.pods();
-        for pod in &work.pods {
-            let (namespace, name) = (pod.manifest.namespace(), pod.manifest.name());
+        for (namespace, name) in work.pod_names() {
             let is_taken = |p: &PodState| {
                 !p.over
                     && p.namespace == namespace

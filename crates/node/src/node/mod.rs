@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use outrigger_agent::{Agent, AgentOptions, Durability, LogLines, OnFailure};
+use outrigger_agent::Agent;
+use outrigger_agent::options::{AgentOptions, Durability, LogLines, OnFailure};
 use outrigger_manifest::Workload;
 use outrigger_runtime::Runtime;
 use outrigger_view::hint::Hints;
@@ -538,9 +539,7 @@ fn objects(work: &Work) -> Vec<String> {
         let origin = &pod.manifest.origin;
         format!("{}/{}", origin.kind.to_lowercase(), origin.name)
     };
-    let mut objects: Vec<String> = work.pods.iter().map(name).collect();
-    objects.dedup();
-    objects
+    work.pods.iter().map(name).collect()
 }
 
 /// Why a node ends.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use outrigger_agent::PodResult;
 use outrigger_agent::clock::Clock;
+use outrigger_agent::event::PodResult;
 use outrigger_lifecycle::Time;
 use outrigger_runtime::Runtime;
 use outrigger_view::hint::Hints;

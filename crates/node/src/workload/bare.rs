@@ -1,8 +1,8 @@
 //! A Pod of its own: it is run once.
 
 use outrigger_agent::clock::Stamp;
-use outrigger_agent::event::StatusUpdate;
-use outrigger_agent::{PodResult, StatusUpdates};
+use outrigger_agent::event::{PodResult, StatusUpdate};
+use outrigger_agent::options::StatusUpdates;
 use outrigger_lifecycle::{Phase, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -61,8 +61,8 @@ impl Controller for Bare {
         self.number == Some(pod)
     }
 
-    fn update(&mut self, mut to: Wanted, pods: &mut dyn Pods, _: Stamp) -> Result<(), String> {
-        let Some(pod) = to.pods.pop() else { return Ok(()) };
+    fn update(&mut self, to: Wanted, pods: &mut dyn Pods, _: Stamp) -> Result<(), String> {
+        let pod = to.pod;
         match self.number {
             Some(number) if self.result.is_none() => pods.update(number, pod),
             Some(_) => Ok(()),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::PodStatus;
 use outrigger_agent::clock::Stamp;
-use outrigger_agent::event::StatusUpdate;
-use outrigger_agent::{PodResult, StatusUpdates};
+use outrigger_agent::event::{PodResult, StatusUpdate};
+use outrigger_agent::options::StatusUpdates;
 use outrigger_lifecycle::trace::{CompletionMode, JobSummary, WorkloadEvent};
 use outrigger_lifecycle::{
     JobDecision, JobEnd, JobObservation, JobOutcome, JobPlan, JobPod, Phase, PodOrder, Time, decide_job,

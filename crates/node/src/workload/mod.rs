@@ -9,7 +9,6 @@ mod replicas;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use outrigger_lifecycle::trace::{WorkloadEvent, WorkloadRecord};
@@ -19,8 +18,8 @@ use outrigger_manifest::compare::ObjectKey;
 use serde_json::Value;
 
 use outrigger_agent::clock::{Stamp, rfc3339_nanos};
-use outrigger_agent::event::StatusUpdate;
-use outrigger_agent::{PodResult, StatusUpdates};
+use outrigger_agent::event::{PodResult, StatusUpdate};
+use outrigger_agent::options::StatusUpdates;
 
 use crate::status_file::LifecycleTypes;
 use crate::work::PlannedPod;
@@ -76,44 +75,32 @@ pub(crate) struct Wanted {
     /// Its place among the objects of the status file.
     object: usize,
     workload: Option<Workload>,
-    pods: Vec<PlannedPod>,
+    /// Its pod, or one that stands for all it has.
+    pod: PlannedPod,
 }
 
 impl Wanted {
     /// The objects of a manifest, in the order they were written.
     pub(crate) fn all(pods: Vec<PlannedPod>, workloads: &[Workload]) -> Vec<Wanted> {
-        let mut by_workload: BTreeMap<usize, Vec<PlannedPod>> = BTreeMap::new();
-        for pod in pods {
-            by_workload.entry(pod.manifest.origin.workload).or_default().push(pod);
-        }
-        let mut out = Vec::new();
-        for (object, (index, pods)) in by_workload.into_iter().enumerate() {
-            match workloads.get(index) {
-                None | Some(Workload::Pod(_)) => out.extend(pods.into_iter().map(|pod| {
-                    let (namespace, name) =
-                        (pod.manifest.namespace().to_owned(), pod.manifest.name().to_owned());
-                    let key = ObjectKey { kind: "Pod", namespace, name };
-                    Wanted { key, object, workload: None, pods: vec![pod] }
-                })),
-                Some(workload) => {
-                    let (key, workload) = (ObjectKey::of(workload), Some(workload.clone()));
-                    out.push(Wanted { key, object, workload, pods });
-                }
+        let wanted = |(object, pod): (usize, PlannedPod)| match workloads.get(pod.manifest.origin.workload) {
+            None | Some(Workload::Pod(_)) => {
+                let (namespace, name) = (pod.manifest.namespace().to_owned(), pod.manifest.name().to_owned());
+                Wanted { key: ObjectKey { kind: "Pod", namespace, name }, object, workload: None, pod }
             }
-        }
-        out
+            Some(workload) => {
+                Wanted { key: ObjectKey::of(workload), object, workload: Some(workload.clone()), pod }
+            }
+        };
+        pods.into_iter().enumerate().map(wanted).collect()
     }
 
     /// The controller that makes it so.
-    pub(crate) fn controller(mut self, stamp: Stamp) -> Box<dyn Controller> {
-        let count = u32::try_from(self.pods.len()).unwrap_or(u32::MAX);
-        // There is one at least: objects are found by their pods.
-        let like = self.pods.swap_remove(0);
-        let Some(workload) = self.workload else { return Box::new(bare::Bare::new(like)) };
-        let source = Source { workload, like, object: self.object };
+    pub(crate) fn controller(self, stamp: Stamp) -> Box<dyn Controller> {
+        let Some(workload) = self.workload else { return Box::new(bare::Bare::new(self.pod)) };
+        let source = Source { workload, like: self.pod, object: self.object };
         match source.workload.job() {
             Some(job) => Box::new(job::JobController::new(source, job, stamp)),
-            None => Box::new(replicas::Replicas::new(source, count)),
+            None => Box::new(replicas::Replicas::new(source)),
         }
     }
 }
@@ -137,6 +124,11 @@ struct Source {
 }
 
 impl Source {
+    /// How many pods there are to be at once.
+    fn count(&self) -> u32 {
+        u32::try_from(self.like.manifest.origin.count).unwrap_or(u32::MAX)
+    }
+
     /// One more pod.
     fn pod(&self, nth: u32, attempt: u32) -> PlannedPod {
         let nth = usize::try_from(nth).unwrap_or(usize::MAX);

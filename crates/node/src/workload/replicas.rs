@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{DaemonSetStatus, DeploymentStatus, ReplicaSetStatus, StatefulSetStatus};
 use outrigger_agent::clock::Stamp;
-use outrigger_agent::event::StatusUpdate;
-use outrigger_agent::{PodResult, StatusUpdates};
+use outrigger_agent::event::{PodResult, StatusUpdate};
+use outrigger_agent::options::StatusUpdates;
 use outrigger_lifecycle::trace::WorkloadEvent;
 use outrigger_lifecycle::{
     Phase, Replica, ReplicaDecision, ReplicaObservation, ReplicaPlan, Time, decide_replicas,
@@ -60,7 +60,7 @@ struct Counts {
 }
 
 impl Replicas {
-    pub(super) fn new(source: Source, replicas: u32) -> Self {
+    pub(super) fn new(source: Source) -> Self {
         let title = format!("{}/{}", source.workload.kind(), source.like.manifest.origin.name);
         let (stateful, min_ready) = match &source.workload {
             Workload::StatefulSet(object) => {
@@ -75,7 +75,7 @@ impl Replicas {
         };
         let min_ready_ms = u64::try_from(min_ready.unwrap_or(0)).unwrap_or(0).saturating_mul(1_000);
         let plan = ReplicaPlan {
-            replicas,
+            replicas: source.count(),
             ordered: stateful == Some(true),
             // A port, like a name, is given to the next pod when the one before it is gone.
             named: stateful.is_some() || source.takes_host_ports(),
@@ -266,10 +266,10 @@ impl Controller for Replicas {
     }
 
     /// Only the number of its pods changes.
-    fn update(&mut self, mut to: Wanted, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String> {
-        let replicas = u32::try_from(to.pods.len()).unwrap_or(u32::MAX);
-        let (Some(workload), Some(like)) = (to.workload, to.pods.pop()) else { return Ok(()) };
-        (self.source.workload, self.source.like) = (workload, like);
+    fn update(&mut self, to: Wanted, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String> {
+        let Some(workload) = to.workload else { return Ok(()) };
+        (self.source.workload, self.source.like) = (workload, to.pod);
+        let replicas = self.source.count();
         if std::mem::replace(&mut self.plan.replicas, replicas) != replicas {
             let event = WorkloadEvent::WorkloadStarted { replicas };
             record(pods, stamp.exact, &self.title, event);

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_agent::Agent;
 use outrigger_agent::clock::Clock;
 use outrigger_agent::fake::{FakeRuntime, Script};
-use outrigger_agent::{Agent, AgentOptions, Durability, LogLines, OnFailure, PodOptions};
+use outrigger_agent::options::{AgentOptions, Durability, LogLines, OnFailure, PodOptions};
 use outrigger_lifecycle::trace::Line;
 use outrigger_lifecycle::{FeatureGates, Phase, plan};
 use outrigger_manifest::{ReadOptions, SourceFile, read};

@@ -74,6 +74,8 @@ async fn an_image_is_pulled_once_and_then_there() {
     let refused =
         store.ensure(request(&reference, PullPolicy::Always), silent()).await.unwrap_err().to_string();
     assert!(refused.contains("connection refused by 127.0.0.1:"), "{refused}");
+    // It follows "could not pull image: ", and more text follows it.
+    assert!(!refused.contains("cannot pull") && !refused.contains('?'), "{refused}");
 }
 
 /// The manifest an index's first entry points to.

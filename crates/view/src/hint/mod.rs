@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outrigger_lifecycle::trace::{Entry, TraceEvent};
-use outrigger_lifecycle::{FieldPath, HookKind, Plan, SandboxCause, Verdict};
-use outrigger_manifest::{Companions, Origin, SourceFile};
+use outrigger_lifecycle::{Companions, FieldPath, HookKind, Plan, SandboxCause, Verdict};
+use outrigger_manifest::{Origin, SourceFile};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
