@@ -670,9 +670,9 @@ mod tests {
         };
         let plan =
             outrigger_lifecycle::plan(&input, &outrigger_lifecycle::FeatureGates::default()).unwrap().plan;
-        for many in [false, true] {
-            let (mut output, shown) = Output::captured(Format::Plain, false).unwrap();
-            output.many = many;
+        for labels in [Labels::Container, Labels::PodAndContainer] {
+            let (mut output, shown) = Output::captured(Format::Plain, Verbosity::All).unwrap();
+            output.labels = labels;
             let created = json!({"workload": "Job/jf", "event": "pod-created", "pod": "jf-x7k2p"});
             let TraceLine::Workload(created) = TraceLine::from_json(&created).unwrap() else {
                 panic!("a workload")
