@@ -117,7 +117,7 @@ mod tests {
         let missing = || io::Error::from_raw_os_error(2);
         let plain = Err::<(), _>(missing()).context("cannot read x").unwrap_err();
         assert_eq!(with_causes(&plain), "cannot read x: No such file or directory (os error 2)");
-        let said = outrigger_node::RunError::File { path: "x".into(), source: missing() };
+        let said = outrigger_node::run::RunError::File { path: "x".into(), source: missing() };
         let said = anyhow::Error::from(said);
         assert_eq!(with_causes(&said), "cannot write x: No such file or directory (os error 2)");
     }

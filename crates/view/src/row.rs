@@ -221,7 +221,7 @@ fn ended(view: &PodView, i: usize) -> Seen {
     let (p, c) = (&view.plan.containers[i], &view.obs.containers[i]);
     let Some(exit) = &c.exit else { return (Rank::Done, "✓", Paint::Dim, "ended".to_owned(), 0) };
     let code = match exit.signal {
-        Some(number) => format!("exit {} {}", exit.code, signal(number.into())),
+        Some(number) => format!("exit {} {}", exit.code, signal(number)),
         None => format!("exit {}", exit.code),
     };
     let comes_back = view.obs.stop.is_none() && rules::restarts_after(p, exit);
