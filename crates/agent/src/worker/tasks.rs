@@ -159,7 +159,7 @@ impl<R: Runtime> Tasks<R> {
         let pod = self.pod.clone();
         // Walks trees for fsGroup and may wait for a slow disk.
         let prepared = tokio::task::spawn_blocking(move || pod.prepared(sandbox)).await;
-        Ok(prepared.map_err(|e| e.to_string())??)
+        prepared.map_err(|e| e.to_string())?
     }
 
     /// Waits for the sandbox to end by itself.
