@@ -26,6 +26,7 @@ use super::{Error, connect, now};
 use crate::api::Request;
 use crate::decide::serve::{
     Instance, InstanceState, Step, hook_done, hook_seconds, killed, pick, step, stop_seconds,
+    stops_after_verdict,
 };
 use crate::names;
 
@@ -231,9 +232,16 @@ impl Agent {
                     request = write(api, &name, patch).await?;
                 }
                 Step::Hook { index, id } => {
-                    let took = self.run_hook(Stop { request: &request, index, id: &id, uid: &uid }).await;
+                    let stop = Stop { request: &request, index, id: &id, uid: &uid };
+                    let took = self.run_hook(stop).await;
                     lock(&self.hooks).insert(id.clone(), took);
-                    write_states(api, &name, |newest| hook_done(newest, index, &id)).await?;
+                    let is_open = write_states(api, &name, |newest| hook_done(newest, index, &id)).await?;
+                    if !is_open && stops_after_verdict(&request) {
+                        lock(&self.hooks).remove(&id);
+                        if let Err(error) = self.stop(stop, took).await {
+                            tracing::warn!(id, error, "not stopped after its hook");
+                        }
+                    }
                     return Ok(Some(Duration::ZERO));
                 }
                 Step::Kill { index, id } => {
@@ -365,16 +373,16 @@ async fn write(api: &Api<Request>, name: &str, patch: serde_json::Value) -> Resu
 }
 
 /// Writes what has happened to a container into the newest version of a request, whatever was written meanwhile. Only
-/// a verdict stands: a request that has one is not written any more.
+/// a verdict stands: a request that has one is not written any more, and the answer is false.
 async fn write_states(
     api: &Api<Request>,
     name: &str,
     states: impl Fn(&Request) -> Vec<crate::api::RecreateState>,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let mut tries = 0;
     loop {
         let found = api.get_opt(name).await.map_err(Error::api("read a container recreate request"))?;
-        let Some(newest) = found.filter(|r| !r.is_finished()) else { return Ok(()) };
+        let Some(newest) = found.filter(|r| !r.is_finished()) else { return Ok(false) };
         let patch = json!({
             "metadata": {"resourceVersion": newest.metadata.resource_version},
             "status": {"containerRecreateStates": states(&newest)},
@@ -382,7 +390,7 @@ async fn write_states(
         tries += 1;
         match write(api, name, patch).await {
             Err(error) if error.is_stale() && tries < WRITES_MAX => {}
-            other => return other.map(|_| ()),
+            other => return other.map(|_| true),
         }
     }
 }

@@ -221,6 +221,12 @@ pub fn hook_done(request: &Request, index: usize, id: &str) -> Vec<RecreateState
     states
 }
 
+/// Whether an instance whose hook has just been run is stopped although its request has a verdict, or is gone (CRR-E-05): it
+/// has been told to shut down. Not the last sidecar of a pod that has no result yet; the operator ends that pod another way.
+pub fn stops_after_verdict(request: &Request) -> bool {
+    !request.is_result_first()
+}
+
 /// Seconds a hook may take, and a stop after it: one budget for both (CRR-40). No grace is none: no hook, killed at once.
 pub fn hook_seconds(grace: i64) -> u64 {
     u64::try_from(grace).unwrap_or(0)

@@ -7,6 +7,7 @@ use super::NOW;
 use crate::api::{Progress, RecreateState, Request};
 use crate::decide::serve::{
     Instance, InstanceState, Step, hook_done, hook_seconds, killed, needs_result, pick, step, stop_seconds,
+    stops_after_verdict,
 };
 use crate::names;
 
@@ -310,4 +311,13 @@ fn work_begins_with_saying_so() {
     let mut request = request(json!({}), &["a"], json!([]), json!([]));
     request.status.phase.clear();
     assert_eq!(next(&request, &[running("a", 0)]), Step::Store { phase: "Recreating", states: vec![] });
+}
+
+#[test]
+fn a_stop_whose_hook_has_run_is_finished_after_a_verdict() {
+    // CRR-E-05; D5: not where the exit code could become the result of the pod.
+    let mut request = request(json!({}), &["app"], json!([]), json!([]));
+    assert!(stops_after_verdict(&request));
+    request.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
+    assert!(!stops_after_verdict(&request));
 }
