@@ -54,7 +54,7 @@ class Cluster:
         shutil.rmtree(RUN, ignore_errors=True)
         RUN.mkdir()
         self.sock = RUN / "containerd.sock"
-        # In memory: the disk of this machine is not what is looked at, and etcd waits for it with every write.
+        # In memory: the disk of this machine is not what is looked at.
         self.data = pathlib.Path(tempfile.mkdtemp(prefix="outrigger-operator-", dir="/dev/shm"))
 
     def spawn(self, name, *args, env=None):
