@@ -94,7 +94,8 @@ def make(api, names, executor):
 
 def report_ready(api, name):
     status = lambda name, ready, state: {"name": name, "ready": ready, "started": ready, "restartCount": 0, "image": "i", "imageID": "i", "state": state}
-    statuses = [status("first", True, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}), status("second", False, {"waiting": {"reason": "CreateContainerConfigError"}})]
+    # Not as refused: no kubelet ever starts it, and the operator would try to wake one again and again.
+    statuses = [status("first", True, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}), status("second", False, {"waiting": {"reason": "ContainerCreating"}})]
     api.call("PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Pending", "containerStatuses": statuses}}, "application/merge-patch+json")
 
 

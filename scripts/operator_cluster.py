@@ -54,6 +54,8 @@ class Cluster:
         shutil.rmtree(RUN, ignore_errors=True)
         RUN.mkdir()
         self.sock = RUN / "containerd.sock"
+        # In memory: the disk of this machine is not what is looked at.
+        self.data = pathlib.Path(tempfile.mkdtemp(prefix="outrigger-operator-", dir="/dev/shm"))
 
     def spawn(self, name, *args, env=None):
         log = open(self.top / "log" / name, "ab")
@@ -88,7 +90,7 @@ class Cluster:
         t = self.top
         url = lambda port: f"http://127.0.0.1:{port}"
         peer = free_port()
-        self.spawn("etcd", "etcd", "--data-dir", t / "etcd", "--listen-client-urls", url(self.etcd), "--advertise-client-urls", url(self.etcd),
+        self.spawn("etcd", "etcd", "--data-dir", self.data, "--listen-client-urls", url(self.etcd), "--advertise-client-urls", url(self.etcd),
                    "--listen-peer-urls", url(peer), "--initial-advertise-peer-urls", url(peer), "--initial-cluster", f"default={url(peer)}", "--unsafe-no-fsync")
         subprocess.run(["openssl", "genrsa", "-out", t / "certs/sa.key", "2048"], check=True, capture_output=True)
         (t / "tokens.csv").write_text(f'admin-token,admin,admin,"system:masters"\nnode-token,system:node:{NODE},node,"system:nodes"\n')
@@ -208,6 +210,7 @@ state = "{t}/ctd/state"
             if name in self.procs:
                 self.kill(name, signal.SIGTERM if name != "apiserver" else signal.SIGKILL)
         shutil.rmtree(RUN, ignore_errors=True)
+        shutil.rmtree(self.data, ignore_errors=True)
         for own in sorted(pathlib.Path("/sys/fs/cgroup").glob("*/outrigger-operator-test/**/"), reverse=True):
             try:
                 own.rmdir()
@@ -308,9 +311,12 @@ class Api:
                 there.send([(key, at) for key in keys(json.loads(line)["object"])])
 
         def collect():
-            while True:
-                for key, at in here.recv():
-                    seen.setdefault(key, at)
+            try:
+                while True:
+                    for key, at in here.recv():
+                        seen.setdefault(key, at)
+            except EOFError:
+                pass  # the other process has ended
 
         multiprocessing.get_context("fork").Process(target=follow, daemon=True).start()
         threading.Thread(target=collect, daemon=True).start()
