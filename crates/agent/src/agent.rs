@@ -1,4 +1,4 @@
-//! The agent: pods in by UID, events out.
+//! The agent runs pods identified by UID and reports events about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,7 +24,7 @@ use crate::uid::PodUid;
 use crate::volumes::remove_tree;
 use crate::worker::{PodOrder, Worker, WorkerOptions, remove_pod};
 
-/// Runs pods, each in the hands of a worker. Cheap to clone; workers end when the last clone is dropped.
+/// Runs pods, each with its own worker. Cheap to clone; workers end when the last clone is dropped.
 pub struct Agent<R>(Arc<Inner<R>>);
 
 impl<R> Clone for Agent<R> {
@@ -38,7 +38,7 @@ struct Inner<R> {
     options: AgentOptions,
     host: Arc<Host>,
     clock: Clock,
-    /// Where pods are written down, so that another process can go on with them.
+    /// Where pod state is persisted so that another process can resume the pods.
     store: Option<Store>,
     logs: Option<LogFollower>,
     subscribers: Arc<Subscribers>,
@@ -46,7 +46,7 @@ struct Inner<R> {
     members: Mutex<BTreeMap<PodUid, Member>>,
 }
 
-/// A pod of the agent.
+/// A pod managed by the agent.
 struct Member {
     context: Arc<PodContext>,
     stop: watch::Sender<Option<StopRequest>>,
@@ -56,14 +56,14 @@ struct Member {
     _worker: Option<Task>,
 }
 
-/// Counts pods that are being taken over from another process.
+/// Counts pods that are being resumed from another process.
 #[derive(Default)]
 struct Resuming {
     pods: AtomicUsize,
     done: Notify,
 }
 
-/// A pod that is being taken over, until this is dropped.
+/// Marks a pod as being resumed until dropped.
 struct ResumingPod(Arc<Resuming>);
 
 impl ResumingPod {
@@ -80,35 +80,36 @@ impl Drop for ResumingPod {
     }
 }
 
-/// What another process left of a pod.
+/// The persisted state of a pod left by another process.
 enum Left {
-    /// Nothing: it begins here.
+    /// No state: the pod is new.
     Nothing,
-    /// Something nobody understands.
+    /// State that cannot be parsed.
     Damaged,
-    /// Something that ended when the machine was shut down: it begins anew, except for what is run once.
+    /// State of a pod that ended when the machine was shut down. The pod starts again, except for containers
+    /// that run only once.
     ShutDown(Box<Observation>),
-    /// All there is to know, and the plan the pod is to have now if that is not the one it was written with.
+    /// Complete state, and the new plan if it differs from the persisted one.
     State(Box<Found>, Option<Box<Plan>>),
 }
 
-/// A pod that is over and of which something is left.
+/// A pod that has ended and still has state on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FinishedPod {
-    /// Which.
+    /// The pod's UID.
     pub uid: PodUid,
-    /// When it ended, in milliseconds since 1970.
+    /// When the pod ended, in milliseconds since 1970.
     pub ended_at_ms: u64,
-    /// What it takes on the disk.
+    /// Disk space used by the pod's state, in bytes.
     pub bytes: u64,
 }
 
 impl<R: Runtime> Agent<R> {
-    /// Starts an agent. The runtime's pods must be nobody else's, and with [`Durability::StateDir`] no other process may use
-    /// the state directory ([`outrigger_runtime::NodeIdentity`]).
+    /// Starts an agent. No other process may manage the runtime's pods, and with [`Durability::StateDir`] no
+    /// other process may use the state directory ([`outrigger_runtime::NodeIdentity`]).
     ///
     /// # Errors
-    /// The state directory cannot be used, or log files cannot be followed.
+    /// Returns an error if the state directory cannot be used or log files cannot be followed.
     pub fn start(runtime: Arc<R>, options: AgentOptions) -> io::Result<Self> {
         let store = match options.durability {
             Durability::Process => None,
@@ -131,41 +132,41 @@ impl<R: Runtime> Agent<R> {
         })))
     }
 
-    /// The clock all its pods go by.
+    /// The clock used by all pods.
     pub fn clock(&self) -> Clock {
         self.0.clock
     }
 
-    /// The runtime its pods are on.
+    /// The runtime used by all pods.
     pub fn runtime(&self) -> &Arc<R> {
         &self.0.runtime
     }
 
-    /// Events of pods, from now on.
+    /// Subscribes to pod events from now on.
     pub fn subscribe(&self, scope: Scope) -> Events {
         self.0.subscribers.subscribe(scope)
     }
 
-    /// Puts together what a pod needs, and does nothing about it yet.
+    /// Builds the context of a pod without starting it.
     ///
     /// # Errors
-    /// The pod cannot be run: why.
+    /// Returns the reason if the pod cannot be run.
     pub fn describe(&self, pod: &NewPod) -> Result<PodContext, String> {
         PodContext::new(pod, self.0.host.clone(), &self.0.options.state_dir)
     }
 
-    /// Whether a pod could be made now.
+    /// Checks whether a pod could be created now.
     ///
     /// # Errors
-    /// It could not, and most likely not later either: why.
+    /// Returns the reason if it cannot be created; retrying is unlikely to help.
     pub fn check(&self, pod: &PodContext) -> Result<(), SandboxFailure> {
         Ok(self.0.runtime.check_sandbox(&pod.sandbox_spec()?)?)
     }
 
-    /// Runs a pod. If another process began with it, this one goes on.
+    /// Runs a pod, or resumes it if another process started it.
     ///
     /// # Errors
-    /// The pod cannot be run: why.
+    /// Returns the reason if the pod cannot be run.
     pub fn add(&self, mut pod: NewPod) -> Result<Arc<PodContext>, String> {
         let inner = &*self.0;
         if self.state(&pod.uid).is_some_and(|state| !state.over) {
@@ -227,10 +228,10 @@ impl<R: Runtime> Agent<R> {
         Ok(context)
     }
 
-    /// Knows a pod that is over, if there still is anything of it.
+    /// Registers a pod that has ended, if any of its state is left.
     ///
     /// # Errors
-    /// Nothing is left of it that could be read.
+    /// Returns an error if no readable state is left.
     pub fn add_finished(&self, mut pod: NewPod) -> Result<Arc<PodContext>, String> {
         let Left::State(found, _) = self.find(&mut pod)? else {
             return Err("nothing is left of the pod".to_owned());
@@ -255,7 +256,8 @@ impl<R: Runtime> Agent<R> {
         Ok(context)
     }
 
-    /// What another process left of a pod. The plan is then the one it was begun with.
+    /// Loads the state left by another process. If there is any, the pod's plan is replaced by the persisted
+    /// one.
     fn find(&self, pod: &mut NewPod) -> Result<Left, String> {
         let Some(store) = &self.0.store else { return Ok(Left::Nothing) };
         let described = self.describe(pod)?;
@@ -274,8 +276,8 @@ impl<R: Runtime> Agent<R> {
         };
         let mut plan = found.state.plan.clone().unwrap_or(saved.plan);
         name_images(&mut plan, &pod.plan);
-        // What was asked for before the process ended is done by the next. What else is different is the doing of another
-        // version: a pod is ended by the plan it was begun with (G-30).
+        // An update requested before the process ended is applied by the next one. Any other difference comes
+        // from a change of version: a pod is stopped by the plan it was started with (G-30).
         let is_changed = changes(&plan, &pod.plan).is_ok_and(|changes| !changes.is_empty());
         let update = is_changed.then(|| Box::new(pod.plan.clone()));
         let planned = NewPod { plan, ..pod.clone() };
@@ -298,7 +300,7 @@ impl<R: Runtime> Agent<R> {
         Ok(Left::State(Box::new(found), update))
     }
 
-    /// Waits until all pods that another process began with are taken over.
+    /// Waits until all pods started by another process are resumed.
     pub async fn resumed(&self) {
         let resuming = &self.0.resuming;
         loop {
@@ -310,19 +312,19 @@ impl<R: Runtime> Agent<R> {
         }
     }
 
-    /// Tells a pod to go, gracefully and in order. A pod that is over does not mind; an order that comes later can only
-    /// shorten the grace.
+    /// Stops a pod gracefully and in order. Does nothing if the pod has ended. Later requests can only
+    /// shorten the grace period.
     pub fn stop(&self, uid: &PodUid, request: StopRequest) {
         if let Some(member) = self.members().get(uid) {
             member.stop.send_replace(Some(request));
         }
     }
 
-    /// Makes a pod what it is given as, where it runs: another image, grace or deadline, one more ephemeral container. A pod
-    /// that is over does not mind.
+    /// Updates a pod in place: another image, grace period or deadline, or an additional ephemeral container.
+    /// Does nothing if the pod has ended.
     ///
     /// # Errors
-    /// The agent has no such pod, or the change needs another pod: why.
+    /// Returns the reason if the agent has no such pod or the change requires a new pod.
     pub fn update(&self, pod: &NewPod) -> Result<(), String> {
         let context = self.describe(pod)?;
         let mut members = self.members();
@@ -331,13 +333,13 @@ impl<R: Runtime> Agent<R> {
         changes(member.context.plan(), &pod.plan).map_err(|e| e.to_string())?;
         let context = Arc::new(context.succeeding(&member.context));
         member.context = context.clone();
-        // A worker that has ended does not mind.
+        // Fails only if the worker has ended; then there is nothing to update.
         let _ = member.orders.send(PodOrder::Update { pod: context, plan: Box::new(pod.plan.clone()) });
         Ok(())
     }
 
-    /// Restarts a container of a pod, or all of them in order. Whether that is done is said to `reply`, which is dropped if
-    /// the pod is not there or over.
+    /// Restarts one container of a pod, or all of them in order. The result is sent to `reply`, which is
+    /// dropped if the pod does not exist or has ended.
     pub fn restart(
         &self,
         uid: &PodUid,
@@ -349,7 +351,8 @@ impl<R: Runtime> Agent<R> {
         }
     }
 
-    /// Forgets a pod that is over: its status and its logs can no longer be read. One that is not over is left alone.
+    /// Removes a pod that has ended: its status and logs can no longer be read. Does nothing if the pod has
+    /// not ended.
     pub fn remove(&self, uid: &PodUid) {
         let mut members = self.members();
         if members.get(uid).is_some_and(|member| member.latest.get().over)
@@ -360,17 +363,17 @@ impl<R: Runtime> Agent<R> {
         }
     }
 
-    /// What is known of a pod; `None` if it was never added, or was removed.
+    /// The state of a pod; `None` if it was never added or was removed.
     pub fn state(&self, uid: &PodUid) -> Option<PodState> {
         self.members().get(uid).map(|member| member.latest.get())
     }
 
-    /// What is known of all pods.
+    /// The state of all pods.
     pub fn states(&self) -> Vec<(PodUid, PodState)> {
         self.members().iter().map(|(uid, member)| (uid.clone(), member.latest.get())).collect()
     }
 
-    /// Pods that are over and not removed, the last one first.
+    /// Pods that have ended and were not removed, most recent first.
     pub fn finished(&self) -> Vec<FinishedPod> {
         let members = self.members();
         let finished = |(uid, member): (&PodUid, &Member)| {
@@ -387,15 +390,15 @@ impl<R: Runtime> Agent<R> {
         finished
     }
 
-    /// UIDs of the pods that were written down, by this process or those before it.
+    /// UIDs of all persisted pods, including those of earlier processes.
     pub fn saved(&self) -> Vec<PodUid> {
         let Some(store) = &self.0.store else { return Vec::new() };
         let saved = store.pods().into_iter().filter_map(|id| Some(store.pod(&id).pod().ok()??.uid));
         saved.collect()
     }
 
-    /// Removes pods of the runtime that were not added, because what was written down of them is damaged or gone. Nobody
-    /// else would.
+    /// Removes pods from the runtime that were not added because their persisted state is damaged or missing.
+    /// No other component removes them.
     pub async fn remove_unknown(&self) {
         let inner = &*self.0;
         let known: BTreeSet<SandboxId> =
@@ -423,12 +426,12 @@ impl<R: Runtime> Agent<R> {
     }
 
     fn members(&self) -> MutexGuard<'_, BTreeMap<PodUid, Member>> {
-        // Members are inserted and removed whole.
+        // Each insert and remove is atomic, so the map is valid even after a panic.
         self.0.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A worker from its first step to its last.
+/// Runs a worker from start to end.
 async fn work<R: Runtime>(
     mut worker: Worker<R>,
     found: Left,
@@ -449,7 +452,7 @@ async fn work<R: Runtime>(
     worker.run().await
 }
 
-/// Plans that were written before they named images get those of the pod.
+/// Plans persisted before they contained image names get the names from the pod.
 fn name_images(plan: &mut Plan, pod: &Plan) {
     for (c, wanted) in plan.containers.iter_mut().zip(&pod.containers) {
         if c.image.is_empty() && c.name == wanted.name {
@@ -458,7 +461,7 @@ fn name_images(plan: &mut Plan, pod: &Plan) {
     }
 }
 
-/// Waits for the end of a worker's work and says it.
+/// Waits for a worker to end and emits the final event.
 async fn watch_worker<R: Runtime>(
     work: impl Future<Output = PodResult> + Send + 'static,
     runtime: Arc<R>,
@@ -466,14 +469,14 @@ async fn watch_worker<R: Runtime>(
     events: Emitter,
     latest: Arc<Latest>,
 ) {
-    // A worker that panics takes nothing else with it. Aborting this task aborts that one.
+    // A panic of the worker must not affect other pods. Aborting this task aborts the worker.
     let mut worker = tokio::task::JoinSet::new();
     worker.spawn(work);
     let (result, cause) = match worker.join_next().await {
         Some(Ok(result)) => (result, EndCause::Finished),
         Some(Err(e)) => {
             tracing::error!("the pod's worker failed: {e}");
-            // Nobody looks after its containers any more.
+            // The worker no longer manages its containers.
             remove_pod(&*runtime, &context).await;
             (PodResult { phase: Phase::Failed, failed: None }, EndCause::WorkerFailed)
         }

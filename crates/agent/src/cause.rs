@@ -1,11 +1,11 @@
-//! What failures of the runtime mean to the engine, the trace and hints.
+//! Maps runtime errors to causes used by the engine, the trace and hints.
 
 use std::io;
 
 use outrigger_lifecycle::{PullCause, SandboxCause};
 use outrigger_runtime::{ImageError, PullError, RuntimeError};
 
-/// Why an image cannot be had; `None` if nothing more is known than the text.
+/// Why an image cannot be pulled; `None` if only the error text is known.
 pub(crate) fn of_pull(error: &ImageError) -> Option<PullCause> {
     match error {
         ImageError::InvalidName { .. } => Some(PullCause::InvalidName),
@@ -21,7 +21,7 @@ pub(crate) fn of_pull(error: &ImageError) -> Option<PullCause> {
     }
 }
 
-/// Why a sandbox cannot be made; `None` if nothing more is known than the text.
+/// Why a sandbox cannot be created; `None` if only the error text is known.
 pub(crate) fn of_sandbox(error: &RuntimeError) -> Option<SandboxCause> {
     match error {
         RuntimeError::HostPort { port, source, .. } => {
@@ -40,12 +40,12 @@ pub(crate) fn of_sandbox(error: &RuntimeError) -> Option<SandboxCause> {
     }
 }
 
-/// Why a pod's sandbox or what belongs to it could not be made.
+/// Why a pod's sandbox, or its volumes and files, could not be created.
 #[derive(Debug)]
 pub struct SandboxFailure {
-    /// What happened, for people.
+    /// Human-readable message.
     pub message: String,
-    /// The same for programs, where it is known.
+    /// Machine-readable cause, if known.
     pub cause: Option<SandboxCause>,
 }
 

@@ -1,8 +1,8 @@
-//! The time of a run: the wall clock when it began, carried on by the monotonic clock and the time the machine was
-//! suspended. One for all its pods and whoever makes them, so that their times can be compared.
+//! The clock of a run: the wall clock at the start, advanced by the monotonic clock plus the time the machine
+//! was suspended. All pods of a run share it, so their timestamps can be compared.
 //!
-//! The engine is promised a time that never goes backwards; the wall clock makes no such promise. A deadline goes on while
-//! a laptop sleeps, so suspended time counts (`CLOCK_BOOTTIME`).
+//! The engine needs a time that never goes backwards, which the wall clock does not guarantee. Deadlines keep
+//! running while a laptop is suspended, so suspended time counts (`CLOCK_BOOTTIME`).
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,27 +17,27 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-/// Waits shorter than this may be late by a suspension: nobody notices, and they need no timer of the kernel's.
+/// Waits shorter than this use no kernel timer. They may be late after a suspension, which does not matter.
 const SHORT_WAIT: Duration = Duration::from_secs(2);
 
-/// Two clocks are not read at the same moment; only more than this is a suspension.
+/// The two clocks are read one after the other; only a larger difference counts as a suspension.
 const READING_ERROR: Duration = Duration::from_millis(100);
 
-/// The longest single wait: far away is as good as never, and the timer wheel has its own limit.
+/// The longest single wait. Tokio's timer wheel has an upper limit.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
-/// Where the time comes from.
+/// The source of time.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     wall: Duration,
     start: Instant,
-    /// How long the machine had been suspended when the clock was started.
+    /// How long the machine had been suspended when the clock started.
     suspended_at_start: Duration,
-    /// How long it has been suspended by now.
+    /// How long the machine has been suspended so far.
     suspended: fn() -> Duration,
 }
 
-/// One reading: what the engine is told, and the rest of the nanoseconds for the record.
+/// One reading: the engine's time, and the exact time for the trace.
 #[derive(Debug, Clone, Copy)]
 pub struct Stamp {
     /// The engine's time.
@@ -47,7 +47,7 @@ pub struct Stamp {
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Starts a clock now.
     pub fn start() -> Self {
         Clock::with(suspended)
     }
@@ -61,26 +61,26 @@ impl Clock {
         }
     }
 
-    /// A clock that says what another one would, given the time of day that one began with, carried back to the boot of
-    /// the machine ([`Clock::wall_at_boot`]).
+    /// A clock that shows the same time as another one, given that clock's time at boot
+    /// ([`Clock::wall_at_boot`]).
     pub fn since_boot(wall_at_boot: Duration) -> Self {
         Clock { wall: wall_at_boot + duration(clock_gettime(ClockId::Boottime)), ..Clock::start() }
     }
 
-    /// What this clock would have said when the machine was booted.
+    /// The time this clock would have shown when the machine booted.
     pub fn wall_at_boot(&self) -> Duration {
         self.now().exact.saturating_sub(duration(clock_gettime(ClockId::Boottime)))
     }
 
-    /// Now.
+    /// The current time.
     pub fn now(&self) -> Stamp {
         let asleep = (self.suspended)().saturating_sub(self.suspended_at_start);
         let exact = self.wall + self.start.elapsed() + asleep;
         Stamp { time: Time(millis(exact)), exact }
     }
 
-    /// Waits until a time has come. It has really come then, and if the machine was suspended meanwhile it is noticed
-    /// as soon as it is back.
+    /// Waits until `time` is reached. If the machine was suspended meanwhile, this is noticed as soon as it
+    /// resumes.
     pub async fn reach(&self, time: Time) {
         loop {
             let left = Duration::from_millis(time.0).saturating_sub(self.now().exact);
@@ -93,25 +93,25 @@ impl Clock {
                     () = wait => {}
                     _ = timer.readable() => {}
                 },
-                // Without a timer of the kernel's a suspension only makes it late.
+                // Without a kernel timer a suspension only delays the wake-up.
                 Some(Err(_)) | None => wait.await,
             }
         }
     }
 
-    /// A moment the runtime noted by the wall clock, in this clock's time; never later than `now`.
+    /// Converts a wall-clock time reported by the runtime to this clock's time; never later than `now`.
     pub fn noted(&self, at: SystemTime, now: Time) -> Time {
         noted(since_epoch(at), since_epoch(SystemTime::now()), now)
     }
 }
 
-/// How long ago something was is what two readings of the wall clock tell; the time of day itself may have been set since
-/// the run began, by hours even, and this clock did not follow.
+/// The age is the difference of two wall-clock readings. The wall clock itself may have been changed since
+/// the run started, and this clock does not follow such changes.
 fn noted(at: Duration, wall: Duration, now: Time) -> Time {
     Time(now.0.saturating_sub(millis(wall.saturating_sub(at))))
 }
 
-/// A timer that goes on while the machine is suspended.
+/// A timer that keeps running while the machine is suspended.
 fn boot_timer(after: Duration) -> std::io::Result<AsyncFd<OwnedFd>> {
     let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -120,15 +120,15 @@ fn boot_timer(after: Duration) -> std::io::Result<AsyncFd<OwnedFd>> {
         tv_nsec: after.subsec_nanos().into(),
     };
     timerfd_settime(&fd, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: zero, it_value })?;
-    // SAFETY: the timer's descriptor is owned by what is registered, and nobody closes or replaces it.
+    // SAFETY: the registered object owns the timer's descriptor, and nothing closes or replaces it.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE)? })
 }
 
-/// How long the machine has been suspended since it was booted. Never less than it was before.
+/// How long the machine has been suspended since boot. Never decreases.
 fn suspended() -> Duration {
     static KNOWN: AtomicU64 = AtomicU64::new(0);
     let boot = duration(clock_gettime(ClockId::Boottime));
-    // Read second, so that a pause between the two makes the difference smaller, never larger.
+    // Read second, so that a pause between the two readings makes the difference smaller, never larger.
     let monotonic = duration(clock_gettime(ClockId::Monotonic));
     let now = boot.saturating_sub(monotonic);
     let known = Duration::from_nanos(KNOWN.load(Ordering::Relaxed));
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// The machine sleeps for an hour: a deadline in half an hour is over when it is back.
+    /// The machine is suspended for an hour: a deadline in half an hour has passed when it resumes.
     #[tokio::test(start_paused = true)]
     async fn suspended_time_counts() {
         static ASLEEP: AtomicU64 = AtomicU64::new(7_000);
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// The kernel's timer is what wakes a run whose machine was suspended.
+    /// The kernel timer wakes a run after a suspension.
     #[tokio::test]
     async fn the_boot_timer_fires() {
         let timer = boot_timer(Duration::from_millis(20)).expect("a timer");
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(rfc3339_nanos(Duration::from_secs(1_700_000_000)), "2023-11-14T22:13:20.000000000Z");
     }
 
-    /// A container ended two seconds ago. What was done to the time of day before that changes nothing.
+    /// A container ended two seconds ago. Earlier changes of the wall clock have no effect.
     #[test]
     fn a_time_of_day_that_was_set_does_not_move_what_is_noted() {
         let now = Time(1_700_000_000_000);
@@ -221,11 +221,11 @@ mod tests {
             let ended = wall.saturating_sub(Duration::from_secs(2));
             assert_eq!(noted(ended, wall, now), Time(now.0 - 2_000), "{wall:?}");
         }
-        // Set back since: it is not in the future.
+        // The wall clock was set back since: the result is not in the future.
         assert_eq!(noted(wall, wall - hours, now), now);
     }
 
-    /// The clock of a node goes on from the boot of the machine, whatever the time of day is when it is started again.
+    /// The clock of a node is based on the boot time, independent of the wall clock at restart.
     #[test]
     fn a_clock_that_goes_on_does_not_ask_for_the_time_of_day() {
         let (first, told) = (Clock::start(), Duration::from_secs(1_000_000_000));

@@ -1,4 +1,4 @@
-//! A container's environment and command line, as Kubernetes makes them.
+//! Builds a container's environment and command line as Kubernetes does.
 
 use k8s_openapi::api::core::v1::{Container, EnvVarSource};
 use outrigger_lifecycle::Companions;
@@ -7,7 +7,7 @@ use outrigger_lifecycle::is_launch_barrier;
 use crate::expand::expand;
 use crate::fields::Fields;
 
-/// Variables in the order they were first set; a later value takes the place of an earlier one.
+/// Variables in the order they were first set; a later value replaces an earlier one.
 #[derive(Debug, Default)]
 struct Variables(Vec<(String, String)>);
 
@@ -24,25 +24,25 @@ impl Variables {
     }
 }
 
-/// What a container is started with.
+/// The command line and environment of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommandLine {
     /// `command`, expanded.
     pub(crate) command: Option<Vec<String>>,
     /// `args`, expanded.
     pub(crate) args: Option<Vec<String>>,
-    /// All variables of the manifest.
+    /// All variables from the manifest.
     pub(crate) env: Vec<(String, String)>,
 }
 
-/// Looks up what a container's variables refer to.
+/// Resolves references in a container's variables.
 #[derive(Clone, Copy)]
 pub(crate) struct Environment<'a> {
     /// The pod's own fields.
     pub(crate) fields: Fields<'a>,
     /// ConfigMaps and Secrets.
     pub(crate) objects: &'a Companions,
-    /// All containers of the pod: a resource may be another container's.
+    /// All containers of the pod: a `resourceFieldRef` may name another container.
     pub(crate) containers: &'a [Container],
 }
 
@@ -51,7 +51,8 @@ impl Environment<'_> {
         self.fields.pod.metadata.namespace.as_deref().unwrap_or("default")
     }
 
-    /// Command line and environment of a container. The error is a `CreateContainerConfigError`'s message.
+    /// The command line and environment of a container. The error is the message of a
+    /// `CreateContainerConfigError`.
     pub(crate) fn command_line(&self, container: &Container) -> Result<CommandLine, String> {
         let variables = self.variables(container)?;
         let all = |words: &Option<Vec<String>>| {
@@ -103,7 +104,7 @@ impl Environment<'_> {
             let value = match &variable.value_from {
                 Some(from) if written.is_empty() => match self.value_from(container, from)? {
                     Some(value) => value,
-                    // An optional reference to nothing: the variable is not set at all.
+                    // An optional reference that does not resolve: the variable is not set.
                     None => continue,
                 },
                 _ => expand(written, |name| variables.get(name)),
@@ -177,12 +178,12 @@ fn missing(kind: &str, name: &str) -> String {
     format!("{kind} {name:?} not found; add it to the manifest")
 }
 
-/// Any printable ASCII but `=`.
+/// Any printable ASCII character except `=`.
 fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=')
 }
 
-/// The command of an exec probe: references to literal variables of the container are expanded, no others (R6.1).
+/// Expands the command of an exec probe: only references to literal variables of the container (R6.1).
 pub(crate) fn expand_literals(container: &Container, command: &[String]) -> Vec<String> {
     let mut variables = Variables::default();
     for variable in container.env.iter().flatten() {
@@ -303,7 +304,7 @@ mod tests {
         assert!(make(required).is_err());
     }
 
-    /// The pod printed in Kruise's proposal, and one dumped from a cluster (LP-9).
+    /// The pod from Kruise's proposal, and one dumped from a cluster (LP-9).
     #[test]
     fn launch_barriers_are_left_out() {
         for (name, key) in [("KRUISE_CONTAINER_LAUNCH_BARRIER", "c_1"), ("KRUISE_CONTAINER_BARRIER", "p_1")] {

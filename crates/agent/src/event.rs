@@ -1,8 +1,8 @@
-//! What an agent says about its pods: one stream of typed events.
+//! Events of an agent's pods: one stream of typed events.
 //!
-//! Workers never wait for a subscriber. What a pod does is a few events a second at most, and they are kept until they are
-//! taken; the lines of its containers' logs are not: they are read from their files only while there is room
-//! ([`LOG_ROOM`]), and each batch holds its part of the room until the subscriber drops it.
+//! Workers never wait for a subscriber. A pod emits a few events per second at most, and these are buffered
+//! without a limit. Log lines are not: they are read from the files only while there is room ([`LOG_ROOM`]),
+//! and each batch holds its share of the room until the subscriber drops it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,84 +18,86 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use crate::pod::PodContext;
 use crate::uid::PodUid;
 
-/// Bytes of log lines that subscribers may hold.
+/// Maximum number of bytes of log lines held by subscribers.
 pub const LOG_ROOM: usize = 1 << 20;
 
 /// Something that happened to a pod.
 #[derive(Debug, Clone)]
 pub struct PodEvent {
-    /// Which pod.
+    /// The pod's UID.
     pub pod: PodUid,
-    /// What.
+    /// What happened.
     pub kind: PodEventKind,
 }
 
 /// What happened to a pod.
 #[derive(Debug, Clone)]
 pub enum PodEventKind {
-    /// An entry of its trace.
+    /// An entry of the pod's trace.
     Trace {
         /// The entry.
         entry: Arc<Entry>,
-        /// When, since the Unix epoch.
+        /// When it happened, since the Unix epoch.
         exact: Duration,
     },
-    /// What is known of the pod now.
+    /// The pod's state was observed.
     Observed(Snapshot),
-    /// Its status has changed; said of pods with [`StatusUpdates::Emitted`](crate::options::StatusUpdates::Emitted).
+    /// The pod's status changed; emitted for pods with
+    /// [`StatusUpdates::Emitted`](crate::options::StatusUpdates::Emitted).
     Status(StatusUpdate),
-    /// It has become another where it runs.
+    /// The pod was updated in place.
     Updated {
-        /// What it is now.
+        /// The updated pod.
         pod: Arc<PodContext>,
-        /// What is known of it now.
+        /// Its observation after the update.
         observation: Arc<Observation>,
     },
-    /// It has addresses.
+    /// The pod's addresses are known.
     Addresses(Vec<String>),
-    /// Another instance of a container runs, or none does.
+    /// The running instance of a container changed.
     Instance {
-        /// The container's place in the plan.
+        /// The container's index in the plan.
         container: usize,
-        /// The instance that runs.
+        /// The running instance; `None` if there is none.
         id: Option<ContainerId>,
     },
-    /// How far the pull of an image is.
+    /// Progress of an image pull.
     Pulling {
-        /// The container's place in the plan.
+        /// The container's index in the plan.
         container: usize,
         /// The image.
         reference: String,
-        /// Bytes that are here.
+        /// Bytes downloaded so far.
         done_bytes: u64,
-        /// All of them, if known.
+        /// Total bytes, if known.
         total_bytes: Option<u64>,
     },
-    /// Lines a container wrote; said by agents with [`LogLines::Emitted`](crate::options::LogLines::Emitted).
+    /// Lines written by a container; emitted by agents with
+    /// [`LogLines::Emitted`](crate::options::LogLines::Emitted).
     Log(LogBatch),
-    /// Log files of a container that were deleted before they could be read.
+    /// Log files of a container were deleted before they could be read.
     LogsLost {
-        /// The container's place in the plan.
+        /// The container's index in the plan.
         container: usize,
-        /// How many.
+        /// The number of files.
         files: u64,
     },
-    /// Something failed that would be tried again, and the pod stops because of it; said of pods with
+    /// A retriable failure occurred and the pod stops because of it; emitted for pods with
     /// [`OnFailure::Stop`](crate::options::OnFailure::Stop).
     Failed(Failure),
-    /// The pod is over and nothing of it runs any more. Its last event.
+    /// The pod has ended and nothing of it is running. This is its last event.
     Ended {
-        /// How.
+        /// The result of the pod.
         result: PodResult,
-        /// Why nothing more will be heard of it.
+        /// Why the pod ended.
         cause: EndCause,
     },
 }
 
-/// What is known of a pod at one moment.
+/// The state of a pod at one moment.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// The observation the last decision was made from.
+    /// The observation used for the last decision.
     pub observation: Arc<Observation>,
     /// Why containers wait.
     pub waits: Arc<[(usize, Wait)]>,
@@ -106,14 +108,14 @@ pub struct Snapshot {
 pub struct StatusUpdate {
     /// `status`.
     pub status: Arc<PodStatus>,
-    /// When the pod was made.
+    /// When the pod was created.
     pub created_at: Time,
-    /// It was asked to go.
+    /// Set if the pod was asked to stop.
     pub deletion: Option<Deletion>,
 }
 
 impl StatusUpdate {
-    /// The pod as the API server of a cluster would have it.
+    /// The Pod object as the API server of a cluster would return it.
     pub fn object(&self, pod: &PodContext) -> Pod {
         let meta = |time: Time| {
             let ms = i64::try_from(time.0).unwrap_or(i64::MAX);
@@ -133,30 +135,30 @@ impl StatusUpdate {
     }
 }
 
-/// A pod's stop that was asked for.
+/// A requested stop of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deletion {
-    /// When its grace is over.
+    /// When the grace period ends.
     pub deadline: Time,
-    /// The grace.
+    /// The grace period.
     pub grace_ms: u64,
 }
 
-/// Whole lines of a log in CRI format. Holds room for as long as it, or a clone of it, is there.
+/// Complete lines of a log in CRI format. Holds its share of [`LOG_ROOM`] until the last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct LogBatch {
-    /// The container's place in the plan.
+    /// The container's index in the plan.
     pub container: usize,
     /// The lines.
     pub lines: Arc<Vec<u8>>,
-    /// Given back when the last clone is dropped.
+    /// Released when the last clone is dropped.
     pub room: Arc<OwnedSemaphorePermit>,
 }
 
-/// Something failed that would be tried again.
+/// A retriable failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What, for people.
+    /// Human-readable description.
     pub text: String,
     /// The exit code, if a container has exited.
     pub code: Option<i64>,
@@ -165,27 +167,27 @@ pub struct Failure {
 /// How a pod ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodResult {
-    /// Its phase.
+    /// The pod's phase.
     pub phase: Phase,
-    /// The first failing main: when it ended, and with which code.
+    /// The first main container that failed: when it ended, and its exit code.
     pub failed: Option<(Time, i32)>,
 }
 
-/// Why a pod is over.
+/// Why a pod ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndCause {
-    /// It has reached its end.
+    /// It ran to its end.
     Finished,
-    /// Its worker failed, which is a fault of Outrigger; the pod was removed.
+    /// Its worker failed because of a bug in Outrigger; the pod was removed.
     WorkerFailed,
 }
 
-/// Which pods a subscription is about.
+/// Which pods a subscription covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// All.
+    /// All pods.
     All,
-    /// Those added with this group.
+    /// Pods added with this group.
     Group(Arc<str>),
 }
 
@@ -194,18 +196,18 @@ pub enum Scope {
 pub struct Events(mpsc::UnboundedReceiver<PodEvent>);
 
 impl Events {
-    /// The next event. Events of one pod come in their order; nothing more comes when the agent is gone.
+    /// The next event. Events of one pod arrive in order; `None` once the agent is gone.
     pub async fn next(&mut self) -> Option<PodEvent> {
         self.0.recv().await
     }
 
-    /// The next event, if there is one already.
+    /// The next event, if one is already available.
     pub fn try_next(&mut self) -> Option<PodEvent> {
         self.0.try_recv().ok()
     }
 }
 
-/// Those who have subscribed.
+/// The list of subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct Subscribers(Mutex<Vec<Subscriber>>);
 
@@ -223,12 +225,12 @@ impl Subscribers {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Subscriber>> {
-        // The list is never left half changed.
+        // Each change of the list is atomic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Says what happens to one pod.
+/// Emits the events of one pod.
 #[derive(Debug, Clone)]
 pub(crate) struct Emitter {
     pub(crate) pod: PodUid,

@@ -1,13 +1,14 @@
-//! `$(VAR)` expansion, as Kubernetes does it in commands, arguments, environment values and `subPathExpr`.
+//! `$(VAR)` expansion as in Kubernetes, for commands, arguments, environment values and `subPathExpr`.
 //!
-//! `$$` is a dollar sign, so `$$(VAR)` stays `$(VAR)`. A reference to something unknown stays as it is written, and so
-//! does anything that only looks like one.
+//! `$$` is an escaped dollar sign, so `$$(VAR)` becomes `$(VAR)`. References to unknown variables and
+//! malformed references are left unchanged.
 
-/// Longest result. Variables may name each other, so a few lines of YAML can stand for more than any machine can hold. The
-/// kernel takes no string of more than 128 KiB for a program: what is cut off here could not have been started either.
+/// Maximum length of a result. Variables may reference each other, so a few lines of YAML can expand without
+/// bound. The kernel limits each argument and variable to 128 KiB, so a longer result could not be used
+/// anyway.
 const RESULT_MAX: usize = 256 << 10;
 
-/// Expands all references. `lookup` gives the value of a variable, or `None` if there is none.
+/// Expands all references. `lookup` returns the value of a variable, or `None` if it does not exist.
 pub(crate) fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut out = String::with_capacity(input.len());
     let mut rest = input;

@@ -1,4 +1,4 @@
-//! A runtime made of timers, for the agent's own tests: what is tested is the wiring, not containers.
+//! A timer-based fake runtime for tests of the agent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,19 +16,19 @@ use tokio::time::Instant;
 /// How a container behaves.
 #[derive(Debug, Clone)]
 pub struct Script {
-    /// Runs this long, then exits; `None`: until it is told to stop.
+    /// Runs this long, then exits; `None` means until stopped.
     pub runs: Option<Duration>,
-    /// Exit codes, one per instance; the last one stays.
+    /// Exit codes, one per instance; the last one is repeated.
     pub codes: Vec<i32>,
-    /// Time from the stop signal to the exit; `None`: it does not listen.
+    /// Time from the stop signal to the exit; `None` means the signal is ignored.
     pub stops_in: Option<Duration>,
-    /// What making it says, instance by instance; later ones succeed.
+    /// Errors returned on creation, one per instance; later ones succeed.
     pub refusals: Vec<fn() -> RuntimeError>,
-    /// Making it takes this long.
+    /// How long creation takes.
     pub creation: Duration,
-    /// Code of commands in it, and how long they take.
+    /// Exit code and duration of commands run in the container.
     pub exec: (i32, Duration),
-    /// What it writes as its termination message.
+    /// The termination message.
     pub message: &'static str,
 }
 
@@ -79,7 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl FakeRuntime {
-    /// A runtime whose containers follow scripts by name; others run until stopped.
+    /// A runtime whose containers follow scripts by name; containers without a script run until stopped.
     pub fn new(scripts: impl IntoIterator<Item = (&'static str, Script)>) -> Arc<Self> {
         Arc::new(FakeRuntime {
             scripts: scripts.into_iter().map(|(n, s)| (n.to_owned(), s)).collect(),
@@ -91,17 +91,17 @@ impl FakeRuntime {
         })
     }
 
-    /// All calls so far, `verb container`.
+    /// All calls so far, as `verb container`.
     pub fn calls(&self) -> Vec<String> {
         lock(&self.calls).clone()
     }
 
-    /// Containers that were made and not removed.
+    /// The number of containers created and not removed.
     pub fn left(&self) -> usize {
         lock(&self.made).len()
     }
 
-    /// A container to run commands in.
+    /// Creates a container to run commands in.
     pub async fn make(&self, name: &str) -> ContainerId {
         let id = ContainerId(name.to_owned());
         let script = self.scripts.get(name).cloned().unwrap_or_default();

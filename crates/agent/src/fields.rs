@@ -1,4 +1,4 @@
-//! What a pod can learn about itself: `fieldRef` and `resourceFieldRef`, in variables and in downward API volumes.
+//! The downward API: `fieldRef` and `resourceFieldRef`, in variables and in volumes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,32 +9,32 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::quantity;
 
-/// What a pod's fields are read from.
+/// The source of a pod's fields.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fields<'a> {
     /// The pod.
     pub(crate) pod: &'a Pod,
-    /// The pod's addresses, best first.
+    /// The pod's addresses, preferred one first.
     pub(crate) pod_ips: &'a [IpAddr],
-    /// This machine.
+    /// The host.
     pub(crate) host: &'a Host,
 }
 
-/// What is known of this machine.
+/// Properties of the host.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
-    /// Its name; `spec.nodeName` of pods that name no node.
+    /// The host's name; `spec.nodeName` of pods that do not set one.
     pub(crate) name: String,
-    /// Its address as pods see it.
+    /// The host's address as seen by pods.
     pub(crate) ip: Option<IpAddr>,
-    /// Its processors, in thousandths.
+    /// CPUs, in thousandths.
     pub(crate) cpu_milli: u64,
-    /// Its memory.
+    /// Memory in bytes.
     pub(crate) memory_bytes: u64,
 }
 
 impl Host {
-    /// This machine.
+    /// The properties of this host.
     pub(crate) fn here() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
         let uname = rustix::system::uname();
@@ -47,10 +47,10 @@ impl Host {
     }
 }
 
-/// The address this machine would speak to the world from. Nothing is sent.
+/// The source address this machine uses for outgoing connections. Nothing is sent.
 fn outward_address() -> std::io::Result<IpAddr> {
     let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
-    // An address reserved for documentation: only the route counts.
+    // An address reserved for documentation: only the route lookup matters.
     socket.connect(("192.0.2.1", 9))?;
     Ok(socket.local_addr()?.ip())
 }
@@ -94,7 +94,7 @@ impl Fields<'_> {
         })
     }
 
-    /// The value of a container's resource. A limit that is not set is what the machine has.
+    /// The value of a container's resource. A limit that is not set defaults to the host's capacity.
     pub(crate) fn resource(
         &self,
         container: &Container,
@@ -139,19 +139,19 @@ fn unsupported(path: &str) -> String {
     format!("field {path:?} cannot be referred to; see the fields of the downward API")
 }
 
-/// `metadata.labels['key']` as (`metadata.labels`, `key`).
+/// Splits `metadata.labels['key']` into (`metadata.labels`, `key`).
 fn subscript(path: &str) -> Option<(&str, &str)> {
     path.strip_suffix("']")?.split_once("['")
 }
 
-/// One `key="value"` a line, sorted.
+/// One `key="value"` per line, sorted.
 fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
     let lines: Vec<String> =
         map.into_iter().flatten().map(|(key, value)| format!("{key}={}", quote(value))).collect();
     lines.join("\n")
 }
 
-/// Quotes as Go's `%q` does, which is what readers of these files parse.
+/// Quotes like Go's `%q`, the format that readers of these files expect.
 fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -1,4 +1,5 @@
-//! Files that outlive the process: each is replaced whole, and never synced. It is the process that dies, not the disk.
+//! Files that must survive the process. Each is replaced atomically and never synced: they have to survive a
+//! crash of the process, not of the machine.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -9,21 +10,21 @@ use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// No file is larger: what is, was not written here.
+/// Maximum file size. Larger files were not written by this module.
 const FILE_MAX: u64 = 64 << 20;
 
-/// Makes a directory that only its owner can enter.
+/// Creates a directory that only its owner can access.
 ///
 /// # Errors
-/// It cannot be made.
+/// Returns an error if it cannot be created.
 pub fn make_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Nothing to remove is nothing to worry about.
+/// Treats `NotFound` as success.
 ///
 /// # Errors
-/// Any other error.
+/// Returns any other error.
 pub fn missing_is_fine(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::NotFound => Ok(()),
@@ -31,7 +32,7 @@ pub fn missing_is_fine(error: io::Error) -> io::Result<()> {
     }
 }
 
-/// Names of the entries of a directory, sorted.
+/// Sorted names of the entries of a directory.
 pub fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -39,10 +40,10 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Reads a file of JSON; `None` if there is none.
+/// Reads a JSON file; `None` if it does not exist.
 ///
 /// # Errors
-/// It cannot be read, or is not what it should be.
+/// Returns an error if the file cannot be read or parsed.
 pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let file = match File::options().read(true).custom_flags(flags).open(path) {
@@ -56,18 +57,18 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     parsed.map(Some).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
-/// Replaces a file by JSON.
+/// Replaces a file with JSON.
 ///
 /// # Errors
-/// It cannot be written; the old content is there.
+/// Returns an error if the file cannot be written; the old content is kept.
 pub fn replace(path: &Path, content: &impl Serialize) -> io::Result<()> {
     replace_bytes(path, &serde_json::to_vec(content)?)
 }
 
-/// Replaces a file so that every reader finds the old or the new content, never half of it.
+/// Replaces a file atomically: readers see either the old or the new content.
 ///
 /// # Errors
-/// It cannot be written; the old content is there.
+/// Returns an error if the file cannot be written; the old content is kept.
 pub fn replace_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
     let write = || -> io::Result<()> {

@@ -9,20 +9,20 @@ use crate::net::http::{Get, NoAnswer};
 use crate::net::{Reach, brief, port};
 use crate::text::excerpt;
 
-/// What is kept of a hook's output.
+/// Maximum number of output bytes kept.
 const OUTPUT_MAX: usize = 1 << 10;
 
-/// A hook without a deadline ends some time all the same.
+/// Timeout of hooks without a deadline.
 const LIMIT_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
 
 const USER_AGENT: &str = "kube-lifecycle/1.36";
 
-/// How a hook ended.
+/// The result of a hook.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ended {
-    /// `None` on success, else what happened.
+    /// `None` on success, otherwise what failed.
     pub(crate) error: Option<String>,
-    /// What it printed, at most 1 KiB.
+    /// The hook's output, at most 1 KiB.
     pub(crate) output: String,
 }
 
@@ -32,7 +32,7 @@ impl Ended {
     }
 }
 
-/// Runs a hook to its end or to `limit`. Dropping the call gives it up.
+/// Runs a hook until it ends or `limit` passes. Dropping the future cancels it.
 pub(crate) async fn run<R: Runtime>(
     runtime: &R,
     id: &ContainerId,
@@ -53,10 +53,10 @@ pub(crate) async fn run<R: Runtime>(
     Ended { error, output: String::new() }
 }
 
-/// Runs a hook that is a request, a connection or a pause, from this process, against a pod's address.
+/// Runs an HTTP, TCP or sleep hook from this process against a pod's address.
 ///
 /// # Errors
-/// What happened, if not what was hoped for; also for a hook that is a command, which only a runtime can run.
+/// Returns what failed. Exec hooks always fail: only a runtime can run them.
 pub async fn hook_from_here(
     container: &Container,
     handler: &LifecycleHandler,
@@ -67,7 +67,7 @@ pub async fn hook_from_here(
     outside(container, handler, &reach, limit).await.map_or(Ok(()), Err)
 }
 
-/// What goes wrong with a hook that is no command.
+/// Runs a hook that is not a command and returns its error.
 async fn outside(
     container: &Container,
     handler: &LifecycleHandler,
@@ -117,7 +117,7 @@ async fn command_hook<R: Runtime>(
     }
 }
 
-/// A status of 400 and more is a failure (G-42; differs: docs/differences.md).
+/// A status of 400 or above is a failure (G-42; differs: docs/differences.md).
 async fn http_hook(get: &Get, reach: &Reach, limit: Duration) -> Option<String> {
     match get.send(reach, limit).await {
         Ok(answer) if answer.status >= 400 => Some(format!("{} answered {}", get.shown(), answer.status)),

@@ -1,15 +1,15 @@
-//! Whether a process will ignore the signal that is to stop it.
+//! Detects whether a process will ignore its stop signal.
 
 use std::fs;
 
 use outrigger_lifecycle::trace::IgnoredBecause;
 
-/// Why a process, given by its host pid, will ignore a signal, if it will. Returns nothing if that is unknown.
+/// Why the process with this host pid will ignore a signal; `None` if it will not, or if unknown.
 pub(crate) fn why_ignored(pid: u32, signal: u32) -> Option<IgnoredBecause> {
     of_status(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, signal)
 }
 
-/// The same, of the content of `/proc/PID/status`.
+/// The same, from the content of `/proc/PID/status`.
 fn of_status(status: &str, signal: u32) -> Option<IgnoredBecause> {
     let field = |name: &str| {
         let mut lines = status.lines();
@@ -21,14 +21,14 @@ fn of_status(status: &str, signal: u32) -> Option<IgnoredBecause> {
     };
     let is_first = field("NSpid")?.split_whitespace().last()? == "1";
     match (has("SigIgn")?, has("SigCgt")?, has("SigBlk")?) {
-        // One that blocks it takes it otherwise, as small inits do.
+        // A process that blocks the signal receives it in another way, as small inits do.
         (_, _, true) | (false, true, _) => None,
         (true, ..) => Some(IgnoredBecause::Ignored),
         (false, false, _) => is_first.then_some(IgnoredBecause::NoHandler),
     }
 }
 
-/// The number of a signal by its name, `SIGTERM` or `TERM`.
+/// The number of a signal named `SIGTERM` or `TERM`.
 pub(crate) fn number(name: &str) -> Option<u32> {
     outrigger_runtime::signals::number(name).and_then(|number| u32::try_from(number).ok())
 }

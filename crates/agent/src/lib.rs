@@ -1,13 +1,14 @@
-//! The agent: pods in by UID, one stream of typed events out.
+//! The agent runs pods identified by UID and reports one stream of typed events.
 //!
-//! [`Agent::start`] takes a runtime and a state directory; [`Agent::add`] has a pod run, [`Agent::update`] changes it where it
-//! runs, [`Agent::stop`] ends it in order, [`Agent::remove`] forgets one that is over, [`Agent::subscribe`] says what happens, [`Agent::state`] what is known. It knows
-//! nothing of terminals, files of manifests or exit codes.
+//! [`Agent::start`] takes a runtime and a state directory. [`Agent::add`] runs a pod, [`Agent::update`]
+//! changes it in place, [`Agent::stop`] stops it in order, and [`Agent::remove`] removes one that has ended.
+//! [`Agent::subscribe`] returns events, [`Agent::state`] the current state. The agent does not know about
+//! terminals, manifest files or exit codes.
 //!
-//! One worker per pod feeds what happens to the engine and carries the engine's actions out on the runtime. It holds no
-//! ordering rule of its own. Every action runs as a task of its own, so nothing that one container does holds another up
-//! (G-13 to G-17), and every outcome is an event the worker reacts to at once: there is no polling between an exit and what
-//! follows from it.
+//! Each pod has one worker, which passes events to the engine and executes the engine's actions on the
+//! runtime. It contains no ordering rules. Every action runs in its own task, so containers do not block each
+//! other (G-13 to G-17), and every result is an event the worker handles immediately: nothing is polled
+//! between an exit and the actions that follow from it.
 
 mod agent;
 mod cause;

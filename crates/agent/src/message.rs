@@ -1,4 +1,4 @@
-//! The termination message: what a container says about its end (R5.50).
+//! Termination messages of containers (R5.50).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -13,10 +13,10 @@ use outrigger_runtime::log_line::parse_line;
 const FILE_MAX: u64 = 4096;
 const LOG_LINES_MAX: usize = 80;
 const LOG_BYTES_MAX: usize = 2048;
-/// The end of the log is looked for in this much of it.
+/// Maximum number of bytes read from the end of the log.
 const LOG_READ_MAX: u64 = 64 << 10;
 
-/// Makes the empty file a container writes its message to, whoever it runs as.
+/// Creates the empty file for the termination message, writable by any user.
 pub(crate) fn make(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -29,7 +29,7 @@ pub(crate) fn make(path: &Path) -> io::Result<()> {
 pub(crate) fn read(container: &Container, file: &Path, log: &Path, failed: bool) -> Option<String> {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(file) {
-        // What cannot be read is as good as empty.
+        // A file that cannot be read is treated as empty.
         let _ = file.take(FILE_MAX).read_to_end(&mut bytes);
     }
     let fall_back = container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError");
@@ -39,12 +39,12 @@ pub(crate) fn read(container: &Container, file: &Path, log: &Path, failed: bool)
     (!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The last lines of a log in CRI format, without their stamps.
+/// The last lines of a log in CRI format, without their timestamps.
 fn tail(log: &Path) -> io::Result<Vec<u8>> {
     let bytes = last_bytes(log, LOG_READ_MAX)?;
     let mut lines: Vec<&[u8]> = bytes.split_inclusive(|b| *b == b'\n').collect();
     if bytes.len() as u64 == LOG_READ_MAX {
-        // The first one was cut.
+        // The first line is cut off.
         lines.remove(0);
     }
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! How pods are run.
+//! Options of agents and pods.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,100 +9,101 @@ use serde::{Deserialize, Serialize};
 
 use crate::uid::PodUid;
 
-/// How an agent works.
+/// Options of an agent.
 #[derive(Debug, Clone)]
 pub struct AgentOptions {
-    /// Where pods and claims live. Absolute, free of symbolic links.
+    /// Directory of pods and claims. Absolute, without symbolic links.
     pub state_dir: PathBuf,
-    /// What becomes of pods when the process ends.
+    /// What happens to pods when the process ends.
     pub durability: Durability,
-    /// Whether what containers write is among the events.
+    /// Whether container output is emitted as events.
     pub logs: LogLines,
 }
 
-/// What becomes of pods when the process ends.
+/// What happens to pods when the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// They end with it; nothing about them is written down.
+    /// They end with it; nothing is persisted.
     Process,
-    /// They go on. Everything about them is written down before it is acted on, and the next agent of the same state
-    /// directory takes them over.
+    /// They keep running. Their state is persisted before it is acted on, and the next agent with the same
+    /// state directory resumes them.
     StateDir,
 }
 
-/// Whether what containers write is among the events.
+/// Whether container output is emitted as events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLines {
-    /// It is.
+    /// It is emitted.
     Emitted,
-    /// It is not; it can be read from the log files.
+    /// It is not emitted; it can be read from the log files.
     Kept,
 }
 
-/// Whether changes of a pod's status are among the events. Working one out at every step costs time.
+/// Whether changes of a pod's status are emitted as events. Computing the status at every step costs time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatusUpdates {
-    /// They are.
+    /// They are emitted.
     Emitted,
-    /// They are not.
+    /// They are not emitted.
     Omitted,
 }
 
-/// What a failure that would be tried again does to a pod.
+/// What a retriable failure does to a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// It is tried again.
+    /// The failed operation is retried.
     Retry,
-    /// The pod is stopped, before anything is tried again.
+    /// The pod is stopped before anything is retried.
     Stop,
 }
 
-/// How pods are run.
+/// Options of pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodOptions {
-    /// Grace of a stop that was asked for; `None` is each pod's own.
+    /// Grace period of a requested stop; `None` means each pod's own.
     pub grace_ms: Option<u64>,
-    /// When images are fetched, whatever the manifest says.
+    /// When images are pulled; overrides the manifest.
     pub pull: Option<PullPolicy>,
-    /// The network of pods that do not ask for the host's.
+    /// The network of pods that do not use the host's.
     pub network: NetworkMode,
-    /// Whether pods that do not say it themselves get a user namespace of their own.
+    /// Whether pods that do not set `hostUsers` get a user namespace.
     pub user_namespaces: UserNamespaces,
-    /// Ports of the pod to be reached at the host, besides its `hostPort`s; for runs of one pod at a time.
+    /// Ports of the pod to publish on the host, in addition to its `hostPort`s; for runs with one pod at a
+    /// time.
     pub publish: Vec<PublishedPort>,
-    /// Processes and threads each container may have; `None`: any number.
+    /// Maximum number of processes and threads per container; `None` means no limit.
     pub pids_limit: Option<u64>,
-    /// How large the log of a container may become.
+    /// Size limits of a container's log.
     pub log_limits: LogLimits,
 }
 
-/// Which pods get user namespaces, of those that say nothing about it.
+/// Which pods get a user namespace, of those that do not set `hostUsers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum UserNamespaces {
-    /// All that ask for nothing that excludes it.
+    /// All pods, except those that request something incompatible.
     #[default]
     Auto,
-    /// None.
+    /// No pods.
     Host,
 }
 
-/// A pod for an agent to run.
+/// A pod to be run by an agent.
 #[derive(Debug, Clone)]
 pub struct NewPod {
-    /// No other pod of the agent has it.
+    /// The pod's UID, unique within the agent.
     pub uid: PodUid,
-    /// What subscriptions can be limited to.
+    /// The group for subscriptions.
     pub group: Arc<str>,
-    /// The pod, Kubernetes' defaults applied.
+    /// The pod, with Kubernetes' defaults applied.
     pub input: PodInput,
-    /// Its plan.
+    /// The pod's plan.
     pub plan: Plan,
-    /// What it may refer to.
+    /// The objects the pod may refer to.
     pub companions: Arc<Companions>,
-    /// How it is run.
+    /// The pod's options.
     pub options: Arc<PodOptions>,
-    /// Whether changes of its status are among the events.
+    /// Whether changes of the pod's status are emitted as events.
     pub status: StatusUpdates,
-    /// What a failure that would be tried again does to it.
+    /// What a retriable failure does to the pod.
     pub on_failure: OnFailure,
 }

@@ -1,4 +1,4 @@
-//! One pod: what it is made of, in the runtime's words.
+//! One pod, translated to the runtime's types.
 
 mod logs;
 
@@ -32,24 +32,24 @@ use crate::{message, security, userns};
 use logs::LogReaders;
 pub use logs::LogVisit;
 
-/// Names of sandboxes and containers end here.
+/// Maximum length of sandbox and container names.
 const ID_MAX: usize = 64;
 
-/// Instances of a container whose logs are kept, the current one included.
+/// Number of instances of a container whose logs are kept, including the current one.
 const LOGGED_ATTEMPTS: u32 = 3;
 
-/// A pod and everything that does not change while it runs.
+/// A pod and everything about it that does not change while it runs.
 #[derive(Debug)]
 pub struct PodContext {
     pub(crate) pod: Pod,
-    /// What the Pod's own type has no field for.
+    /// Extensions without a field in the Pod type.
     pub(crate) lifecycle_types: BTreeMap<ContainerRef, String>,
     /// In the order of the plan.
     pub(crate) containers: Vec<Container>,
     pub(crate) companions: Arc<Companions>,
     pub(crate) host: Arc<Host>,
     pub(crate) options: Arc<PodOptions>,
-    /// Where claims and profiles are.
+    /// Directory of claims and profiles.
     state_dir: PathBuf,
     uid: PodUid,
     plan: Arc<Plan>,
@@ -60,14 +60,14 @@ pub struct PodContext {
     network: NetworkMode,
     ports: Vec<PublishedPort>,
     oom_score_adj: Vec<i32>,
-    /// Where its logs are once it is over, if they stay.
+    /// Where the logs are after the pod has ended, if they are kept.
     kept_logs: Arc<OnceLock<PathBuf>>,
     log_readers: Arc<LogReaders>,
-    /// How it is stopped if this process dies.
+    /// How the pod is stopped if this process dies.
     stop: StopPlan,
 }
 
-/// What a pod's containers stand on, once its sandbox is there.
+/// The sandbox of a pod, with its volumes and files.
 pub(crate) struct PreparedPod {
     pub(crate) sandbox: Sandbox,
     pub(crate) reach: Reach,
@@ -75,7 +75,7 @@ pub(crate) struct PreparedPod {
     files: PodFiles,
 }
 
-/// Where an instance leaves its traces.
+/// Log and termination message of an instance.
 #[derive(Debug, Clone)]
 pub(crate) struct Traces {
     pub(crate) log: PathBuf,
@@ -83,7 +83,7 @@ pub(crate) struct Traces {
 }
 
 impl PodContext {
-    /// Puts together what a pod needs.
+    /// Builds the context of a pod.
     pub(crate) fn new(new: &NewPod, host: Arc<Host>, state_dir: &Path) -> Result<Self, String> {
         let NewPod { uid, companions, options, plan, .. } = new;
         let PodInput { pod, lifecycle_types } = new.input.clone();
@@ -130,13 +130,13 @@ impl PodContext {
         })
     }
 
-    /// The same pod after a change: those who read its logs go on.
+    /// The same pod after an update; readers of its logs are kept.
     pub(crate) fn succeeding(self, before: &PodContext) -> Self {
         let (kept_logs, log_readers) = (before.kept_logs.clone(), before.log_readers.clone());
         PodContext { kept_logs, log_readers, ..self }
     }
 
-    /// Its UID, by which the agent knows it.
+    /// The pod's UID.
     pub fn uid(&self) -> &PodUid {
         &self.uid
     }
@@ -146,27 +146,27 @@ impl PodContext {
         &self.pod
     }
 
-    /// What the Pod's own type has no field for: `lifecycle.type` of containers.
+    /// Extensions without a field in the Pod type: `lifecycle.type` of containers.
     pub fn lifecycle_types(&self) -> &BTreeMap<ContainerRef, String> {
         &self.lifecycle_types
     }
 
-    /// Its containers, in the order of the plan.
+    /// The containers, in the order of the plan.
     pub fn containers(&self) -> &[Container] {
         &self.containers
     }
 
-    /// Its plan; for a pod that another process began, the one it was begun with.
+    /// The plan; for a resumed pod, the one it was started with.
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
-    /// What it may refer to.
+    /// The objects the pod may refer to.
     pub fn companions(&self) -> &Companions {
         &self.companions
     }
 
-    /// The name of the machine it runs on.
+    /// The name of the node.
     pub fn node_name(&self) -> &str {
         &self.host.name
     }
@@ -181,7 +181,7 @@ impl PodContext {
         self.pod.metadata.namespace.as_deref().unwrap_or("default")
     }
 
-    /// How important it is.
+    /// The pod's priority.
     pub fn priority(&self) -> i32 {
         self.companions.priority(&self.pod)
     }
@@ -196,7 +196,7 @@ impl PodContext {
         self.pod.spec.as_ref().unwrap_or(none)
     }
 
-    /// The sandbox to be made.
+    /// The spec of the pod's sandbox.
     pub(crate) fn sandbox_spec(&self) -> Result<SandboxSpec, String> {
         let spec = self.spec();
         let context = spec.security_context.as_ref();
@@ -226,17 +226,17 @@ impl PodContext {
         })
     }
 
-    /// Whether the pod gets a user namespace of its own, and what it asks for that excludes it.
+    /// Whether the pod gets a user namespace, and what it requests that prevents it.
     pub(crate) fn user_namespace(&self) -> userns::Choice {
         userns::choose(self.spec(), &self.containers, self.network, self.options.user_namespaces)
     }
 
-    /// What the pod asks for that excludes a user namespace of its own, if it would get one else.
+    /// What the pod requests that prevents a user namespace, if it would get one otherwise.
     pub fn left_out_of_user_namespaces(&self) -> Option<String> {
         self.user_namespace().left_out
     }
 
-    /// Volumes that are the host's, and those that will be in memory.
+    /// Paths of `hostPath` volumes, and of volumes that will be in memory.
     fn host_paths(&self) -> Vec<PathBuf> {
         let volumes = self.spec().volumes.iter().flatten();
         let path = |volume: &Volume| match &volume.host_path {
@@ -246,7 +246,7 @@ impl PodContext {
         volumes.filter_map(path).collect()
     }
 
-    /// Images, each once.
+    /// The images, without duplicates.
     fn images(&self) -> Vec<String> {
         let mut images: Vec<String> = self.containers.iter().filter_map(|c| c.image.clone()).collect();
         images.sort_unstable();
@@ -254,7 +254,7 @@ impl PodContext {
         images
     }
 
-    /// Makes volumes and files in a sandbox that is there.
+    /// Creates volumes and files for a sandbox.
     pub(crate) fn prepared(&self, mut sandbox: Sandbox) -> Result<PreparedPod, SandboxFailure> {
         self.address(&mut sandbox);
         let volumes = Volumes::set_up(&self.volume_source(&sandbox.ips))?;
@@ -264,7 +264,7 @@ impl PodContext {
         Ok(PreparedPod { reach: Reach::of(&sandbox), sandbox, volumes, files })
     }
 
-    /// Finds the volumes and files another process made in a sandbox: containers use them, so they stay as they are.
+    /// Finds the volumes and files created by another process. Containers use them, so they are not changed.
     pub(crate) fn find_prepared(&self, mut sandbox: Sandbox) -> Result<PreparedPod, SandboxFailure> {
         self.address(&mut sandbox);
         let volumes = Volumes::found(&self.volume_source(&sandbox.ips))?;
@@ -272,7 +272,7 @@ impl PodContext {
         Ok(PreparedPod { reach: Reach::of(&sandbox), sandbox, volumes, files })
     }
 
-    /// In the host's network the host's address is the pod's.
+    /// With the host's network, the pod has the host's address.
     fn address(&self, sandbox: &mut Sandbox) {
         if self.network == NetworkMode::Host && sandbox.ips.is_empty() {
             sandbox.ips.extend(self.host.ip);
@@ -293,7 +293,7 @@ impl PodContext {
         Fields { pod: &self.pod, pod_ips: ips, host: &self.host }
     }
 
-    /// What to fetch for a container.
+    /// The pull request for a container's image.
     pub(crate) fn pull_request(&self, container: usize) -> PullRequest {
         let container = &self.containers[container];
         let written = match container.image_pull_policy.as_deref() {
@@ -319,7 +319,7 @@ impl PodContext {
         names.filter_map(|reference| secret(&reference.name)).collect()
     }
 
-    /// Its ports, for people: `80/TCP`, or `8080->80/TCP` where the host has one for it.
+    /// The pod's ports for display: `80/TCP`, or `8080->80/TCP` if published on the host.
     pub fn ports(&self) -> Vec<String> {
         let host = |p: &PublishedPort| {
             let at = match p.host.ip().is_unspecified() {
@@ -350,18 +350,18 @@ impl PodContext {
         }
     }
 
-    /// Says where the logs are from now on: the pod is over.
+    /// Sets where the logs are kept after the pod has ended.
     pub(crate) fn logs_are_at(&self, dir: PathBuf) {
-        // They are moved once.
+        // They are moved only once.
         let _ = self.kept_logs.set(dir);
     }
 
-    /// Whether the pod is over and its logs can still be read.
+    /// Whether the pod has ended and its logs can still be read.
     pub fn keeps_logs(&self) -> bool {
         self.kept_logs.get().is_some()
     }
 
-    /// Where an instance leaves its traces.
+    /// The log and termination message of an instance.
     pub(crate) fn traces(&self, container: usize, attempt: u32) -> Traces {
         let name = &self.containers[container].name;
         Traces {
@@ -370,21 +370,21 @@ impl PodContext {
         }
     }
 
-    /// A name for the `nth` try to start a container.
+    /// The name for the `nth` attempt to start a container.
     pub(crate) fn container_id(&self, container: usize, nth: u32) -> ContainerId {
         let place = format!("{container}-{nth}");
         ContainerId(id(&[self.uid.as_str(), &place, &self.containers[container].name]))
     }
 
-    /// Whether a container may be made while others are still to run before it: nothing they see or do may make a
-    /// difference to it, and it none to them. `follows_files` is to be asked first.
+    /// Whether a container may be created before the preceding ones have run. That is possible only if
+    /// creating it neither affects them nor depends on them. Check `follows_files` first.
     pub(crate) fn can_be_made_ahead(&self, spec: &ContainerSpec) -> bool {
         let pod = self.spec();
         let is_seen = pod.host_pid == Some(true) || pod.share_process_namespace == Some(true);
         !is_seen && leaves_volumes_alone(spec)
     }
 
-    /// Whether describing a container already looks at files that those before it may still write.
+    /// Whether building a container's spec depends on files that preceding containers may still write.
     pub(crate) fn follows_files(&self, container: usize) -> bool {
         let volumes = self.spec().volumes.as_deref().unwrap_or(&[]);
         let is_host_path = |name: &str| volumes.iter().any(|v| v.name == name && v.host_path.is_some());
@@ -395,7 +395,7 @@ impl PodContext {
             .any(|m| m.sub_path.is_some() || m.sub_path_expr.is_some() || is_host_path(&m.name))
     }
 
-    /// One instance of a container. The error is a `CreateContainerConfigError`'s message.
+    /// The spec of one instance of a container. The error is the message of a `CreateContainerConfigError`.
     pub(crate) fn container_spec(
         &self,
         container: usize,
@@ -420,7 +420,7 @@ impl PodContext {
         let message = self.make_traces(index, attempt, &own);
         mounts.extend(message.map_err(|e| format!("cannot write below {}: {e}", self.dir.display()))?);
         mounts.extend(own);
-        // A mount must not hide one that lies deeper.
+        // A mount must not hide a nested one.
         mounts.sort_by_key(|m| m.target.components().count());
         let mut env = line.env;
         if !env.iter().any(|(name, _)| name == "HOSTNAME") {
@@ -465,8 +465,8 @@ impl PodContext {
         })
     }
 
-    /// Makes what an instance leaves its traces in. Returns the mount of its termination message, unless one of its `own`
-    /// mounts is there.
+    /// Creates the log directory and termination message file of an instance. Returns the mount of the
+    /// message file, unless one of the container's `own` mounts covers it.
     fn make_traces(&self, container: usize, attempt: u32, own: &[Mount]) -> io::Result<Option<Mount>> {
         fs::create_dir_all(self.log_dir(container))?;
         forget_logs(&self.log_dir(container), attempt);
@@ -480,7 +480,7 @@ impl PodContext {
         Ok(Some(Mount { source, target, read_only: false, propagation: Default::default() }))
     }
 
-    /// What the kubelet notes at a container for node tools.
+    /// The annotations the kubelet sets on containers for node tools.
     fn annotations(&self, container: &Container) -> BTreeMap<String, String> {
         let path = container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
         let policy = container.termination_message_policy.as_deref().unwrap_or("File");
@@ -502,7 +502,7 @@ impl PodContext {
     }
 }
 
-/// How a pod is stopped without us, in the engine's order.
+/// How a pod is stopped without this process, in the engine's order.
 fn stop_plan(plan: &Plan, grace_ms: u64) -> StopPlan {
     let name = |&i: &usize| plan.containers[i].name.clone();
     let turns = stop_turns(plan, grace_ms).into_iter().enumerate().map(|(i, turn)| {
@@ -520,14 +520,14 @@ fn stop_plan(plan: &Plan, grace_ms: u64) -> StopPlan {
     }
 }
 
-/// Deletes the logs of instances long gone: one that always fails must not fill the disk.
+/// Deletes logs of old instances, so that a crash-looping container does not fill the disk.
 fn forget_logs(dir: &Path, attempt: u32) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let of =
             name.to_str().and_then(|name| name.split_once(".log")).and_then(|(n, _)| n.parse::<u32>().ok());
         if of.is_some_and(|of| of.saturating_add(LOGGED_ATTEMPTS) <= attempt) {
-            // What cannot be deleted now is gone with the pod.
+            // Files that cannot be deleted now are deleted with the pod.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -547,7 +547,8 @@ fn container_at(spec: &PodSpec, list: List, index: usize) -> Option<Container> {
     }
 }
 
-/// Whether making a container leaves nothing in its volumes: no directory to mount on, no working directory.
+/// Whether creating a container leaves its volumes unchanged: no mount point and no working directory to
+/// create.
 fn leaves_volumes_alone(spec: &ContainerSpec) -> bool {
     let in_a_volume =
         |path: &Path| spec.mounts.iter().any(|m| path != m.target && path.starts_with(&m.target));
@@ -556,7 +557,7 @@ fn leaves_volumes_alone(spec: &ContainerSpec) -> bool {
         && !working_dir.is_some_and(|dir| in_a_volume(Path::new(dir)))
 }
 
-/// Ports of containers that ask to be reached at the host.
+/// Ports of containers that are published on the host.
 fn host_ports(containers: &[Container]) -> Result<Vec<PublishedPort>, String> {
     let mut out = Vec::new();
     for port in containers.iter().flat_map(|c| c.ports.iter().flatten()) {
@@ -577,7 +578,7 @@ fn host_ports(containers: &[Container]) -> Result<Vec<PublishedPort>, String> {
     Ok(out)
 }
 
-/// A name made of parts, cut to what names may have.
+/// A name built from parts, truncated to the maximum length.
 fn id(parts: &[&str]) -> String {
     let mut id = parts.join("-");
     id.truncate(id.floor_char_boundary(ID_MAX));

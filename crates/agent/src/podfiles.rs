@@ -1,4 +1,4 @@
-//! The files every container of a pod finds in /etc: hosts, hostname, resolv.conf.
+//! The files in /etc of every container of a pod: hosts, hostname, resolv.conf.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use outrigger_runtime::{Mount, Sandbox};
 
-/// What a resolver of the GNU C library takes.
+/// Maximum number of name servers used by the GNU C library.
 const NAMESERVERS_MAX: usize = 3;
 
 const HOST_NAME_MAX: usize = 63;
 
-/// The files, by their name in /etc.
+/// The files, by their names in /etc.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PodFiles {
     files: Vec<(&'static str, PathBuf)>,
@@ -52,13 +52,13 @@ impl PodFiles {
         Ok(PodFiles { files: written })
     }
 
-    /// The files another process wrote into `dir`.
+    /// Finds the files another process wrote into `dir`.
     pub(crate) fn found(dir: &Path) -> PodFiles {
         let there = ["hosts", "resolv.conf", "hostname"].into_iter().map(|name| (name, dir.join(name)));
         PodFiles { files: there.filter(|(_, path)| path.is_file()).collect() }
     }
 
-    /// Mounts of the files, save those the container mounts something over itself.
+    /// Mounts of the files, except those the container mounts over itself.
     pub(crate) fn mounts(&self, container: &Container) -> Vec<Mount> {
         let taken = |target: &Path| {
             let own = container.volume_mounts.iter().flatten();
@@ -74,7 +74,7 @@ impl PodFiles {
     }
 }
 
-/// The host name of a pod: its own wish, else its name, cut to what the kernel takes.
+/// The host name of a pod: `spec.hostname` or else its name, truncated to the kernel's limit.
 pub(crate) fn hostname(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
     let wish = |f: fn(&PodSpec) -> &Option<String>| spec.and_then(|s| f(s).clone()).filter(|h| !h.is_empty());
@@ -131,7 +131,7 @@ fn with_aliases(mut hosts: String, spec: &PodSpec) -> String {
     hosts
 }
 
-/// How this machine looks names up.
+/// The host's resolver configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct HostResolver {
     nameservers: Vec<String>,
@@ -143,7 +143,7 @@ impl HostResolver {
     fn read() -> Self {
         let read = |path: &str| HostResolver::parse(&fs::read_to_string(path).unwrap_or_default());
         let own = read("/etc/resolv.conf");
-        // A stub listener on loopback is of no use to anybody with a network of their own.
+        // A stub resolver on loopback is not reachable from a pod with its own network.
         if !own.nameservers.is_empty() && own.nameservers.iter().all(|s| is_loopback(s)) {
             let behind = read("/run/systemd/resolve/resolv.conf");
             if !behind.nameservers.is_empty() {
@@ -172,7 +172,8 @@ fn is_loopback(address: &str) -> bool {
     address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// resolv.conf by `dnsPolicy` and `dnsConfig`. There is no cluster, so ClusterFirst is what the host has.
+/// Builds resolv.conf from `dnsPolicy` and `dnsConfig`. There is no cluster, so ClusterFirst uses the host's
+/// configuration.
 fn resolver(spec: &PodSpec, host_network: bool, host: &HostResolver) -> String {
     let mut resolver = match spec.dns_policy.as_deref() {
         Some("None") => HostResolver::default(),

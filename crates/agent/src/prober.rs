@@ -1,4 +1,4 @@
-//! One attempt of a probe. When attempts are made and what they mean is the engine's.
+//! Performs one probe attempt. The engine decides when to probe and how to interpret the result.
 
 use std::time::Duration;
 
@@ -11,25 +11,25 @@ use crate::net::http::{Get, NoAnswer};
 use crate::net::{Reach, brief, grpc, no_connection, port};
 use crate::text::excerpt;
 
-/// What is read of a probe command's output (R6.1).
+/// Maximum number of output bytes read from a probe command (R6.1).
 const OUTPUT_MAX: usize = 10 << 10;
 
-/// An attempt that could not be made is made again this often before it counts for nothing (R6.12).
+/// Maximum number of tries of an attempt that could not be performed; after that it is ignored (R6.12).
 const TRIES_MAX: usize = 3;
 
 const USER_AGENT: &str = "kube-probe/1.36";
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) outcome: ProbeOutcome,
-    /// What was seen, for people.
+    /// Human-readable message.
     pub(crate) message: Option<String>,
-    /// The same for programs, of a failure.
+    /// Machine-readable cause of a failure.
     pub(crate) cause: Option<ProbeCause>,
 }
 
-/// Makes one attempt.
+/// Performs one attempt.
 pub(crate) async fn attempt<R: Runtime>(
     runtime: &R,
     id: &ContainerId,
@@ -117,7 +117,7 @@ async fn command_attempt<R: Runtime>(
 async fn http_attempt(get: &Get, reach: &Reach, timeout: Duration) -> Seen {
     match get.send(reach, timeout).await {
         Ok(answer) => match (answer.leads_to, answer.status) {
-            // Success with a warning: nobody knows what is behind it (section 6.2).
+            // Success with a warning: the redirect target was not checked (section 6.2).
             (Some(to), status) => Seen {
                 message: Some(format!("{} answered {status} and leads to {to}", get.shown())),
                 ..success()

@@ -1,4 +1,4 @@
-//! Quantities as the runtime and the downward API count them: never less than nothing.
+//! Quantities for the runtime and the downward API. Negative values become zero.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use outrigger_lifecycle::{Amount, parse_quantity};

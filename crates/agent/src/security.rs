@@ -1,4 +1,4 @@
-//! `securityContext` and `resources` of pod and container, in the runtime's words.
+//! `securityContext` and `resources` of pod and container, translated to the runtime's types.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use outrigger_runtime::{AppArmor, Identity, Resources, Seccomp, SelinuxLabel};
 
 use crate::quantity;
 
-/// Where `localhostProfile` files are looked up, below the state directory.
+/// Directory of `localhostProfile` files, below the state directory.
 const SECCOMP_DIR: &str = "seccomp";
 
-/// Who a container runs as: its own settings, else the pod's.
+/// The user and groups of a container: its own settings, else the pod's.
 pub(crate) fn identity(
     annotations: Option<&BTreeMap<String, String>>,
     spec: &PodSpec,
@@ -66,10 +66,10 @@ pub(crate) fn identity(
     })
 }
 
-/// An AppArmor profile in the runtime's words.
+/// Converts an AppArmor profile to the runtime's type.
 ///
 /// # Errors
-/// It is not one.
+/// Returns an error if the profile is invalid.
 pub fn app_armor(profile: &AppArmorProfile) -> Result<AppArmor, String> {
     match (profile.type_.as_str(), profile.localhost_profile.as_deref()) {
         ("RuntimeDefault", None) => Ok(AppArmor::Default),
@@ -81,13 +81,13 @@ pub fn app_armor(profile: &AppArmorProfile) -> Result<AppArmor, String> {
     }
 }
 
-/// Names of the capabilities a container asks for besides the usual ones.
+/// Names of the capabilities a container adds to the default set.
 pub(crate) fn added_capabilities(container: &Container) -> Vec<String> {
     let own = container.security_context.as_ref().and_then(|c| c.capabilities.as_ref());
     names(own.and_then(|c| c.add.as_deref()))
 }
 
-/// Whether a container may do everything the host's root may.
+/// Whether a container is privileged.
 pub(crate) fn privileged(container: &Container) -> bool {
     container.security_context.as_ref().and_then(|c| c.privileged) == Some(true)
 }
@@ -100,10 +100,10 @@ fn names(list: Option<&[String]>) -> Vec<String> {
     list.unwrap_or(&[]).iter().map(name).collect()
 }
 
-/// Where the file of a `localhostProfile` is looked for.
+/// The path of a `localhostProfile` file.
 ///
 /// # Errors
-/// The name leads out of the directory of the profiles.
+/// Returns an error if the name leads out of the profile directory.
 pub fn seccomp_profile_path(state_dir: &Path, name: &str) -> Result<PathBuf, String> {
     let inside = |p: &Path| p.components().all(|c| matches!(c, std::path::Component::Normal(_)));
     if name.is_empty() || !inside(Path::new(name)) {
@@ -141,14 +141,14 @@ pub(crate) fn read_only_rootfs(container: &Container) -> bool {
     own.and_then(|c| c.read_only_root_filesystem) == Some(true)
 }
 
-/// Whether the sensitive paths of /proc and /sys stay hidden.
+/// Whether the sensitive paths of /proc and /sys are masked.
 pub(crate) fn mask_paths(container: &Container) -> bool {
     let own = container.security_context.as_ref();
     own.and_then(|c| c.proc_mount.as_deref()) != Some("Unmasked")
         && own.and_then(|c| c.privileged) != Some(true)
 }
 
-/// Limits of a container or of a pod as a whole.
+/// Limits of a container or of a whole pod.
 pub(crate) fn resources(requirements: Option<&ResourceRequirements>) -> Result<Resources, String> {
     let limit = |name: &str| requirements.and_then(|r| r.limits.as_ref()).and_then(|l| l.get(name));
     let request = |name: &str| requirements.and_then(|r| r.requests.as_ref()).and_then(|l| l.get(name));

@@ -1,19 +1,19 @@
-//! What is known of a pod, for those who ask, and what it can be asked to do.
+//! The current state of a pod, and the requests that can be made to it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::event::Snapshot;
 
-/// What is known of a pod.
+/// The current state of a pod.
 #[derive(Debug, Clone, Default)]
 pub struct PodState {
-    /// Its observation and why its containers wait; `None` before its worker has looked at it.
+    /// The pod's observation and why its containers wait; `None` before the worker's first step.
     pub snapshot: Option<Snapshot>,
-    /// Nothing of it runs any more.
+    /// The pod has ended and nothing of it is running.
     pub over: bool,
 }
 
-/// The latest state of a pod: its worker writes it, whoever asks reads it.
+/// The latest state of a pod, written by its worker.
 #[derive(Debug, Default)]
 pub(crate) struct Latest(Mutex<PodState>);
 
@@ -35,22 +35,22 @@ impl Latest {
     }
 
     fn lock(&self) -> MutexGuard<'_, PodState> {
-        // It is replaced, never half changed.
+        // The value is only replaced as a whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Why a pod is told to go.
+/// Why a pod is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopRequest {
-    /// Somebody wants it gone.
+    /// Its deletion was requested.
     Delete {
-        /// The grace; `None` is the pod's own.
+        /// The grace period; `None` means the pod's own.
         grace_ms: Option<u64>,
     },
-    /// The machine shuts down.
+    /// The machine is shutting down.
     NodeShutdown {
-        /// The grace.
+        /// The grace period.
         grace_ms: u64,
     },
 }

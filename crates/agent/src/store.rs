@@ -1,8 +1,8 @@
-//! What a node keeps on disk, so that another process can go on where this one ended.
+//! The on-disk state of a node, from which another process can resume its pods.
 //!
-//! Everything is below `STATE_DIR/node`, apart from the runtime's own directories: whoever clears those away takes no
-//! history with them. Files are replaced by renaming and never synced: it is the process that dies, not the disk, and
-//! after a reboot the containers are gone anyway.
+//! Everything is below `STATE_DIR/node`, separate from the runtime's directories, so that deleting those does
+//! not delete the history. Files are replaced by renaming and never synced: they have to survive a crash of
+//! the process, not of the machine, and after a reboot the containers are gone anyway.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::files::{make_dir, missing_is_fine, names, read, replace, replace_bytes};
 use crate::uid::PodUid;
 
-/// Raised whenever a file changes its meaning.
+/// Incremented whenever the file format changes.
 const VERSION: u32 = 1;
 
 /// The directory of a node's files.
@@ -28,7 +28,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the store of a state directory, which no other process must use
+    /// Opens the store of a state directory. No other process may use it
     /// ([`outrigger_runtime::NodeIdentity`]).
     pub(crate) fn open(state_dir: &Path) -> io::Result<Self> {
         let dir = state_dir.join("node");
@@ -36,8 +36,8 @@ impl Store {
         Ok(Store { boot: boot_id()?, dir })
     }
 
-    /// A clock that goes on where that of the last process ended, if the machine was not started anew since: deadlines
-    /// stay what they were, whatever was done to the time of day.
+    /// A clock that continues that of the previous process, unless the machine was rebooted since. Deadlines
+    /// are kept even if the wall clock was changed.
     pub(crate) fn clock(&self) -> Clock {
         let path = self.dir.join("clock.json");
         let saved = read::<SavedClock>(&path).ok().flatten();
@@ -65,7 +65,7 @@ impl Store {
         }
     }
 
-    /// Names of the pods there are files of.
+    /// Names of all pods in the store.
     pub(crate) fn pods(&self) -> Vec<String> {
         names(&self.dir.join("pods"))
     }
@@ -82,23 +82,24 @@ struct SavedClock {
 pub(crate) struct PodStore {
     dir: PathBuf,
     boot: String,
-    /// What was written last.
+    /// The last written state.
     last: Vec<u8>,
-    /// The last write failed; that was said.
+    /// The last write failed, and a warning was logged.
     lost: bool,
 }
 
-/// What does not change about a pod.
+/// The part of a pod's state that does not change.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(from = "PodFile")]
 pub(crate) struct SavedPod {
     /// Its UID.
     pub(crate) uid: PodUid,
-    /// Its plan: what was begun by it is ended by it, whatever a later version would make of the manifest (G-30).
+    /// The pod's plan. A pod is stopped by the plan it was started with, even if a later version would build
+    /// another one from the manifest (G-30).
     pub(crate) plan: Plan,
 }
 
-/// The same as it is found.
+/// [`SavedPod`] as read from disk.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum PodFile {
@@ -106,7 +107,7 @@ enum PodFile {
         uid: PodUid,
         plan: Plan,
     },
-    /// As older versions wrote it.
+    /// The format written by older versions.
     Number {
         run: String,
         number: usize,
@@ -125,27 +126,27 @@ impl From<PodFile> for SavedPod {
     }
 }
 
-/// All a worker has to know to go on with a pod.
+/// The state a worker needs to resume a pod.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SavedState {
     version: u32,
-    /// The boot of the machine it was written in: in another one nothing of the pod is left.
+    /// The boot id of the machine when this was written. After a reboot nothing of the pod is running.
     boot: String,
     pub(crate) observation: Observation,
-    /// The plan in force, if the pod was changed since it was begun.
+    /// The current plan, if the pod was updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) plan: Option<Plan>,
     /// In the order of the plan.
     pub(crate) containers: Vec<SavedContainer>,
 }
 
-/// What a worker has to know of one container.
+/// The state of one container.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct SavedContainer {
-    /// Tries to start it so far.
+    /// Number of attempts to start it so far.
     pub(crate) tries: u32,
     pub(crate) image: Option<Image>,
-    /// The instance that is there, or is about to be.
+    /// The instance that exists or is about to be created.
     pub(crate) instance: Option<SavedInstance>,
     pub(crate) container_id: Option<String>,
     pub(crate) last_container_id: Option<String>,
@@ -156,31 +157,31 @@ pub(crate) struct SavedContainer {
 pub(crate) struct SavedInstance {
     pub(crate) id: ContainerId,
     pub(crate) attempt: u32,
-    /// Its stop signal has reached it.
+    /// Its stop signal was sent.
     pub(crate) signalled: bool,
 }
 
-/// What was found of a pod.
+/// The state found for a pod.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) state: SavedState,
-    /// The machine has been started anew since.
+    /// The machine was rebooted since the state was written.
     pub(crate) rebooted: bool,
 }
 
 impl PodStore {
-    /// Notes what does not change.
+    /// Writes the part that does not change.
     pub(crate) fn create(&self, pod: &SavedPod) -> io::Result<()> {
         make_dir(&self.dir)?;
         replace(&self.dir.join("pod.json"), pod)
     }
 
-    /// What does not change, if it was noted.
+    /// Reads the part that does not change; `None` if there is none.
     pub(crate) fn pod(&self) -> io::Result<Option<SavedPod>> {
         read(&self.dir.join("pod.json"))
     }
 
-    /// What was known last; `None` if nothing was.
+    /// Reads the last state; `None` if there is none.
     pub(crate) fn load(&self) -> io::Result<Option<Found>> {
         let Some(state) = read::<SavedState>(&self.dir.join("state.json"))? else { return Ok(None) };
         if state.version != VERSION {
@@ -190,8 +191,8 @@ impl PodStore {
         Ok(Some(Found { state, rebooted }))
     }
 
-    /// Notes what is known now, unless that is what was noted last. What cannot be written does not hold the pod up: it is
-    /// said once, and a process that comes after this one finds what was written before. Whether everything is written.
+    /// Writes the current state if it changed. A failure does not stop the pod: it is logged once, and a
+    /// later process finds the previous state. Returns whether the state is on disk.
     pub(crate) fn save(
         &mut self,
         observation: &Observation,
@@ -223,45 +224,45 @@ impl PodStore {
         !self.lost
     }
 
-    /// Whether nothing can be written there, whatever there is room for.
+    /// Whether the file system is mounted read-only.
     pub(crate) fn is_read_only(&self) -> bool {
         let found = rustix::fs::statvfs(&self.dir);
         found.is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
     }
 
-    /// Where the pod's logs are once it is over.
+    /// Where the pod's logs are kept after it has ended.
     pub(crate) fn logs(&self) -> PathBuf {
         self.dir.join("logs")
     }
 
-    /// Takes the logs of a pod that is over out of its directory, which goes.
+    /// Moves the logs of an ended pod out of its directory before that is deleted.
     pub(crate) fn keep_logs(&self, from: &Path) -> io::Result<()> {
         if from.is_dir() {
-            // Those of the same pod before the machine was shut down.
+            // Logs of the same pod from before the machine was shut down.
             fs::remove_dir_all(self.logs()).or_else(missing_is_fine)?;
         }
         match fs::rename(from, self.logs()) {
-            // It wrote none, or they were moved before the last process ended.
+            // There are no logs, or the previous process already moved them.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             moved => moved,
         }
     }
 
-    /// Forgets what was known of the pod: it begins anew.
+    /// Deletes the pod's state, so that it starts from the beginning.
     pub(crate) fn forget_state(&self) {
         if let Err(e) = fs::remove_file(self.dir.join("state.json")).or_else(missing_is_fine) {
             tracing::warn!("cannot remove the state in {}: {e}", self.dir.display());
         }
     }
 
-    /// Forgets the pod.
+    /// Deletes all files of the pod.
     pub(crate) fn forget(&self) {
         if let Err(e) = fs::remove_dir_all(&self.dir).or_else(missing_is_fine) {
             tracing::warn!("cannot remove {}: {e}", self.dir.display());
         }
     }
 
-    /// What the pod's files take on the disk.
+    /// Disk space used by the pod's files.
     pub(crate) fn bytes(&self) -> u64 {
         fn below(dir: &Path) -> u64 {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -276,7 +277,7 @@ impl PodStore {
     }
 }
 
-/// Tells this boot of the machine from all others.
+/// The boot id of the machine.
 fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
@@ -317,7 +318,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let first = store.clock().now().time;
-        // Whatever the time of day says by now.
+        // Independent of the wall clock.
         let second = store.clock().now().time;
         assert!(second >= first && second.since(first) < 1_000, "{first:?} {second:?}");
     }

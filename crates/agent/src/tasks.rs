@@ -1,4 +1,4 @@
-//! Tasks that end with what they serve.
+//! Tasks that are aborted with their owner.
 
 use std::future::Future;
 
@@ -10,7 +10,7 @@ use tracing::Instrument as _;
 pub struct Task(AbortHandle);
 
 impl Task {
-    /// Starts a task. What it logs is in the span this is called in.
+    /// Spawns a task. It logs in the caller's current span.
     pub fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Self {
         Task(tokio::spawn(work.in_current_span()).abort_handle())
     }

@@ -1,9 +1,9 @@
-//! Small helpers for text people read.
+//! Helpers for human-readable text.
 
-/// What is shown of a command's output.
+/// Maximum length of command output in messages.
 const EXCERPT_MAX: usize = 200;
 
-/// The beginning of an output on one line; `None` if there is nothing to see.
+/// The start of an output as a single line; `None` if it is blank.
 pub(crate) fn excerpt(output: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(output);
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");

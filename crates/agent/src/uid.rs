@@ -1,23 +1,23 @@
-//! What an agent knows pods by.
+//! Pod UIDs.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Identifies a pod for as long as an agent knows it: no two pods have the same, whatever their names. Sandboxes, containers
-/// and directories are named after it.
+/// Identifies a pod within an agent. No two pods share a UID, even if they have the same name. Sandboxes,
+/// containers and directories are named after it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct PodUid(Arc<str>);
 
 impl PodUid {
-    /// A UID: letters, digits and dashes.
+    /// Creates a UID, which must consist of letters, digits and dashes.
     pub fn new(uid: impl Into<Arc<str>>) -> Self {
         PodUid(uid.into())
     }
 
-    /// As text.
+    /// The UID as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

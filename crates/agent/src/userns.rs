@@ -1,4 +1,4 @@
-//! Which pods get a user namespace of their own: root in their containers is nobody on the host.
+//! Decides which pods get a user namespace, in which root has no privileges on the host.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use outrigger_runtime::{NetworkMode, UserNamespace};
@@ -6,14 +6,14 @@ use outrigger_runtime::{NetworkMode, UserNamespace};
 use crate::options::UserNamespaces;
 use crate::security;
 
-/// Ids a pod has in a user namespace of its own.
+/// Number of ids in a pod's user namespace.
 const NAMESPACE_IDS: i64 = 65_536;
 
-/// Pods that are named in one line.
+/// Maximum number of pods named in one message.
 const NAMED_MAX: usize = 5;
 
-/// Capabilities that mean something only to the host's root: the kernel does not ask the user namespace of a pod for
-/// them. `MKNOD`, which every container has by default, counts where it is asked for.
+/// Capabilities that have no effect in a user namespace, because the kernel checks them against the initial
+/// one. `MKNOD`, which every container has by default, counts only if requested explicitly.
 const CAPABILITIES_OF_THE_HOST: [&str; 19] = [
     "ALL",
     "AUDIT_CONTROL",
@@ -36,13 +36,13 @@ const CAPABILITIES_OF_THE_HOST: [&str; 19] = [
     "WAKE_ALARM",
 ];
 
-/// What a pod gets, and why not a user namespace, if it is left out for something it asks for.
+/// Whether a pod gets a user namespace, and what it requests that prevents one.
 pub(crate) struct Choice {
     pub(crate) wanted: UserNamespace,
     pub(crate) left_out: Option<String>,
 }
 
-/// As the pod says, else as the run says, unless the pod asks for something that excludes it.
+/// The pod's own setting, else that of the run, unless the pod requests something incompatible.
 pub(crate) fn choose(
     spec: &PodSpec,
     containers: &[Container],
@@ -61,7 +61,7 @@ pub(crate) fn choose(
     }
 }
 
-/// What a pod asks for that takes the host's users.
+/// What a pod requests that requires the host's users.
 fn exclusion(spec: &PodSpec, containers: &[Container], network: NetworkMode) -> Option<String> {
     let fields = [
         ("hostNetwork", spec.host_network),
@@ -83,7 +83,7 @@ fn exclusion(spec: &PodSpec, containers: &[Container], network: NetworkMode) -> 
     large_id(spec, containers).map(|(field, id)| format!("{field} {id}"))
 }
 
-/// A user or group that a user namespace does not have.
+/// A user or group id outside the range of a user namespace.
 fn large_id(pod: &PodSpec, containers: &[Container]) -> Option<(&'static str, i64)> {
     let of_pod = pod.security_context.iter().flat_map(|c| {
         let one = [("runAsUser", c.run_as_user), ("runAsGroup", c.run_as_group), ("fsGroup", c.fs_group)];
@@ -98,7 +98,7 @@ fn large_id(pod: &PodSpec, containers: &[Container]) -> Option<(&'static str, i6
     set.find(|(_, id)| *id >= NAMESPACE_IDS)
 }
 
-/// One line about all pods that are left out, by name and reason.
+/// One message about all pods without a user namespace, with names and reasons.
 pub fn about(left_out: &[(String, String)]) -> Option<String> {
     let whose = match left_out.len() {
         0 => return None,

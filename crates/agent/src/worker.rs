@@ -1,10 +1,10 @@
-//! The worker of one pod: events in, decisions made by the engine, actions out.
+//! The worker of one pod: passes events to the engine and executes its actions.
 //!
-//! The loop waits for exactly three things: a report of one of its tasks, a change of the stop order, and the moment
-//! the engine wants to look again. Each action is a task of its own.
+//! The loop waits for three things only: a report from one of its tasks, a stop request, and the time of the
+//! engine's next step. Each action runs in its own task.
 //!
-//! Where there is a store, what is known, and what is about to be done, is written there before it is done. So another
-//! process can go on with the pod: see [`resume`].
+//! If there is a store, the state and the planned actions are written before they are executed, so that
+//! another process can resume the pod: see [`resume`].
 
 mod resume;
 mod tasks;
@@ -38,72 +38,72 @@ use crate::volumes::remove_tree;
 use tasks::{Instance, Report, Tasks};
 pub(crate) use update::PodOrder;
 
-/// How long the end of a pod waits for a subscriber to take log lines.
+/// How long the end of a pod waits for a subscriber to read log lines.
 const READER_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often the end of a pod that cannot be written down is tried again.
+/// How often saving the end of a pod is retried.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
-/// What a worker works with, besides its pod and the runtime.
+/// The options of a worker, besides its pod and the runtime.
 pub(crate) struct WorkerOptions {
     pub(crate) clock: Clock,
-    /// The last order to stop.
+    /// The latest stop request.
     pub(crate) stop: watch::Receiver<Option<StopRequest>>,
-    /// What else is to be done.
+    /// Other requests.
     pub(crate) orders: mpsc::UnboundedReceiver<PodOrder>,
-    /// Where what happens is said.
+    /// Where events are emitted.
     pub(crate) events: Emitter,
-    /// Where what is known is put, for those who ask.
+    /// Where the latest state is published.
     pub(crate) latest: Arc<Latest>,
-    /// Reads what containers write, if that is among the events.
+    /// Follows the containers' logs, if they are emitted as events.
     pub(crate) logs: Option<LogFollower>,
-    /// Where what is known is kept, if another process may have to go on.
+    /// Where state is persisted, if another process may resume the pod.
     pub(crate) store: Option<PodStore>,
     pub(crate) status: StatusUpdates,
     pub(crate) on_failure: OnFailure,
 }
 
-/// Containers made before their time. Making one is mostly waiting for the kernel (an RCU grace period to join a v1
-/// cgroup), which several do together.
+/// Maximum number of containers created ahead. Creating one is mostly waiting for the kernel (an RCU grace
+/// period to join a v1 cgroup), and several can wait together.
 const MADE_AHEAD_MAX: usize = 3;
 
-/// One container as the worker sees it.
+/// The worker's state of one container.
 #[derive(Default)]
 struct Slot {
     image: Option<Image>,
     current: Option<Current>,
-    /// Tries to start it so far; names are not used twice.
+    /// Number of attempts to start it so far; names are not reused.
     tries: u32,
     /// Its logs are being followed.
     followed: bool,
-    /// Its first instance, while that is made, or waits made, before its time.
+    /// Its first instance, if that is being or was created ahead.
     ahead: Option<Ahead>,
     /// The instance that is about to be started.
     planned: Option<Planned>,
 }
 
-/// An instance that has a name, and nothing was done about it yet.
+/// An instance that has a name but was not created yet.
 struct Planned {
     instance: Instance,
-    /// Whether it was made before its time.
+    /// Set if it is being created ahead.
     ahead: Option<oneshot::Receiver<bool>>,
 }
 
-/// An instance made before its time, and the prepared it stands on.
+/// An instance created ahead, and the prepared pod it uses.
 struct Ahead {
     id: ContainerId,
     prepared: Arc<PreparedPod>,
     is_made: oneshot::Receiver<bool>,
 }
 
-/// The instance that is there, and the tasks that serve it: they end with it.
+/// The existing instance and its tasks, which end with it.
 struct Current {
     instance: Instance,
     life: Option<Task>,
     is_running: bool,
-    /// Its stop signal has reached it.
+    /// Its stop signal was sent.
     signalled: bool,
-    /// Its first process as the host sees it, where that is known.
+    /// The host pid of its first process, if known.
     pid: Option<u32>,
     probes: BTreeMap<ProbeKind, Task>,
     hooks: Vec<(HookKind, Task)>,
@@ -117,10 +117,10 @@ pub(crate) struct Worker<R> {
     recorder: Recorder,
     reports: mpsc::UnboundedReceiver<Report>,
     stop: watch::Receiver<Option<StopRequest>>,
-    /// Nobody is left to order a stop.
+    /// The sender of stop requests is gone.
     alone: bool,
     orders: mpsc::UnboundedReceiver<PodOrder>,
-    /// The plan is not the one the pod was begun with.
+    /// The plan is not the one the pod was started with.
     is_updated: bool,
     events: Emitter,
     latest: Arc<Latest>,
@@ -129,28 +129,28 @@ pub(crate) struct Worker<R> {
     on_failure: OnFailure,
     slots: Vec<Slot>,
     prepared: Option<Arc<PreparedPod>>,
-    /// What looks after the sandbox and its volumes.
+    /// Tasks that watch the sandbox and its volumes.
     watchers: Vec<Task>,
-    /// A sandbox was asked for before.
+    /// The sandbox was requested before.
     sandbox_tried: bool,
     facts: StatusFacts,
     status: Option<Arc<PodStatus>>,
     deleted: Option<Time>,
     entries: Vec<Entry>,
-    /// Work nothing waits for but the end: signals, removals.
+    /// Tasks that only the end of the pod waits for: signals, removals.
     background: JoinSet<()>,
-    /// Work that is given up at the end: pulls, containers made ahead.
+    /// Tasks that are aborted at the end of the pod: pulls, containers created ahead.
     pulls: JoinSet<()>,
-    /// Where what is known is kept, if another process may have to go on.
+    /// Where state is persisted, if another process may resume the pod.
     store: Option<PodStore>,
-    /// Instances that have ended and whose records can go once their end is written down.
+    /// Ended instances whose runtime records can be removed once their end is saved.
     ended: Vec<ContainerId>,
-    /// Another process began.
+    /// The pod was started by another process.
     is_resumed: bool,
 }
 
 impl<R: Runtime> Worker<R> {
-    /// A worker for a pod nothing has happened to yet.
+    /// A worker for a new pod.
     pub(crate) fn new(runtime: Arc<R>, pod: Arc<PodContext>, plan: Plan, options: WorkerOptions) -> Self {
         let WorkerOptions { clock, stop, orders, events, latest, logs, store, status, on_failure } = options;
         let (tx, reports) = mpsc::unbounded_channel();
@@ -210,10 +210,10 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Runs the pod to its end and clears everything away.
+    /// Runs the pod to its end and removes everything it used.
     pub(crate) async fn run(mut self) -> PodResult {
         let mut decision = Decision::default();
-        // An order given before the worker was there counts as well.
+        // A stop request sent before the worker started counts as well.
         self.stop.mark_changed();
         if !self.is_resumed {
             self.entries.push(trace::planned(self.engine.plan(), self.tasks.clock.now().time));
@@ -247,7 +247,7 @@ impl<R: Runtime> Worker<R> {
             tokio::select! {
                 report = self.reports.recv() => {
                     let mut next = report;
-                    // Whatever else is there belongs to the same look.
+                    // Reports that are already queued are handled in the same step.
                     while let Some(report) = next {
                         self.take_in(report);
                         next = self.reports.try_recv().ok();
@@ -265,7 +265,7 @@ impl<R: Runtime> Worker<R> {
         let result = result(self.engine.plan(), self.engine.observation());
         self.wait_until_writable().await;
         self.clear_away().await;
-        // On a disk that was full there may be room now.
+        // If the disk was full, there may be space now.
         self.save();
         result
     }
@@ -279,7 +279,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Says what is known now.
+    /// Publishes the current state.
     fn observed(&self, decision: &Decision) {
         let snapshot = Snapshot {
             observation: Arc::new(self.engine.observation().clone()),
@@ -289,7 +289,7 @@ impl<R: Runtime> Worker<R> {
         self.events.emit(PodEventKind::Observed(snapshot));
     }
 
-    /// Takes a report in.
+    /// Handles a report.
     fn take_in(&mut self, report: Report) {
         let event = match report {
             Report::Event(event) => event,
@@ -301,7 +301,7 @@ impl<R: Runtime> Worker<R> {
                 self.prepared = Some(prepared);
                 Event::SandboxReady
             }
-            // What was asked for before the image changed is of no use.
+            // A result for an image that was changed meanwhile is ignored.
             Report::Image { container, reference, .. } | Report::PullFailed { container, reference, .. }
                 if self.pod.containers[container].image.as_deref().unwrap_or_default() != reference =>
             {
@@ -354,7 +354,7 @@ impl<R: Runtime> Worker<R> {
         self.handle(event);
     }
 
-    /// Starts what looks after a new sandbox and its volumes.
+    /// Starts the tasks that watch a new sandbox and its volumes.
     fn watch(&self, prepared: &Arc<PreparedPod>) -> Vec<Task> {
         let mut watchers = vec![Task::spawn(self.tasks.clone().watch_sandbox())];
         let limits = &self.engine.plan().volume_limits;
@@ -378,7 +378,7 @@ impl<R: Runtime> Worker<R> {
         current.filter(|c| c.instance.attempt == attempt)
     }
 
-    /// An instance has ended: so does what served it. Its record goes, its log and message stay.
+    /// Handles the end of an instance: its tasks end and its record is removed; its log and message are kept.
     fn gone(&mut self, container: usize, attempt: u32) {
         if self.current(container, attempt).is_none() {
             return;
@@ -389,7 +389,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Removes the records of instances whose end is written down.
+    /// Removes the runtime records of instances whose end is saved.
     fn remove_ended(&mut self) {
         for id in self.ended.drain(..) {
             let tasks = self.tasks.clone();
@@ -397,8 +397,8 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Writes down what is known and what is about to be done. Whether the runtime's records of what has ended are needed
-    /// no longer.
+    /// Saves the current state and the planned actions. Returns whether the runtime's records of ended
+    /// instances can be removed.
     fn save(&mut self) -> bool {
         let Some(store) = &mut self.store else { return true };
         let instance = |slot: &Slot| {
@@ -418,12 +418,12 @@ impl<R: Runtime> Worker<R> {
         store.save(self.engine.observation(), plan, containers.collect())
     }
 
-    /// The span of what is done for a container.
+    /// The tracing span of a container.
     fn container_span(&self, container: usize) -> tracing::Span {
         tracing::info_span!("container", name = self.pod.containers[container].name)
     }
 
-    /// Starts the task that carries an action out. What either logs is in the span of the container.
+    /// Spawns the task of an action. It logs in the span of the container.
     fn carry_out(&mut self, action: &Action, stamp: Stamp) {
         let span = action.container().map(|container| self.container_span(container));
         let _entered = span.as_ref().map(tracing::Span::enter);
@@ -490,8 +490,8 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Makes the next containers while their gates are closed: when they open they have only to be started. The engine
-    /// alone decides when that is.
+    /// Creates the next containers ahead, so that they only have to be started later. The engine alone
+    /// decides when they start.
     fn make_ahead(&mut self) {
         while self.slots.iter().filter(|slot| slot.ahead.is_some()).count() < MADE_AHEAD_MAX {
             if !self.make_next_ahead() {
@@ -500,7 +500,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Whether there was one to make.
+    /// Creates the next container ahead. Returns false if there is none.
     fn make_next_ahead(&mut self) -> bool {
         let obs = self.engine.observation();
         if obs.stop.is_some() || obs.over {
@@ -516,7 +516,7 @@ impl<R: Runtime> Worker<R> {
         let making = self.tasks.clone().make_ahead(instance, image, prepared.clone());
         let (made, is_made) = oneshot::channel();
         self.pulls.spawn(async move {
-            // Nobody waits for it when the pod ends first.
+            // Fails only if the pod ended first; then the result is not needed.
             let _ = made.send(making.await);
         });
         self.slots[container].ahead = Some(Ahead { id, prepared, is_made });
@@ -529,7 +529,7 @@ impl<R: Runtime> Worker<R> {
         self.pod.container_id(container, slot.tries - 1)
     }
 
-    /// Gives the instances that are about to be started their names.
+    /// Assigns names to the instances that are about to be started.
     fn name_instances(&mut self, decision: &Decision) {
         for action in &decision.actions {
             let &Action::Start { container, attempt } = action else { continue };
@@ -552,7 +552,7 @@ impl<R: Runtime> Worker<R> {
 
     fn start(&mut self, container: usize) {
         let slot = &mut self.slots[container];
-        // The engine starts nothing before sandbox and image are there.
+        // The engine starts no container before its sandbox and image exist.
         let (Some(Planned { instance, ahead }), Some(prepared), Some(image)) =
             (slot.planned.take(), self.prepared.clone(), slot.image.clone())
         else {
@@ -579,7 +579,7 @@ impl<R: Runtime> Worker<R> {
         });
     }
 
-    /// The name of the signal that stops a container: `TERM`, unless its spec or its image names another.
+    /// The stop signal of a container: `TERM`, unless its spec or its image names another.
     fn stop_signal(&self, container: usize) -> String {
         let lifecycle = self.pod.containers[container].lifecycle.as_ref();
         let written = lifecycle.and_then(|lifecycle| lifecycle.stop_signal.as_deref());
@@ -588,7 +588,7 @@ impl<R: Runtime> Worker<R> {
         name.strip_prefix("SIG").unwrap_or(name).to_owned()
     }
 
-    /// A container ignores its stop signal: it will take all of its grace period.
+    /// Records that a container ignores its stop signal and will use its whole grace period.
     fn stop_signal_ignored(&mut self, container: usize, signal: &str, why: IgnoredBecause, grace: Duration) {
         let stamp = self.tasks.clock.now();
         let kill_in_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
@@ -597,7 +597,7 @@ impl<R: Runtime> Worker<R> {
         self.write_entries(stamp);
     }
 
-    /// What a hook printed goes into the record (G-53).
+    /// Records the output of a hook in the trace (G-53).
     fn hook_output(&mut self, container: usize, hook: HookKind, output: &str) {
         let now = self.tasks.clock.now().time;
         self.recorder.on_hook_output(container, hook, output, now, &mut self.entries);
@@ -609,7 +609,7 @@ impl<R: Runtime> Worker<R> {
                 && let Some(failure) = failure(&entry, self.engine.plan(), self.engine.observation())
             {
                 self.events.emit(PodEventKind::Failed(failure));
-                // At once, before the next step starts the container again.
+                // Immediately, before the next step restarts the container.
                 self.engine.handle(&Event::StopRequested { grace_ms: None }, stamp.time);
             }
             let exact = match entry.time == stamp.time {
@@ -620,7 +620,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Says the pod's status if it changed.
+    /// Emits the pod's status if it changed.
     fn publish(&mut self, decision: &Decision, stamp: Stamp) {
         if self.status_updates == StatusUpdates::Omitted {
             return;
@@ -642,27 +642,27 @@ impl<R: Runtime> Worker<R> {
         }));
     }
 
-    /// Says what is left of the containers' output.
+    /// Emits the remaining output of the containers.
     async fn emit_last_logs(&self) {
         if let Some(logs) = &self.logs {
             logs.forget(self.pod.dir.clone()).await;
         }
     }
 
-    /// While the state directory is read-only, the end of the pod cannot be written down and nothing of it can be removed: a
-    /// process that comes after this one still learns of it from the runtime.
+    /// While the state directory is read-only, the end of the pod cannot be saved and nothing of it can be
+    /// removed: a later process can still learn about it from the runtime.
     async fn wait_until_writable(&mut self) {
         while !self.save() && self.store.as_ref().is_some_and(PodStore::is_read_only) {
             tokio::time::sleep(SAVE_AGAIN).await;
         }
     }
 
-    /// Removes everything the pod had. Nothing of it runs any more.
+    /// Removes everything the pod used. Nothing of it is running any more.
     async fn clear_away(&mut self) {
         self.watchers.clear();
         self.pulls.shutdown().await;
         while self.background.join_next().await.is_some() {}
-        // A subscriber that stalls keeps the logs, nothing else of the pod.
+        // A stalled subscriber keeps only the logs, nothing else of the pod.
         let shown = tokio::time::timeout(READER_PATIENCE, self.emit_last_logs()).await;
         remove_sandbox(&*self.tasks.runtime, &self.pod).await;
         if shown.is_err() {
@@ -700,7 +700,7 @@ async fn remove_files(pod: &PodContext) {
     }
 }
 
-/// What an entry says about a failure that will be tried again.
+/// Describes an entry that is a retriable failure.
 fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
     if obs.stop.is_some() {
         return None;
@@ -716,7 +716,7 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
         TraceEvent::StartFailed { message, .. } => (format!("{who} cannot be started: {message}"), None),
         TraceEvent::Exited { code, .. } => {
             let (plan, c) = (&plan.containers[entry.container?], &obs.containers[entry.container?]);
-            // It may have been started again already.
+            // It may already have been restarted.
             let exit = c.exit.as_ref().or(c.last_exit.as_ref())?;
             let on_purpose = matches!(
                 exit.killed_for,
@@ -768,7 +768,7 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
     Some(Failure { text, code })
 }
 
-/// The result of a pod that is over.
+/// The result of an ended pod.
 fn result(plan: &Plan, obs: &Observation) -> PodResult {
     let failed = plan
         .containers

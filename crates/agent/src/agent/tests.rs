@@ -1,4 +1,4 @@
-//! The agent as its clients see it, on a runtime of timers and a clock that jumps.
+//! Tests of the agent's public API, with a timer-based fake runtime and a paused clock.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn start(runtime: &Arc<FakeRuntime>, durability: Durability, dir: &tempfile::Tem
     Agent::start(runtime.clone(), options).unwrap()
 }
 
-/// The next event for which something holds.
+/// The next event that matches.
 async fn until(events: &mut Events, test: impl Fn(&PodEventKind) -> bool) -> PodEvent {
     let found = async {
         loop {
@@ -114,7 +114,7 @@ async fn another_agent_goes_on_with_what_was_written_down() {
     first.add(new_pod("u-1", "g")).unwrap();
     until(&mut events, |kind| matches!(kind, PodEventKind::Instance { id: Some(_), .. })).await;
     drop(first);
-    // Its workers are gone when nothing of it is left.
+    // The stream ends once the workers are gone.
     while events.next().await.is_some() {}
     let second = start(&runtime, Durability::StateDir, &dir);
     assert_eq!(second.saved(), [PodUid::new("u-1")]);

@@ -1,6 +1,6 @@
-//! The log of one instance of a container, which may be in several files: `N.log`, and before it `N.log.1`, `N.log.2` and so
-//! on, the highest number being the newest. The runtime moves a file that is full out of the way, begins a new one, then
-//! deletes the oldest one too many, in this order.
+//! The log of one container instance, which may consist of several files: `N.log`, and before it `N.log.1`,
+//! `N.log.2` and so on, the highest number being the newest. When a file is full the runtime renames it,
+//! creates a new one, then deletes the oldest if there are too many, in this order.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,51 +11,51 @@ use std::sync::Arc;
 
 use outrigger_runtime::log_line::parse_line;
 
-/// The end of a log is looked for in this much of a file.
+/// Maximum number of bytes of a file searched for its last lines.
 const TAIL_MAX: u64 = 16 << 20;
 
-/// How much of a log is read before others get their turn.
+/// Number of bytes read from one log before others are read.
 const CHUNK: usize = 64 << 10;
 
-/// A line longer than this is shown in pieces.
+/// Longer lines are emitted in pieces.
 const LINE_MAX: usize = 64 << 10;
 
-/// How often a log is opened again that got a new file meanwhile.
+/// Maximum number of attempts to open a log that is rotated meanwhile.
 const TRIES: usize = 100;
 
-/// Reads a log from one file to the next, without losing or repeating a line.
+/// Reads a log across rotated files, without losing or repeating a line.
 #[derive(Debug)]
 pub struct LogReader {
     path: PathBuf,
-    /// The file being read, and those after it.
+    /// The file being read, and the newer ones.
     files: VecDeque<Arc<File>>,
-    /// The number that the last of them has, or gets when it is full.
+    /// The number that the last file has, or gets when it is rotated.
     number: u64,
     tail: Tail,
-    /// Files that were deleted before they were read.
+    /// Number of files deleted before they were read.
     lost: u64,
 }
 
 impl LogReader {
-    /// A log from its beginning, as far as that is kept.
+    /// Opens a log at its oldest kept line.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// Returns an error if it cannot be opened.
     pub fn open(path: &Path) -> io::Result<Self> {
         let (files, number) = open_from(path, 0)?;
         Ok(LogReader { path: path.to_owned(), files: files.into(), number, tail: Tail::default(), lost: 0 })
     }
 
-    /// A log whose names are gone.
+    /// A log whose directory entries are already deleted.
     pub fn sealed(path: &Path, files: &[Arc<File>]) -> Self {
         let files = files.iter().cloned().collect();
         LogReader { path: path.to_owned(), files, number: u64::MAX, tail: Tail::default(), lost: 0 }
     }
 
-    /// Skips everything but the last lines.
+    /// Skips all but the last `lines` lines.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Returns an error if the log cannot be read.
     pub fn skip_to_last(&mut self, lines: usize) -> io::Result<()> {
         let mut wanted = lines;
         for index in (0..self.files.len()).rev() {
@@ -70,14 +70,15 @@ impl LogReader {
         Ok(())
     }
 
-    /// Reads on: whole lines, `None` when there are no more for now. `sealed` are the log's files if its names are gone.
+    /// Reads the next complete lines; `None` if there are none yet. `sealed` contains the log's files if
+    /// their directory entries are deleted.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Returns an error if the log cannot be read.
     pub fn read(&mut self, sealed: Option<&[Arc<File>]>) -> io::Result<Option<Vec<u8>>> {
         loop {
             let Some(file) = self.files.front().cloned() else { return Ok(None) };
-            // Known before the reading: nothing is added to a file that has a successor.
+            // Checked before reading: nothing is appended to a file that has a successor.
             let is_last = self.files.len() == 1;
             let newer = match is_last {
                 true => self.newer(&file, sealed)?,
@@ -96,12 +97,12 @@ impl LogReader {
         }
     }
 
-    /// How many files were deleted before they could be read, since this was last asked.
+    /// The number of files deleted before they could be read, since the last call.
     pub fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost)
     }
 
-    /// The files that came after the last one.
+    /// The files created after the last one.
     fn newer(&mut self, last: &File, sealed: Option<&[Arc<File>]>) -> io::Result<Vec<Arc<File>>> {
         let own = identity(&last.metadata()?);
         match std::fs::metadata(&self.path) {
@@ -127,7 +128,7 @@ impl LogReader {
     }
 }
 
-/// The instances that have a log, the first one first.
+/// The instances that have a log, oldest first.
 pub fn attempts(dir: &Path) -> Vec<u32> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let number = |name: std::ffi::OsString| name.to_str()?.strip_suffix(".log")?.parse().ok();
@@ -141,7 +142,7 @@ pub(crate) fn open_all(path: &Path) -> io::Result<Vec<Arc<File>>> {
     open_from(path, 0).map(|(files, _)| files)
 }
 
-/// The last bytes of a log, at most so many.
+/// The last bytes of a log, at most `most`.
 pub(crate) fn last_bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for file in open_all(path)?.iter().rev() {
@@ -158,7 +159,8 @@ pub(crate) fn last_bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens the files of a log from a number on, the oldest first, and says which number the last one has or will get.
+/// Opens the files of a log from number `first` on, oldest first. Also returns the number that the last file
+/// has or will get.
 fn open_from(path: &Path, first: u64) -> io::Result<(Vec<Arc<File>>, u64)> {
     for _ in 0..TRIES {
         let numbers = numbers(path);
@@ -172,7 +174,7 @@ fn open_from(path: &Path, first: u64) -> io::Result<(Vec<Arc<File>>, u64)> {
             }
         }
         let current = File::open(path);
-        // A new file was begun meanwhile: what is open may not be what it seems.
+        // The log was rotated meanwhile: the open files may not be the expected ones.
         if self::numbers(path).last().copied().unwrap_or(0) != newest {
             continue;
         }
@@ -182,7 +184,7 @@ fn open_from(path: &Path, first: u64) -> io::Result<(Vec<Arc<File>>, u64)> {
     Err(io::Error::other("the log gets new files faster than they can be opened"))
 }
 
-/// Numbers of the files of a log that are full, ascending.
+/// Numbers of the rotated files of a log, ascending.
 fn numbers(path: &Path) -> Vec<u64> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();
@@ -206,7 +208,7 @@ fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Says that output was deleted before it could be shown.
+/// The message that output was deleted before it could be shown.
 pub fn lost_text(container: &str, files: u64) -> String {
     format!(
         "{files} log file(s) of {container:?} were deleted before they could be shown: it writes faster than its output \
@@ -214,7 +216,7 @@ pub fn lost_text(container: &str, files: u64) -> String {
     )
 }
 
-/// Where the last lines of a file begin, and how many there are.
+/// The offset of the last lines of a file, and their number.
 fn last_lines(file: &File, lines: usize) -> io::Result<(u64, usize)> {
     let length = file.metadata()?.len();
     let mut window = 64 << 10;
@@ -229,7 +231,7 @@ fn last_lines(file: &File, lines: usize) -> io::Result<(u64, usize)> {
             if !goes_on {
                 starts.push(at);
             }
-            // A first entry that was cut does not tell whether its line goes on.
+            // If the first entry was cut off, it is unknown whether its line continues.
             let is_cut = at == begin && begin > 0;
             goes_on = is_cut || parse_line(entry).is_some_and(|line| line.partial);
             at += entry.len() as u64;
@@ -242,26 +244,26 @@ fn last_lines(file: &File, lines: usize) -> io::Result<(u64, usize)> {
     }
 }
 
-/// How far a file has been shown.
+/// The read position in a file.
 #[derive(Debug, Default)]
 struct Tail {
     offset: u64,
-    /// The beginning of a line whose end is not there yet.
+    /// The start of an incomplete line.
     rest: Vec<u8>,
 }
 
 impl Tail {
-    /// A file that is of interest from here on.
+    /// A position that starts at `offset`.
     fn from(offset: u64) -> Self {
         Tail { offset, rest: Vec::new() }
     }
 
-    /// Goes to the beginning of another file; the beginning of a line is kept.
+    /// Moves to the start of another file; an incomplete line is kept.
     fn restart(&mut self) {
         self.offset = 0;
     }
 
-    /// Reads on: how many bytes there were.
+    /// Reads more and returns the number of bytes read.
     fn read_from(&mut self, mut file: &File) -> io::Result<usize> {
         file.seek(SeekFrom::Start(self.offset))?;
         let before = self.rest.len();
@@ -271,7 +273,7 @@ impl Tail {
         Ok(read)
     }
 
-    /// Complete lines; what is left of an unfinished one is kept.
+    /// Returns complete lines and keeps an incomplete one.
     fn lines(&mut self) -> Vec<u8> {
         match self.rest.iter().rposition(|b| *b == b'\n') {
             Some(end) => {
@@ -322,7 +324,7 @@ mod tests {
         assert_eq!(last_lines(&log(&[]), 3).unwrap().0, 0);
     }
 
-    /// A log that is written as the runtime writes it.
+    /// Writes a log like the runtime does.
     struct Writer {
         path: PathBuf,
         file: File,
@@ -416,11 +418,11 @@ mod tests {
             writer.rotate();
             writer.write(1);
         }
-        // The file that was open, then what is kept: two and the current one.
+        // The file that was open, then the kept ones: two rotated and the current one.
         assert_eq!((all(&mut reader), reader.take_lost(), reader.take_lost()), (vec![0, 4, 5, 6], 3, 0));
     }
 
-    /// A writer that never waits, and a reader beside it.
+    /// A writer that never pauses, with a concurrent reader.
     #[test]
     fn no_line_is_lost_or_doubled_in_a_race() {
         let dir = tempfile::tempdir().unwrap();

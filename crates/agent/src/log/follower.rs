@@ -1,7 +1,7 @@
-//! Says what containers write: one follower for all pods of an agent, woken by the kernel when a log grows.
+//! Emits the output of containers: one follower for all pods of an agent, woken by inotify when a log grows.
 //!
-//! A subscriber that is slow makes it wait, so that a container that writes much does not fill the memory. No pod waits
-//! for it: what is not said yet is in the files.
+//! A slow subscriber blocks the follower, so that a container with much output does not exhaust memory. Pods
+//! are not blocked: output that was not emitted yet stays in the files.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -35,13 +35,13 @@ impl LogFollower {
         Ok(LogFollower(commands))
     }
 
-    /// Says everything written to files in `dir`, from their beginning.
+    /// Emits everything written to files in `dir`, from the beginning.
     pub(crate) fn follow(&self, dir: PathBuf, container: usize, events: Emitter) {
-        // The follower ends with the agent; nobody reads logs after that.
+        // Fails only when the agent has ended; then no logs are read.
         let _ = self.0.send(Command::Follow { dir, container, events });
     }
 
-    /// Says what is left of all logs below a directory and looks at them no more.
+    /// Emits the remaining output of all logs below a directory and stops following them.
     pub(crate) async fn forget(&self, below: PathBuf) {
         let (done, wait) = oneshot::channel();
         if self.0.send(Command::Forget { below, done }).is_ok() {
@@ -111,7 +111,7 @@ impl Follower {
         }
     }
 
-    /// Whatever is in the directory: a notice may be lost, a file may have been there before.
+    /// Reads all files in the directory: a notification may be lost, and files may have existed before.
     async fn emit_all(&mut self, watch: i32) {
         let Some(watched) = self.watches.get(&watch) else { return };
         for attempt in attempts(&watched.dir) {
@@ -121,7 +121,7 @@ impl Follower {
 
     async fn emit(&mut self, watch: i32, name: OsString) {
         let Some(watched) = self.watches.get_mut(&watch) else { return };
-        // What was moved out of the way is read by its reader.
+        // Rotated files are read by the reader of the current one.
         if Path::new(&name).extension().is_none_or(|extension| extension != "log") {
             return;
         }
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(said, ["P two ", "F three", "F again"], "{text}");
     }
 
-    /// A container writes much more than there is room for, and nobody takes it.
+    /// A container writes much more than fits in the room, and the subscriber reads nothing.
     #[tokio::test]
     async fn a_stalled_subscriber_holds_no_more_than_the_room() {
         let dir = tempfile::tempdir().unwrap();
@@ -224,14 +224,14 @@ mod tests {
         logs.follow(logs_dir, 0, emitter);
         let mut held = vec![batch(&mut events).await];
         let bytes = |held: &[LogBatch]| held.iter().map(|batch| batch.lines.len()).sum::<usize>();
-        // Nothing more comes once the room is taken, however long we wait.
+        // Nothing more arrives once the room is used up.
         while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(200), events.next()).await {
             let PodEventKind::Log(batch) = event.kind else { panic!("{event:?}") };
             held.push(batch);
         }
         assert!(bytes(&held) <= LOG_ROOM, "{}", bytes(&held));
         assert!(bytes(&held) > LOG_ROOM / 2, "{}", bytes(&held));
-        // What is dropped makes room, and nothing is lost.
+        // Dropping batches frees room, and nothing is lost.
         let mut seen = bytes(&held);
         held.clear();
         while seen < count * line.len() {

@@ -1,4 +1,4 @@
-//! Logs of containers: files in CRI format that the runtime writes and rotates, and everything that reads them.
+//! Container logs: files in CRI format, written and rotated by the runtime, and their readers.
 
 mod file;
 mod follower;

@@ -1,4 +1,4 @@
-//! Directories in which files grow, come and go.
+//! Watches directories for files that grow, appear or disappear.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,48 +10,49 @@ use std::path::Path;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::io::unix::AsyncFd;
 
-/// Says when files in some directories grow.
+/// Reports when files in the watched directories change.
 pub struct Watcher(AsyncFd<OwnedFd>);
 
 impl Watcher {
-    /// One that watches nothing yet.
+    /// Creates a watcher without any directories.
     ///
     /// # Errors
-    /// The kernel gives no more of them.
+    /// Returns an error if the kernel's limit of inotify instances is reached.
     pub fn new() -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        // SAFETY: the descriptor is owned by the AsyncFd from here on, and nothing takes it out: it stays open and the
-        // same for as long as it is registered.
+        // SAFETY: the AsyncFd owns the descriptor from here on and nothing takes it out, so it stays open and
+        // unchanged while it is registered.
         Ok(Watcher(unsafe { AsyncFd::register(inotify)? }))
     }
 
-    /// Watches a directory: its number. One that is watched already keeps its own.
+    /// Watches a directory and returns its watch number. Watching it again returns the same number.
     ///
     /// # Errors
-    /// The directory is not there, or too many are watched.
+    /// Returns an error if the directory does not exist or too many are watched.
     pub fn watch(&self, dir: &Path) -> io::Result<i32> {
         let flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::ONLYDIR;
         Ok(inotify::add_watch(self.0.get_ref(), dir, flags)?)
     }
 
-    /// Watches a directory for files that come, go and are complete: its number.
+    /// Watches a directory for files that are created, removed or completely written, and returns its watch
+    /// number.
     ///
     /// # Errors
-    /// The directory is not there, or too many are watched.
+    /// Returns an error if the directory does not exist or too many are watched.
     pub fn watch_files(&self, dir: &Path) -> io::Result<i32> {
         let flags = WatchFlags::CLOSE_WRITE | WatchFlags::MOVE | WatchFlags::DELETE | WatchFlags::ONLYDIR;
         Ok(inotify::add_watch(self.0.get_ref(), dir, flags)?)
     }
 
     pub(crate) fn forget(&self, watch: i32) {
-        // One whose directory is gone is forgotten already.
+        // The watch of a deleted directory is already removed.
         let _ = inotify::remove_watch(self.0.get_ref(), watch);
     }
 
-    /// Waits for files that have grown: watch and name, each once.
+    /// Waits for files that have grown. Returns pairs of watch number and file name, without duplicates.
     ///
     /// # Errors
-    /// They cannot be watched any more.
+    /// Returns an error if watching fails.
     pub async fn grown(&self) -> io::Result<Vec<(i32, OsString)>> {
         let mut ready = self.0.readable().await?;
         let mut buffer = [MaybeUninit::uninit(); 4096];

@@ -1,4 +1,4 @@
-//! One health check over gRPC, encoded by hand: one message out, one in.
+//! A gRPC health check, encoded by hand: one request message, one response message.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use outrigger_lifecycle::ProbeCause;
 use super::{Reach, Silence};
 use crate::tasks::Task;
 
-/// No more of an answer is read.
+/// Maximum number of response bytes read.
 const ANSWER_MAX: usize = 10 << 10;
 
 /// `grpc.health.v1.HealthCheckResponse.ServingStatus.SERVING`.
 const SERVING: u64 = 1;
 
-/// Asks `grpc.health.v1.Health/Check`; the error says what else than "serving" was answered.
+/// Calls `grpc.health.v1.Health/Check`; the error describes any answer other than "serving".
 pub(crate) async fn check(reach: &Reach, port: u16, service: &str, timeout: Duration) -> Result<(), Silence> {
     match tokio::time::timeout(timeout, ask(reach, port, service, timeout)).await {
         Ok(result) => result,
@@ -51,7 +51,7 @@ async fn ask(reach: &Reach, port: u16, service: &str, timeout: Duration) -> Resu
         .await
         .map_err(|e| bad(format!("no gRPC answer: {e}")))?;
     let trailers = body.trailers().cloned().unwrap_or_default();
-    // An answer without a message has its status among the headers.
+    // A response without a message has its status in the headers.
     let status = grpc_status(&trailers).or_else(|| grpc_status(&headers));
     match status {
         Some((0, _)) => {}
@@ -99,7 +99,7 @@ fn encode(service: &str) -> Vec<u8> {
     frame
 }
 
-/// The `status` of a length-prefixed `HealthCheckResponse`; other fields are passed over.
+/// The `status` of a length-prefixed `HealthCheckResponse`; other fields are skipped.
 fn decode(frame: &[u8]) -> Option<u64> {
     let (prefix, mut rest) = frame.split_at_checked(5)?;
     let length = u32::from_be_bytes(prefix[1..].try_into().ok()?);

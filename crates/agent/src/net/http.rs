@@ -1,4 +1,4 @@
-//! One GET over HTTP/1.1 or HTTPS, as probes and hooks need it.
+//! A GET over HTTP/1.1 or HTTPS for probes and hooks.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::{Reach, Silence, brief, no_connection, tls};
 use crate::tasks::Task;
 
-/// No more of an answer is read.
+/// Maximum number of response bytes read.
 const BODY_MAX: usize = 10 << 10;
 
-/// No more redirects are followed.
+/// Maximum number of redirects followed.
 const REDIRECTS_MAX: usize = 10;
 
-/// What to ask for.
+/// A GET request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Get {
-    /// The host of the manifest, if it names one.
+    /// The host from the manifest, if set.
     host: Option<String>,
     port: u16,
     tls: bool,
@@ -32,26 +32,26 @@ pub(crate) struct Get {
     headers: HeaderMap,
 }
 
-/// What was answered.
+/// The response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// The status of the last answer.
+    /// The status of the last response.
     pub(crate) status: u16,
-    /// Where a redirect to another host points; it was not followed.
+    /// The target of a redirect to another host, which was not followed.
     pub(crate) leads_to: Option<String>,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
-    /// The question cannot be asked: bad header, bad path.
+    /// The request is invalid: bad header or path.
     Question(String),
-    /// Nobody answered, or not in time, or not in HTTP.
+    /// No connection, no response in time, or a response that is not HTTP.
     Silence(Silence),
 }
 
 impl Get {
-    /// What an httpGet action asks for.
+    /// The request of an httpGet action.
     pub(crate) fn new(
         container: &Container,
         action: &HTTPGetAction,
@@ -86,7 +86,7 @@ impl Get {
         })
     }
 
-    /// Asks, following redirects on the same host.
+    /// Sends the request, following redirects on the same host.
     pub(crate) async fn send(&self, reach: &Reach, timeout: Duration) -> Result<Answer, NoAnswer> {
         let silence = || {
             let text = format!("no answer within {timeout:?}");
@@ -116,7 +116,7 @@ impl Get {
         Err(NoAnswer::Silence(Silence::new(ProbeCause::BadAnswer, text)))
     }
 
-    /// The next question after a redirect; `None` if it leads to another host.
+    /// The request that follows a redirect; `None` if it leads to another host.
     fn redirected(&self, reach: &Reach, location: &str) -> Option<Get> {
         let mut next = self.clone();
         if let Some(path) = location.strip_prefix('/').filter(|p| !p.starts_with('/')) {
@@ -201,7 +201,7 @@ impl Get {
             .map_err(|_| NoAnswer::Question(format!("path {:?} is not valid", self.path)))
     }
 
-    /// As people read it: `GET :15021/healthz`.
+    /// For messages: `GET :15021/healthz`.
     pub(crate) fn shown(&self) -> String {
         let scheme = if self.tls { "https://" } else { "" };
         let host = self.host.as_deref().unwrap_or("");
@@ -220,7 +220,7 @@ async fn drain(mut body: Incoming) -> Result<(), hyper::Error> {
     Ok(())
 }
 
-/// hyper's own texts end before the interesting part.
+/// hyper's own messages omit the underlying cause.
 fn hyper_error(error: &hyper::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {

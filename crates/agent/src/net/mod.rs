@@ -1,4 +1,5 @@
-//! Talking to a pod from outside its containers but inside its network, so that images without a shell work.
+//! Connections to a pod from inside its network namespace but outside its containers, so that images without
+//! a shell work.
 
 pub(crate) mod grpc;
 pub(crate) mod http;
@@ -18,26 +19,26 @@ use outrigger_runtime::Sandbox;
 use outrigger_runtime::embedded::network::{Listener, connect_tcp, listening};
 use tokio::net::TcpStream;
 
-/// Open ports of a pod that are named.
+/// Maximum number of open ports listed in a message.
 const PORTS_NAMED_MAX: usize = 6;
 
-/// Where a pod listens.
+/// How to reach a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reach {
     /// The network namespace to connect in; `None` is the host's.
     pub(crate) netns: Option<PathBuf>,
-    /// The address containers are asked at when the manifest names no host.
+    /// The address to connect to when the manifest names no host.
     pub(crate) ip: IpAddr,
 }
 
 impl Reach {
-    /// How a pod in this sandbox is reached.
+    /// How to reach the pod of a sandbox.
     pub(crate) fn of(sandbox: &Sandbox) -> Self {
         let own = sandbox.ips.first().filter(|_| sandbox.netns.is_some());
         Reach { netns: sandbox.netns.clone(), ip: own.copied().unwrap_or(Ipv4Addr::LOCALHOST.into()) }
     }
 
-    /// Connects to a host of the manifest's, or to the pod itself.
+    /// Connects to the host named in the manifest, or to the pod itself.
     pub(crate) async fn connect(
         &self,
         host: Option<&str>,
@@ -58,7 +59,7 @@ impl Reach {
                 Err(e) => last = e,
             }
         }
-        // Where the pod does listen is what people need to know then.
+        // List the ports the pod does listen on.
         if last.kind() == io::ErrorKind::ConnectionRefused
             && host.is_none_or(str::is_empty)
             && let Some(netns) = &self.netns
@@ -70,7 +71,7 @@ impl Reach {
     }
 }
 
-/// The number of a port that may be written as a name of the container's port list.
+/// Resolves a port number, or a name from the container's port list.
 pub(crate) fn port(container: &Container, written: &IntOrString) -> Result<u16, String> {
     let number = match written {
         IntOrString::Int(number) => *number,
@@ -85,7 +86,7 @@ pub(crate) fn port(container: &Container, written: &IntOrString) -> Result<u16, 
     u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| format!("{number} is not a port"))
 }
 
-/// Where a pod listens that does not on the port it was asked at.
+/// Describes where a pod listens, if not on the requested port.
 fn instead(port: u16, open: &[Listener]) -> String {
     let mut ports: Vec<u16> = open.iter().map(|l| l.address.port()).collect();
     ports.sort_unstable();
@@ -101,7 +102,7 @@ fn instead(port: u16, open: &[Listener]) -> String {
     }
 }
 
-/// An error of the network in a few words.
+/// A short description of a network error.
 pub(crate) fn brief(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => match error.get_ref() {
@@ -119,7 +120,7 @@ pub(crate) fn brief(error: &io::Error) -> String {
     }
 }
 
-/// What a connection that could not be made says about the program.
+/// The cause of a failed connection.
 pub(crate) fn no_connection(error: &io::Error) -> ProbeCause {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => ProbeCause::Refused,
@@ -128,11 +129,11 @@ pub(crate) fn no_connection(error: &io::Error) -> ProbeCause {
     }
 }
 
-/// Why a question to a container was not answered as it should.
+/// Why a request to a container failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Silence {
     pub(crate) cause: ProbeCause,
-    /// For people.
+    /// Human-readable message.
     pub(crate) text: String,
 }
 
@@ -141,7 +142,7 @@ impl Silence {
         Silence { cause, text: text.into() }
     }
 
-    /// The connection could not be made or broke.
+    /// The connection failed or was broken.
     pub(crate) fn of(error: &io::Error) -> Self {
         Silence::new(no_connection(error), brief(error))
     }

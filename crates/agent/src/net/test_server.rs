@@ -1,4 +1,4 @@
-//! Servers on loopback for tests.
+//! Loopback servers for tests.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
@@ -20,7 +20,7 @@ use super::Reach;
 
 type Body = BoxBody<Bytes, Infallible>;
 
-/// What a health service says.
+/// The answer of a health service.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum GrpcAnswer {
     Status(u8),
@@ -31,7 +31,7 @@ pub(crate) enum GrpcAnswer {
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<(HeaderMap, Vec<u8>)>>);
 
-/// A server that answers what its path says.
+/// A server whose answer depends on the path.
 pub(crate) struct Server {
     pub(crate) port: u16,
     seen: Seen,
@@ -130,7 +130,7 @@ async fn http1<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, se
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// `/404` answers 404; `/redirect?to=X` leads to X; `/loop` to itself; `/silent` nowhere.
+/// `/404` answers 404; `/redirect?to=X` redirects to X; `/loop` to itself; `/silent` never answers.
 async fn answer(uri: &http::Uri) -> Response<Body> {
     let response = Response::builder();
     let full = |bytes: &'static [u8]| Full::new(Bytes::from_static(bytes)).boxed();

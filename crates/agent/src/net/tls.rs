@@ -1,4 +1,4 @@
-//! TLS without verification: a probe asks whether somebody answers, not who (R6.1).
+//! TLS without certificate verification, as in Kubernetes probes (R6.1).
 
 use std::io;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Takes any certificate, as long as the peer holds its key.
+/// Accepts any certificate, as long as the peer holds its key.
 #[derive(Debug)]
 struct AnyCertificate(CryptoProvider);
 
@@ -66,7 +66,7 @@ fn config() -> io::Result<Arc<ClientConfig>> {
     Ok(CONFIG.get_or_init(|| Arc::new(config)).clone())
 }
 
-/// Shakes hands with whoever is there.
+/// Performs a TLS handshake with any peer.
 pub(super) async fn handshake(
     stream: TcpStream,
     host: Option<&str>,

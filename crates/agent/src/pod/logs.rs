@@ -1,4 +1,4 @@
-//! Readers of a pod's logs: they may finish after the pod, and its directory, are gone.
+//! Readers of a pod's logs, which may finish after the pod and its directory are deleted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,31 +8,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::PodContext;
 use crate::log::{LogReader, attempts, open_all};
 
-/// Logs of a pod whose directory is about to go, by container and attempt.
+/// Open logs of a pod whose directory is about to be deleted, by container and attempt.
 type Sealed = BTreeMap<(usize, u32), Vec<Arc<File>>>;
 
-/// Who reads the logs of a pod.
+/// The readers of a pod's logs.
 #[derive(Debug, Default)]
 pub(super) struct LogReaders(Mutex<Readers>);
 
 #[derive(Debug, Default)]
 struct Readers {
     count: usize,
-    /// The logs, for those who read them, when their directory goes.
+    /// The open logs for the readers, once the directory is about to be deleted.
     sealed: Option<Arc<Sealed>>,
-    /// The directory has gone.
+    /// The directory is deleted.
     gone: bool,
 }
 
 impl LogReaders {
     fn lock(&self) -> MutexGuard<'_, Readers> {
-        // Each change is one assignment.
+        // Each change is a single assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl PodContext {
-    /// Begins to read the pod's logs; `None` if they are gone.
+    /// Starts reading the pod's logs; `None` if they are deleted.
     pub fn visit_logs(self: &Arc<Self>) -> Option<LogVisit> {
         let mut readers = self.log_readers.lock();
         if readers.gone && !self.keeps_logs() {
@@ -42,7 +42,7 @@ impl PodContext {
         Some(LogVisit(self.clone()))
     }
 
-    /// The pod's directory is about to go: those who read its logs may finish all the same.
+    /// Called before the pod's directory is deleted: opens the logs so that readers can finish.
     pub(crate) fn seal_logs(&self) {
         let mut readers = self.log_readers.lock();
         if readers.count > 0 {
@@ -50,12 +50,12 @@ impl PodContext {
         }
     }
 
-    /// The pod's directory has gone.
+    /// Called after the pod's directory is deleted.
     pub(crate) fn files_are_gone(&self) {
         self.log_readers.lock().gone = true;
     }
 
-    /// Opens all logs of the pod: once open they can be read to their end, whatever becomes of their names.
+    /// Opens all logs of the pod. Open files can be read to their end even after they are deleted.
     fn open_logs(&self) -> Sealed {
         let all = (0..self.containers.len()).flat_map(|container| {
             attempts(&self.log_dir(container)).into_iter().map(move |attempt| (container, attempt))
@@ -84,13 +84,13 @@ impl LogVisit {
         &self.0
     }
 
-    /// Where the logs of a container are.
+    /// The directory of a container's logs.
     pub fn dir(&self, container: usize) -> PathBuf {
         self.0.log_dir(container)
     }
 
-    /// The instances of a container that have a log, the first one first. One that is made before its time has a log, but
-    /// nothing to say.
+    /// The instances of a container that have a log, oldest first. An instance created ahead has a log, but
+    /// an empty one.
     pub fn attempts(&self, container: usize) -> Vec<u32> {
         match self.sealed() {
             Some(sealed) => sealed.keys().filter(|(of, _)| *of == container).map(|(_, n)| *n).collect(),
@@ -105,7 +105,7 @@ impl LogVisit {
         there.or_else(|| Some(LogReader::sealed(&path, &self.sealed_log(container, attempt)?)))
     }
 
-    /// The files of an instance's log, once their names are about to go.
+    /// The files of an instance's log, if they were opened before the deletion.
     pub fn sealed_log(&self, container: usize, attempt: u32) -> Option<Vec<Arc<File>>> {
         self.sealed()?.get(&(container, attempt)).cloned()
     }

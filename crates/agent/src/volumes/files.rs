@@ -11,14 +11,14 @@ use outrigger_lifecycle::ROOT_CA;
 
 use super::Source;
 
-/// The mode of files whose author asked for none.
+/// The default mode of files.
 const MODE_DEFAULT: i32 = 0o644;
 
-/// Files to be written, by their path below the volume.
+/// Files to be written, by their path relative to the volume.
 #[derive(Debug, Default)]
 pub(super) struct Payload {
     files: BTreeMap<PathBuf, (Vec<u8>, u32)>,
-    /// Something in it must not reach a disk.
+    /// Some of the content must not be written to disk.
     pub(super) secret: bool,
 }
 
@@ -33,7 +33,7 @@ impl Payload {
         Ok(())
     }
 
-    /// Writes all files. Content is complete before it is seen under its name.
+    /// Writes all files. Each file appears under its name only when it is complete.
     pub(super) fn write(&self, dir: &Path) -> Result<(), String> {
         for (path, (content, mode)) in &self.files {
             let at = dir.join(path);
@@ -63,7 +63,7 @@ fn relative(path: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// A name that is one path component.
+/// Checks that a name is a single path component.
 pub(super) fn safe_name(name: &str) -> Result<&str, String> {
     let mut components = Path::new(name).components();
     match (components.next(), components.next()) {
@@ -72,7 +72,7 @@ pub(super) fn safe_name(name: &str) -> Result<&str, String> {
     }
 }
 
-/// Where a set of keys comes from, and whether it may be missing.
+/// A set of keys, and whether it may be missing.
 struct Keys<'a> {
     what: String,
     items: Option<&'a [KeyToPath]>,
@@ -129,7 +129,7 @@ impl Source<'_> {
                 } else if let Some(downward) = &part.downward_api {
                     self.downward(&mut payload, downward.items.as_deref().unwrap_or(&[]), mode)?;
                 } else if part.service_account_token.is_some() {
-                    // Nobody here issues one; validation has said so.
+                    // No service account tokens are issued; validation has reported this.
                 } else {
                     return Err("a projected source of this kind needs a cluster; remove it".into());
                 }

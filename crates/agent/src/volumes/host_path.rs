@@ -1,4 +1,4 @@
-//! `hostPath` volumes and what their type asks of the path.
+//! `hostPath` volumes and their type checks.
 
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::VolumeError;
 
-/// Makes sure the path is what `kind` says, creating it where the kind allows that.
+/// Checks that the path matches `kind`, creating it if the kind allows that.
 pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
     let shown = path.display();
     if !path.is_absolute() {
@@ -17,7 +17,7 @@ pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
         return Err(format!("hostPath {shown} must not contain `..`").into());
     }
     match kind {
-        // Nothing is asked; what is missing becomes a directory, as container runtimes have always done.
+        // Nothing is checked; a missing path becomes a directory, as in other container runtimes.
         "" if fs::symlink_metadata(path).is_ok() => return Ok(()),
         "" | "DirectoryOrCreate" if fs::metadata(path).is_err() => {
             return Ok(fs::create_dir_all(path).map_err(|e| format!("cannot create {shown}: {e}"))?);
@@ -58,17 +58,17 @@ pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
     }
 }
 
-/// Why a host path is not what its type says.
+/// Why a host path does not match its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostPathFault {
-    /// Nothing is there.
+    /// It does not exist.
     Missing,
-    /// Something else is there. What was wanted: `a directory`.
+    /// It is something else. Contains the expected kind: `a directory`.
     Other(&'static str),
 }
 
-/// Compares a host path with its type, changing nothing. What the type lets be created is not missing, and what cannot be
-/// looked at is not judged.
+/// Compares a host path with its type without changing anything. A path that would be created is not reported
+/// as missing, and a path that cannot be accessed is not reported at all.
 pub fn fault(path: &Path, kind: &str) -> Option<HostPathFault> {
     let found = match fs::metadata(path) {
         Ok(metadata) => metadata.file_type(),

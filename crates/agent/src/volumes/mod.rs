@@ -1,7 +1,7 @@
-//! A pod's volumes: directories on the host that containers see at their mount paths.
+//! A pod's volumes: host directories that are mounted into containers.
 //!
-//! Volumes are set up before the first container and live until the pod is over, so they survive restarts. Setting up
-//! again changes nothing that is there. What holds secrets is in memory only.
+//! Volumes are set up before the first container and exist until the pod has ended, so they survive restarts.
+//! Setting up again does not change existing volumes. Secrets are kept in memory only.
 
 mod files;
 pub mod host_path;
@@ -29,7 +29,7 @@ use crate::quantity;
 pub(crate) use mounts::remove_tree;
 use ownership::{Access, ChangePolicy};
 
-/// What volumes are made from.
+/// The input for creating volumes.
 pub(crate) struct Source<'a> {
     /// The pod's own fields.
     pub(crate) fields: Fields<'a>,
@@ -39,11 +39,11 @@ pub(crate) struct Source<'a> {
     pub(crate) objects: &'a Companions,
     /// The pod's directory.
     pub(crate) pod_dir: &'a Path,
-    /// Where claims live.
+    /// The directory of claims.
     pub(crate) state_dir: &'a Path,
 }
 
-/// The volumes of a pod, ready to be mounted.
+/// The volumes of a pod, ready to mount.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Volumes {
     by_name: BTreeMap<String, Volume>,
@@ -53,14 +53,14 @@ pub(crate) struct Volumes {
 #[derive(Debug, Clone)]
 struct Volume {
     path: PathBuf,
-    /// The volume itself may not be written, whatever the mount says.
+    /// The volume itself is read-only, regardless of the mount.
     read_only: bool,
 }
 
-/// Why a volume cannot be made.
+/// Why a volume cannot be created.
 struct VolumeError {
     message: String,
-    /// It is a host path that is not what its type says.
+    /// Set if a host path does not match its type.
     host_path: Option<HostPathFault>,
 }
 
@@ -71,7 +71,7 @@ impl From<String> for VolumeError {
 }
 
 impl VolumeError {
-    /// For the volume at this place in the pod.
+    /// Adds the volume's index in the pod and its name.
     fn of(self, volume: usize, name: &str) -> SandboxFailure {
         let cause = match self.host_path {
             Some(HostPathFault::Missing) => SandboxCause::HostPathMissing { volume },
@@ -83,7 +83,7 @@ impl VolumeError {
 }
 
 impl Volumes {
-    /// Makes all volumes of the pod. The error names the volume.
+    /// Creates all volumes of the pod. The error names the volume.
     pub(crate) fn set_up(source: &Source<'_>) -> Result<Volumes, SandboxFailure> {
         let spec = source.fields.pod.spec.as_ref();
         let mut by_name = BTreeMap::new();
@@ -94,7 +94,8 @@ impl Volumes {
         Ok(Volumes { by_name, subpath_dir: source.pod_dir.join("subpaths") })
     }
 
-    /// The volumes of a pod whose containers use them already: what is there is not touched, what is not is made.
+    /// The volumes of a pod whose containers already use them: existing ones are not changed, missing ones
+    /// are created.
     pub(crate) fn found(source: &Source<'_>) -> Result<Volumes, SandboxFailure> {
         let spec = source.fields.pod.spec.as_ref();
         let mut by_name = BTreeMap::new();
@@ -108,13 +109,13 @@ impl Volumes {
         Ok(Volumes { by_name, subpath_dir: source.pod_dir.join("subpaths") })
     }
 
-    /// What a volume takes of the disk. Walks it.
+    /// Disk space used by a volume. Walks the directory tree.
     pub(crate) fn bytes(&self, volume: &str) -> io::Result<u64> {
         let volume = self.by_name.get(volume).ok_or(io::ErrorKind::NotFound)?;
         usage::of(&volume.path)
     }
 
-    /// The mounts of a container, in the order of the manifest. `variable` resolves `subPathExpr`.
+    /// The mounts of a container, in manifest order. `variable` resolves `subPathExpr`.
     pub(crate) fn mounts<'v>(
         &self,
         container: &Container,
@@ -163,7 +164,7 @@ fn propagation(written: Option<&str>) -> Result<Propagation, String> {
     }
 }
 
-/// The path below the volume, if the mount has one.
+/// The path within the volume, if the mount has one.
 fn sub_path<'v>(
     mount: &VolumeMount,
     variable: impl Fn(&str) -> Option<&'v str>,
@@ -194,7 +195,7 @@ fn sub_path<'v>(
 }
 
 impl Source<'_> {
-    /// Where a volume is if it was set up.
+    /// The location of a volume that was already set up.
     fn found_one(&self, volume: &VolumeSpec) -> Option<Volume> {
         let at = |path, read_only| Some(Volume { path, read_only });
         if let Some(host) = &volume.host_path {
@@ -207,7 +208,7 @@ impl Source<'_> {
         at(self.pod_dir.join("volumes").join(&volume.name), !is_writable)
     }
 
-    /// The directory of a claim: it outlives the pod, and is shared by all pods that name the claim.
+    /// The directory of a claim. It outlives the pod and is shared by all pods that use the claim.
     fn claim_path(&self, claim: &str) -> Result<PathBuf, String> {
         let namespace = files::safe_name(self.namespace())?;
         Ok(self.state_dir.join("volumes").join(namespace).join(files::safe_name(claim)?))
@@ -224,7 +225,7 @@ impl Source<'_> {
         if let Some(empty) = &volume.empty_dir {
             let medium = empty.medium.as_deref().unwrap_or("");
             match medium {
-                // A limit on disk is watched over: see [`Volumes::bytes`].
+                // A size limit on disk is enforced by measuring: see [`Volumes::bytes`].
                 "" => shared_directory(&path)?,
                 "Memory" => {
                     let size = empty.size_limit.as_ref().map(quantity::value).transpose()?;
@@ -263,7 +264,7 @@ impl Source<'_> {
         self.fields.pod.metadata.namespace.as_deref().unwrap_or("default")
     }
 
-    /// Gives the volume to the pod's fsGroup.
+    /// Applies the pod's fsGroup to the volume.
     fn own(&self, path: &Path, access: Access) -> Result<(), String> {
         let context = self.fields.pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
         let Some(group) = context.and_then(|c| c.fs_group) else {
@@ -272,7 +273,7 @@ impl Source<'_> {
         let group = u32::try_from(group).map_err(|_| format!("fsGroup {group} is out of range"))?;
         let standing = rootless::standing();
         if standing.is_rootless() && standing.has_one_id() {
-            // Everything belongs to the one group there is, and so do all processes.
+            // There is only one group, which owns all files and runs all processes.
             return Ok(());
         }
         if !standing.gids().contains(group) {
@@ -300,7 +301,7 @@ pub(crate) fn is_in_memory(volume: &VolumeSpec) -> bool {
         || sources.into_iter().any(|part| part.secret.is_some())
 }
 
-/// A volume of a kind nobody serves here.
+/// The error for an unsupported volume type.
 fn unsupported(volume: &VolumeSpec) -> String {
     let object = serde_json::to_value(volume).unwrap_or_default();
     let kind = object
@@ -310,9 +311,9 @@ fn unsupported(volume: &VolumeSpec) -> String {
     format!("volumes of type {kind} are not supported here; use hostPath, emptyDir or persistentVolumeClaim")
 }
 
-/// A directory everybody may write to, as Kubernetes makes them.
+/// A world-writable directory, as in Kubernetes.
 fn shared_directory(path: &Path) -> Result<(), String> {
-    // An existing one keeps its mode: a claim's may have been changed on purpose.
+    // An existing one keeps its mode: that of a claim may have been changed on purpose.
     match path.is_dir() {
         true => Ok(()),
         false => directory(path, 0o777),
@@ -325,7 +326,7 @@ fn directory(path: &Path, mode: u32) -> Result<(), String> {
         .map_err(|e| format!("cannot create {}: {e}", path.display()))
 }
 
-/// A directory whose content never reaches a disk.
+/// A directory whose content is never written to disk.
 fn in_memory(path: &Path, size: Option<u64>, mode: u32) -> Result<(), String> {
     directory(path, mode)?;
     mounts::tmpfs(path, size, mode).map_err(|e: io::Error| {

@@ -1,4 +1,4 @@
-//! The few mounts the agent makes itself, and the way to be rid of a directory that may hold mounts.
+//! Mounts made by the agent itself, and removal of directories that may contain mounts.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use outrigger_runtime::tree;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
-/// Mounts a memory file system at `path`, unless one is there.
+/// Mounts a tmpfs at `path`, unless there is one already.
 pub(super) fn tmpfs(path: &Path, size: Option<u64>, mode: u32) -> io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("/"));
     if fs::metadata(path)?.dev() != fs::metadata(parent)?.dev() {
@@ -25,12 +25,12 @@ pub(super) fn tmpfs(path: &Path, size: Option<u64>, mode: u32) -> io::Result<()>
     Ok(mount("tmpfs", path, "tmpfs", flags, options.as_c_str())?)
 }
 
-/// Mounts what `source` names at `target`.
+/// Bind-mounts `source` at `target`.
 pub(super) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     Ok(mount_bind(source, target)?)
 }
 
-/// Takes away every mount at exactly this path; none is fine.
+/// Removes every mount at exactly this path, if any.
 pub(super) fn unmount_all(path: &Path) -> io::Result<()> {
     while mounts_below(path)?.iter().any(|m| m == path) {
         unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
@@ -38,23 +38,23 @@ pub(super) fn unmount_all(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a directory and all it holds. Mounts below it are taken away first; if one cannot be, nothing is deleted:
-/// behind a mount may be somebody's data.
+/// Removes a directory tree. Mounts in it are unmounted first; if one cannot be unmounted, nothing is
+/// deleted, because a mount may contain user data.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     let Ok(path) = path.canonicalize() else {
         return Ok(());
     };
     for mount in mounts_below(&path)? {
-        // Whether it is gone is seen below.
+        // Checked below.
         let _ = unmount(&mount, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
     }
     if let Some(left) = mounts_below(&path)?.first() {
         let message = format!("{} is still mounted", left.display());
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, message));
     }
-    // Who finds a pod's lock free takes it over: while something is there, so is the lock.
+    // The lock is deleted last: a process that finds it free takes over the pod's directory.
     let entries = match fs::read_dir(&path) {
-        // Somebody else was faster.
+        // Another process already removed it.
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
@@ -76,7 +76,7 @@ fn mounts_below(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(below)
 }
 
-/// mountinfo writes blanks and backslashes as three octal digits.
+/// mountinfo escapes blanks and backslashes as three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,7 +1,8 @@
-//! `fsGroup`: a volume's files belong to the pod's group.
+//! `fsGroup`: makes the pod's group the owner of a volume's files.
 //!
-//! What is in a volume is under the containers' control, and changes while this goes on. So every file is changed
-//! through a descriptor that was opened without following a link: nothing outside of the volume can be put in its place.
+//! Containers control the content of a volume and may change it concurrently. So every file is changed
+//! through a descriptor that was opened without following symbolic links: a file cannot be replaced by
+//! something outside of the volume.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,7 +13,7 @@ use outrigger_runtime::tree::{self, Entry, Next, Visitor};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, chmod, chownat, fstat, openat};
 use rustix::io::Errno;
 
-/// What a group may do with a volume.
+/// The group's access to a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     ReadOnly,
@@ -23,12 +24,12 @@ pub(super) enum Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChangePolicy {
     Always,
-    /// Nothing is done when the top already fits.
+    /// Nothing is done if the root directory already matches.
     OnRootMismatch,
 }
 
-/// Gives everything below `path` to `group`: readable and perhaps writable by it; directories hand the group on. What is mounted
-/// in it is left alone.
+/// Changes the group of everything below `path` to `group`, makes it readable and, if requested, writable by
+/// the group, and sets the setgid bit on directories. Nested mounts are skipped.
 pub(super) fn give(path: &Path, group: u32, access: Access, policy: ChangePolicy) -> io::Result<()> {
     let root = tree::open_root(path)?;
     if policy == ChangePolicy::OnRootMismatch {
@@ -49,7 +50,7 @@ struct Giver {
 
 impl Visitor for Giver {
     fn entry(&mut self, entry: &Entry<'_>) -> io::Result<Next> {
-        // A directory's turn comes when it is entered, so that what is changed is what is walked.
+        // A directory is changed when it is entered, so that the changed directory is the walked one.
         if !entry.is_dir() {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match openat(entry.parent, entry.name, flags, Mode::empty()) {
@@ -72,7 +73,7 @@ impl Giver {
         if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
             return Ok(());
         }
-        // After the change of group: that takes setgid bits away.
+        // After changing the group, because that clears setgid bits.
         let mode = Mode::from_raw_mode(wanted_mode(&found, self.access));
         Ok(chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)?)
     }
@@ -108,7 +109,7 @@ mod tests {
         }
         let volume = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut here = tree::open_root(volume.path()).unwrap();
-        // Deeper than a path can be long.
+        // Deeper than the maximum path length.
         for _ in 0..5_000 {
             rustix::fs::mkdirat(&here, "d", Mode::RWXU).unwrap();
             here = tree::open_child(here.as_fd(), c"d").unwrap();
@@ -127,7 +128,7 @@ mod tests {
         tree::remove(&volume.keep()).unwrap();
     }
 
-    /// The attack: a container exchanges a file for a link while its volume is given away.
+    /// An attack: a container replaces a file by a link while the ownership is being changed.
     #[test]
     fn a_file_that_becomes_a_link_meanwhile_changes_nothing_outside() {
         if !is_root() {
@@ -148,7 +149,8 @@ mod tests {
                 let (link, kept) = (volume.path().join("link"), volume.path().join("kept"));
                 symlink(outside.path(), &link).unwrap();
                 while !done.load(Ordering::Relaxed) {
-                    // Exchanged in one step, over and over: the directory and a link to where the secret is.
+                    // Repeatedly and atomically exchanges the directory and a link to the directory of the
+                    // secret.
                     for (a, b) in [(&link, &dir.join("b")), (&kept, &dir.join("b"))] {
                         let _ = rustix::fs::renameat_with(
                             rustix::fs::CWD,
@@ -161,7 +163,7 @@ mod tests {
                 }
             });
             for _ in 0..2_000 {
-                // What is exchanged may be in the way; it may not be changed.
+                // The call may fail because of the exchange, but must not change the secret.
                 let _ = give(volume.path(), 4242, Access::ReadWrite, ChangePolicy::Always);
             }
             done.store(true, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! `subPath`, without a way out of the volume.
+//! `subPath`, restricted to the volume.
 //!
-//! What a volume holds is under the containers' control, symbolic links included. So a path is resolved by the kernel
-//! with the volume as its limit, and what was found is mounted by its descriptor: nobody can exchange it between the
-//! check and the use.
+//! Containers control the content of a volume, including symbolic links. So the kernel resolves a path with
+//! the volume as its root, and the result is mounted by its descriptor: it cannot be replaced between check
+//! and use.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,7 +15,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fchmod, mkdirat, open, openat,
 
 use super::mounts;
 
-/// Mounts `sub_path` of `volume` at `at`; a path that does not exist becomes a directory.
+/// Mounts `sub_path` of `volume` at `at`; a missing path is created as a directory.
 pub(super) fn bind(volume: &Path, sub_path: &Path, at: &Path) -> io::Result<()> {
     let found = resolve(volume, sub_path)?;
     mounts::unmount_all(at)?;
@@ -40,7 +40,7 @@ fn prepare_target(at: &Path, directory: bool) -> io::Result<()> {
     }
 }
 
-/// Opens `sub_path` below `volume`, making directories on the way.
+/// Opens `sub_path` below `volume`, creating missing directories.
 fn resolve(volume: &Path, sub_path: &Path) -> io::Result<OwnedFd> {
     let root = openat2(CWD, volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::empty())?;
     let mode = Mode::from_raw_mode(fs::metadata(volume)?.mode() & 0o7777);
@@ -55,7 +55,7 @@ fn resolve(volume: &Path, sub_path: &Path) -> io::Result<OwnedFd> {
             Err(rustix::io::Errno::NOENT) => {
                 match mkdirat(&current, name, mode) {
                     Ok(()) => set_mode(&current, name, mode)?,
-                    // A dangling link stands there; following it is what would lead out.
+                    // A dangling link: following it could lead out of the volume.
                     Err(rustix::io::Errno::EXIST) => {}
                     Err(e) => return Err(e.into()),
                 }
@@ -67,7 +67,7 @@ fn resolve(volume: &Path, sub_path: &Path) -> io::Result<OwnedFd> {
     Ok(current)
 }
 
-/// Gives a new directory the mode it was made with, whatever our own mask took away.
+/// Sets the mode of a new directory regardless of the umask.
 fn set_mode(parent: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = openat(parent, name, flags, Mode::empty())?;
@@ -76,7 +76,7 @@ fn set_mode(parent: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<()> {
 
 fn beneath(root: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    // EAGAIN: something was renamed meanwhile and the kernel cannot tell whether the way still is inside.
+    // EAGAIN: something was renamed meanwhile and the kernel cannot tell whether the path is still inside.
     for _ in 0..32 {
         match openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
             Err(rustix::io::Errno::AGAIN) => {}
@@ -130,7 +130,7 @@ mod tests {
         assert!(!outside.path().join("not-there").exists());
     }
 
-    /// CVE-2017-1002101, CVE-2021-25741: the way becomes a link between the check and the use.
+    /// CVE-2017-1002101, CVE-2021-25741: a path component becomes a link between check and use.
     #[test]
     fn no_link_that_comes_and_goes_leads_out() {
         use std::sync::atomic::{AtomicBool, Ordering};

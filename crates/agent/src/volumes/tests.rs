@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
 
-/// A pod with volumes, and a place for them. Real mounts need root; without it there is nothing to test here.
+/// A pod with volumes, and a directory for them. Mounts need root; without it the tests are skipped.
 struct Fixture {
     dir: tempfile::TempDir,
     pod: Pod,
@@ -96,7 +96,7 @@ fn files_have_content_mode_and_place() {
         return;
     };
     fixture.set_up().unwrap();
-    // A second time changes nothing.
+    // Setting up again changes nothing.
     fixture.set_up().unwrap();
     let at = |path: &str| fixture.pod_dir().join("volumes").join(path);
     let read = |path: &str| fs::read(at(path)).unwrap();

@@ -1,7 +1,7 @@
-//! How much of the disk a volume takes.
+//! Measures the disk usage of a volume.
 //!
-//! What is in it is under the containers' control and changes meanwhile, so no link is followed, no other file system
-//! entered, and what is gone when its turn comes is not counted.
+//! Containers control the content and may change it concurrently, so links are not followed, other file
+//! systems are not entered, and files that disappear meanwhile are not counted.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,10 +9,10 @@ use std::path::Path;
 
 use outrigger_runtime::tree::{self, Entry, Next, Visitor};
 
-/// A block of `stat`, whatever the file system's own blocks are.
+/// The block size used by `stat`, independent of the file system.
 const BLOCK_BYTES: u64 = 512;
 
-/// What a directory and everything below it takes of the disk, in bytes. Files with several names count once.
+/// Disk usage of a directory tree in bytes. Files with several hard links are counted once.
 pub(super) fn of(path: &Path) -> io::Result<u64> {
     let mut tally = Tally::default();
     tree::walk(tree::open_root(path)?, &mut tally)?;
@@ -22,7 +22,7 @@ pub(super) fn of(path: &Path) -> io::Result<u64> {
 #[derive(Default)]
 struct Tally {
     bytes: u64,
-    /// Files with more than one name that were counted.
+    /// Files with several hard links that were already counted.
     linked: BTreeSet<u64>,
 }
 
@@ -44,7 +44,7 @@ mod tests {
     use std::os::fd::AsFd as _;
     use std::os::unix::fs::{MetadataExt, symlink};
 
-    /// Below a path's longest length there is room for more than a limit allows.
+    /// Files deeper than the maximum path length must be counted as well.
     #[test]
     fn what_is_too_deep_for_a_path_counts_too() {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();

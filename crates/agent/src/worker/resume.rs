@@ -1,9 +1,10 @@
-//! How a worker goes on with a pod that another process began.
+//! Resumes a pod that was started by another process.
 //!
-//! What was written down says what was meant; the runtime says what became of it. Containers that run go on untouched,
-//! those that ended meanwhile are reported with their real exit, and a start that never reached the runtime is made as if it
-//! had not been asked for. Hooks are not run a second time (G-45), back-offs, probe counters, restart counts and the
-//! end of the grace are what they were (G-44, G-47), and init containers that completed stay completed (G-46).
+//! The saved state contains the intended actions; the runtime reports what really happened. Running
+//! containers are not touched, those that ended meanwhile are reported with their real exit, and a start that
+//! never reached the runtime is performed as if it were new. Hooks are not run a second time (G-45);
+//! back-offs, probe counters, restart counts and the end of the grace period are kept (G-44, G-47), and
+//! completed init containers stay completed (G-46).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,28 +19,30 @@ use crate::event::PodEventKind;
 use crate::store::{Found, SavedContainer, SavedInstance};
 use crate::tasks::Task;
 
-/// Tries to take a sandbox over: what is in the way, a port for example, may go.
+/// Maximum number of attempts to adopt a sandbox. The cause of a failure, for example a used port, may go
+/// away.
 const ADOPT_TRIES: u32 = 5;
 const ADOPT_PAUSE: Duration = Duration::from_millis(500);
 
-/// What the runtime knows of the instance that was written down.
+/// The runtime's state of a saved instance.
 enum Fate {
-    /// It was started, and runs or has ended since.
+    /// It was started, and is running or has ended since.
     Started { pid: Option<u32> },
-    /// It was never started: there is nothing, or something that cannot be started any more.
+    /// It was never started: it does not exist, or can no longer be started.
     Never,
-    /// It ran, and nobody knows what became of it.
+    /// It was started, and its result is unknown.
     Lost,
 }
 
 impl<R: Runtime> Worker<R> {
-    /// Another process began with the pod, and nobody knows how far it came: whatever is there of it is removed first.
+    /// The state of a pod started by another process is unknown: everything that exists of it is removed
+    /// first.
     pub(crate) fn begin_again(&mut self) {
         self.sandbox_tried = true;
     }
 
-    /// The pod ended with the machine and begins anew: init containers that are run once and have completed are not run
-    /// again.
+    /// The pod ended with the machine and starts again: completed init containers that run only once are not
+    /// run again.
     pub(crate) fn begin_after_shutdown(&mut self, before: &Observation) {
         self.sandbox_tried = true;
         let plan = self.engine.plan().clone();
@@ -47,7 +50,7 @@ impl<R: Runtime> Worker<R> {
         self.engine = Engine::resume(plan, obs);
     }
 
-    /// Takes over what another process left. Done before [`Worker::run`].
+    /// Resumes from the saved state. Must be called before [`Worker::run`].
     pub(crate) async fn resume(&mut self, found: Found) {
         self.is_resumed = true;
         self.sandbox_tried = true;
@@ -96,11 +99,11 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Puts back what was written down.
+    /// Restores the saved state.
     fn restore(&mut self, mut obs: Observation, saved: &[SavedContainer]) {
         for (i, saved) in saved.iter().enumerate().take(self.slots.len()) {
             let slot = &mut self.slots[i];
-            // One may have been named after the last write: no name is used twice.
+            // An instance may have been named after the last write, and names must not be reused.
             slot.tries = saved.tries.saturating_add(1);
             slot.image.clone_from(&saved.image);
             let facts = &mut self.facts.containers[i];
@@ -108,14 +111,14 @@ impl<R: Runtime> Worker<R> {
             facts.last_container_id.clone_from(&saved.last_container_id);
             match &saved.image {
                 Some(image) => facts.image_id.clone_from(&image.id),
-                // Whatever was said of it, it has to be looked up again.
+                // The image has to be resolved again.
                 None => obs.forget_image(i),
             }
         }
         self.engine = Engine::resume(self.engine.plan().clone(), obs);
     }
 
-    /// Takes the sandbox over; `None` if it is gone.
+    /// Adopts the sandbox; `None` if it no longer exists.
     async fn adopt(&mut self) -> Option<(Sandbox, Vec<Adopted>)> {
         for tried in 1.. {
             match self.tasks.runtime.adopt_sandbox(&self.pod.sandbox_id).await {
@@ -134,7 +137,7 @@ impl<R: Runtime> Worker<R> {
         None
     }
 
-    /// Starts that were under way may be finished: by the runtime, which goes on without us, or by asking it again.
+    /// Finishes interrupted starts: the runtime may have completed them, or is asked again.
     async fn finish_starts(&self, saved: &[SavedContainer], adopted: &[Adopted], fates: &mut [Option<Fate>]) {
         for (saved, fate) in saved.iter().zip(fates) {
             let Some(instance) = saved.instance.as_ref().filter(|_| matches!(fate, Some(Fate::Never))) else {
@@ -154,7 +157,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Finds the volumes and files of the pod; whether they are there.
+    /// Finds the pod's volumes and files. Returns whether they exist.
     async fn stand_on(&mut self, sandbox: Sandbox) -> bool {
         let pod = self.pod.clone();
         let found = tokio::task::spawn_blocking(move || pod.find_prepared(sandbox)).await;
@@ -177,8 +180,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Removes what is there and nobody's: instances that ended and whose end is written down, those that were made and
-    /// not started.
+    /// Removes unused instances: those whose end is saved, and those that were created but not started.
     async fn remove_leftovers(
         &mut self,
         saved: &[SavedContainer],
@@ -196,7 +198,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Goes on with an instance that was started.
+    /// Takes over an instance that was started.
     fn take_over(&mut self, container: usize, saved: SavedInstance, pid: Option<u32>) {
         let instance = Instance { container, attempt: saved.attempt, id: saved.id };
         let (attempt, id) = (instance.attempt, instance.id.clone());
@@ -219,7 +221,7 @@ impl<R: Runtime> Worker<R> {
         if kill.killed_at.is_some() {
             self.background.spawn(self.tasks.clone().kill(id).in_current_span());
         } else if kill.signalled_at.is_some() && !saved.signalled {
-            // It was about to be told, and may not have been.
+            // The stop signal may not have been sent.
             let grace = Duration::from_millis(kill.deadline.since(self.tasks.clock.now().time));
             let signal = self.stop_signal(container);
             self.background
@@ -227,14 +229,15 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// An instance ended and nobody knows how.
+    /// Reports the end of an instance whose result is unknown.
     fn is_lost(&mut self, container: usize) {
         let attempt = self.engine.observation().containers[container].attempt;
         let exit = self.tasks.exit(137, ExitReason::ContainerStatusUnknown, None);
         self.handle(Event::Exited { container, attempt, exit });
     }
 
-    /// A hook that was under way counts as done: it is not run a second time, and a container is not ended for it.
+    /// Warns about interrupted hooks. They count as done: they are not run again, and their containers are
+    /// not killed because of them.
     fn tell_interrupted_hooks(&self, obs: &Observation) {
         for (plan, c) in self.engine.plan().containers.iter().zip(&obs.containers) {
             for hook in [HookKind::PostStart, HookKind::PreStop, HookKind::FirstPreStop] {
@@ -251,7 +254,7 @@ impl<R: Runtime> Worker<R> {
     }
 }
 
-/// What became of the instances that were written down as alive.
+/// The state of the instances that were saved as alive.
 fn fates(obs: &Observation, saved: &[SavedContainer], adopted: &[Adopted]) -> Vec<Option<Fate>> {
     let fate = |(c, saved): (&outrigger_lifecycle::Container, &SavedContainer)| {
         if !c.state.is_alive() {

@@ -1,4 +1,4 @@
-//! What tasks tell the worker, and the tasks themselves: each carries one action out and reports.
+//! The tasks of a worker, each of which executes one action, and their reports.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,95 +17,95 @@ use crate::message;
 use crate::pod::{PodContext, PreparedPod};
 use crate::prober;
 
-/// How long after a failure a runtime is asked again.
+/// Delay before a failed call to the runtime is retried.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often the progress of a pull is said.
+/// Interval of pull progress events.
 const PROGRESS_EVERY: Duration = Duration::from_millis(50);
 
-/// How often volumes with a limit are measured.
+/// Interval of measuring volumes with a size limit.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
 
-/// Measuring takes at most one part in this many of the time.
+/// Measuring uses at most 1/`MEASURE_SHARE` of the time.
 const MEASURE_SHARE: u32 = 20;
 
-/// Something a task has to say.
+/// A report from a task to the worker.
 pub(crate) enum Report {
-    /// Nothing but what happened.
+    /// An event for the engine.
     Event(Event),
-    /// The sandbox, volumes and files are there.
+    /// The sandbox, volumes and files are ready.
     PreparedPod(Box<PreparedPod>),
-    /// An image is not to be had, for now.
+    /// An image pull failed; it will be retried.
     PullFailed {
-        /// Whose.
+        /// The container's index.
         container: usize,
-        /// As it was asked for.
+        /// The image reference as requested.
         reference: String,
-        /// Kubernetes' word.
+        /// The reason as in Kubernetes.
         reason: Arc<str>,
-        /// What happened.
+        /// What failed.
         message: Arc<str>,
-        /// The same for programs, where it is known.
+        /// Machine-readable cause, if known.
         cause: Option<PullCause>,
     },
-    /// An image is there.
+    /// An image is available.
     Image {
-        /// Whose.
+        /// The container's index.
         container: usize,
-        /// As it was asked for.
+        /// The image reference as requested.
         reference: String,
-        /// Which.
+        /// The image.
         image: Box<Image>,
     },
-    /// The first process of an instance, as the host sees it.
+    /// The first process of an instance.
     Process {
-        /// Whose.
+        /// The container's index.
         container: usize,
-        /// Of which instance.
+        /// The attempt number of the instance.
         attempt: u32,
-        /// Its number.
+        /// The host pid.
         pid: u32,
     },
-    /// An instance was sent its stop signal; said where that is written down.
+    /// The stop signal was sent to an instance; reported only if state is persisted.
     Signalled {
-        /// Which container.
+        /// The container's index.
         container: usize,
-        /// Which instance.
+        /// The attempt number of the instance.
         attempt: u32,
     },
-    /// An instance was sent its stop signal and will ignore it.
+    /// The stop signal was sent to an instance, which will ignore it.
     StopSignalIgnored {
-        /// Which container.
+        /// The container's index.
         container: usize,
-        /// Which instance.
+        /// The attempt number of the instance.
         attempt: u32,
-        /// The signal, `TERM`.
+        /// The signal, for example `TERM`.
         signal: String,
-        /// Why.
+        /// Why it is ignored.
         why: IgnoredBecause,
-        /// It is killed after this.
+        /// Time until the instance is killed.
         grace: Duration,
     },
     /// A hook ended.
     Hook {
-        /// Whose.
+        /// The container's index.
         container: usize,
-        /// Of which instance.
+        /// The attempt number of the instance.
         attempt: u32,
-        /// Which.
+        /// Which hook.
         hook: HookKind,
-        /// How.
+        /// The result.
         ended: Ended,
     },
 }
 
-/// What every task of a pod needs.
+/// The context shared by all tasks of a pod.
 pub(crate) struct Tasks<R> {
     pub(crate) runtime: Arc<R>,
     pub(crate) pod: Arc<PodContext>,
     pub(crate) clock: Clock,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
-    /// What is done is written down, for another process to go on with.
+    /// State is persisted, so that another process can resume the pod.
     pub(crate) durable: bool,
 }
 
@@ -131,7 +131,7 @@ pub(crate) struct Instance {
 
 impl<R: Runtime> Tasks<R> {
     fn say(&self, report: Report) {
-        // The worker has gone: nobody needs to know.
+        // Fails only if the worker has ended; then the report is not needed.
         let _ = self.reports.send(report);
     }
 
@@ -139,7 +139,7 @@ impl<R: Runtime> Tasks<R> {
         self.say(Report::Event(event));
     }
 
-    /// Makes the sandbox and what is in it. `made` is one whose volumes failed the last time.
+    /// Creates the sandbox, volumes and files. `made` is a sandbox whose volumes failed before.
     pub(crate) async fn create_sandbox(self, again: bool) {
         match self.prepare(again).await {
             Ok(prepared) => self.say(Report::PreparedPod(Box::new(prepared))),
@@ -162,14 +162,14 @@ impl<R: Runtime> Tasks<R> {
         prepared.map_err(|e| e.to_string())?
     }
 
-    /// Waits for the sandbox to end by itself.
+    /// Waits until the sandbox ends unexpectedly.
     pub(crate) async fn watch_sandbox(self) {
         self.runtime.sandbox_lost(&self.pod.sandbox_id).await;
         self.happened(Event::SandboxLost);
     }
 
-    /// Measures the volumes that have a limit, again and again, and reports what changed. No file system tells when a
-    /// directory grows beyond a size, save by quotas that few machines have.
+    /// Measures the volumes that have a limit periodically and reports changes. File systems do not notify
+    /// about the size of a directory, except with quotas, which few machines have.
     pub(crate) async fn measure(self, limits: Vec<VolumeLimit>, prepared: Arc<PreparedPod>) {
         let mut before = vec![0; limits.len()];
         loop {
@@ -183,12 +183,12 @@ impl<R: Runtime> Tasks<R> {
                     self.happened(Event::VolumeMeasured { volume, bytes });
                 }
             }
-            // Trees that take long to walk are walked less often.
+            // Trees that take long to walk are measured less often.
             tokio::time::sleep(MEASURE_EVERY.max(began.elapsed() * MEASURE_SHARE)).await;
         }
     }
 
-    /// Makes an image available.
+    /// Pulls an image.
     pub(crate) async fn pull(self, container: usize, events: Emitter) {
         let reference = self.pod.containers[container].image.clone().unwrap_or_default();
         let request = self.pod.pull_request(container);
@@ -204,8 +204,8 @@ impl<R: Runtime> Tasks<R> {
         }
     }
 
-    /// Makes an instance ahead of its time, if that changes nothing for anybody else. Says whether it is there; what
-    /// went wrong will go wrong again, and be told, when its time has come.
+    /// Creates an instance ahead, if that does not affect other containers. Returns whether it was created;
+    /// an error is ignored because it will occur again, and be reported, when the container is started.
     pub(crate) async fn make_ahead(
         self,
         instance: Instance,
@@ -227,7 +227,7 @@ impl<R: Runtime> Tasks<R> {
         made.is_ok()
     }
 
-    /// The whole life of an instance: created, unless that was done `ahead`, started, ended.
+    /// The whole life of an instance: create it, unless that was done `ahead`, start it, wait for its end.
     pub(crate) async fn live(
         self,
         instance: Instance,
@@ -283,7 +283,7 @@ impl<R: Runtime> Tasks<R> {
         self.see_end(instance).await;
     }
 
-    /// Waits for the end of an instance that was started, and reports it.
+    /// Waits for the end of a started instance and reports it.
     pub(crate) async fn see_end(self, instance: Instance) {
         let exit = self.wait(&instance).await;
         self.happened(Event::Exited { container: instance.container, attempt: instance.attempt, exit });
@@ -326,7 +326,7 @@ impl<R: Runtime> Tasks<R> {
         }
     }
 
-    /// An end the runtime did not report.
+    /// Builds an exit that was not reported by the runtime.
     pub(crate) fn exit(&self, code: i32, reason: ExitReason, message: Option<String>) -> Exit {
         Exit {
             code,
@@ -339,14 +339,14 @@ impl<R: Runtime> Tasks<R> {
         }
     }
 
-    /// Removes what is left of an instance.
+    /// Removes an instance.
     pub(crate) async fn remove(&self, id: &ContainerId) {
         if let Err(e) = self.runtime.remove_container(id).await {
             tracing::warn!(container = %id, "cannot remove a container: {e}");
         }
     }
 
-    /// Sends the stop signal. If the first process is known and will ignore it, that is reported.
+    /// Sends the stop signal. Reports if the first process is known to ignore it.
     pub(crate) async fn terminate(
         self,
         instance: Instance,
@@ -355,10 +355,10 @@ impl<R: Runtime> Tasks<R> {
         grace: Duration,
     ) {
         let number = ignored_signal::number(&signal);
-        // Asked before, for it may be gone after.
+        // Checked before sending, because the process may be gone afterwards.
         let ignored = pid.zip(number).and_then(|(pid, number)| ignored_signal::why_ignored(pid, number));
         if let Err(e) = self.runtime.terminate(&instance.id, grace).await {
-            // It is killed when its grace is over.
+            // It is killed when its grace period ends.
             tracing::warn!(container = %instance.id, "cannot signal a container: {e}");
         }
         let Instance { container, attempt, .. } = instance;
@@ -370,7 +370,7 @@ impl<R: Runtime> Tasks<R> {
         }
     }
 
-    /// Kills an instance that runs; its end is reported by whoever waits for it.
+    /// Kills a running instance; the task that waits for it reports its end.
     pub(crate) async fn kill(self, id: ContainerId) {
         while let Err(e) = self.runtime.kill(&id).await {
             tracing::warn!(container = %id, "cannot kill a container: {e}");
@@ -378,7 +378,7 @@ impl<R: Runtime> Tasks<R> {
         }
     }
 
-    /// Kills an instance that has not got as far as running, and reports its end.
+    /// Kills an instance that is not running yet, and reports its end.
     pub(crate) async fn kill_unborn(self, instance: Instance) {
         self.clone().kill(instance.id.clone()).await;
         self.remove(&instance.id).await;
@@ -389,7 +389,7 @@ impl<R: Runtime> Tasks<R> {
         });
     }
 
-    /// Makes one probe attempt.
+    /// Performs one probe attempt.
     pub(crate) async fn probe(
         self,
         instance: Instance,
@@ -442,7 +442,7 @@ impl<R: Runtime> Tasks<R> {
     }
 }
 
-/// Says how far a pull is, not more often than anybody could look.
+/// Emits the progress of a pull, at a limited rate.
 fn progress(events: Emitter, container: usize) -> ProgressSink {
     let said: Mutex<Option<Instant>> = Mutex::default();
     Arc::new(move |progress| {

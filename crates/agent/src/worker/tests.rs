@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// A pod in the hands of a worker, on a clock that jumps.
+/// A pod and its worker, on a paused clock.
 struct Running {
     worker: JoinHandle<PodResult>,
     orders: watch::Sender<Option<StopRequest>>,
@@ -23,14 +23,14 @@ struct Running {
     dir: tempfile::TempDir,
 }
 
-/// What the worker has said.
+/// The events of the worker.
 #[derive(Default)]
 struct Said {
     entries: Vec<Value>,
     status: Option<Value>,
 }
 
-/// Takes in what the worker says.
+/// Collects the worker's events.
 async fn listen(mut events: Events, pod: Arc<PodContext>, said: Arc<Mutex<Said>>) {
     while let Some(event) = events.next().await {
         match event.kind {
@@ -114,7 +114,7 @@ impl Running {
         self.said.lock().unwrap().entries.clone()
     }
 
-    /// Waits until the status says something, on the jumping clock.
+    /// Waits until the status matches, on the paused clock.
     async fn until(&self, what: impl Fn(&Value) -> bool) {
         for _ in 0..20_000 {
             if what(&self.status()) {
@@ -320,7 +320,7 @@ async fn a_lost_sandbox_is_made_again_unless_something_ran_that_must_not_run_twi
     for (policy, code, sandboxes) in [("OnFailure", None, 2), ("Never", Some(137), 1)] {
         let runtime = FakeRuntime::new([
             ("init", Script::job(10, 0)),
-            // Refused ahead of its time, and at it.
+            // Refused when created ahead, and again when started.
             ("main", Script { refusals: vec![refusal; 2], ..Script::job(10, 0) }),
         ]);
         let running = Running::start(
@@ -384,7 +384,7 @@ async fn a_slow_hook_of_one_container_holds_no_other_up_g13() {
              "lifecycle": {"preStop": {"exec": {"command": ["slow"]}}}},
             {"name": "crash"}]}),
     );
-    // Its probe has failed and its hook runs; the other one comes back meanwhile.
+    // Its probe has failed and its hook is running; the other container restarts meanwhile.
     let restarts = |s: &Value| s["status"]["containerStatuses"][1]["restartCount"].clone();
     running.until(|s| restarts(s) == 1).await;
     let calls = runtime.calls();

@@ -1,4 +1,4 @@
-//! How a live pod is changed where it runs, and how its containers are restarted because somebody asks for it.
+//! In-place updates of a running pod, and requested restarts of its containers.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use super::{Slot, Worker};
 use crate::event::PodEventKind;
 use crate::pod::PodContext;
 
-/// Something for a worker to do besides stopping its pod.
+/// A request to a worker, other than stopping its pod.
 pub(crate) enum PodOrder {
-    /// Become another pod where it runs.
+    /// Update the pod in place.
     Update {
-        /// The pod as it is to be.
+        /// The updated pod.
         pod: Arc<PodContext>,
         /// Its plan.
         plan: Box<Plan>,
     },
-    /// Restart a container, or all of them in order.
+    /// Restart one container, or all of them in order.
     Restart {
-        /// Which; `None`: all.
+        /// The container's index; `None` means all.
         container: Option<usize>,
-        /// Whether it is done. Whoever asked may have gone.
+        /// The result. The receiver may be gone.
         reply: oneshot::Sender<Result<(), String>>,
     },
 }
 
 impl<R: Runtime> Worker<R> {
-    /// Carries an order out.
+    /// Executes a request.
     pub(super) fn pod_order(&mut self, order: PodOrder) {
         match order {
             PodOrder::Update { pod, plan } => self.update(pod, *plan),
@@ -37,7 +37,7 @@ impl<R: Runtime> Worker<R> {
                 let can = self.engine.can_restart(container).map_err(|e| e.to_string());
                 if can.is_ok() {
                     self.handle(Event::RestartRequested { container });
-                    // Whoever is told that it is done can rely on it, whatever becomes of this process.
+                    // Saved before replying, so that the restart happens even if this process ends.
                     self.save();
                 }
                 let _ = reply.send(can);
@@ -45,8 +45,8 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Makes the pod what a new plan says. Whoever decided that this can be done without replacing the pod asked the same
-    /// question as the engine does.
+    /// Applies a new plan. The caller has already checked, with the engine's rules, that the pod need not be
+    /// replaced.
     pub(crate) fn update(&mut self, pod: Arc<PodContext>, plan: Plan) {
         let changes = match self.engine.update(plan) {
             Ok(changes) => changes,
@@ -74,7 +74,7 @@ impl<R: Runtime> Worker<R> {
         self.write_entries(stamp);
     }
 
-    /// What was made before its time has the old image.
+    /// An instance created ahead has the old image.
     fn forget_made_ahead(&mut self, container: usize) {
         let Some(ahead) = self.slots[container].ahead.take() else { return };
         let tasks = self.tasks.clone();
