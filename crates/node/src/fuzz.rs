@@ -1,6 +1,6 @@
-//! Entrances for fuzzing: each takes whatever bytes a stranger might send. Not part of the interface.
+//! Entry points for fuzzing, which accept arbitrary bytes. Not part of the public API.
 
-/// Reads what clients say to a run, and what a run says to them.
+/// Parses messages from clients to a run, and from a run to clients.
 pub fn control(bytes: &[u8]) {
     crate::control::fuzz(bytes);
 }

@@ -1,8 +1,8 @@
-//! Pods on one machine: `outrigger run` in the foreground, and the node that keeps pods running.
+//! Runs pods on one machine: `outrigger run` in the foreground, and the node that keeps pods running.
 //!
-//! Both are clients of the [agent](outrigger_agent): they make pods of workloads ([`work`]), add them, and
-//! carry the agent's events to whoever wants to know: the output, the events file, the status file, and the
-//! registry that other commands are served from ([`control`]).
+//! Both are clients of the [agent](outrigger_agent): they create the pods of workloads ([`work`]), add them
+//! to the agent, and forward its events to the output, the events file, the status file, and the registry
+//! that serves other commands ([`control`]).
 
 pub mod control;
 #[doc(hidden)]

@@ -1,9 +1,9 @@
-//! What the results of pods come to.
+//! Combines the results of pods.
 
 use outrigger_agent::event::PodResult;
 use outrigger_lifecycle::Phase;
 
-/// 0 if everything succeeded, else the code of the main that failed first; 1 if none has one.
+/// 0 if everything succeeded, else the exit code of the main that failed first, or 1 if there is none.
 pub(crate) fn exit_code(results: &[PodResult]) -> u8 {
     let failed = results.iter().filter(|r| r.phase != Phase::Succeeded);
     let codes = failed.clone().filter_map(|r| r.failed);

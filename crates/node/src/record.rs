@@ -1,4 +1,4 @@
-//! What a node is given to run.
+//! The input of a run on a node.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,40 +13,40 @@ use serde_json::Value;
 use crate::outcome::exit_code;
 use crate::work::Work;
 
-/// What a node is given to run: the text of manifests, and how they are read and run. The text is what is kept: whoever
-/// goes on with the run reads it again, and gets the same pods with the same names.
+/// The input of a run: the text of manifests, and the options to read and run them. The text is saved, so
+/// that a process that resumes the run reads it again and gets the same pods with the same names.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// What the manifests are called, for people.
+    /// Names of the manifests, for display.
     pub files: Vec<String>,
     /// Name and text of each manifest.
     pub sources: Vec<(String, String)>,
-    /// How they are read; the reader's own.
+    /// Options for reading them, defined by the reader.
     pub reading: Value,
-    /// How their pods are run.
+    /// Options of their pods.
     pub pods: PodOptions,
-    /// How often an object of this name was replaced or removed before, by its id.
+    /// How often an object of this name was replaced or removed, by object id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub generations: BTreeMap<String, u32>,
-    /// What was replaced or removed and may not be gone yet.
+    /// Objects that were replaced or removed and may not be gone yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retired: Vec<Retired>,
     /// The file of the manifest directory it came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<PathBuf>,
-    /// Where the status of the run's pods is kept for others, as of now. Absolute.
+    /// The status file of the run's pods. Absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<PathBuf>,
 }
 
-/// An object that is no longer in the manifests of a run.
+/// An object that was removed from the manifests of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Retired {
     /// Its key, see [`RunRecord::key`].
     pub(crate) key: String,
     /// Name and text of the manifests it was in.
     pub(crate) sources: Vec<(String, String)>,
-    /// How they were read.
+    /// The options they were read with.
     pub(crate) reading: Value,
 }
 
@@ -58,7 +58,7 @@ impl Retired {
 }
 
 impl RunRecord {
-    /// What tells an object from others that had its name before.
+    /// Distinguishes an object from earlier ones of the same name.
     pub(crate) fn key(&self, object: &ObjectKey) -> String {
         let id = object.id();
         match self.generations.get(&id) {
@@ -72,19 +72,19 @@ impl RunRecord {
         work.workloads.iter().map(ObjectKey::of).map(|object| (object.id(), self.key(&object))).collect()
     }
 
-    /// The record as it was when a retired object was in it.
+    /// The record that contained a retired object.
     pub(crate) fn before(&self, retired: &Retired) -> RunRecord {
         let (sources, reading) = (retired.sources.clone(), retired.reading.clone());
         RunRecord { sources, reading, ..self.clone() }
     }
 }
 
-/// How a run of a node ended.
+/// The result of a node's run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunEnd {
-    /// What `run --wait` exits with.
+    /// The exit code of `run --wait`.
     pub(crate) exit_code: u8,
-    /// When, in milliseconds since 1970.
+    /// When it ended, in milliseconds since 1970.
     pub(crate) at_ms: u64,
 }
 
@@ -93,7 +93,7 @@ impl RunEnd {
         RunEnd { exit_code: exit_code(results), at_ms }
     }
 
-    /// Something could not be run at all.
+    /// The result if something could not be run at all.
     pub(crate) fn broken(at_ms: u64) -> Self {
         let failed = PodResult { phase: Phase::Failed, failed: None };
         RunEnd::new(&[failed], at_ms)

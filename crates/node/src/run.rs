@@ -1,4 +1,4 @@
-//! A run: all pods of a manifest, from the first container to the exit code.
+//! A run in the foreground: runs all pods of a manifest and determines the exit code.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,66 +23,67 @@ use crate::supervisor::{Afterwards, Supervisor, SupervisorOptions};
 use crate::work::Work;
 use crate::workload::{Controller, Pods as _, controllers};
 
-/// How a run is done.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// Where pods and claims live. Absolute, free of symbolic links.
+    /// Directory of pods and claims. Absolute, without symbolic links.
     pub state_dir: PathBuf,
-    /// A short name no other run on this machine has: letters and digits.
+    /// An id of letters and digits, unique on this machine.
     pub run_id: String,
-    /// Where events go, as JSON Lines.
+    /// The file for events, as JSON Lines.
     pub events: Option<PathBuf>,
-    /// Where the status of the pods is kept.
+    /// The status file.
     pub status: Option<PathBuf>,
-    /// How its pods are run.
+    /// Options of its pods.
     pub pods: PodOptions,
-    /// How long the run may take: then its pods are stopped in order.
+    /// Timeout of the run, after which its pods are stopped in order.
     pub timeout_ms: Option<u64>,
-    /// Whether the first failure that would be retried, or the first pod that fails, stops everything.
+    /// Whether the first retriable failure, or the first failed pod, stops everything.
     pub on_failure: OnFailure,
-    /// What the manifests are called, for whoever asks what runs here.
+    /// Names of the manifests, for display.
     pub files: Vec<String>,
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunResult {
-    /// What the process should exit with.
+    /// The exit code of the process.
     pub exit_code: u8,
 }
 
-/// Why a run could not be done: Outrigger's own failure, or the machine's.
+/// Why a run failed: an error of Outrigger or of the machine.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A pod of the manifest cannot be run at all.
     #[error("pod {pod:?}: {detail}")]
     Pod {
-        /// Which.
+        /// The pod's name.
         pod: String,
-        /// Why.
+        /// The reason.
         detail: String,
     },
-    /// A file of the run cannot be written.
+    /// A file cannot be written.
     #[error("cannot write {path}: {source}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// The machine refused something every run needs.
+    /// The machine refused something that every run needs.
     #[error("cannot run pods: {0}")]
     Machine(#[from] std::io::Error),
 }
 
-/// Exit code of a failure of Outrigger itself.
+/// Exit code if Outrigger itself fails.
 const OWN_FAILURE: u8 = 125;
 
-/// Runs pods to their end, and workloads until they are complete, have failed or are stopped. The first SIGINT or
-/// SIGTERM, or the end of the terminal, stops everything gracefully, the second at once, the third kills.
+/// Runs pods to their end, and workloads until they are complete, have failed or are stopped. The first
+/// SIGINT, SIGTERM or hang-up of the terminal stops everything gracefully, the second stops at once, the
+/// third kills.
 ///
 /// # Errors
-/// Nothing has been started when this fails.
+/// Returns an error only if nothing was started.
 pub async fn run<R: Runtime>(
     work: Work,
     options: RunOptions,
@@ -184,12 +185,12 @@ impl<R: Runtime> Foreground<R> {
         }
     }
 
-    /// Lets every workload do what it decides. Returns when to look again, if nothing happens.
+    /// Steps all workloads. Returns the time of the next step, if any.
     fn step(&mut self) -> Option<Time> {
         let mut wake: Option<Time> = self.end.wake();
         for controller in &mut self.controllers {
             if let Err(e) = controller.step(&mut self.supervisor, self.clock.now()) {
-                // The first pod like it could be run: this is nobody's fault but ours.
+                // The first pod of the workload could be run, so this is an internal error.
                 tracing::error!("cannot run a pod: {e}");
                 self.supervisor.broken = true;
                 controller.stop(None);
@@ -199,7 +200,7 @@ impl<R: Runtime> Foreground<R> {
         wake
     }
 
-    /// Tells the workloads what happened. Returns why everything is to be stopped, if it is.
+    /// Passes an event to the workloads. Returns the reason if everything has to be stopped.
     fn take_in(&mut self, happened: &Happened) -> Option<String> {
         let now = self.clock.now().time;
         match happened {
@@ -220,7 +221,7 @@ impl<R: Runtime> Foreground<R> {
         self.output.note(&signal_note(name, nth));
         match nth {
             1 => self.controllers.iter_mut().for_each(|c| c.stop(grace_ms)),
-            // Whoever asks twice cares for no order.
+            // A second signal stops all pods at once, without any order between them.
             _ => self.supervisor.stop_all(grace_ms),
         }
     }
@@ -240,7 +241,7 @@ impl<R: Runtime> Foreground<R> {
             }
             Order::Restart(order) => self.supervisor.restart(order),
             Order::Apply { reply, .. } => {
-                // Whoever asked may have gone.
+                // The client may be gone.
                 let _ = reply
                     .send(Err("this run is in the foreground; only a node can be changed".to_owned().into()));
             }
@@ -250,7 +251,7 @@ impl<R: Runtime> Foreground<R> {
         }
     }
 
-    /// Says what the run came to, and what the process exits with.
+    /// Prints the result of the run and returns the exit code.
     async fn close(self, results: &[PodResult]) -> u8 {
         self.control.close().await;
         self.supervisor.sinks.status_file.finish();
@@ -263,18 +264,18 @@ impl<R: Runtime> Foreground<R> {
     }
 }
 
-/// What `--timeout` exits with, as timeout(1) does.
+/// Exit code after `--timeout`, as in timeout(1).
 const TIMED_OUT: u8 = 124;
 
-/// What may end a run before its pods are done.
+/// Conditions that end a run before its pods are done.
 struct EarlyEnd {
     deadline: Option<Time>,
-    /// The deadline as it was asked for.
+    /// The requested timeout.
     timeout_ms: u64,
     on_failure: OnFailure,
-    /// Everything is being stopped already.
+    /// Everything is already being stopped.
     is_over: bool,
-    /// What the run exits with because of it.
+    /// The exit code in this case.
     exit_code: Option<u8>,
 }
 
@@ -293,7 +294,7 @@ impl EarlyEnd {
         self.deadline.filter(|_| !self.is_over)
     }
 
-    /// Ends the run; what to say about it.
+    /// Ends the run. Returns the message to print.
     fn end(&mut self, code: u8, reason: String) -> Option<String> {
         self.is_over = true;
         self.exit_code = Some(code);
@@ -323,11 +324,11 @@ impl EarlyEnd {
     }
 }
 
-/// Where other commands reach the run, if they can.
+/// The control socket of the run, if it could be opened.
 struct ControlListener(Option<(Listening, mpsc::Receiver<Order>)>);
 
 impl ControlListener {
-    /// Opens it. Pods run all the same where that is impossible.
+    /// Opens the socket. Pods are run even if that fails.
     fn open<R: Runtime>(runtime: Arc<R>, registry: PodRegistry, facts: RunFacts) -> Self {
         let opened = listen(runtime, registry, facts);
         ControlListener(
@@ -358,15 +359,16 @@ impl ControlListener {
     }
 }
 
-/// SIGINT, SIGTERM and a terminal that is gone, turned into orders.
+/// Converts SIGINT, SIGTERM and SIGHUP to stop requests.
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
-    /// `None` where nobody wants to hear of it: under nohup, and after the first, for it comes from all sides at once.
+    /// `None` if hang-ups are ignored: under nohup, and after the first one, because several sources send it
+    /// at once.
     hangup: Option<tokio::signal::unix::Signal>,
     grace_ms: Option<u64>,
     times: u32,
-    /// The exit code the first signal asks for.
+    /// The exit code for the first signal.
     first: Option<u8>,
 }
 
@@ -385,7 +387,7 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal: its name, which one it is, and the grace it leaves.
+    /// Waits for a signal. Returns its name, its count, and the grace period.
     async fn next(&mut self) -> (&'static str, u32, Option<u64>) {
         let (name, code) = tokio::select! {
             _ = self.interrupt.recv() => ("SIGINT", 130),
@@ -403,7 +405,7 @@ impl Signals {
     }
 }
 
-/// What is said about the first, second or third signal.
+/// The message for the first, second or third signal.
 fn signal_note(name: &str, times: u32) -> String {
     let again = if name == "SIGINT" { "press Ctrl-C again" } else { "send another signal" };
     match times {
@@ -422,12 +424,12 @@ async fn hung_up(hangup: &mut Option<tokio::signal::unix::Signal>) {
     *hangup = None;
 }
 
-/// Whether the process was started to outlive its terminal.
+/// Whether the process was started with SIGHUP ignored, as by nohup.
 fn ignores_hangups() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // The mask counts from the lowest bit, signals from 1; SIGHUP is 1.
+    // Bit 0 of the mask is signal 1, which is SIGHUP.
     ignored.is_some_and(|mask| mask & 1 != 0)
 }
 

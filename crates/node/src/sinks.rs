@@ -1,4 +1,4 @@
-//! Where the events of a run's pods go: the output, the events file, the status file, and the registry.
+//! Destinations of pod events: the output, the events file, the status file, and the registry.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use outrigger_view::output::Output;
 use crate::control::PodRegistry;
 use crate::status_file::{EventsFile, StatusFile};
 
-/// What a run does with the events of its pods.
+/// The destinations of a run.
 pub(crate) struct Sinks {
     pub(crate) output: Output,
     pub(crate) events: EventsFile,
     pub(crate) status_file: StatusFile,
     pub(crate) registry: PodRegistry,
     pub(crate) hints: Hints,
-    /// The pods that are not over.
+    /// The pods that have not ended.
     pub(crate) pods: BTreeMap<PodUid, Member>,
 }
 
 /// A pod of the run.
 pub(crate) struct Member {
-    /// Its number, by which other commands know it.
+    /// The pod's number, used by other commands.
     pub(crate) number: usize,
     pub(crate) context: Arc<PodContext>,
     pub(crate) hints: Hints,
-    /// Pulls that are under way: when each began, and the second it was last told in.
+    /// Pulls in progress: when each started, and the second of the last progress message.
     pulls: BTreeMap<usize, (Instant, u64)>,
 }
 
@@ -42,18 +42,18 @@ impl Member {
     }
 }
 
-/// What concerns the workloads of a run.
+/// Events that concern the workloads of a run.
 pub(crate) enum Happened {
     /// A pod's status changed.
     Status(usize, StatusUpdate),
-    /// A pod is over, and nothing is left of it.
+    /// A pod has ended and was removed.
     Ended(usize, PodResult, EndCause),
-    /// Something failed that would be tried again; only where the run stops at the first failure.
+    /// A retriable failure; only if the run stops at the first failure.
     Failed(Failure),
 }
 
 impl Sinks {
-    /// Carries an event to where it is wanted. Returns what concerns the workloads.
+    /// Forwards an event to its destinations. Returns an event for the workloads, if any.
     pub(crate) fn handle(&mut self, event: PodEvent) -> Option<Happened> {
         let member = self.pods.get_mut(&event.pod)?;
         let number = member.number;
@@ -116,7 +116,7 @@ impl Sinks {
         }
     }
 
-    /// Puts an entry of a pod's trace on record, with the hint on it if it is a failure.
+    /// Writes an entry of a pod's trace, with a hint if it is a failure.
     fn trace(&self, pod: &PodUid, entry: Entry, exact: Duration) {
         let Some(Member { number, context, hints, .. }) = self.pods.get(pod) else { return };
         let hint = hints.on(subject(context), &entry);
@@ -130,7 +130,7 @@ impl Sinks {
 }
 
 impl Member {
-    /// What is said of a pull, once a second.
+    /// Reports the progress of a pull, once per second.
     fn pulling(
         &mut self,
         container: usize,
@@ -149,7 +149,7 @@ impl Member {
     }
 }
 
-/// What hints on a pod's failures look at.
+/// The input for hints about a pod's failures.
 pub(crate) fn subject(pod: &PodContext) -> Subject<'_> {
     Subject { pod: pod.pod(), containers: pod.containers(), plan: pod.plan(), companions: pod.companions() }
 }

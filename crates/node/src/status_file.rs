@@ -1,4 +1,4 @@
-//! The files a run keeps for others: the events as they happen, and the status of all pods as of now.
+//! The output files of a run: the events file, and the status file with the current status of all pods.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -19,38 +19,38 @@ use crate::work::PlannedPod;
 /// `lifecycle.type` of a pod's containers, which Kubernetes' types have no field for.
 pub(crate) type LifecycleTypes = BTreeMap<ContainerRef, String>;
 
-/// Pods that are over and still shown; of more, the oldest are left out.
+/// Maximum number of ended pods in the file; older ones are omitted.
 const OVER_MAX: usize = 500;
 
-/// With many pods, changes within this time share one replacement of the file.
+/// With many pods, changes within this time are written together.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// The events file: JSON Lines, each complete when it is there.
+/// The events file: JSON Lines, each line written completely.
 #[derive(Debug)]
 pub(crate) struct EventsFile(Option<Mutex<Lines>>);
 
 #[derive(Debug)]
 struct Lines {
     file: File,
-    /// What is still to be written.
+    /// Data that is not written yet.
     pending: Vec<u8>,
-    /// Writing has failed; that was said.
+    /// A write failed, and a warning was logged.
     losing: bool,
 }
 
 impl EventsFile {
-    /// Opens the file anew.
+    /// Creates or truncates the file.
     pub(crate) fn create(path: Option<&Path>) -> io::Result<Self> {
         let file = path.map(File::create).transpose()?;
         Ok(EventsFile(file.map(|file| Mutex::new(Lines { file, pending: Vec::new(), losing: false }))))
     }
 
-    /// No file: nobody wants events.
+    /// No events file.
     pub(crate) fn none() -> Self {
         EventsFile(None)
     }
 
-    /// Whether anybody wants events.
+    /// Whether there is an events file.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
@@ -77,21 +77,21 @@ impl Lines {
     }
 }
 
-/// The status file: one Pod, or a List of all there is.
+/// The status file: one Pod, or a List of all objects.
 #[derive(Clone)]
 pub(crate) struct StatusFile(Option<Arc<Mutex<Objects>>>);
 
-/// What a status file holds.
+/// The format of a status file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusContent {
     /// One Pod.
     Pod,
-    /// A List of all there is.
+    /// A List of all objects.
     List,
 }
 
 impl StatusContent {
-    /// What a file about these pods holds.
+    /// The format for these pods.
     pub(crate) fn of(pods: &[PlannedPod]) -> Self {
         match pods {
             [one] if one.manifest.origin.kind == "Pod" => StatusContent::Pod,
@@ -102,21 +102,21 @@ impl StatusContent {
 
 struct Objects {
     path: PathBuf,
-    /// There is one Pod and nothing else.
+    /// The file contains a single Pod.
     alone: bool,
-    /// As JSON: workloads, then pods in the order they were made.
+    /// As JSON: workloads, then pods in the order of creation.
     workloads: Vec<String>,
     pods: Vec<String>,
-    /// Pods that are over, the oldest first.
+    /// Ended pods, oldest first.
     over: VecDeque<usize>,
-    /// A replacement is under way.
+    /// A write is scheduled.
     scheduled: bool,
-    /// The last replacement failed; that was said.
+    /// The last write failed, and a warning was logged.
     stale: bool,
 }
 
 impl StatusFile {
-    /// A status file that holds what is said.
+    /// Creates a status file with this format.
     pub(crate) fn new(path: Option<&Path>, content: StatusContent) -> Self {
         StatusFile(path.map(|path| {
             Arc::new(Mutex::new(Objects {
@@ -131,18 +131,18 @@ impl StatusFile {
         }))
     }
 
-    /// Whether anybody wants to know.
+    /// Whether there is a status file.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Puts a pod up as it is now.
+    /// Updates a pod.
     pub(crate) fn put(&self, index: usize, pod: &Pod, types: &LifecycleTypes) {
         let whole = to_value(pod, &FieldPath::root(), types);
         self.place(whole, |objects| slot(&mut objects.pods, index));
     }
 
-    /// Puts a workload up as it is now.
+    /// Updates a workload.
     pub(crate) fn put_object(&self, index: usize, workload: &impl Serialize, types: &LifecycleTypes) {
         let whole = to_value(workload, &FieldPath::spec("template"), types);
         self.place(whole, |objects| slot(&mut objects.workloads, index));
@@ -167,7 +167,7 @@ impl StatusFile {
         }
     }
 
-    /// A pod will not change any more.
+    /// Marks a pod as ended.
     pub(crate) fn is_over(&self, index: usize) {
         let Some(status_file) = &self.0 else { return };
         let mut objects = lock(status_file);
@@ -180,7 +180,7 @@ impl StatusFile {
         }
     }
 
-    /// Writes what has not been written.
+    /// Writes pending changes.
     pub(crate) fn finish(&self) {
         if let Some(status_file) = &self.0 {
             lock(status_file).replace();
@@ -198,7 +198,7 @@ fn slot(list: &mut Vec<String>, index: usize) -> &mut String {
 impl Objects {
     fn replace(&mut self) {
         self.scheduled = false;
-        // Pods of a node are numbered across its runs, so that most numbers may be another run's.
+        // Pods of a node are numbered across its runs, so most numbers may belong to other runs.
         let all = self.workloads.iter().chain(&self.pods);
         let known: Vec<&str> = all.map(String::as_str).filter(|o| !o.is_empty()).collect();
         let text = match known.as_slice() {
@@ -218,7 +218,7 @@ impl Objects {
     }
 }
 
-/// Replaces a file so that every reader sees the old or the new content, never half of it.
+/// Replaces a file atomically: readers see either the old or the new content.
 fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
@@ -230,7 +230,7 @@ fn replace_file(path: &Path, text: &str) -> io::Result<()> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing behind these locks can be left half done by a panic that matters more than going on.
+    // After a panic the data may be incomplete, but it is better to continue than to fail.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! The pods of one run: made for its workloads, run by the agent.
+//! Manages the pods of one run: creates them for its workloads and runs them on the agent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,16 +20,16 @@ use crate::status_file::LifecycleTypes;
 use crate::work::PlannedPod;
 use crate::workload::Pods;
 
-/// What becomes of a run's pods once they are over.
+/// What happens to a run's pods after they have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Afterwards {
-    /// They are forgotten: the run is in the foreground.
+    /// They are removed, for a run in the foreground.
     Forget,
-    /// Their status and logs can be read until they are removed: the run is a node's.
+    /// Their status and logs are kept until they are removed, for a run on a node.
     Keep,
 }
 
-/// How the pods of a run are run.
+/// Options of a supervisor.
 pub(crate) struct SupervisorOptions {
     /// The run's id.
     pub(crate) run: String,
@@ -52,7 +52,7 @@ pub(crate) struct Supervisor<R> {
     on_failure: OnFailure,
     afterwards: Afterwards,
     pub(crate) sinks: Sinks,
-    /// Something failed that is Outrigger's own fault.
+    /// An internal error occurred.
     pub(crate) broken: bool,
 }
 
@@ -101,13 +101,13 @@ impl<R: Runtime> Supervisor<R> {
         }
     }
 
-    /// The next pod, if it were this one.
+    /// Builds the context of a pod as if it were the next one.
     fn describe(&self, pod: &PlannedPod) -> Result<PodContext, String> {
         let number = self.numbers.load(Ordering::Relaxed);
         self.agent.describe(&self.new_pod(number, pod, StatusUpdates::Omitted))
     }
 
-    /// Whether a pod can be run at all.
+    /// Checks whether a pod can be run at all.
     pub(crate) fn check(&self, pod: &PlannedPod) -> Result<(), String> {
         let context = self.describe(pod)?;
         let hints = self.sinks.hints.of(&pod.manifest.origin);
@@ -115,7 +115,8 @@ impl<R: Runtime> Supervisor<R> {
         self.agent.check(&context).map_err(failed)
     }
 
-    /// Why a pod gets no user namespace though the run gives them, with a name for it and all pods like it.
+    /// Why a pod gets no user namespace although the run enables them, with a name for it and all similar
+    /// pods.
     pub(crate) fn left_out(&self, pod: &PlannedPod) -> Option<(String, String)> {
         if !self.agent.runtime().gives_user_namespaces() {
             return None;
@@ -128,7 +129,7 @@ impl<R: Runtime> Supervisor<R> {
         Some((name, self.describe(pod).ok()?.left_out_of_user_namespaces()?))
     }
 
-    /// Shows a pod that was added.
+    /// Registers an added pod in the outputs.
     fn join(&mut self, number: usize, context: &Arc<PodContext>, pod: &PlannedPod) {
         let origin = &pod.manifest.origin;
         let workload = (origin.kind != "Pod").then(|| format!("{}/{}", origin.kind, origin.name));
@@ -140,37 +141,37 @@ impl<R: Runtime> Supervisor<R> {
         self.sinks.registry.join(number, context.clone(), workload, run);
     }
 
-    /// Tells a pod that the machine shuts down.
+    /// Stops a pod because the machine is shutting down.
     pub(crate) fn shut_down(&self, number: usize, grace_ms: u64) {
         self.agent.stop(&pod_uid(&self.run, number), StopRequest::NodeShutdown { grace_ms });
     }
 
-    /// Restarts a container of a pod, or all of them in order. Whoever asked hears that the pod is not here when the order is
-    /// dropped.
+    /// Restarts one container of a pod, or all of them in order. If the pod does not exist, the order is
+    /// dropped, which the client sees as an error.
     pub(crate) fn restart(&self, order: RestartOrder) {
         let RestartOrder { pod, container, reply } = order;
         self.agent.restart(&pod_uid(&self.run, pod), container, reply);
     }
 
-    /// What pods refer to, and the text they come from, when other manifests have taken the place of the first.
+    /// Replaces the companions and sources of future pods after the manifests have changed.
     pub(crate) fn now_reads(&mut self, companions: Companions, hints: Hints) {
         self.companions = Arc::new(companions);
         self.sinks.hints = hints;
     }
 
-    /// The grace of a stop that was asked for; `None` is each pod's own.
+    /// The grace period of a requested stop; `None` means each pod's own.
     pub(crate) fn grace_ms(&self) -> Option<u64> {
         self.options.grace_ms
     }
 
-    /// Tells every pod to go.
+    /// Stops all pods.
     pub(crate) fn stop_all(&self, grace_ms: Option<u64>) {
         for uid in self.sinks.pods.keys() {
             self.agent.stop(uid, StopRequest::Delete { grace_ms });
         }
     }
 
-    /// Carries events to where they are wanted, until one concerns the workloads; for ever, if none does.
+    /// Forwards events to their destinations until one concerns the workloads; waits forever if none does.
     pub(crate) async fn next(&mut self) -> Happened {
         loop {
             let Some(event) = self.events.next().await else { return std::future::pending().await };
@@ -207,7 +208,7 @@ impl<R: Runtime> Pods for Supervisor<R> {
     fn show(&mut self, number: usize, pod: PlannedPod) {
         let new = self.new_pod(number, &pod, StatusUpdates::Omitted);
         let uid = new.uid.clone();
-        // There is nothing to show of a pod of which nothing is left.
+        // If no state is left, there is nothing to show.
         let Ok(context) = self.agent.add_finished(new) else { return };
         self.join(number, &context, &pod);
         if let Some(snapshot) = self.agent.state(&uid).and_then(|state| state.snapshot) {

@@ -1,4 +1,4 @@
-//! What is run.
+//! The input of a run: pods and workloads with their plans.
 
 use outrigger_lifecycle::{Companions, Plan};
 use outrigger_manifest::{PodManifest, SourceFile, Workload};
@@ -12,26 +12,26 @@ pub struct PlannedPod {
     pub plan: Plan,
 }
 
-/// What is run.
+/// The input of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
-    /// Pods, in the order written: one for each object, which stands for all it will make.
+    /// Pods in manifest order, one per object; for a workload it represents all its pods.
     pub pods: Vec<PlannedPod>,
-    /// What they come out of, as [`outrigger_manifest::Manifest::workloads`] has it.
+    /// The workloads, as in [`outrigger_manifest::Manifest::workloads`].
     pub workloads: Vec<Workload>,
-    /// What they may refer to.
+    /// Objects the pods may refer to.
     pub companions: Companions,
-    /// The text they were read from, so that failures can name their line.
+    /// The source text, so that errors can show line numbers.
     pub sources: Vec<SourceFile>,
 }
 
 impl Work {
-    /// The number of pods that run at once.
+    /// The number of pods that run at the same time.
     pub fn pod_count(&self) -> usize {
         self.pods.iter().fold(0, |sum, pod| sum.saturating_add(pod.manifest.origin.count))
     }
 
-    /// Namespaces and names of the pods that are made first.
+    /// Namespaces and names of the pods that are created first.
     pub(crate) fn pod_names(&self) -> impl Iterator<Item = (&str, String)> {
         self.pods.iter().flat_map(move |pod| {
             let workload = self.workloads.get(pod.manifest.origin.workload);

@@ -1,11 +1,11 @@
-//! What the fuzz targets at the edges start from and once found, and mutations of it, run through the same entrances.
+//! Replays the fuzzing corpus and earlier findings, and mutations of them, through the fuzzing entry points.
 //!
 //! `OUTRIGGER_MUTATIONS=100000` tries more; a failure prints the `OUTRIGGER_SEED` that repeats it.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// What is fuzzed.
+/// Fuzz targets, with the number of mutations.
 const TARGETS: [(&str, fn(&[u8]), u64); 5] = [
     ("layer", outrigger_runtime::fuzz::layer, 300),
     ("documents", outrigger_runtime::fuzz::documents, 5_000),
@@ -14,7 +14,7 @@ const TARGETS: [(&str, fn(&[u8]), u64); 5] = [
     ("control", outrigger_node::fuzz::control, 2_000),
 ];
 
-/// Files of a target: where it starts, and what was found.
+/// The inputs of a target: its corpus and earlier findings.
 fn inputs(target: &str) -> Vec<Vec<u8>> {
     let base = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! The end of those who ask.
+//! The client side of the control socket.
 
 use std::io;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use tokio::time::timeout;
 use super::place::{self, Place};
 use super::wire::{ANSWER_MAX, Answer, Frame, Frames, Kind, Request, RunState, VERSION, WINDOW, Word};
 
-/// A run that does not answer within this time is stopped, or hangs.
+/// A run that does not answer within this time is suspended or hangs.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Why a run does not do what was asked.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// It said no.
+    /// The run refused the request.
     #[error("{0}")]
     Refused(String),
-    /// It could not, for a reason of its own or of the machine's.
+    /// The request was valid but could not be carried out.
     #[error("{0}")]
     Failed(String),
-    /// It went away.
+    /// The run has ended.
     #[error("the run has ended")]
     Ended,
-    /// It cannot be talked to.
+    /// Communication with the run failed.
     #[error("cannot talk to the run: {0}")]
     Broken(#[from] io::Error),
 }
@@ -35,32 +35,32 @@ pub enum AskError {
 /// The runs of this user.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Those that answered, by process number.
+    /// Runs that answered, by pid.
     pub runs: Vec<Run>,
-    /// Those that did not: process number, and why.
+    /// Runs that did not answer: pid and error.
     pub silent: Vec<(u32, AskError)>,
 }
 
-/// A run that goes on.
+/// A run that is still going.
 #[derive(Debug)]
 pub struct Run {
-    /// As it was when it was asked.
+    /// The state when it was queried.
     pub state: RunState,
     place: Place,
     socket: String,
 }
 
-/// Finds the runs of this user. What killed runs left behind is removed.
+/// Finds the runs of this user. Sockets left behind by killed runs are removed.
 ///
 /// # Errors
-/// The place where runs are found is not the user's own.
+/// Returns an error if the directory of the sockets is not the user's own.
 pub async fn runs() -> io::Result<Found> {
     let mut found = Found::default();
     let Some(place) = Place::find()? else { return Ok(found) };
     for socket in place.sockets()? {
         match timeout(PATIENCE, state(&place, &socket)).await {
             Ok(Ok(Some(state))) => found.runs.push(Run { state, place: place.clone(), socket }),
-            // It ended just now, or long ago.
+            // It has ended.
             Ok(Ok(None) | Err(AskError::Ended)) => {}
             Ok(Err(e)) => found.silent.push((place::pid(&socket).unwrap_or(0), e)),
             Err(_) => {
@@ -84,26 +84,26 @@ async fn connect(place: &Place, socket: &str, request: &Request) -> Result<Optio
     let Some(stream) = place.connect(socket)? else { return Ok(None) };
     let (read, mut write) = UnixStream::from_std(stream)?.into_split();
     let hello = Frame::message(&json!({"version": VERSION, "request": request}))?;
-    // One that refuses without listening has closed its end already; what it said is there to be read.
+    // A run that refuses without reading has already closed its end; its answer can still be read.
     let _ = hello.write(&mut write).await;
     Ok(Some(Connection { frames: Frames::new(read, ANSWER_MAX), write, room: WINDOW }))
 }
 
 impl Run {
-    /// Asks for something.
+    /// Sends a request.
     ///
     /// # Errors
-    /// The run has ended, or cannot be talked to.
+    /// Returns an error if the run has ended or communication fails.
     pub async fn ask(&self, request: &Request) -> Result<Connection, AskError> {
         connect(&self.place, &self.socket, request).await?.ok_or(AskError::Ended)
     }
 }
 
-/// A request on its way. Dropped, it is given up.
+/// A request in progress. Dropping it cancels the request.
 pub struct Connection {
     frames: Frames<OwnedReadHalf>,
     write: OwnedWriteHalf,
-    /// Bytes of input the other end has room for.
+    /// Bytes of input the run can accept.
     room: usize,
 }
 
@@ -111,7 +111,7 @@ impl Connection {
     /// The next answer.
     ///
     /// # Errors
-    /// The run refused, or has ended.
+    /// Returns an error if the run refused the request or has ended.
     pub async fn next(&mut self) -> Result<Answer, AskError> {
         let frame = match self.frames.next().await {
             Ok(frame) => frame.ok_or(AskError::Ended)?,
@@ -131,32 +131,32 @@ impl Connection {
         }
     }
 
-    /// Bytes of input a command can be given now.
+    /// Bytes of input that can be sent to a command now.
     pub fn room(&self) -> usize {
         self.room
     }
 
-    /// Gives a command input, no more than there is room for; nothing is its end.
+    /// Sends input to a command, at most [`Connection::room`] bytes; empty input is the end of input.
     ///
     /// # Errors
-    /// The run has ended.
+    /// Returns an error if the run has ended.
     pub async fn input(&mut self, bytes: &[u8]) -> Result<(), AskError> {
         self.room = self.room.saturating_sub(bytes.len());
         let frame = Frame { kind: Kind::Stdin, content: bytes.to_vec() };
         self.say(frame).await
     }
 
-    /// Tells a command how large its terminal is now.
+    /// Sets the size of a command's terminal.
     ///
     /// # Errors
-    /// The run has ended.
+    /// Returns an error if the run has ended.
     pub async fn resize(&mut self, size: WindowSize) -> Result<(), AskError> {
         self.say(Frame::message(&Word::Resize(size))?).await
     }
 
     async fn say(&mut self, frame: Frame) -> Result<(), AskError> {
         match frame.write(&mut self.write).await {
-            // What it said last is still to be read.
+            // Its last answer can still be read.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => Ok(written?),
         }

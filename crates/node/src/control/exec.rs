@@ -1,4 +1,4 @@
-//! A command in a container, its streams at whoever asked for it.
+//! Runs a command in a container, with its streams connected to a client.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,32 +13,32 @@ use super::registry::PodRegistry;
 use super::server::Client;
 use super::wire::{Answer, ExecStart, Frame, Kind, WINDOW, Word};
 
-/// Output that has not come this long after a command's end is somebody else's: a child it left behind.
+/// Output that arrives later than this after a command's end is ignored: it comes from a child left behind.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// The end of a container and those of the commands in it are told within this time.
+/// The runtime reports the end of a container and of the commands in it within this time.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Most bytes of output in a frame.
+/// Maximum number of output bytes in a frame.
 const CHUNK: usize = 32 << 10;
-/// Frames that wait for a client.
+/// Number of frames queued for a client.
 const QUEUE: usize = 4;
 
-/// Ctrl-D, twice: the first may end an unfinished line.
+/// Ctrl-D, twice: the first one may only end an incomplete line.
 const END_OF_INPUT: &[u8] = b"\x04\x04";
-/// How often it is pressed, and the pause in between.
+/// How often Ctrl-D is sent, and the interval.
 const END_PRESSED: u32 = 40;
-/// After so many a line that has no end is given one.
+/// After this many, an incomplete line is terminated.
 const UNFINISHED: u32 = 4;
 const END_PAUSE: Duration = Duration::from_millis(250);
 
-/// Exit codes of commands that could not be run, as shells have them.
+/// Exit codes of commands that could not be run, as in shells.
 const NOT_FOUND: i32 = 127;
 const NOT_RUN: i32 = 126;
-/// That of what SIGKILL ended.
+/// Exit code of a process killed by SIGKILL.
 const KILLED: i32 = 137;
 
-/// Runs a command for a client. It ends with the client.
+/// Runs a command for a client. It is killed when the client disconnects.
 pub(super) async fn run<R: Runtime>(
     runtime: &R,
     registry: &PodRegistry,
@@ -69,7 +69,7 @@ pub(super) async fn run<R: Runtime>(
             match frame.kind {
                 Kind::Stdin => {
                     let left = room.load(Ordering::Relaxed).checked_sub(frame.content.len());
-                    // Whoever sends more than there is room for would fill the memory.
+                    // A client that exceeds the window would fill the memory.
                     let Some(left) = left else { return };
                     room.store(left, Ordering::Relaxed);
                     let _ = chunks.send(frame.content);
@@ -106,7 +106,7 @@ pub(super) async fn run<R: Runtime>(
             let before = to.moved.load(Ordering::Relaxed);
             shown = timeout(QUIET, &mut show).await.is_ok() || to.is_quiet_since(before);
         }
-        // Whoever was killed may have been killed with the container, whose end is told right after.
+        // A killed command may have been killed with the container, whose end is reported right after.
         let is_killed = matches!(code, Ok(KILLED));
         if is_killed && timeout(MOMENT, runtime.wait(&id)).await.is_ok() {
             to.say(&Answer::Note("the container has ended, and the command with it".to_owned())).await?;
@@ -114,13 +114,13 @@ pub(super) async fn run<R: Runtime>(
         to.say(&ended(code)).await
     };
     tokio::select! {
-        // Whatever it was doing: what runs for it is dropped here, and killed.
+        // The client disconnected: the command is dropped here, which kills it.
         () = listen => Ok(()),
         sent = async { tokio::try_join!(write, work) } => sent.map(|_| ()),
     }
 }
 
-/// How a command ended, or why it did not begin.
+/// The answer for a command that ended or could not be started.
 fn ended(result: Result<i32, RuntimeError>) -> Answer {
     match result {
         Ok(code) => Answer::Exit(code, None),
@@ -132,7 +132,7 @@ fn ended(result: Result<i32, RuntimeError>) -> Answer {
     }
 }
 
-/// Gives a command its input, and the client room for more. Never ends.
+/// Passes input to a command and grants the client more room. Never returns.
 async fn feed(
     mut input: mpsc::UnboundedReceiver<Vec<u8>>,
     mut stdin: Option<Input>,
@@ -150,7 +150,7 @@ async fn feed(
             continue;
         }
         is_unfinished = !chunk.ends_with(b"\n");
-        // What a command does not want to read is thrown away, as by a pipe nobody reads.
+        // Input that a command does not read is discarded.
         if let Some(pipe) = &mut stdin
             && pipe.write_all(&chunk).await.is_err()
         {
@@ -162,10 +162,10 @@ async fn feed(
     std::future::pending().await
 }
 
-/// Tells whatever reads from a terminal that its input is over. A terminal cannot be closed from one side: it has a key
-/// for that, which ends the line it stands in and, at the beginning of a line, the input. It is pressed again for a while
-/// because shells lose what was typed before they were ready to read, and a shell that edits lines itself takes it for
-/// the end of its input only on an empty line: an unfinished one is finished first.
+/// Signals the end of input to the program that reads from a terminal. A terminal cannot be closed from one
+/// side; Ctrl-D ends the current line and, at the start of a line, the input. It is sent repeatedly because
+/// shells lose input that was sent before they were ready to read. A shell with line editing treats it as the
+/// end of input only on an empty line, so an incomplete line is terminated first.
 async fn end_of_input(mut terminal: Input, is_unfinished: bool) {
     for pressed in 0..END_PRESSED {
         if is_unfinished && pressed == UNFINISHED && terminal.write_all(b"\r").await.is_err() {
@@ -178,17 +178,17 @@ async fn end_of_input(mut terminal: Input, is_unfinished: bool) {
     }
 }
 
-/// The way to the client, for all streams of a command.
+/// Sends frames to the client, for all streams of a command.
 struct To {
     client: mpsc::Sender<Frame>,
-    /// Bytes of output that went.
+    /// Bytes of output sent.
     moved: AtomicUsize,
-    /// Outputs that wait for the client.
+    /// Number of outputs waiting for the client.
     sending: AtomicUsize,
 }
 
 impl To {
-    /// Whether nothing was sent since that much had been, and nothing is on its way.
+    /// Whether nothing was sent since the counter was `moved`, and nothing is being sent.
     fn is_quiet_since(&self, moved: usize) -> bool {
         self.moved.load(Ordering::Relaxed) == moved && self.sending.load(Ordering::Relaxed) == 0
     }
@@ -201,7 +201,7 @@ impl To {
         self.client.send(frame).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Sends all of an output. A client that is slow makes the command wait.
+    /// Sends all of an output. A slow client blocks the command.
     async fn pump(&self, from: Option<Output>, kind: Kind) {
         let Some(mut from) = from else { return };
         let mut chunk = vec![0; CHUNK];

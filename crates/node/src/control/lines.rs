@@ -1,13 +1,13 @@
-//! Lines of logs, as people read them.
+//! Formats log lines for people.
 
 use std::collections::BTreeMap;
 
 use outrigger_runtime::log_line::parse_line;
 
-/// The beginning of a line is kept no longer than this.
+/// Maximum number of bytes kept of an incomplete line.
 const LINE_MAX: usize = 128 << 10;
 
-/// Whether lines begin with the time they were written at.
+/// Whether lines start with their timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timestamps {
     /// They do.
@@ -17,22 +17,23 @@ pub enum Timestamps {
     Omitted,
 }
 
-/// Makes lines for people out of lines in CRI format. Parts of a line are put together, whoever writes in between.
+/// Converts lines in CRI format to plain text. Partial lines are joined, even if other containers write in
+/// between.
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// Names in front of lines, by the place of the container.
+    /// Name prefixes of lines, by container index.
     names: BTreeMap<usize, String>,
     timestamps: Timestamps,
     begun: BTreeMap<usize, Vec<u8>>,
 }
 
 impl Lines {
-    /// `names` go in front of their containers' lines; `timestamps` in front of all.
+    /// `names` are the prefixes of the containers' lines; `timestamps` applies to all lines.
     pub fn new(names: BTreeMap<usize, String>, timestamps: Timestamps) -> Self {
         Lines { names, timestamps, begun: BTreeMap::new() }
     }
 
-    /// Lines of one container, given in CRI format.
+    /// Formats lines of one container, given in CRI format.
     pub fn format(&mut self, container: usize, lines: &[u8]) -> Vec<u8> {
         let begun = self.begun.entry(container).or_default();
         let mut out = Vec::with_capacity(lines.len());
@@ -46,7 +47,7 @@ impl Lines {
                 }
             }
             begun.extend_from_slice(line.text);
-            // Where nothing stands in front of lines, parts need not wait for each other.
+            // Without any prefix, partial lines need not be joined.
             let is_plain = self.names.is_empty() && self.timestamps == Timestamps::Omitted;
             let is_whole = !line.partial || (!is_plain && begun.len() > LINE_MAX);
             if is_whole {

@@ -1,4 +1,4 @@
-//! What containers wrote, for those who ask: all of it, its end, or as it comes.
+//! Serves container logs: all of them, the last lines, or continuously.
 
 use std::io;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::registry::{PodRegistry, Visit};
 use super::server::Client;
 use super::wire::{Answer, Frame, LogsRequest};
 
-/// Some runtimes report a container's end before they have written down its last words.
+/// Some runtimes report a container's end before they have written its last output.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Sends logs until there is nothing more to come.
+/// Sends logs until there is nothing more to send.
 pub(super) async fn send(
     registry: &PodRegistry,
     request: LogsRequest,
@@ -24,7 +24,7 @@ pub(super) async fn send(
         let text = "the pod has ended and its logs are gone; see the output of the run itself";
         return client.answer(&Answer::Refused(text.to_owned())).await;
     };
-    // Whatever changes from here on wakes the loop below.
+    // Subscribed first, so that later changes wake the loop below.
     let mut changes = registry.changes();
     let (watcher, since) = (Watcher::new()?, request.since_ms.and_then(timestamp));
     let mut sources: Vec<Source> = Vec::new();
@@ -55,10 +55,10 @@ pub(super) async fn send(
     let mut last_words = false;
     loop {
         for source in sources.iter().filter(|_| request.follow) {
-            // Not there yet is fine: it is looked for again when something has changed.
+            // A directory that does not exist yet is watched after the next change.
             let _ = watcher.watch(&visit.logs.dir(source.container));
         }
-        // Known before the reading, so that whatever was written by then is read.
+        // Checked before reading, so that everything written by then is read.
         let ended = sources.iter().all(|source| visit.is_final(source.container));
         for source in &mut sources {
             source.send_all(&visit, request.follow, client).await?;
@@ -75,7 +75,7 @@ pub(super) async fn send(
         tokio::select! {
             grown = watcher.grown() => drop(grown?),
             _ = changes.changed() => {}
-            // It says nothing more; this is its end.
+            // The client sends nothing more; this is a disconnect.
             _ = client.frames.next() => return Ok(()),
         }
     }
@@ -86,27 +86,27 @@ fn timestamp(ms: i64) -> Option<Timestamp> {
     Timestamp::from_millisecond(ms).ok()
 }
 
-/// One container's log on its way.
+/// The log of one container being sent.
 struct Source {
     container: usize,
-    /// Only what was written from then on.
+    /// Only lines written after this time.
     since: Option<Timestamp>,
     reader: Option<Reader>,
 }
 
-/// The log of one instance, as far as it has been read.
+/// The log of one instance and the read position.
 struct Reader {
     attempt: u32,
     log: LogReader,
 }
 
 impl Source {
-    /// Begins with an instance's log: its last lines, or all.
+    /// Opens an instance's log at its last lines or its start.
     async fn open(&mut self, visit: &Visit, attempt: u32, lines: Option<usize>) {
         let Some(mut log) = visit.logs.log(self.container, attempt) else { return };
         if let Some(lines) = lines {
             let skipping = tokio::task::spawn_blocking(move || {
-                // A log that cannot be read backwards is shown whole.
+                // If the last lines cannot be found, the whole log is shown.
                 let _ = log.skip_to_last(lines);
                 log
             });
@@ -116,10 +116,10 @@ impl Source {
         self.reader = Some(Reader { attempt, log });
     }
 
-    /// Sends what there is, of the next instances as well if they are wanted.
+    /// Sends what is available, including later instances if requested.
     async fn send_all(&mut self, visit: &Visit, next: bool, client: &mut Client) -> io::Result<()> {
         loop {
-            // Known before the reading: a log is complete when the next one is there.
+            // Checked before reading: a log is complete once the next one exists.
             let attempts = if next { visit.attempts(self.container) } else { Vec::new() };
             let current = self.reader.as_ref().map(|reader| reader.attempt);
             let newer = attempts.into_iter().find(|n| current.is_none_or(|current| *n > current));
@@ -135,7 +135,7 @@ impl Source {
                     if !lines.is_empty() {
                         client.send(&Frame::log(self.container, &lines)).await?;
                     }
-                    // Others have their turn while a long log is read.
+                    // Yields to other tasks while a long log is read.
                     tokio::task::yield_now().await;
                 }
             }
@@ -145,7 +145,7 @@ impl Source {
     }
 }
 
-/// Leaves out lines from before a time; once one is late enough all are.
+/// Drops lines from before a time; after the first later line, all are kept.
 fn since(lines: Vec<u8>, since: &mut Option<Timestamp>) -> Vec<u8> {
     let Some(earliest) = *since else { return lines };
     let mut begin = 0;

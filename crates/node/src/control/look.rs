@@ -1,4 +1,4 @@
-//! A pod in words and numbers, for those who ask from outside.
+//! Builds the state of a pod for other commands.
 
 use outrigger_lifecycle::{
     Container, ContainerPlan, Counts, Observation, Phase, Plan, Role, StopCause, Time, Wait, explain,
@@ -8,7 +8,7 @@ use outrigger_view::PodView;
 
 use super::wire::{ContainerState, PodState};
 
-/// Looks at a pod. What the view does not know is left empty.
+/// Builds the state of a pod. Fields not known from the view stay empty.
 pub(crate) fn look(view: &PodView, now: Time) -> PodState {
     let (plan, obs) = (&view.plan, &view.obs);
     let stays = |i: &usize| matches!(plan.containers[*i].role, Role::Main | Role::Sidecar);
@@ -31,8 +31,8 @@ pub(crate) fn look(view: &PodView, now: Time) -> PodState {
     }
 }
 
-/// Whether a pod has the phase `Failed` only because it was stopped, and not because a container had failed for good
-/// before.
+/// Whether a pod has the phase `Failed` only because it was stopped, not because a container had failed for
+/// good.
 fn was_stopped(plan: &Plan, obs: &Observation) -> bool {
     let deleted = obs.stop.is_some_and(|stop| stop.cause == StopCause::Deleted);
     let failed = |(p, c): (&ContainerPlan, &Container)| {

@@ -1,9 +1,8 @@
-//! What other commands ask a run while it goes on: who is there, what it wrote, a command
-//! in it, its end.
+//! The control interface of a run, used by other commands: list pods, read logs, run a command, stop.
 //!
-//! A run listens on a socket of its own, in a directory that only its user can enter. One connection carries one
-//! request. Whoever asks is served from the [`PodRegistry`], which is filled from the agent's events: a client that hangs or lies
-//! holds up nothing but its own connection.
+//! A run listens on its own socket, in a directory that only its user can access. One connection carries one
+//! request. Requests are served from the [`PodRegistry`], which is updated from the agent's events: a client
+//! that hangs or misbehaves affects only its own connection.
 
 mod client;
 mod exec;

@@ -1,17 +1,17 @@
-//! Which pods are meant.
+//! Selects pods by name, workload or label.
 
 use super::client::{Found, Run};
 use super::selector::Selector;
 use super::wire::PodState;
 
-/// Pods as the user names them.
+/// A selection of pods.
 #[derive(Debug, Clone)]
 pub struct Which {
     /// By name or by label.
     pub what: Named,
-    /// Their namespace, if that matters.
+    /// Their namespace, if restricted.
     pub namespace: Option<String>,
-    /// The process number of their run, if that matters.
+    /// The pid of their run, if restricted.
     pub run: Option<u32>,
 }
 
@@ -31,7 +31,7 @@ pub struct Object {
     name: String,
 }
 
-/// Kinds that have pods, and what kubectl accepts for them.
+/// Kinds that have pods, and the aliases kubectl accepts.
 const KINDS: [(&str, &[&str]); 8] = [
     ("Pod", &["po", "pod", "pods"]),
     ("Deployment", &["deploy", "deployment", "deployments"]),
@@ -50,7 +50,7 @@ impl std::str::FromStr for Object {
         let (kind, name) = match text.split_once('/') {
             None => ("Pod", text),
             Some((kind, name)) => {
-                // `deployments.apps` and `jobs.v1.batch` name their group as well.
+                // `deployments.apps` and `jobs.v1.batch` contain the group as well.
                 let written = kind.split('.').next().unwrap_or_default().to_ascii_lowercase();
                 let known = KINDS.iter().find(|(_, names)| names.contains(&written.as_str()));
                 let Some((kind, _)) = known else {
@@ -68,12 +68,12 @@ impl std::str::FromStr for Object {
 }
 
 impl Object {
-    /// Whether it is a workload, not a pod.
+    /// Whether it names a workload, not a pod.
     pub fn is_workload(&self) -> bool {
         self.kind != "Pod"
     }
 
-    /// The run of a node it names, if it names one.
+    /// The run of a node it names, if any.
     pub fn run(&self) -> Option<&str> {
         (self.kind == "Run").then_some(&*self.name)
     }
@@ -89,8 +89,8 @@ impl Object {
 type Found1<'a> = (&'a Run, &'a PodState);
 
 impl Found {
-    /// The pods that are meant; those that are over only if there is no other. At least one, else an error that says
-    /// what there is instead. All pods of one name, or of one workload, are in one run and one namespace.
+    /// The selected pods; ended ones only if there are no others. Returns at least one pod, otherwise an
+    /// error that lists the alternatives. All pods of one name or workload are in the same run and namespace.
     pub fn pods(&self, which: &Which) -> Result<Vec<(&Run, &PodState)>, String> {
         let runs = self.runs.iter().filter(|run| which.run.is_none_or(|pid| pid == run.state.pid));
         let all: Vec<Found1<'_>> =
@@ -104,7 +104,7 @@ impl Found {
             all.iter().copied().filter(|(_, pod)| is_meant(pod) && in_namespace(pod)).collect();
         let mut there: Vec<_> = meant.iter().copied().filter(|(_, pod)| !pod.over).collect();
         if there.is_empty() {
-            // Of those that were there, people mean the last one.
+            // Of several ended pods, the last one is selected.
             there.extend(meant.last());
         }
         match (&which.what, there.as_slice()) {
@@ -114,7 +114,7 @@ impl Found {
         }
     }
 
-    /// The one pod that is meant; of a workload's pods, the first.
+    /// The selected pod; of a workload's pods, the first.
     pub fn pick(&self, which: &Which) -> Result<(&Run, &PodState), String> {
         let pods = self.pods(which)?;
         pods.first().copied().ok_or_else(|| self.nothing(which, &[]))
@@ -157,7 +157,7 @@ impl Found {
     }
 }
 
-/// Pods of one name or workload, unless several runs or namespaces have it.
+/// Pods of one name or workload; an error if several runs or namespaces have it.
 fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1<'a>>, String> {
     let Some((first, one)) = there.first().copied() else { return Ok(there) };
     let shown = match object.is_workload() {
@@ -176,23 +176,23 @@ fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1
             one.namespace, other.namespace
         ));
     }
-    // A pod's successor may be there while it still goes: the newest counts.
+    // A pod may still be stopping when its successor exists: the newest is selected.
     let only = (!object.is_workload()).then(|| there.last().copied()).flatten();
     Ok(only.map_or(there, |newest| vec![newest]))
 }
 
-/// The container that is meant.
+/// The selected container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Picked {
-    /// Its place in the pod.
+    /// Its index in the pod.
     pub container: usize,
-    /// Nobody named it: it is the first main of several containers, and people should be told.
+    /// No container was named: this is the first main of several containers, which should be reported.
     pub by_default: bool,
 }
 
 impl PodState {
-    /// The container that is meant: the one named, else the one of the annotation
-    /// `kubectl.kubernetes.io/default-container`, else the first main. The error says what there is.
+    /// Selects a container: the named one, else that of the annotation
+    /// `kubectl.kubernetes.io/default-container`, else the first main. The error lists the containers.
     pub fn pick(&self, container: Option<&str>) -> Result<Picked, String> {
         let place = |name: &str| self.containers.iter().position(|c| c.name == name);
         let picked = |container, by_default| Ok(Picked { container, by_default });
@@ -216,7 +216,7 @@ impl PodState {
         picked(main.unwrap_or(0), self.containers.len() > 1)
     }
 
-    /// What to tell people who named no container: `Defaulted container "app" out of: app, proxy, setup (init)`.
+    /// The message if no container was named: `Defaulted container "app" out of: app, proxy, setup (init)`.
     pub fn defaulted(&self, container: usize) -> String {
         let shown = |c: &super::ContainerState| match c.role.as_str() {
             "init" => format!("{} (init)", c.name),

@@ -1,7 +1,7 @@
-//! Where runs are found: one directory per user, one socket per run.
+//! The directory of control sockets: one directory per user, one socket per run.
 //!
-//! The directory is the user's own and nobody else can enter it; the name of a socket is never used twice. A socket
-//! nobody listens on is what a killed run left behind.
+//! The directory belongs to the user and is not accessible to others; the name of a socket is never reused. A
+//! socket without a listener was left behind by a killed run.
 
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use outrigger_runtime::embedded::rootless;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-/// Overrides the place.
+/// Overrides the directory.
 const VARIABLE: &str = "OUTRIGGER_RUNTIME_DIR";
 
 /// A user's directory of sockets.
@@ -36,14 +36,14 @@ impl Drop for Bound {
     }
 }
 
-/// Where the user's runs are, or would be.
+/// The directory of the user's runs.
 fn path() -> PathBuf {
-    // A run without root is root of its own user namespace; those who ask are not in it.
+    // A run without root is root in its own user namespace, but its clients are not.
     let user = rootless::real_uid();
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     match variable(VARIABLE) {
         Some(path) => path,
-        // Whatever the user's variables say that sudo has kept.
+        // For root, ignore variables of the user that sudo has kept.
         None if user == 0 => PathBuf::from("/run/outrigger"),
         None => match variable("XDG_RUNTIME_DIR").filter(|dir| dir.is_absolute()) {
             Some(dir) => dir.join("outrigger"),
@@ -53,7 +53,7 @@ fn path() -> PathBuf {
 }
 
 impl Place {
-    /// Opens the directory, made if missing.
+    /// Opens the directory, creating it if missing.
     pub(crate) fn make() -> io::Result<Self> {
         let path = path();
         match std::fs::DirBuilder::new().mode(0o700).create(&path) {
@@ -62,7 +62,7 @@ impl Place {
         }
     }
 
-    /// Opens the directory if there is one.
+    /// Opens the directory if it exists.
     pub(crate) fn find() -> io::Result<Option<Self>> {
         match Self::open_at(&path()) {
             Ok(place) => Ok(Some(place)),
@@ -72,7 +72,7 @@ impl Place {
     }
 
     fn open_at(path: &Path) -> io::Result<Self> {
-        // What others could put in the way (below /tmp) is neither followed nor trusted.
+        // Other users could create it first (below /tmp): symbolic links and foreign owners are rejected.
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         let dir = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| within(path, &e.into()))?;
         let stat = rustix::fs::fstat(&dir).map_err(|e| within(path, &e.into()))?;
@@ -88,12 +88,13 @@ impl Place {
         Ok(Place { dir: Arc::new(dir) })
     }
 
-    /// A name for an entry that fits into a socket's address, which ends at 107 bytes.
+    /// A path for an entry that is short enough for a socket address (107 bytes).
     fn at(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.dir.as_raw_fd()))
     }
 
-    /// Listens on a new socket. It gets its name when it listens: nobody takes it for one left behind.
+    /// Listens on a new socket. It is renamed to its final name once it listens, so that it is never taken
+    /// for one left behind.
     pub(crate) fn bind(&self, run_id: &str) -> io::Result<(UnixListener, Bound)> {
         let name = format!("{}-{run_id}.sock", std::process::id());
         let early = Bound { place: self.clone(), name: format!(".{name}") };
@@ -104,7 +105,7 @@ impl Place {
         Ok((listener, Bound { place: self.clone(), name }))
     }
 
-    /// Sockets of runs, the oldest process number first.
+    /// Sockets of runs, lowest pid first.
     pub(crate) fn sockets(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&*self.dir)? {
@@ -120,7 +121,7 @@ impl Place {
         Ok(names)
     }
 
-    /// Connects to a run; `None` if there is none any more, and its socket is removed.
+    /// Connects to a run. Returns `None` and removes the socket if the run has ended.
     pub(crate) fn connect(&self, name: &str) -> io::Result<Option<UnixStream>> {
         match UnixStream::connect(self.at(name)) {
             Ok(stream) => {
@@ -136,10 +137,10 @@ impl Place {
         }
     }
 
-    /// Removes sockets nobody listens on.
+    /// Removes sockets without a listener.
     pub(crate) fn clean(&self) {
         for name in self.sockets().unwrap_or_default() {
-            // A run that is there sees a client come and go.
+            // A live run just sees a client connect and disconnect.
             if is_dead(&name) {
                 let _gone = self.connect(&name);
             }
@@ -147,17 +148,17 @@ impl Place {
     }
 
     fn remove(&self, name: &str) {
-        // Not there is fine; a directory that is gone has no sockets.
+        // A missing socket or directory is fine.
         let _ = rustix::fs::unlinkat(&*self.dir, name, AtFlags::empty());
     }
 }
 
-/// The process a socket is named after.
+/// The pid in a socket's name.
 pub(crate) fn pid(name: &str) -> Option<u32> {
     name.split_once('-')?.0.parse().ok()
 }
 
-/// Whether the process a socket is named after is gone for sure.
+/// Whether the process in a socket's name has certainly ended.
 fn is_dead(name: &str) -> bool {
     pid(name).is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
 }

@@ -1,5 +1,5 @@
-//! The pods of a run as other commands see them: filled from the agent's events, read by those who ask, and no one waits
-//! for anyone.
+//! The pods of a run as seen by other commands: updated from the agent's events and read by clients, without
+//! either waiting for the other.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +14,9 @@ use tokio::sync::watch;
 use super::look::look;
 use super::wire::PodState;
 
-/// Pods that are over and still told of; of more, the oldest are forgotten.
+/// Maximum number of ended pods listed; older ones are dropped.
 const OVER_MAX: usize = 100;
-/// The container people mean when they name none.
+/// The annotation that names the default container.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// The pods of a run. Cheap to clone.
@@ -26,34 +26,34 @@ pub(crate) struct PodRegistry(Arc<Shared>);
 struct Shared {
     clock: Clock,
     pods: Mutex<BTreeMap<usize, Entry>>,
-    /// Runs of a node that are over, and their exit codes.
+    /// Ended runs of a node, and their exit codes.
     ends: Mutex<BTreeMap<String, u8>>,
-    /// Something about some pod has changed.
+    /// Notifies about any change of any pod.
     changes: watch::Sender<()>,
 }
 
 struct Entry {
     context: Arc<PodContext>,
     view: PodView,
-    /// The workload it was made for, as written: `Deployment/web`.
+    /// The workload it belongs to, as written: `Deployment/web`.
     workload: Option<String>,
     /// The run of a node it belongs to.
     run: Option<String>,
     ips: Vec<String>,
-    /// Nothing of it runs any more, or will.
+    /// It has ended and nothing of it will run again.
     over: bool,
-    /// The instances that run.
+    /// The running instances.
     running: Vec<Option<ContainerId>>,
 }
 
 impl PodRegistry {
-    /// A registry of no pods yet, whose ages are told by a clock.
+    /// An empty registry that uses `clock` for ages.
     pub(crate) fn new(clock: Clock) -> Self {
         let (pods, ends) = (Mutex::default(), Mutex::default());
         PodRegistry(Arc::new(Shared { clock, pods, ends, changes: watch::Sender::new(()) }))
     }
 
-    /// There is another pod.
+    /// Adds a pod.
     pub(crate) fn join(
         &self,
         number: usize,
@@ -68,7 +68,7 @@ impl PodRegistry {
         self.change(|pods| drop(pods.insert(number, entry)));
     }
 
-    /// What is known of a pod now.
+    /// Updates the observation of a pod.
     pub(crate) fn observe(&self, number: usize, obs: Arc<Observation>, waits: Arc<[(usize, Wait)]>) {
         self.change_one(number, |entry| {
             entry.view.obs = obs;
@@ -76,7 +76,7 @@ impl PodRegistry {
         });
     }
 
-    /// A pod has become another where it runs.
+    /// Replaces a pod that was updated in place.
     pub(crate) fn update(&self, number: usize, context: Arc<PodContext>, obs: Arc<Observation>) {
         self.change_one(number, |entry| {
             entry.running.resize(context.containers().len(), None);
@@ -85,17 +85,17 @@ impl PodRegistry {
         });
     }
 
-    /// The addresses of a pod.
+    /// Sets the addresses of a pod.
     pub(crate) fn addresses(&self, number: usize, ips: Vec<String>) {
         self.change_one(number, |entry| entry.ips = ips);
     }
 
-    /// Which instance of a container runs.
+    /// Sets the running instance of a container.
     pub(crate) fn runs(&self, number: usize, container: usize, instance: Option<ContainerId>) {
         self.change_one(number, |entry| entry.running[container] = instance);
     }
 
-    /// The instance of a container that runs. The error says why there is none.
+    /// The running instance of a container. The error explains why there is none.
     pub(super) fn instance(&self, number: usize, container: usize) -> Result<ContainerId, String> {
         let pods = self.lock();
         let entry = pods.get(&number).filter(|entry| !entry.over).ok_or("the pod has ended")?;
@@ -108,19 +108,19 @@ impl PodRegistry {
         })
     }
 
-    /// Begins to read a pod's logs, if it has any.
+    /// Starts reading a pod's logs, if it has any.
     pub(super) fn visit(&self, number: usize) -> Option<Visit> {
         let context = self.lock().get(&number)?.context.clone();
         Some(Visit { registry: self.clone(), number, logs: context.visit_logs()? })
     }
 
-    /// Nothing is left of a pod.
+    /// Marks a pod as ended.
     pub(crate) fn leave(&self, number: usize) {
         self.change(|pods| {
             if let Some(entry) = pods.get_mut(&number) {
                 entry.over = true;
             }
-            // Those whose logs stay are forgotten with their logs.
+            // Pods with kept logs are removed together with their logs.
             let is_nothing = |e: &Entry| e.over && !e.context.keeps_logs();
             let over: Vec<usize> = pods.iter().filter(|(_, e)| is_nothing(e)).map(|(n, _)| *n).collect();
             for oldest in over.iter().take(over.len().saturating_sub(OVER_MAX)) {
@@ -129,47 +129,47 @@ impl PodRegistry {
         });
     }
 
-    /// A pod is removed: nobody can ask for it any more.
+    /// Removes a pod: it is no longer visible.
     pub(crate) fn forget(&self, number: usize) {
         self.change(|pods| drop(pods.remove(&number)));
     }
 
-    /// Numbers and priorities of the pods that are not over.
+    /// Numbers and priorities of the pods that have not ended.
     pub(crate) fn priorities(&self) -> Vec<(usize, i32)> {
         let pods = self.lock();
         let alive = pods.iter().filter(|(_, entry)| !entry.over);
         alive.map(|(number, entry)| (*number, entry.context.priority())).collect()
     }
 
-    /// A run is over.
+    /// Records the exit code of an ended run.
     pub(crate) fn run_ended(&self, run: &str, exit_code: u8) {
         self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).insert(run.to_owned(), exit_code);
         self.0.changes.send_replace(());
     }
 
-    /// A run is removed.
+    /// Removes a run.
     pub(crate) fn forget_run(&self, run: &str) {
         self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
     }
 
-    /// The exit code of a run that is over.
+    /// The exit code of an ended run.
     pub(super) fn run_end(&self, run: &str) -> Option<u8> {
         self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).get(run).copied()
     }
 
-    /// All pods as they are now.
+    /// The current state of all pods.
     pub(crate) fn pods(&self) -> Vec<PodState> {
         let now = self.0.clock.now().time;
         self.lock().iter().map(|(number, entry)| entry.state(*number, now)).collect()
     }
 
-    /// One pod as it is now.
+    /// The current state of one pod.
     pub(crate) fn pod(&self, number: usize) -> Option<PodState> {
         let now = self.0.clock.now().time;
         self.lock().get(&number).map(|entry| entry.state(number, now))
     }
 
-    /// Tells of changes from now on.
+    /// Subscribes to changes from now on.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.0.changes.subscribe()
     }
@@ -188,7 +188,7 @@ impl PodRegistry {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Entry>> {
-        // Views are only ever replaced: a panic leaves an older one at worst.
+        // Entries are only replaced as a whole: after a panic one may be outdated at worst.
         self.0.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -205,9 +205,9 @@ impl Visit {
         &self.logs.pod().containers()[container].name
     }
 
-    /// The instances of a container that have a log, the first one first.
+    /// The instances of a container that have a log, oldest first.
     pub(super) fn attempts(&self, container: usize) -> Vec<u32> {
-        // One that is made before its time has a log, but nothing to say.
+        // An instance created ahead has a log, but an empty one.
         let never_ran = |entry: &Entry| {
             let c = &entry.view.obs.containers[container];
             !c.was_run && c.exit.is_none() && c.last_exit.is_none()
@@ -221,7 +221,7 @@ impl Visit {
     /// Whether a container will never write anything again.
     pub(super) fn is_final(&self, container: usize) -> bool {
         let pods = self.registry.lock();
-        // Forgotten is as over as can be.
+        // A pod that was removed has ended.
         let Some(entry) = pods.get(&self.number) else { return true };
         let (plan, obs) = (&entry.view.plan, &entry.view.obs);
         let c = &obs.containers[container];
@@ -229,7 +229,7 @@ impl Visit {
         obs.over || is_going || rules::final_exit(&plan.containers[container], c).is_some()
     }
 
-    /// Why there is no log of a container.
+    /// Explains why a container has no log.
     pub(super) fn not_started(&self, container: usize) -> String {
         let pod = self.registry.pod(self.number);
         let reason = pod.and_then(|mut pod| pod.containers.swap_remove(container).reason);

@@ -1,9 +1,9 @@
-//! Label selectors as kubectl reads them: `app=web,tier!=db,env in (a, b),!canary`.
+//! Label selectors with kubectl's syntax: `app=web,tier!=db,env in (a, b),!canary`.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// A label selector: all of its requirements must hold.
+/// A label selector. All requirements must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector(Vec<Requirement>);
 
@@ -16,14 +16,14 @@ struct Requirement {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Test {
     In(Vec<String>),
-    /// Holds too where there is no such label.
+    /// Also matches if the label does not exist.
     NotIn(Vec<String>),
     Exists,
     Absent,
 }
 
 impl Selector {
-    /// Whether labels meet it.
+    /// Whether the labels match.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.iter().all(|requirement| {
             let value = labels.get(&requirement.key);
@@ -46,7 +46,7 @@ impl FromStr for Selector {
     }
 }
 
-/// Splits at commas that are not in parentheses.
+/// Splits at commas outside parentheses.
 fn split(text: &str) -> Result<Vec<&str>, String> {
     let (mut parts, mut begin, mut is_inside) = (Vec::new(), 0, false);
     for (at, c) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! The run's end: it listens, checks who asks, and answers.
+//! The server side of the control socket: accepts connections, checks credentials and answers requests.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,25 +21,25 @@ use super::wire::{
 use super::{exec, logs};
 use crate::record::RunRecord;
 
-/// Connections at a time; more are told so.
+/// Maximum number of connections; further ones are refused with a message.
 const CLIENTS_MAX: usize = 64;
-/// A client has this long to say what it wants, and to take an answer that is ready.
+/// How long a client may take to send its request and to read an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After the last pod's end, clients have this long to take what was meant for them.
+/// After the last pod's end, how long clients may take to read their answers.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Changes within this time are told as one.
+/// Changes within this time are reported together.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// Nobody is left to do it.
+/// The refusal when orders are no longer carried out.
 const ENDING: &str = "the node is ending; try again when it is back";
 
 /// Why an order is not carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OrderError {
-    /// What was asked for is not possible.
+    /// The order is not possible.
     #[error("{0}")]
     Refused(String),
-    /// It is, but could not be done: the disk is full, for example.
+    /// The order is possible but failed, for example because the disk is full.
     #[error("{0}")]
     Failed(String),
 }
@@ -59,66 +59,66 @@ impl From<OrderError> for Answer {
     }
 }
 
-/// Something for the run to do.
+/// An order to the run.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Stop a pod, or a workload.
+    /// Stop a pod or a workload.
     Stop(StopOf),
-    /// Stop a run, or all there are.
+    /// Stop a run, or all runs.
     StopRun {
         /// Its id.
         run: Option<String>,
-        /// The grace; `None` is each pod's own.
+        /// The grace period; `None` means each pod's own.
         grace_ms: Option<u64>,
     },
-    /// Restart a container, or all of a pod.
+    /// Restart a container, or all containers of a pod.
     Restart(RestartOrder),
-    /// Change what runs.
+    /// Apply changed manifests.
     Apply {
-        /// What is to run.
+        /// The manifests to run.
         record: Box<RunRecord>,
-        /// Only say what would change.
+        /// Only report the changes.
         dry_run: bool,
-        /// What became of it.
+        /// The result.
         reply: oneshot::Sender<Result<Applied, OrderError>>,
     },
     /// Run pods.
     Run {
-        /// Which.
+        /// The pods to run.
         record: Box<RunRecord>,
-        /// What became of it.
+        /// The result.
         reply: oneshot::Sender<Result<Accepted, OrderError>>,
     },
 }
 
-/// What is to be restarted.
+/// An order to restart containers.
 #[derive(Debug)]
 pub(crate) struct RestartOrder {
     /// The pod.
     pub(crate) pod: usize,
-    /// The container; `None`: all, in order.
+    /// The container; `None` means all, in order.
     pub(crate) container: Option<usize>,
-    /// What became of it.
+    /// The result.
     pub(crate) reply: oneshot::Sender<Result<(), String>>,
 }
 
-/// What is to be stopped.
+/// An order to stop pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StopOf {
-    /// The pod that is to go.
+    /// The pod to stop.
     pub(crate) pod: usize,
-    /// So is the workload it was made for, with all its pods.
+    /// Whether to stop the workload of the pod with all its pods.
     pub(crate) workload: bool,
-    /// Its grace; `None` is its own.
+    /// The grace period; `None` means the pod's own.
     pub(crate) grace_ms: Option<u64>,
 }
 
-/// What does not change about a run.
+/// The constant properties of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct RunFacts {
-    /// Its short name.
+    /// The run's id.
     pub(crate) id: String,
-    /// What it was given to run.
+    /// The manifests it was started with.
     pub(crate) files: Vec<String>,
     /// The state directory, if this is a node.
     pub(crate) node: Option<PathBuf>,
@@ -131,7 +131,7 @@ struct Server<R> {
     facts: RunFacts,
 }
 
-/// A run that listens, until this is dropped.
+/// A listening run; dropping this closes the socket.
 pub(crate) struct Listening {
     _bound: Bound,
     _task: Task,
@@ -140,14 +140,14 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// Takes no more requests, and gives those that were taken a moment to be answered.
+    /// Accepts no more connections, and waits briefly until accepted requests are answered.
     pub(crate) async fn close(self) {
         drop(self.closing);
         let _ = timeout(FAREWELL, self.closed).await;
     }
 }
 
-/// Listens for this user's requests; orders go to the receiver.
+/// Listens for requests of this user; orders are sent to the receiver.
 pub(crate) fn listen<R: Runtime>(
     runtime: Arc<R>,
     registry: PodRegistry,
@@ -168,7 +168,7 @@ pub(crate) fn listen<R: Runtime>(
     Ok((Listening { _bound: bound, _task: task, closing, closed }, given))
 }
 
-/// Serves until it is told to close, then until nobody is left.
+/// Serves until asked to close, then until no client is left.
 async fn serve<R: Runtime>(server: Arc<Server<R>>, listener: UnixListener, mut close: oneshot::Receiver<()>) {
     let room = Arc::new(Semaphore::new(CLIENTS_MAX));
     let mut clients = JoinSet::new();
@@ -178,11 +178,11 @@ async fn serve<R: Runtime>(server: Arc<Server<R>>, listener: UnixListener, mut c
                 Ok((stream, _)) => {
                     let (server, permit) = (server.clone(), room.clone().try_acquire_owned());
                     clients.spawn(async move {
-                        // A client that is gone or hangs is nobody's trouble but its own.
+                        // An error affects only this client.
                         let _ = server.serve(stream, permit.is_ok()).await;
                     });
                 }
-                // Out of descriptors, most likely: others may be given back.
+                // Most likely out of file descriptors: some may be freed.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
             Some(_) = clients.join_next() => {}
@@ -195,7 +195,7 @@ async fn serve<R: Runtime>(server: Arc<Server<R>>, listener: UnixListener, mut c
 
 impl<R: Runtime> Server<R> {
     async fn serve(&self, stream: UnixStream, has_room: bool) -> io::Result<()> {
-        // The directory keeps others out already, unless somebody has opened it.
+        // The directory already keeps others out, unless its mode was changed.
         let (peer, own) = (stream.peer_cred()?.uid(), rustix::process::geteuid().as_raw());
         let (read, write) = stream.into_split();
         let mut client = Client { frames: Frames::new(read, REQUEST_MAX), write };
@@ -270,7 +270,7 @@ impl<R: Runtime> Server<R> {
         }
     }
 
-    /// Has something stopped, and tells what is left of it until nothing is.
+    /// Sends a stop order and reports the remaining pods until there are none.
     async fn stop(
         &self,
         order: Order,
@@ -285,14 +285,14 @@ impl<R: Runtime> Server<R> {
             if left.is_empty() {
                 break;
             }
-            // The first answer is what a client may rely on, so it has to wait until a worker has written the order down.
+            // Clients rely on the first answer, so it is delayed until a worker has saved the order.
             is_taken |= left.iter().any(|pod| pod.stopping);
             for pod in left.into_iter().filter(|_| is_taken) {
                 client.answer(&Answer::Pod(Box::new(pod))).await?;
             }
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { break },
-                // It says nothing more; this is its end.
+                // The client sends nothing more; this is a disconnect.
                 _ = client.frames.next() => return Ok(()),
             }
             tokio::time::sleep(GATHER).await;
@@ -300,7 +300,7 @@ impl<R: Runtime> Server<R> {
         client.answer(&Answer::Done).await
     }
 
-    /// The pods an order is about that are not gone. One that was forgotten is gone.
+    /// The pods of an order that have not ended. A removed pod has ended.
     fn left(&self, order: StopOf) -> Vec<PodState> {
         let Some(pod) = self.registry.pod(order.pod) else { return Vec::new() };
         let pods = match &pod.workload {
@@ -316,7 +316,7 @@ impl<R: Runtime> Server<R> {
         pods.into_iter().filter(|pod| !pod.over).collect()
     }
 
-    /// The pods of a run, or of all, that are not gone.
+    /// The pods of a run, or of all runs, that have not ended.
     fn left_of_run(&self, run: Option<&str>) -> Vec<PodState> {
         let mut pods = self.registry.pods();
         pods.retain(|pod| !pod.over && (run.is_none() || pod.run.as_deref() == run));
@@ -337,26 +337,26 @@ impl<R: Runtime> Server<R> {
             }
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return Ok(()) },
-                // It says nothing more; this is its end.
+                // The client sends nothing more; this is a disconnect.
                 _ = client.frames.next() => return Ok(()),
             }
         }
     }
 }
 
-/// Whoever asked.
+/// A connected client.
 pub(super) struct Client {
     pub(super) frames: Frames<OwnedReadHalf>,
     pub(super) write: OwnedWriteHalf,
 }
 
 impl Client {
-    /// Says something that is taken at once, or never.
+    /// Sends an answer, with a timeout.
     pub(super) async fn answer(&mut self, answer: &Answer) -> io::Result<()> {
         timeout(PATIENCE, self.send(&Frame::message(answer)?)).await?
     }
 
-    /// Says something; whoever reads it may take its time.
+    /// Sends a frame; the client may take any time to read it.
     pub(super) async fn send(&mut self, frame: &Frame) -> io::Result<()> {
         frame.write(&mut self.write).await
     }

@@ -1,7 +1,7 @@
-//! What a run and those who ask it say to each other.
+//! The protocol between a run and its clients.
 //!
-//! Both directions carry frames: a byte that says what it is, four bytes of length (little-endian), and the content.
-//! The first frame is the client's [`Hello`]; what follows depends on its request.
+//! Both directions carry frames: one byte for the kind, four bytes for the length (little-endian), and the
+//! content. The first frame is the client's [`Hello`]; the following ones depend on its request.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,160 +14,164 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::record::RunRecord;
 
-/// Raised whenever a frame or message changes its meaning.
+/// Incremented whenever a frame or message changes its meaning.
 pub(crate) const VERSION: u32 = 1;
 
-/// Longest frame a run accepts from others: manifests fit, an attack does not.
+/// Maximum size of a frame accepted by a run: large enough for manifests, small enough to prevent abuse.
 pub(crate) const REQUEST_MAX: usize = 8 << 20;
-/// Bytes of standard input a client may send before the command has taken them; [`Answer::More`] gives room back. So a
-/// run always listens, and a command that does not read holds nobody up but whoever writes to it.
+/// Bytes of standard input a client may send before the command has read them; [`Answer::More`] grants more.
+/// So a run never stops reading from the connection, and a command that does not read its input blocks only
+/// its own client.
 pub(crate) const WINDOW: usize = 256 << 10;
-/// Longest frame a client accepts from a run: thousands of pods.
+/// Maximum size of a frame accepted by a client: enough for thousands of pods.
 pub(crate) const ANSWER_MAX: usize = 64 << 20;
 
 /// The first message of a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// [`VERSION`]. Anything else in the message is understood only by those of the same version.
+    /// [`VERSION`]. The rest of the message is defined only within the same version.
     pub(crate) version: u32,
-    /// What it wants.
+    /// The request.
     pub(crate) request: serde_json::Value,
 }
 
-/// What a client wants. Pods go by their numbers, which [`Request::List`] tells.
+/// A request of a client. Pods are identified by the numbers returned by [`Request::List`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    /// To know who is there. Answered by [`Answer::Run`].
+    /// List the pods. Answered by [`Answer::Run`].
     List,
-    /// That a pod goes, in order. Answered by [`Answer::Pod`] whenever something about the pod has changed, and by
-    /// [`Answer::Done`] when nothing is left of it.
+    /// Stop a pod in order. Answered by [`Answer::Pod`] whenever the pod changes, and by [`Answer::Done`]
+    /// when it is gone.
     Stop {
-        /// Its number.
+        /// The pod's number.
         pod: usize,
-        /// The grace; `None` is the pod's own.
+        /// The grace period; `None` means the pod's own.
         grace_ms: Option<u64>,
     },
-    /// That the workload a pod was made for goes with all its pods, in order. Answered like [`Request::Stop`].
+    /// Stop the workload of a pod with all its pods, in order. Answered like [`Request::Stop`].
     StopWorkload {
         /// The number of any of its pods.
         pod: usize,
-        /// The grace; `None` is each pod's own.
+        /// The grace period; `None` means each pod's own.
         grace_ms: Option<u64>,
     },
-    /// What containers wrote. Answered by log frames and [`Answer::Note`], and by [`Answer::Done`] after the last.
+    /// Read logs. Answered by log frames and [`Answer::Note`], and by [`Answer::Done`] after the last.
     Logs(LogsRequest),
-    /// That all pods of a run go, in order; `None` is every run this process has. Answered like [`Request::Stop`].
+    /// Stop all pods of a run in order; `None` means every run of this process. Answered like
+    /// [`Request::Stop`].
     StopRun {
-        /// Its id.
+        /// The run's id.
         run: Option<String>,
-        /// The grace; `None` is each pod's own.
+        /// The grace period; `None` means each pod's own.
         grace_ms: Option<u64>,
     },
-    /// That a container of a pod, or all of them in order, are restarted. Answered by [`Answer::Done`] when that is sure to
-    /// happen.
+    /// Restart one container of a pod, or all of them in order. Answered by [`Answer::Done`] when the restart
+    /// is certain to happen.
     Restart {
         /// The pod's number.
         pod: usize,
-        /// The container's place in it; `None`: all.
+        /// The container's index in the pod; `None` means all.
         container: Option<usize>,
     },
-    /// That a node changes what it runs. Answered by [`Answer::Applied`].
+    /// Apply changed manifests on a node. Answered by [`Answer::Applied`].
     Apply {
-        /// What is to run.
+        /// The manifests to run.
         record: Box<RunRecord>,
-        /// Only say what would change.
+        /// Only report the changes.
         dry_run: bool,
     },
-    /// That a node runs pods. Answered by [`Answer::Accepted`].
+    /// Run pods on a node. Answered by [`Answer::Accepted`].
     Run(Box<RunRecord>),
-    /// To know when all pods of a run are ready ([`Answer::Done`]), or the run is over ([`Answer::Exit`]).
+    /// Wait until all pods of a run are ready ([`Answer::Done`]) or the run has ended ([`Answer::Exit`]).
     Await {
-        /// Its id.
+        /// The run's id.
         run: String,
-        /// Only when it is over.
+        /// Wait only for the end.
         over: bool,
     },
-    /// To run a command in a container. Its streams are frames, see [`WINDOW`]; answered by [`Answer::Exit`] at the end.
+    /// Run a command in a container. Its streams are frames, see [`WINDOW`]; answered by [`Answer::Exit`] at
+    /// the end.
     Exec(ExecStart),
 }
 
-/// A command to run, its streams at the client's.
+/// A command to run with its streams connected to the client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExecStart {
     /// The pod's number.
     pub pod: usize,
-    /// The container's place in it.
+    /// The container's index in the pod.
     pub container: usize,
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Give it standard input.
+    /// Whether to connect standard input.
     pub stdin: bool,
-    /// Give it a terminal of this size.
+    /// The size of its terminal, if it gets one.
     pub terminal: Option<WindowSize>,
 }
 
-/// What a client says to a command besides its input.
+/// Messages to a command, besides its input.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Word {
-    /// The terminal has another size.
+    /// The terminal size changed.
     Resize(WindowSize),
 }
 
-/// Which logs, and how much of them.
+/// A request for logs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LogsRequest {
     /// The pod's number.
     pub pod: usize,
-    /// Places of the containers in the pod.
+    /// Indexes of the containers in the pod.
     pub containers: Vec<usize>,
-    /// Go on as they grow, whatever is started again, until nothing more will come.
+    /// Follow the logs across restarts until the containers have ended for good.
     pub follow: bool,
-    /// Those of the instance before the last.
+    /// Show the previous instance.
     pub previous: bool,
-    /// Only the last lines of each.
+    /// Show only this many last lines of each.
     pub tail: Option<usize>,
-    /// Only what was written from then on, in milliseconds since 1970.
+    /// Show only lines written since then, in milliseconds since 1970.
     pub since_ms: Option<i64>,
 }
 
-/// What a run says.
+/// An answer of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// The run and its pods.
     Run(RunState),
-    /// A pod as it is now.
+    /// The current state of a pod.
     Pod(Box<PodState>),
-    /// A node has taken pods.
+    /// A node accepted pods.
     Accepted(Accepted),
-    /// A node has changed what it runs, or would.
+    /// A node has applied changes, or would.
     Applied(Applied),
-    /// Something to know while the answer is on its way.
+    /// A message to show before the final answer.
     Note(String),
-    /// Lines a container wrote, in CRI format: its place in the pod, and the lines. Not a message but a frame of its own.
+    /// Lines written by a container in CRI format: the container's index in the pod, and the lines. Sent as a
+    /// frame of its own, not as a message.
     #[serde(skip)]
     Log(usize, Vec<u8>),
-    /// What a command wrote to standard output. A frame of its own.
+    /// Standard output of a command. Sent as a frame of its own.
     #[serde(skip)]
     Stdout(Vec<u8>),
-    /// What a command wrote to standard error. A frame of its own.
+    /// Standard error of a command. Sent as a frame of its own.
     #[serde(skip)]
     Stderr(Vec<u8>),
-    /// A command has taken this many bytes of its input.
+    /// A command has read this many bytes of its input.
     More(usize),
-    /// A command has ended with this code, or could not be run: the code of that, and why.
+    /// The exit code of a command. If it could not be run, also the reason.
     Exit(i32, Option<String>),
-    /// It is done.
+    /// The request is complete.
     Done,
-    /// It cannot be done: why, and how to fix it.
+    /// The request was refused: why, and how to fix it.
     Refused(String),
-    /// It could not be done, which is not the fault of what was asked for: why.
+    /// The request was valid but failed: why.
     Failed(String),
 }
 
-/// What a node has made of what it was given.
+/// The result of handing pods to a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
     /// The id of the run.
@@ -176,17 +180,17 @@ pub struct Accepted {
     pub objects: Vec<String>,
 }
 
-/// What changes about what a node runs.
+/// The changes of an apply request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// The id of the run that has the objects now; `None` if it would be a new one.
+    /// The id of the run that contains the objects; `None` if a new one would be created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// Every object of the manifests, and those that are no longer in them.
+    /// All objects of the manifests, and those no longer in them.
     pub objects: Vec<AppliedObject>,
 }
 
-/// What happens to one object.
+/// The change of one object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedObject {
     /// The object: `pod/web`.
@@ -195,31 +199,31 @@ pub struct AppliedObject {
     pub namespace: String,
     /// `unchanged`, `updated`, `scaled`, `replaced`, `created` or `removed`.
     pub change: String,
-    /// What is different, or what happens to it, one line each.
+    /// Details of the change, one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<String>,
-    /// Containers that are restarted with another image.
+    /// Containers that are restarted with a new image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarted: Vec<String>,
 }
 
-/// A run, for people and programs.
+/// The state of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunState {
-    /// The process.
+    /// The pid.
     pub pid: u32,
-    /// Its short name.
+    /// The run's id.
     pub id: String,
-    /// What it was given to run.
+    /// The manifests it was started with.
     pub files: Vec<String>,
     /// The state directory of a node; `None` for a run in the foreground.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<PathBuf>,
-    /// Its pods: those that are there, and the last that were.
+    /// Its current pods, and recently ended ones.
     pub pods: Vec<PodState>,
 }
 
-/// A pod, for people and programs.
+/// The state of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodState {
@@ -229,13 +233,13 @@ pub struct PodState {
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// The workload it was made for, as written in the manifest: `Deployment/web`.
+    /// The workload it belongs to, as written in the manifest: `Deployment/web`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
     /// The run of a node it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// The workload, and the object in between that owns the pod: `Deployment/web`, `ReplicaSet/web-7d4b9`.
+    /// The workload, and the intermediate owner of the pod: `Deployment/web`, `ReplicaSet/web-7d4b9`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<String>,
     /// `metadata.labels`.
@@ -247,33 +251,33 @@ pub struct PodState {
     /// Its addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<String>,
-    /// Its ports: `80/TCP`, or `8080->80/TCP` where the host has one for it.
+    /// Its ports: `80/TCP`, or `8080->80/TCP` if published on the host.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
     /// Pending, Running, Succeeded or Failed.
     pub phase: String,
-    /// It has been told to go, or goes by itself.
+    /// It is being stopped, or is ending by itself.
     pub stopping: bool,
-    /// It failed only because somebody stopped it: none of its containers did by itself.
+    /// It failed only because it was stopped: none of its containers failed by itself.
     pub stopped: bool,
-    /// Nothing of it is left.
+    /// It has ended and nothing of it is left.
     pub over: bool,
-    /// Containers that are ready, of those that stay.
+    /// Number of ready containers, of those that keep running.
     pub ready: usize,
-    /// Containers that stay: mains and sidecars.
+    /// Number of containers that keep running: mains and sidecars.
     pub total: usize,
     /// Restarts of all containers.
     pub restarts: u32,
     /// Milliseconds since it was accepted.
     pub age_ms: u64,
-    /// Why all of it waits or ends.
+    /// Why the whole pod is waiting or ending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// In the order of the plan.
+    /// The containers, in the order of the plan.
     pub containers: Vec<ContainerState>,
 }
 
-/// A container, for people and programs.
+/// The state of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerState {
@@ -281,31 +285,31 @@ pub struct ContainerState {
     pub name: String,
     /// `init`, `sidecar`, `main` or `debug`.
     pub role: String,
-    /// Its state in a word or two, as the live view has it.
+    /// A short description of its state, as in the live view.
     pub state: String,
-    /// It is up and its probes pass; of an init container: it has completed.
+    /// It is running and its probes pass; for an init container: it has completed.
     pub ready: bool,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u32,
-    /// The exit code of one that has ended.
+    /// The exit code, if it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Milliseconds it has been in its state; of one that has ended, milliseconds it ran.
+    /// Milliseconds in its current state; if it has ended, milliseconds it ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
-    /// What it waits for, if it does.
+    /// What it is waiting for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// What a frame holds.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A message in JSON.
+    /// A JSON message.
     Message,
-    /// Two bytes for the place of a container, little-endian, and lines of its log.
+    /// Two bytes for the container's index, little-endian, and lines of its log.
     Log,
-    /// Standard input of a command; empty at its end.
+    /// Standard input of a command; empty at the end.
     Stdin,
     /// Standard output of a command.
     Stdout,
@@ -335,7 +339,7 @@ impl Frame {
         Frame { kind: Kind::Log, content: [&place, lines].concat() }
     }
 
-    /// The message it holds.
+    /// Parses the message in the frame.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> io::Result<T> {
         match self.kind {
             Kind::Message => Ok(serde_json::from_slice(&self.content)?),
@@ -343,7 +347,7 @@ impl Frame {
         }
     }
 
-    /// The answer it holds.
+    /// Parses the answer in the frame.
     pub(crate) fn answer(mut self) -> io::Result<Answer> {
         match (self.kind, self.content.first_chunk()) {
             (Kind::Log, Some(place)) => {
@@ -368,7 +372,7 @@ impl Frame {
     }
 }
 
-/// Takes frames off a stream. A call that is dropped half-way loses nothing.
+/// Reads frames from a stream. Cancel safe.
 pub(crate) struct Frames<R> {
     from: R,
     received: Vec<u8>,
@@ -380,7 +384,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Frames { from, received: Vec::new(), limit }
     }
 
-    /// The next frame; `None` is the end.
+    /// The next frame; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> io::Result<Option<Frame>> {
         loop {
             if let Some(frame) = self.take()? {
@@ -395,7 +399,8 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    /// Waits for the end, or for more than there should be before a frame is asked for. What comes is kept.
+    /// Waits for the end of the stream, or until more data is buffered than expected before a frame is read.
+    /// The data is kept.
     pub(crate) async fn end(&mut self) {
         while self.received.len() <= self.limit {
             match self.from.read_buf(&mut self.received).await {
@@ -422,7 +427,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     }
 }
 
-/// Takes whatever bytes as what came from the other end, from both sides.
+/// Parses arbitrary bytes as input from the other end, for both sides.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let Ok(executor) = tokio::runtime::Builder::new_current_thread().build() else { return };
     executor.block_on(async {
@@ -459,7 +464,7 @@ mod tests {
         assert_eq!(half.next().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// Gives a byte at a time.
+    /// Returns one byte at a time.
     fn tokio_test_reader(bytes: Vec<u8>) -> impl AsyncRead + Unpin {
         let (mut tx, rx) = tokio::io::duplex(1);
         tokio::spawn(async move { tx.write_all(&bytes).await });

@@ -1,7 +1,7 @@
-//! How a node changes what it runs: other manifests take the place of those of a run.
+//! `apply` on a node: replaces the manifests of a run.
 //!
-//! The new text is written down before anything is done about it, together with what is left of the old one; whoever goes on
-//! after this process finds both, and comes to the same end.
+//! The new manifests are saved before they take effect, together with the objects being removed, so that a
+//! process that resumes the run reaches the same result.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::record::{Retired, RunRecord};
 use crate::work::{PlannedPod, Work};
 
 impl<R: Runtime> Node<R> {
-    /// Changes what runs into what manifests say: those of the run that has their objects, or a new one if none has.
+    /// Applies manifests to the run that contains their objects, or to a new run if there is none.
     pub(super) fn apply(&mut self, record: RunRecord, dry_run: bool) -> Result<Applied, OrderError> {
         let work = (self.options.read)(&record)?;
         let Some(id) = self.run_of(&work)? else {
@@ -39,7 +39,7 @@ impl<R: Runtime> Node<R> {
         self.apply_to(&id, record, work, dry_run)
     }
 
-    /// The run that has objects of these manifests, if one has.
+    /// The run that contains objects of these manifests, if any.
     fn run_of(&self, work: &Work) -> Result<Option<String>, String> {
         let wanted: BTreeSet<ObjectKey> = work.workloads.iter().map(ObjectKey::of).collect();
         let mut found: Option<(String, ObjectKey)> = None;
@@ -60,7 +60,7 @@ impl<R: Runtime> Node<R> {
         Ok(found.map(|(id, _)| id))
     }
 
-    /// Changes what a run has.
+    /// Applies manifests to a run.
     pub(super) fn apply_to(
         &mut self,
         id: &str,
@@ -86,8 +86,8 @@ impl<R: Runtime> Node<R> {
         Ok(answer)
     }
 
-    /// Whether what is new can be run at all. What replaces something cannot be asked for before that is gone: it may need
-    /// the same ports.
+    /// Checks whether new objects can be run at all. Replacements cannot be checked before the old object is
+    /// gone, because both may need the same ports.
     fn check_new(
         &self,
         id: &str,
@@ -111,7 +111,7 @@ impl<R: Runtime> Node<R> {
     /// The record of a run after a change.
     fn succeed(&self, id: &str, record: RunRecord, compared: &[(ObjectKey, ObjectChange)]) -> RunRecord {
         let old = &self.runs[id].record;
-        // Those that are gone by now need no text any more.
+        // The manifests of objects that are gone are no longer needed.
         let alive = self.store.load_run::<serde_json::Map<String, serde_json::Value>>(id, WORKLOADS);
         let alive = alive.ok().flatten().unwrap_or_default();
         let mut retired: Vec<Retired> =
@@ -126,7 +126,7 @@ impl<R: Runtime> Node<R> {
                 sources: old.sources.clone(),
                 reading: old.reading.clone(),
             });
-            // Whoever has this name next is another.
+            // The next object with this name is a different one.
             *generations.entry(key.id()).or_default() += 1;
         }
         RunRecord {
@@ -139,7 +139,7 @@ impl<R: Runtime> Node<R> {
         }
     }
 
-    /// No pod of another run has a name that these manifests use.
+    /// Checks that no pod of another run has a name that these manifests use.
     pub(super) fn names_are_free(&self, work: &Work, run: Option<&str>) -> Result<(), String> {
         let there = self.registry.pods();
         for (namespace, name) in work.pod_names() {
@@ -159,7 +159,7 @@ impl<R: Runtime> Node<R> {
     }
 }
 
-/// What manifests say, to be compared.
+/// The objects of the manifests, for comparison.
 fn objects(work: &Work) -> Objects<'_> {
     Objects {
         pods: work.pods.iter().map(|pod| (&pod.manifest, &pod.plan)).collect(),
@@ -168,7 +168,7 @@ fn objects(work: &Work) -> Objects<'_> {
     }
 }
 
-/// What happens to an object, for whoever asked.
+/// The change of an object, for the client.
 fn applied(key: &ObjectKey, change: &ObjectChange, work: &Work) -> AppliedObject {
     let is_it = |pod: &&PlannedPod| {
         key.kind == "Pod" && pod.manifest.name() == key.name && pod.manifest.namespace() == key.namespace
@@ -186,7 +186,7 @@ fn applied(key: &ObjectKey, change: &ObjectChange, work: &Work) -> AppliedObject
         }
         ObjectChange::Scaled { from, to } => details.push(format!("{to} pods (were {from})")),
         ObjectChange::Replaced { why } => {
-            // A path, or a sentence.
+            // A field path or a sentence.
             let told = |why: &String| if why.contains(' ') { why.clone() } else { format!("{why} changed") };
             details.extend(why.iter().map(told));
         }

@@ -1,7 +1,7 @@
-//! The shutdown of the machine, as systemd-logind announces it.
+//! Handles a shutdown of the machine announced by systemd-logind.
 //!
-//! A delay inhibitor lock is held for as long as pods may run: logind announces a shutdown and then waits until the lock is
-//! released, or its own patience (`InhibitDelayMaxSec`) is over.
+//! A delay inhibitor lock is held as long as pods may run: logind announces a shutdown and waits until the
+//! lock is released or `InhibitDelayMaxSec` has passed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use zbus::OwnedFd;
 
-/// How long until logind is looked for again, after it could not be reached or went away.
+/// Interval of attempts to reach logind after it was not available.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 #[zbus::proxy(
@@ -23,25 +23,25 @@ trait Manager {
     /// Takes a lock; it is released when the last copy of the descriptor is closed.
     fn inhibit(&self, what: &str, who: &str, why: &str, mode: &str) -> zbus::Result<OwnedFd>;
 
-    /// The machine is about to shut down, or no longer is.
+    /// Signal: the shutdown of the machine starts or is cancelled.
     #[zbus(signal)]
     fn prepare_for_shutdown(&self, is_starting: bool) -> zbus::Result<()>;
 
-    /// How long a lock delays a shutdown at most.
+    /// The maximum delay of a shutdown by a lock.
     #[zbus(property(emits_changed_signal = "false"), name = "InhibitDelayMaxUSec")]
     fn inhibit_delay_max_usec(&self) -> zbus::Result<u64>;
 }
 
-/// What logind says.
+/// An announcement of logind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Announcement {
-    /// The machine is about to shut down. It waits for the lock.
+    /// The machine is about to shut down and waits for the lock.
     ShutdownBegins,
-    /// It does not shut down after all.
+    /// The shutdown was cancelled.
     ShutdownCancelled,
 }
 
-/// The lock and what logind says.
+/// The lock and the announcements.
 pub(super) struct Logind {
     announcements: mpsc::Receiver<Announcement>,
     lock: Arc<Mutex<Option<OwnedFd>>>,
@@ -49,7 +49,8 @@ pub(super) struct Logind {
 }
 
 impl Logind {
-    /// Watches for a shutdown, for which `needed` is the time pods may take. Without logind nothing is ever announced.
+    /// Watches for a shutdown; `needed` is the time the pods may take to stop. Without logind, nothing is
+    /// announced.
     pub(super) fn watch(needed: Duration) -> Self {
         let (tell, announcements) = mpsc::channel(4);
         let lock = Arc::new(Mutex::new(None));
@@ -65,7 +66,7 @@ impl Logind {
         }
     }
 
-    /// Lets the machine go on with its shutdown.
+    /// Releases the lock, so that the shutdown continues.
     pub(super) fn release(&self) {
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -78,7 +79,7 @@ impl Drop for Logind {
     }
 }
 
-/// Follows logind for as long as it can be reached, and looks for it again after that.
+/// Follows logind while it is available, and reconnects after a failure.
 async fn follow(needed: Duration, lock: Arc<Mutex<Option<OwnedFd>>>, tell: mpsc::Sender<Announcement>) {
     let mut is_told = false;
     loop {
@@ -103,7 +104,7 @@ async fn session(
 ) -> zbus::Result<()> {
     let connection = zbus::Connection::system().await?;
     let manager = ManagerProxy::new(&connection).await?;
-    // Before the lock is taken: what is announced after that is heard.
+    // Before the lock is taken, so that no later announcement is missed.
     let mut announced = manager.receive_prepare_for_shutdown().await?;
     let why = "pods are stopped in order";
     let taken = manager.inhibit("shutdown", "outrigger node", why, "delay").await?;

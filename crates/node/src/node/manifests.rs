@@ -1,4 +1,4 @@
-//! A directory of manifests whose pods a node keeps running.
+//! A directory of manifests whose pods a node runs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,33 +8,33 @@ use std::time::Duration;
 
 use outrigger_agent::log::Watcher;
 
-/// Changes within this time are looked at together: an editor makes several.
+/// Changes within this time are handled together: saving a file in an editor causes several.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// How often a directory that cannot be watched is looked at.
+/// Polling interval of a directory that cannot be watched.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
 
-/// The directory.
+/// A directory of manifests.
 pub(super) struct Manifests {
     dir: PathBuf,
     watcher: Option<Watcher>,
-    /// A change was told and not looked at yet.
+    /// A change was reported and not handled yet.
     is_changed: AtomicBool,
 }
 
 impl Manifests {
-    /// Watches a directory, which may come later.
+    /// Watches a directory, which may be created later.
     pub(super) fn new(dir: PathBuf) -> Self {
         let watcher =
             Watcher::new().inspect_err(|e| tracing::warn!("cannot watch {}: {e}", dir.display())).ok();
         Manifests { dir, watcher, is_changed: AtomicBool::new(false) }
     }
 
-    /// The manifests there are now, by path.
+    /// The current manifests, by path.
     pub(super) fn files(&self) -> io::Result<BTreeMap<PathBuf, String>> {
         let mut files = BTreeMap::new();
         if let Some(watcher) = &self.watcher {
-            // Before the look: what comes after it is told.
+            // Before reading, so that later changes are reported.
             let _ = watcher.watch_files(&self.dir);
         }
         for entry in std::fs::read_dir(&self.dir)? {
@@ -44,7 +44,7 @@ impl Manifests {
             }
             match std::fs::read_to_string(&path) {
                 Ok(text) => drop(files.insert(path, text)),
-                // It is gone again.
+                // The file was deleted meanwhile.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => tracing::error!("cannot read {}: {e}", path.display()),
             }
@@ -52,7 +52,7 @@ impl Manifests {
         Ok(files)
     }
 
-    /// Waits for a change. A call that is dropped half-way loses none.
+    /// Waits for a change. Cancel safe.
     pub(super) async fn changed(&self) {
         if !self.is_changed.load(Ordering::Relaxed) {
             let told = match &self.watcher {
@@ -69,7 +69,7 @@ impl Manifests {
     }
 }
 
-/// Whether a file is meant: editors leave others beside it.
+/// Whether a file is a manifest; editors create other files next to it.
 fn is_manifest(path: &Path) -> bool {
     let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     let extension = path.extension().and_then(|extension| extension.to_str());

@@ -1,8 +1,8 @@
-//! A node: keeps the pods of one machine running for as long as they should, whatever becomes of the process itself.
+//! A node keeps the pods of one machine running, even when its own process is restarted.
 //!
-//! What it runs comes in runs: the manifests of one `run -d`, or one file of a directory. Each is written down before
-//! anything is done about it, and so is everything its pods do ([`outrigger_agent`]): a process that is started after this
-//! one ended, by whatever, goes on where it was.
+//! A node has runs: the manifests of one `run -d`, or one file of a directory. Each run is saved before it is
+//! started, and so is the state of its pods ([`outrigger_agent`]): a process started later resumes from
+//! there.
 
 mod apply;
 mod logind;
@@ -44,50 +44,50 @@ use run_store::{END, RECORD, RunStore, WORKLOADS};
 use runs::{Driven, Managed, RunOrder};
 pub use shutdown::ShutdownGrace;
 
-/// How often pods that are over are looked at.
+/// Interval of removing old ended pods.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
-/// Makes pods of what was written down. The same text always makes the same pods.
+/// Creates pods from a saved record. The same record always gives the same pods.
 pub type Reader = Arc<dyn Fn(&RunRecord) -> Result<Work, String> + Send + Sync>;
 
-/// Makes a record of a file of the manifest directory: its path, and its text.
+/// Creates a record from a file of the manifest directory, given its path and its text.
 pub type FileReader = Arc<dyn Fn(PathBuf, String) -> RunRecord + Send + Sync>;
 
-/// How a node works.
+/// Options of a node.
 #[derive(Clone)]
 pub struct NodeOptions {
-    /// Where everything is kept. Absolute, free of symbolic links.
+    /// The state directory. Absolute, without symbolic links.
     pub state_dir: PathBuf,
     /// The directory of manifests, if there is one.
     pub manifests: Option<PathBuf>,
-    /// Makes pods of what was written down.
+    /// Creates pods from a saved record.
     pub read: Reader,
-    /// Makes records of manifests.
+    /// Creates records from manifest files.
     pub read_file: FileReader,
-    /// Whether pods are stopped when the node is.
+    /// Whether pods are stopped when the node stops.
     pub at_exit: AtExit,
-    /// How long pods may take when the machine shuts down, by their priority.
+    /// How long pods may take to stop when the machine shuts down, by priority.
     pub shutdown: ShutdownGrace,
-    /// How long the logs and the status of pods that are over are kept, and how much of them.
+    /// How long, and how much of, the logs and status of ended pods are kept.
     pub keep: Keep,
 }
 
-/// What becomes of pods when the node ends.
+/// What happens to pods when the node stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AtExit {
-    /// They go on, and the next node takes them over.
+    /// They keep running, and the next node resumes them.
     #[default]
     LeavePods,
     /// They are stopped in order.
     StopPods,
 }
 
-/// What is kept of pods that are over.
+/// How much is kept of ended pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// No longer than this.
+    /// Maximum age.
     pub time: Duration,
-    /// No more than this in all; the oldest goes first.
+    /// Maximum total size; the oldest are removed first.
     pub bytes: u64,
 }
 
@@ -97,23 +97,23 @@ impl Default for Keep {
     }
 }
 
-/// Why a node cannot work.
+/// Why a node cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// Its state cannot be used.
     #[error("cannot keep the state of a node in {dir}: {source}")]
     State {
-        /// Where.
+        /// The state directory.
         dir: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// The machine refused something every node needs.
+    /// The machine refused something that every node needs.
     #[error("cannot run a node: {0}")]
     Machine(#[from] std::io::Error),
 }
 
-/// A short name that no other run has: letters and digits.
+/// A new run id of letters and digits.
 pub fn new_id() -> String {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
     let mut random = RandomState::new().hash_one(std::process::id());
@@ -125,7 +125,7 @@ pub fn new_id() -> String {
     id
 }
 
-/// A node that has taken over what there was.
+/// A node that has resumed its runs.
 pub struct Node<R: Runtime> {
     agent: Agent<R>,
     options: NodeOptions,
@@ -135,7 +135,7 @@ pub struct Node<R: Runtime> {
     numbers: Arc<AtomicUsize>,
     runs: BTreeMap<String, Run>,
     tasks: JoinSet<String>,
-    /// Texts of the manifest directory that cannot be run: each is said once.
+    /// Files of the manifest directory that cannot be run, with their text; each is reported once.
     refused: BTreeMap<PathBuf, String>,
 }
 
@@ -143,20 +143,20 @@ pub struct Node<R: Runtime> {
 struct Run {
     record: RunRecord,
     orders: mpsc::UnboundedSender<RunOrder>,
-    /// It was told to stop.
+    /// It was asked to stop.
     is_stopping: bool,
-    /// Its file says something else by now.
+    /// Its file was changed or removed.
     is_superseded: bool,
-    /// How it ended, if it has.
+    /// Its result, if it has ended.
     end: Option<RunEnd>,
 }
 
 impl<R: Runtime> Node<R> {
-    /// Opens the state and takes over all pods that are there. Whoever cleans up what is nobody's may do so after this.
-    /// The runtime's pods are those of the node ([`outrigger_runtime::Owner::Node`]), which no other process is.
+    /// Opens the state and resumes all pods. Orphans may be cleaned up only after this. The runtime's pods
+    /// belong to the node ([`outrigger_runtime::Owner::Node`]), and only one process may be the node.
     ///
     /// # Errors
-    /// The state cannot be used.
+    /// Returns an error if the state cannot be used.
     pub async fn start(runtime: Arc<R>, options: NodeOptions, output: Output) -> Result<Self, NodeError> {
         let failed = |source| NodeError::State { dir: options.state_dir.clone(), source };
         let agent_options = AgentOptions {
@@ -189,7 +189,7 @@ impl<R: Runtime> Node<R> {
         Ok(node)
     }
 
-    /// Goes on with a run of another process.
+    /// Resumes a run of another process.
     fn resume(&mut self, id: &str) -> Result<(), String> {
         let missing = || "its manifest is missing".to_owned();
         let text = |e: std::io::Error| e.to_string();
@@ -213,7 +213,7 @@ impl<R: Runtime> Node<R> {
         Ok(())
     }
 
-    /// Takes a new run: writes it down and begins.
+    /// Saves and starts a new run.
     fn add(&mut self, record: RunRecord) -> Result<Accepted, OrderError> {
         let work = (self.options.read)(&record)?;
         self.names_are_free(&work, None)?;
@@ -233,7 +233,7 @@ impl<R: Runtime> Node<R> {
         Ok(Accepted { run: id, objects })
     }
 
-    /// The state directory is full, or read-only.
+    /// The message if the state directory is full or read-only.
     fn cannot_write(&self, error: &std::io::Error) -> OrderError {
         let dir = self.options.state_dir.display();
         OrderError::Failed(format!("the node cannot write in its state directory {dir}: {error}"))
@@ -296,7 +296,7 @@ impl<R: Runtime> Node<R> {
         Wanted::all(pods, workloads).into_iter().map(managed).collect()
     }
 
-    /// What was replaced or removed in a run, and may not be gone yet.
+    /// Objects that were replaced or removed in a run and may not be gone yet.
     fn retired(&self, id: &str, record: &RunRecord) -> Vec<Managed> {
         let mut out = Vec::new();
         for retired in &record.retired {
@@ -318,10 +318,10 @@ impl<R: Runtime> Node<R> {
         out
     }
 
-    /// Works until it is told to end.
+    /// Runs the node until it is asked to stop.
     ///
     /// # Errors
-    /// The machine refuses signals or sockets.
+    /// Returns an error if signal handlers or sockets cannot be set up.
     pub async fn run(mut self) -> Result<NodeEnd, NodeError> {
         let mut signals = Signals::listen()?;
         let facts = RunFacts { id: new_id(), files: Vec::new(), node: Some(self.options.state_dir.clone()) };
@@ -373,7 +373,7 @@ impl<R: Runtime> Node<R> {
         match order {
             Order::Stop(StopOf { pod, workload, grace_ms }) => {
                 for run in self.runs.values() {
-                    // Those that do not have the pod do not mind.
+                    // Runs that do not have the pod ignore the order.
                     let _ = run.orders.send(RunOrder::Stop { pod, workload, grace_ms });
                 }
             }
@@ -388,7 +388,7 @@ impl<R: Runtime> Node<R> {
                 let _ = reply.send(self.apply(*record, dry_run));
             }
             Order::Run { record, reply } => {
-                // Whoever asked may have gone.
+                // The client may be gone.
                 let _ = reply.send(self.add(*record));
             }
         }
@@ -414,7 +414,7 @@ impl<R: Runtime> Node<R> {
         self.registry.run_ended(&id, end.exit_code);
     }
 
-    /// Makes the runs of the manifest directory what its files say.
+    /// Adjusts runs to the files in the manifest directory.
     fn reconcile(&mut self, manifests: &Manifests) {
         let files = match manifests.files() {
             Ok(files) => files,
@@ -431,7 +431,7 @@ impl<R: Runtime> Node<R> {
             if !run.is_superseded {
                 there.insert(path.clone());
             } else if run.end.is_none() {
-                // The next one begins when nothing is left of this one.
+                // The new run starts when this one has ended.
                 there.insert(path.clone());
                 if !std::mem::replace(&mut run.is_stopping, true) {
                     tracing::info!(run = id, "{} is gone: stopping its pods", path.display());
@@ -451,7 +451,7 @@ impl<R: Runtime> Node<R> {
         }
     }
 
-    /// Changes the pods of files that say something else by now. A file that cannot be run changes nothing.
+    /// Applies changed files to their pods. A file that cannot be run changes nothing.
     fn apply_files(&mut self, files: &BTreeMap<PathBuf, String>) {
         let is_changed = |run: &Run| {
             let path = run.record.manifest.as_ref().filter(|_| run.end.is_none() && !run.is_stopping)?;
@@ -485,7 +485,7 @@ impl<R: Runtime> Node<R> {
         self.agent.clock().now().time.0
     }
 
-    /// Removes what is left of pods that have been over for long enough, or of which there is too much.
+    /// Removes ended pods that are too old, or that use too much space.
     fn tidy(&mut self, manifests: Option<&Manifests>) {
         let now = self.now_ms();
         let keep = self.options.keep;
@@ -503,8 +503,8 @@ impl<R: Runtime> Node<R> {
         self.tidy_runs(manifests, now.saturating_sub(limit));
     }
 
-    /// Forgets runs that are over and have no pods left. A file of the manifest directory that is still there needs its
-    /// run: else it would be run again.
+    /// Removes ended runs without pods. A run whose file still exists in the manifest directory is kept,
+    /// otherwise the file would be run again.
     fn tidy_runs(&mut self, manifests: Option<&Manifests>, before_ms: u64) {
         let files = manifests.and_then(|manifests| manifests.files().ok()).unwrap_or_default();
         let pods = self.registry.pods();
@@ -525,7 +525,7 @@ impl<R: Runtime> Node<R> {
     }
 }
 
-/// Waits for a change of the manifest directory; for ever, if there is none.
+/// Waits for a change of the manifest directory; forever if there is none.
 async fn changed(manifests: Option<&Manifests>) {
     match manifests {
         Some(manifests) => manifests.changed().await,
@@ -533,7 +533,7 @@ async fn changed(manifests: Option<&Manifests>) {
     }
 }
 
-/// Pods and workloads as people name them.
+/// The pods and workloads, for display.
 fn objects(work: &Work) -> Vec<String> {
     let name = |pod: &PlannedPod| {
         let origin = &pod.manifest.origin;
@@ -542,10 +542,10 @@ fn objects(work: &Work) -> Vec<String> {
     work.pods.iter().map(name).collect()
 }
 
-/// Why a node ends.
+/// Why a node stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// Somebody wants it to.
+    /// It was asked to stop.
     Asked,
     /// The machine is about to lose its power.
     PowerFailure,
@@ -553,16 +553,17 @@ enum End {
     Shutdown,
 }
 
-/// What is left to do when a node has ended.
+/// What to do after a node has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeEnd {
     /// Nothing.
     Stopped,
-    /// Its pods were stopped because the machine was about to shut down, and it does not: another node goes on.
+    /// Its pods were stopped for a shutdown of the machine that was then cancelled: start another node.
     ShutdownCancelled,
 }
 
-/// All pods are stopped: lets the machine shut down, and waits for that. A service that ends before would be started again.
+/// All pods are stopped: lets the machine shut down, and waits for that. A service that exits earlier would
+/// be restarted.
 async fn until_the_end(mut logind: Logind, mut signals: Signals) -> NodeEnd {
     logind.release();
     loop {
@@ -576,12 +577,12 @@ async fn until_the_end(mut logind: Logind, mut signals: Signals) -> NodeEnd {
     }
 }
 
-/// The signals that end a node.
+/// The signals that stop a node.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
     power: Signal,
-    /// Of no concern, and not to end it: nobody sits at its terminal.
+    /// Received and ignored: a node does not depend on a terminal.
     hangup: Signal,
 }
 

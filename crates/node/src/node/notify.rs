@@ -1,10 +1,10 @@
-//! What a service tells systemd: that it is ready, that it is stopping.
+//! Notifies systemd that the service is ready or stopping.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Tells whoever started this as a service; nobody, if nobody asked to be told.
+/// Sends a state to systemd, if this was started as a notifying service.
 pub(super) fn notify(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };
     let address = match socket.as_bytes().strip_prefix(b"@") {

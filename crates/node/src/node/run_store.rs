@@ -1,5 +1,5 @@
-//! What a node writes down about its runs, below `STATE_DIR/node/runs`: what each was given, what its workloads know, and how
-//! it ended.
+//! The saved runs of a node, below `STATE_DIR/node/runs`: the record of each run, the state of its workloads,
+//! and its result.
 
 use std::fs;
 use std::io;
@@ -9,11 +9,11 @@ use outrigger_agent::files::{make_dir, missing_is_fine, names, read, replace};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The name of the file that holds what a run was given.
+/// The file with the record of a run.
 pub(super) const RECORD: &str = "run.json";
-/// The name of the file that holds what the workloads know.
+/// The file with the state of the workloads.
 pub(super) const WORKLOADS: &str = "workloads.json";
-/// The name of the file that says how the run ended.
+/// The file with the result of the run.
 pub(super) const END: &str = "end.json";
 
 /// The directory of a node's runs.
@@ -23,7 +23,7 @@ pub(super) struct RunStore {
 }
 
 impl RunStore {
-    /// Opens the store of a state directory, which no other process must use
+    /// Opens the store of a state directory. No other process may use it
     /// ([`outrigger_runtime::NodeIdentity`]).
     pub(super) fn open(state_dir: &Path) -> io::Result<Self> {
         let dir = state_dir.join("node");
@@ -31,17 +31,17 @@ impl RunStore {
         Ok(RunStore { dir })
     }
 
-    /// The file of a run.
+    /// The path of a run's file.
     fn run(&self, id: &str, what: &str) -> PathBuf {
         self.dir.join("runs").join(id).join(what)
     }
 
-    /// Ids of the runs there are files of.
+    /// Ids of all saved runs.
     pub(super) fn runs(&self) -> Vec<String> {
         names(&self.dir.join("runs"))
     }
 
-    /// Notes a file of a run.
+    /// Writes a file of a run.
     pub(super) fn save_run(&self, id: &str, what: &str, content: &impl Serialize) -> io::Result<()> {
         let path = self.run(id, what);
         if let Some(dir) = path.parent() {
@@ -50,12 +50,12 @@ impl RunStore {
         replace(&path, content)
     }
 
-    /// Reads a file of a run; `None` if there is none.
+    /// Reads a file of a run; `None` if it does not exist.
     pub(super) fn load_run<T: DeserializeOwned>(&self, id: &str, what: &str) -> io::Result<Option<T>> {
         read(&self.run(id, what))
     }
 
-    /// Forgets a run.
+    /// Deletes a run.
     pub(super) fn forget_run(&self, id: &str) {
         let dir = self.dir.join("runs").join(id);
         if let Err(e) = fs::remove_dir_all(&dir).or_else(missing_is_fine) {
@@ -63,7 +63,7 @@ impl RunStore {
         }
     }
 
-    /// Puts the files of a run that cannot be understood aside, for people to look at.
+    /// Moves the files of an unreadable run aside, so that they can be inspected.
     pub(super) fn set_aside_run(&self, id: &str) {
         let from = self.dir.join("runs").join(id);
         let to = self.dir.join("damaged");

@@ -1,4 +1,4 @@
-//! One run of a node: its workloads, driven until they are done or told to stop.
+//! One run of a node: drives its workloads until they are done or stopped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,41 +19,42 @@ use crate::supervisor::Supervisor;
 use crate::work::Work;
 use crate::workload::{Controller, Pods as _, Wanted};
 
-/// Something for a run to do.
+/// An order to a run.
 pub(super) enum RunOrder {
-    /// Stop a pod; with its workload, if it has one and that is meant.
+    /// Stop a pod, or its workload if requested and there is one.
     Stop { pod: usize, workload: bool, grace_ms: Option<u64> },
     /// Stop everything.
     StopAll { grace_ms: Option<u64> },
-    /// Restart a container of a pod, or all of them.
+    /// Restart one container of a pod, or all of them.
     Restart(RestartOrder),
-    /// Become what other manifests say.
+    /// Apply changed manifests.
     Update(Box<Update>),
-    /// Make no more pods: the machine shuts down. What was known before is what the next node goes on with.
+    /// Create no more pods because the machine is shutting down. The next node resumes from the state before
+    /// that.
     Freeze,
-    /// Stop a pod because the machine shuts down.
+    /// Stop a pod because the machine is shutting down.
     ShutDown { pod: usize, grace_ms: u64 },
 }
 
-/// What a run becomes.
+/// The new content of a run.
 pub(super) struct Update {
     pub(super) work: Work,
-    /// The keys of its workloads, by their objects.
+    /// The keys of the workloads, by object.
     pub(super) keys: BTreeMap<String, String>,
 }
 
 /// A workload of a run.
 pub(super) struct Managed {
-    /// Tells it from one of the same name that was replaced by it.
+    /// Distinguishes it from replaced ones of the same name.
     pub(super) key: String,
-    /// The object, whatever its key.
+    /// The object, independent of the key.
     pub(super) object: String,
     pub(super) controller: Box<dyn Controller>,
-    /// It is no longer in the manifests.
+    /// It was removed from the manifests.
     pub(super) is_retired: bool,
 }
 
-/// A run on its way.
+/// A run being driven.
 pub(super) struct Driven<R: Runtime> {
     pub(super) id: String,
     pub(super) supervisor: Supervisor<R>,
@@ -61,14 +62,14 @@ pub(super) struct Driven<R: Runtime> {
     pub(super) store: RunStore,
     pub(super) clock: Clock,
     pub(super) orders: mpsc::UnboundedReceiver<RunOrder>,
-    /// What was written down last.
+    /// The last saved state.
     pub(super) saved: Arc<Map<String, Value>>,
-    /// The machine shuts down.
+    /// The machine is shutting down.
     pub(super) is_frozen: bool,
 }
 
 impl<R: Runtime> Driven<R> {
-    /// Takes over what another process knew of the workloads. Those that were retired and are not known any more are gone.
+    /// Restores the saved state of the workloads. Retired workloads without saved state are gone.
     pub(super) fn restore(&mut self, mut saved: Map<String, Value>) {
         self.workloads.retain(|workload| !workload.is_retired || saved.contains_key(&workload.key));
         for workload in &mut self.workloads {
@@ -118,10 +119,10 @@ impl<R: Runtime> Driven<R> {
         self.id
     }
 
-    /// Lets every workload do what it decides, and writes down what they know then.
+    /// Steps all workloads and saves their state.
     fn step(&mut self) -> Option<Time> {
         let retired = self.step_those(|workload| workload.is_retired);
-        // What has gone no longer holds its successor up.
+        // Once an object is gone, its successor may start.
         self.workloads.retain(|workload| !workload.is_retired || workload.controller.result().is_none());
         let leaving: Vec<String> =
             self.workloads.iter().filter(|w| w.is_retired).map(|w| w.object.clone()).collect();
@@ -130,7 +131,7 @@ impl<R: Runtime> Driven<R> {
         retired.into_iter().chain(others).min()
     }
 
-    /// Has some workloads do what is to be done now. When to look again.
+    /// Steps some workloads. Returns the time of the next step.
     fn step_those(&mut self, are_meant: impl Fn(&Managed) -> bool) -> Option<Time> {
         let mut wake: Option<Time> = None;
         for workload in self.workloads.iter_mut().filter(|workload| are_meant(workload)) {
@@ -166,7 +167,7 @@ impl<R: Runtime> Driven<R> {
             Happened::Ended(pod, result, _) => {
                 self.workloads.iter_mut().for_each(|w| w.controller.ended(pod, result, now));
             }
-            // Nobody stops at the first failure here.
+            // A node does not stop at the first failure.
             Happened::Failed(_) => {}
         }
     }
@@ -191,7 +192,7 @@ impl<R: Runtime> Driven<R> {
         }
     }
 
-    /// Becomes what other manifests say. What they replace is stopped first; its successor waits for that.
+    /// Applies changed manifests. Replaced workloads are stopped first; their successors wait for that.
     fn update(&mut self, update: Update) {
         let Update { work: Work { pods, workloads, companions, sources }, keys } = update;
         self.supervisor.now_reads(companions, Hints::new(sources));

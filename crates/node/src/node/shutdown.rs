@@ -1,5 +1,5 @@
-//! How pods are stopped when the machine shuts down: those of less priority first, each group within its own time, like the
-//! kubelet's `shutdownGracePeriodByPodPriority`, and the containers of each pod in their order.
+//! Stops pods when the machine shuts down: lower priorities first, each group with its own time limit, like
+//! the kubelet's `shutdownGracePeriodByPodPriority`, and the containers of each pod in order.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use outrigger_runtime::Runtime;
 use super::Node;
 use super::runs::RunOrder;
 
-/// What is added to the time of a group: whoever is killed at its end has to be seen to be gone.
+/// Added to the time of a group, because containers killed at its end take a moment to exit.
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// How long pods may take, by the least priority it holds for.
+/// How long pods may take to stop, by minimum priority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShutdownGrace(Vec<(i32, Duration)>);
 
@@ -23,20 +23,20 @@ impl Default for ShutdownGrace {
 }
 
 impl ShutdownGrace {
-    /// Pairs of the least priority and the time. Without any, pods are killed.
+    /// Pairs of minimum priority and time. Without any, pods are killed.
     pub fn new(mut groups: Vec<(i32, Duration)>) -> Self {
         groups.sort_unstable();
         groups.dedup_by_key(|(priority, _)| *priority);
         ShutdownGrace(groups)
     }
 
-    /// What all groups take together at most.
+    /// The maximum total time of all groups.
     pub fn total(&self) -> Duration {
         self.0.iter().map(|(_, time)| *time + MARGIN).sum()
     }
 
-    /// The pods of each group that has some, and their time, in the order they are stopped in. A pod with less priority
-    /// than any group is in the first.
+    /// The pods and the time of each non-empty group, in the order they are stopped. Pods with a lower
+    /// priority than any group belong to the first one.
     fn groups(&self, pods: &[(usize, i32)]) -> Vec<(Duration, Vec<usize>)> {
         let group_of = |priority: i32| self.0.iter().rposition(|(least, _)| *least <= priority).unwrap_or(0);
         let mut groups: Vec<(Duration, Vec<usize>)> =
@@ -53,7 +53,7 @@ impl ShutdownGrace {
 }
 
 impl<R: Runtime> Node<R> {
-    /// Stops all pods because the machine shuts down. They begin again with the next node.
+    /// Stops all pods because the machine is shutting down. The next node starts them again.
     pub(super) async fn shut_down(&mut self) {
         for run in self.runs.values() {
             let _ = run.orders.send(RunOrder::Freeze);

@@ -1,4 +1,4 @@
-//! A Pod of its own: it is run once.
+//! A bare Pod, which is run once.
 
 use outrigger_agent::clock::Stamp;
 use outrigger_agent::event::{PodResult, StatusUpdate};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Controller, Pods, Wanted};
 use crate::work::PlannedPod;
 
-/// A Pod of its own.
+/// A bare Pod.
 pub(super) struct Bare {
     pod: Option<PlannedPod>,
     number: Option<usize>,
@@ -18,7 +18,7 @@ pub(super) struct Bare {
     result: Option<PodResult>,
 }
 
-/// What another process has to know.
+/// The saved state.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     number: Option<usize>,
@@ -35,7 +35,7 @@ impl Controller for Bare {
     fn step(&mut self, pods: &mut dyn Pods, _: Stamp) -> Result<(), String> {
         if let Some(pod) = self.pod.take() {
             let added = pods.add(pod, StatusUpdates::Omitted);
-            // Nobody will say how it ended.
+            // A pod that was not added never reports its end.
             self.result = added.is_err().then_some(PodResult { phase: Phase::Failed, failed: None });
             self.number = Some(added?);
         }
@@ -75,7 +75,7 @@ impl Controller for Bare {
 
     fn stop(&mut self, grace_ms: Option<u64>) {
         if self.pod.take().is_some() {
-            // It waited for another of its name to be gone.
+            // It was not started, because an earlier pod of the same name was not gone yet.
             self.result = Some(PodResult { phase: Phase::Failed, failed: None });
         }
         self.stop = Some(grace_ms);

@@ -1,4 +1,4 @@
-//! A Job: pods are made until enough of them have succeeded, or too many have failed.
+//! A Job: creates pods until enough of them have succeeded or too many have failed.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{Controller, Pods, Source, Wanted, record};
 
-/// Looks after a Job.
+/// The controller of a Job.
 pub(super) struct JobController {
     source: Source,
     /// `Job/name`.
@@ -25,24 +25,24 @@ pub(super) struct JobController {
     object: Job,
     plan: JobPlan,
     obs: JobObservation,
-    /// Where in the observation a pod is, by its number.
+    /// The index in the observation of each pod, by pod number.
     places: BTreeMap<usize, usize>,
     numbers: Vec<usize>,
-    /// Which pod of the Job each is, and how many there were before in its place.
+    /// The completion index of each pod, and its attempt number.
     made: Vec<(u32, u32)>,
-    /// The last words of pods that are being cleared away.
+    /// The final status of pods that are being removed.
     last_words: BTreeMap<usize, (PodStatus, Time)>,
-    /// The main that failed last by itself.
+    /// The last main that failed by itself.
     failed: Option<(Time, i32)>,
     decision: JobDecision,
     status: Option<JobStatus>,
     is_begun: bool,
     told_backoff: Option<Time>,
-    /// The grace of a stop that was asked for.
+    /// The grace period of a requested stop.
     stop: Option<Option<u64>>,
 }
 
-/// What another process has to know.
+/// The saved state.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     obs: JobObservation,
@@ -50,7 +50,7 @@ struct Saved {
     made: Vec<(u32, u32)>,
     failed: Option<(Time, i32)>,
     is_begun: bool,
-    /// The grace of the stop that was asked for, if one was.
+    /// The grace period of the requested stop, if any.
     stop: Vec<Option<u64>>,
 }
 
@@ -94,7 +94,7 @@ impl JobController {
     fn create(&mut self, order: PodOrder, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String> {
         let made = match order.index {
             Some(index) => (index, order.attempt),
-            // Without indexes every pod has a number of its own.
+            // Without indexes every pod has its own number.
             None => (order.attempt, 0),
         };
         let pod = self.source.pod(made.0, made.1);
@@ -102,7 +102,7 @@ impl JobController {
         let event = WorkloadEvent::PodCreated {
             pod: name.clone(),
             index: order.index,
-            // Without indexes no pod takes the place of another.
+            // Without indexes no pod replaces another.
             attempt: order.index.map(|_| order.attempt),
         };
         record(pods, stamp.exact, &self.title, event);
@@ -122,7 +122,7 @@ impl JobController {
         pods.stop(self.numbers[place], self.stop.flatten());
     }
 
-    /// Tells what was decided about the Job as a whole, once.
+    /// Records each decision about the whole Job once.
     fn tell(&mut self, decision: &JobDecision, pods: &mut dyn Pods, stamp: Stamp) {
         if let Some(until) = decision.backoff_until.filter(|until| Some(*until) != self.told_backoff) {
             self.told_backoff = Some(until);
@@ -131,7 +131,7 @@ impl JobController {
         }
         let announced = decision.target.as_ref().filter(|_| self.obs.target.is_none());
         let over = decision.finished.as_ref().filter(|_| self.decision.finished.is_none());
-        // An end with nothing to wait for needs no announcement.
+        // If the Job ends in the same step, only the end is recorded.
         if let Some(JobEnd { outcome, reason, message, .. }) = announced.filter(|_| over.is_none()).cloned() {
             let event = match outcome {
                 JobOutcome::Failed => WorkloadEvent::FailureTarget { reason, message },
@@ -159,7 +159,7 @@ impl JobController {
         }
     }
 
-    /// Puts the Job's status up if it changed.
+    /// Publishes the Job's status if it changed.
     fn publish(&mut self, pods: &mut dyn Pods, now: Time) {
         if !pods.wants_status() {
             return;
@@ -215,12 +215,12 @@ impl Controller for JobController {
             pod.deleted_at.get_or_insert(now);
         }
         if status.phase.as_deref().is_some_and(|phase| phase == "Succeeded" || phase == "Failed") {
-            // It is over when nothing is left of it: only then may another take its ports.
+            // It counts as ended only when it is removed: only then may another pod use its ports.
             self.last_words.insert(number, (status.clone(), now));
             return;
         }
         pod.observe(status, |name| source.is_helper(name));
-        // A pod whose containers are restarted until the Job has enough of it has failed all the same.
+        // A pod whose containers are restarted until the Job is done counts as failed as well.
         let mains = status.container_statuses.iter().flatten().filter(|c| !source.is_helper(&c.name));
         let mut codes = mains.filter_map(|c| Some(c.last_state.as_ref()?.terminated.as_ref()?.exit_code));
         if let Some(code) = codes.rfind(|code| *code != 0).filter(|_| pod.deleted_at.is_none()) {
@@ -246,7 +246,7 @@ impl Controller for JobController {
         self.places.contains_key(&pod)
     }
 
-    /// A Job is replaced, whatever changes about it.
+    /// A changed Job is always replaced.
     fn update(&mut self, _: Wanted, _: &mut dyn Pods, _: Stamp) -> Result<(), String> {
         Ok(())
     }

@@ -1,6 +1,7 @@
-//! Workloads of a run: who makes its pods, and when they are over.
+//! Controllers of a run's workloads: they create the pods and decide when the workload has ended.
 //!
-//! Controllers know pods by numbers and have them run through [`Pods`]: they are tested without any runtime.
+//! Controllers identify pods by numbers and run them through [`Pods`], so they can be tested without a
+//! runtime.
 
 mod bare;
 mod job;
@@ -24,63 +25,63 @@ use outrigger_agent::options::StatusUpdates;
 use crate::status_file::LifecycleTypes;
 use crate::work::PlannedPod;
 
-/// Where controllers have their pods run. Pods go by numbers.
+/// Runs the pods of controllers. Pods are identified by numbers.
 pub(crate) trait Pods {
-    /// Runs one more pod; its number is returned.
+    /// Runs a new pod and returns its number.
     fn add(&mut self, pod: PlannedPod, status: StatusUpdates) -> Result<usize, String>;
-    /// Runs a pod that has a number. If another process began with it, this one goes on.
+    /// Runs a pod with an existing number, resuming it if another process started it.
     fn resume(&mut self, number: usize, pod: PlannedPod, status: StatusUpdates) -> Result<(), String>;
-    /// Shows a pod that is over, if there still is anything of it.
+    /// Shows an ended pod, if any of its state is left.
     fn show(&mut self, number: usize, pod: PlannedPod);
-    /// Makes a pod another, where it runs.
+    /// Updates a pod in place.
     fn update(&mut self, number: usize, pod: PlannedPod) -> Result<(), String>;
-    /// Tells a pod to go; `None` is its own grace. A pod that is over does not mind.
+    /// Stops a pod; `None` means its own grace period. Does nothing if the pod has ended.
     fn stop(&mut self, number: usize, grace_ms: Option<u64>);
-    /// Puts on record what happened to a workload.
+    /// Records an event of a workload.
     fn record(&mut self, exact: Duration, record: &WorkloadRecord);
-    /// Whether anybody wants to know the status of workloads.
+    /// Whether the status of workloads is needed.
     fn wants_status(&self) -> bool;
-    /// Shows a workload as it is now. `object` is its place among the workloads.
+    /// Publishes the state of a workload. `object` is its index among the workloads.
     fn publish(&mut self, object: usize, workload: &Value, types: &LifecycleTypes);
 }
 
-/// Looks after the pods of one workload. It holds no rule of its own: it asks the engine.
+/// Manages the pods of one workload. It contains no rules: the engine decides.
 pub(crate) trait Controller: Send {
-    /// Decides, and does what was decided.
+    /// Asks the engine for a decision and carries it out.
     fn step(&mut self, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String>;
-    /// When to look again, if nothing happens.
+    /// The time of the next step if nothing happens before.
     fn wake(&self) -> Option<Time>;
-    /// The status of a pod has changed. The time is the run's own: pods have clocks of theirs.
+    /// The status of a pod changed. `now` is the run's time: pods have clocks of their own.
     fn status_changed(&mut self, pod: usize, update: &StatusUpdate, now: Time);
-    /// A pod is over. What it last told has been told before.
+    /// A pod has ended. Its last status was reported before.
     fn ended(&mut self, pod: usize, result: PodResult, now: Time);
-    /// Whether it made this pod.
+    /// Whether this controller created the pod.
     fn owns(&self, pod: usize) -> bool;
-    /// The manifest says something else of it that can be had without replacing it.
+    /// Applies a change of the manifest that does not require a replacement.
     fn update(&mut self, to: Wanted, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String>;
-    /// Somebody wants it all gone.
+    /// Stops the workload.
     fn stop(&mut self, grace_ms: Option<u64>);
-    /// What it came to, once nothing is left to do.
+    /// The result, once there is nothing left to do.
     fn result(&self) -> Option<PodResult>;
-    /// All that another process has to know to go on.
+    /// The state another process needs to resume.
     fn save(&self) -> Value;
-    /// Goes on where another process ended: takes over what it knew, and its pods.
+    /// Restores saved state and resumes the pods.
     fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), String>;
 }
 
-/// What a manifest says of one object: a Pod, or a workload and its pods.
+/// One object of a manifest: a Pod, or a workload and its pods.
 pub(crate) struct Wanted {
     /// Its name.
     pub(crate) key: ObjectKey,
-    /// Its place among the objects of the status file.
+    /// Its index among the objects of the status file.
     object: usize,
     workload: Option<Workload>,
-    /// Its pod, or one that stands for all it has.
+    /// Its pod; for a workload, one that represents all its pods.
     pod: PlannedPod,
 }
 
 impl Wanted {
-    /// The objects of a manifest, in the order they were written.
+    /// The objects of a manifest, in the order written.
     pub(crate) fn all(pods: Vec<PlannedPod>, workloads: &[Workload]) -> Vec<Wanted> {
         let wanted = |(object, pod): (usize, PlannedPod)| match workloads.get(pod.manifest.origin.workload) {
             None | Some(Workload::Pod(_)) => {
@@ -94,7 +95,7 @@ impl Wanted {
         pods.into_iter().enumerate().map(wanted).collect()
     }
 
-    /// The controller that makes it so.
+    /// Creates the controller of the object.
     pub(crate) fn controller(self, stamp: Stamp) -> Box<dyn Controller> {
         let Some(workload) = self.workload else { return Box::new(bare::Bare::new(self.pod)) };
         let source = Source { workload, like: self.pod, object: self.object };
@@ -105,7 +106,7 @@ impl Wanted {
     }
 }
 
-/// The controllers of a manifest's pods, in the order they were written.
+/// The controllers of a manifest's pods, in the order written.
 pub(crate) fn controllers(
     pods: Vec<PlannedPod>,
     workloads: Vec<Workload>,
@@ -114,29 +115,29 @@ pub(crate) fn controllers(
     Wanted::all(pods, &workloads).into_iter().map(|wanted| wanted.controller(stamp)).collect()
 }
 
-/// Where the pods of a workload come from.
+/// Creates the pods of a workload.
 struct Source {
     workload: Workload,
-    /// Any of its pods, with the plan they share.
+    /// A pod of the workload, with the plan shared by all.
     like: PlannedPod,
-    /// Its place among the objects of the status file.
+    /// Its index among the objects of the status file.
     object: usize,
 }
 
 impl Source {
-    /// How many pods there are to be at once.
+    /// The number of pods that run at the same time.
     fn count(&self) -> u32 {
         u32::try_from(self.like.manifest.origin.count).unwrap_or(u32::MAX)
     }
 
-    /// One more pod.
+    /// Creates the `nth` pod.
     fn pod(&self, nth: u32, attempt: u32) -> PlannedPod {
         let nth = usize::try_from(nth).unwrap_or(usize::MAX);
         let manifest = self.workload.stamp(&self.like.manifest, nth, attempt);
         PlannedPod { manifest, plan: self.like.plan.clone() }
     }
 
-    /// Whether its pods take ports of this machine, which the next one can only have when the one before it is gone.
+    /// Whether its pods use host ports, so that a successor can only start when its predecessor is gone.
     fn takes_host_ports(&self) -> bool {
         let spec = self.like.manifest.input.pod.spec.as_ref();
         let containers =
@@ -144,14 +145,14 @@ impl Source {
         containers.flat_map(|c| c.ports.iter().flatten()).any(|port| port.host_port.is_some_and(|n| n > 0))
     }
 
-    /// Whether a container is a sidecar whose end says nothing about the pod's.
+    /// Whether a container is a sidecar, whose exit does not affect the result of the pod.
     fn is_helper(&self, container: &str) -> bool {
         let mut containers = self.like.plan.containers.iter();
         containers.any(|c| c.name == container && c.role == Role::Sidecar && c.counts != Counts::Yes)
     }
 }
 
-/// Puts something that happened to a workload on record.
+/// Records an event of a workload.
 fn record(pods: &mut dyn Pods, exact: Duration, workload: &str, event: WorkloadEvent) {
     let record = WorkloadRecord { time: rfc3339_nanos(exact), workload: workload.to_owned(), event };
     pods.record(exact, &record);

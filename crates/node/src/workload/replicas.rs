@@ -1,4 +1,4 @@
-//! A Deployment, ReplicaSet, StatefulSet or DaemonSet: its pods are kept running until somebody stops them.
+//! A Deployment, ReplicaSet, StatefulSet or DaemonSet: keeps its pods running until it is stopped.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,20 @@ use serde_json::{Value, json};
 
 use super::{Controller, Pods, Source, Wanted, record};
 
-/// Looks after pods that are to stay.
+/// The controller of a workload whose pods keep running.
 pub(super) struct Replicas {
     source: Source,
     /// `Deployment/name`.
     title: String,
     plan: ReplicaPlan,
-    /// Whether its pods have an index to be told apart by.
+    /// Whether its pods have an index.
     is_indexed: bool,
     obs: ReplicaObservation,
-    /// Where in the observation a pod is, by its number.
+    /// The index in the observation of each pod, by pod number.
     places: BTreeMap<usize, usize>,
-    /// Number and name, by place in the observation.
+    /// Number and name of each pod, by index in the observation.
     pods: Vec<(usize, String)>,
-    /// The place each was made for, and how many there were before in it.
+    /// The replica index of each pod, and its attempt number.
     made: Vec<(u32, u32)>,
     ended: BTreeMap<usize, Time>,
     decision: ReplicaDecision,
@@ -39,18 +39,18 @@ pub(super) struct Replicas {
     stop: Option<Option<u64>>,
 }
 
-/// What another process has to know.
+/// The saved state.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     obs: ReplicaObservation,
     pods: Vec<(usize, String)>,
     made: Vec<(u32, u32)>,
     is_begun: bool,
-    /// The grace of the stop that was asked for, if one was.
+    /// The grace period of the requested stop, if any.
     stop: Vec<Option<u64>>,
 }
 
-/// The numbers of a status.
+/// The replica counts of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     wanted: i32,
@@ -77,7 +77,7 @@ impl Replicas {
         let plan = ReplicaPlan {
             replicas: source.count(),
             ordered: stateful == Some(true),
-            // A port, like a name, is given to the next pod when the one before it is gone.
+            // Like a name, a host port is available only when the previous pod is gone.
             named: stateful.is_some() || source.takes_host_ports(),
             min_ready_ms,
         };
@@ -159,7 +159,7 @@ impl Replicas {
 }
 
 impl Counts {
-    /// The workload with these numbers as its status.
+    /// The workload with these counts as its status.
     fn in_status_of(self, workload: &Workload) -> Workload {
         let Counts { wanted, there, ready, available } = self;
         let mut workload = workload.clone();
@@ -246,7 +246,7 @@ impl Controller for Replicas {
         let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
         pod.ready_since = ready.then(|| pod.ready_since.unwrap_or(now));
         match status.phase.as_deref() {
-            // It is over when nothing is left of it.
+            // It counts as ended only when it is removed.
             Some("Succeeded" | "Failed") => drop(self.ended.insert(place, now)),
             Some("Running") => pod.phase = Phase::Running,
             _ => {}
@@ -265,7 +265,7 @@ impl Controller for Replicas {
         self.places.contains_key(&pod)
     }
 
-    /// Only the number of its pods changes.
+    /// Only the number of replicas can be changed.
     fn update(&mut self, to: Wanted, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String> {
         let Some(workload) = to.workload else { return Ok(()) };
         (self.source.workload, self.source.like) = (workload, to.pod);
@@ -283,7 +283,7 @@ impl Controller for Replicas {
     }
 
     fn result(&self) -> Option<PodResult> {
-        // Whoever was told to stay until it is stopped has done so.
+        // A workload that runs until it is stopped has succeeded when it is stopped.
         self.decision.finished.then_some(PodResult { phase: Phase::Succeeded, failed: None })
     }
 

@@ -1,4 +1,4 @@
-//! Controllers and workers together, on a runtime of timers and a clock that jumps.
+//! Tests of controllers and workers together, with a timer-based fake runtime and a paused clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Bench {
         Bench { dir, clock, supervisor: Supervisor::new(agent, options, sinks), controllers }
     }
 
-    /// Lets the run go on until something holds; false if it was over before.
+    /// Drives the run until the test holds; false if the run ended before.
     async fn until(&mut self, mut test: impl FnMut(&Bench) -> bool) -> bool {
         for _ in 0..10_000 {
             let stamp = self.clock.now();
@@ -184,7 +184,7 @@ async fn a_set_replaces_a_pod_that_was_stopped() {
         assert!(bench.clock.now().time.since(began) < 1_000, "{kind}: at once");
         let made = bench.events("pod-created");
         assert_eq!(made[0]["pod"] == made[2]["pod"], same_name, "{kind}: {made:?}");
-        // Only pods that keep their place have an index.
+        // Only pods with a stable identity have an index.
         assert_eq!(made[0]["index"].is_u64(), same_name, "{kind}: {made:?}");
         let Ok(Line::Workload(record)) = Line::from_json(&made[0]) else { panic!("{made:?}") };
         let told = outrigger_view::workload_words::tell(&record).text;
@@ -234,8 +234,7 @@ async fn what_is_published_plans_as_what_was_read() {
     bench.supervisor.sinks.status_file.finish();
     let written = std::fs::read_to_string(bench.dir.path().join("status")).unwrap();
     let again = read(&[SourceFile::new("status.json", written)], &ReadOptions::default()).unwrap();
-    // One for each workload, and the bare pod.
-    // Pods are left to their workload, which makes them anew.
+    // One for each workload, and the bare pod. Pods of a workload are skipped: it creates them again.
     assert_eq!(again.pods.len(), 6);
     for pod in &again.pods {
         let plan = plan(&pod.input, &FeatureGates::default()).unwrap().plan;
@@ -246,7 +245,7 @@ async fn what_is_published_plans_as_what_was_read() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_with_a_host_port_is_replaced_when_the_port_is_free() {
-    // The container takes 5 s to stop: its successor would find the port taken.
+    // The container takes 5 s to stop: until then its port is in use.
     let slow = Script { stops_in: Some(Duration::from_secs(5)), ..Script::default() };
     let text = set("ReplicaSet").replace("  serviceName: w\n", "").replace("replicas: 2", "replicas: 1");
     let text = text.replace("image: i}", "image: i, ports: [{containerPort: 80, hostPort: 8080}]}");
@@ -260,7 +259,7 @@ async fn a_pod_with_a_host_port_is_replaced_when_the_port_is_free() {
     assert!(!bench.until(|_| false).await);
 }
 
-/// Pods that are written down and nothing else.
+/// A fake that only records the pods.
 #[derive(Default)]
 struct FakePods {
     names: Vec<String>,
