@@ -304,7 +304,7 @@ impl EarlyEnd {
     fn time_is_up(&mut self, now: Time) -> Option<String> {
         self.wake().filter(|deadline| *deadline <= now)?;
         let time = Span(self.timeout_ms);
-        self.end(TIMED_OUT, format!("--timeout: {time} passed, stopping in order"))
+        self.end(TIMED_OUT, format!("--timeout: {time} passed; stopping in order"))
     }
 
     fn failure(&mut self, failure: &Failure) -> Option<String> {
@@ -312,7 +312,7 @@ impl EarlyEnd {
             return None;
         }
         let code = failure.code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code > 0);
-        self.end(code.unwrap_or(1), format!("--fail-fast: {}, stopping in order", failure.text))
+        self.end(code.unwrap_or(1), format!("--fail-fast: {}; stopping in order", failure.text))
     }
 
     fn pod_ended(&mut self, result: &PodResult) -> Option<String> {
@@ -320,7 +320,7 @@ impl EarlyEnd {
             return None;
         }
         let code = exit_code(std::slice::from_ref(result));
-        self.end(code, "--fail-fast: a pod failed, stopping in order".to_owned())
+        self.end(code, "--fail-fast: a pod failed; stopping in order".to_owned())
     }
 }
 

@@ -330,7 +330,7 @@ fn a_run_that_takes_too_long() {
     let said = bench
         .case("long", &app)
         .flags(&["--network", "none", "--timeout", "1s"])
-        .says(Ends::With(124), &["--timeout: 1 s passed, stopping in order", "app  "]);
+        .says(Ends::With(124), &["--timeout: 1 s passed; stopping in order", "app  "]);
     assert!(said.contains("stop"), "{said}");
     // One that completes in time is not affected.
     let quick = pod("    image: IMAGE\n    command: [sh, -c, exit 7]\n");
@@ -348,7 +348,7 @@ fn a_failure_that_ends_the_run() {
     let said = bench
         .case("crash", &crash)
         .flags(&flags)
-        .says(Ends::With(3), &["--fail-fast: `app` failed with exit code 3, stopping in order"]);
+        .says(Ends::With(3), &["--fail-fast: `app` failed with exit code 3; stopping in order"]);
     assert!(!said.contains("restart 1"), "it was not started again: {said}");
     let image = pod(&format!("    image: 127.0.0.1:{}/web\n", free_port()));
     bench
@@ -360,7 +360,7 @@ fn a_failure_that_ends_the_run() {
     bench
         .case("job", job)
         .flags(&flags)
-        .says(Ends::With(4), &["--fail-fast: a pod failed, stopping in order"]);
+        .says(Ends::With(4), &["--fail-fast: a pod failed; stopping in order"]);
     // A success, or a restart without a failure, is not a failure.
     let fine = pod("    image: IMAGE\n    command: [sh, -c, exit 0]\n");
     bench.case("fine", &fine).flags(&flags).says(Ends::With(0), &[]);
