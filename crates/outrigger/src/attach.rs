@@ -1,4 +1,4 @@
-//! `outrigger attach`: follows what a node runs.
+//! `outrigger attach`: follows the logs of a run on a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -13,11 +13,11 @@ use crate::logs;
 use crate::outcome::{self, Failure};
 use crate::runs::{self, PodArgs};
 
-/// Characters of a pod's name in front of lines.
+/// Maximum length of a pod's name in front of lines.
 const POD_NAME_MAX: usize = 18;
-/// How often new pods are looked for.
+/// Interval of looking for new pods.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// What was written last arrives within this time after the end.
+/// Remaining output arrives within this time after the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
@@ -75,7 +75,7 @@ async fn attach(args: Args) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// The pods of a run, as of now.
+/// The current pods of a run.
 async fn pods(node: &Run, run: &str) -> Result<Vec<PodState>, Failure> {
     let mut connection = node.ask(&Request::List).await.map_err(runs::refused)?;
     let mut pods = match connection.next().await.map_err(runs::refused)? {
@@ -103,7 +103,7 @@ async fn follow(node: &Run, pod: &PodState, to: mpsc::Sender<Vec<u8>>) -> Result
                         return;
                     }
                 }
-                // What has not started yet will say so itself.
+                // Notes about containers that have not started are not shown here.
                 Ok(Answer::Note(_)) => {}
                 _ => return,
             }

@@ -16,9 +16,9 @@ use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, ContainerArgs, PodsArgs};
 use crate::terminal;
 
-/// Characters of a pod's name in front of lines.
+/// Maximum length of a pod's name in front of lines.
 const POD_NAME_MAX: usize = 18;
-/// Pods that are followed at a time: a run serves no more than 64 at once.
+/// Maximum number of pods followed at the same time: a run accepts at most 64 connections.
 const FOLLOWED_MAX: usize = 50;
 
 #[derive(Debug, clap::Args)]
@@ -111,8 +111,8 @@ impl Args {
         }
     }
 
-    /// What stands in front of the lines of each container: the pod if there are several, the container if there are
-    /// several or if that was asked for.
+    /// The prefix of each container's lines: the pod if there are several, and the container if there are
+    /// several or if requested.
     fn names(&self, pod: &PodState, containers: &[usize], several_pods: bool) -> BTreeMap<usize, String> {
         let with_container = self.prefix || self.all_containers;
         let name = |container: usize| {
@@ -140,7 +140,7 @@ impl Args {
     }
 }
 
-/// The logs of one pod on their way.
+/// The log stream of one pod.
 struct Stream {
     lines: Lines,
     connection: Connection,
@@ -159,7 +159,7 @@ impl Stream {
     }
 }
 
-/// Shows the logs of all pods as they are written.
+/// Shows the logs of all pods while they are written.
 async fn follow(streams: Vec<Stream>) -> Result<(), Failure> {
     let (tx, mut rx) = mpsc::channel(1);
     for mut stream in streams {
@@ -182,7 +182,7 @@ async fn follow(streams: Vec<Stream>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes lines of containers to standard output.
+/// Writes log lines to standard output.
 pub(crate) fn write(text: &[u8]) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.is_terminal() {

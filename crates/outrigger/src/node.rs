@@ -24,8 +24,8 @@ use crate::outcome::{Failure, Outcome};
 use crate::run::{self, NetworkArg, RuntimeArg, UsernsArg};
 use crate::{confinement, oci, simulate, terminal};
 
-/// What systemd needs to know. `KillMode=process` and `Delegate=yes` let containers outlive the service, as they outlive the
-/// process.
+/// The systemd unit. `KillMode=process` and `Delegate=yes` let containers outlive the service, as they
+/// outlive the process.
 const UNIT: &str = "\
 [Unit]
 Description=Outrigger node: runs pods
@@ -133,7 +133,7 @@ fn shutdown_grace(text: &str) -> Result<ShutdownGrace, String> {
     Ok(ShutdownGrace::new(all))
 }
 
-/// How the manifests of a run are read.
+/// Options for reading the manifests of a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Reading {
     pub(crate) read: ReadArgs,
@@ -146,7 +146,7 @@ impl Reading {
     }
 }
 
-/// Makes pods of what a run was given, or says what is wrong with it.
+/// Creates the pods of a run from its record; an error if the record is invalid.
 fn read(record: &RunRecord, runtime: RuntimeArg) -> Result<Work, String> {
     let Reading { read, replicas } =
         serde_json::from_value(record.reading.clone()).map_err(|e| e.to_string())?;
@@ -177,7 +177,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         return Err(Failure::Input(anyhow!("--cri-endpoint needs --runtime cri")));
     }
     if args.runtime == RuntimeArg::Embedded && !rustix::process::geteuid().is_root() {
-        // Pods of an ordinary user live in a user namespace that goes with the process.
+        // Pods of an unprivileged user live in a user namespace that ends with the process.
         return Err(Failure::Own(anyhow!(
             "a node needs root; as an ordinary user, run pods in the foreground with `outrigger run`"
         )));
@@ -228,7 +228,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 
 fn options(args: &Args, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
     let manifests = args.manifests.as_ref().map(|dir| {
-        // It is watched by this name for as long as the node runs.
+        // Absolute, because it is watched for as long as the node runs.
         std::path::absolute(dir).map_err(|e| Failure::Input(anyhow!("{}: {e}", dir.display())))
     });
     let pods = PodOptions {
@@ -268,7 +268,7 @@ fn options(args: &Args, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
     })
 }
 
-/// Runs a node on a runtime; leftovers of other runs are removed at the same time.
+/// Runs a node on a runtime, and removes leftovers of other runs concurrently.
 async fn keep<R: Runtime>(
     runtime: Arc<R>,
     options: NodeOptions,
@@ -285,7 +285,7 @@ async fn keep<R: Runtime>(
     Ok(Outcome::Fine)
 }
 
-/// A unit that runs what was asked for.
+/// A unit that runs this command line.
 fn unit() -> String {
     let program = std::env::current_exe().unwrap_or_else(|_| "/usr/local/bin/outrigger".into());
     let quoted = |word: String| match word.contains([' ', '"', '\\', '$', '%']) {
@@ -296,7 +296,7 @@ fn unit() -> String {
     let command: Vec<String> =
         std::iter::once(program.display().to_string()).chain(args).map(quoted).collect();
     let stops = command.iter().any(|word| word == "--stop-pods-on-exit");
-    // Pods that are stopped with the node may take all of their grace.
+    // If pods are stopped with the node, they may use their whole grace period.
     let stop = if stops { "10min" } else { "30s" };
     UNIT.replace("@COMMAND@", &command.join(" ")).replace("@STOP@", stop)
 }

@@ -1,4 +1,4 @@
-//! `outrigger run`: pods on this machine, in order.
+//! `outrigger run`: runs pods on this machine.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -28,10 +28,10 @@ use crate::outcome::{self, Failure};
 use crate::supplies::{self, Machine};
 use crate::{confinement, detach, node, oci, simulate, terminal, timeline};
 
-/// As many as podman gives a container: enough for every program, too few for a fork bomb to stop the machine.
+/// Podman's default: enough for any program, but it stops a fork bomb.
 const PIDS_LIMIT: u64 = 2048;
 
-/// The least a log file must be able to hold: a few long lines.
+/// Minimum size of a log file: a few long lines.
 const LOG_SIZE_MIN: i64 = 64 << 10;
 
 #[derive(Debug, clap::Args)]
@@ -238,7 +238,7 @@ fn published(text: &str) -> Result<PublishedPort, String> {
     Ok(PublishedPort { host: SocketAddr::new(ip, number(host_port)?), pod_port: number(pod_port)?, udp })
 }
 
-/// How the pods are run.
+/// The options of the pods.
 fn pod_options(args: &Args) -> PodOptions {
     PodOptions {
         grace_ms: args.grace_period.map(|s| s.saturating_mul(1_000)),
@@ -251,7 +251,7 @@ fn pod_options(args: &Args) -> PodOptions {
     }
 }
 
-/// The given limit, else the default, where this machine can limit processes.
+/// The requested limit, else the default if this machine can limit processes.
 pub(crate) fn pids_limit(asked: Option<u64>) -> Option<u64> {
     match asked {
         Some(limit) => Some(limit).filter(|limit| *limit > 0),
@@ -267,7 +267,7 @@ pub(crate) fn log_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Runs pods; the exit code is theirs.
+/// Runs pods and returns their exit code.
 pub(crate) fn main(mut args: Args) -> ExitCode {
     if args.detach {
         return match detached(args) {
@@ -276,7 +276,7 @@ pub(crate) fn main(mut args: Args) -> ExitCode {
         };
     }
     if args.runtime == RuntimeArg::Embedded {
-        // Before anything is read or written: for an ordinary user the program starts again.
+        // Before anything is read or written, because the program restarts itself for an unprivileged user.
         let quiet = args.quiet;
         let note = |text: &str| {
             if !quiet {
@@ -292,7 +292,7 @@ pub(crate) fn main(mut args: Args) -> ExitCode {
     let picture = recording.as_ref().map(|recording| recording.path().to_owned());
     let result = execute(args, keeps_events, picture);
     let drawn = recording.map_or(Ok(()), |recording| recording.draw()).map_err(Failure::Own);
-    // How the pods ended matters more than their picture.
+    // The result of the pods takes precedence over an error of the timeline.
     match (result, drawn) {
         (Ok(0), Err(failure)) => outcome::exit_code(Err(failure)),
         (Ok(code), drawn) => {
@@ -319,7 +319,7 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
     }
     let oci = match args.runtime {
         RuntimeArg::Embedded => oci::runtimes(args.oci_runtime.as_deref(), args.runtimes.as_deref(), &work)?,
-        // The container runtime knows its own classes.
+        // A CRI runtime has its own runtime classes.
         RuntimeArg::Cri => OciRuntimes::default(),
     };
     check_confinement(&args, &work)?;
@@ -345,7 +345,7 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
         path.into_iter().for_each(|path| output.mention(what, path));
     }
     args.log.apply(args.quiet, &output);
-    // One thread carries everything: pods wait, they do not compute.
+    // A single thread is enough: pods mostly wait.
     let executor =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
     let own = |e: RuntimeError| Failure::Own(e.into());
@@ -362,7 +362,7 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
                 let runtime = Arc::new(runtime);
                 let cleaner = runtime.clone();
                 let orphans = async move {
-                    // The first pod needs it, and it takes a moment.
+                    // The first pod needs it, and starting it takes a moment.
                     cleaner.ensure_guard().await;
                     cleaner.clean_orphans().await;
                 };
@@ -386,7 +386,7 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
     })
 }
 
-/// Refuses what this machine or its runtime cannot apply, and warns of what it ignores.
+/// Rejects settings that this machine or its runtime cannot apply, and warns about those it ignores.
 fn check_confinement(args: &Args, work: &Work) -> Result<(), Failure> {
     let mut findings = match args.runtime {
         RuntimeArg::Embedded => confinement::check(work),
@@ -419,7 +419,7 @@ fn open_output(format: OutputArg, quiet: bool, work: &Work) -> std::io::Result<O
     })
 }
 
-/// Runs pods on a runtime, and clears away beside it what crashed runs left behind.
+/// Runs pods on a runtime, and removes leftovers of crashed runs concurrently.
 async fn carry_out<R: Runtime>(
     work: Work,
     options: RunOptions,
@@ -427,19 +427,19 @@ async fn carry_out<R: Runtime>(
     output: Output,
     orphans: impl Future<Output = ()> + Send + 'static,
 ) -> Result<u8, Failure> {
-    // These pods have no owner any more; removing them must not hold this run up.
+    // Removing orphans must not delay this run.
     let orphans = tokio::spawn(orphans);
     let result = outrigger_node::run::run(work, options, runtime, output).await;
-    // Half a clean-up would be left for the next run: better to end this one.
+    // Finish the cleanup, so that it is not left half-done for the next run.
     let _ = orphans.await;
     result.map(|r| r.exit_code).map_err(|e| Failure::Own(e.into()))
 }
 
-/// Says once what pods run on, and what it lacks.
+/// Prints the runtime and warns about its missing features.
 fn introduce(runtime: Arc<CriRuntime>, output: &Output) {
-    // The reader of our output may have closed it.
+    // Standard output may be closed.
     let _ = output.writer().write_all(format!("runs on {}\n", runtime.info().summary()).as_bytes());
-    // No pod waits for what takes a moment to find out.
+    // Checking takes a moment, and pods need not wait for it.
     tokio::spawn(async move {
         for lack in runtime.lacks().await {
             tracing::warn!("{}: {lack}", runtime.info().name);
@@ -454,7 +454,7 @@ pub(crate) fn verbosity(quiet: bool) -> Verbosity {
     }
 }
 
-/// Lines name their pod if more than one may have something to say.
+/// Lines contain the pod's name if there may be several pods.
 fn labels(work: &Work) -> Labels {
     let goes_on = |w: &Workload| w.job_spec().is_some_and(|spec| spec.completions.is_some_and(|c| c > 1));
     match work.pod_count() > 1 || work.workloads.iter().any(goes_on) {
@@ -463,7 +463,7 @@ fn labels(work: &Work) -> Labels {
     }
 }
 
-/// What to run, each pod with its plan; warnings are shown, errors refuse it all.
+/// Reads the manifests and plans each pod. Prints warnings; any error rejects everything.
 fn work(args: &Args) -> Result<Work, Failure> {
     let sources = args.read.sources(&args.files)?;
     let state_dir = given_or_default(args.state_dir.as_deref()).ok();
@@ -474,7 +474,7 @@ fn work(args: &Args) -> Result<Work, Failure> {
     Ok(work)
 }
 
-/// What manifests say is to be run, each pod with its plan, and what there is to warn of.
+/// Reads manifests and plans each pod. Also returns warnings.
 pub(crate) fn read_work(
     sources: Vec<SourceFile>,
     read: &ReadArgs,
@@ -503,7 +503,7 @@ pub(crate) fn read_work(
     if diagnostics.iter().any(|d| d.severity == Severity::Error) {
         return Err(Failure::Manifest(diagnostics, sources));
     }
-    // Without an error every pod has a plan.
+    // If there are no errors, every pod has a plan.
     let planned = manifest.pods.into_iter().zip(plans).map(|(manifest, plan)| PlannedPod { manifest, plan });
     let work = Work {
         pods: planned.collect(),
@@ -530,7 +530,7 @@ fn detached(args: Args) -> Result<u8, Failure> {
         generations: Default::default(),
         retired: Vec::new(),
         manifest: None,
-        // The node has another working directory.
+        // The node has a different working directory.
         status: args.status.map(std::path::absolute).transpose()?,
     };
     let mut flags: Vec<std::ffi::OsString> = Vec::new();
@@ -549,7 +549,7 @@ fn detached(args: Args) -> Result<u8, Failure> {
     detach.hand_over(record)
 }
 
-/// Warns of limits that cannot be set on this machine.
+/// Warnings about limits that cannot be set on this machine.
 fn idle_limits(work: &Work) -> Vec<Diagnostic> {
     let mut limited = Vec::new();
     for pod in &work.pods {
@@ -582,7 +582,7 @@ fn idle_limits(work: &Work) -> Vec<Diagnostic> {
     limited.into_iter().map(warning).collect()
 }
 
-/// The state directory that is meant.
+/// The given state directory or the default.
 pub(crate) fn given_or_default(given: Option<&Path>) -> Result<PathBuf, Failure> {
     given.map(Path::to_owned).or_else(rootless::default_state_dir).ok_or_else(|| {
         Failure::Input(anyhow!(
@@ -591,7 +591,7 @@ pub(crate) fn given_or_default(given: Option<&Path>) -> Result<PathBuf, Failure>
     })
 }
 
-/// The state directory, made if missing and closed to others, without symbolic links.
+/// Creates the state directory if missing, not accessible to others, and resolves symbolic links.
 pub(crate) fn state_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = given_or_default(given)?;
     embedded::state_dir(&path)
