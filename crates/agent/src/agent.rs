@@ -256,8 +256,8 @@ impl<R: Runtime> Agent<R> {
         Ok(context)
     }
 
-    /// Loads the state left by another process. If there is any, the pod's plan is replaced by the persisted
-    /// one.
+    /// Loads the state left by another process. If the pod can be resumed from it, the pod's plan is replaced
+    /// by the persisted one.
     fn find(&self, pod: &mut NewPod) -> Result<Left, String> {
         let Some(store) = &self.0.store else { return Ok(Left::Nothing) };
         let described = self.describe(pod)?;

@@ -139,7 +139,7 @@ impl<R: Runtime> Tasks<R> {
         self.say(Report::Event(event));
     }
 
-    /// Creates the sandbox, volumes and files. `made` is a sandbox whose volumes failed before.
+    /// Creates the sandbox, volumes and files. With `again`, what an earlier attempt left is removed first.
     pub(crate) async fn create_sandbox(self, again: bool) {
         match self.prepare(again).await {
             Ok(prepared) => self.say(Report::PreparedPod(Box::new(prepared))),
