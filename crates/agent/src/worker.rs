@@ -605,18 +605,20 @@ impl<R: Runtime> Worker<R> {
 
     fn write_entries(&mut self, stamp: Stamp) {
         for entry in std::mem::take(&mut self.entries) {
-            if self.on_failure == OnFailure::Stop
-                && let Some(failure) = failure(&entry, self.engine.plan(), self.engine.observation())
-            {
-                self.events.emit(PodEventKind::Failed(failure));
-                // Immediately, before the next step restarts the container.
-                self.engine.handle(&Event::StopRequested { grace_ms: None }, stamp.time);
-            }
+            let failure = match self.on_failure {
+                OnFailure::Stop => failure(&entry, self.engine.plan(), self.engine.observation()),
+                OnFailure::Retry => None,
+            };
             let exact = match entry.time == stamp.time {
                 true => stamp.exact,
                 false => Duration::from_millis(entry.time.0),
             };
             self.events.emit(PodEventKind::Trace { entry: Arc::new(entry), exact });
+            if let Some(failure) = failure {
+                self.events.emit(PodEventKind::Failed(failure));
+                // At once, before the next step starts the container again.
+                self.engine.handle(&Event::StopRequested { grace_ms: None }, stamp.time);
+            }
         }
     }
 

@@ -222,7 +222,7 @@ impl Output {
         let labels = plan.containers.iter().map(|c| columns(&self.label(pod, Some(&c.name))));
         let widest = labels.fold(own, usize::max);
         match &workload {
-            Some(workload) => widen_in_steps(&mut scene, widest.max(columns(workload))),
+            Some(workload) => self.widen(&mut scene, widest.max(columns(workload))),
             None => scene.label = scene.label.max(widest.min(LABEL_MAX)),
         }
         if self.format != Format::Live {
@@ -335,11 +335,20 @@ impl Output {
                 if self.remembers {
                     // With several pods, names with their pods are soon to follow.
                     let expected = if self.labels == Labels::PodAndContainer { 2 * LABEL_STEP } else { 0 };
-                    widen_in_steps(&mut self.stage.scene(), columns(&record.workload).max(expected));
+                    self.widen(&mut self.stage.scene(), columns(&record.workload).max(expected));
                 }
                 self.show(exact, &record.workload, None, Some(workload_words::tell(record)));
             }
         }
+    }
+
+    /// Makes room for a name of a workload or of one of its pods. More pods may come: then in steps.
+    fn widen(&self, scene: &mut Scene, widest: usize) {
+        let wanted = match self.labels {
+            Labels::Container => widest,
+            Labels::PodAndContainer => widest.next_multiple_of(LABEL_STEP),
+        };
+        scene.label = scene.label.max(wanted.min(LABEL_MAX));
     }
 
     fn json_line(&self, object: &Value) -> Vec<u8> {
@@ -508,11 +517,6 @@ impl Output {
         let lines = summary(&scene.ledger, &scene.written, width);
         lines.iter().map(|line| format!("{}\n", line.render(Look { colors, unicode }))).collect()
     }
-}
-
-/// Makes room for a name of a workload or of one of its pods.
-fn widen_in_steps(scene: &mut Scene, widest: usize) {
-    scene.label = scene.label.max(widest.next_multiple_of(LABEL_STEP).min(LABEL_MAX));
 }
 
 /// Writes messages of the process itself, each as a whole: above the live view if there is one, else to
