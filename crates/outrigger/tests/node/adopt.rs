@@ -28,7 +28,7 @@ fn shell(bench: &Bench, name: &str, script: &str) -> serde_json::Value {
 
 /// Process id and start of the container's program, as it logs them itself.
 const WHO: &str =
-    "echo start $(cut -d' ' -f22 /proc/self/stat); trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done";
+    "trap 'echo bye; exit 0' TERM; echo start $(cut -d' ' -f22 /proc/self/stat); while :; do sleep 0.1; done";
 
 fn goes_on(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
@@ -41,6 +41,8 @@ fn goes_on(bench: &Bench, name: &str) {
     let logs = |node: &Daemon<'_>| {
         ["init", "proxy", "app"].map(|container| node.must(&["logs", "web", "-c", container]))
     };
+    // A container runs a little before its program has said anything.
+    node.until("all have said something", |node| logs(node).iter().all(|log| !log.is_empty()));
     let said_before = logs(&node);
     for _ in 0..3 {
         node.down(Signal::KILL);
