@@ -222,8 +222,10 @@ impl Output {
         let labels = plan.containers.iter().map(|c| columns(&self.label(pod, Some(&c.name))));
         let widest = labels.fold(own, usize::max);
         match &workload {
-            Some(workload) => self.widen(&mut scene, widest.max(columns(workload))),
-            None => scene.label = scene.label.max(widest.min(LABEL_MAX)),
+            Some(workload) if self.labels == Labels::PodAndContainer => {
+                widen_in_steps(&mut scene, widest.max(columns(workload)));
+            }
+            _ => scene.label = scene.label.max(widest.min(LABEL_MAX)),
         }
         if self.format != Format::Live {
             return;
@@ -332,23 +334,15 @@ impl Output {
             Format::Json if self.is_quiet() => {}
             Format::Json => self.send(Chunk::Out(self.json_line(&record.to_json()), None)),
             Format::Plain | Format::Live => {
-                if self.remembers {
-                    // With several pods, names with their pods are soon to follow.
-                    let expected = if self.labels == Labels::PodAndContainer { 2 * LABEL_STEP } else { 0 };
-                    self.widen(&mut self.stage.scene(), columns(&record.workload).max(expected));
+                // With a single pod only the workload's own lines stick out, and its containers' names stay short.
+                if self.remembers && self.labels == Labels::PodAndContainer {
+                    // Names with their pods are soon to follow.
+                    let expected = columns(&record.workload).max(2 * LABEL_STEP);
+                    widen_in_steps(&mut self.stage.scene(), expected);
                 }
                 self.show(exact, &record.workload, None, Some(workload_words::tell(record)));
             }
         }
-    }
-
-    /// Makes room for a name of a workload or of one of its pods. More pods may come: then in steps.
-    fn widen(&self, scene: &mut Scene, widest: usize) {
-        let wanted = match self.labels {
-            Labels::Container => widest,
-            Labels::PodAndContainer => widest.next_multiple_of(LABEL_STEP),
-        };
-        scene.label = scene.label.max(wanted.min(LABEL_MAX));
     }
 
     fn json_line(&self, object: &Value) -> Vec<u8> {
@@ -519,6 +513,11 @@ impl Output {
     }
 }
 
+/// Makes room for a name of a workload or of one of its pods.
+fn widen_in_steps(scene: &mut Scene, widest: usize) {
+    scene.label = scene.label.max(widest.next_multiple_of(LABEL_STEP).min(LABEL_MAX));
+}
+
 /// Writes messages of the process itself, each as a whole: above the live view if there is one, else to
 /// standard error.
 pub struct Messages(Output);
@@ -674,34 +673,31 @@ mod tests {
         };
         let plan =
             outrigger_lifecycle::plan(&input, &outrigger_lifecycle::FeatureGates::default()).unwrap().plan;
-        for labels in [Labels::Container, Labels::PodAndContainer] {
-            let (mut output, shown) = Output::captured(Format::Plain, Verbosity::All).unwrap();
-            output.labels = labels;
-            let created = json!({"workload": "Job/jf", "event": "pod-created", "pod": "jf-x7k2p"});
-            let TraceLine::Workload(created) = TraceLine::from_json(&created).unwrap() else {
-                panic!("a workload")
-            };
-            for name in ["jf-x7k2p", "jf-b3k9z"] {
-                output.workload_entry(Duration::ZERO, &created);
-                output.join(name, Some("Job/jf".to_owned()), &plan);
-                output.entry(
-                    0,
-                    Duration::ZERO,
-                    &record(json!({"pod": name, "event": "sandbox-creating", "attempt": 0})),
-                );
-                for container in ["main", "log"] {
-                    let entry = json!({"pod": name, "container": container, "event": "started"});
-                    output.entry(0, Duration::ZERO, &record(entry));
-                }
+        let (mut output, shown) = Output::captured(Format::Plain, Verbosity::All).unwrap();
+        output.labels = Labels::PodAndContainer;
+        let created = json!({"workload": "Job/jf", "event": "pod-created", "pod": "jf-x7k2p"});
+        let TraceLine::Workload(created) = TraceLine::from_json(&created).unwrap() else {
+            panic!("a workload")
+        };
+        for name in ["jf-x7k2p", "jf-b3k9z"] {
+            output.workload_entry(Duration::ZERO, &created);
+            output.join(name, Some("Job/jf".to_owned()), &plan);
+            output.entry(
+                0,
+                Duration::ZERO,
+                &record(json!({"pod": name, "event": "sandbox-creating", "attempt": 0})),
+            );
+            for container in ["main", "log"] {
+                let entry = json!({"pod": name, "container": container, "event": "started"});
+                output.entry(0, Duration::ZERO, &record(entry));
             }
-            output.finish().await;
-            let text = shown.text();
-            let column =
-                |line: &str| ["created", "creating", "running"].iter().find_map(|word| line.find(word));
-            let columns: Vec<usize> = text.lines().filter_map(column).collect();
-            assert_eq!(columns.len(), 8, "{text}");
-            assert!(columns.iter().all(|at| *at == columns[0]), "{text}");
         }
+        output.finish().await;
+        let text = shown.text();
+        let column = |line: &str| ["created", "creating", "running"].iter().find_map(|word| line.find(word));
+        let columns: Vec<usize> = text.lines().filter_map(column).collect();
+        assert_eq!(columns.len(), 8, "{text}");
+        assert!(columns.iter().all(|at| *at == columns[0]), "{text}");
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
+use serde_json::{Value, json};
 
 use super::Error;
 use crate::install;
@@ -54,8 +55,7 @@ pub async fn apply(client: &Client, manifests: &[String]) -> Result<Vec<String>,
     let mut applied = Vec::new();
     for text in manifests {
         let bad = |error: String| Error::Setup(format!("a manifest cannot be read: {error}"));
-        let value: serde_json::Value =
-            serde_saphyr::from_str(text).map_err(|error| bad(error.to_string()))?;
+        let value: Value = serde_saphyr::from_str(text).map_err(|error| bad(error.to_string()))?;
         let object: DynamicObject = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
         let types = object.types.clone().unwrap_or_default();
         let gvk = GroupVersionKind::try_from(&types)
@@ -66,6 +66,9 @@ pub async fn apply(client: &Client, manifests: &[String]) -> Result<Vec<String>,
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
             None => Api::all_with(client.clone(), &resource),
         };
+        if name == install::CRD {
+            replace_webhook(&api, &object).await.map_err(Error::api(format!("{} {name}", types.kind)))?;
+        }
         let params = PatchParams::apply(MANAGER).force();
         api.patch(&name, &params, &Patch::Apply(&object))
             .await
@@ -73,4 +76,22 @@ pub async fn apply(client: &Client, manifests: &[String]) -> Result<Vec<String>,
         applied.push(format!("{} {name}", types.kind));
     }
     Ok(applied)
+}
+
+/// Points the conversion webhook of a definition that is already there to ours. An apply merges: the Service of another
+/// installation would stay beside our URL, which the API server refuses.
+async fn replace_webhook(api: &Api<DynamicObject>, ours: &DynamicObject) -> Result<(), kube::Error> {
+    const CONFIG: &str = "/spec/conversion/webhook/clientConfig";
+    let Some(held) = api.get_opt(install::CRD).await? else { return Ok(()) };
+    let (Some(held), Some(ours)) = (held.data.pointer(CONFIG), ours.data.pointer(CONFIG)) else {
+        return Ok(());
+    };
+    let is_set = |config: &Value, field: &str| config.get(field).is_some_and(|value| !value.is_null());
+    if ["url", "service"].iter().all(|field| is_set(held, field) == is_set(ours, field)) {
+        return Ok(());
+    }
+    let config = json!({"url": ours.get("url"), "service": ours.get("service")});
+    let patch = json!({"spec": {"conversion": {"webhook": {"clientConfig": config}}}});
+    api.patch(install::CRD, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    Ok(())
 }
