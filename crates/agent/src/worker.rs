@@ -63,8 +63,8 @@ pub(crate) struct WorkerOptions {
     pub(crate) on_failure: OnFailure,
 }
 
-/// Maximum number of containers created ahead. Creating one is mostly waiting for the kernel (an RCU grace
-/// period to join a v1 cgroup), and several can wait together.
+/// Maximum number of containers created ahead. Creating one is mostly waiting for the kernel
+/// (namespaces and mounts), and several can wait together.
 const MADE_AHEAD_MAX: usize = 3;
 
 /// The worker's state of one container.

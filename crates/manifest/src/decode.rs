@@ -369,7 +369,7 @@ impl<'c> De<'c> {
         let message = format!("unknown field `{}`{}", abbreviate(&entry.key), self.path.inside());
         let mut diagnostic = Diagnostic::error(entry.key_span, message);
         diagnostic.severity = severity;
-        // Searching for similar names takes time, and nobody reads this many hints.
+        // Searching for similar names takes time, and so many hints are not useful.
         if self.context.diagnostics.borrow().len() < HINTS_MAX {
             diagnostic.hint = rejected::hint(name, entry, &self.path.to_field_path(), self.context.root)
                 .or_else(|| nearest(&entry.key, fields).map(|name| format!("did you mean `{name}`?")))

@@ -323,7 +323,7 @@ pub enum TraceEvent {
     Log {
         /// Where it was written to.
         stream: LogStream,
-        /// The line goes on in the next entry.
+        /// The line continues in the next entry.
         #[serde(default)]
         partial: bool,
         /// The line.

@@ -302,7 +302,7 @@ impl Pods for FakePods {
     }
 
     fn publish(&mut self, _: usize, _: &Value, _: &LifecycleTypes) {
-        panic!("nobody wants it");
+        panic!("not called");
     }
 }
 

@@ -373,8 +373,8 @@ async fn write(api: &Api<Request>, name: &str, patch: serde_json::Value) -> Resu
         .map_err(Error::api(format!("write container recreate request {name}")))
 }
 
-/// Writes what has happened to a container into the newest version of a request, whatever was written meanwhile. Only
-/// a verdict stands: a request that has one is not written any more, and the answer is false.
+/// Writes the state of a container into the newest version of a request, over any other changes. A request
+/// that already has a result is not written any more; then this returns false.
 async fn write_states(
     api: &Api<Request>,
     name: &str,

@@ -35,7 +35,7 @@ pub async fn clashes(client: &Client) -> Result<Vec<String>, Error> {
     let Some(service) = config.filter(|service| service.name != "outrigger-webhook") else {
         return Ok(found);
     };
-    // A definition may be kept for its requests when Kruise is uninstalled; then nobody serves them.
+    // A definition may be kept for its requests when Kruise is uninstalled. Then nothing handles them.
     let services: Api<Service> = Api::namespaced(client.clone(), &service.namespace);
     let held = services.get_opt(&service.name).await.map_err(Error::api("look for OpenKruise"))?;
     if held.is_some() {

@@ -43,13 +43,13 @@ pub(crate) enum Key {
     Request(String),
 }
 
-/// Looks at a time.
+/// Concurrent reconciliations.
 const WORKERS: usize = 32;
-/// Kubelets woken at a time: fewer, so that keys go first when the API server is busy.
+/// Concurrent writes that wake kubelets: fewer, so that keys are published first when the API server is busy.
 const WAKERS: usize = 8;
-/// An API server that does not answer for this long is asked again: a lost connection may never tell.
+/// A request without an answer for this long is sent again: a lost connection may not report an error.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// Watches that must have told everything before anything is written.
+/// Watches that must be synced before anything is written.
 const WATCHES: usize = 4;
 /// Page size when a watch begins: only one page is in memory untrimmed.
 const PAGE: u32 = 100;
@@ -323,13 +323,13 @@ async fn work(cx: Arc<Context>) {
     }
 }
 
-/// What was written before the time is up is found by the next look.
+/// Fails if the API server does not answer in time. The next reconciliation finds what was written until then.
 async fn answered<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = |_| Err(Error::Setup(format!("the API server has not answered within {ANSWER_MAX:?}")));
     tokio::time::timeout(ANSWER_MAX, work).await.unwrap_or_else(late)
 }
 
-/// Wakes kubelets.
+/// Wakes kubelets, one pod at a time.
 async fn wake(cx: Arc<Context>) {
     loop {
         let (pod, _) = cx.wakes.next().await;
@@ -342,7 +342,7 @@ async fn wake(cx: Arc<Context>) {
     }
 }
 
-/// Looks at an object that has waited for it since then.
+/// Reconciles an object that has been due since the given time.
 async fn look(cx: &Context, key: &Key, since: Instant) -> Result<Option<outrigger_lifecycle::Time>, Error> {
     match key {
         Key::Pod(name) => {

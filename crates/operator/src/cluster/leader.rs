@@ -20,7 +20,7 @@ pub(crate) const NAME: &str = "outrigger-operator";
 const DURATION: Duration = Duration::from_secs(8);
 /// How often it is renewed or checked.
 const PAUSE: Duration = Duration::from_secs(2);
-/// A holder that could not renew for this long does not lead any more: well before others take over.
+/// A leader that could not renew the Lease for this long stops leading, well before another replica can take it.
 const HOLD: Duration = Duration::from_secs(6);
 
 pub(crate) struct Leader {
@@ -35,7 +35,7 @@ impl Leader {
         Leader { api: Api::namespaced(client, namespace), identity, seen: None }
     }
 
-    /// Waits until this replica leads; since when it does, at the latest.
+    /// Waits until this replica is the leader; returns the time of the request that made it so.
     pub(crate) async fn acquire(&mut self) -> Instant {
         loop {
             let asked = Instant::now();
@@ -49,7 +49,7 @@ impl Leader {
         }
     }
 
-    /// Renews for as long as that works; returns when this replica no longer leads, before another can.
+    /// Renews the Lease; returns when this replica is no longer the leader, before another can be.
     pub(crate) async fn keep(&mut self, mut renewed: Instant) {
         loop {
             tokio::time::sleep(PAUSE.min(HOLD.saturating_sub(renewed.elapsed()))).await;

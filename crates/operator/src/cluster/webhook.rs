@@ -209,7 +209,7 @@ fn pods(request: &Value) -> Answer {
     Ok((admitted.pod, warnings))
 }
 
-/// Random letters and digits, so that nobody else can have created the ConfigMap before.
+/// Random letters and digits, so that the ConfigMap cannot have been created by another user in advance.
 fn suffix() -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut bytes = [0_u8; SUFFIX_LEN];

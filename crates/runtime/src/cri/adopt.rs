@@ -22,7 +22,7 @@ use crate::{Adopted, ContainerId, RuntimeError, Sandbox, SandboxId, SandboxSpec,
 
 /// The sandbox's configuration, in its pod's directory.
 const FILE: &str = "cri-sandbox.json";
-/// The runtime's name for it, once it is made. Without this one, nobody knows whether it was.
+/// The runtime's id of the sandbox, once it is created. Without this file it is unknown whether it was.
 const MADE: &str = "cri-sandbox.id";
 
 /// Writes the configuration of a sandbox, before it is created.
@@ -67,7 +67,7 @@ fn made(dir: &Path) -> Option<String> {
     fs::read_to_string(dir.join(MADE)).ok().filter(|id| !id.is_empty())
 }
 
-/// What was to be made for a pod, if nobody has seen that it was.
+/// The sandbox that was requested for a pod, if it is unknown whether it was created.
 pub(super) fn unfinished(dir: &Path) -> Option<SandboxSpec> {
     if made(dir).is_some() {
         return None;

@@ -265,7 +265,7 @@ impl Writer<'_> {
         let is_list = path.last().is_some_and(|key| key.ends_with("ontainers"));
         let block = match value {
             Value::Object(map) => !map.is_empty() && (path.len() < 2 || !self.rng.chance(self.flow)),
-            // Nobody writes a whole pod on one line.
+            // A whole pod on one line is not realistic.
             Value::Array(items) => !items.is_empty() && (is_list || !self.rng.chance(self.flow)),
             _ => false,
         };

@@ -1,7 +1,7 @@
 //! Resource limits: cgroup v1, v2 and the mixture of both.
 //!
-//! A container is in `outrigger/SANDBOX/CONTAINER`. Joining a v1 controller after the fork costs an RCU grace
-//! period (several milliseconds), joining the unified hierarchy while forking costs nothing. So a container
+//! A container is in `outrigger/SANDBOX/CONTAINER`. Joining the unified hierarchy while forking costs nothing;
+//! each v1 controller has to be joined after the fork, by the process itself (see [`join_self`]). So a container
 //! always is in the unified hierarchy where there is one (devices by BPF, `cgroup.kill`), and in a v1
 //! controller only when the pod or the container needs that controller.
 

@@ -331,11 +331,11 @@ impl Container {
 
     /// Writes `state.json`.
     pub(super) fn save(&self) {
-        // Not worth a container's life: the agent hears it over the socket too.
+        // Not a reason to end the container: the agent is told over the socket too.
         let _ = self.try_save();
     }
 
-    /// The same, told if it fails.
+    /// The same, with the error if it fails.
     pub(super) fn try_save(&self) -> std::io::Result<()> {
         layout::write_json(&self.dir.join("state.json"), &self.state)
     }

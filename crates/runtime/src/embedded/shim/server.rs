@@ -38,9 +38,9 @@ struct Shim {
     dir: Option<PathBuf>,
     container: Option<Container>,
     execs: Vec<Exec>,
-    /// The container has ended, and nobody but this process knows how: it could not be written down yet.
+    /// The container has ended, but its exit could not be written to disk yet.
     is_unsaved: bool,
-    /// Nothing is left to do.
+    /// There is no more work.
     done: bool,
 }
 
