@@ -12,6 +12,8 @@ crate::trials![
     runc_does_the_same,
     crun_does_the_same,
     a_program_that_is_no_runtime_is_refused,
+    several_runtimes_are_tried_at_the_same_time,
+    an_interrupted_trial_is_cleaned_up,
     an_unknown_class_is_refused,
 ];
 
@@ -119,6 +121,35 @@ async fn a_program_that_is_no_runtime_is_refused() {
         .unwrap_err();
     assert!(error.to_string().contains("cannot run containers on this machine"), "{error}");
     assert_eq!(std::fs::read_dir(state.path().join("pods")).expect("pods").count(), 0);
+}
+
+async fn several_runtimes_are_tried_at_the_same_time() {
+    let state = tempfile::tempdir().expect("temporary directory");
+    let trials = (0..6).map(|number| {
+        let runtime = runtime(&state.path().join(number.to_string()));
+        let found = OciRuntime::find("runc", &[]).expect("runc");
+        tokio::task::spawn_blocking(move || runtime.try_oci_runtime(&found))
+    });
+    for trial in trials.collect::<Vec<_>>() {
+        trial.await.expect("no panic").expect("runc works here");
+    }
+}
+
+async fn an_interrupted_trial_is_cleaned_up() {
+    let state = tempfile::tempdir().expect("temporary directory");
+    let runtime = runtime(state.path());
+    let found = OciRuntime::find("runc", &[]).expect("runc");
+    let mut child = std::process::Command::new("true").spawn().expect("true");
+    child.wait().expect("an end");
+    let (left, other) = (state.path().join(format!(".try-{}-0", child.id())), state.path().join(".try-me"));
+    std::fs::create_dir_all(left.join("layer")).expect("directory");
+    std::fs::create_dir_all(&other).expect("directory");
+    tokio::task::spawn_blocking(move || runtime.try_oci_runtime(&found))
+        .await
+        .expect("no panic")
+        .expect("runc works here");
+    assert!(!left.exists(), "{} is left", left.display());
+    assert!(other.exists(), "{} is not a trial's", other.display());
 }
 
 async fn an_unknown_class_is_refused() {

@@ -29,6 +29,10 @@ const DATAGRAM_BYTES: usize = 64 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay after an error of `accept` that is not about one connection, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a port may still be in use when it is opened. A closed port stays in use while a process that is
+/// about to be started has a copy of the socket, between its fork and its exec.
+const CLOSING_MAX: Duration = Duration::from_millis(200);
+const CLOSING_PAUSE: Duration = Duration::from_millis(10);
 
 /// The published ports of one pod. Dropping it closes them and every connection through them.
 #[derive(Debug, Default)]
@@ -86,15 +90,28 @@ impl Forwarders {
 
     async fn open(&mut self, port: &PublishedPort, target: Arc<Target>) -> io::Result<SocketAddr> {
         if port.udp {
-            let socket = UdpSocket::bind(port.host).await?;
+            let socket = once_closed(|| UdpSocket::bind(port.host)).await?;
             let address = socket.local_addr()?;
             self.tasks.spawn(forward_udp(Arc::new(socket), target));
             return Ok(address);
         }
-        let listener = TcpListener::bind(port.host).await?;
+        let listener = once_closed(|| TcpListener::bind(port.host)).await?;
         let address = listener.local_addr()?;
         self.tasks.spawn(forward_tcp(listener, target));
         Ok(address)
+    }
+}
+
+/// Opens a port that may have been closed a moment ago.
+async fn once_closed<T, F: Future<Output = io::Result<T>>>(open: impl Fn() -> F) -> io::Result<T> {
+    let deadline = tokio::time::Instant::now() + CLOSING_MAX;
+    loop {
+        match open().await {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(CLOSING_PAUSE).await;
+            }
+            result => return result,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ const NFTABLES: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 const NEWTABLE: u16 = NFTABLES << 8;
+const GETTABLE: u16 = NFTABLES << 8 | 1;
 const DELTABLE: u16 = NFTABLES << 8 | 2;
 const NEWCHAIN: u16 = NFTABLES << 8 | 3;
 const GETCHAIN: u16 = NFTABLES << 8 | 4;
@@ -79,11 +80,14 @@ impl Nft {
     pub(super) fn has_chain(&mut self, family: Family, chain: &str) -> io::Result<bool> {
         let mut look = Message::new(GETCHAIN, REQUEST | ACK, &header(family.number(), 0));
         look.text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, chain);
-        match self.0.request(look) {
-            Ok(()) => Ok(true),
-            Err(e) if is(&e, Errno::NOENT) => Ok(false),
-            Err(e) => Err(e),
-        }
+        found(self.0.request(look))
+    }
+
+    /// Whether there is a table of this name, anyone's.
+    pub(super) fn has_table(&mut self, family: Family, table: &str) -> io::Result<bool> {
+        let mut look = Message::new(GETTABLE, REQUEST | ACK, &header(family.number(), 0));
+        look.text(TABLE_NAME, table);
+        found(self.0.request(look))
     }
 
     /// The chains of Outrigger's table.
@@ -137,6 +141,14 @@ impl Nft {
         let mut message = Message::new(DELTABLE, REQUEST | ACK, &header(family.number(), 0));
         message.text(TABLE_NAME, TABLE);
         gone(self.0.batch(batch(vec![message])))
+    }
+}
+
+fn found(result: io::Result<()>) -> io::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(e) if is(&e, Errno::NOENT) => Ok(false),
+        Err(e) => Err(e),
     }
 }
 

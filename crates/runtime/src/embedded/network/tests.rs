@@ -481,6 +481,34 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
+fn a_port_that_is_about_to_be_free_is_waited_for() {
+    on_a_host(async |host| {
+        let (netns, attachment) = host.pod("a", NetworkMode::None).await;
+        for udp in [false, true] {
+            // A copy of the socket, as a process has it that is about to be started.
+            let (taken, copy): (SocketAddr, Box<dyn Send>) = match udp {
+                false => {
+                    let socket = std::net::TcpListener::bind((LOCALHOST, 0)).expect("bind");
+                    (socket.local_addr().expect("address"), Box::new(socket))
+                }
+                true => {
+                    let socket = std::net::UdpSocket::bind((LOCALHOST, 0)).expect("bind");
+                    (socket.local_addr().expect("address"), Box::new(socket))
+                }
+            };
+            let closes = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(30));
+                drop(copy);
+            });
+            let ports = [PublishedPort { host: taken, pod_port: 80, udp }];
+            let opened = Forwarders::start(Some(&netns), &attachment.ips, &ports).await.expect("opened");
+            assert_eq!(opened.addresses(), [taken]);
+            closes.join().expect("no panic");
+        }
+    });
+}
+
+#[test]
 fn sockets_inside_come_fast() {
     on_a_host(async |host| {
         let (netns, _) = host.pod("a", NetworkMode::None).await;

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,7 @@ use super::OciRuntime;
 use crate::embedded::cgroup::{self, Hierarchies};
 use crate::embedded::fault::Fault;
 use crate::embedded::layout;
-use crate::embedded::protocol::{SandboxState, ShimConfig};
+use crate::embedded::protocol::{ProcessRecord, SandboxState, ShimConfig};
 use crate::{ContainerId, ContainerSpec, Image, Resources, RuntimeError, SandboxId};
 
 /// The subject of a trial. While it does not change, its result is valid.
@@ -55,8 +56,11 @@ pub(crate) fn try_runtime(
     if layout::read_json::<Stamp>(&known).is_some_and(|before| before == stamp) {
         return Ok(());
     }
-    let name = format!("try-{}", std::process::id());
+    // Several may be tried at the same time, and ending one must not end another.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("try-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let dir = state_dir.join(format!(".{name}"));
+    remove_interrupted(state_dir, cgroups);
     let result = attempt(shim, runtime, &name, &dir, cgroups);
     cgroups.remove(&cgroup::sandbox_path(&name));
     let _ = layout::remove_tree(&dir);
@@ -67,6 +71,19 @@ pub(crate) fn try_runtime(
             let _ = fs::create_dir_all(known.parent().unwrap_or(state_dir))
                 .and_then(|()| layout::write_json(&known, &stamp));
             Ok(())
+        }
+    }
+}
+
+/// Removes what trials of killed processes have left.
+fn remove_interrupted(state_dir: &Path, cgroups: &Hierarchies) {
+    for entry in fs::read_dir(state_dir).into_iter().flatten().flatten() {
+        let file = entry.file_name();
+        let Some(name) = file.to_str().and_then(|file| file.strip_prefix('.')) else { continue };
+        let process = name.strip_prefix("try-").and_then(|rest| rest.split('-').next()?.parse().ok());
+        if process.is_some_and(|process| ProcessRecord::of(process).is_none()) {
+            cgroups.remove(&cgroup::sandbox_path(name));
+            let _ = layout::remove_tree(&entry.path());
         }
     }
 }
