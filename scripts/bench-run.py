@@ -9,7 +9,7 @@ containerd and the bare driver (`cargo build --release -p outrigger-runtime --ex
 containerd of its own; without it those figures are left out. Everything happens in a temporary directory; rounds of the contenders are interleaved,
 medians are reported. The cases:
 
-  a  five init containers and a main, all `true`; also with --userns host and auto, and with --oci-runtime runc and crun
+  a  five init containers and a main, all `true`; also with --userns host, and with --oci-runtime runc and crun
   b  five sidecars with startup probes, a main of one second
   c  a Job with one sidecar, a main of one second
   d  deletion of a main and three sidecars
@@ -159,16 +159,16 @@ class Bench:
         theirs = self.write("a-podman.json", self.pod("a", spec(True), "localhost/bench:1"))
         cri = self.containerd and self.write("a-cri.json", self.pod("a", spec(False), self.image))
         modes = self.modes(ours)
-        out = {"outrigger": [], "runc": [], "podman": [], "cri": [], "bare cri": []} | {mode: [] for mode in modes}
+        contenders = ["outrigger", *modes, "runc"]
+        out = {name: [] for name in contenders + ["podman", "cri", "bare cri"]}
         for n in range(self.rounds):
-            out["outrigger"].append(self.seconds(self.run(ours)))
             # In another order each time: what comes after bare runc finds other things in the caches.
-            for mode in sorted(modes, key=lambda mode: (n + list(modes).index(mode)) % len(modes)):
-                out[mode].append(self.seconds(self.run(ours, *modes[mode])))
-            t = 0
-            for i in range(6):
-                t += self.seconds(["runc", "run", "-b", self.bundle, "bench-%d-%d" % (n, i)])
-            out["runc"].append(t)
+            for name in contenders[n % len(contenders):] + contenders[:n % len(contenders)]:
+                if name == "runc":
+                    out[name].append(sum(self.seconds(["runc", "run", "-b", self.bundle, "bench-%d-%d" % (n, i)])
+                                         for i in range(6)))
+                else:
+                    out[name].append(self.seconds(self.run(ours, *modes.get(name, []))))
             if cri:
                 out["cri"].append(self.seconds(self.run(cri, *self.on_cri())))
                 out["bare cri"].append(self.bare_seconds("a"))
@@ -181,14 +181,14 @@ class Bench:
         result["of runc"] = round(m["outrigger"] / m["runc"], 2)
         for mode in modes:
             result[mode + " of runc"] = round(m[mode] / m["runc"], 2)
-        result["userns auto of host"] = round(m["userns auto"] / m["userns host"], 2)
+        result["of userns host"] = round(m["outrigger"] / m["userns host"], 2)
         if "podman" in m:
             result["faster than podman"] = round(m["podman"] / m["outrigger"], 1)
         return result | beside
 
     def modes(self, path):
         """Other ways to run a pod that work here, by name: flags."""
-        modes = {"userns host": ["--userns", "host"], "userns auto": ["--userns", "auto"]}
+        modes = {"userns host": ["--userns", "host"]}
         for runtime in ("runc", "crun"):
             flags = ["--oci-runtime", runtime]
             if shutil.which(runtime) and subprocess.run(self.run(path, *flags), capture_output=True).returncode == 0:

@@ -366,7 +366,7 @@ impl PodContext {
         let name = &self.containers[container].name;
         Traces {
             log: self.log_dir(container).join(format!("{attempt}.log")),
-            message: self.dir.join("messages").join(name).join(attempt.to_string()),
+            message: self.dir.join("messages").join(format!("{name}.{attempt}")),
         }
     }
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -100,7 +100,12 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> 
     let mut file = fs::File::create(&temporary)?;
     file.write_all(&serde_json::to_vec(value)?)?;
     drop(file);
-    fs::rename(&temporary, path)
+    // Exchanged, and the old one removed: when a file is replaced, ext4 writes the new one to the disk at once.
+    match rustix::fs::renameat_with(CWD, &temporary, CWD, path, RenameFlags::EXCHANGE) {
+        Ok(()) => fs::remove_file(&temporary),
+        // There is none yet, or the file system cannot exchange files.
+        Err(_) => fs::rename(&temporary, path),
+    }
 }
 
 /// Reads a file of [`write_json`]; `None` if it is missing or incomplete.

@@ -56,6 +56,7 @@ pub(super) struct Link {
     pub(super) name: String,
     /// Free text; Outrigger stores the sandbox id here.
     pub(super) alias: String,
+    pub(super) mac: Mac,
     /// Not only enabled but able to carry packets, as far as the kernel has noticed.
     pub(super) operational: bool,
 }
@@ -111,17 +112,9 @@ impl Links {
         self.up(1)
     }
 
-    pub(super) fn set_alias(&mut self, name: &str, alias: &str) -> io::Result<()> {
-        self.change_with_alias(name, alias, 0)
-    }
-
     /// Sets the alias of an interface and enables it.
     pub(super) fn up_with_alias(&mut self, name: &str, alias: &str) -> io::Result<()> {
-        self.change_with_alias(name, alias, IFF_UP)
-    }
-
-    fn change_with_alias(&mut self, name: &str, alias: &str, flags: u32) -> io::Result<()> {
-        let mut message = Message::new(SETLINK, REQUEST | ACK, &link_header(0, flags));
+        let mut message = Message::new(SETLINK, REQUEST | ACK, &link_header(0, IFF_UP));
         message.text(IFLA_IFNAME, name).bytes(IFLA_IFALIAS, alias.as_bytes());
         self.0.request(message)
     }
@@ -235,13 +228,19 @@ pub(super) fn fuzz(bytes: &[u8]) {
 }
 
 fn parse_link(bytes: &[u8]) -> Option<Link> {
-    let mut link =
-        Link { index: read_u32(bytes, 4)?, name: String::new(), alias: String::new(), operational: false };
+    let mut link = Link {
+        index: read_u32(bytes, 4)?,
+        name: String::new(),
+        alias: String::new(),
+        mac: Mac::default(),
+        operational: false,
+    };
     for (kind, value) in attributes(bytes.get(LINK_BYTES..)?) {
         match kind {
             IFLA_IFNAME => link.name = read_text(value),
             IFLA_OPERSTATE => link.operational = value.first() == Some(&OPERATIONAL),
             IFLA_IFALIAS => link.alias = read_text(value),
+            IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
             _ => {}
         }
     }

@@ -52,8 +52,6 @@ const POD_INTERFACE: &str = "eth0";
 /// Prefix of the alias of a host interface; the sandbox id follows.
 const ALIAS_PREFIX: &str = "outrigger:";
 
-/// The alias of the bridge if we have created it.
-const BRIDGE_ALIAS: &str = "outrigger";
 /// Held while a pod joins the network, and while the network is removed after the last one.
 const LOCK: &str = "/run/outrigger/network.lock";
 
@@ -155,7 +153,7 @@ pub(crate) fn release_now(leaving: &[SandboxId]) -> io::Result<()> {
         return Ok(());
     }
     nat::restore()?;
-    match bridge.alias == BRIDGE_ALIAS {
+    match subnet::is_ours(bridge.mac) {
         true => host.delete(bridge.index),
         // It belongs to someone else.
         false => Ok(()),
@@ -303,19 +301,15 @@ fn bridge(host: &mut Links) -> io::Result<(u32, Ipv4Addr, Subnet)> {
         Some(link) => link,
         None => {
             let gateway = free_subnet(host, None)?.gateway();
-            // It is fine if another run has created it in the meantime.
-            let made = host
-                .add_bridge(BRIDGE, subnet::mac_of(gateway))
+            // It is fine if another run has created it in the meantime. Its hardware address says that it is
+            // ours: unlike an alias, it is there from the start.
+            host.add_bridge(BRIDGE, subnet::mac_of(gateway))
                 .map_err(|e| named("cannot create the bridge outrigger0", e))?;
-            if made {
-                // The kernel accepts no alias for a new interface.
-                host.set_alias(BRIDGE, BRIDGE_ALIAS)?;
-            }
             host.find(BRIDGE)?.ok_or_else(|| io::Error::other("the bridge outrigger0 is gone again"))?
         }
     };
     let index = link.index;
-    harden::bridge(link.alias == BRIDGE_ALIAS)
+    harden::bridge(subnet::is_ours(link.mac))
         .map_err(|e| named("cannot keep pods from reconfiguring this host", e))?;
     let mut addresses = host.addresses(index)?;
     if addresses.is_empty() {

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::link::Mac;
 
+/// How the hardware addresses of our interfaces begin.
+const OUR_MACS: [u8; 2] = [0x0a, 0x58];
+
 /// Possible networks of the bridge, best first. Spread over the private ranges, because networks that are
 /// routed to a machine tend to use one of them completely.
 const CANDIDATES: [(Ipv4Addr, u8); 7] = [
@@ -97,7 +100,12 @@ pub(super) fn choose(routes: impl Iterator<Item = Subnet> + Clone) -> Option<Sub
 /// moves to another pod.
 pub(super) fn mac_of(address: Ipv4Addr) -> Mac {
     let [a, b, c, d] = address.octets();
-    [0x0a, 0x58, a, b, c, d]
+    [OUR_MACS[0], OUR_MACS[1], a, b, c, d]
+}
+
+/// Whether an interface has a hardware address of [`mac_of`].
+pub(super) fn is_ours(mac: Mac) -> bool {
+    mac.starts_with(&OUR_MACS)
 }
 
 fn mask(prefix: u8) -> Ipv4Addr {

@@ -316,6 +316,20 @@ fn what_a_crash_leaves_is_reclaimed() {
     });
 }
 
+#[test]
+fn a_bridge_goes_even_if_its_creator_was_killed_at_once_and_others_stay() {
+    on_a_host(async |_| {
+        let mut links = Links::open(None).expect("links");
+        let gateway = Ipv4Addr::new(10, 89, 0, 1);
+        for (mac, is_left) in [(subnet::mac_of(gateway), false), ([2, 0, 0, 0, 0, 1], true)] {
+            assert!(links.add_bridge(BRIDGE, mac).expect("bridge"));
+            release_now(&[]).expect("release");
+            let found = links.find(BRIDGE).expect("list");
+            assert_eq!(found.is_some(), is_left, "{mac:?}");
+        }
+    });
+}
+
 /// A host with a route to a namespace that represents the outside world.
 fn world(host: &Host) -> PathBuf {
     let (netns, here, there) =

@@ -59,6 +59,8 @@ use crate::SandboxId;
 /// Must be called before the process has a second thread. Returns the exit code.
 pub fn shim_main(args: impl Iterator<Item = OsString>) -> i32 {
     let args: Vec<OsString> = args.collect();
+    // Started by descriptor, it would be listed under the descriptor's number.
+    let _ = rustix::thread::set_name(c"outrigger");
     // Before joining anything that would change the answer.
     rootless::standing();
     // Ctrl-C and a service manager's TERM are for the agent, which stops containers in order.
