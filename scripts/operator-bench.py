@@ -5,6 +5,7 @@ usage: scripts/operator-bench.py OUTRIGGER [kubelet|publish|webhook|memory|jobs]
 
 Use a release build. The load of the machine is printed with every figure. operator_cluster.py says what is needed.
 """
+import datetime
 import os
 import re
 import statistics
@@ -46,26 +47,42 @@ def follow_statuses(api):
 
 
 def kubelet(c, pods=50):
-    """Level ready until the next level's container is seen to run, many pods launching at a time."""
+    """Level ready until the next level's container runs, many pods launching at a time; beside it the same pods without priorities."""
     api = Api(c)
     seen = follow_statuses(api)
     time.sleep(1)
-    two = lambda name: pod(name, [container("first", SLEEP, WAKE), container("second", SLEEP)])
-    runs = lambda name: seen.get((name, "second", "running"))
-    took = lambda name: runs(name) - seen[(name, "first", "ready")]
-    names = [f"bench-{i}" for i in range(pods)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: api.call("POST", PODS, two(name)), names))
-    wait(f"{pods} pods are launched", lambda: all(map(runs, names)), 900)
-    tell(f"{pods} pods launching on one kubelet, level ready to next level's container running", [took(name) for name in names])
-    clear(c)
-    # One after the other: what the mechanism itself takes.
     names = [f"single-{i}" for i in range(20)]
     for name in names:
-        api.call("POST", PODS, two(name))
-        wait("it is launched", lambda: runs(name))
-    tell("one pod at a time, level ready to next level's container running", [took(name) for name in names])
+        launch(c, api, seen, [name], WAKE)
+    tell("one pod at a time, level ready to next level's container running", [took(c, seen, name) for name in names])
     clear(c)
+    for kind, env in (("plain", {}), ("bench", WAKE)):
+        names = [f"{kind}-{i}" for i in range(pods)]
+        launch(c, api, seen, names, env)
+        what = "level ready to next level's container running" if env else "without priorities: from the first container to the second"
+        tell(f"{pods} pods launching on one kubelet, {what}", [took(c, seen, name, env) for name in names])
+        clear(c)
+
+
+def launch(c, api, seen, names, env):
+    two = lambda name: pod(name, [container("first", "echo; " + SLEEP, env), container("second", "echo; " + SLEEP)])
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: api.call("POST", PODS, two(name)), names))
+    wait(f"{len(names)} pods are launched", lambda: all((name, "second", "running") in seen for name in names), 900)
+
+
+def took(c, seen, name, env=WAKE):
+    """Until the program wrote its first line: the kubelet reports up to a second later that it runs."""
+    began = seen[(name, "first", "ready")] if env else wrote(c, name, "first")
+    return wrote(c, name, "second") - began
+
+
+def wrote(c, name, container):
+    """When a container wrote its first line, by the log of containerd."""
+    log, = (c.top / "podlogs").glob(f"default_{name}_*/{container}/0.log")
+    at = log.read_text().split()[0]
+    moment = datetime.datetime.fromisoformat(re.sub(r"(\.\d{6})\d*", r"\1", at).replace("Z", "+00:00"))
+    return moment.timestamp()
 
 
 def clear(c):
