@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use super::containers::{Face, face};
 use super::phase::Phase;
 use super::{StatusFacts, k8s_time};
-use crate::observation::{Exit, Observation, RerunCause, SandboxState};
+use crate::observation::{Exit, Observation, RerunCause, SandboxState, StopCause};
 use crate::plan::{Counts, Dialect, Plan, Role};
 use crate::rules;
 use crate::source::List;
@@ -65,6 +65,7 @@ pub(super) fn conditions(
     ];
     verdicts.extend(restarting(plan, obs, phase));
     verdicts.extend(sidecars_succeeded(plan, obs));
+    verdicts.extend(disrupted(plan, obs));
     let published = |v: Verdict| {
         let status = if v.holds { "True" } else { "False" };
         let same = find(old, v.kind).filter(|c| c.status == status);
@@ -81,7 +82,9 @@ pub(super) fn conditions(
         }
     };
     let mut all: Vec<PodCondition> = verdicts.into_iter().map(published).collect();
-    all.extend(old.iter().filter(|c| !OWNED.contains(&c.type_.as_str())).cloned());
+    let others = old.iter().filter(|c| !OWNED.contains(&c.type_.as_str()) && find(&all, &c.type_).is_none());
+    let others: Vec<PodCondition> = others.cloned().collect();
+    all.extend(others);
     all
 }
 
@@ -194,6 +197,14 @@ fn sidecars_succeeded(plan: &Plan, obs: &Observation) -> Option<Verdict> {
         Verdict::new(SIDECARS_SUCCEEDED, false)
             .because("SidecarFailed", Some(format!("sidecars that failed: [{names}]"))),
     )
+}
+
+/// Says that the node ended the pod and not its own programs, as Jobs with a `podFailurePolicy` expect it. Others
+/// may set the same condition, which is kept then.
+fn disrupted(plan: &Plan, obs: &Observation) -> Option<Verdict> {
+    let is_by_node = matches!(obs.stop?.cause, StopCause::NodeShutdown | StopCause::VolumeFull { .. });
+    let (_, message) = super::reason(plan, obs).filter(|_| is_by_node)?;
+    Some(Verdict::new("DisruptionTarget", true).because("TerminationByKubelet", Some(message)))
 }
 
 /// Many programs end with the stop signal they were sent; that alone is not a failure of a sidecar.

@@ -226,3 +226,23 @@ fn addresses_and_class_come_from_the_facts() {
     assert_eq!(a.container_id.as_deref(), Some("embedded://a"));
     assert_eq!((a.image.as_str(), a.image_id.as_str()), ("busybox:1", "sha256:1"));
 }
+
+#[test]
+fn a_pod_ended_by_its_node_says_so_once() {
+    let plan = plan(spec("Never", &["a"]));
+    let mut obs = observed(&plan);
+    put(&plan, &mut obs, "a", "T0");
+    finish(&mut obs, StopCause::NodeShutdown);
+    let first = pod_status(&plan, &obs, &[], &facts(&plan), None);
+    let expect = "True TerminationByKubelet: Pod was terminated in response to imminent node shutdown.";
+    assert_eq!(told(&first, "DisruptionTarget"), expect);
+    let again = pod_status(&plan, &obs, &[], &facts(&plan), Some(&first));
+    assert_eq!(again.conditions, first.conditions);
+
+    // What someone else has set is kept.
+    finish(&mut obs, StopCause::Deleted);
+    let gone = pod_status(&plan, &obs, &[], &facts(&plan), None);
+    assert!(!gone.conditions.iter().flatten().any(|c| c.type_ == "DisruptionTarget"));
+    let kept = pod_status(&plan, &obs, &[], &facts(&plan), Some(&first));
+    assert_eq!(told(&kept, "DisruptionTarget"), expect);
+}
