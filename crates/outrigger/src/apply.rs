@@ -87,6 +87,10 @@ fn apply(args: Args) -> Result<u8, Failure> {
             (Some(node), _) => node,
             (None, false) => detach.node().await?,
             (None, true) => {
+                let dir = run::state_dir(args.state_dir.as_deref())?;
+                if let Some(unattended) = runs::unattended(&dir) {
+                    return Err(Failure::Input(anyhow!("cannot compare: {unattended}")));
+                }
                 show(args.output, &Applied { run: None, objects: created(&work) })?;
                 return Ok(0);
             }

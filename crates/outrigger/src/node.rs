@@ -35,7 +35,7 @@ Wants=network-online.target
 
 [Service]
 Type=notify
-ExecStart=@COMMAND@
+@SETTINGS@ExecStart=@COMMAND@
 Restart=always
 RestartSec=1
 KillMode=process
@@ -170,7 +170,7 @@ fn read(record: &RunRecord, runtime: RuntimeArg) -> Result<Work, String> {
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     if args.systemd_unit {
-        terminal::print(&unit())?;
+        terminal::print(&unit(&args)?)?;
         return Ok(Outcome::Fine);
     }
     if args.cri_endpoint.is_some() && args.runtime != RuntimeArg::Cri {
@@ -285,18 +285,35 @@ async fn keep<R: Runtime>(
     Ok(Outcome::Fine)
 }
 
-/// A unit that runs this command line.
-fn unit() -> String {
+/// The variables that a node reads.
+const VARIABLES: [&str; 4] =
+    ["OUTRIGGER_STATE_DIR", "OUTRIGGER_OCI_RUNTIME", "OUTRIGGER_RUNTIMES", "OUTRIGGER_IMAGE_LIMITS"];
+
+/// A unit that runs this command line with the same settings.
+fn unit(args: &Args) -> Result<String, Failure> {
     let program = std::env::current_exe().unwrap_or_else(|_| "/usr/local/bin/outrigger".into());
     let quoted = |word: String| match word.contains([' ', '"', '\\', '$', '%']) {
         true => format!("{:?}", word.replace('%', "%%").replace('$', "$$")),
         false => word,
     };
-    let args = std::env::args().skip(1).filter(|arg| arg != "--systemd-unit");
+    let words = std::env::args().skip(1).filter(|arg| arg != "--systemd-unit");
     let command: Vec<String> =
-        std::iter::once(program.display().to_string()).chain(args).map(quoted).collect();
+        std::iter::once(program.display().to_string()).chain(words).map(quoted).collect();
+    let mut settings = String::new();
+    let paths = [&args.manifests, &args.state_dir, &args.runtimes];
+    if paths.into_iter().flatten().any(|path| path.is_relative()) {
+        let here = std::env::current_dir()?.display().to_string().replace('%', "%%");
+        settings.push_str(&format!("WorkingDirectory={here}\n"));
+    }
+    for name in VARIABLES {
+        if let Ok(value) = std::env::var(name) {
+            // `$` means nothing here.
+            settings.push_str(&format!("Environment={:?}\n", format!("{name}={}", value.replace('%', "%%"))));
+        }
+    }
     let stops = command.iter().any(|word| word == "--stop-pods-on-exit");
     // If pods are stopped with the node, they may use their whole grace period.
     let stop = if stops { "10min" } else { "30s" };
-    UNIT.replace("@COMMAND@", &command.join(" ")).replace("@STOP@", stop)
+    let unit = UNIT.replace("@COMMAND@", &command.join(" ")).replace("@STOP@", stop);
+    Ok(unit.replace("@SETTINGS@", &settings))
 }

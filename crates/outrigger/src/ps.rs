@@ -78,7 +78,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Format::Wide => wide(&found.runs),
         Format::Table => pods(&found.runs),
     };
-    if text.is_empty() {
+    if text.is_empty() && args.place.unattended(&found).is_none() {
         terminal::note(match args.selector.is_some() || args.place.namespace.is_some() {
             true => "no pods match",
             false => "no pods are running; start some with `outrigger run FILE`",

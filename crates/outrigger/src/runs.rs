@@ -3,10 +3,12 @@
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use outrigger_node::control::{self, AskError, Found, Named, Object, PodState, Selector, Which};
+use outrigger_node::node::unfinished_runs;
+use outrigger_runtime::embedded::rootless;
 
 use crate::outcome::Failure;
 use crate::terminal;
@@ -55,11 +57,26 @@ impl PlaceArgs {
         if let Some(given) = &self.state_dir {
             let dir = fs::canonicalize(given).unwrap_or_else(|_| given.clone());
             found.runs.retain(|run| run.state.node.as_ref() == Some(&dir));
-            if found.runs.is_empty() {
+        }
+        match (self.unattended(&found), &self.state_dir) {
+            (Some(unattended), _) => terminal::note(&unattended),
+            (None, Some(given)) if found.runs.is_empty() => {
                 terminal::note(&format!("no node with the state directory {} is running", given.display()));
             }
+            _ => {}
         }
         Ok(found)
+    }
+
+    /// A sentence about the runs of the state directory that have not ended although no node is running.
+    pub(crate) fn unattended(&self, found: &Found) -> Option<String> {
+        let by_variable = || std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);
+        let dir = self.state_dir.clone().or_else(by_variable).or_else(rootless::default_state_dir)?;
+        let dir = fs::canonicalize(dir).ok()?;
+        if found.runs.iter().any(|run| run.state.node.as_ref() == Some(&dir)) {
+            return None;
+        }
+        unattended(&dir)
     }
 
     /// The pods with this name or these labels.
@@ -118,6 +135,19 @@ impl ContainerArgs {
 /// Runs a future to completion.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}
+
+/// A sentence about the runs of a state directory that have not ended, for when no node is running.
+pub(crate) fn unattended(dir: &Path) -> Option<String> {
+    let count = match unfinished_runs(dir) {
+        0 => return None,
+        1 => "1 run has not ended and its containers go on".to_owned(),
+        count => format!("{count} runs have not ended and their containers go on"),
+    };
+    let dir = dir.display();
+    Some(format!(
+        "no node is running for {dir}, but {count}; start it with `outrigger node --state-dir {dir}`"
+    ))
 }
 
 /// The runs of this user, with a note about those that do not answer.

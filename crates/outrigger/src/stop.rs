@@ -62,6 +62,9 @@ async fn stop(args: Args) -> Result<(), Failure> {
     let found = args.place.find().await?;
     let grace_ms = args.grace_period.map(|s| s.saturating_mul(1_000));
     if args.all {
+        if let Some(unattended) = args.place.unattended(&found).filter(|_| found.runs.is_empty()) {
+            return Err(Failure::Input(anyhow!("nothing was stopped: {unattended}")));
+        }
         return stop_all(&args, &found.runs, grace_ms).await;
     }
     let by_name = args.pod.clone().map(Named::Object);

@@ -21,8 +21,6 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
         ("affinity", spec.affinity.is_some(), SCHEDULING),
         ("nodeSelector", some(&spec.node_selector), SCHEDULING),
         ("preemptionPolicy", filled(&spec.preemption_policy, "PreemptLowerPriority"), SCHEDULING),
-        ("priority", spec.priority.is_some_and(|p| p != 0), SCHEDULING),
-        ("priorityClassName", filled(&spec.priority_class_name, ""), SCHEDULING),
         ("schedulerName", filled(&spec.scheduler_name, "default-scheduler"), SCHEDULING),
         ("schedulingGates", some(&spec.scheduling_gates), SCHEDULING),
         ("schedulingGroup", spec.scheduling_group.is_some(), SCHEDULING),
@@ -43,6 +41,16 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
                 format!("{field} has no effect here: {why}"),
             ));
         }
+    }
+    let priorities = [
+        ("priority", spec.priority.is_some_and(|p| p != 0)),
+        ("priorityClassName", filled(&spec.priority_class_name, "")),
+    ];
+    for (field, _) in priorities.into_iter().filter(|(_, given)| *given && !is_from_cluster) {
+        let message = format!(
+            "there is no scheduler: {field} only decides which pods a node stops first when the machine shuts down"
+        );
+        out.push(Finding::warning("ignored", FieldPath::spec(field), message));
     }
     if some(&spec.readiness_gates) {
         out.push(

@@ -104,8 +104,9 @@ impl Found {
             all.iter().copied().filter(|(_, pod)| is_meant(pod) && in_namespace(pod)).collect();
         let mut there: Vec<_> = meant.iter().copied().filter(|(_, pod)| !pod.over).collect();
         if there.is_empty() {
-            // Of several ended pods, the last one is selected.
-            there.extend(meant.last());
+            // All that ended, but of several pods of one name the last one.
+            let is_name = matches!(&which.what, Named::Object(object) if !object.is_workload());
+            there = if is_name { meant.last().copied().into_iter().collect() } else { meant };
         }
         match (&which.what, there.as_slice()) {
             (_, []) => Err(self.nothing(which, &all)),

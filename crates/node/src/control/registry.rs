@@ -28,6 +28,8 @@ struct Shared {
     pods: Mutex<BTreeMap<usize, Entry>>,
     /// Ended runs of a node, and their exit codes.
     ends: Mutex<BTreeMap<String, u8>>,
+    /// Runs of a node whose manifests were changed, and how many of the changes are not carried out yet.
+    changing: Mutex<BTreeMap<String, usize>>,
     /// Notifies about any change of any pod.
     changes: watch::Sender<()>,
 }
@@ -49,8 +51,13 @@ struct Entry {
 impl PodRegistry {
     /// An empty registry that uses `clock` for ages.
     pub(crate) fn new(clock: Clock) -> Self {
-        let (pods, ends) = (Mutex::default(), Mutex::default());
-        PodRegistry(Arc::new(Shared { clock, pods, ends, changes: watch::Sender::new(()) }))
+        PodRegistry(Arc::new(Shared {
+            clock,
+            pods: Mutex::default(),
+            ends: Mutex::default(),
+            changing: Mutex::default(),
+            changes: watch::Sender::new(()),
+        }))
     }
 
     /// Adds a pod.
@@ -147,8 +154,36 @@ impl PodRegistry {
         self.0.changes.send_replace(());
     }
 
+    /// Records that the manifests of a run were changed.
+    pub(crate) fn run_changes(&self, run: &str) {
+        *self.changing().entry(run.to_owned()).or_default() += 1;
+    }
+
+    /// Records that some of these changes are carried out: what was replaced is gone, and its successors are here.
+    pub(crate) fn run_changed(&self, run: &str, changes: usize) {
+        let mut changing = self.changing();
+        if let Some(left) = changing.get_mut(run) {
+            *left = left.saturating_sub(changes);
+            if *left == 0 {
+                changing.remove(run);
+            }
+        }
+        drop(changing);
+        self.0.changes.send_replace(());
+    }
+
+    /// Whether the pods of a run are still being replaced.
+    pub(super) fn is_changing(&self, run: &str) -> bool {
+        self.changing().contains_key(run)
+    }
+
+    fn changing(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+        self.0.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Removes a run.
     pub(crate) fn forget_run(&self, run: &str) {
+        self.changing().remove(run);
         self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
     }
 

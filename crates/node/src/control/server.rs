@@ -332,7 +332,8 @@ impl<R: Runtime> Server<R> {
             let mut pods = self.registry.pods();
             pods.retain(|pod| pod.run.as_deref() == Some(run));
             let is_up = |pod: &PodState| pod.over || (pod.phase == "Running" && pod.ready == pod.total);
-            if !over && pods.iter().any(|pod| !pod.over) && pods.iter().all(is_up) {
+            let is_changing = self.registry.is_changing(run);
+            if !over && !is_changing && pods.iter().any(|pod| !pod.over) && pods.iter().all(is_up) {
                 return client.answer(&Answer::Done).await;
             }
             tokio::select! {

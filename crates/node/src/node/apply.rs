@@ -81,6 +81,7 @@ impl<R: Runtime> Node<R> {
         }
         self.store.save_run(id, RECORD, &record).map_err(|e| self.cannot_write(&e))?;
         let Some(run) = self.runs.get_mut(id) else { return Ok(answer) };
+        self.registry.run_changes(id);
         let _ = run.orders.send(RunOrder::Update(Box::new(Update { keys: record.keys(&work), work })));
         run.record = record;
         Ok(answer)

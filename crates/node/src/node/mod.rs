@@ -40,6 +40,7 @@ use crate::workload::Wanted;
 use logind::{Announcement, Logind};
 use manifests::Manifests;
 use notify::notify;
+pub use run_store::unfinished_runs;
 use run_store::{END, RECORD, RunStore, WORKLOADS};
 use runs::{Driven, Managed, RunOrder};
 pub use shutdown::ShutdownGrace;
@@ -274,6 +275,7 @@ impl<R: Runtime> Node<R> {
             orders: given,
             saved: Arc::default(),
             is_frozen: false,
+            changes: 0,
         };
         (driven, orders)
     }

@@ -16,6 +16,16 @@ pub(super) const WORKLOADS: &str = "workloads.json";
 /// The file with the result of the run.
 pub(super) const END: &str = "end.json";
 
+/// The number of runs in a state directory that have not ended. Their containers go on without a node.
+pub fn unfinished_runs(state_dir: &Path) -> usize {
+    let runs = state_dir.join("node/runs");
+    let is_unfinished = |id: &&String| {
+        let run = runs.join(id);
+        run.join(RECORD).exists() && !run.join(END).exists()
+    };
+    names(&runs).iter().filter(is_unfinished).count()
+}
+
 /// The directory of a node's runs.
 #[derive(Debug, Clone)]
 pub(super) struct RunStore {

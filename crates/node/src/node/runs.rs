@@ -66,6 +66,8 @@ pub(super) struct Driven<R: Runtime> {
     pub(super) saved: Arc<Map<String, Value>>,
     /// The machine is shutting down.
     pub(super) is_frozen: bool,
+    /// The number of changes of the manifests whose replaced workloads are not all gone.
+    pub(super) changes: usize,
 }
 
 impl<R: Runtime> Driven<R> {
@@ -128,6 +130,9 @@ impl<R: Runtime> Driven<R> {
             self.workloads.iter().filter(|w| w.is_retired).map(|w| w.object.clone()).collect();
         let others = self.step_those(|w| !w.is_retired && !leaving.contains(&w.object));
         self.save();
+        if leaving.is_empty() && self.changes > 0 {
+            self.supervisor.sinks.registry.run_changed(&self.id, std::mem::take(&mut self.changes));
+        }
         retired.into_iter().chain(others).min()
     }
 
@@ -195,6 +200,7 @@ impl<R: Runtime> Driven<R> {
     /// Applies changed manifests. Replaced workloads are stopped first; their successors wait for that.
     fn update(&mut self, update: Update) {
         let Update { work: Work { pods, workloads, companions, sources }, keys } = update;
+        self.changes += 1;
         self.supervisor.now_reads(companions, Hints::new(sources));
         let stamp = self.clock.now();
         let wanted: Vec<(String, Wanted)> = Wanted::all(pods, &workloads)

@@ -9,9 +9,12 @@ use crate::daemon::{Daemon, Said};
 use crate::rootfs;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 8] = [
+pub(crate) const ALL: [(&str, Test); 11] = [
     ("an_image_that_changes_restarts_its_container_alone", images),
     ("what_else_changes_replaces_the_pod", replaced),
+    ("what_is_replaced_is_waited_for", waits),
+    ("all_pods_of_an_ended_workload_are_shown", ended),
+    ("without_their_node_pods_are_not_denied", unattended),
     ("a_change_survives_a_kill_of_the_node", survives),
     ("a_deployment_is_scaled_and_a_file_is_refused", workloads),
     ("a_changed_file_changes_its_pod_in_place", files),
@@ -138,6 +141,68 @@ fn replaced(bench: &Bench, name: &str) {
     let runs: Vec<Value> =
         ["stays", "changes", "comes"].map(|pod| node.pod(pod).expect("a pod")["run"].clone()).into();
     assert!(runs.iter().all(|run| run.is_string() && *run == runs[0]), "{runs:?}");
+    node.leaves_nothing();
+}
+
+fn waits(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let slow = |value: &str| {
+        let script = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.05; done";
+        let mut app = bench.container("app", script);
+        app["env"] = json!([{"name": "A", "value": value}]);
+        pod("slow", json!({"containers": [app]}))
+    };
+    for (value, change) in [("1", "created"), ("2", "replaced"), ("3", "replaced")] {
+        let lines = applied(&node, &slow(value), &["--wait"]);
+        assert!(lines[0].starts_with(&format!("pod/slow {change}")), "{lines:?}");
+        assert_eq!(node.must(&["exec", "slow", "--", "sh", "-c", "echo $A"]), format!("{value}\n"));
+    }
+    node.leaves_nothing();
+}
+
+fn ended(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let template = json!({"spec": {
+        "restartPolicy": "Never",
+        "containers": [bench.container("work", "echo index $JOB_COMPLETION_INDEX")],
+    }});
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "idx"},
+        "spec": {"completions": 2, "completionMode": "Indexed", "template": template},
+    });
+    let said = node.run_object("idx", &job, &[]);
+    assert_eq!(said.code, 0, "{said:?}");
+    node.until("both have ended", |node| {
+        node.say(&["ps", "job/idx", "-o", "wide"]).out.matches("Succeeded").count() == 2
+    });
+    let log = node.must(&["logs", "job/idx"]);
+    assert!(log.contains("index 0\n") && log.contains("index 1\n"), "{log}");
+    let pods = node.must(&["ps", "job/idx", "-o", "name"]);
+    assert_eq!(pods.lines().count(), 2, "{pods}");
+    node.leaves_nothing();
+}
+
+fn unattended(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let sleeper = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+    let stays = pod("stays", json!({"containers": [bench.container("app", sleeper)]}));
+    assert_eq!(applied(&node, &stays, &["--wait"]), ["pod/stays created"]);
+    node.down(Signal::KILL);
+    let state = node.state().display().to_string();
+    let hint = format!(
+        "1 run has not ended and its containers go on; start it with `outrigger node --state-dir {state}`"
+    );
+    let stopped = node.say(&["stop", "--all", "--state-dir", &state]);
+    assert_eq!(stopped.code, 2, "{stopped:?}");
+    let dry = apply(&node, &stays, &["--dry-run"]);
+    assert_eq!(dry.code, 2, "{dry:?}");
+    let listed = node.say(&["ps", "--state-dir", &state]);
+    for said in [&stopped, &dry, &listed] {
+        assert!(said.err.contains(&hint), "{said:?}");
+    }
+    assert!(!listed.err.contains("no pods are running"), "{listed:?}");
+    node.up();
+    node.ready("stays");
     node.leaves_nothing();
 }
 
