@@ -87,7 +87,8 @@ async fn stop(args: Args) -> Result<(), Failure> {
     let mut asked = Vec::new();
     for (run, pod) in pods {
         if pod.over {
-            args.say(&format!("{} has already ended: {}", pod.name, pod.phase));
+            let end = if pod.stopped { "Stopped" } else { &pod.phase };
+            args.say(&format!("{} has already ended: {end}", pod.name));
             continue;
         }
         let request = Request::Stop { pod: pod.number, grace_ms };

@@ -105,7 +105,10 @@ impl PodRegistry {
     /// The running instance of a container. The error explains why there is none.
     pub(super) fn instance(&self, number: usize, container: usize) -> Result<ContainerId, String> {
         let pods = self.lock();
-        let entry = pods.get(&number).filter(|entry| !entry.over).ok_or("the pod has ended")?;
+        let entry = pods.get(&number).ok_or("the pod is gone")?;
+        if entry.over {
+            return Err(format!("pod {:?} has ended", entry.context.name()));
+        }
         let running = entry.running.get(container).ok_or("no such container")?;
         running.clone().ok_or_else(|| {
             let state = entry.state(number, self.0.clock.now().time);
@@ -269,7 +272,11 @@ impl Visit {
         let pod = self.registry.pod(self.number);
         let reason = pod.and_then(|mut pod| pod.containers.swap_remove(container).reason);
         let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-        format!("container {:?} has not started{reason}", self.name(container))
+        format!(
+            "container {:?} of pod {:?} has not started{reason}",
+            self.name(container),
+            self.logs.pod().name()
+        )
     }
 }
 

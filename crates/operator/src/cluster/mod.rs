@@ -36,7 +36,8 @@ pub use status::status;
 pub use store::Agents;
 pub use webhook::Requesters;
 
-use kube::Client;
+use kube::config::KubeConfigOptions;
+use kube::{Client, Config};
 use outrigger_lifecycle::Time;
 
 /// Errors between the operator and the cluster.
@@ -77,9 +78,16 @@ fn has_code(error: &kube::Error, codes: &[u16]) -> bool {
 /// There is neither.
 pub async fn connect() -> Result<Client, Error> {
     install_crypto();
-    Client::try_default().await.map_err(|error| {
-        Error::Setup(format!("no cluster: {error}; set KUBECONFIG, or run with a service account in a pod"))
-    })
+    let none =
+        |error: String| Error::Setup(format!("no cluster: {error}; set KUBECONFIG to a file that is there"));
+    let config = match std::env::var_os("KUBERNETES_SERVICE_HOST") {
+        Some(_) => Config::infer().await.map_err(|error| none(error.to_string())),
+        // Not in a pod: only the kubeconfig matters.
+        None => Config::from_kubeconfig(&KubeConfigOptions::default())
+            .await
+            .map_err(|error| none(error.to_string())),
+    }?;
+    Client::try_from(config).map_err(|error| Error::Setup(format!("cannot use the cluster: {error}")))
 }
 
 /// TLS needs one cryptography provider per process.

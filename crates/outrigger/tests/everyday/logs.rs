@@ -106,16 +106,16 @@ fn waiting(bench: &Bench, name: &str) {
         "containers": [bench.container("app", "echo at last")]});
     let running = |pod: &Value| pod["containers"][0]["state"] == "running";
     let mut run = start(bench, name, spec, running);
-    let why = "container \"app\" has not started: waits for `setup` to complete";
+    let why = &format!("container \"app\" of pod {name:?} has not started: waits for `setup` to complete");
     let said = say(bench, &["logs", name]);
     assert_eq!(said.code, 2, "{said:?}");
-    assert!(said.err.contains(why), "{said:?}");
+    assert!(said.err.contains(why.as_str()), "{said:?}");
     let mut child = outrigger(bench, &["logs", "-f", name, "-c", "app"]).spawn().expect("it starts");
     let mut err = BufReader::new(child.stderr.take().expect("piped"));
     let mut note = String::new();
     // Runs of other tests may be mentioned first.
-    while !note.contains(why) && err.read_line(&mut note).expect("text") > 0 {}
-    assert!(note.contains(why), "{note}");
+    while !note.contains(why.as_str()) && err.read_line(&mut note).expect("text") > 0 {}
+    assert!(note.contains(why.as_str()), "{note}");
     std::fs::write(state.join("go"), "").expect("a file");
     let mut text = String::new();
     child.stdout.take().expect("piped").read_to_string(&mut text).expect("text");

@@ -510,14 +510,14 @@ fn a_port_that_is_about_to_be_free_is_waited_for() {
                     (socket.local_addr().expect("address"), Box::new(socket))
                 }
             };
-            let closes = std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(30));
+            let closes = tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(30)).await;
                 drop(copy);
             });
             let ports = [PublishedPort { host: taken, pod_port: 80, udp }];
             let opened = Forwarders::start(Some(&netns), &attachment.ips, &ports).await.expect("opened");
             assert_eq!(opened.addresses(), [taken]);
-            closes.join().expect("no panic");
+            closes.await.expect("no panic");
         }
     });
 }
