@@ -45,12 +45,17 @@ pub fn names(dir: &Path) -> Vec<String> {
 /// # Errors
 /// Returns an error if the file cannot be read or parsed.
 pub fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
-    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    // A pipe would block, and a link or a device does not belong here.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = match File::options().read(true).custom_flags(flags).open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
-    if file.metadata()?.len() > FILE_MAX {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other(format!("{} is not a regular file", path.display())));
+    }
+    if metadata.len() > FILE_MAX {
         return Err(io::Error::other(format!("{} is too large", path.display())));
     }
     let parsed = serde_json::from_reader(io::BufReader::new(file));

@@ -220,6 +220,11 @@ impl Objects {
 
 /// Replaces a file atomically: readers see either the old or the new content.
 fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    // The target of a link, not the link. A device or a pipe must not be replaced by a file.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
+        return Err(io::Error::other("it is not a regular file"));
+    }
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
     let replaced = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
@@ -245,6 +250,24 @@ mod tests {
 
     fn none() -> LifecycleTypes {
         LifecycleTypes::new()
+    }
+
+    #[test]
+    fn only_files_are_replaced_and_links_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, file, link) = (dir.path().join("s"), dir.path().join("f"), dir.path().join("l"));
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        for path in [&socket, &link] {
+            assert!(replace_file(path, "text").unwrap_err().to_string().contains("not a regular file"));
+        }
+        assert!(!fs::symlink_metadata(&socket).unwrap().is_file());
+        fs::remove_file(&link).unwrap();
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        replace_file(&link, "new").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
     }
 
     #[tokio::test]

@@ -18,6 +18,8 @@ use crate::{run, runs, terminal};
 /// How long to wait for a new node to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long the node of another command may take to answer once ours has given way to it.
+const ANOTHER_MAX: Duration = Duration::from_secs(5);
 
 /// Options for handing over pods.
 pub(crate) struct Detach {
@@ -64,13 +66,15 @@ impl Detach {
         }
         let log = state_dir.join("node/log");
         let mut child = self.start(&state_dir, &log).context("cannot start a node").map_err(Failure::Own)?;
-        let began = Instant::now();
+        let (began, mut gave_up) = (Instant::now(), None);
         loop {
             if let Some(node) = find(&state_dir).await? {
                 return Ok(node);
             }
             let ended = child.try_wait()?;
-            if ended.is_some() || began.elapsed() > PATIENCE {
+            // It ends at once if another command has just started a node, which is about to answer.
+            let is_over = ended.is_some() && gave_up.get_or_insert_with(Instant::now).elapsed() > ANOTHER_MAX;
+            if is_over || began.elapsed() > PATIENCE {
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
                 let last =
                     said.lines().rev().take(5).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>();

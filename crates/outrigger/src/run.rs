@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
+use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use outrigger_agent::options::{OnFailure, PodOptions, UserNamespaces};
 use outrigger_lifecycle::{ContainerRef, List, Plan, Severity, parse_quantity};
 use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, check, render};
@@ -86,7 +87,7 @@ pub(crate) struct Args {
     #[arg(long, value_parser = timeline::Target::parse, value_name = "PATH")]
     timeline: Option<timeline::Target>,
     /// Keep the Pod object with its current status in this file.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = PathBufValueParser::new().try_map(replaceable))]
     status: Option<PathBuf>,
     /// Grace period for a stop by Ctrl-C or SIGTERM, instead of the pods' own.
     #[arg(long, value_name = "SECONDS")]
@@ -591,6 +592,14 @@ pub(crate) fn given_or_default(given: Option<&Path>) -> Result<PathBuf, Failure>
     })
 }
 
+/// A file that is replaced again and again. Devices and pipes are not.
+fn replaceable(path: PathBuf) -> Result<PathBuf, String> {
+    match std::fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
+        true => Err("it is not a regular file".to_owned()),
+        false => Ok(path),
+    }
+}
+
 /// Creates the state directory if missing, not accessible to others, and resolves symbolic links.
 pub(crate) fn state_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = given_or_default(given)?;
@@ -602,6 +611,13 @@ pub(crate) fn state_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_are_not_replaced_by_a_status() {
+        assert!(replaceable("/dev/null".into()).is_err());
+        assert!(replaceable("/dev".into()).is_err());
+        assert!(replaceable("/nonexistent/status.json".into()).is_ok());
+    }
 
     #[test]
     fn ports_are_published_as_written() {

@@ -4,7 +4,7 @@
 //! directory that ordinary users of the machine cannot pass.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -26,6 +26,18 @@ pub(crate) fn make(path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = openat(CWD, path, flags, Mode::empty())?;
     close(dir.as_fd(), path, &fstat(&dir)?)
+}
+
+/// Reads a small file of the state. A pipe would block, and a link or a device does not belong there.
+pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(max).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Creates the missing directories of a path, all of them private; existing ones stay unchanged.

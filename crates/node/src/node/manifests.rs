@@ -1,7 +1,7 @@
 //! A directory of manifests whose pods a node runs.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,6 +13,9 @@ const GATHER: Duration = Duration::from_millis(200);
 
 /// Polling interval of a directory that cannot be watched.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
+
+/// More of a file is not read: the limit of a manifest is 8 MiB, and a file beyond it is refused when it is parsed.
+const READ_MAX: u64 = (8 << 20) + 1;
 
 /// A directory of manifests.
 pub(super) struct Manifests {
@@ -42,7 +45,7 @@ impl Manifests {
             if !is_manifest(&path) {
                 continue;
             }
-            match std::fs::read_to_string(&path) {
+            match read(&path) {
                 Ok(text) => drop(files.insert(path, text)),
                 // The file was deleted meanwhile.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -69,6 +72,16 @@ impl Manifests {
     }
 }
 
+/// The text of a manifest, or enough of it to see that it is too large.
+fn read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(READ_MAX).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == READ_MAX {
+        return Ok(String::from_utf8_lossy(&bytes).into_owned());
+    }
+    String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
 /// Whether a file is a manifest; editors create other files next to it.
 fn is_manifest(path: &Path) -> bool {
     let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
@@ -79,6 +92,14 @@ fn is_manifest(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_huge_file_only_a_part_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("huge.yaml");
+        std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        assert_eq!(read(&path).unwrap().len() as u64, READ_MAX);
+    }
 
     #[tokio::test]
     async fn only_manifests_are_read() {

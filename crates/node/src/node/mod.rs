@@ -138,6 +138,8 @@ pub struct Node<R: Runtime> {
     tasks: JoinSet<String>,
     /// Files of the manifest directory that cannot be run, with their text; each is reported once.
     refused: BTreeMap<PathBuf, String>,
+    /// Those that are refused only until a pod of the same name is gone.
+    awaiting_names: BTreeSet<PathBuf>,
 }
 
 /// One run.
@@ -178,6 +180,7 @@ impl<R: Runtime> Node<R> {
             runs: BTreeMap::new(),
             tasks: JoinSet::new(),
             refused: BTreeMap::new(),
+            awaiting_names: BTreeSet::new(),
         };
         for id in node.store.runs() {
             if let Err(e) = node.resume(&id) {
@@ -220,7 +223,7 @@ impl<R: Runtime> Node<R> {
         self.names_are_free(&work, None)?;
         let objects = objects(&work);
         let id = new_id();
-        let (driven, orders) = self.drive(&id, &record, work.clone());
+        let (mut driven, orders) = self.drive(&id, &record, work.clone());
         for pod in &work.pods {
             driven.supervisor.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
         }
@@ -228,6 +231,8 @@ impl<R: Runtime> Node<R> {
             self.store.forget_run(&id);
             return Err(self.cannot_write(&e));
         }
+        // From here on its names are taken.
+        driven.step();
         self.tasks.spawn(driven.run());
         self.runs
             .insert(id.clone(), Run { record, orders, is_stopping: false, is_superseded: false, end: None });
@@ -414,6 +419,9 @@ impl<R: Runtime> Node<R> {
             run.end = Some(end);
         }
         self.registry.run_ended(&id, end.exit_code);
+        for path in std::mem::take(&mut self.awaiting_names) {
+            self.refused.remove(&path);
+        }
     }
 
     /// Adjusts runs to the files in the manifest directory.
@@ -446,6 +454,10 @@ impl<R: Runtime> Node<R> {
                 continue;
             }
             let record = (self.options.read_file)(path.clone(), text.clone());
+            let work = (self.options.read)(&record);
+            if work.is_ok_and(|work| self.names_are_free(&work, None).is_err()) {
+                self.awaiting_names.insert(path.clone());
+            }
             if let Err(e) = self.add(record) {
                 tracing::error!("{}: {e}", path.display());
                 self.refused.insert(path, text);

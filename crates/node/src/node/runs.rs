@@ -122,7 +122,7 @@ impl<R: Runtime> Driven<R> {
     }
 
     /// Steps all workloads and saves their state.
-    fn step(&mut self) -> Option<Time> {
+    pub(super) fn step(&mut self) -> Option<Time> {
         let retired = self.step_those(|workload| workload.is_retired);
         // Once an object is gone, its successor may start.
         self.workloads.retain(|workload| !workload.is_retired || workload.controller.result().is_none());
@@ -177,18 +177,23 @@ impl<R: Runtime> Driven<R> {
         }
     }
 
+    /// Stops are saved before they are carried out: whoever is killed in between has not forgotten them.
     fn carry_out(&mut self, order: RunOrder) {
         match order {
             RunOrder::Stop { pod, workload, grace_ms } => {
                 let owner = self.workloads.iter_mut().find(|w| workload && w.controller.owns(pod));
                 match owner {
-                    Some(owner) => owner.controller.stop(grace_ms),
+                    Some(owner) => {
+                        owner.controller.stop(grace_ms);
+                        self.save();
+                    }
                     None => self.supervisor.stop(pod, grace_ms),
                 }
             }
             RunOrder::StopAll { grace_ms } => {
                 let grace_ms = grace_ms.or(self.supervisor.grace_ms());
                 self.workloads.iter_mut().for_each(|w| w.controller.stop(grace_ms));
+                self.save();
             }
             RunOrder::Restart(order) => self.supervisor.restart(order),
             RunOrder::Update(update) => self.update(*update),

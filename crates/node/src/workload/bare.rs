@@ -14,7 +14,10 @@ use crate::work::PlannedPod;
 pub(super) struct Bare {
     pod: Option<PlannedPod>,
     number: Option<usize>,
+    /// The grace period of a requested stop.
     stop: Option<Option<u64>>,
+    /// The pod has to be told.
+    is_stop_due: bool,
     result: Option<PodResult>,
 }
 
@@ -23,11 +26,14 @@ pub(super) struct Bare {
 struct Saved {
     number: Option<usize>,
     result: Option<PodResult>,
+    /// The grace period of the requested stop, if any.
+    #[serde(default)]
+    stop: Vec<Option<u64>>,
 }
 
 impl Bare {
     pub(super) fn new(pod: PlannedPod) -> Self {
-        Bare { pod: Some(pod), number: None, stop: None, result: None }
+        Bare { pod: Some(pod), number: None, stop: None, is_stop_due: false, result: None }
     }
 }
 
@@ -39,7 +45,9 @@ impl Controller for Bare {
             self.result = added.is_err().then_some(PodResult { phase: Phase::Failed, failed: None });
             self.number = Some(added?);
         }
-        if let (Some(number), Some(grace_ms)) = (self.number, self.stop.take()) {
+        if let (Some(number), Some(grace_ms)) = (self.number, self.stop)
+            && std::mem::take(&mut self.is_stop_due)
+        {
             pods.stop(number, grace_ms);
         }
         Ok(())
@@ -78,7 +86,7 @@ impl Controller for Bare {
             // It was not started, because an earlier pod of the same name was not gone yet.
             self.result = Some(PodResult { phase: Phase::Failed, failed: None });
         }
-        self.stop = Some(grace_ms);
+        (self.stop, self.is_stop_due) = (Some(grace_ms), true);
     }
 
     fn result(&self) -> Option<PodResult> {
@@ -86,12 +94,13 @@ impl Controller for Bare {
     }
 
     fn save(&self) -> Value {
-        json!(Saved { number: self.number, result: self.result })
+        json!(Saved { number: self.number, result: self.result, stop: self.stop.into_iter().collect() })
     }
 
     fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), String> {
-        let Saved { number, result } = serde_json::from_value(saved).map_err(|e| e.to_string())?;
+        let Saved { number, result, stop } = serde_json::from_value(saved).map_err(|e| e.to_string())?;
         (self.number, self.result) = (number, result);
+        (self.stop, self.is_stop_due) = (stop.into_iter().next(), true);
         let (Some(number), Some(pod)) = (number, self.pod.take_if(|_| number.is_some())) else {
             return Ok(());
         };

@@ -40,6 +40,8 @@ pub(super) struct JobController {
     told_backoff: Option<Time>,
     /// The grace period of a requested stop.
     stop: Option<Option<u64>>,
+    /// As for a Deployment.
+    repeats_stops: bool,
 }
 
 /// The saved state.
@@ -75,6 +77,7 @@ impl JobController {
             is_begun: false,
             told_backoff: None,
             stop: None,
+            repeats_stops: false,
         }
     }
 
@@ -182,6 +185,13 @@ impl Controller for JobController {
         if !std::mem::replace(&mut self.is_begun, true) {
             self.begin(pods, stamp);
         }
+        if std::mem::take(&mut self.repeats_stops) {
+            for (pod, number) in self.obs.pods.iter().zip(&self.numbers) {
+                if pod.deleted_at.is_some() && !pod.phase.is_terminal() {
+                    pods.stop(*number, self.stop.flatten());
+                }
+            }
+        }
         if self.stop.is_some() && !std::mem::replace(&mut self.obs.deleted, true) {
             record(pods, stamp.exact, &self.title, WorkloadEvent::JobStopped);
             let left = |place: &usize| !self.obs.pods[*place].phase.is_terminal();
@@ -253,6 +263,7 @@ impl Controller for JobController {
 
     fn stop(&mut self, grace_ms: Option<u64>) {
         self.stop = Some(grace_ms);
+        self.repeats_stops = true;
     }
 
     fn result(&self) -> Option<PodResult> {
@@ -285,6 +296,7 @@ impl Controller for JobController {
         }
         (self.obs, self.numbers, self.made) = (obs, numbers, made);
         (self.failed, self.is_begun, self.stop) = (failed, is_begun, stop.into_iter().next());
+        self.repeats_stops = true;
         self.places = self.numbers.iter().enumerate().map(|(at, number)| (*number, at)).collect();
         for (at, &(nth, attempt)) in self.made.iter().enumerate() {
             let (number, pod) = (self.numbers[at], self.source.pod(nth, attempt));

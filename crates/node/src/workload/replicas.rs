@@ -37,6 +37,9 @@ pub(super) struct Replicas {
     is_begun: bool,
     told_wait: Option<(u32, u32)>,
     stop: Option<Option<u64>>,
+    /// Pods marked as deleted are stopped once more: another process may have been killed before it stopped
+    /// them, or a shorter grace period was requested.
+    repeats_stops: bool,
 }
 
 /// The saved state.
@@ -97,6 +100,7 @@ impl Replicas {
             is_begun: false,
             told_wait: None,
             stop: None,
+            repeats_stops: false,
         }
     }
 
@@ -216,6 +220,13 @@ impl Controller for Replicas {
             let event = WorkloadEvent::WorkloadStarted { replicas: self.plan.replicas };
             record(pods, stamp.exact, &self.title, event);
         }
+        if std::mem::take(&mut self.repeats_stops) {
+            for (pod, (number, _)) in self.obs.pods.iter().zip(&self.pods) {
+                if pod.deleted && !pod.phase.is_terminal() {
+                    pods.stop(*number, self.stop.flatten());
+                }
+            }
+        }
         let decision = decide_replicas(&self.plan, &self.obs, stamp.time);
         for &at in &decision.delete {
             self.delete(at, pods, stamp);
@@ -280,6 +291,7 @@ impl Controller for Replicas {
     fn stop(&mut self, grace_ms: Option<u64>) {
         self.stop = Some(grace_ms);
         self.obs.stopping = true;
+        self.repeats_stops = true;
     }
 
     fn result(&self) -> Option<PodResult> {
@@ -305,6 +317,7 @@ impl Controller for Replicas {
         }
         (self.obs, self.pods, self.made) = (obs, known, made);
         (self.is_begun, self.stop) = (is_begun, stop.into_iter().next());
+        self.repeats_stops = true;
         self.places = self.pods.iter().enumerate().map(|(at, (number, _))| (*number, at)).collect();
         for (at, &(nth, attempt)) in self.made.iter().enumerate() {
             let (number, pod) = (self.pods[at].0, self.source.pod(nth, attempt));

@@ -378,3 +378,70 @@ fn a_pod_is_changed_where_it_runs_and_a_set_by_its_number() {
     set.step(&mut pods, stamp(1)).unwrap();
     assert_eq!((pods.names.len(), pods.updated.len()), (3, 0));
 }
+
+/// Records which pods are stopped, and does nothing else.
+#[derive(Default)]
+struct Stops(Vec<(usize, Option<u64>)>, usize);
+
+impl Pods for Stops {
+    fn add(&mut self, _: PlannedPod, _: StatusUpdates) -> Result<usize, String> {
+        self.1 += 1;
+        Ok(self.1)
+    }
+    fn resume(&mut self, _: usize, _: PlannedPod, _: StatusUpdates) -> Result<(), String> {
+        Ok(())
+    }
+    fn show(&mut self, _: usize, _: PlannedPod) {}
+    fn update(&mut self, _: usize, _: PlannedPod) -> Result<(), String> {
+        Ok(())
+    }
+    fn stop(&mut self, number: usize, grace_ms: Option<u64>) {
+        self.0.push((number, grace_ms));
+    }
+    fn record(&mut self, _: Duration, _: &WorkloadRecord) {}
+    fn wants_status(&self) -> bool {
+        false
+    }
+    fn publish(&mut self, _: usize, _: &Value, _: &LifecycleTypes) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_a_killed_process_had_only_noted_is_carried_out_by_the_next() {
+    let template =
+        "{metadata: {labels: {a: b}}, spec: {restartPolicy: POLICY, containers: [{name: c, image: i}]}}";
+    let set = format!(
+        "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: w}}, \
+         spec: {{replicas: 3, selector: {{matchLabels: {{a: b}}}}, template: {}}}}}",
+        template.replace("POLICY", "Always")
+    );
+    let job = format!(
+        "{{apiVersion: batch/v1, kind: Job, metadata: {{name: w}}, spec: {{completions: 3, parallelism: 3, template: {}}}}}",
+        template.replace("POLICY", "Never")
+    );
+    for manifest in [set, job] {
+        let stamp = Clock::start().now();
+        let make = || {
+            let (planned, manifest) = planned(&manifest);
+            controllers(planned, manifest.workloads, stamp).remove(0)
+        };
+        let (mut pods, mut first, mut next) = (Stops::default(), make(), make());
+        first.step(&mut pods, stamp).unwrap();
+        first.stop(None);
+        first.step(&mut pods, stamp).unwrap();
+        assert_eq!(pods.0, [(1, None), (2, None), (3, None)], "{manifest}");
+
+        // It was killed before the pods noticed.
+        next.restore(first.save(), &mut pods).unwrap();
+        pods.0.clear();
+        next.step(&mut pods, stamp).unwrap();
+        assert_eq!(pods.0, [(1, None), (2, None), (3, None)], "{manifest}");
+        pods.0.clear();
+        next.step(&mut pods, stamp).unwrap();
+        assert_eq!(pods.0, [], "{manifest}");
+
+        // A shorter grace period reaches them too.
+        next.stop(Some(0));
+        next.step(&mut pods, stamp).unwrap();
+        assert_eq!(pods.0, [(1, Some(0)), (2, Some(0)), (3, Some(0))], "{manifest}");
+    }
+}

@@ -9,12 +9,13 @@ use crate::daemon::{Daemon, Said};
 use crate::rootfs;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 11] = [
+pub(crate) const ALL: [(&str, Test); 12] = [
     ("an_image_that_changes_restarts_its_container_alone", images),
     ("what_else_changes_replaces_the_pod", replaced),
     ("what_is_replaced_is_waited_for", waits),
     ("all_pods_of_an_ended_workload_are_shown", ended),
     ("without_their_node_pods_are_not_denied", unattended),
+    ("detached_runs_that_start_at_the_same_time_share_a_node", at_once),
     ("a_change_survives_a_kill_of_the_node", survives),
     ("a_deployment_is_scaled_and_a_file_is_refused", workloads),
     ("a_changed_file_changes_its_pod_in_place", files),
@@ -203,6 +204,35 @@ fn unattended(bench: &Bench, name: &str) {
     assert!(!listed.err.contains("no pods are running"), "{listed:?}");
     node.up();
     node.ready("stays");
+    node.leaves_nothing();
+}
+
+fn at_once(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    node.down(Signal::TERM);
+    let state = node.state().display().to_string();
+    let sleeper = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+    let started: Vec<_> = (0..5)
+        .map(|nth| {
+            let object = pod(&format!("p{nth}"), json!({"containers": [bench.container("app", sleeper)]}));
+            let file = node.file(&format!("p{nth}.json"), &object);
+            node.start_command(&["run", "-d", "--state-dir", &state, "--network", "none", &file])
+        })
+        .collect();
+    for run in started {
+        let done = run.wait_with_output().expect("an end");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+    (0..5).for_each(|nth| node.ready(&format!("p{nth}")));
+    // The node that they started gives way to that of the test.
+    let pid = fs::read_to_string(node.state().join("node/lock")).expect("its pid").parse().expect("a pid");
+    let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
+    rustix::process::kill_process(pid, Signal::TERM).expect("signal");
+    let stat = format!("/proc/{pid}/stat");
+    // Ended, even if nobody has asked for its exit code.
+    node.until("it has ended", |_| fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
+    node.up();
+    (0..5).for_each(|nth| node.ready(&format!("p{nth}")));
     node.leaves_nothing();
 }
 

@@ -191,7 +191,7 @@ impl Drop for Covered {
 }
 
 /// Files below the state directory, by the kind of damage, each of a separate pod.
-const DAMAGES: [(&str, Damage); 12] = [
+const DAMAGES: [(&str, Damage); 18] = [
     ("node/pods/POD/state.json", Damage::Half),
     ("node/pods/POD/state.json", Damage::Garbage),
     ("node/pods/POD/state.json", Damage::Missing),
@@ -204,6 +204,13 @@ const DAMAGES: [(&str, Damage); 12] = [
     ("pods/POD/sandbox.json", Damage::Missing),
     ("pods/POD/containers/CONTAINER/state.json", Damage::Garbage),
     ("pods/POD/node.json", Damage::Empty),
+    // Whoever opens a pipe waits for its other end.
+    ("node/pods/POD/state.json", Damage::Pipe),
+    ("node/pods/POD/pod.json", Damage::Pipe),
+    ("node/runs/RUN/run.json", Damage::Pipe),
+    ("node/runs/RUN/workloads.json", Damage::Pipe),
+    ("pods/POD/sandbox.json", Damage::Pipe),
+    ("pods/POD/node.json", Damage::Pipe),
 ];
 
 #[derive(Debug, Clone, Copy)]
@@ -212,6 +219,7 @@ enum Damage {
     Garbage,
     Empty,
     Missing,
+    Pipe,
 }
 
 impl Damage {
@@ -222,6 +230,10 @@ impl Damage {
             Damage::Garbage => fs::write(path, b"\xff\0{]garbage"),
             Damage::Empty => fs::write(path, b""),
             Damage::Missing => fs::remove_file(path),
+            Damage::Pipe => fs::remove_file(path).and_then(|()| {
+                let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+                Ok(rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0)?)
+            }),
         }
         .expect("damage it");
     }

@@ -29,7 +29,7 @@ pub(crate) use crate::mounts::unmount_all;
 const MAKING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest document that is read.
-const JSON_MAX: u64 = 64 << 20;
+pub(crate) const JSON_MAX: u64 = 64 << 20;
 
 /// Directory of the pods below the state directory.
 pub(crate) fn pods_dir(state_dir: &Path) -> PathBuf {

@@ -341,7 +341,7 @@ impl EmbeddedRuntime {
     fn read_sandbox(&self, id: &SandboxId) -> Result<SandboxState, RuntimeError> {
         let not_found = || RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() };
         let path = self.pod_dir(id).join("sandbox.json");
-        let text = match std::fs::read(&path) {
+        let text = match crate::private::read(&path, layout::JSON_MAX) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(not_found()),
             result => result
                 .map_err(|error| RuntimeError::Other(format!("cannot read {}: {error}", path.display())))?,

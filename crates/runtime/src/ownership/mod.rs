@@ -20,6 +20,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::private;
+
 /// The owner of a runtime's pods.
 #[derive(Debug, Clone, Default)]
 pub enum Owner {
@@ -39,6 +41,7 @@ impl Owner {
 
 /// In the directory of a pod that belongs to the node.
 pub(crate) const MARK: &str = "node.json";
+const MARK_MAX: u64 = 64 << 10;
 
 /// The content of [`MARK`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +59,7 @@ pub(crate) fn is_marked(dir: &Path) -> bool {
 
 /// The mark in a pod's directory, if there is a readable one.
 pub(crate) fn read_mark(dir: &Path) -> Option<Mark> {
-    serde_json::from_slice(&fs::read(dir.join(MARK)).ok()?).ok()
+    serde_json::from_slice(&private::read(&dir.join(MARK), MARK_MAX).ok()?).ok()
 }
 
 /// Marks a pod's directory, whose lock the caller holds, as the node's.

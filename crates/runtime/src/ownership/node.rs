@@ -1,7 +1,7 @@
 //! The node of a state directory: one process at a time, with an identity that outlives it.
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,7 +70,8 @@ impl NodeIdentity {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
-                let pid = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+                let text = private::read(&path, 1024).unwrap_or_default();
+                let pid = String::from_utf8_lossy(&text).trim().parse().ok();
                 return Err(NodeError::Taken { state_dir: state_dir.to_owned(), pid });
             }
             Err(error) => return Err(failed(&path)(error.into())),
@@ -99,13 +100,11 @@ impl NodeIdentity {
 
 /// The identity in a file; `None` if there is none, or no valid one.
 fn read_id(path: &Path) -> io::Result<Option<String>> {
-    let mut text = String::new();
-    match fs::File::open(path).and_then(|file| file.take(1024).read_to_string(&mut text)) {
-        Ok(_) => {}
+    let text = match private::read(path, 1024) {
+        Ok(text) => String::from_utf8_lossy(&text).into_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
         Err(error) => return Err(error),
-    }
+    };
     let id = text.trim();
     if id.len() == ID_LENGTH && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(Some(id.to_owned()));
