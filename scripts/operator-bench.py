@@ -53,18 +53,18 @@ def kubelet(c, pods=50):
     time.sleep(1)
     names = [f"single-{i}" for i in range(20)]
     for name in names:
-        launch(c, api, seen, [name], WAKE)
+        launch(api, seen, [name], WAKE)
     tell("one pod at a time, level ready to next level's container running", [took(c, seen, name) for name in names])
     clear(c)
     for kind, env in (("plain", {}), ("bench", WAKE)):
         names = [f"{kind}-{i}" for i in range(pods)]
-        launch(c, api, seen, names, env)
+        launch(api, seen, names, env)
         what = "level ready to next level's container running" if env else "without priorities: from the first container to the second"
         tell(f"{pods} pods launching on one kubelet, {what}", [took(c, seen, name, env) for name in names])
         clear(c)
 
 
-def launch(c, api, seen, names, env):
+def launch(api, seen, names, env):
     two = lambda name: pod(name, [container("first", "echo; " + SLEEP, env), container("second", "echo; " + SLEEP)])
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: api.call("POST", PODS, two(name)), names))

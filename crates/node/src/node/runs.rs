@@ -177,7 +177,7 @@ impl<R: Runtime> Driven<R> {
         }
     }
 
-    /// Stops are saved before they are carried out: whoever is killed in between has not forgotten them.
+    /// Carries out an order. A stop is saved first, so that the next process repeats it if this one is killed.
     fn carry_out(&mut self, order: RunOrder) {
         match order {
             RunOrder::Stop { pod, workload, grace_ms } => {

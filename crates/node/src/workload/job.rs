@@ -40,7 +40,7 @@ pub(super) struct JobController {
     told_backoff: Option<Time>,
     /// The grace period of a requested stop.
     stop: Option<Option<u64>>,
-    /// As for a Deployment.
+    /// Stop the pods marked as deleted once more, as for a Deployment.
     repeats_stops: bool,
 }
 

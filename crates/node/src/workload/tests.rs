@@ -263,7 +263,7 @@ async fn a_pod_with_a_host_port_is_replaced_when_the_port_is_free() {
 #[derive(Default)]
 struct FakePods {
     names: Vec<String>,
-    stopped: Vec<usize>,
+    stopped: Vec<(usize, Option<u64>)>,
     updated: Vec<usize>,
     events: Vec<Value>,
 }
@@ -289,8 +289,8 @@ impl Pods for FakePods {
         Ok(())
     }
 
-    fn stop(&mut self, number: usize, _: Option<u64>) {
-        self.stopped.push(number);
+    fn stop(&mut self, number: usize, grace_ms: Option<u64>) {
+        self.stopped.push((number, grace_ms));
     }
 
     fn record(&mut self, _: Duration, record: &WorkloadRecord) {
@@ -347,7 +347,7 @@ fn a_set_that_is_stopped_stops_its_pods_and_makes_no_more() {
     set.stop(None);
     set.step(&mut pods, stamp(1)).unwrap();
     pods.stopped.sort_unstable();
-    assert_eq!(pods.stopped, [0, 1]);
+    assert_eq!(pods.stopped, [(0, None), (1, None)]);
     for pod in [0, 1] {
         set.ended(pod, PodResult { phase: Phase::Failed, failed: None }, Time(2));
     }
@@ -379,32 +379,6 @@ fn a_pod_is_changed_where_it_runs_and_a_set_by_its_number() {
     assert_eq!((pods.names.len(), pods.updated.len()), (3, 0));
 }
 
-/// Records which pods are stopped, and does nothing else.
-#[derive(Default)]
-struct Stops(Vec<(usize, Option<u64>)>, usize);
-
-impl Pods for Stops {
-    fn add(&mut self, _: PlannedPod, _: StatusUpdates) -> Result<usize, String> {
-        self.1 += 1;
-        Ok(self.1)
-    }
-    fn resume(&mut self, _: usize, _: PlannedPod, _: StatusUpdates) -> Result<(), String> {
-        Ok(())
-    }
-    fn show(&mut self, _: usize, _: PlannedPod) {}
-    fn update(&mut self, _: usize, _: PlannedPod) -> Result<(), String> {
-        Ok(())
-    }
-    fn stop(&mut self, number: usize, grace_ms: Option<u64>) {
-        self.0.push((number, grace_ms));
-    }
-    fn record(&mut self, _: Duration, _: &WorkloadRecord) {}
-    fn wants_status(&self) -> bool {
-        false
-    }
-    fn publish(&mut self, _: usize, _: &Value, _: &LifecycleTypes) {}
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_stop_that_a_killed_process_had_only_noted_is_carried_out_by_the_next() {
     let template =
@@ -424,24 +398,24 @@ async fn a_stop_that_a_killed_process_had_only_noted_is_carried_out_by_the_next(
             let (planned, manifest) = planned(&manifest);
             controllers(planned, manifest.workloads, stamp).remove(0)
         };
-        let (mut pods, mut first, mut next) = (Stops::default(), make(), make());
+        let (mut pods, mut first, mut next) = (FakePods::default(), make(), make());
         first.step(&mut pods, stamp).unwrap();
         first.stop(None);
         first.step(&mut pods, stamp).unwrap();
-        assert_eq!(pods.0, [(1, None), (2, None), (3, None)], "{manifest}");
+        assert_eq!(pods.stopped, [(0, None), (1, None), (2, None)], "{manifest}");
 
         // It was killed before the pods noticed.
         next.restore(first.save(), &mut pods).unwrap();
-        pods.0.clear();
+        pods.stopped.clear();
         next.step(&mut pods, stamp).unwrap();
-        assert_eq!(pods.0, [(1, None), (2, None), (3, None)], "{manifest}");
-        pods.0.clear();
+        assert_eq!(pods.stopped, [(0, None), (1, None), (2, None)], "{manifest}");
+        pods.stopped.clear();
         next.step(&mut pods, stamp).unwrap();
-        assert_eq!(pods.0, [], "{manifest}");
+        assert_eq!(pods.stopped, [], "{manifest}");
 
         // A shorter grace period reaches them too.
         next.stop(Some(0));
         next.step(&mut pods, stamp).unwrap();
-        assert_eq!(pods.0, [(1, Some(0)), (2, Some(0)), (3, Some(0))], "{manifest}");
+        assert_eq!(pods.stopped, [(0, Some(0)), (1, Some(0)), (2, Some(0))], "{manifest}");
     }
 }

@@ -9,13 +9,14 @@ use crate::daemon::{Daemon, Said};
 use crate::rootfs;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 12] = [
+pub(crate) const ALL: [(&str, Test); 13] = [
     ("an_image_that_changes_restarts_its_container_alone", images),
     ("what_else_changes_replaces_the_pod", replaced),
     ("what_is_replaced_is_waited_for", waits),
     ("all_pods_of_an_ended_workload_are_shown", ended),
     ("without_their_node_pods_are_not_denied", unattended),
     ("detached_runs_that_start_at_the_same_time_share_a_node", at_once),
+    ("a_systemd_unit_keeps_relative_paths", unit),
     ("a_change_survives_a_kill_of_the_node", survives),
     ("a_deployment_is_scaled_and_a_file_is_refused", workloads),
     ("a_changed_file_changes_its_pod_in_place", files),
@@ -229,10 +230,21 @@ fn at_once(bench: &Bench, name: &str) {
     let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
     rustix::process::kill_process(pid, Signal::TERM).expect("signal");
     let stat = format!("/proc/{pid}/stat");
-    // Ended, even if nobody has asked for its exit code.
+    // A zombie has ended too.
     node.until("it has ended", |_| fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
     node.up();
     (0..5).for_each(|nth| node.ready(&format!("p{nth}")));
+    node.leaves_nothing();
+}
+
+fn unit(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let here = std::env::current_dir().expect("a directory").display().to_string();
+    let unit = node.must(&["node", "--systemd-unit", "--manifests", "pods"]);
+    assert!(unit.contains(&format!("\nWorkingDirectory={here}\nExecStart=")), "{unit}");
+    assert!(unit.contains(" node --manifests pods\n"), "{unit}");
+    let unit = node.must(&["node", "--systemd-unit", "--manifests", "/pods"]);
+    assert!(!unit.contains("WorkingDirectory"), "{unit}");
     node.leaves_nothing();
 }
 

@@ -204,7 +204,7 @@ const DAMAGES: [(&str, Damage); 18] = [
     ("pods/POD/sandbox.json", Damage::Missing),
     ("pods/POD/containers/CONTAINER/state.json", Damage::Garbage),
     ("pods/POD/node.json", Damage::Empty),
-    // Whoever opens a pipe waits for its other end.
+    // Opening a pipe blocks until another process opens its other end.
     ("node/pods/POD/state.json", Damage::Pipe),
     ("node/pods/POD/pod.json", Damage::Pipe),
     ("node/runs/RUN/run.json", Damage::Pipe),

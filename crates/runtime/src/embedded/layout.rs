@@ -12,7 +12,7 @@
 //! ```
 
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,15 +110,7 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> 
 
 /// Reads a file of [`write_json`]; `None` if it is missing or incomplete.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    // Only a regular file: a pipe would block, and a link or a device does not belong here.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(JSON_MAX).read_to_end(&mut bytes).ok()?;
-    serde_json::from_slice(&bytes).ok()
+    serde_json::from_slice(&crate::private::read(path, JSON_MAX).ok()?).ok()
 }
 
 /// Opens a directory for use as a base.

@@ -133,7 +133,8 @@ impl Nft {
 
     /// Removes a chain, if it exists.
     pub(super) fn remove_chain(&mut self, family: Family, chain: &str) -> io::Result<()> {
-        // A transaction that fails takes some 20 ms: the kernel waits until nobody uses what it undoes.
+        // Checked first because a failed transaction takes about 20 ms: the kernel waits for an RCU grace period
+        // before it rolls back.
         if !self.has_chain(family, chain)? {
             return Ok(());
         }
