@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outrigger_lifecycle::{Observation, Phase, Plan, StopCause, changes};
+use outrigger_lifecycle::{Phase, Plan, StopCause, changes};
 use outrigger_runtime::{Runtime, SandboxId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tracing::Instrument as _;
@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::event::{Emitter, EndCause, Events, PodEventKind, PodResult, Scope, Snapshot, Subscribers};
 use crate::fields::Host;
 use crate::log::LogFollower;
-use crate::options::{AgentOptions, Durability, LogLines, NewPod};
+use crate::options::{AgentOptions, Durability, LogLines, NewPod, StatusUpdates};
 use crate::pod::PodContext;
 use crate::state::{Latest, PodState, StopRequest};
 use crate::store::{Found, PodStore, SavedPod, Store};
@@ -88,9 +88,46 @@ enum Left {
     Damaged,
     /// State of a pod that ended when the machine was shut down. The pod starts again, except for containers
     /// that run only once.
-    ShutDown(Box<Observation>),
+    ShutDown(Box<Found>),
+    /// State of a pod that is being stopped for a shutdown of the machine, by a process that did not live to see
+    /// the end of it. The stop is finished with the plan it began with; then the pod starts again.
+    ShuttingDown(Box<Found>, Box<NewPod>),
     /// Complete state, and the new plan if it differs from the persisted one.
     State(Box<Found>, Option<Box<Plan>>),
+}
+
+/// What is done before a pod's worker begins.
+enum Before<R> {
+    Nothing(Left),
+    /// A stop that another process began is finished.
+    Stop(Box<Stop<R>>),
+}
+
+/// The rest of a stop for a shutdown of the machine.
+struct Stop<R> {
+    worker: Worker<R>,
+    found: Found,
+    store: Option<PodStore>,
+    /// The pod that is started afterwards.
+    saved: SavedPod,
+}
+
+impl<R: Runtime> Stop<R> {
+    /// Finishes the stop. What is left is a pod that was shut down with the machine.
+    async fn finish(mut self, resuming: ResumingPod) -> Left {
+        let mut last = self.found.clone();
+        self.worker.resume(self.found).await;
+        drop(resuming);
+        self.worker.run().await;
+        if let Some(store) = self.store {
+            last = store.load().ok().flatten().unwrap_or(last);
+            store.forget_state();
+            if let Err(e) = store.create(&self.saved) {
+                tracing::warn!("cannot save the pod's state; if the node restarts, the pod is lost: {e}");
+            }
+        }
+        Left::ShutDown(Box::new(last))
+    }
 }
 
 /// A pod that has ended and still has state on disk.
@@ -175,6 +212,9 @@ impl<R: Runtime> Agent<R> {
         let found = self.find(&mut pod)?;
         let context = Arc::new(self.describe(&pod)?);
         let store = inner.store.as_ref().map(|store| store.pod(&context.sandbox_id.0));
+        if let (Some(store), Left::ShutDown(_)) = (&store, &found) {
+            store.forget_state();
+        }
         if let (Some(store), Left::Nothing | Left::Damaged | Left::ShutDown(_)) = (&store, &found) {
             let saved = SavedPod { uid: pod.uid.clone(), plan: pod.plan.clone() };
             if let Err(e) = store.create(&saved) {
@@ -210,6 +250,27 @@ impl<R: Runtime> Agent<R> {
             status: pod.status,
             on_failure: pod.on_failure,
         };
+        let found = match found {
+            Left::ShuttingDown(found, stopped) => {
+                // The stop is the machine's, not the workload's: subscribers get no events of it.
+                let quiet = WorkerOptions {
+                    clock: inner.clock,
+                    stop: options.stop.clone(),
+                    orders: mpsc::unbounded_channel().1,
+                    events: Emitter { subscribers: Arc::default(), ..events.clone() },
+                    latest: Arc::default(),
+                    logs: None,
+                    store: store.clone(),
+                    status: StatusUpdates::Omitted,
+                    on_failure: pod.on_failure,
+                };
+                let context = Arc::new(self.describe(&stopped)?);
+                let worker = Worker::new(inner.runtime.clone(), context, stopped.plan, quiet);
+                let saved = SavedPod { uid: pod.uid.clone(), plan: pod.plan.clone() };
+                Before::Stop(Box::new(Stop { worker, found: *found, store: store.clone(), saved }))
+            }
+            found => Before::Nothing(found),
+        };
         let worker = Worker::new(inner.runtime.clone(), context.clone(), pod.plan, options);
         let span = tracing::info_span!("pod", name = context.name(), uid = %pod.uid);
         let work = work(worker, found, update.clone(), ResumingPod::new(&inner.resuming));
@@ -233,7 +294,7 @@ impl<R: Runtime> Agent<R> {
     /// # Errors
     /// Returns an error if no readable state is left.
     pub fn add_finished(&self, mut pod: NewPod) -> Result<Arc<PodContext>, String> {
-        let Left::State(found, _) = self.find(&mut pod)? else {
+        let (Left::State(found, _) | Left::ShutDown(found)) = self.find(&mut pod)? else {
             return Err("nothing is left of the pod".to_owned());
         };
         let context = Arc::new(self.describe(&pod)?);
@@ -293,8 +354,10 @@ impl<R: Runtime> Agent<R> {
         let obs = &found.state.observation;
         let is_shut_down = obs.stop.is_some_and(|stop| stop.cause == StopCause::NodeShutdown);
         if is_shut_down && (obs.over || found.rebooted) {
-            store.forget_state();
-            return Ok(Left::ShutDown(Box::new(found.state.observation)));
+            return Ok(Left::ShutDown(Box::new(found)));
+        }
+        if is_shut_down {
+            return Ok(Left::ShuttingDown(Box::new(found), Box::new(planned)));
         }
         *pod = planned;
         Ok(Left::State(Box::new(found), update))
@@ -434,14 +497,18 @@ impl<R: Runtime> Agent<R> {
 /// Runs a worker from start to end.
 async fn work<R: Runtime>(
     mut worker: Worker<R>,
-    found: Left,
+    before: Before<R>,
     update: Option<Arc<PodContext>>,
     resuming: ResumingPod,
 ) -> PodResult {
+    let (found, resuming) = match before {
+        Before::Nothing(found) => (found, Some(resuming)),
+        Before::Stop(stop) => (stop.finish(resuming).await, None),
+    };
     match found {
-        Left::Nothing => {}
+        Left::Nothing | Left::ShuttingDown(..) => {}
         Left::Damaged => worker.begin_again(),
-        Left::ShutDown(before) => worker.begin_after_shutdown(&before),
+        Left::ShutDown(before) => worker.begin_after_shutdown(&before.state.observation),
         Left::State(found, _) => worker.resume(*found).await,
     }
     if let Some(context) = update {

@@ -162,7 +162,7 @@ pub(crate) struct SavedInstance {
 }
 
 /// The state found for a pod.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub(crate) state: SavedState,
     /// The machine was rebooted since the state was written.

@@ -15,11 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodStatus;
-use outrigger_lifecycle::rules::restarts_after;
 use outrigger_lifecycle::trace::{self, Entry, IgnoredBecause, Recorder, TraceEvent};
 use outrigger_lifecycle::{
     Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, KillReason, Observation, Plan,
-    ProbeKind, Role, StatusFacts, StopCause, Time, phase, pod_status,
+    ProbeKind, ProbeOutcome, Role, StatusFacts, StopCause, Time, decide, fails_pod, phase, pod_status, rules,
 };
 use outrigger_runtime::{ContainerId, Image, Runtime};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -604,10 +603,11 @@ impl<R: Runtime> Worker<R> {
     }
 
     fn write_entries(&mut self, stamp: Stamp) {
+        let mut failed = false;
         for entry in std::mem::take(&mut self.entries) {
             let failure = match self.on_failure {
-                OnFailure::Stop => failure(&entry, self.engine.plan(), self.engine.observation()),
-                OnFailure::Retry => None,
+                OnFailure::Stop if !failed => failure(&entry, self.engine.plan(), self.engine.observation()),
+                OnFailure::Stop | OnFailure::Retry => None,
             };
             let exact = match entry.time == stamp.time {
                 true => stamp.exact,
@@ -616,9 +616,13 @@ impl<R: Runtime> Worker<R> {
             self.events.emit(PodEventKind::Trace { entry: Arc::new(entry), exact });
             if let Some(failure) = failure {
                 self.events.emit(PodEventKind::Failed(failure));
-                // At once, before the next step starts the container again.
-                self.engine.handle(&Event::StopRequested { grace_ms: None }, stamp.time);
+                failed = true;
             }
+        }
+        if failed {
+            // At once, before the next step starts the container again. It is the stop the run is about to
+            // request: with its grace period, and in the trace before anything is signalled.
+            self.handle(Event::StopRequested { grace_ms: self.pod.options.grace_ms });
         }
     }
 
@@ -702,7 +706,14 @@ async fn remove_files(pod: &PodContext) {
     }
 }
 
-/// Describes an entry that is a retriable failure.
+/// Whether the engine would keep the pod running. If it is about to stop the pod itself, it knows the cause better.
+fn goes_on(plan: &Plan, obs: &Observation, now: Time) -> bool {
+    let mut decision = Decision::default();
+    decide(plan, obs, now, &mut decision);
+    !decision.actions.iter().any(|action| matches!(action, Action::BeginStop { .. }))
+}
+
+/// Describes an entry that is a failure which would be retried, or after which the pod can only fail.
 fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
     if obs.stop.is_some() {
         return None;
@@ -717,7 +728,8 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
         }
         TraceEvent::StartFailed { message, .. } => (format!("{who} cannot be started: {message}"), None),
         TraceEvent::Exited { code, .. } => {
-            let (plan, c) = (&plan.containers[entry.container?], &obs.containers[entry.container?]);
+            let index = entry.container?;
+            let (p, c) = (&plan.containers[index], &obs.containers[index]);
             // It may already have been restarted.
             let exit = c.exit.as_ref().or(c.last_exit.as_ref())?;
             let on_purpose = matches!(
@@ -731,10 +743,26 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
                         | KillReason::PodStop
                 )
             );
-            if on_purpose || !exit.failed() || !restarts_after(plan, exit) {
+            if on_purpose || !exit.failed() {
+                return None;
+            }
+            // Without a restart, the pod can only fail: the others need not be waited for.
+            let decides = || fails_pod(plan, obs, index) && goes_on(plan, obs, entry.time);
+            if !rules::restarts_after(p, exit) && !decides() {
                 return None;
             }
             (format!("{who} failed with exit code {code}"), Some(i64::from(*code)))
+        }
+        TraceEvent::Probe {
+            kind,
+            outcome: ProbeOutcome::Error,
+            counted: Some(counted),
+            threshold: Some(threshold),
+            message,
+            ..
+        } if counted >= threshold && rules::is_waited_for(plan, obs, entry.container?) => {
+            let why = message.as_deref().unwrap_or_default().trim_end();
+            (format!("the {} probe of {who} cannot be run: {why}", kind.name()), None)
         }
         TraceEvent::Planned { .. }
         | TraceEvent::SandboxCreating { .. }

@@ -44,7 +44,7 @@ pub use engine::{
 pub use explain::{Span, explain, explain_stop};
 pub use job::{
     ContainerExit, ExitCodes, FailureAction, FailureRule, Indexes, JobDecision, JobEnd, JobObservation,
-    JobOutcome, JobPlan, JobPod, POD_BACKOFF, PodOrder, SuccessRule, decide_job, job_status,
+    JobOutcome, JobPlan, JobPod, POD_BACKOFF, PodOrder, SuccessRule, check_schedule, decide_job, job_status,
     validate_job_fields,
 };
 pub use observation::{
@@ -62,6 +62,6 @@ pub use resources::{
     qos,
 };
 pub use source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput, Segment, Severity};
-pub use status::{ContainerFacts, Phase, StatusFacts, observe, phase, pod_status};
+pub use status::{ContainerFacts, Phase, StatusFacts, fails_pod, observe, phase, pod_status, was_stopped};
 pub use time::Time;
 pub use validate::{is_launch_barrier, validate, validate_job, validate_plan};

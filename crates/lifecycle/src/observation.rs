@@ -280,6 +280,12 @@ pub struct Probe {
     pub ramp: u32,
     /// Failed attempts in a row, counted or not.
     pub failures: u32,
+    /// Attempts in a row that could not be made at all, at most one a period. They count towards no verdict.
+    #[serde(default)]
+    pub errors: u32,
+    /// When the last of them was counted.
+    #[serde(default)]
+    pub error_at: Option<Time>,
     /// The output of the last attempt.
     pub message: Option<Arc<str>>,
 }

@@ -26,10 +26,17 @@ pub(crate) fn record(plan: &ProbePlan, probe: &mut Probe, since: Time, outcome: 
         ProbeOutcome::Success => true,
         ProbeOutcome::Failure => false,
         ProbeOutcome::Error => {
+            // At the author's pace, like failures: what is missing may be made in the meantime.
+            let paced_from = probe.error_at.unwrap_or(since + plan.initial_delay_ms);
+            if probe.was_ok || now.since(paced_from) >= plan.period_ms {
+                probe.errors += 1;
+                probe.error_at = Some(now);
+            }
             schedule(plan, probe, since, began, now);
             return;
         }
     };
+    (probe.errors, probe.error_at) = (0, None);
     if probe.last_ok != Some(ok) {
         probe.run = 0;
     }
@@ -143,5 +150,14 @@ mod tests {
         let (times, probe) = play(&PLAN, |_| ProbeOutcome::Error, 20_000);
         assert!(times.len() > 5);
         assert_eq!((probe.verdict, probe.run, probe.last_ok), (Verdict::Unknown, 0, None));
+    }
+
+    #[test]
+    fn errors_in_a_row_are_counted_at_the_authors_pace() {
+        for (until, errors) in [(900, 0), (3_500, 3), (10_500, 10)] {
+            assert_eq!(play(&PLAN, |_| ProbeOutcome::Error, until).1.errors, errors, "after {until} ms");
+        }
+        let healed = |at: u64| if at < 5_000 { ProbeOutcome::Error } else { ProbeOutcome::Success };
+        assert_eq!(play(&PLAN, healed, 6_000).1.errors, 0, "they are no longer in a row");
     }
 }

@@ -168,3 +168,12 @@ pub fn closed_gate<'p>(plan: &'p Plan, obs: &Observation, index: usize) -> Optio
     let c = &obs.containers[index];
     plan.containers[index].gates.iter().find(|g| gate_is_asked(g, c) && !gate_open(plan, obs, index, g))
 }
+
+/// Whether some container cannot start because of this one: a gate on it is closed.
+pub fn is_waited_for(plan: &Plan, obs: &Observation, index: usize) -> bool {
+    (0..plan.containers.len()).any(|i| {
+        let c = &obs.containers[i];
+        let closed = |g: &Gate| g.on == index && gate_is_asked(g, c) && !gate_open(plan, obs, i, g);
+        !c.state.is_alive() && plan.containers[i].gates.iter().any(closed)
+    })
+}

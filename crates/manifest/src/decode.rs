@@ -4,6 +4,7 @@
 //! fields, so it detects unknown fields without a schema of its own, and every message has a position. It
 //! reports and continues where it can, so that one run reports every error.
 
+mod mistakes;
 mod rejected;
 mod visit;
 
@@ -315,7 +316,7 @@ impl<'c> De<'c> {
                 &[]
             }
             _ => {
-                self.wrong(expected, None);
+                self.wrong(expected, mistakes::no_map(&self.path.to_field_path(), self.node));
                 &[]
             }
         }
@@ -371,7 +372,9 @@ impl<'c> De<'c> {
         diagnostic.severity = severity;
         // Searching for similar names takes time, and so many hints are not useful.
         if self.context.diagnostics.borrow().len() < HINTS_MAX {
-            diagnostic.hint = rejected::hint(name, entry, &self.path.to_field_path(), self.context.root)
+            let path = self.path.to_field_path();
+            diagnostic.hint = rejected::hint(name, entry, &path, self.context.root)
+                .or_else(|| mistakes::unknown_field(name, entry, &path))
                 .or_else(|| nearest(&entry.key, fields).map(|name| format!("did you mean `{name}`?")))
                 .or_else(|| self.field_of_ancestor(&entry.key));
         }

@@ -98,10 +98,29 @@ pub fn render(diagnostics: &[Diagnostic], sources: &[SourceFile], color: bool) -
     let renderer = renderer.decor_style(DecorStyle::Ascii).term_width(110);
     let mut out = String::new();
     for diagnostic in diagnostics {
-        out.push_str(&renderer.render(&[group(diagnostic, sources)]));
+        let text = renderer.render(&[group(diagnostic, sources)]);
+        if diagnostic.span.is_none() && diagnostic.labels.is_empty() {
+            // Without a place there is nothing that the bar could belong to.
+            let lines: Vec<&str> = text.lines().filter(|line| !is_bar(line)).collect();
+            out.push_str(&lines.join("\n"));
+        } else {
+            out.push_str(&text);
+        }
         out.push_str("\n\n");
     }
     out
+}
+
+/// Whether a line has nothing but a bar, perhaps in color.
+fn is_bar(line: &str) -> bool {
+    let mut shown = String::new();
+    let mut rest = line;
+    while let Some((before, sequence)) = rest.split_once('\u{1b}') {
+        shown.push_str(before);
+        rest = sequence.split_once('m').map_or("", |(_, after)| after);
+    }
+    shown.push_str(rest);
+    shown.trim() == "|"
 }
 
 fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a [SourceFile]) -> Group<'a> {
@@ -145,7 +164,7 @@ fn snippet<'a>(source: &'a SourceFile, places: &[(Span, Option<&'a str>, bool)])
     let last = text[to..].find('\n').map_or(text.len(), |i| to + i);
     let window = &text[first..last];
     let origin = source.position(from);
-    if window.lines().any(|line| line.len() > LINE_BYTES_SHOWN_MAX) {
+    if window.trim().is_empty() || window.lines().any(|line| line.len() > LINE_BYTES_SHOWN_MAX) {
         return annotate_snippets::Origin::path(&source.name)
             .line(origin.line)
             .char_column(origin.column)

@@ -27,9 +27,10 @@ use crate::span::SourceFile;
 use crate::tree::{Document, Entry, Node, Value};
 use crate::{Diagnostics, json};
 use emit::Style;
+pub use emit::flow_list;
 use layout::{
-    after_colon, block_start, column, dash, entry_end, first_on_line, last_on_line, line_end, line_start,
-    newline, next_line, shift, used,
+    after_colon, block_start, column, comments_end, dash, entry_end, first_on_line, last_on_line, line_end,
+    line_start, newline, next_line, shift, used,
 };
 
 /// Why a text could not be edited.
@@ -67,7 +68,17 @@ pub struct Editor {
     json: bool,
 }
 
+/// What becomes of the comments below something that is removed, which are indented like a part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Comments {
+    /// They stay.
+    Stay,
+    /// They go with it: they were copied.
+    Go,
+}
+
 /// A replacement of `text[start..end]`.
+#[derive(Debug)]
 struct Patch {
     start: usize,
     end: usize,
@@ -150,9 +161,13 @@ impl Editor {
 
     /// Removes a map entry or a list entry. A map or list that becomes empty stays, as `{}` or `[]`.
     pub fn remove(&mut self, path: &FieldPath) -> Result<(), EditError> {
+        self.remove_with(path, Comments::Stay)
+    }
+
+    fn remove_with(&mut self, path: &FieldPath, comments: Comments) -> Result<(), EditError> {
         let Some((parent, last)) = split(path) else { return Err(EditError::Unusual(path.clone())) };
         let node = self.node(&parent)?;
-        let patch = match (&node.value, &last) {
+        let mut patch = match (&node.value, &last) {
             (Value::Map(entries), Segment::Field(name)) => {
                 let found = entries.iter().position(|entry| *entry.key == **name);
                 let index = found.ok_or_else(|| EditError::NoSuchPath(path.clone()))?;
@@ -174,8 +189,38 @@ impl Editor {
             }
             _ => return Err(EditError::NoSuchPath(path.clone())),
         };
-        let path_for_model = path.clone();
-        self.apply(path, patch, move |root| model::remove(root, &path_for_model))
+        let apply =
+            |editor: &mut Editor, patch: Patch| editor.apply(path, patch, |root| model::remove(root, path));
+        let below = self.comments_below(&patch);
+        if comments == Comments::Go {
+            patch.end = below.map_or(patch.end, |(end, _)| end);
+            return apply(self, patch);
+        }
+        let Some((end, moved)) = below else { return apply(self, patch) };
+        // Left where they are, they may be taken for a part of what is above: of a text of several lines.
+        let moved = Patch { start: patch.start, end, with: moved };
+        apply(self, patch).or_else(|_| apply(self, moved))
+    }
+
+    /// The comments below whole lines that are removed and indented like a part of them: where they end, and
+    /// how they look indented like what is removed.
+    fn comments_below(&self, patch: &Patch) -> Option<(usize, String)> {
+        let text = &self.text;
+        if !patch.with.is_empty()
+            || !text[..patch.end].ends_with('\n')
+            || !text[..patch.start].ends_with('\n')
+        {
+            return None;
+        }
+        let first = &text[patch.start..line_end(text, patch.start)];
+        let column = first.len() - first.trim_start_matches(' ').len();
+        let end = comments_end(text, patch.end, column);
+        let lines: Vec<String> = text[patch.end..end]
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .map(|line| format!("{}{}{}", " ".repeat(column), line.trim(), newline(text)))
+            .collect();
+        (end > patch.end).then(|| (next_line(text, end), lines.concat()))
     }
 
     /// Removes the value at a path, and the maps and lists around it that become empty.
@@ -229,18 +274,21 @@ impl Editor {
         let items = list.items().ok_or_else(|| EditError::NotAList(from_list.clone()))?;
         let item = items.get(from_index).ok_or_else(|| EditError::NoSuchPath(from.clone()))?;
         let value = item.to_json();
-        let lines = self.item_lines(list, item).unwrap_or_else(|| emit::item(&value).join("\n"));
+        let (lines, comments) = match self.item_lines(list, item) {
+            Some(lines) => (lines, Comments::Go),
+            None => (emit::item(&value).join("\n"), Comments::Stay),
+        };
         let alone = items.len() == 1;
 
         self.together(|editor| {
             editor.make_list_before(to, &from_list)?;
             editor.insert_item_lines(to, index, &value, &lines)?;
             if alone && *to != from_list {
-                return editor.remove(&from_list);
+                return editor.remove_with(&from_list, comments);
             }
             // Within one list, the entry may just have been shifted by its own copy.
             let pushed = *to == from_list && index <= from_index;
-            editor.remove(&from_list.index(from_index + usize::from(pushed)))
+            editor.remove_with(&from_list.index(from_index + usize::from(pushed)), comments)
         })
     }
 
@@ -408,10 +456,10 @@ impl Editor {
         let key_column = own.first().map_or(column(text, map.span.start), |e| column(text, e.key_span.start));
         let lines = indented(&emit::entry(key, value).join("\n"), key_column, newline(text));
         if at == own.len() {
-            return self.lines_after(map.span.end, &lines);
+            return self.lines_after(map.span.end, key_column, &lines);
         }
         if at > 0 {
-            return self.lines_after(entry_end(text, own[at - 1]), &lines);
+            return self.lines_after(entry_end(text, own[at - 1]), key_column, &lines);
         }
         let first = own[0].key_span.start;
         if first_on_line(text, first) {
@@ -423,9 +471,9 @@ impl Editor {
         Patch { start: first, end: first, with }
     }
 
-    /// Whole lines after the line of an offset.
-    fn lines_after(&self, at: usize, lines: &str) -> Patch {
-        let start = next_line(&self.text, at);
+    /// Whole lines after the line of an offset, and after comments below it that are indented deeper than them.
+    fn lines_after(&self, at: usize, column: usize, lines: &str) -> Patch {
+        let start = next_line(&self.text, comments_end(&self.text, at, column));
         let with = if start > 0 && self.text[..start].ends_with('\n') {
             format!("{lines}{}", newline(&self.text))
         } else {
@@ -526,6 +574,7 @@ impl Editor {
         if !first_on_line(text, dash) || !last_on_line(text, end) {
             return None;
         }
+        let end = comments_end(text, end, column(text, dash));
         let lines = &text[block_start(text, dash)..line_end(text, end)];
         Some(shift(lines, column(text, dash), 0).replace("\r\n", "\n"))
     }
@@ -566,14 +615,15 @@ impl Editor {
             let near = items.get(index).or(items.last());
             let dash =
                 near.and_then(|item| dash(text, item)).ok_or_else(|| EditError::Unusual(path.clone()))?;
-            let lines = indented(lines, column(text, dash), newline(text));
+            let dash_column = column(text, dash);
+            let lines = indented(lines, dash_column, newline(text));
             match items.get(index) {
                 Some(_) if first_on_line(text, dash) => {
                     let start = block_start(text, dash);
                     Patch { start, end: start, with: lines + newline(text) }
                 }
                 Some(_) => return Err(EditError::Unusual(path.clone())),
-                None => self.lines_after(node.span.end.max(dash + 1), &lines),
+                None => self.lines_after(node.span.end.max(dash + 1), dash_column, &lines),
             }
         };
         let (path_for_model, value) = (path.clone(), value.clone());

@@ -7,7 +7,8 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use outrigger_lifecycle::{
-    Companions, ContainerRef, FieldPath, List, PodInput, Segment, Severity, validate_job_fields,
+    Companions, ContainerRef, FieldPath, List, PodInput, Segment, Severity, check_schedule,
+    validate_job_fields,
 };
 use serde::de::DeserializeOwned;
 
@@ -20,7 +21,7 @@ use crate::span::{SourceFile, Span};
 use crate::tree::{Document, Node, Value};
 use crate::workload::{Owner, Workload};
 use crate::yaml::Parsed;
-use crate::{json, names, owned, yaml};
+use crate::{json, keys, names, owned, yaml};
 
 /// How to treat unknown fields and duplicate keys; the same as kubectl's `--validate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -115,7 +116,17 @@ pub fn read(sources: &[SourceFile], options: &ReadOptions) -> Result<Manifest, D
             }
         }
     }
-    reader.finish(diagnostics)
+    // Of one file it can be said which.
+    let empty = match sources {
+        [one] if is_empty(&one.text) => Some(Span::new(0, 0, 0)),
+        _ => None,
+    };
+    reader.finish(diagnostics, empty)
+}
+
+/// Whether a text has no content, only comments at most.
+fn is_empty(text: &str) -> bool {
+    text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#') || line == "---")
 }
 
 /// Parses a source into trees without interpreting them, with the same limits as [`read`].
@@ -298,6 +309,7 @@ impl Reader<'_> {
     fn known(&mut self, kind: &'static str, node: Node, place: &Place, out: &mut Vec<Diagnostic>) {
         match kind {
             "ConfigMap" => {
+                keys::check(kind, &node, out);
                 if let Some((object, key)) =
                     self.companion::<ConfigMap>(kind, &node, out, |o| &mut o.metadata)
                 {
@@ -305,6 +317,7 @@ impl Reader<'_> {
                 }
             }
             "Secret" => {
+                keys::check(kind, &node, out);
                 if let Some((mut object, key)) =
                     self.companion::<Secret>(kind, &node, out, |o| &mut o.metadata)
                 {
@@ -507,18 +520,24 @@ impl Reader<'_> {
         }
     }
 
-    fn finish(mut self, mut diagnostics: Vec<Diagnostic>) -> Result<Manifest, Diagnostics> {
+    fn finish(
+        mut self,
+        mut diagnostics: Vec<Diagnostic>,
+        empty: Option<Span>,
+    ) -> Result<Manifest, Diagnostics> {
         diagnostics.extend(self.skipped());
         diagnostics.extend(owned::leave_out(&mut self.manifest));
         let failed = diagnostics.iter().any(|d| d.severity == Severity::Error);
         if !failed && self.manifest.pods.is_empty() {
             let message = if self.is_partial || !self.manifest.workloads.is_empty() {
                 "nothing is left to run"
+            } else if empty.is_some() {
+                "nothing to run: the file is empty"
             } else {
                 "nothing to run"
             };
             let kinds = "a Pod, Job, CronJob, Deployment, ReplicaSet, StatefulSet or DaemonSet is needed";
-            diagnostics.push(Diagnostic::error(None, message).hint(kinds));
+            diagnostics.push(Diagnostic::error(empty, message).hint(kinds));
         }
         let failed = diagnostics.iter().any(|d| d.severity == Severity::Error);
         diagnostics.sort_by_key(|d| (d.span.is_none(), d.span));
@@ -589,6 +608,14 @@ fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
 
 /// The checks of Kubernetes on a Job, and warnings about Job fields that a run ignores.
 fn check_job(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
+    if let Workload::CronJob(cron) = workload
+        && let Err(fault) = check_schedule(&cron.spec.schedule)
+    {
+        let span = node.at(&FieldPath::spec("schedule")).map_or(node.head(), Node::head);
+        let message = format!("`schedule: {:?}`: {fault}", cron.spec.schedule);
+        let hint = "write minute, hour, day of the month, month and day of the week, such as `0 3 * * *`";
+        out.push(Diagnostic::error(span, message).hint(hint));
+    }
     let Some(job) = workload.job() else { return };
     // A CronJob has the Job inside it.
     let root = match workload {

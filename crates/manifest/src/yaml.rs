@@ -451,6 +451,11 @@ impl Builder<'_> {
     fn scan_error(&self, error: &ScanError) -> Diagnostic {
         let at = self.offsets.byte(error.marker());
         let start = floor_boundary(self.text, at);
+        // The scanner points at the beginning of what it was reading, which may be lines above.
+        let start = match error.info().contains("tab") {
+            true => indenting_tab(self.text, start).unwrap_or(start),
+            false => start,
+        };
         let width = self.text[start..].chars().next().filter(|c| *c != '\n').map_or(0, char::len_utf8);
         let span = self.span(start, start + width);
         if error.info().contains("recursion limit") {
@@ -474,6 +479,19 @@ impl Builder<'_> {
             diagnostic
         }
     }
+}
+
+/// The first tab that indents a line, from the line of an offset on.
+fn indenting_tab(text: &str, from: usize) -> Option<usize> {
+    let mut start = text[..from].rfind('\n').map_or(0, |i| i + 1);
+    for line in text[start..].split_inclusive('\n') {
+        let spaces = line.len() - line.trim_start_matches(' ').len();
+        if line[spaces..].starts_with('\t') && !line.trim().is_empty() {
+            return Some(start + spaces);
+        }
+        start += line.len();
+    }
+    None
 }
 
 /// Whether the head of a collection opens one in flow style. The head covers an anchor or a tag, if there is

@@ -343,3 +343,65 @@ fn what_is_not_there_is_said() {
     assert!(matches!(editor.append_item(&path("a"), &json!(1)), Err(EditError::NotAList(_))));
     assert!(matches!(editor.move_item(&path("a"), &path("b"), 0), Err(EditError::NoSuchPath(_))));
 }
+
+/// A comment below an entry that is indented like a part of it goes with it. Left behind, it would become a part
+/// of a text of several lines above it.
+#[test]
+fn a_comment_at_the_end_of_an_entry_moves_with_it() {
+    let before = "\
+spec:
+  containers:
+  - name: app
+    args:
+    - |
+      one
+  - name: side
+    env:
+      - name: A
+        value: b
+        # - name: B
+
+        #   value: c
+  # the last one
+  - name: other
+";
+    let after = "\
+spec:
+  initContainers:
+  - name: side
+    env:
+      - name: A
+        value: b
+        # - name: B
+
+        #   value: c
+  containers:
+  - name: app
+    args:
+    - |
+      one
+  # the last one
+  - name: other
+";
+    for (before, after) in
+        [(before.to_owned(), after.to_owned()), (before.replace('\n', "\r\n"), after.replace('\n', "\r\n"))]
+    {
+        let mut moved = editor(&before);
+        moved.move_item(&path("spec.containers.1"), &path("spec.initContainers"), 0).unwrap();
+        assert_eq!(moved.finish(), after);
+    }
+    // What is removed is gone, and the comment is not.
+    let removed =
+        before.replace("    env:\n      - name: A\n        value: b\n", "").replace("  - name: side\n", "");
+    let removed = removed.replace("\n\n", "\n").replace("        #", "  #");
+    remove(before, "spec.containers.1", &removed);
+}
+
+#[test]
+fn what_is_added_comes_after_the_comments_of_the_entry_before_it() {
+    let before = "list:\n- a: 1\n  # b: 2\nend: 1\n";
+    let mut added = editor(before);
+    added.append_item(&path("list"), &json!({"text": "one\ntwo\n"})).unwrap();
+    let after = "list:\n- a: 1\n  # b: 2\n- text: |\n    one\n    two\nend: 1\n";
+    assert_eq!(added.finish(), after);
+}

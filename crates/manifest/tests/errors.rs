@@ -107,7 +107,10 @@ fn wrong_types_say_what_was_expected() {
             "args: [a, 1.5]",
             "8:15 error `spec.containers[0].args[1]`: expected a string, found the number `1.5` [quote it: \"1.5\"]",
         ),
-        ("args: a", "8:11 error `spec.containers[0].args`: expected a list, found the string `a`"),
+        (
+            "args: a",
+            "8:11 error `spec.containers[0].args`: expected a list, found the string `a` [write each word as its own entry: [\"a\"]]",
+        ),
         (
             "env: {A: b}",
             "8:5 error `spec.containers[0].env`: expected a list, found a map [start each entry with `- `]",
@@ -164,7 +167,7 @@ fn all_that_is_wrong_is_named_at_once() {
             "8:12 error `spec.containers[0].stdin`: expected true or false, found the number `1`",
             "9:5 error unknown field `imag` in `spec.containers[0]` [did you mean `image`?]",
             "10:5 error missing field `name` in `spec.containers[1]`",
-            "10:11 error `spec.containers[1].args`: expected a list, found the number `2`",
+            "10:11 error `spec.containers[1].args`: expected a list, found the number `2` [write each word as its own entry: [\"2\"]]",
             "11:3 error unknown field `restartpolicy` in `spec` [did you mean `restartPolicy`?]",
         ],
     );
@@ -338,7 +341,7 @@ fn what_cannot_run_is_named_and_skipped() {
     );
     let typo = "apiVersion: v1\nkind: Pdo\nmetadata: {name: s}\n";
     assert!(lines(typo, &ReadOptions::default())[0].ends_with("[did you mean `kind: Pod`?]"));
-    assert!(lines("", &ReadOptions::default())[0].starts_with("- error nothing to run"));
+    assert!(lines("", &ReadOptions::default())[0].starts_with("1:1 error nothing to run: the file is empty"));
 }
 
 #[test]
@@ -475,4 +478,98 @@ fn pieces_of_a_text_have_a_place() {
             .collect();
         assert_eq!(found, expected, "{yaml}");
     }
+}
+
+#[test]
+fn keys_are_names_of_files() {
+    let good = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a.b_c-D: x}\n";
+    let hint = "[for a path with directories use `items` of the volume: `{key: KEY, path: a/b}`]";
+    let bad = |key: &str, why: &str| format!("5:3 error key `{key}` of a ConfigMap {why} {hint}");
+    for (key, expected) in [
+        ("../x", bad("../x", "must consist of letters, digits, `-`, `_` and `.`")),
+        ("a/b", bad("a/b", "must consist of letters, digits, `-`, `_` and `.`")),
+        ("/x", bad("/x", "must consist of letters, digits, `-`, `_` and `.`")),
+        ("\"\"", bad("", "must consist of letters, digits, `-`, `_` and `.`")),
+        ("..x", bad("..x", "must not be `.` nor begin with `..`")),
+        (".", bad(".", "must not be `.` nor begin with `..`")),
+    ] {
+        let text = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata:\n  {key}: v\n");
+        expect(&text, &[&expected]);
+    }
+    expect(
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: c}\nstringData:\n  a/b: v\n",
+        &[&bad("a/b", "must consist of letters, digits, `-`, `_` and `.`").replace("ConfigMap", "Secret")],
+    );
+    expect(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: x}\nbinaryData: {a: AAAA}\n",
+        &["5:14 error key `a` is both in data and in binaryData [rename one]"],
+    );
+    let found = lines(good, &ReadOptions::default());
+    assert!(found.iter().all(|line| !line.contains("key")), "{found:?}");
+}
+
+#[test]
+fn common_mistakes_say_what_to_write() {
+    let container = |line: &str| pod(&format!("  containers:\n  - name: c\n    image: i\n{line}"));
+    for (text, at, hint) in [
+        (
+            container("    command: sleep 1\n"),
+            "9:14",
+            "[write each word as its own entry: [\"sleep\", \"1\"]]",
+        ),
+        (
+            container("    environment:\n      A: 1\n"),
+            "9:5",
+            "[write `env`, a list:\n    env:\n    - name: A\n      value: \"1\"]",
+        ),
+        (container("    environment: [\"A=b\"]\n"), "9:5", "- name: A\n      value: b]"),
+        (container("    env: [\"A=b\"]\n"), "9:11", "[write\n    - name: A\n      value: b]"),
+        (container("    entrypoint: [sh]\n"), "9:5", "[write `command`]"),
+        (container("    ports: [80]\n"), "9:13", "[write `- containerPort: 80`]"),
+        (container("    ports: [\"8080:80\"]\n"), "9:13", "[write `- containerPort: 80`]"),
+        (
+            pod("  containers:\n  - name: c\n  image: i\n"),
+            "8:3",
+            "[`image` is a field of a container: check the indentation]",
+        ),
+        (
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec:\n  containers: []\n".to_owned(),
+            "5:3",
+            "[move it to `spec.template.spec`]",
+        ),
+        (
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: j}\nspec:\n  containers: []\n"
+                .to_owned(),
+            "5:3",
+            "[move it to `spec.template.spec`]",
+        ),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n\tlabels: {}\n".to_owned(),
+            "5:1",
+            "[indent with spaces: YAML does not allow tabs]",
+        ),
+        (
+            container("").replace("    image", "\timage"),
+            "8:1",
+            "[indent with spaces: YAML does not allow tabs]",
+        ),
+    ] {
+        let found = lines(&text, &ReadOptions::default());
+        assert!(
+            found.iter().any(|line| line.starts_with(&format!("{at} ")) && line.contains(hint)),
+            "{text}{found:#?}"
+        );
+    }
+}
+
+#[test]
+fn an_empty_file_is_named() {
+    let source = SourceFile::new("empty.yaml", "");
+    let refused = read(std::slice::from_ref(&source), &ReadOptions::default()).unwrap_err().0;
+    let shown = render(&refused, std::slice::from_ref(&source), false);
+    assert!(shown.contains("--> empty.yaml:1:1") && shown.contains("the file is empty"), "{shown}");
+    let json = outrigger_manifest::to_json(&refused, &[source]);
+    assert_eq!(json[0]["file"], "empty.yaml");
+    let nowhere = render(&[Diagnostic::error(None, "it failed").hint("try again")], &[], true);
+    assert!(!nowhere.contains('|') && nowhere.contains("help"), "{nowhere:?}");
 }

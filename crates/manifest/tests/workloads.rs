@@ -148,3 +148,16 @@ fn pods_beside_their_workload_are_left_to_it() {
         assert_eq!(manifest(&made.join("\n---\n")).pods.len(), made.len(), "{kind}");
     }
 }
+
+#[test]
+fn a_schedule_that_a_cluster_refuses_is_refused() {
+    let cron = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: w}\nspec:\n  schedule: \"x y\"\n  jobTemplate:\n    \
+                spec:\n      template:\n        spec: {restartPolicy: Never, containers: [{name: a, image: i}]}\n";
+    let sources = [SourceFile::new("cron.yaml", cron)];
+    let refused = read(&sources, &ReadOptions::default()).expect_err("it has two of five fields").0;
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].message.contains("it has 2 of 5 fields"), "{refused:?}");
+    let span = refused[0].span.expect("a place");
+    assert_eq!(sources[0].position(span.start).line, 5);
+    assert!(read(&[SourceFile::new("c", cron.replace("x y", "@daily"))], &ReadOptions::default()).is_ok());
+}

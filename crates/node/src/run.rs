@@ -93,6 +93,10 @@ pub async fn run<R: Runtime>(
     let Work { pods, workloads, companions, sources } = work;
     let events = EventsFile::create(options.events.as_deref())
         .map_err(|source| RunError::File { path: options.events.clone().unwrap_or_default(), source })?;
+    let status_file = StatusFile::new(options.status.as_deref(), StatusContent::of(&pods));
+    status_file
+        .check()
+        .map_err(|source| RunError::File { path: options.status.clone().unwrap_or_default(), source })?;
     let agent_options = AgentOptions {
         state_dir: options.state_dir.clone(),
         durability: Durability::Process,
@@ -105,7 +109,7 @@ pub async fn run<R: Runtime>(
         registry: registry.clone(),
         output: output.clone(),
         events,
-        status_file: StatusFile::new(options.status.as_deref(), StatusContent::of(&pods)),
+        status_file,
         hints: Hints::new(sources),
         pods: BTreeMap::new(),
     };
@@ -254,7 +258,16 @@ impl<R: Runtime> Foreground<R> {
     /// Prints the result of the run and returns the exit code.
     async fn close(self, results: &[PodResult]) -> u8 {
         self.control.close().await;
-        self.supervisor.sinks.status_file.finish();
+        let sinks = &self.supervisor.sinks;
+        sinks.status_file.finish();
+        // What is not there must not be offered.
+        for (what, is_missing) in
+            [("events", sinks.events.is_incomplete()), ("status", sinks.status_file.is_stale())]
+        {
+            if is_missing {
+                self.output.retract(what);
+            }
+        }
         self.output.finish().await;
         match self.signals.first {
             _ if self.supervisor.broken => OWN_FAILURE,

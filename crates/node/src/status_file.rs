@@ -31,18 +31,28 @@ pub(crate) struct EventsFile(Option<Mutex<Lines>>);
 
 #[derive(Debug)]
 struct Lines {
+    path: PathBuf,
     file: File,
     /// Data that is not written yet.
     pending: Vec<u8>,
-    /// A write failed, and a warning was logged.
+    /// The last write failed, and an error was logged.
     losing: bool,
+    /// Some write failed: the file has not all events.
+    is_incomplete: bool,
 }
 
 impl EventsFile {
     /// Creates or truncates the file.
     pub(crate) fn create(path: Option<&Path>) -> io::Result<Self> {
-        let file = path.map(File::create).transpose()?;
-        Ok(EventsFile(file.map(|file| Mutex::new(Lines { file, pending: Vec::new(), losing: false }))))
+        let Some(path) = path else { return Ok(EventsFile::none()) };
+        let lines = Lines {
+            path: path.to_owned(),
+            file: File::create(path)?,
+            pending: Vec::new(),
+            losing: false,
+            is_incomplete: false,
+        };
+        Ok(EventsFile(Some(Mutex::new(lines))))
     }
 
     /// No events file.
@@ -53,6 +63,11 @@ impl EventsFile {
     /// Whether there is an events file.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Whether events were lost.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.0.as_ref().is_some_and(|file| lock(file).is_incomplete)
     }
 
     /// Appends lines with a single write.
@@ -69,8 +84,10 @@ impl Lines {
         match lines::append(&mut self.file, &mut self.pending) {
             Ok(()) => self.losing = false,
             Err(e) => {
+                self.is_incomplete = true;
+                // An error, so that it is said even if little is: whoever wants the file must know.
                 if !std::mem::replace(&mut self.losing, true) {
-                    tracing::warn!("events are lost: {e}");
+                    tracing::error!("events are lost: cannot write {}: {e}", self.path.display());
                 }
             }
         }
@@ -131,9 +148,22 @@ impl StatusFile {
         }))
     }
 
+    /// Checks that the file can be written, so that nothing is run without its status.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        let Some(status_file) = &self.0 else { return Ok(()) };
+        let (_, temporary) = target(&lock(status_file).path)?;
+        File::create(&temporary)?;
+        fs::remove_file(&temporary)
+    }
+
     /// Whether there is a status file.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Whether the last status could not be written.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.0.as_ref().is_some_and(|status_file| lock(status_file).stale)
     }
 
     /// Updates a pod.
@@ -211,7 +241,7 @@ impl Objects {
         match replace_file(&self.path, &text) {
             Ok(()) => self.stale = false,
             Err(e) if !std::mem::replace(&mut self.stale, true) => {
-                tracing::warn!("the status is out of date: cannot write {}: {e}", self.path.display());
+                tracing::error!("the status is out of date: cannot write {}: {e}", self.path.display());
             }
             Err(_) => {}
         }
@@ -220,18 +250,24 @@ impl Objects {
 
 /// Replaces a file atomically: readers see either the old or the new content.
 fn replace_file(path: &Path, text: &str) -> io::Result<()> {
-    // The target of a link, not the link. A device or a pipe must not be replaced by a file.
-    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.tmp", std::process::id()));
+    let (path, temporary) = target(path)?;
     let replaced = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
     if replaced.is_err() {
         let _ = fs::remove_file(&temporary);
     }
     replaced
+}
+
+/// The file to be replaced, and the temporary one that replaces it.
+fn target(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
+    // The target of a link, not the link. A device or a pipe must not be replaced by a file.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::symlink_metadata(&path).is_ok_and(|there| !there.is_file()) {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    Ok((path, temporary.into()))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -129,6 +129,17 @@ impl<R: Runtime> Supervisor<R> {
         Some((name, self.describe(pod).ok()?.left_out_of_user_namespaces()?))
     }
 
+    /// Runs a pod. The agent resumes it if another process has left its state.
+    fn run_pod(&mut self, number: usize, pod: &PlannedPod, status: StatusUpdates) -> Result<(), String> {
+        let new = self.new_pod(number, pod, status);
+        let uid = new.uid.clone();
+        let context = self.agent.add(new)?;
+        self.join(number, &context, pod);
+        let hints = self.sinks.hints.of(&pod.manifest.origin);
+        self.sinks.pods.insert(uid, Member::new(number, context, hints));
+        Ok(())
+    }
+
     /// Registers an added pod in the outputs.
     fn join(&mut self, number: usize, context: &Arc<PodContext>, pod: &PlannedPod) {
         let origin = &pod.manifest.origin;
@@ -191,17 +202,14 @@ impl<R: Runtime> Supervisor<R> {
 impl<R: Runtime> Pods for Supervisor<R> {
     fn add(&mut self, pod: PlannedPod, status: StatusUpdates) -> Result<usize, String> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        self.resume(number, pod, status)?;
+        self.run_pod(number, &pod, status)?;
         Ok(number)
     }
 
     fn resume(&mut self, number: usize, pod: PlannedPod, status: StatusUpdates) -> Result<(), String> {
-        let new = self.new_pod(number, &pod, status);
-        let uid = new.uid.clone();
-        let context = self.agent.add(new)?;
-        self.join(number, &context, &pod);
-        let hints = self.sinks.hints.of(&pod.manifest.origin);
-        self.sinks.pods.insert(uid, Member::new(number, context, hints));
+        self.run_pod(number, &pod, status)?;
+        // The only line about what was there before; what changes from now on is reported as always.
+        self.sinks.output.note(&format!("{} is taken over from the node before", pod.manifest.name()));
         Ok(())
     }
 

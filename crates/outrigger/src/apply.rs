@@ -11,7 +11,7 @@ use outrigger_node::record::RunRecord;
 use outrigger_node::work::Work;
 use outrigger_runtime::LogLimits;
 
-use crate::detach::{self, Detach};
+use crate::detach::{self, Detach, WaitArg};
 use crate::input::ReadArgs;
 use crate::outcome::{self, Failure};
 use crate::run::{self, NetworkArg, RuntimeArg, UsernsArg};
@@ -22,7 +22,7 @@ use crate::{node, runs, terminal};
 Examples:
   outrigger apply web.yaml             make the node run what web.yaml says
   outrigger apply --dry-run web.yaml   only show what would change
-  outrigger apply --wait web.yaml      return when the pods are ready
+  outrigger apply --wait web.yaml      wait until ready; a Job, until it ends
 
 What becomes of each object:
   created    it is new
@@ -31,10 +31,12 @@ What becomes of each object:
   replaced   something else changed: stopped in order, then started again
   removed    it is no longer in the manifests: stopped in order
   unchanged  it keeps running, untouched
+  started again
+             it was stopped, or had ended although it should run
 
 The manifests replace those of the detached run that has their objects; without one they are a new run.
 
-Exit codes: 0 the changes are under way, with --wait that of the run; 2 the manifests are wrong or cannot be applied.")]
+Exit codes: 0 the changes are under way, with --wait that of what has finished; 2 the manifests are wrong or cannot be applied.")]
 pub(crate) struct Args {
     /// Manifests; `-` is standard input.
     #[arg(value_name = "FILE", required = true)]
@@ -44,9 +46,10 @@ pub(crate) struct Args {
     /// Only show what would change.
     #[arg(long)]
     dry_run: bool,
-    /// Return when the pods are ready, or with their exit code when they have ended.
-    #[arg(long, conflicts_with = "dry_run")]
-    wait: bool,
+    /// Return when Jobs and pods with restartPolicy Never or OnFailure have finished, with their exit code, and everything
+    /// else is ready; with `--wait=running` when all pods are running.
+    #[arg(long, conflicts_with = "dry_run", num_args = 0..=1, require_equals = true, default_missing_value = "done", value_name = "UNTIL", hide_possible_values = true)]
+    wait: Option<WaitArg>,
     /// How to show what changes.
     #[arg(long, short, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     output: Format,
@@ -102,8 +105,8 @@ fn apply(args: Args) -> Result<u8, Failure> {
             other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
         };
         show(args.output, &applied)?;
-        match applied.run.filter(|_| args.wait) {
-            Some(run) => detach::wait(&node, &run).await,
+        match applied.run.zip(args.wait) {
+            Some((run, until)) => detach::wait(&node, &run, until).await,
             None => Ok(0),
         }
     })

@@ -6,19 +6,17 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use outrigger_node::control::{Answer, Lines, LogsRequest, PodState, Request, Run, Timestamps};
-use outrigger_view::text::shorten;
 use tokio::sync::mpsc;
 
 use crate::logs;
 use crate::outcome::{self, Failure};
 use crate::runs::{self, PodArgs};
+use crate::terminal;
 
-/// Maximum length of a pod's name in front of lines.
-const POD_NAME_MAX: usize = 18;
 /// Interval of looking for new pods.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// Remaining output arrives within this time after the end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the node may take to send the next remaining output after the end.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -49,7 +47,7 @@ async fn attach(args: Args) -> Result<u8, Failure> {
         let text = "it runs in the foreground; follow it with `outrigger logs -f`";
         return Err(Failure::Input(anyhow!("cannot attach to {}: {text}", pod.name)));
     };
-    let request = Request::Await { run: run.clone(), over: true };
+    let request = Request::Await { run: run.clone(), over: true, running: false };
     let mut end = node.ask(&request).await.map_err(runs::refused)?;
     let (lines, mut written) = mpsc::channel::<Vec<u8>>(1);
     let mut known = BTreeSet::new();
@@ -68,6 +66,10 @@ async fn attach(args: Args) -> Result<u8, Failure> {
             }
         }
     };
+    // A pod may have come and gone since the last look. If the node has ended too, there is nothing to follow.
+    for pod in pods(node, &run).await.unwrap_or_default().into_iter().filter(|pod| known.insert(pod.number)) {
+        let _ = follow(node, &pod, lines.clone()).await;
+    }
     drop(lines);
     while let Ok(Some(text)) = tokio::time::timeout(LAST_WORDS, written.recv()).await {
         logs::write(&text)?;
@@ -88,7 +90,7 @@ async fn pods(node: &Run, run: &str) -> Result<Vec<PodState>, Failure> {
 
 /// Follows the logs of a pod.
 async fn follow(node: &Run, pod: &PodState, to: mpsc::Sender<Vec<u8>>) -> Result<(), Failure> {
-    let name = |container: &str| format!("{}/{container}", shorten(&pod.name, POD_NAME_MAX));
+    let name = |container: &str| format!("{}/{container}", terminal::pod_name(&pod.name));
     let names: BTreeMap<usize, String> =
         pod.containers.iter().enumerate().map(|(at, c)| (at, name(&c.name))).collect();
     let containers = names.keys().copied().collect();

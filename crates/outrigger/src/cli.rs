@@ -40,6 +40,11 @@ pub(crate) fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
         let close = commands.get_subcommands().map(|c| c.get_name()).filter(|name| is_close(&typed, name));
         let close: Vec<String> = close.map(str::to_owned).collect();
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(close));
+        // clap leaves an empty line for tips, even if there are none.
+        if matches!(error.get(ContextKind::Suggested), Some(ContextValue::StyledStrs(tips)) if tips.is_empty())
+        {
+            error.remove(ContextKind::Suggested);
+        }
     }
     if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg).cloned() {
         // clap suggests `-- --option`, which would name a file.
@@ -88,6 +93,7 @@ pub(crate) enum Command {
     /// List the pods of your active runs, and why anything is waiting.
     Ps(ps::Args),
     /// Print the logs of containers.
+    #[command(override_usage = "outrigger logs [OPTIONS] <POD | -l SELECTOR>")]
     Logs(logs::Args),
     /// Follow a detached run, and exit with its result.
     Attach(attach::Args),
@@ -98,6 +104,7 @@ pub(crate) enum Command {
     /// Restart a container, or all containers of pods in order.
     Restart(restart::Args),
     /// Stop pods or workloads, in order.
+    #[command(override_usage = "outrigger stop [OPTIONS] <POD | -l SELECTOR | --all>")]
     Stop(stop::Args),
     /// Show what starts and stops when, and why.
     Plan(plan::Args),

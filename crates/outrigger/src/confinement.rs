@@ -4,8 +4,8 @@ use outrigger_agent::security::app_armor;
 use outrigger_lifecycle::{ContainerRef, FieldPath, List, SettingOrigin, app_armor_profile, selinux_options};
 use outrigger_manifest::Diagnostic;
 use outrigger_node::work::{PlannedPod, Work};
-use outrigger_runtime::AppArmor;
 use outrigger_runtime::embedded;
+use outrigger_runtime::{AppArmor, NetworkMode};
 
 /// Errors for settings that cannot be applied, each with its line, and one warning if AppArmor is not active.
 pub(crate) fn check(work: &Work) -> Vec<Diagnostic> {
@@ -18,11 +18,34 @@ pub(crate) fn check(work: &Work) -> Vec<Diagnostic> {
     findings
 }
 
+/// Errors for pods that insist on a user namespace of their own, in a run on the host's network.
+pub(crate) fn check_network(work: &Work, network: NetworkMode) -> Vec<Diagnostic> {
+    // Without root everything is in a user namespace already.
+    if network != NetworkMode::Host || embedded::rootless::standing().is_rootless() {
+        return Vec::new();
+    }
+    let insists = |pod: &&PlannedPod| {
+        pod.manifest.input.pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false))
+    };
+    let refused = work.pods.iter().filter(insists).map(|pod| {
+        let text = "`hostUsers: false` cannot be applied with --network host: that network belongs to the host's users, \
+                    and the pod's own users have no rights in it";
+        Diagnostic::error(pod.manifest.point(&FieldPath::spec("hostUsers")), text)
+            .hint("remove `hostUsers: false`, or use another --network")
+    });
+    refused.collect()
+}
+
 /// The same for a CRI runtime: warnings for settings that cannot be guaranteed.
 pub(crate) fn check_cri(work: &Work) -> Vec<Diagnostic> {
     let mut findings = Vec::new();
     for pod in &work.pods {
         let Some(spec) = &pod.manifest.input.pod.spec else { continue };
+        if spec.host_users == Some(false) {
+            let span = pod.manifest.point(&FieldPath::spec("hostUsers"));
+            let text = "`hostUsers: false` is not supported with --runtime cri";
+            findings.push(Diagnostic::error(span, text).hint("remove it, or use --runtime embedded"));
+        }
         let inits = spec.init_containers.iter().flatten().enumerate().map(|(i, c)| (List::Init, i, c));
         let mains = spec.containers.iter().enumerate().map(|(i, c)| (List::Main, i, c));
         for (list, index, container) in inits.chain(mains) {

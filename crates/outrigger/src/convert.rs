@@ -25,7 +25,7 @@ Examples:
 Comments, field order and everything that has nothing to do with the order of containers stay as they are. What \
 the other dialect cannot express is reported on standard error.
 
-Exit codes: 0 converted, 1 something would be lost (nothing is written, unless --lossy), 2 the manifest cannot be read.")]
+Exit codes: 0 converted, 1 something would be lost (nothing is written, unless --lossy), 2 the manifest cannot be read or has errors.")]
 pub(crate) struct Args {
     /// The manifest, YAML or JSON; `-` is standard input.
     #[arg(value_name = "FILE")]
@@ -73,8 +73,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         .flat_map(|c| c.diagnostics.iter().filter(|d| d.severity == Severity::Error).cloned())
         .collect();
     if !errors.is_empty() {
-        terminal::eprint(&render(&errors, &sources, true));
-        return Ok(Outcome::Findings);
+        return Err(Failure::Manifest(errors, sources));
     }
     let (options, features) = (args.read.options(), args.read.features());
     let converted =

@@ -21,14 +21,23 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long the node of another command may take to answer once ours has given way to it.
 const ANOTHER_MAX: Duration = Duration::from_secs(5);
 
+/// What `--wait` waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum WaitArg {
+    /// Jobs and pods with restartPolicy Never or OnFailure have finished, everything else is ready.
+    Done,
+    /// All pods are running, or have finished.
+    Running,
+}
+
 /// Options for handing over pods.
 pub(crate) struct Detach {
     /// The state directory, if given.
     pub(crate) state_dir: Option<PathBuf>,
     /// Additional flags for a node that has to be started.
     pub(crate) flags: Vec<OsString>,
-    /// Return when the pods are ready or over.
-    pub(crate) wait: bool,
+    /// What to wait for.
+    pub(crate) wait: Option<WaitArg>,
     /// Print nothing.
     pub(crate) quiet: bool,
 }
@@ -47,8 +56,8 @@ impl Detach {
                 terminal::print(&objects.iter().map(|object| format!("{object}\n")).collect::<String>())?;
             }
             match self.wait {
-                true => wait(&node, &run).await,
-                false => Ok(0),
+                Some(until) => wait(&node, &run, until).await,
+                None => Ok(0),
             }
         })
     }
@@ -110,9 +119,9 @@ async fn find(state_dir: &Path) -> Result<Option<Run>, Failure> {
     Ok(found.runs.into_iter().find(|run| run.state.node.as_deref() == Some(state_dir)))
 }
 
-/// Waits until the pods of a run are ready (0), or the run is over. Returns the exit code.
-pub(crate) async fn wait(node: &Run, run: &str) -> Result<u8, Failure> {
-    let request = Request::Await { run: run.to_owned(), over: false };
+/// Waits for a run. Returns the exit code: that of what has finished, else 0.
+pub(crate) async fn wait(node: &Run, run: &str, until: WaitArg) -> Result<u8, Failure> {
+    let request = Request::Await { run: run.to_owned(), over: false, running: until == WaitArg::Running };
     let mut connection = node.ask(&request).await.map_err(runs::refused)?;
     match connection.next().await.map_err(runs::refused)? {
         Answer::Done => Ok(0),

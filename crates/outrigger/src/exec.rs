@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use outrigger_node::control::{Answer, AskError, Connection, ExecStart, Request, WindowSize};
+use outrigger_view::SafeStream;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -76,7 +77,10 @@ async fn exec(args: Args) -> Result<u8, Failure> {
     let mut connection = run.ask(&Request::Exec(start)).await.map_err(runs::refused)?;
     let _raw = (args.tty && args.stdin && is_terminal).then(Raw::enter).transpose()?;
     let stdin = args.stdin.then(read_stdin);
-    let ended = talk(&mut connection, stdin, signals).await;
+    let mut shown = Shown::new(args.tty);
+    let ended = talk(&mut connection, stdin, signals, &mut shown).await;
+    // If the terminal is gone, there is nothing to restore.
+    let _ = shown.end();
     drop(_raw);
     match ended {
         Ok((code, why)) => {
@@ -89,6 +93,10 @@ async fn exec(args: Args) -> Result<u8, Failure> {
             terminal::error(&anyhow!("the run has ended, and the command with it"));
             Ok(KILLED)
         }
+        Err(Failure::Own(e)) if matches!(e.downcast_ref(), Some(AskError::NodeEnded(_))) => {
+            terminal::error(&anyhow!("the command was ended with its node: {e}"));
+            Ok(KILLED)
+        }
         Err(failure) => Err(failure),
     }
 }
@@ -98,14 +106,14 @@ async fn talk(
     connection: &mut Connection,
     mut stdin: Option<mpsc::Receiver<Vec<u8>>>,
     mut signals: Option<Signals>,
+    shown: &mut Shown,
 ) -> Result<(u8, Option<String>), Failure> {
-    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     loop {
         let has_room = connection.room() >= CHUNK;
         tokio::select! {
             answer = connection.next() => match answer.map_err(runs::refused)? {
-                Answer::Stdout(bytes) => out.write_all(&bytes).and_then(|()| out.flush())?,
-                Answer::Stderr(bytes) => err.write_all(&bytes)?,
+                Answer::Stdout(bytes) => shown.out(&bytes)?,
+                Answer::Stderr(bytes) => shown.err(&bytes)?,
                 Answer::Note(text) => terminal::note(&text),
                 Answer::More(_) => {}
                 Answer::Exit(code, why) => return Ok((u8::try_from(code).unwrap_or(u8::MAX), why)),
@@ -122,6 +130,50 @@ async fn talk(
                 Signalled::Resized => connection.resize(size()).await.map_err(runs::refused)?,
                 Signalled::Ended(code) => return Ok((code, None)),
             },
+        }
+    }
+}
+
+/// The command's output. Without a terminal of its own, nothing of it is meant for this one: as in `run` and
+/// `logs`, only colours reach it. A file or a pipe gets everything as it is.
+struct Shown {
+    out: Option<SafeStream>,
+    err: Option<SafeStream>,
+}
+
+impl Shown {
+    fn new(is_terminal_s: bool) -> Self {
+        let colors = terminal::colors();
+        let filter = |is_terminal: bool, colors: bool| {
+            (is_terminal && !is_terminal_s).then(|| SafeStream::new(colors))
+        };
+        Shown {
+            out: filter(isatty(rustix::stdio::stdout()), colors.out),
+            err: filter(isatty(rustix::stdio::stderr()), colors.err),
+        }
+    }
+
+    fn out(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        let safe = self.out.as_mut().map(|stream| stream.next(bytes));
+        let mut out = std::io::stdout();
+        out.write_all(safe.as_deref().unwrap_or(bytes))?;
+        out.flush()
+    }
+
+    fn err(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        let safe = self.err.as_mut().map(|stream| stream.next(bytes));
+        std::io::stderr().write_all(safe.as_deref().unwrap_or(bytes))
+    }
+
+    fn end(&mut self) -> std::io::Result<()> {
+        if let Some(stream) = &mut self.out {
+            let mut out = std::io::stdout();
+            out.write_all(&stream.end())?;
+            out.flush()?;
+        }
+        match &mut self.err {
+            Some(stream) => std::io::stderr().write_all(&stream.end()),
+            None => Ok(()),
         }
     }
 }

@@ -9,15 +9,12 @@ use outrigger_node::control::{
     Answer, AskError, Connection, Lines, LogsRequest, PodState, Request, Timestamps,
 };
 use outrigger_view::safe_log;
-use outrigger_view::text::shorten;
 use tokio::sync::mpsc;
 
 use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, ContainerArgs, PodsArgs};
 use crate::terminal;
 
-/// Maximum length of a pod's name in front of lines.
-const POD_NAME_MAX: usize = 18;
 /// Maximum number of pods followed at the same time: a run accepts at most 64 connections.
 const FOLLOWED_MAX: usize = 50;
 
@@ -118,8 +115,8 @@ impl Args {
         let name = |container: usize| {
             let container = &pod.containers[container].name;
             match (several_pods, with_container) {
-                (true, true) => Some(format!("{}/{container}", shorten(&pod.name, POD_NAME_MAX))),
-                (true, false) => Some(shorten(&pod.name, POD_NAME_MAX)),
+                (true, true) => Some(format!("{}/{container}", terminal::pod_name(&pod.name))),
+                (true, false) => Some(terminal::pod_name(&pod.name)),
                 (false, true) => Some(container.clone()),
                 (false, false) => None,
             }

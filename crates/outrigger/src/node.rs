@@ -286,8 +286,14 @@ async fn keep<R: Runtime>(
 }
 
 /// The variables that a node reads.
-const VARIABLES: [&str; 4] =
-    ["OUTRIGGER_STATE_DIR", "OUTRIGGER_OCI_RUNTIME", "OUTRIGGER_RUNTIMES", "OUTRIGGER_IMAGE_LIMITS"];
+const VARIABLES: [&str; 6] = [
+    "OUTRIGGER_STATE_DIR",
+    "OUTRIGGER_RUNTIME_DIR",
+    "OUTRIGGER_OCI_RUNTIME",
+    "OUTRIGGER_RUNTIMES",
+    "OUTRIGGER_IMAGE_LIMITS",
+    "RUST_LOG",
+];
 
 /// A unit that runs this command line with the same settings.
 fn unit(args: &Args) -> Result<String, Failure> {

@@ -24,9 +24,11 @@ pub(crate) fn runtimes(
     let path = file.unwrap_or(Path::new(RUNTIMES_FILE));
     let mut runtimes = OciRuntimes::read(path, file.is_some()).map_err(own)?;
     runtimes.default = default.map(|name| OciRuntime::find(name, &[])).transpose().map_err(own)?;
-    let unknown = unknown_classes(work.pods.iter().map(|pod| &pod.manifest), &runtimes, path);
-    if !unknown.is_empty() {
-        return Err(Failure::Manifest(unknown, work.sources.clone()));
+    let pods = || work.pods.iter().map(|pod| &pod.manifest);
+    let mut refused = unknown_classes(pods(), &runtimes, path);
+    refused.extend(refused_users(pods(), default));
+    if !refused.is_empty() {
+        return Err(Failure::Manifest(refused, work.sources.clone()));
     }
     let classes = classes(work);
     if rootless::standing().is_rootless() && (runtimes.default.is_some() || !classes.is_empty()) {
@@ -52,7 +54,7 @@ pub(crate) fn try_all(runtime: &EmbeddedRuntime, work: &Work) -> Result<(), Runt
     Ok(())
 }
 
-/// Errors for runtime classes that are not configured on this machine.
+/// Errors for runtime classes that are not configured on this machine, or cannot do what their pods insist on.
 pub(crate) fn check(pods: &[PodManifest]) -> Result<Vec<Diagnostic>, Failure> {
     if pods.iter().all(|pod| class_of(pod).is_none()) {
         return Ok(Vec::new());
@@ -60,7 +62,29 @@ pub(crate) fn check(pods: &[PodManifest]) -> Result<Vec<Diagnostic>, Failure> {
     let given = std::env::var_os("OUTRIGGER_RUNTIMES");
     let path = given.as_ref().map_or(Path::new(RUNTIMES_FILE), Path::new);
     let runtimes = OciRuntimes::read(path, given.is_some()).map_err(|error| Failure::Own(error.into()))?;
-    Ok(unknown_classes(pods.iter(), &runtimes, path))
+    let mut refused = unknown_classes(pods.iter(), &runtimes, path);
+    refused.extend(refused_users(pods.iter(), None));
+    Ok(refused)
+}
+
+/// Errors for pods that insist on a user namespace, which no OCI runtime is asked for.
+fn refused_users<'a>(pods: impl Iterator<Item = &'a PodManifest>, default: Option<&str>) -> Vec<Diagnostic> {
+    let insists =
+        |pod: &&PodManifest| pod.input.pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false));
+    let mut found = Vec::new();
+    for pod in pods.filter(insists) {
+        let what = match (class_of(pod), default) {
+            (Some(class), _) => format!("runtimeClassName {class:?}"),
+            (None, Some(name)) => format!("--oci-runtime {name}"),
+            (None, None) => continue,
+        };
+        let text = format!(
+            "`hostUsers: false` cannot be applied with {what}: containers of an OCI runtime get no user namespace"
+        );
+        let hint = "remove `hostUsers: false`, or use the embedded runtime";
+        found.push(Diagnostic::error(pod.point(&FieldPath::spec("hostUsers")), text).hint(hint));
+    }
+    found
 }
 
 fn class_of(pod: &PodManifest) -> Option<String> {

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use outrigger_manifest::{check, render};
+use outrigger_manifest::render;
 use outrigger_view::plan::{self, View};
 
 use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
-use crate::terminal;
+use crate::{supplies, terminal};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -19,7 +19,7 @@ Examples:
   outrigger plan web.yaml -o json | jq '.pods[].startStages'
   helm template chart | outrigger plan -
 
-Exit codes: 0 fine, 1 a pod has errors, 2 the manifest cannot be read.")]
+Exit codes: 0 fine, 1 a pod has errors, or refers to a ConfigMap, Secret or key that is missing, 2 the manifest cannot be read.")]
 pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
@@ -47,22 +47,28 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let sources = args.read.sources(&args.files)?;
     let manifest = match args.read.read(&sources) {
         Ok(manifest) => manifest,
-        Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
+        Err(refused) => {
+            if args.output == Output::Json {
+                terminal::print(&format!("{:#}\n", plan::json(&[], &refused.0, &sources)))?;
+            }
+            return Err(Failure::Manifest(refused.0, sources));
+        }
     };
-    let checked = check(&manifest, &args.read.features());
+    let checked = supplies::check_pods(&manifest, &args.read.features());
     let views: Vec<View<'_>> = checked.iter().filter_map(View::new).collect();
     let out = match args.output {
         Output::Text => views.iter().map(plan::text).collect::<Vec<_>>().join("\n"),
-        Output::Json => format!("{:#}\n", plan::json(&views, &manifest.warnings, &sources)),
+        Output::Json => format!("{:#}\n", plan::json(&checked, &manifest.warnings, &sources)),
         Output::Mermaid => views.iter().map(plan::mermaid).collect::<Vec<_>>().join("\n"),
         Output::Svg => plan::svg(&views),
     };
-    if !views.is_empty() {
+    // Programs get an answer in any case.
+    if !views.is_empty() || args.output == Output::Json {
         terminal::print(&out)?;
     }
     let mut diagnostics = manifest.warnings.clone();
     diagnostics.extend(checked.iter().flat_map(|c| c.diagnostics.iter().cloned()));
-    if args.output != Output::Json || views.is_empty() {
+    if args.output != Output::Json {
         terminal::eprint(&render(&diagnostics, &sources, true));
     }
     Ok(Outcome::of(&diagnostics))

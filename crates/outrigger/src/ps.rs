@@ -50,9 +50,13 @@ enum Format {
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+    // Before runs are asked: one that is slow to answer must not hide what ends meanwhile.
+    let killed = killed_runs();
     let mut found = runs::block_on(args.place.find())?;
-    for run in killed_runs() {
-        terminal::note(&format!("run {} was killed; being stopped: {}", run.pid, run.pods.join(", ")));
+    let dir = args.place.dir();
+    for run in killed.into_iter().filter(|run| dir.as_ref().is_none_or(|dir| *dir == run.state_dir)) {
+        let pods: Vec<String> = run.pods.iter().map(ToString::to_string).collect();
+        terminal::note(&format!("run {} was killed; being stopped: {}", run.pid, pods.join(", ")));
     }
     if let Some(object) = &args.pod {
         let which = args.place.which(Named::Object(object.clone()));
@@ -78,7 +82,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Format::Wide => wide(&found.runs),
         Format::Table => pods(&found.runs),
     };
-    if text.is_empty() && args.place.unattended(&found).is_none() {
+    if text.is_empty() && found.silent.is_empty() && args.place.unattended(&found).is_none() {
         terminal::note(match args.selector.is_some() || args.place.namespace.is_some() {
             true => "no pods match",
             false => "no pods are running; start some with `outrigger run FILE`",

@@ -23,6 +23,7 @@ use outrigger_runtime::embedded::{self, EmbeddedConfig, EmbeddedRuntime, OciRunt
 use outrigger_runtime::{LogLimits, NetworkMode, Owner, PublishedPort, PullPolicy, Runtime, RuntimeError};
 use outrigger_view::output::{Format, Labels, Output, OutputOptions, Verbosity};
 
+use crate::detach::WaitArg;
 use crate::input::ReadArgs;
 use crate::logging::LogArgs;
 use crate::outcome::{self, Failure};
@@ -107,7 +108,7 @@ pub(crate) struct Args {
     /// Stop the pods in order after this time, for example 5m, and exit with 124.
     #[arg(long, value_parser = simulate::span, value_name = "TIME")]
     timeout: Option<simulate::Span>,
-    /// Stop the pods in order at the first failure that would be retried, and at the first pod that fails.
+    /// Stop the pods in order at the first failure that would be retried, and at the first that makes a pod fail.
     #[arg(long)]
     fail_fast: bool,
     /// Number of pods of a Deployment, ReplicaSet, StatefulSet or DaemonSet; overrides the manifest.
@@ -125,9 +126,10 @@ pub(crate) struct Args {
     /// Hand the pods to the node of this machine and return; a node is started if there is none.
     #[arg(short, long, conflicts_with_all = ["events", "timeline", "timeout", "fail_fast", "output"])]
     detach: bool,
-    /// With --detach: return when the pods are ready, or have ended with their result.
-    #[arg(long, requires = "detach")]
-    wait: bool,
+    /// With --detach: return when Jobs and pods with restartPolicy Never or OnFailure have finished, with their exit code, and
+    /// everything else is ready; with `--wait=running` when all pods are running.
+    #[arg(long, requires = "detach", num_args = 0..=1, require_equals = true, default_missing_value = "done", value_name = "UNTIL", hide_possible_values = true)]
+    wait: Option<WaitArg>,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = OutputArg::Auto, value_name = "FORMAT")]
     output: OutputArg,
@@ -239,6 +241,41 @@ fn published(text: &str) -> Result<PublishedPort, String> {
     Ok(PublishedPort { host: SocketAddr::new(ip, number(host_port)?), pod_port: number(pod_port)?, udp })
 }
 
+/// Refuses ports of the host that can never be had: they would be tried again and again.
+fn check_publish(publish: &[PublishedPort], work: &Work) -> Result<(), Failure> {
+    if !publish.is_empty() && work.pod_count() > 1 {
+        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pod_count());
+        return Err(Failure::Input(error));
+    }
+    match published_twice(publish) {
+        Some((one, other)) => Err(Failure::Input(anyhow!(
+            "--publish {one} and --publish {other} ask for the same port of this machine; use another port for one of them"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Two ports that cannot be listened on at the same time, as they would be written.
+fn published_twice(publish: &[PublishedPort]) -> Option<(String, String)> {
+    let clash = |a: &PublishedPort, b: &PublishedPort| {
+        let (one, other) = (a.host.ip(), b.host.ip());
+        let overlap = one == other
+            || (one.is_ipv4() == other.is_ipv4() && (one.is_unspecified() || other.is_unspecified()));
+        a.udp == b.udp && a.host.port() == b.host.port() && overlap
+    };
+    let written = |p: &PublishedPort| {
+        let host = match p.host.ip() == Ipv4Addr::UNSPECIFIED {
+            true => p.host.port().to_string(),
+            false => p.host.to_string(),
+        };
+        format!("{host}:{}{}", p.pod_port, if p.udp { "/udp" } else { "" })
+    };
+    publish.iter().enumerate().find_map(|(i, a)| {
+        let b = publish[i + 1..].iter().find(|b| clash(a, b))?;
+        Some((written(a), written(b)))
+    })
+}
+
 /// The options of the pods.
 fn pod_options(args: &Args) -> PodOptions {
     PodOptions {
@@ -290,6 +327,10 @@ pub(crate) fn main(mut args: Args) -> ExitCode {
     }
     let keeps_events = args.events.is_some();
     let recording = args.timeline.take().map(|target| timeline::Recording::new(target, &mut args.events));
+    let recording = match recording.transpose() {
+        Ok(recording) => recording,
+        Err(error) => return outcome::exit_code(Err(Failure::Own(error))),
+    };
     let picture = recording.as_ref().map(|recording| recording.path().to_owned());
     let result = execute(args, keeps_events, picture);
     let drawn = recording.map_or(Ok(()), |recording| recording.draw()).map_err(Failure::Own);
@@ -314,10 +355,7 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
         return Err(Failure::Input(anyhow!("--oci-runtime needs --runtime embedded, which is the default")));
     }
     let work = work(&args)?;
-    if !args.publish.is_empty() && work.pod_count() > 1 {
-        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pod_count());
-        return Err(Failure::Input(error));
-    }
+    check_publish(&args.publish, &work)?;
     let oci = match args.runtime {
         RuntimeArg::Embedded => oci::runtimes(args.oci_runtime.as_deref(), args.runtimes.as_deref(), &work)?,
         // A CRI runtime has its own runtime classes.
@@ -393,6 +431,9 @@ fn check_confinement(args: &Args, work: &Work) -> Result<(), Failure> {
         RuntimeArg::Embedded => confinement::check(work),
         RuntimeArg::Cri => confinement::check_cri(work),
     };
+    if args.runtime == RuntimeArg::Embedded {
+        findings.extend(confinement::check_network(work, args.network.mode()));
+    }
     let is_refused = match args.runtime {
         RuntimeArg::Embedded => findings.iter().any(|d| d.severity == Severity::Error),
         RuntimeArg::Cri => !findings.is_empty(),
@@ -518,10 +559,7 @@ pub(crate) fn read_work(
 /// Hands the pods to the node of this machine.
 fn detached(args: Args) -> Result<u8, Failure> {
     let work = work(&args)?;
-    if !args.publish.is_empty() && work.pod_count() > 1 {
-        let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pod_count());
-        return Err(Failure::Input(error));
-    }
+    check_publish(&args.publish, &work)?;
     let pods = pod_options(&args);
     let record = RunRecord {
         files: args.files.iter().map(|file| file.display().to_string()).collect(),
@@ -617,6 +655,22 @@ mod tests {
         assert!(replaceable("/dev/null".into()).is_err());
         assert!(replaceable("/dev".into()).is_err());
         assert!(replaceable("/nonexistent/status.json".into()).is_ok());
+    }
+
+    #[test]
+    fn a_port_of_the_machine_is_published_once() {
+        for (ports, clash) in [
+            (&["8080:80", "8080:81"][..], Some(("8080:80", "8080:81"))),
+            (&["1:1", "127.0.0.1:8080:80", "8080:80"], Some(("127.0.0.1:8080:80", "8080:80"))),
+            (&["53:53/udp", "53:53/udp"], Some(("53:53/udp", "53:53/udp"))),
+            (&["53:53", "53:53/udp"], None),
+            (&["127.0.0.1:80:80", "127.0.0.2:80:80", "[::1]:80:80"], None),
+            (&["8080:80", "8081:80"], None),
+        ] {
+            let ports: Vec<PublishedPort> = ports.iter().map(|p| published(p).expect("a port")).collect();
+            let found = published_twice(&ports);
+            assert_eq!(found.as_ref().map(|(a, b)| (a.as_str(), b.as_str())), clash, "{ports:?}");
+        }
     }
 
     #[test]

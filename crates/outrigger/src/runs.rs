@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use outrigger_node::control::{self, AskError, Found, Named, Object, PodState, Selector, Which};
-use outrigger_node::node::unfinished_runs;
+use outrigger_node::node::{LeftPods, Unfinished, unfinished_runs};
 use outrigger_runtime::embedded::rootless;
 
 use crate::outcome::Failure;
@@ -60,7 +60,7 @@ impl PlaceArgs {
         }
         match (self.unattended(&found), &self.state_dir) {
             (Some(unattended), _) => terminal::note(&unattended),
-            (None, Some(given)) if found.runs.is_empty() => {
+            (None, Some(given)) if found.runs.is_empty() && found.silent.is_empty() => {
                 terminal::note(&format!("no node with the state directory {} is running", given.display()));
             }
             _ => {}
@@ -68,12 +68,18 @@ impl PlaceArgs {
         Ok(found)
     }
 
+    /// The state directory that was named, without links.
+    pub(crate) fn dir(&self) -> Option<PathBuf> {
+        self.state_dir.as_ref().map(|given| fs::canonicalize(given).unwrap_or_else(|_| given.clone()))
+    }
+
     /// A sentence about the runs of the state directory that have not ended although no node is running.
     pub(crate) fn unattended(&self, found: &Found) -> Option<String> {
         let by_variable = || std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);
         let dir = self.state_dir.clone().or_else(by_variable).or_else(rootless::default_state_dir)?;
         let dir = fs::canonicalize(dir).ok()?;
-        if found.runs.iter().any(|run| run.state.node.as_ref() == Some(&dir)) {
+        // One that does not answer may be the node; it has been reported.
+        if !found.silent.is_empty() || found.runs.iter().any(|run| run.state.node.as_ref() == Some(&dir)) {
             return None;
         }
         unattended(&dir)
@@ -139,15 +145,24 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
 
 /// A sentence about the runs of a state directory that have not ended, for when no node is running.
 pub(crate) fn unattended(dir: &Path) -> Option<String> {
-    let count = match unfinished_runs(dir) {
-        0 => return None,
-        1 => "1 run has not ended and its containers go on".to_owned(),
-        count => format!("{count} runs have not ended and their containers go on"),
-    };
+    let Unfinished { runs, pods } = unfinished_runs(dir)?;
     let dir = dir.display();
-    Some(format!(
-        "no node is running for {dir}, but {count}; start it with `outrigger node --state-dir {dir}`"
-    ))
+    let start = format!("`outrigger node --state-dir {dir}`");
+    Some(match (pods, runs) {
+        (LeftPods::Running, 1) => format!(
+            "no node is running for {dir}, but 1 run has not ended and its containers go on; start it with {start}"
+        ),
+        (LeftPods::Running, _) => format!(
+            "no node is running for {dir}, but {runs} runs have not ended and their containers go on; start it with {start}"
+        ),
+        (LeftPods::ShutDown, _) => format!(
+            "the node of {dir} has stopped its pods for a shutdown of the machine; {start} starts them again"
+        ),
+        (LeftPods::Gone, _) => format!(
+            "no node is running for {dir}, and its pods have not ended but none of their containers is running; {start} \
+             starts them again"
+        ),
+    })
 }
 
 /// The runs of this user, with a note about those that do not answer.
@@ -177,6 +192,7 @@ fn has_runs_of_root() -> bool {
 pub(crate) fn refused(error: AskError) -> Failure {
     match error {
         AskError::Refused(text) => Failure::Input(anyhow!(text)),
+        error @ AskError::TooLong(_) => Failure::Input(error.into()),
         error => Failure::Own(error.into()),
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_lifecycle::{Plan, Severity, Time, explain, phase, trace};
-use outrigger_manifest::{Diagnostic, ReadOptions, check, parse, render};
+use outrigger_manifest::{Diagnostic, ReadOptions, parse, render, to_json};
 pub(crate) use outrigger_simulate::Span;
 use outrigger_simulate::{Ending, Options, Script, StopScript, simulate};
 use outrigger_view::analyze::analyze;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
-use crate::terminal;
+use crate::{supplies, terminal};
 
 /// The same width as other output.
 const WIDTH: usize = 100;
@@ -40,7 +40,7 @@ runs until it is told to stop. A pod that would run forever is stopped after 30 
 
 The same manifest, script and seed give the same trace, byte for byte.
 
-Exit codes: 0 the pod ended, 1 it has errors or never ends, 2 the manifest or the script cannot be read.")]
+Exit codes: 0 the pod ended, 1 it has errors, refers to a ConfigMap, Secret or key that is missing, or never ends, 2 the manifest or the script cannot be read.")]
 pub(crate) struct Args {
     /// The manifest, YAML or JSON; `-` is standard input.
     #[arg(value_name = "FILE")]
@@ -103,7 +103,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Ok(manifest) => manifest,
         Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
     };
-    let mut checked = check(&manifest, &args.read.features());
+    let mut checked = supplies::check_pods(&manifest, &args.read.features());
     if let Some(name) = &args.pod {
         checked.retain(|c| c.pod.name() == name || c.pod.origin.name == *name);
         if checked.is_empty() {
@@ -115,11 +115,21 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         .flat_map(|c| c.diagnostics.iter().filter(|d| d.severity == Severity::Error).cloned())
         .collect();
     if !errors.is_empty() {
-        terminal::eprint(&render(&errors, &sources, true));
+        match args.output {
+            // Programs get an answer in any case.
+            Output::Json => print_json(&[], &to_json(&errors, &sources))?,
+            Output::Text | Output::Svg | Output::Html => terminal::eprint(&render(&errors, &sources, true)),
+        }
         return Ok(Outcome::Findings);
     }
     let plans: Vec<&Plan> = checked.iter().filter_map(|c| Some(&c.planned.as_ref()?.plan)).collect();
     show(&args, &script, &plans)
+}
+
+fn print_json(pods: &[Value], findings: &Value) -> Result<(), Failure> {
+    let all = json!({ "version": 1, "pods": pods, "findings": findings });
+    terminal::print_plain(&format!("{all:#}\n"))?;
+    Ok(())
 }
 
 fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failure> {
@@ -181,7 +191,7 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
         terminal::print_plain(&html(&timelines, scale))?;
     }
     if args.output == Output::Json {
-        terminal::print_plain(&format!("{:#}\n", json!({ "version": 1, "pods": pods })))?;
+        print_json(&pods, &json!([]))?;
     }
     Ok(outcome)
 }

@@ -1,13 +1,18 @@
 //! `outrigger stop`: stops pods and workloads of a run, in order.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use outrigger_node::control::{Answer, Connection, Named, Object, PodState, Request, Run, Selector};
+use outrigger_runtime::embedded::{KilledPod, killed_runs};
 
 use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, PlaceArgs};
 use crate::terminal;
+
+/// How often to look whether a pod of a killed run is gone: there is no process to ask.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -19,6 +24,8 @@ Examples:
   outrigger stop -l app=web             stop the pods with a label
   outrigger stop run/k3v9x0aq           stop a detached run with all its pods
   outrigger stop --all                  stop everything
+
+Pods of a foreground run that was killed are being stopped in order already; a grace period given here shortens theirs.
 
 A single pod of a Deployment, Job or other workload is replaced when it is stopped, as in a cluster. Ctrl-C in the \
 terminal of the run stops everything.")]
@@ -46,6 +53,18 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// The pods of killed runs that are meant. Only their names are known, not their labels or workloads.
+    fn killed(&self) -> Vec<KilledPod> {
+        let is_named = |pod: &KilledPod| self.all || self.pod.as_ref().is_some_and(|o| o.is_pod(&pod.name));
+        let in_namespace =
+            |pod: &KilledPod| self.place.namespace.as_ref().is_none_or(|n| *n == pod.namespace);
+        let dir = self.place.dir();
+        let runs =
+            killed_runs().into_iter().filter(|run| dir.as_ref().is_none_or(|dir| *dir == run.state_dir));
+        let runs = runs.filter(|run| self.place.run.is_none_or(|pid| pid == run.pid));
+        runs.flat_map(|run| run.pods).filter(|pod| is_named(pod) && in_namespace(pod)).collect()
+    }
+
     fn say(&self, text: &str) {
         if !self.quiet {
             terminal::eprint(&format!("{text}\n"));
@@ -60,17 +79,28 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 
 async fn stop(args: Args) -> Result<(), Failure> {
     let found = args.place.find().await?;
+    let killed = args.killed();
     let grace_ms = args.grace_period.map(|s| s.saturating_mul(1_000));
     if args.all {
-        if let Some(unattended) = args.place.unattended(&found).filter(|_| found.runs.is_empty()) {
+        if let Some(unattended) =
+            args.place.unattended(&found).filter(|_| found.runs.is_empty() && killed.is_empty())
+        {
             return Err(Failure::Input(anyhow!("nothing was stopped: {unattended}")));
         }
-        return stop_all(&args, &found.runs, grace_ms).await;
+        return stop_all(&args, &found.runs, &killed, grace_ms).await;
     }
     let by_name = args.pod.clone().map(Named::Object);
     let what = by_name.or_else(|| args.selector.clone().map(Named::Labels));
     let what = what.ok_or_else(|| Failure::Input(anyhow!("name a pod, or select some with -l")))?;
-    let pods = found.pods(&args.place.which(what)).map_err(|e| Failure::Input(anyhow!(e)))?;
+    let pods = match found.pods(&args.place.which(what)) {
+        // A pod whose run was killed is known by its name only.
+        Err(_) if !killed.is_empty() => {
+            shorten(&args, &killed)?;
+            wait_for_killed(&args, &killed).await;
+            return Ok(());
+        }
+        pods => pods.map_err(|e| Failure::Input(anyhow!(e)))?,
+    };
     let object = args.pod.as_ref().filter(|object| object.is_workload());
     if let (Some(object), Some((run, pod))) = (object, pods.first()) {
         let (name, request) = match object.run() {
@@ -103,16 +133,45 @@ async fn stop(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Shortens the grace period of pods of killed runs. They are being stopped already.
+fn shorten(args: &Args, pods: &[KilledPod]) -> Result<(), Failure> {
+    let Some(grace) = args.grace_period.map(Duration::from_secs) else { return Ok(()) };
+    for pod in pods {
+        pod.hurry(grace)
+            .map_err(|e| Failure::Own(anyhow!("cannot shorten the grace period of {}: {e}", pod.name)))?;
+    }
+    Ok(())
+}
+
+async fn wait_for_killed(args: &Args, pods: &[KilledPod]) {
+    for pod in pods.iter().filter(|_| !args.no_wait) {
+        if !pod.is_gone() {
+            args.say(&format!("{}: its run was killed; waiting until it is stopped", pod.name));
+        }
+        while !pod.is_gone() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        args.say(&format!("{} is gone", pod.name));
+    }
+}
+
 /// Stops all runs.
-async fn stop_all(args: &Args, runs: &[Run], grace_ms: Option<u64>) -> Result<(), Failure> {
+async fn stop_all(
+    args: &Args,
+    runs: &[Run],
+    killed: &[KilledPod],
+    grace_ms: Option<u64>,
+) -> Result<(), Failure> {
     let mut asked = Vec::new();
     for run in runs.iter().filter(|run| args.place.run.is_none_or(|pid| pid == run.state.pid)) {
         let request = Request::StopRun { run: None, grace_ms };
         asked.push((run, run.ask(&request).await.map_err(runs::refused)?));
     }
-    if asked.is_empty() {
+    if asked.is_empty() && killed.is_empty() {
         args.say("nothing to stop: you have no active runs");
     }
+    // Those of killed runs are asked before the first one is waited for, too.
+    shorten(args, killed)?;
     for (run, connection) in asked {
         let name = match run.state.node.is_some() {
             true => "everything the node runs".to_owned(),
@@ -120,6 +179,7 @@ async fn stop_all(args: &Args, runs: &[Run], grace_ms: Option<u64>) -> Result<()
         };
         wait(args, &name, connection).await?;
     }
+    wait_for_killed(args, killed).await;
     Ok(())
 }
 

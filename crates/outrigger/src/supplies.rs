@@ -5,9 +5,9 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::{Container, PodSpec, SeccompProfile};
 use outrigger_agent::host_path::{self, HostPathFault};
 use outrigger_agent::security::seccomp_profile_path;
-use outrigger_lifecycle::{ContainerRef, FieldPath, List};
-use outrigger_manifest::{Diagnostic, Manifest, PodManifest, check_host_ports, check_references};
-use outrigger_runtime::embedded::images::{is_on_disk, missing_on_disk};
+use outrigger_lifecycle::{ContainerRef, FeatureGates, FieldPath, List};
+use outrigger_manifest::{Checked, Diagnostic, Manifest, PodManifest, check_host_ports, check_references};
+use outrigger_runtime::embedded::images::{is_on_disk, missing_on_disk, not_an_image};
 
 /// Where the pods will run.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +41,17 @@ pub(crate) fn check(manifest: &Manifest, machine: Machine<'_>) -> Vec<Diagnostic
     out
 }
 
+/// Checks the pods themselves, and that what they refer to is in the manifest: for commands that look at pods and do not
+/// run them, so that what only this machine lacks does not matter.
+pub(crate) fn check_pods<'m>(manifest: &'m Manifest, features: &FeatureGates) -> Vec<Checked<'m>> {
+    let mut checked = outrigger_manifest::check(manifest, features);
+    for one in &mut checked {
+        one.diagnostics.extend(check_references(manifest, one.pod));
+        one.diagnostics.sort_by_key(|d| d.span);
+    }
+    checked
+}
+
 fn containers(spec: &PodSpec) -> impl Iterator<Item = (ContainerRef, &Container)> {
     let inits = spec.init_containers.iter().flatten().enumerate();
     let inits = inits.map(|(index, c)| (ContainerRef { list: List::Init, index }, c));
@@ -58,16 +69,8 @@ fn error(pod: &PodManifest, path: &FieldPath, code: &'static str, text: String) 
 fn image(pod: &PodManifest, place: ContainerRef, container: &Container, cri: bool) -> Option<Diagnostic> {
     let reference = container.image.as_deref().unwrap_or_default();
     let at = place.path().field("image");
-    let fault = match cri && is_on_disk(reference) {
-        true => Some("a CRI runtime takes images from registries only".to_owned()),
-        false => missing_on_disk(reference),
-    };
-    if let Some(fault) = fault {
-        let error = error(pod, &at, "image", format!("image `{reference}`: {fault}"));
-        return Some(error.hint(match cri {
-            true => "use an image of a registry, or --runtime embedded",
-            false => "write a path that exists on this machine",
-        }));
+    if let Some((fault, help)) = image_fault(reference, cri) {
+        return Some(error(pod, &at, "image", format!("image `{reference}`: {fault}")).hint(help));
     }
     let is_empty = |list: &Option<Vec<String>>| list.as_ref().is_none_or(Vec::is_empty);
     if is_root_directory(reference) && is_empty(&container.command) && is_empty(&container.args) {
@@ -75,6 +78,28 @@ fn image(pod: &PodManifest, place: ContainerRef, container: &Container, cri: boo
         return Some(error(pod, &at, "image", text).hint("set `command`"));
     }
     None
+}
+
+/// Why an image cannot be had, and what to write instead.
+fn image_fault(reference: &str, cri: bool) -> Option<(String, String)> {
+    if cri && is_on_disk(reference) {
+        let fault = "a CRI runtime takes images from registries only";
+        return Some((fault.to_owned(), "use an image of a registry, or --runtime embedded".to_owned()));
+    }
+    if let Some(fault) = missing_on_disk(reference) {
+        let help = match reference.strip_prefix("rootfs:").filter(|path| !path.starts_with('/')) {
+            Some(path) => match std::fs::canonicalize(path).or_else(|_| std::path::absolute(path)) {
+                Ok(absolute) => format!("write `rootfs:{}`", absolute.display()),
+                Err(_) => "write the absolute path".to_owned(),
+            },
+            None => "write a path that exists on this machine".to_owned(),
+        };
+        return Some((fault, help));
+    }
+    // What is on this disk and not an image does not become one while the pod waits.
+    let help = "write a path that holds an image: an OCI image layout (oci:), one in a tar file (oci-archive:), \
+                what `docker save` writes (docker-archive:), or a directory to be used as it is (rootfs:)";
+    not_an_image(reference).map(|fault| (fault, help.to_owned()))
 }
 
 /// Whether an image is a directory used as it is. Such an image has no configuration: no user and no command.

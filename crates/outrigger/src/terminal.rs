@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use outrigger_view::output::Colors;
 use outrigger_view::safe_text;
 use outrigger_view::style::paint;
+use outrigger_view::text::shorten;
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,6 +46,17 @@ pub(crate) fn colors() -> Colors {
 pub(crate) fn is_lively() -> bool {
     let moves = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
     moves && io::stdout().is_terminal() && io::stderr().is_terminal()
+}
+
+/// The longest name of a pod in front of a line on a terminal.
+const POD_NAME_MAX: usize = 18;
+
+/// The name of a pod in front of a line of standard output: shortened on a terminal only, where lines would wrap.
+pub(crate) fn pod_name(name: &str) -> String {
+    match io::stdout().is_terminal() {
+        true => shorten(name, POD_NAME_MAX),
+        false => name.to_owned(),
+    }
 }
 
 const NOTE: Style = AnsiColor::Blue.on_default().bold();

@@ -120,14 +120,19 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Uses the events file the user named, else a temporary one next to the picture.
-    pub(crate) fn new(target: Target, events: &mut Option<PathBuf>) -> Recording {
+    /// Uses the events file the user named, else a temporary one next to the picture, which is created at once:
+    /// where that fails, the picture cannot be written either.
+    pub(crate) fn new(target: Target, events: &mut Option<PathBuf>) -> anyhow::Result<Recording> {
         let passing = events.is_none();
         let events = events.get_or_insert_with(|| {
             let name = target.path.file_name().unwrap_or_default().to_string_lossy();
             target.path.with_file_name(format!(".{name}.{}.events", std::process::id()))
         });
-        Recording { events: events.clone(), target, passing }
+        if passing {
+            let path = target.path.display();
+            std::fs::File::create(&*events).with_context(|| format!("cannot write {path}"))?;
+        }
+        Ok(Recording { events: events.clone(), target, passing })
     }
 
     /// Where the picture will be.

@@ -247,7 +247,7 @@ fn exit_codes() {
         (&["convert", &kep, "--to", "native"], 1),
         (&["convert", &kep, "--to", "native", "--lossy"], 0),
         (&["convert", &good, "--to", "terminator"], 2),
-        (&["convert", &cycle, "--to", "native"], 1),
+        (&["convert", &cycle, "--to", "native"], 2),
         (&["simulate", &good], 0),
         (&["simulate", &kep, "--script", stuck], 1),
         (&["simulate", &good, "--script", stuck, "--pod", "nobody"], 2),
@@ -263,6 +263,40 @@ fn exit_codes() {
         let run = outrigger(args, "");
         assert_eq!(run.code, code, "{args:?}\n{}{}", run.stdout, run.stderr);
     }
+}
+
+#[test]
+fn usage_names_every_way_to_choose_pods() {
+    for (command, ways) in [("logs", "<POD | -l SELECTOR>"), ("stop", "<POD | -l SELECTOR | --all>")] {
+        let run = outrigger(&[command], "");
+        let usage = format!("Usage: outrigger {command} [OPTIONS] {ways}\n");
+        assert!(run.code == 2 && run.stderr.contains(&usage), "{}", run.all());
+    }
+    let start = outrigger(&["start"], "").stderr;
+    assert!(!start.contains("\n\n\n"), "{start:?}");
+}
+
+/// A program that reads the output learns of every pod, and what is wrong with it.
+#[test]
+fn json_is_printed_whatever_is_wrong() {
+    let (good, cycle, syntax) = (example("native-job"), bad("cycle"), bad("syntax"));
+    let json = |args: &[&str], code: i32| -> serde_json::Value {
+        let run = outrigger(args, "");
+        assert_eq!(run.code, code, "{args:?}: {}", run.stderr);
+        serde_json::from_str(&run.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}: {:?}", run.stdout))
+    };
+    let plan = json(&["plan", "-o", "json", &cycle, &good], 1);
+    let pods = plan["pods"].as_array().expect("pods");
+    assert_eq!(pods.len(), 2, "{plan:#}");
+    assert_eq!(pods[0]["findings"][0]["severity"], "error", "{plan:#}");
+    assert!(pods[0].get("startStages").is_none() && pods[1]["startStages"].is_array(), "{plan:#}");
+    assert_eq!(json(&["plan", "-o", "json", &cycle], 1)["pods"][0]["findings"][0]["severity"], "error");
+    assert_eq!(json(&["plan", "-o", "json", &syntax], 2)["findings"][0]["severity"], "error");
+    let simulated = json(&["simulate", "-o", "json", &cycle], 1);
+    assert_eq!(simulated["findings"][0]["severity"], "error", "{simulated:#}");
+    // A picture has no place for it.
+    let svg = outrigger(&["plan", "-o", "svg", &cycle], "");
+    assert!(svg.code == 1 && svg.stdout.is_empty() && svg.stderr.contains("error"), "{}", svg.all());
 }
 
 #[test]
@@ -524,4 +558,44 @@ fn a_node_has_its_own_name() {
     node.kill().expect("it is our child");
     node.wait().expect("its end");
     assert_eq!(found, "outrigger\n");
+}
+
+#[test]
+fn what_can_never_succeed_is_refused_before_anything_starts() {
+    let pod =
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: i\n";
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  ../x: v\n";
+    let message = format!("{pod}    terminationMessagePath: /\n");
+    for (text, says) in
+        [(format!("{map}---\n{pod}"), "5:3"), (message, "terminationMessagePath `/` is the root directory")]
+    {
+        for command in ["validate", "run"] {
+            let run = outrigger(&[command, "-"], &text);
+            assert!(run.stderr.contains(says) || run.stdout.contains(says), "{command}: {}", run.all());
+            assert_ne!(run.code, 0, "{command}: {}", run.all());
+        }
+        assert_eq!(outrigger(&["run", "-"], &text).code, 2);
+    }
+    let run = outrigger(&["run", "--publish", "8080:80", "--publish", "8080:81", "-"], pod);
+    assert_eq!(run.code, 2, "{}", run.all());
+    assert!(
+        run.stderr.contains("--publish 8080:80 and --publish 8080:81 ask for the same port"),
+        "{}",
+        run.all()
+    );
+}
+
+#[test]
+fn what_the_manifest_lacks_is_found_by_every_command() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  restartPolicy: Never\n  containers:\n  - name: c\n    image: i\n    envFrom:\n    - configMapRef: {name: absent}\n";
+    for command in ["validate", "plan", "simulate"] {
+        let run = outrigger(&[command, "-"], pod);
+        assert_eq!(run.code, 1, "{command}: {}", run.all());
+        let text = format!("{}{}", run.stdout, run.stderr);
+        assert!(text.contains("ConfigMap `absent` is not in the manifest"), "{command}: {}", run.all());
+        assert!(text.contains("<stdin>:10:"), "{command}: {}", run.all());
+    }
+    assert_eq!(outrigger(&["run", "-"], pod).code, 2);
+    let run = outrigger(&["plan", "-o", "json", "-"], pod);
+    assert!(run.stdout.contains("is not in the manifest"), "{}", run.all());
 }

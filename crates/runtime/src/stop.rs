@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::{Adopted, Runtime, StopPlan};
 
@@ -20,8 +20,22 @@ const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// Longer than any realistic grace period.
 const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+/// A request to be done sooner than the plan says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hurry {
+    /// When the grace period ends; `None` is later than any plan.
+    pub(crate) by: Option<Instant>,
+    /// Kill at once, without a stop signal and in no order.
+    pub(crate) kill: bool,
+}
+
 /// Stops a pod's running containers, each when its turn comes.
-pub(crate) async fn stop_in_order(runtime: &impl Runtime, containers: &[Adopted], plan: &StopPlan) {
+pub(crate) async fn stop_in_order(
+    runtime: &impl Runtime,
+    containers: &[Adopted],
+    plan: &StopPlan,
+    hurry: watch::Receiver<Option<Hurry>>,
+) {
     let begun = Instant::now();
     // A container that has not started yet may be about to: it must not run.
     for container in containers.iter().filter(|container| container.started.is_none()) {
@@ -30,7 +44,7 @@ pub(crate) async fn stop_in_order(runtime: &impl Runtime, containers: &[Adopted]
     let runs = |container: &&Adopted| container.started.is_some() && container.exit.is_none();
     let running: Vec<&Adopted> = containers.iter().filter(runs).collect();
     let (gone, _) = watch::channel(vec![false; running.len()]);
-    let (running, gone) = (&running, &gone);
+    let (running, gone, hurry) = (&running, &gone, &hurry);
     let end = |index: usize| async move {
         let container = running[index];
         if let Some(turn) = plan.turns.get(&container.name) {
@@ -39,28 +53,39 @@ pub(crate) async fn stop_in_order(runtime: &impl Runtime, containers: &[Adopted]
             let held = others.wait_for(|gone| {
                 running.iter().zip(gone).all(|(other, is_gone)| *is_gone || !is_before(other))
             });
-            // The sender exists as long as this does.
-            let _ = match turn.free_at {
-                Some(at) => timeout_at(begun + at.min(FAR), held).await.is_ok(),
-                None => held.await.is_ok(),
-            };
+            let free_at = turn.free_at.map(|at| begun + at.min(FAR));
+            tokio::select! {
+                // The sender exists as long as this does.
+                _ = held => {}
+                () = until(hurry.clone(), |hurry| earlier(free_at, hurry.by)) => {}
+            }
         }
-        end_container(runtime, container, plan, begun).await;
+        end_container(runtime, container, plan, begun, hurry.clone()).await;
         gone.send_modify(|gone| gone[index] = true);
     };
     join_all((0..running.len()).map(end)).await;
 }
 
-async fn end_container(runtime: &impl Runtime, container: &Adopted, plan: &StopPlan, begun: Instant) {
+async fn end_container(
+    runtime: &impl Runtime,
+    container: &Adopted,
+    plan: &StopPlan,
+    begun: Instant,
+    hurry: watch::Receiver<Option<Hurry>>,
+) {
     let id = &container.id;
     let mut end = std::pin::pin!(runtime.wait(id));
-    if let Some(turn) = plan.turns.get(&container.name).filter(|_| !plan.grace.is_zero()) {
-        let kill_at = (begun + turn.kill_at.min(FAR)).max(Instant::now() + plan.reaction.min(FAR));
+    let is_killed = plan.grace.is_zero() || hurry.borrow().is_some_and(|hurry| hurry.kill);
+    if let Some(turn) = plan.turns.get(&container.name).filter(|_| !is_killed) {
+        let (planned, reacted) = (begun + turn.kill_at.min(FAR), Instant::now() + plan.reaction.min(FAR));
+        let kill_at = planned.max(reacted);
         if let Err(error) = runtime.terminate(id, kill_at - Instant::now()).await {
             tracing::warn!(container = %id, "cannot signal a container: {error}");
         }
-        if timeout_at(kill_at, &mut end).await.is_ok() {
-            return;
+        let by = |hurry: Hurry| earlier(Some(planned), hurry.by).map(|at| at.max(reacted));
+        tokio::select! {
+            _ = &mut end => return,
+            () = until(hurry, by) => {}
         }
     }
     if let Err(error) = runtime.kill(id).await {
@@ -69,6 +94,35 @@ async fn end_container(runtime: &impl Runtime, container: &Adopted, plan: &StopP
     if timeout(KILL_PATIENCE, end).await.is_err() {
         tracing::warn!(container = %id, "a container that was killed does not end");
     }
+}
+
+/// Waits for a time that a request may bring forward; a request to kill ends the wait.
+async fn until(mut hurry: watch::Receiver<Option<Hurry>>, by: impl Fn(Hurry) -> Option<Instant>) {
+    loop {
+        let now = hurry.borrow_and_update().unwrap_or(Hurry { by: None, kill: false });
+        if now.kill {
+            return;
+        }
+        let time = async {
+            match by(now) {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let request = async {
+            if hurry.changed().await.is_err() {
+                std::future::pending().await
+            }
+        };
+        tokio::select! {
+            () = time => return,
+            () = request => {}
+        }
+    }
+}
+
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }
 
 /// Runs all futures to completion concurrently.

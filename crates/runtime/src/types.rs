@@ -239,8 +239,8 @@ pub struct SandboxSpec {
     /// not support id-mapped mounts rules out [`UserNamespace::Auto`]. Those below `pod_dir` will be file
     /// systems in memory.
     pub host_paths: Vec<PathBuf>,
-    /// References of its containers' images: one with ids that a user namespace does not have rules it out
-    /// too.
+    /// References of its containers' images: a `rootfs:` directory on a file system that does not support
+    /// id-mapped mounts rules it out too. What is in an image does not.
     pub images: Vec<String>,
     /// A container of the pod will be privileged; some runtimes must know in advance.
     pub privileged: bool,

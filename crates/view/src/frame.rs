@@ -1,6 +1,6 @@
 //! The live view as a whole: which pods are shown, and how much of each, in the available space.
 
-use outrigger_lifecycle::{Phase, Time, Wait, explain, explain_stop, phase};
+use outrigger_lifecycle::{Phase, Time, Wait, explain, explain_stop, phase, was_stopped};
 
 use crate::PodView;
 use crate::line::{Line, Paint, columns, cut, wrap};
@@ -143,6 +143,7 @@ fn totals(blocks: &[Block<'_>], now: Time) -> Line {
         ("running", Paint::Good),
         ("stopping", Paint::Busy),
         ("succeeded", Paint::Good),
+        ("stopped", Paint::Plain),
         ("failed", Paint::Bad),
     ];
     for (word, paint) in table {
@@ -162,6 +163,8 @@ struct Block<'a> {
     view: &'a PodView,
     now: Time,
     phase: Phase,
+    /// It has the phase `Failed` only because it was stopped.
+    was_stopped: bool,
     rank: Rank,
     rows: Vec<Row>,
     columns: Columns,
@@ -174,15 +177,16 @@ impl<'a> Block<'a> {
         let rows: Vec<Row> = (0..view.plan.containers.len()).map(|i| Row::new(view, i, now)).collect();
         let columns = Row::columns(view, &rows, width);
         let phase = phase(&view.plan, &view.obs);
+        let was_stopped = was_stopped(&view.plan, &view.obs);
         let rank = match phase {
             // Less urgent than what can still be fixed, more urgent than what is fine.
-            Phase::Failed if view.obs.over => Rank::Steady,
+            Phase::Failed if view.obs.over && !was_stopped => Rank::Steady,
             _ if view.obs.over => Rank::Done,
             _ => rows.iter().map(|r| r.rank).filter(|r| *r != Rank::Done).min().unwrap_or(Rank::Steady),
         };
         let waits = view.waits.iter().find(|(_, wait)| *wait == Wait::Sandbox);
         let waits = waits.map(|(of, wait)| explain(&view.plan, &view.obs, *of, *wait, now));
-        Block { view, now, phase, rank, rows, columns, waits }
+        Block { view, now, phase, was_stopped, rank, rows, columns, waits }
     }
 
     fn word(&self) -> &'static str {
@@ -191,6 +195,7 @@ impl<'a> Block<'a> {
             Phase::Pending => "pending",
             Phase::Running => "running",
             Phase::Succeeded => "succeeded",
+            Phase::Failed if self.was_stopped => "stopped",
             Phase::Failed => "failed",
         }
     }
@@ -199,6 +204,7 @@ impl<'a> Block<'a> {
         match self.word() {
             "running" | "succeeded" => Paint::Good,
             "stopping" => Paint::Busy,
+            "stopped" => Paint::Plain,
             "failed" => Paint::Bad,
             _ => Paint::Dim,
         }

@@ -23,6 +23,7 @@ pub mod plan;
 mod pod;
 mod row;
 mod scrub;
+mod stream;
 pub mod style;
 mod summary;
 pub mod table;
@@ -37,3 +38,4 @@ mod tests;
 
 pub use pod::{ContainerWords, PodView};
 pub use scrub::{safe_log, safe_text};
+pub use stream::SafeStream;

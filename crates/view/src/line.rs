@@ -180,6 +180,7 @@ fn ascii(text: &str) -> String {
         '●' => '*',
         '○' => 'o',
         '◐' => '~',
+        '■' => '=',
         c => c,
     };
     text.chars().map(sign).collect()

@@ -144,8 +144,17 @@ impl Output {
         }
         let (mut out, mut err) = (io::stdout(), io::stderr());
         let is_terminal = out.is_terminal();
+        let mut lost = false;
         let output = Output::plain(options, move |chunk| match chunk {
-            Chunk::Out(bytes, _) => out.write_all(bytes).and_then(|()| out.flush()),
+            Chunk::Out(..) if lost => Ok(()),
+            Chunk::Out(bytes, _) => match out.write_all(bytes).and_then(|()| out.flush()) {
+                // A reader that is gone has seen enough; otherwise somebody misses what is lost.
+                Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+                    lost = true;
+                    writeln!(err, "error: output is lost: cannot write to standard output: {e}")
+                }
+                written => written,
+            },
             Chunk::Err(bytes) | Chunk::Close(bytes, _) => err.write_all(bytes),
             Chunk::Changed | Chunk::Continued => Ok(()),
         })?;
@@ -302,6 +311,11 @@ impl Output {
         self.stage.scene().written.push((what.to_owned(), path.display().to_string()));
     }
 
+    /// Removes a file from the summary: it could not be written.
+    pub fn retract(&self, what: &str) {
+        self.stage.scene().written.retain(|(known, _)| known != what);
+    }
+
     /// Shows one trace entry of a pod.
     pub fn entry(&self, pod: usize, exact: Duration, record: &Record) {
         let ms = u64::try_from(exact.as_millis()).unwrap_or(u64::MAX);
@@ -407,7 +421,11 @@ impl Output {
 
     /// The name in front of a line.
     fn label(&self, pod: &str, container: Option<&str>) -> String {
-        let pod = shorten(pod, POD_NAME_MAX);
+        // Lines of a file or a pipe have room, and are searched for whole names.
+        let pod = match self.format {
+            Format::Live => shorten(pod, POD_NAME_MAX),
+            Format::Plain | Format::Json => pod.to_owned(),
+        };
         match (container, self.labels) {
             (Some(container), Labels::Container) => container.to_owned(),
             (Some(container), Labels::PodAndContainer) => format!("{pod}/{container}"),
@@ -653,9 +671,10 @@ mod tests {
     async fn labels_are_short_and_name_the_pod_only_where_there_are_several() {
         let lines = b"2024-01-01T00:00:00Z stdout F a\n".to_vec();
         let pod = "checkout-frontend-7d4b9c6f5d-x7k2p";
-        for (labels, expected) in
-            [(Labels::Container, "app | a\n"), (Labels::PodAndContainer, "checkout…f5d-x7k2p/app | a\n")]
-        {
+        for (labels, expected) in [
+            (Labels::Container, "app | a\n"),
+            (Labels::PodAndContainer, "checkout-frontend-7d4b9c6f5d-x7k2p/app | a\n"),
+        ] {
             let (mut output, shown) = Output::captured(Format::Plain, Verbosity::Quiet).unwrap();
             output.labels = labels;
             output.log(pod, "app", &lines, ());

@@ -1,6 +1,6 @@
 //! One container of the live view: its state in one word, for how long, and why it waits.
 
-use outrigger_lifecycle::{ContainerPlan, Image, Role, Span, State, Time, Wait, explain, rules};
+use outrigger_lifecycle::{ContainerPlan, Image, KillReason, Role, Span, State, Time, Wait, explain, rules};
 
 use crate::PodView;
 use crate::line::{Line, Paint, wrap};
@@ -228,9 +228,14 @@ fn ended(view: &PodView, i: usize) -> Seen {
     match (exit.failed(), exit.killed_for) {
         (false, _) if comes_back => (Rank::Moving, "◐", Paint::Busy, code, 0),
         (false, _) => (Rank::Done, "✓", Paint::Good, "done".to_owned(), 0),
-        // It was told to stop, and its exit code shows that.
+        // It did not do what it is there for.
+        (
+            true,
+            Some(KillReason::Liveness | KillReason::Startup | KillReason::PostStart | KillReason::Unknown),
+        ) => (Rank::Trouble, "✗", Paint::Bad, code, 0),
+        // It was told to stop, and its exit code shows that: neither a success nor a failure.
         (true, Some(_)) if !comes_back && c.kill.is_none_or(|k| k.killed_at.is_none()) => {
-            (Rank::Done, "✓", Paint::Plain, code, 0)
+            (Rank::Done, "■", Paint::Plain, code, 0)
         }
         (true, _) => (Rank::Trouble, "✗", Paint::Bad, code, 0),
     }

@@ -85,7 +85,7 @@ pub(crate) fn reorders(c: char) -> bool {
     matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-fn push_escaped(out: &mut String, c: char) {
+pub(crate) fn push_escaped(out: &mut String, c: char) {
     out.push_str(&format!("\\u{:04x}", u32::from(c)));
 }
 

@@ -258,6 +258,34 @@ fn a_stop_shows_whose_turn_it_is() {
     insta::assert_snapshot!(play.frames());
 }
 
+/// As in `ps` and in the summary.
+#[test]
+fn a_pod_that_was_stopped_is_shown_as_stopped() {
+    let ended = |name: &str, stop: bool| {
+        let mut play = Play::new(planned(json!({"restartPolicy": "Never",
+            "containers": [{"name": "db", "image": "i"}]})));
+        play.images();
+        play.tell(Event::SandboxReady);
+        play.started("db");
+        if stop {
+            play.tell(Event::StopRequested { grace_ms: None });
+        }
+        play.exited("db", 143, Some(15));
+        assert!(play.engine.observation().over);
+        (PodView { name: name.into(), ..play.view.clone() }, play.now)
+    };
+    let ((stopped, now), (failed, _)) = (ended("db-0", true), ended("db-1", false));
+    let rows = |pods: &[PodView]| {
+        let lines = frame(pods, now, Size { columns: 80, rows: 24 });
+        lines.iter().map(|l| format!("{}\n", l.render(LOOK))).collect::<String>()
+    };
+    let both = rows(&[stopped.clone(), failed]);
+    assert!(both.contains("db-0 stopped ") && both.contains("db-1 failed "), "{both}");
+    assert!(both.contains("2 pods · 1 stopped · 1 failed"), "{both}");
+    let one = rows(&[stopped]);
+    assert!(one.contains("db-0 stopped ") && one.contains("■ db  main    exit 143 TERM"), "{one}");
+}
+
 #[test]
 fn a_crash_loop_shows_code_and_pause() {
     let mut play = Play::new(planned(json!({

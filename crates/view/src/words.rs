@@ -231,7 +231,11 @@ fn probe(event: &TraceEvent) -> Option<Told> {
         }
         ProbeOutcome::Error => {
             let why = message.trim_end();
-            let text = format!("{name} probe could not run, which does not count as a failure: {why}");
+            let times = match (counted, threshold) {
+                (Some(count), Some(of)) if count >= of && *count > 1 => format!(" {count} times in a row"),
+                _ => String::new(),
+            };
+            let text = format!("{name} probe could not run{times}, which does not count as a failure: {why}");
             return Some(Told::new(Weight::Trouble, text));
         }
         ProbeOutcome::Failure => {}
@@ -336,6 +340,10 @@ mod tests {
             (
                 json!({"event": "probe", "kind": "liveness", "outcome": "error", "failures": 0, "threshold": 3, "message": "no such file"}),
                 "liveness probe could not run, which does not count as a failure: no such file",
+            ),
+            (
+                json!({"event": "probe", "kind": "startup", "outcome": "error", "counted": 3, "threshold": 3, "message": "no such file"}),
+                "startup probe could not run 3 times in a row, which does not count as a failure: no such file",
             ),
             (
                 json!({"event": "pull-failed", "error": "ErrImagePull", "message": "not found", "retry_in_ms": 10_000}),

@@ -134,6 +134,47 @@ async fn another_agent_goes_on_with_what_was_written_down() {
     assert_eq!(third.saved(), []);
 }
 
+/// An agent is killed while it stops its pods for a shutdown of the machine, and the machine keeps running.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_that_another_agent_began_is_finished_and_the_pod_starts_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = Script { stops_in: Some(Duration::from_secs(5)), ..Script::default() };
+    let runtime = FakeRuntime::new([("main", script)]);
+    let first = start(&runtime, Durability::StateDir, &dir);
+    let mut events = first.subscribe(Scope::All);
+    let is_running = |kind: &PodEventKind| matches!(kind, PodEventKind::Instance { id: Some(_), .. });
+    first.add(new_pod("u-1", "g")).unwrap();
+    until(&mut events, is_running).await;
+    first.stop(&PodUid::new("u-1"), StopRequest::NodeShutdown { grace_ms: 30_000 });
+    let is_stopping = |kind: &PodEventKind| match kind {
+        PodEventKind::Observed(snapshot) => snapshot.observation.stop.is_some(),
+        _ => false,
+    };
+    until(&mut events, is_stopping).await;
+    drop(first);
+    while events.next().await.is_some() {}
+    let second = start(&runtime, Durability::StateDir, &dir);
+    let mut events = second.subscribe(Scope::All);
+    second.add(new_pod("u-1", "g")).unwrap();
+    second.resumed().await;
+    second.remove_unknown().await;
+    until(&mut events, |kind| {
+        assert!(!is_end(kind), "its workload must not take it for ended");
+        is_running(kind)
+    })
+    .await;
+    let calls = runtime.calls();
+    let at = |call: &str| calls.iter().position(|c| c == call);
+    let second_sandbox = calls.iter().rposition(|c| c == "sandbox p");
+    assert!(at("exit main") < second_sandbox && at("exit main").is_some(), "{calls:?}");
+    assert_eq!(calls.iter().filter(|c| *c == "sandbox p").count(), 2, "{calls:?}");
+    second.stop(&PodUid::new("u-1"), StopRequest::Delete { grace_ms: None });
+    until(&mut events, is_end).await;
+    assert_eq!(runtime.left(), 0);
+    let third = start(&runtime, Durability::StateDir, &dir);
+    assert!(third.add_finished(new_pod("u-1", "g")).is_ok(), "its end can be read");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_changed_where_it_runs() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ mod follower;
 mod watcher;
 
 pub use file::{LogReader, attempts, lost_text};
-pub use watcher::Watcher;
+pub use watcher::{Changed, Watcher};
 
 pub(crate) use file::{last_bytes, open_all};
 pub(crate) use follower::LogFollower;

@@ -7,8 +7,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use tokio::io::unix::AsyncFd;
+
+/// A change in a watched directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// The watch number of the directory.
+    pub watch: i32,
+    /// The file; `None` if it is the directory itself.
+    pub name: Option<OsString>,
+    /// The file was created; what it contains may not have been written yet.
+    pub is_new: bool,
+}
 
 /// Reports when files in the watched directories change.
 pub struct Watcher(AsyncFd<OwnedFd>);
@@ -34,17 +45,18 @@ impl Watcher {
         Ok(inotify::add_watch(self.0.get_ref(), dir, flags)?)
     }
 
-    /// Watches a directory for files that are created, removed or completely written, and returns its watch
-    /// number.
+    /// Watches a directory for files that are created, linked, removed or completely written, and returns its
+    /// watch number.
     ///
     /// # Errors
     /// Returns an error if the directory does not exist or too many are watched.
     pub fn watch_files(&self, dir: &Path) -> io::Result<i32> {
-        let flags = WatchFlags::CLOSE_WRITE | WatchFlags::MOVE | WatchFlags::DELETE | WatchFlags::ONLYDIR;
-        Ok(inotify::add_watch(self.0.get_ref(), dir, flags)?)
+        let flags = WatchFlags::CLOSE_WRITE | WatchFlags::CREATE | WatchFlags::MOVE | WatchFlags::DELETE;
+        Ok(inotify::add_watch(self.0.get_ref(), dir, flags | WatchFlags::ONLYDIR)?)
     }
 
-    pub(crate) fn forget(&self, watch: i32) {
+    /// Watches a directory no longer.
+    pub fn forget(&self, watch: i32) {
         // The watch of a deleted directory is already removed.
         let _ = inotify::remove_watch(self.0.get_ref(), watch);
     }
@@ -54,23 +66,36 @@ impl Watcher {
     /// # Errors
     /// Returns an error if watching fails.
     pub async fn grown(&self) -> io::Result<Vec<(i32, OsString)>> {
+        let mut grown = Vec::new();
+        for Changed { watch, name, .. } in self.changed().await? {
+            if let Some(name) = name
+                && !grown.contains(&(watch, name.clone()))
+            {
+                grown.push((watch, name));
+            }
+        }
+        Ok(grown)
+    }
+
+    /// Waits for changes.
+    ///
+    /// # Errors
+    /// Returns an error if watching fails.
+    pub async fn changed(&self) -> io::Result<Vec<Changed>> {
         let mut ready = self.0.readable().await?;
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(self.0.get_ref(), &mut buffer);
-        let mut grown = Vec::new();
+        let mut changed = Vec::new();
         loop {
             match reader.next() {
-                Ok(event) => {
-                    let name = event.file_name().map(|n| OsString::from_vec(n.to_bytes().to_vec()));
-                    if let Some(name) = name
-                        && !grown.contains(&(event.wd(), name.clone()))
-                    {
-                        grown.push((event.wd(), name));
-                    }
-                }
+                Ok(event) => changed.push(Changed {
+                    watch: event.wd(),
+                    name: event.file_name().map(|n| OsString::from_vec(n.to_bytes().to_vec())),
+                    is_new: event.events().contains(ReadFlags::CREATE),
+                }),
                 Err(rustix::io::Errno::AGAIN) => {
                     ready.clear_ready();
-                    return Ok(grown);
+                    return Ok(changed);
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e.into()),

@@ -57,8 +57,11 @@ fn write_file(at: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 fn relative(path: &str) -> Result<PathBuf, String> {
     let plain = |p: &Path| p.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
     let path = Path::new(path);
-    match !path.as_os_str().is_empty() && plain(path) {
-        true => Ok(path.to_owned()),
+    // As Kubernetes does: `./a//b/` is `a/b`.
+    let parts = path.components().filter(|part| matches!(part, Component::Normal(_)));
+    let clean: PathBuf = parts.collect();
+    match !clean.as_os_str().is_empty() && plain(path) {
+        true => Ok(clean),
         false => Err(format!("path {path:?} must be relative and must not contain `..`")),
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use outrigger_lifecycle::trace::Recorder;
 use outrigger_lifecycle::{Engine, Event, ExitReason, HookKind, Observation, SandboxState, State};
 use outrigger_runtime::{Adopted, Runtime, RuntimeError, Sandbox};
 use tracing::Instrument as _;
@@ -116,6 +117,8 @@ impl<R: Runtime> Worker<R> {
             }
         }
         self.engine = Engine::resume(self.engine.plan().clone(), obs);
+        // What the process before has reported is no news.
+        self.recorder = Recorder::resume(self.engine.plan(), self.engine.observation());
     }
 
     /// Adopts the sandbox; `None` if it no longer exists.

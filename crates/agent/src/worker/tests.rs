@@ -49,9 +49,27 @@ async fn listen(mut events: Events, pod: Arc<PodContext>, said: Arc<Mutex<Said>>
 
 impl Running {
     fn start(runtime: &Arc<FakeRuntime>, spec: Value) -> Running {
-        let mut pod: Pod =
-            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec}))
-                .unwrap();
+        Running::start_with(runtime, spec, None, OnFailure::Retry)
+    }
+
+    fn start_with(
+        runtime: &Arc<FakeRuntime>,
+        spec: Value,
+        grace_ms: Option<u64>,
+        on_failure: OnFailure,
+    ) -> Running {
+        Running::annotated(runtime, json!({}), spec, grace_ms, on_failure)
+    }
+
+    fn annotated(
+        runtime: &Arc<FakeRuntime>,
+        annotations: Value,
+        spec: Value,
+        grace_ms: Option<u64>,
+        on_failure: OnFailure,
+    ) -> Running {
+        let metadata = json!({"name": "p", "namespace": "ns", "annotations": annotations});
+        let mut pod: Pod = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
         for c in
             pod.spec.iter_mut().flat_map(|s| s.init_containers.iter_mut().flatten().chain(&mut s.containers))
         {
@@ -62,7 +80,7 @@ impl Running {
         let plan = plan(&input, &FeatureGates::default()).unwrap().plan;
         let dir = tempfile::tempdir().unwrap();
         let options = PodOptions {
-            grace_ms: None,
+            grace_ms,
             pull: None,
             network: NetworkMode::Private,
             user_namespaces: Default::default(),
@@ -79,7 +97,7 @@ impl Running {
             companions: Arc::default(),
             options: Arc::new(options),
             status: StatusUpdates::Emitted,
-            on_failure: OnFailure::Retry,
+            on_failure,
         };
         let context = PodContext::new(&new, Arc::new(host), &dir.path().canonicalize().unwrap());
         let context = Arc::new(context.unwrap());
@@ -473,4 +491,48 @@ async fn missing_volumes_hold_the_pod_back_with_a_reason() {
     running.stop(None);
     let (_, dir) = running.end().await;
     assert!(!Path::new(&dir.path().join("pods")).read_dir().unwrap().any(|_| true));
+}
+
+/// The events of the pod, each with its container: `main exited`.
+fn told(events: &[Value]) -> Vec<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    events.iter().map(|e| format!("{} {}", text(&e["container"]), text(&e["event"]))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_stops_the_pod_is_a_stop_like_any_other() {
+    let ignores = Script { stops_in: None, ..Script::default() };
+    let runtime = FakeRuntime::new([("bad", Script::job(500, 3)), ("ok", ignores)]);
+    let running = Running::start_with(
+        &runtime,
+        json!({"terminationGracePeriodSeconds": 20, "containers": [{"name": "bad"}, {"name": "ok"}]}),
+        Some(3_000),
+        OnFailure::Stop,
+    );
+    running.until(|s| s["status"]["phase"] == "Failed").await;
+    let events = running.events();
+    running.end().await;
+    let told = told(&events);
+    let order = ["bad exited", " stop-begun", "ok terminating", "ok killing", "ok exited"];
+    assert!(order.windows(2).all(|w| position(&told, w[0]) < position(&told, w[1])), "{told:?}");
+    let event = |name: &str| &events[position(&told, name)];
+    assert_eq!(event(" stop-begun")["grace_ms"], 3_000);
+    assert_eq!(event("ok terminating")["kill_in_ms"], 3_000, "not the pod's own grace period");
+    assert_eq!(told.iter().filter(|t| *t == "bad starting").count(), 1, "it is not started again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_can_only_fail_is_stopped_unless_it_stops_by_itself() {
+    let graph = json!({"outrigger.dev/depends-on": "ok: bad ready"});
+    for (annotations, cause) in [(json!({}), "deleted"), (graph, "gate-never-opens")] {
+        let runtime = FakeRuntime::new([("bad", Script::job(500, 3)), ("ok", Script::job(600_000, 0))]);
+        let spec = json!({"restartPolicy": "Never", "containers": [
+            {"name": "bad", "readinessProbe": {"tcpSocket": {"port": 1}}}, {"name": "ok"}]});
+        let running = Running::annotated(&runtime, annotations, spec, None, OnFailure::Stop);
+        running.until(|s| s["status"]["phase"] == "Failed").await;
+        let events = running.events();
+        running.end().await;
+        let stop = &events[position(&told(&events), " stop-begun")];
+        assert_eq!(stop["cause"], cause, "{stop}");
+    }
 }

@@ -214,7 +214,7 @@ impl<'a> Draft<'a> {
                 Some(d) => format!("`{}` waits for `{}` ({})", name(from), name(on), d.name()),
                 None => format!("`{}` waits for `{}` (list order)", name(from), name(on)),
             };
-            (self.origin(from, dialect), text)
+            (self.origin(from, on, dialect), text)
         });
         let places: Vec<(FieldPath, String)> = places.collect();
         let path = places.first().map(|(path, _)| path.clone()).unwrap_or_default();
@@ -224,9 +224,9 @@ impl<'a> Draft<'a> {
         finding
     }
 
-    /// Where a gate of a container was written.
-    fn origin(&self, container: usize, dialect: Option<Dialect>) -> FieldPath {
-        let place = self.plan.containers[container].place;
+    /// Where a gate of a container on another was written.
+    fn origin(&self, container: usize, on: usize, dialect: Option<Dialect>) -> FieldPath {
+        let [place, other] = [container, on].map(|c| self.plan.containers[c].place);
         match dialect {
             Some(Dialect::DependsOn) => {
                 let text = self.annotation(depends_on::ANNOTATION).unwrap_or_default();
@@ -235,7 +235,13 @@ impl<'a> Draft<'a> {
             Some(Dialect::Priority) if self.annotation(priority::ANNOTATION) == Some("Ordered") => {
                 FieldPath::annotation(priority::ANNOTATION)
             }
-            Some(Dialect::Priority) => self.env_path(place, &priority::ENVS).unwrap_or_else(|| place.path()),
+            // Of two containers, one may have the priority of those that have none.
+            Some(Dialect::Priority) => self
+                .env_path(place, &priority::ENVS)
+                .or_else(|| self.env_path(other, &priority::ENVS))
+                .unwrap_or_else(|| place.path()),
+            // A main waits for a sidecar because of what is written at the sidecar.
+            Some(Dialect::Kep) => other.path().field("lifecycle").field("type"),
             _ => place.path(),
         }
     }

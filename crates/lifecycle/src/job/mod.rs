@@ -10,6 +10,7 @@ mod indexes;
 mod observation;
 mod plan;
 mod policy;
+mod schedule;
 mod status;
 mod tally;
 
@@ -18,4 +19,5 @@ pub use decide::{JobDecision, PodOrder, decide_job};
 pub use indexes::Indexes;
 pub use observation::{ContainerExit, JobEnd, JobObservation, JobOutcome, JobPod};
 pub use plan::{ExitCodes, FailureAction, FailureRule, JobPlan, POD_BACKOFF, SuccessRule};
+pub use schedule::check_schedule;
 pub use status::job_status;

@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 use k8s_openapi::jiff::Timestamp;
 
 pub use self::observe::observe;
-pub use self::phase::{Phase, phase};
+pub use self::phase::{Phase, fails_pod, phase, was_stopped};
 use crate::decision::Wait;
 use crate::explain::explain_stop;
 use crate::observation::{Observation, StopCause};

@@ -65,6 +65,23 @@ pub fn phase(plan: &Plan, obs: &Observation) -> Phase {
     }
 }
 
+/// Whether a pod has the phase `Failed` only because it was stopped, not because a container had failed for
+/// good.
+pub fn was_stopped(plan: &Plan, obs: &Observation) -> bool {
+    let deleted = obs.stop.is_some_and(|stop| stop.cause == StopCause::Deleted);
+    let failed = |(p, c): (&ContainerPlan, &Container)| {
+        let counts = p.role == Role::Init || p.counts != Counts::No;
+        counts && rules::final_exit(p, c).is_some_and(|e| e.failed() && e.killed_for.is_none())
+    };
+    deleted && phase(plan, obs) == Phase::Failed && !plan.containers.iter().zip(&obs.containers).any(failed)
+}
+
+/// Whether a container has failed for good and its exit code counts, so that its pod can only fail.
+pub fn fails_pod(plan: &Plan, obs: &Observation, index: usize) -> bool {
+    let (p, c) = (&plan.containers[index], &obs.containers[index]);
+    rules::final_exit(p, c).is_some() && matches!(counted(p, c, false), Count::Exit { failed: true })
+}
+
 /// The result of a finished pod, from the cause of its stop and its exit codes; `None` if some main never ran
 /// to its end, so that there is no result.
 pub(super) fn verdict(plan: &Plan, obs: &Observation) -> Option<Phase> {

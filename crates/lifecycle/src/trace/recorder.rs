@@ -44,6 +44,7 @@ struct Seen {
 struct SeenProbe {
     verdict: Verdict,
     run: u32,
+    errors: u32,
     failing: bool,
 }
 
@@ -347,7 +348,8 @@ impl Recorder {
     }
 
     /// Probe attempts that tell something new: the first failure in a row, every failure that counts towards a verdict
-    /// not yet reached, every change of verdict, and the success that ends a row of failures.
+    /// not yet reached, every change of verdict, the success that ends a row of failures, and the error after which
+    /// failures would have made a verdict.
     #[expect(clippy::too_many_arguments, reason = "the fields of one event")]
     fn probe(
         &mut self,
@@ -365,13 +367,19 @@ impl Recorder {
         let failed = outcome != ProbeOutcome::Success;
         let turned = after.verdict != seen.verdict;
         let counted = after.run > seen.run && after.verdict != Verdict::Failure;
-        let news = turned || failed != seen.failing || (failed && counted);
-        *seen = SeenProbe { verdict: after.verdict, run: after.run, failing: failed };
+        let probe = plan.containers[i].probe(kind);
+        // As many errors as failures would make a verdict: somebody has to do something about it.
+        let stuck = after.errors > seen.errors && probe.is_some_and(|p| after.errors == p.failure_threshold);
+        let news = turned || failed != seen.failing || (failed && counted) || stuck;
+        *seen = SeenProbe { verdict: after.verdict, run: after.run, errors: after.errors, failing: failed };
         if !news {
             return;
         }
-        let counting = if after.last_ok == Some(false) { after.run } else { 0 };
-        let probe = plan.containers[i].probe(kind);
+        let counting = match outcome {
+            ProbeOutcome::Error => after.errors,
+            _ if after.last_ok == Some(false) => after.run,
+            _ => 0,
+        };
         let event = TraceEvent::Probe {
             kind,
             outcome,

@@ -58,11 +58,42 @@ pub(super) fn check(
             );
         }
     }
+    message_path(out, site);
     match site.place.list {
         List::Ephemeral => ephemeral(out, spec, site),
         List::Init if site.is_plain_init() => plain_init(out, input, site, gates),
         List::Init | List::Main => {}
     }
+}
+
+/// Directories of every container, where the kernel's file systems are.
+const KERNEL_DIRS: [&str; 6] = ["/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/proc", "/sys"];
+
+/// A path at which there can be no file. Kubernetes accepts it, and retries for ever to start the container.
+fn message_path(out: &mut Vec<Finding>, site: &Site<'_>) {
+    let Some(text) = site.container.termination_message_path.as_deref().filter(|t| t.starts_with('/')) else {
+        return;
+    };
+    let mut parts: Vec<&str> = Vec::new();
+    for part in text.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    let plain = format!("/{}", parts.join("/"));
+    let fault = match parts.first() {
+        None => "is the root directory",
+        _ if KERNEL_DIRS.contains(&plain.as_str()) => "is a directory in every container",
+        Some(&("proc" | "sys")) => "is in a file system of the kernel, where no file can be created",
+        Some(_) => return,
+    };
+    let message = format!("terminationMessagePath {} {fault}", words::quote(text));
+    out.push(
+        Finding::error("message", site.at("terminationMessagePath"), message)
+            .hint("write the path of a file, such as `/dev/termination-log`, which is the default"),
+    );
 }
 
 /// R8.3, R8.4: fields that an init container that is not a sidecar cannot have.

@@ -16,6 +16,7 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>, gat
         return;
     }
     policy(out, site, gates);
+    not_a_sidecar(out, site, gates);
     let rules = site.container.restart_policy_rules.as_deref().unwrap_or_default();
     if !rules.is_empty() {
         rule_list(out, site, rules, gates);
@@ -57,6 +58,23 @@ fn policy(out: &mut Vec<Finding>, site: &Site<'_>, gates: &FeatureGates) {
                 .hint("turn the feature gate ContainerRestartRules on, or remove the field"),
         );
     }
+}
+
+/// `Always` makes only an init container a sidecar. A container with rules must have a policy, so there it is
+/// meant.
+fn not_a_sidecar(out: &mut Vec<Finding>, site: &Site<'_>, gates: &FeatureGates) {
+    let c = &site.container;
+    let has_rules = c.restart_policy_rules.as_ref().is_some_and(|rules| !rules.is_empty());
+    let is_always = c.restart_policy.as_deref() == Some("Always");
+    let are_on = gates.container_restart_rules && gates.sidecar_containers;
+    if site.place.list != List::Main || !is_always || has_rules || !are_on {
+        return;
+    }
+    let message = format!("`restartPolicy: Always` does not make container {} a sidecar", site.name());
+    out.push(Finding::warning("sidecar", site.at("restartPolicy"), message).hint(
+        "a sidecar is an init container: move it to `spec.initContainers`; to only restart it always, write \
+         `restartPolicy: Always` in the pod's spec",
+    ));
 }
 
 fn rule_list(out: &mut Vec<Finding>, site: &Site<'_>, rules: &[ContainerRestartRule], gates: &FeatureGates) {

@@ -58,6 +58,7 @@ const SYSCTL_BYTES_MAX: usize = 253;
 
 pub(super) fn check_pod(out: &mut Vec<Finding>, input: &PodInput, spec: &PodSpec, sites: &[Site<'_>]) {
     annotated_profiles(out, input, sites);
+    host_namespaces(out, spec);
     let Some(context) = &spec.security_context else { return };
     let path = FieldPath::spec("securityContext");
     ids(
@@ -133,6 +134,29 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
             mount,
             &["Default", "Unmasked"],
         ));
+    }
+}
+
+/// A user namespace of the pod's own has no power over namespaces of the host: the API server refuses both
+/// together too.
+fn host_namespaces(out: &mut Vec<Finding>, spec: &PodSpec) {
+    if spec.host_users != Some(false) {
+        return;
+    }
+    for (field, value) in
+        [("hostNetwork", spec.host_network), ("hostPID", spec.host_pid), ("hostIPC", spec.host_ipc)]
+    {
+        if value == Some(true) {
+            let message = format!(
+                "`hostUsers: false` cannot be applied with {field}: that namespace belongs to the host's users, and the \
+                 pod's own users have no rights in it"
+            );
+            out.push(
+                Finding::error("security", FieldPath::spec("hostUsers"), message)
+                    .related(FieldPath::spec(field), "the host's namespace is requested here")
+                    .hint(format!("remove `{field}: true`, or `hostUsers: false`")),
+            );
+        }
     }
 }
 
@@ -215,8 +239,12 @@ fn capability(out: &mut Vec<Finding>, path: FieldPath, name: &str) {
     }
     let upper = name.to_ascii_uppercase();
     let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
-    let finding =
-        Finding::warning("security", path, format!("capability {} is not known", words::quote(name)));
+    let text = format!("capability {} is not known", words::quote(name));
+    let finding = match CAPABILITIES.contains(&bare) {
+        // It works here, but not on every cluster.
+        true => Finding::warning("security", path, text),
+        false => Finding::error("security", path, text),
+    };
     out.push(match words::nearest(bare, CAPABILITIES) {
         Some(near) => finding.hint(format!("did you mean {}?", words::quote(near))),
         None => finding,

@@ -13,6 +13,8 @@ use crate::source::{FieldPath, Finding};
 const SUPPORTED: &str =
     "emptyDir, hostPath, configMap, secret, downwardAPI, projected or persistentVolumeClaim";
 const PROJECTIONS: &str = "configMap, secret or downwardAPI";
+/// The longest name of a file.
+const NAME_BYTES_MAX: usize = 255;
 const HOST_PATH_TYPES: [&str; 8] =
     ["", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"];
 
@@ -258,6 +260,10 @@ fn file_path(out: &mut Vec<Finding>, path: FieldPath, text: &str) {
         Some("is empty")
     } else if text.starts_with("..") {
         Some("must not begin with `..`")
+    } else if text.split('/').all(|part| matches!(part, "" | ".")) && !text.starts_with('/') {
+        Some("is the volume itself, not a file in it")
+    } else if text.contains('\0') || text.split('/').any(|part| part.len() > NAME_BYTES_MAX) {
+        Some("cannot be the name of a file: a part has more than 255 bytes or contains a zero")
     } else {
         words::local_path_fault(text)
     };

@@ -138,6 +138,22 @@ fn an_image_that_cannot_be_pulled_is_pulled_again_r1_69() {
     assert!(!pulled(&bare.pass(9_999)) && pulled(&bare.pass(1)));
 }
 
+/// R1.7 lets a main start beside one whose image cannot be pulled; that image is pulled again after a while (R1.69),
+/// which is nothing to a main that has run: it restarts at once (R1.60).
+#[test]
+fn a_main_that_has_run_does_not_wait_for_the_image_of_another_r1_7() {
+    let mut p = Play::of_late(&pod(json!({"containers": [c("late"), c("second")]})), "late");
+    assert_eq!(p.log(), [""; 0], "it is not its turn yet (R1.5)");
+    let failed =
+        Event::ImageFailed { container: 0, reason: "ErrImagePull".into(), message: "m".into(), cause: None };
+    p.event(failed);
+    assert_eq!(p.log(), ["start second"]);
+    p.pass(10_000);
+    assert_eq!(p.container("late").image, Image::Pulling);
+    p.exit("second", 1);
+    assert_eq!(p.log(), ["start second"]);
+}
+
 // Restarts of the whole pod.
 
 #[test]
@@ -631,7 +647,7 @@ fn a_circle_shows_where_each_order_was_written() {
     for (what, input, written, by) in [
         ("an env", by_env, "spec.containers[1].env[1].value", "(priority)"),
         ("Ordered", ordered, "container-launch-priority", "(priority)"),
-        ("no env of its own", unmarked, "spec.containers[1]", "(priority)"),
+        ("no env of its own", unmarked, "spec.containers[0].env[0].value", "(priority)"),
     ] {
         let findings = refused(&input);
         let circle = findings.iter().find(|f| f.code == "cycle").expect("a circle");
@@ -643,7 +659,8 @@ fn a_circle_shows_where_each_order_was_written() {
                 || p.contains("launch-priority") && written == "container-launch-priority"),
             "{what}: {places:?}"
         );
-        assert!(places.iter().any(|p| p == "spec.containers[0]"), "{what}: the KEP's side too: {places:?}");
+        let kep = "spec.containers[1].lifecycle.type";
+        assert!(places.iter().any(|p| p == kep), "{what}: the KEP's side too: {places:?}");
         assert!(texts.contains(by) || texts.contains("(kep)"), "{what}: {texts}");
     }
     let findings = refused(&graph("a: b; b: a", json!({"containers": [c("a"), c("b")]})));
@@ -662,11 +679,31 @@ fn only_near_names_are_suggested() {
         ("gateways", "zzz", false),
         ("abc", "abd", true),
         ("abc", "add", false),
+        // Two letters are too few to guess from.
+        ("ab", "ac", false),
+        ("ab", "abc", true),
     ] {
         let text = format!("app: {written}");
         let findings = refused(&graph(&text, json!({"containers": [c("app"), c(name)]})));
         let hint = findings[0].hint.clone().unwrap_or_default();
         assert_eq!(hint.contains(&format!("did you mean `{name}`")), near, "{written}: {hint}");
+    }
+}
+
+#[test]
+fn a_plan_says_whose_image_is_looked_up_at_every_start() {
+    for (policy, always) in
+        [(Some("Always"), true), (Some("IfNotPresent"), false), (Some("Never"), false), (None, false)]
+    {
+        let written = |name: &str| json!({"name": name, "image": "i", "imagePullPolicy": policy});
+        let plan = planned(&pod(json!({
+            "initContainers": [written("init")],
+            "containers": [written("main")],
+            "ephemeralContainers": [written("debug")],
+        })));
+        for c in &plan.containers {
+            assert_eq!(c.pull_always, always, "{}: {policy:?}", c.name);
+        }
     }
 }
 

@@ -333,4 +333,12 @@ fn only_init_containers_can_be_run_once() {
             "{found:?}"
         );
     }
+    // Without init containers there is no name to suggest, so the hint is another.
+    let without = annotated(
+        json!({"outrigger.dev/run-once": "app"}),
+        json!({"initContainers": [sidecar("proxy", "s:1")], "containers": [image("app", "a:1")]}),
+    );
+    let found = refused(&without);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].hint.as_deref().unwrap().ends_with("remove the annotation"), "{found:?}");
 }

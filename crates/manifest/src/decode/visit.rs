@@ -2,7 +2,7 @@
 
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
-use super::{De, DecodeError, Path, PathSegment, Want, place_of};
+use super::{De, DecodeError, Path, PathSegment, Want, mistakes, place_of};
 use crate::diagnostic::Diagnostic;
 use crate::scalar::{Resolved, resolve};
 use crate::tree::{Entry, Node, Value};
@@ -120,7 +120,7 @@ impl<'de, 'c> de::Deserializer<'de> for De<'c> {
                 &[]
             }
             Value::Scalar(_) => {
-                self.wrong("a list", None);
+                self.wrong("a list", mistakes::no_list(&self.path.to_field_path(), self.node));
                 &[]
             }
         };

@@ -38,6 +38,11 @@ pub(super) fn inline(value: &Value, style: Style) -> String {
     }
 }
 
+/// Words as a list on one line, such as `[sleep, "1"]`: those that YAML would read as something else are quoted.
+pub fn flow_list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    inline(&words.into_iter().collect(), Style::Flow)
+}
+
 /// Whether a value takes lines of its own in block style.
 pub(super) fn is_block(value: &Value) -> bool {
     match value {

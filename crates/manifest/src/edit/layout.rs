@@ -96,6 +96,24 @@ pub(super) fn block_start(text: &str, at: usize) -> usize {
     start
 }
 
+/// The end of the comment lines below an offset that are indented deeper than a column: they belong to what ends
+/// there. The offset itself, if there are none.
+pub(super) fn comments_end(text: &str, at: usize, column: usize) -> usize {
+    let mut end = at;
+    let mut start = if text[..at].ends_with('\n') { at } else { next_line(text, at) };
+    while start < text.len() {
+        let line = &text[start..line_end(text, start)];
+        let words = line.trim_start();
+        if words.starts_with('#') && line.len() - words.len() > column {
+            end = start + line.len();
+        } else if !words.is_empty() {
+            break;
+        }
+        start = next_line(text, start);
+    }
+    end
+}
+
 /// Moves lines to the right (or left, as far as there are spaces), keeping empty lines empty.
 pub(super) fn shift(lines: &str, from: usize, to: usize) -> String {
     let mut out = String::with_capacity(lines.len());

@@ -10,7 +10,9 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::place::{self, Place};
-use super::wire::{ANSWER_MAX, Answer, Frame, Frames, Kind, Request, RunState, VERSION, WINDOW, Word};
+use super::wire::{
+    ANSWER_MAX, Answer, Frame, Frames, Kind, REQUEST_MAX, Request, RunState, VERSION, WINDOW, Word,
+};
 
 /// A run that does not answer within this time is suspended or hangs.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -24,9 +26,17 @@ pub enum AskError {
     /// The request was valid but could not be carried out.
     #[error("{0}")]
     Failed(String),
+    /// The request is longer than a run accepts.
+    #[error("the request has {0} bytes, and a run accepts {REQUEST_MAX}; pass less, for example in a file")]
+    TooLong(usize),
     /// The run has ended.
     #[error("the run has ended")]
     Ended,
+    /// The node has ended.
+    #[error(
+        "the node has ended; pods that were running keep running, and `outrigger node --state-dir {0}` takes them over"
+    )]
+    NodeEnded(String),
     /// Communication with the run failed.
     #[error("cannot talk to the run: {0}")]
     Broken(#[from] io::Error),
@@ -84,9 +94,13 @@ async fn connect(place: &Place, socket: &str, request: &Request) -> Result<Optio
     let Some(stream) = place.connect(socket)? else { return Ok(None) };
     let (read, mut write) = UnixStream::from_std(stream)?.into_split();
     let hello = Frame::message(&json!({"version": VERSION, "request": request}))?;
+    if hello.content.len() > REQUEST_MAX {
+        // The run would close the connection, as if it had ended.
+        return Err(AskError::TooLong(hello.content.len()));
+    }
     // A run that refuses without reading has already closed its end; its answer can still be read.
     let _ = hello.write(&mut write).await;
-    Ok(Some(Connection { frames: Frames::new(read, ANSWER_MAX), write, room: WINDOW }))
+    Ok(Some(Connection { frames: Frames::new(read, ANSWER_MAX), write, room: WINDOW, node: None }))
 }
 
 impl Run {
@@ -95,7 +109,11 @@ impl Run {
     /// # Errors
     /// Returns an error if the run has ended or communication fails.
     pub async fn ask(&self, request: &Request) -> Result<Connection, AskError> {
-        connect(&self.place, &self.socket, request).await?.ok_or(AskError::Ended)
+        let node = self.state.node.as_ref().map(|dir| dir.display().to_string());
+        let Some(connection) = connect(&self.place, &self.socket, request).await? else {
+            return Err(ended(node));
+        };
+        Ok(Connection { node, ..connection })
     }
 }
 
@@ -105,6 +123,13 @@ pub struct Connection {
     write: OwnedWriteHalf,
     /// Bytes of input the run can accept.
     room: usize,
+    /// The state directory, if it is a node that answers.
+    node: Option<String>,
+}
+
+/// The error if a run, or the node with this state directory, has ended.
+fn ended(node: Option<String>) -> AskError {
+    node.map_or(AskError::Ended, AskError::NodeEnded)
 }
 
 impl Connection {
@@ -114,9 +139,9 @@ impl Connection {
     /// Returns an error if the run refused the request or has ended.
     pub async fn next(&mut self) -> Result<Answer, AskError> {
         let frame = match self.frames.next().await {
-            Ok(frame) => frame.ok_or(AskError::Ended)?,
+            Ok(frame) => frame.ok_or_else(|| ended(self.node.clone()))?,
             Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof) => {
-                return Err(AskError::Ended);
+                return Err(ended(self.node.clone()));
             }
             Err(e) => return Err(e.into()),
         };

@@ -1,9 +1,6 @@
 //! Builds the state of a pod for other commands.
 
-use outrigger_lifecycle::{
-    Container, ContainerPlan, Counts, Observation, Phase, Plan, Role, StopCause, Time, Wait, explain,
-    explain_stop, phase, rules,
-};
+use outrigger_lifecycle::{Role, Time, Wait, explain, explain_stop, phase, rules, was_stopped};
 use outrigger_view::PodView;
 
 use super::wire::{ContainerState, PodState};
@@ -29,17 +26,6 @@ pub(crate) fn look(view: &PodView, now: Time) -> PodState {
         containers: all.map(|i| container(view, i, now)).collect(),
         ..PodState::default()
     }
-}
-
-/// Whether a pod has the phase `Failed` only because it was stopped, not because a container had failed for
-/// good.
-fn was_stopped(plan: &Plan, obs: &Observation) -> bool {
-    let deleted = obs.stop.is_some_and(|stop| stop.cause == StopCause::Deleted);
-    let failed = |(p, c): (&ContainerPlan, &Container)| {
-        let counts = p.role == Role::Init || p.counts != Counts::No;
-        counts && rules::final_exit(p, c).is_some_and(|e| e.failed() && e.killed_for.is_none())
-    };
-    deleted && phase(plan, obs) == Phase::Failed && !plan.containers.iter().zip(&obs.containers).any(failed)
 }
 
 fn container(view: &PodView, i: usize, now: Time) -> ContainerState {

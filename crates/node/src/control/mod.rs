@@ -26,7 +26,7 @@ pub use wire::{
     RunState,
 };
 
-pub(crate) use registry::PodRegistry;
+pub(crate) use registry::{PodRegistry, Progress};
 pub(crate) use server::{Listening, Order, OrderError, RestartOrder, RunFacts, StopOf, listen};
 
 pub(crate) use wire::fuzz;

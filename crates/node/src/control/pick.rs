@@ -73,6 +73,11 @@ impl Object {
         self.kind != "Pod"
     }
 
+    /// Whether it names the pod of this name.
+    pub fn is_pod(&self, name: &str) -> bool {
+        !self.is_workload() && self.name == name
+    }
+
     /// The run of a node it names, if any.
     pub fn run(&self) -> Option<&str> {
         (self.kind == "Run").then_some(&*self.name)

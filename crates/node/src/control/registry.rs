@@ -23,11 +23,22 @@ const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 #[derive(Clone)]
 pub(crate) struct PodRegistry(Arc<Shared>);
 
+/// What has become of the objects of a run that are to finish: Jobs, and pods that are not restarted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// One of them has not finished.
+    pub(crate) is_working: bool,
+    /// The exit code of those that have finished.
+    pub(crate) result: Option<u8>,
+}
+
 struct Shared {
     clock: Clock,
     pods: Mutex<BTreeMap<usize, Entry>>,
     /// Ended runs of a node, and their exit codes.
     ends: Mutex<BTreeMap<String, u8>>,
+    /// Runs of a node that are going on.
+    progress: Mutex<BTreeMap<String, Progress>>,
     /// Runs of a node whose manifests were changed, and how many of the changes are not carried out yet.
     changing: Mutex<BTreeMap<String, usize>>,
     /// Notifies about any change of any pod.
@@ -55,6 +66,7 @@ impl PodRegistry {
             clock,
             pods: Mutex::default(),
             ends: Mutex::default(),
+            progress: Mutex::default(),
             changing: Mutex::default(),
             changes: watch::Sender::new(()),
         }))
@@ -157,6 +169,21 @@ impl PodRegistry {
         self.0.changes.send_replace(());
     }
 
+    /// Records how far a run is.
+    pub(crate) fn run_progresses(&self, run: &str, progress: Progress) {
+        let mut all = self.0.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = all.insert(run.to_owned(), progress);
+        drop(all);
+        if before != Some(progress) {
+            self.0.changes.send_replace(());
+        }
+    }
+
+    /// How far a run is, once that is known.
+    pub(super) fn progress(&self, run: &str) -> Option<Progress> {
+        self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).get(run).copied()
+    }
+
     /// Records that the manifests of a run were changed.
     pub(crate) fn run_changes(&self, run: &str) {
         *self.changing().entry(run.to_owned()).or_default() += 1;
@@ -187,6 +214,7 @@ impl PodRegistry {
     /// Removes a run.
     pub(crate) fn forget_run(&self, run: &str) {
         self.changing().remove(run);
+        self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
         self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
     }
 
@@ -199,6 +227,11 @@ impl PodRegistry {
     pub(crate) fn pods(&self) -> Vec<PodState> {
         let now = self.0.clock.now().time;
         self.lock().iter().map(|(number, entry)| entry.state(*number, now)).collect()
+    }
+
+    /// Whether anything is known of a pod.
+    pub(crate) fn has(&self, number: usize) -> bool {
+        self.lock().contains_key(&number)
     }
 
     /// The current state of one pod.

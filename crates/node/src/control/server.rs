@@ -1,5 +1,6 @@
 //! The server side of the control socket: accepts connections, checks credentials and answers requests.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,17 +15,20 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::place::{Bound, Place};
-use super::registry::PodRegistry;
+use super::registry::{PodRegistry, Progress};
 use super::wire::{
     Accepted, Answer, Applied, Frame, Frames, Hello, PodState, REQUEST_MAX, Request, RunState, VERSION,
 };
 use super::{exec, logs};
 use crate::record::RunRecord;
 
-/// Maximum number of connections; further ones are refused with a message.
+/// Maximum number of connections. For a further one the oldest that has not sent a request is closed; if there
+/// is none, it is refused with a message.
 const CLIENTS_MAX: usize = 64;
 /// How long a client may take to send its request and to read an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the end of a connection that was closed may take.
+const MOMENT: Duration = Duration::from_secs(1);
 /// After the last pod's end, how long clients may take to read their answers.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Changes within this time are reported together.
@@ -171,15 +175,31 @@ pub(crate) fn listen<R: Runtime>(
 /// Serves until asked to close, then until no client is left.
 async fn serve<R: Runtime>(server: Arc<Server<R>>, listener: UnixListener, mut close: oneshot::Receiver<()>) {
     let room = Arc::new(Semaphore::new(CLIENTS_MAX));
+    // Closes connections that have not sent a request, the oldest first.
+    let mut idle: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     let mut clients = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let (server, permit) = (server.clone(), room.clone().try_acquire_owned());
+                    idle.retain(|close| !close.is_closed());
+                    let (server, room) = (server.clone(), room.clone());
+                    let permit = room.clone().try_acquire_owned().ok();
+                    let has_room = permit.is_some() || idle.pop_front().is_some();
+                    let (close, closed) = oneshot::channel();
+                    if has_room {
+                        idle.push_back(close);
+                    }
                     clients.spawn(async move {
+                        let permit = match permit {
+                            // The place of a connection that was just closed is free in a moment.
+                            None if has_room => {
+                                timeout(MOMENT, room.acquire_owned()).await.ok().and_then(Result::ok)
+                            }
+                            permit => permit,
+                        };
                         // An error affects only this client.
-                        let _ = server.serve(stream, permit.is_ok()).await;
+                        let _ = server.serve(stream, permit.is_some(), closed).await;
                     });
                 }
                 // Most likely out of file descriptors: some may be freed.
@@ -194,7 +214,13 @@ async fn serve<R: Runtime>(server: Arc<Server<R>>, listener: UnixListener, mut c
 }
 
 impl<R: Runtime> Server<R> {
-    async fn serve(&self, stream: UnixStream, has_room: bool) -> io::Result<()> {
+    /// Serves a client. It may be closed from outside until it has sent its request.
+    async fn serve(
+        &self,
+        stream: UnixStream,
+        has_room: bool,
+        closed: oneshot::Receiver<()>,
+    ) -> io::Result<()> {
         // The directory already keeps others out, unless its mode was changed.
         let (peer, own) = (stream.peer_cred()?.uid(), rustix::process::geteuid().as_raw());
         let (read, write) = stream.into_split();
@@ -207,7 +233,11 @@ impl<R: Runtime> Server<R> {
             let text = format!("the run already serves {CLIENTS_MAX} other commands; end one of them");
             return client.answer(&Answer::Refused(text)).await;
         }
-        let hello = timeout(PATIENCE, client.frames.next()).await??;
+        let hello = tokio::select! {
+            biased;
+            hello = timeout(PATIENCE, client.frames.next()) => hello??,
+            _ = closed => return Ok(()),
+        };
         let Some(hello) = hello else { return Ok(()) };
         let hello: Hello = hello.parse()?;
         if hello.version != VERSION {
@@ -264,7 +294,7 @@ impl<R: Runtime> Server<R> {
                 let answer = answer.await.unwrap_or_else(|_| Err("the pod has ended".to_owned()));
                 client.answer(&answer.map_or_else(Answer::Refused, |()| Answer::Done)).await
             }
-            Request::Await { run, over } => self.wait_for_run(&run, over, client).await,
+            Request::Await { run, over, running } => self.wait_for_run(&run, over, running, client).await,
             Request::Exec(start) => exec::run(&*self.runtime, &self.registry, start, client).await,
             Request::Logs(request) => logs::send(&self.registry, request, &mut client).await,
         }
@@ -280,13 +310,19 @@ impl<R: Runtime> Server<R> {
         let mut changes = self.registry.changes();
         let _ = self.orders.send(order).await;
         let mut is_taken = false;
+        let mut last = usize::MAX;
         loop {
-            let left = left();
+            let mut left = left();
+            // Pods that an `apply` starts again after the stop are not waited for.
+            left.retain(|pod| pod.number <= last);
             if left.is_empty() {
                 break;
             }
             // Clients rely on the first answer, so it is delayed until a worker has saved the order.
-            is_taken |= left.iter().any(|pod| pod.stopping);
+            if !is_taken && left.iter().any(|pod| pod.stopping) {
+                is_taken = true;
+                last = self.registry.pods().last().map_or(0, |pod| pod.number);
+            }
             for pod in left.into_iter().filter(|_| is_taken) {
                 client.answer(&Answer::Pod(Box::new(pod))).await?;
             }
@@ -323,7 +359,7 @@ impl<R: Runtime> Server<R> {
         pods
     }
 
-    async fn wait_for_run(&self, run: &str, over: bool, mut client: Client) -> io::Result<()> {
+    async fn wait_for_run(&self, run: &str, over: bool, running: bool, mut client: Client) -> io::Result<()> {
         let mut changes = self.registry.changes();
         loop {
             if let Some(code) = self.registry.run_end(run) {
@@ -331,10 +367,20 @@ impl<R: Runtime> Server<R> {
             }
             let mut pods = self.registry.pods();
             pods.retain(|pod| pod.run.as_deref() == Some(run));
-            let is_up = |pod: &PodState| pod.over || (pod.phase == "Running" && pod.ready == pod.total);
+            let is_up =
+                |pod: &PodState| pod.over || (pod.phase == "Running" && (running || pod.ready == pod.total));
             let is_changing = self.registry.is_changing(run);
             if !over && !is_changing && pods.iter().any(|pod| !pod.over) && pods.iter().all(is_up) {
-                return client.answer(&Answer::Done).await;
+                match self.registry.progress(run) {
+                    _ if running => return client.answer(&Answer::Done).await,
+                    Some(Progress { is_working: false, result: Some(code) }) => {
+                        return client.answer(&Answer::Exit(code.into(), None)).await;
+                    }
+                    Some(Progress { is_working: false, result: None }) => {
+                        return client.answer(&Answer::Done).await;
+                    }
+                    _ => {}
+                }
             }
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return Ok(()) },

@@ -17,8 +17,9 @@ use crate::record::RunRecord;
 /// Incremented whenever a frame or message changes its meaning.
 pub(crate) const VERSION: u32 = 1;
 
-/// Maximum size of a frame accepted by a run: large enough for manifests, small enough to prevent abuse.
-pub(crate) const REQUEST_MAX: usize = 8 << 20;
+/// Maximum size of a frame accepted by a run: large enough for manifests and for any command line the kernel
+/// takes (2 MiB, of which JSON makes up to six times as much), small enough to prevent abuse.
+pub(crate) const REQUEST_MAX: usize = 16 << 20;
 /// Bytes of standard input a client may send before the command has read them; [`Answer::More`] grants more.
 /// So a run never stops reading from the connection, and a command that does not read its input blocks only
 /// its own client.
@@ -83,12 +84,17 @@ pub enum Request {
     },
     /// Run pods on a node. Answered by [`Answer::Accepted`].
     Run(Box<RunRecord>),
-    /// Wait until all pods of a run are ready ([`Answer::Done`]) or the run has ended ([`Answer::Exit`]).
+    /// Wait until a run is what it is for: Jobs and pods that are not restarted have finished, everything else
+    /// is ready. Answered by [`Answer::Exit`] if anything has finished, with the result, else by
+    /// [`Answer::Done`].
     Await {
         /// The run's id.
         run: String,
-        /// Wait only for the end.
+        /// Wait only for the end of the run.
         over: bool,
+        /// Wait only until its pods are running, or have ended.
+        #[serde(default)]
+        running: bool,
     },
     /// Run a command in a container. Its streams are frames, see [`WINDOW`]; answered by [`Answer::Exit`] at
     /// the end.
@@ -197,7 +203,7 @@ pub struct AppliedObject {
     pub object: String,
     /// `metadata.namespace`.
     pub namespace: String,
-    /// `unchanged`, `updated`, `scaled`, `replaced`, `created` or `removed`.
+    /// `unchanged`, `updated`, `scaled`, `replaced`, `started again`, `created` or `removed`.
     pub change: String,
     /// Details of the change, one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -9,12 +9,13 @@ use outrigger_lifecycle::{Change, Plan};
 use outrigger_manifest::compare::{ObjectChange, ObjectKey, Objects, compare, describe};
 use outrigger_runtime::Runtime;
 
-use super::Node;
 use super::run_store::{RECORD, WORKLOADS};
 use super::runs::{RunOrder, Update};
+use super::{Node, Run};
 use crate::control::{Applied, AppliedObject, OrderError, PodState};
 use crate::record::{Retired, RunRecord};
 use crate::work::{PlannedPod, Work};
+use crate::workload::Standing;
 
 impl<R: Runtime> Node<R> {
     /// Applies manifests to the run that contains their objects, or to a new run if there is none.
@@ -43,7 +44,10 @@ impl<R: Runtime> Node<R> {
     fn run_of(&self, work: &Work) -> Result<Option<String>, String> {
         let wanted: BTreeSet<ObjectKey> = work.workloads.iter().map(ObjectKey::of).collect();
         let mut found: Option<(String, ObjectKey)> = None;
-        for (id, run) in self.runs.iter().filter(|(_, run)| run.end.is_none() && !run.is_stopping) {
+        // The objects of a run that is being stopped are started again when they are gone. A stopping run of the
+        // manifest directory ends, and its file is then run again.
+        let is_live = |run: &Run| run.end.is_none() && !(run.is_stopping && run.record.manifest.is_some());
+        for (id, run) in self.runs.iter().filter(|(_, run)| is_live(run)) {
             let there = (self.options.read)(&run.record)?;
             let Some(key) = there.workloads.iter().map(ObjectKey::of).find(|key| wanted.contains(key)) else {
                 continue;
@@ -70,8 +74,18 @@ impl<R: Runtime> Node<R> {
     ) -> Result<Applied, OrderError> {
         let old = &self.runs[id].record;
         let before = (self.options.read)(old)?;
-        let compared = compare(&objects(&before), &objects(&work));
-        let objects = compared.iter().map(|(key, change)| applied(key, change, &work)).collect();
+        let mut compared = compare(&objects(&before), &objects(&work));
+        let mut objects = Vec::new();
+        for (key, change) in &mut compared {
+            let mut object = applied(key, change, &work);
+            if let Some(why) = starts_again(change, self.runs[id].standings.get(&old.key(key))) {
+                object.change = "started again".to_owned();
+                (object.details, object.restarted) = (vec![why.to_owned()], Vec::new());
+                // To the run it is another object of that name, which is started once the first is gone.
+                *change = ObjectChange::Replaced { why: Vec::new() };
+            }
+            objects.push(object);
+        }
         let answer = Applied { run: Some(id.to_owned()), objects };
         self.names_are_free(&work, Some(id))?;
         let record = self.succeed(id, record, &compared);
@@ -84,6 +98,7 @@ impl<R: Runtime> Node<R> {
         self.registry.run_changes(id);
         let _ = run.orders.send(RunOrder::Update(Box::new(Update { keys: record.keys(&work), work })));
         run.record = record;
+        run.is_stopping = false;
         Ok(answer)
     }
 
@@ -166,6 +181,23 @@ fn objects(work: &Work) -> Objects<'_> {
         pods: work.pods.iter().map(|pod| (&pod.manifest, &pod.plan)).collect(),
         workloads: &work.workloads,
         companions: &work.companions,
+    }
+}
+
+/// Why an object that is not replaced has to be started again, if it has to.
+fn starts_again(change: &ObjectChange, standing: Standing) -> Option<&'static str> {
+    let is_same = match change {
+        ObjectChange::Unchanged => true,
+        ObjectChange::Updated(_) | ObjectChange::Scaled { .. } => false,
+        ObjectChange::New | ObjectChange::Replaced { .. } | ObjectChange::Removed => return None,
+    };
+    match standing {
+        Standing::Active => None,
+        Standing::Stopping => Some("when it is gone, it is being stopped"),
+        Standing::Stopped => Some("it was stopped"),
+        // What has done its work is not repeated, unless it is other work.
+        Standing::Finished if is_same => None,
+        Standing::Ended | Standing::Finished => Some("it had ended"),
     }
 }
 

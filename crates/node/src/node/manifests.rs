@@ -1,21 +1,26 @@
 //! A directory of manifests whose pods a node runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, FileType, Metadata};
 use std::io::{self, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outrigger_agent::log::Watcher;
+use outrigger_agent::log::{Changed, Watcher};
+use tokio::time::Instant;
 
 /// Changes within this time are handled together: saving a file in an editor causes several.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// Polling interval of a directory that cannot be watched.
-const LOOK_EVERY: Duration = Duration::from_secs(20);
+/// How often to check for what the kernel does not report: a changed target of a link, another directory in the place of this
+/// one, and everything if the directory cannot be watched.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// More of a file is not read: the limit of a manifest is 8 MiB, and a file beyond it is refused when it is parsed.
-const READ_MAX: u64 = (8 << 20) + 1;
+/// The limit of a manifest.
+const SIZE_MAX: u64 = 8 << 20;
 
 /// A directory of manifests.
 pub(super) struct Manifests {
@@ -23,6 +28,32 @@ pub(super) struct Manifests {
     watcher: Option<Watcher>,
     /// A change was reported and not handled yet.
     is_changed: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// What is remembered between two looks.
+struct State {
+    /// The watch of the directory.
+    watch: Option<i32>,
+    /// What was there when the files were read.
+    seen: Look,
+    /// What was there at the last look. What differs at each look is still being written.
+    last: Look,
+    next_look: Instant,
+    /// Files that cannot be read, and why; each is reported once.
+    reported: BTreeMap<PathBuf, String>,
+}
+
+/// What tells a file from what it was before.
+type Look = BTreeMap<PathBuf, [i128; 4]>;
+
+/// The content of the directory.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    /// The text of each manifest.
+    pub(super) texts: BTreeMap<PathBuf, String>,
+    /// Manifests that are there and cannot be read.
+    pub(super) unreadable: BTreeSet<PathBuf>,
 }
 
 impl Manifests {
@@ -30,85 +61,215 @@ impl Manifests {
     pub(super) fn new(dir: PathBuf) -> Self {
         let watcher =
             Watcher::new().inspect_err(|e| tracing::warn!("cannot watch {}: {e}", dir.display())).ok();
-        Manifests { dir, watcher, is_changed: AtomicBool::new(false) }
+        let state = State {
+            watch: None,
+            seen: Look::new(),
+            last: Look::new(),
+            next_look: Instant::now() + LOOK_EVERY,
+            reported: BTreeMap::new(),
+        };
+        Manifests { dir, watcher, is_changed: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
     /// The current manifests, by path.
-    pub(super) fn files(&self) -> io::Result<BTreeMap<PathBuf, String>> {
-        let mut files = BTreeMap::new();
-        if let Some(watcher) = &self.watcher {
-            // Before reading, so that later changes are reported.
-            let _ = watcher.watch_files(&self.dir);
-        }
-        for entry in std::fs::read_dir(&self.dir)? {
+    pub(super) fn files(&self) -> io::Result<Files> {
+        let mut state = self.state();
+        // Before reading, so that later changes are reported.
+        self.watch(&mut state);
+        state.seen = self.look(state.watch.is_some());
+        let mut files = Files::default();
+        let mut reported = BTreeMap::new();
+        for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
-            if !is_manifest(&path) {
+            if !is_named_as_manifest(&path) {
                 continue;
             }
             match read(&path) {
-                Ok(text) => drop(files.insert(path, text)),
+                Ok(text) => drop(files.texts.insert(path, text)),
                 // The file was deleted meanwhile.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => tracing::error!("cannot read {}: {e}", path.display()),
+                Err(_) if fs::symlink_metadata(&path).is_err() => {}
+                Err(why) => {
+                    if state.reported.get(&path) != Some(&why) {
+                        tracing::error!("{} {why}", path.display());
+                    }
+                    reported.insert(path.clone(), why);
+                    files.unreadable.insert(path);
+                }
             }
         }
+        state.reported = reported;
         Ok(files)
+    }
+
+    /// Watches the directory that has the path now.
+    fn watch(&self, state: &mut State) {
+        let Some(watcher) = &self.watcher else { return };
+        let watch = watcher.watch_files(&self.dir).ok();
+        let before = std::mem::replace(&mut state.watch, watch);
+        if let Some(before) = before.filter(|_| before != watch) {
+            watcher.forget(before);
+        }
     }
 
     /// Waits for a change. Cancel safe.
     pub(super) async fn changed(&self) {
         if !self.is_changed.load(Ordering::Relaxed) {
-            let told = match &self.watcher {
-                Some(watcher) if self.dir.is_dir() => watcher.grown().await.is_ok(),
-                _ => false,
-            };
-            if !told {
-                tokio::time::sleep(LOOK_EVERY).await;
+            tokio::select! {
+                () = self.told() => {}
+                () = self.noticed() => {}
             }
             self.is_changed.store(true, Ordering::Relaxed);
         }
         tokio::time::sleep(GATHER).await;
         self.is_changed.store(false, Ordering::Relaxed);
     }
-}
 
-/// The text of a manifest, or enough of it to see that it is too large.
-fn read(path: &Path) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(READ_MAX).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 == READ_MAX {
-        return Ok(String::from_utf8_lossy(&bytes).into_owned());
+    /// Waits until the kernel reports a change.
+    async fn told(&self) {
+        let Some(watcher) = &self.watcher else { return std::future::pending().await };
+        // A link is complete as soon as it is there. The end of the writing of other files is reported.
+        let is_link = |name: &Path| {
+            fs::symlink_metadata(self.dir.join(name)).is_ok_and(|meta| meta.is_symlink() || meta.nlink() > 1)
+        };
+        loop {
+            let Ok(changed) = watcher.changed().await else { return std::future::pending().await };
+            let is_change = |change: &Changed| match &change.name {
+                Some(name) if change.is_new => is_link(Path::new(name)),
+                _ => true,
+            };
+            if changed.iter().any(is_change) {
+                return;
+            }
+        }
     }
-    String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+
+    /// Waits until a look at the directory shows a change that is complete.
+    async fn noticed(&self) {
+        loop {
+            let at = self.state().next_look;
+            tokio::time::sleep_until(at).await;
+            let mut state = self.state();
+            state.next_look = Instant::now() + LOOK_EVERY;
+            let look = self.look(state.watch.is_some());
+            let is_complete = look == state.last;
+            state.last = look;
+            if is_complete && state.last != state.seen {
+                state.seen = state.last.clone();
+                return;
+            }
+        }
+    }
+
+    /// The identity of the directory, and of the files whose changes are not reported.
+    fn look(&self, is_watched: bool) -> Look {
+        let mut look = Look::new();
+        let Ok(dir) = fs::metadata(&self.dir) else { return look };
+        look.insert(self.dir.clone(), [dir.dev().into(), dir.ino().into(), 0, 0]);
+        let paths = fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        let is_silent = |path: &PathBuf| !is_watched || path.is_symlink();
+        for path in paths.filter(|path| is_named_as_manifest(path) && is_silent(path)) {
+            let identity = |meta: Metadata| {
+                let modified = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
+                [meta.dev().into(), meta.ino().into(), modified, meta.size().into()]
+            };
+            look.insert(path.clone(), fs::metadata(&path).map_or([0; 4], identity));
+        }
+        look
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Whether a file is a manifest; editors create other files next to it.
-fn is_manifest(path: &Path) -> bool {
+/// The text of a manifest, or why it cannot be read.
+fn read(path: &Path) -> Result<String, String> {
+    let failed = |e: io::Error| match fs::read_link(path) {
+        Ok(target) if e.kind() == io::ErrorKind::NotFound => {
+            format!("is a link to {}, which does not exist; correct or remove it", target.display())
+        }
+        _ => format!("cannot be read: {e}"),
+    };
+    let meta = fs::metadata(path).map_err(failed)?;
+    is_file(meta.file_type())?;
+    // What is there now may be something else, which must not be waited for.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    is_file(file.metadata().map_err(failed)?.file_type())?;
+    let mut bytes = Vec::new();
+    if meta.len() <= SIZE_MAX {
+        file.take(SIZE_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    }
+    if meta.len() > SIZE_MAX || bytes.len() as u64 > SIZE_MAX {
+        return Err("is larger than 8 MiB, the limit of a manifest; split it into several files".to_owned());
+    }
+    String::from_utf8(bytes).map_err(|e| format!("is not text: {e}"))
+}
+
+/// Nothing else is opened: some would block, and some have no end.
+fn is_file(found: FileType) -> Result<(), String> {
+    let kind = match found {
+        found if found.is_file() => return Ok(()),
+        found if found.is_dir() => "directory",
+        found if found.is_fifo() => "fifo",
+        found if found.is_socket() => "socket",
+        _ => "device",
+    };
+    Err(format!("is a {kind}, not a file; rename or remove it"))
+}
+
+/// Whether a file is a manifest by its name; editors create other files next to it.
+fn is_named_as_manifest(path: &Path) -> bool {
     let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     let extension = path.extension().and_then(|extension| extension.to_str());
-    !is_hidden && matches!(extension, Some("yaml" | "yml" | "json")) && path.is_file()
+    !is_hidden && matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     #[test]
-    fn of_a_huge_file_only_a_part_is_read() {
+    fn what_is_not_a_small_file_is_not_read() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("huge.yaml");
-        std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
-        assert_eq!(read(&path).unwrap().len() as u64, READ_MAX);
+        let at = |name: &str| dir.path().join(name);
+        File::create(at("huge.yaml")).unwrap().set_len(20 << 30).unwrap();
+        fs::create_dir(at("dir.yaml")).unwrap();
+        symlink("/dev/zero", at("zero.yaml")).unwrap();
+        symlink("nowhere", at("dangling.yaml")).unwrap();
+        symlink("loop.yaml", at("loop.yaml")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            at("fifo.yaml"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        let manifests = [
+            ("huge.yaml", "is larger than 8 MiB"),
+            ("dir.yaml", "is a directory"),
+            ("zero.yaml", "is a device"),
+            ("dangling.yaml", "is a link to nowhere, which does not exist"),
+            ("loop.yaml", "cannot be read: Too many levels of symbolic links"),
+            ("fifo.yaml", "is a fifo"),
+        ];
+        for (name, why) in manifests {
+            let said = read(&at(name)).unwrap_err();
+            assert!(said.starts_with(why), "{name}: {said}");
+        }
     }
 
     #[tokio::test]
     async fn only_manifests_are_read() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["a.yaml", "b.json", ".c.yaml", "d.yaml~", "e.txt", "f.yml"] {
-            std::fs::write(dir.path().join(name), name).unwrap();
+            fs::write(dir.path().join(name), name).unwrap();
         }
-        std::fs::create_dir(dir.path().join("g.yaml")).unwrap();
+        fs::create_dir(dir.path().join("g.yaml")).unwrap();
         let files = Manifests::new(dir.path().to_owned()).files().unwrap();
-        assert_eq!(files.values().collect::<Vec<_>>(), ["a.yaml", "b.json", "f.yml"]);
+        assert_eq!(files.texts.values().collect::<Vec<_>>(), ["a.yaml", "b.json", "f.yml"]);
+        assert_eq!(files.unreadable, [dir.path().join("g.yaml")].into());
     }
 }

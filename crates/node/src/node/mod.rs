@@ -13,6 +13,7 @@ mod runs;
 mod shutdown;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,11 +39,11 @@ use crate::supervisor::{Afterwards, Supervisor, SupervisorOptions, pod_number};
 use crate::work::{PlannedPod, Work};
 use crate::workload::Wanted;
 use logind::{Announcement, Logind};
-use manifests::Manifests;
+use manifests::{Files, Manifests};
 use notify::notify;
-pub use run_store::unfinished_runs;
 use run_store::{END, RECORD, RunStore, WORKLOADS};
-use runs::{Driven, Managed, RunOrder};
+pub use run_store::{LeftPods, Unfinished, unfinished_runs};
+use runs::{Driven, Managed, RunOrder, Standings};
 pub use shutdown::ShutdownGrace;
 
 /// Interval of removing old ended pods.
@@ -152,6 +153,8 @@ struct Run {
     is_superseded: bool,
     /// Its result, if it has ended.
     end: Option<RunEnd>,
+    /// How far its workloads are.
+    standings: Standings,
 }
 
 impl<R: Runtime> Node<R> {
@@ -207,13 +210,14 @@ impl<R: Runtime> Node<R> {
         let (mut driven, orders) = self.drive(id, &record, work);
         driven.workloads.extend(self.retired(id, &record));
         driven.restore(saved.unwrap_or_default());
+        let standings = driven.standings.clone();
         if let Some(end) = end {
             self.registry.run_ended(id, end.exit_code);
         } else {
             self.tasks.spawn(driven.run());
         }
-        self.runs
-            .insert(id.to_owned(), Run { record, orders, is_stopping: false, is_superseded: false, end });
+        let run = Run { record, orders, is_stopping: false, is_superseded: false, end, standings };
+        self.runs.insert(id.to_owned(), run);
         Ok(())
     }
 
@@ -233,9 +237,10 @@ impl<R: Runtime> Node<R> {
         }
         // From here on its names are taken.
         driven.step();
+        let standings = driven.standings.clone();
         self.tasks.spawn(driven.run());
-        self.runs
-            .insert(id.clone(), Run { record, orders, is_stopping: false, is_superseded: false, end: None });
+        let run = Run { record, orders, is_stopping: false, is_superseded: false, end: None, standings };
+        self.runs.insert(id.clone(), run);
         Ok(Accepted { run: id, objects })
     }
 
@@ -281,6 +286,8 @@ impl<R: Runtime> Node<R> {
             saved: Arc::default(),
             is_frozen: false,
             changes: 0,
+            gone: Vec::new(),
+            standings: Standings::default(),
         };
         (driven, orders)
     }
@@ -296,6 +303,7 @@ impl<R: Runtime> Node<R> {
             Managed {
                 key: keys.get(&object).unwrap_or(&object).clone(),
                 object,
+                is_finite: wanted.is_finite(),
                 controller: wanted.controller(self.agent.clock().now()),
                 is_retired: false,
             }
@@ -361,15 +369,24 @@ impl<R: Runtime> Node<R> {
             }
         };
         notify("STOPPING=1");
-        if self.options.at_exit == AtExit::StopPods || end != End::Asked {
-            tracing::info!("stopping all pods in order");
-            self.shut_down().await;
-        }
-        listening.close().await;
-        let end = match end {
-            End::Shutdown => until_the_end(logind, signals).await,
-            End::Asked | End::PowerFailure => NodeEnd::Stopped,
+        let refuses = refuse_all(&mut orders, end);
+        let ends = async {
+            if self.options.at_exit == AtExit::StopPods || end != End::Asked {
+                tracing::info!("stopping all pods in order");
+                self.shut_down().await;
+            }
+            match end {
+                // Its commands are answered until then.
+                End::Shutdown => until_the_end(logind, signals).await,
+                End::Asked | End::PowerFailure => NodeEnd::Stopped,
+            }
         };
+        let end = tokio::select! {
+            end = ends => end,
+            never = refuses => match never {},
+        };
+        drop(orders);
+        listening.close().await;
         if end == NodeEnd::Stopped {
             self.output.finish().await;
         }
@@ -426,10 +443,18 @@ impl<R: Runtime> Node<R> {
 
     /// Adjusts runs to the files in the manifest directory.
     fn reconcile(&mut self, manifests: &Manifests) {
-        let files = match manifests.files() {
+        let Files { texts: mut files, unreadable } = match manifests.files() {
             Ok(files) => files,
             Err(e) => return tracing::error!("cannot read the manifest directory: {e}"),
         };
+        // Until they can be read again, their pods keep running unchanged.
+        for run in self.runs.values().filter(|run| !run.is_superseded) {
+            if let (Some(path), Some((_, text))) = (&run.record.manifest, run.record.sources.first())
+                && unreadable.contains(path)
+            {
+                files.insert(path.clone(), text.clone());
+            }
+        }
         self.refused.retain(|path, text| files.get(path) == Some(text));
         self.apply_files(&files);
         let mut there = BTreeSet::new();
@@ -523,7 +548,11 @@ impl<R: Runtime> Node<R> {
         let files = manifests.and_then(|manifests| manifests.files().ok()).unwrap_or_default();
         let pods = self.registry.pods();
         let is_wanted = |id: &String, run: &Run| {
-            let is_file = run.record.manifest.as_ref().is_some_and(|path| files.contains_key(path));
+            let is_file = run
+                .record
+                .manifest
+                .as_ref()
+                .is_some_and(|path| files.texts.contains_key(path) || files.unreadable.contains(path));
             let is_recent = run.end.is_none_or(|end| end.at_ms >= before_ms);
             is_file || is_recent || pods.iter().any(|pod| pod.run.as_ref() == Some(id))
         };
@@ -537,6 +566,25 @@ impl<R: Runtime> Node<R> {
             keep
         });
     }
+}
+
+/// Refuses all orders of a node that ends, forever.
+async fn refuse_all(orders: &mut mpsc::Receiver<Order>, end: End) -> Infallible {
+    let why = match end {
+        End::Asked => "the node is ending; try again when it is back",
+        End::PowerFailure | End::Shutdown => "the machine is shutting down; try again when it is back",
+    };
+    while let Some(order) = orders.recv().await {
+        // The client may be gone.
+        match order {
+            Order::Run { reply, .. } => drop(reply.send(Err(OrderError::Failed(why.to_owned())))),
+            Order::Apply { reply, .. } => drop(reply.send(Err(OrderError::Failed(why.to_owned())))),
+            Order::Restart(order) => drop(order.reply.send(Err(why.to_owned()))),
+            // The pods are being stopped, which is what the client waits for.
+            Order::Stop(_) | Order::StopRun { .. } => {}
+        }
+    }
+    std::future::pending().await
 }
 
 /// Waits for a change of the manifest directory; forever if there is none.

@@ -6,8 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use outrigger_agent::files::{make_dir, missing_is_fine, names, read, replace};
+use outrigger_runtime::embedded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// The file with the record of a run.
 pub(super) const RECORD: &str = "run.json";
@@ -16,14 +18,53 @@ pub(super) const WORKLOADS: &str = "workloads.json";
 /// The file with the result of the run.
 pub(super) const END: &str = "end.json";
 
-/// The number of runs in a state directory that have not ended. Their containers go on without a node.
-pub fn unfinished_runs(state_dir: &Path) -> usize {
+/// What a node that is not running has left in its state directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The number of runs that have not ended.
+    pub runs: usize,
+    /// What became of their pods.
+    pub pods: LeftPods,
+}
+
+/// What became of the pods of a node that is not running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeftPods {
+    /// Containers are running, or may be running if the runtime cannot be asked.
+    Running,
+    /// They were stopped for a shutdown of the machine.
+    ShutDown,
+    /// None of their containers is running.
+    Gone,
+}
+
+/// The runs in a state directory that have not ended; `None` if there are none.
+pub fn unfinished_runs(state_dir: &Path) -> Option<Unfinished> {
     let runs = state_dir.join("node/runs");
-    let is_unfinished = |id: &&String| {
+    let is_unfinished = |id: &String| {
         let run = runs.join(id);
         run.join(RECORD).exists() && !run.join(END).exists()
     };
-    names(&runs).iter().filter(is_unfinished).count()
+    let unfinished: Vec<String> = names(&runs).into_iter().filter(is_unfinished).collect();
+    if unfinished.is_empty() {
+        return None;
+    }
+    let is_of_run = |pod: &String| unfinished.iter().any(|run| pod.starts_with(&format!("{run}-")));
+    let ids = names(&state_dir.join("node/pods")).into_iter().filter(is_of_run);
+    let pods = ids.filter_map(|id| {
+        let state: Value = read(&state_dir.join("node/pods").join(&id).join("state.json")).ok()??;
+        let obs = &state["observation"];
+        Some((id, obs["over"] == true, obs["stop"]["cause"] == "node-shutdown"))
+    });
+    // Those that have ended otherwise do not count.
+    let pods: Vec<(String, bool, bool)> = pods.filter(|(_, over, shut_down)| !over || *shut_down).collect();
+    let may_run = |id: &String| embedded::is_running(state_dir, id) != Some(false);
+    let pods = match pods.iter().all(|(_, over, _)| *over) {
+        true if !pods.is_empty() => LeftPods::ShutDown,
+        _ if pods.iter().any(|(id, over, _)| !over && may_run(id)) => LeftPods::Running,
+        _ => LeftPods::Gone,
+    };
+    Some(Unfinished { runs: unfinished.len(), pods })
 }
 
 /// The directory of a node's runs.

@@ -1,7 +1,7 @@
 //! One run of a node: drives its workloads until they are done or stopped.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use outrigger_agent::clock::Clock;
 use outrigger_agent::event::PodResult;
@@ -12,12 +12,40 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use super::run_store::{END, RunStore, WORKLOADS};
-use crate::control::RestartOrder;
+use crate::control::{Progress, RestartOrder};
+use crate::outcome::exit_code;
 use crate::record::RunEnd;
 use crate::sinks::Happened;
 use crate::supervisor::Supervisor;
 use crate::work::Work;
-use crate::workload::{Controller, Pods as _, Wanted};
+use crate::workload::{Controller, Pods as _, Standing, Wanted};
+
+/// The number of replaced and removed workloads of a run whose ended pods are shown. The manifests of each are kept
+/// until then, which must not take any amount of space.
+const GONE_MAX: usize = 64;
+
+/// How far each workload of a run is, by its key: written by the run, read by the node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Standings(Arc<Mutex<BTreeMap<String, Standing>>>);
+
+impl Standings {
+    /// How far a workload is.
+    pub(super) fn get(&self, key: &str) -> Standing {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(key).copied().unwrap_or(Standing::Active)
+    }
+
+    fn replace(&self, all: BTreeMap<String, Standing>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = all;
+    }
+}
+
+/// A replaced or removed workload without running pods. Its state is kept as long as an ended pod of it is.
+pub(super) struct Gone {
+    key: String,
+    state: Value,
+    pods: Vec<usize>,
+}
 
 /// An order to a run.
 pub(super) enum RunOrder {
@@ -50,6 +78,8 @@ pub(super) struct Managed {
     /// The object, independent of the key.
     pub(super) object: String,
     pub(super) controller: Box<dyn Controller>,
+    /// It is to finish: a Job, or a pod that is not restarted.
+    pub(super) is_finite: bool,
     /// It was removed from the manifests.
     pub(super) is_retired: bool,
 }
@@ -68,6 +98,16 @@ pub(super) struct Driven<R: Runtime> {
     pub(super) is_frozen: bool,
     /// The number of changes of the manifests whose replaced workloads are not all gone.
     pub(super) changes: usize,
+    /// Replaced and removed workloads whose ended pods are still shown.
+    pub(super) gone: Vec<Gone>,
+    pub(super) standings: Standings,
+}
+
+impl From<Managed> for Gone {
+    fn from(workload: Managed) -> Self {
+        let controller = &workload.controller;
+        Gone { state: controller.save(), pods: controller.numbers(), key: workload.key }
+    }
 }
 
 impl<R: Runtime> Driven<R> {
@@ -83,6 +123,13 @@ impl<R: Runtime> Driven<R> {
                 workload.controller.stop(None);
             }
         }
+        let registry = &self.supervisor.sinks.registry;
+        let is_gone = |workload: &mut Managed| {
+            let is_over = |number| registry.pod(number).is_none_or(|pod| pod.over);
+            workload.is_retired && workload.controller.numbers().into_iter().all(is_over)
+        };
+        self.gone = self.workloads.extract_if(.., is_gone).map(Gone::from).collect();
+        self.tell_standings();
     }
 
     /// Drives the run to its end.
@@ -91,8 +138,15 @@ impl<R: Runtime> Driven<R> {
             let wake = if self.is_frozen { None } else { self.step() };
             let results: Vec<PodResult> =
                 self.workloads.iter().filter_map(|workload| workload.controller.result()).collect();
+            let progress = self.progress();
+            self.supervisor.sinks.registry.run_progresses(&self.id, progress);
             let now_ms = self.clock.now().time.0;
             if results.len() == self.workloads.len() && !self.is_frozen {
+                // A change of the manifests may be on its way.
+                if let Ok(order) = self.orders.try_recv() {
+                    self.carry_out(order);
+                    continue;
+                }
                 break match self.supervisor.broken {
                     true => RunEnd::broken(now_ms),
                     false => RunEnd::new(&results, now_ms),
@@ -121,11 +175,25 @@ impl<R: Runtime> Driven<R> {
         self.id
     }
 
+    /// What has become of the objects that are to finish.
+    fn progress(&self) -> Progress {
+        let finite = self.workloads.iter().filter(|workload| workload.is_finite && !workload.is_retired);
+        let results: Vec<Option<PodResult>> = finite.map(|workload| workload.controller.result()).collect();
+        let done: Vec<PodResult> = results.iter().copied().flatten().collect();
+        Progress {
+            is_working: done.len() < results.len(),
+            result: (!done.is_empty()).then(|| exit_code(&done)),
+        }
+    }
+
     /// Steps all workloads and saves their state.
     pub(super) fn step(&mut self) -> Option<Time> {
         let retired = self.step_those(|workload| workload.is_retired);
         // Once an object is gone, its successor may start.
-        self.workloads.retain(|workload| !workload.is_retired || workload.controller.result().is_none());
+        let is_gone = |w: &mut Managed| w.is_retired && w.controller.result().is_some();
+        self.gone.extend(self.workloads.extract_if(.., is_gone).map(Gone::from));
+        let surplus = self.gone.len().saturating_sub(GONE_MAX);
+        self.gone.drain(..surplus);
         let leaving: Vec<String> =
             self.workloads.iter().filter(|w| w.is_retired).map(|w| w.object.clone()).collect();
         let others = self.step_those(|w| !w.is_retired && !leaving.contains(&w.object));
@@ -151,9 +219,18 @@ impl<R: Runtime> Driven<R> {
         wake
     }
 
+    fn tell_standings(&self) {
+        let current = self.workloads.iter().filter(|w| !w.is_retired);
+        self.standings.replace(current.map(|w| (w.key.clone(), w.controller.standing())).collect());
+    }
+
     fn save(&mut self) {
-        let saved: Map<String, Value> =
+        self.tell_standings();
+        let registry = &self.supervisor.sinks.registry;
+        self.gone.retain(|gone| gone.pods.iter().any(|pod| registry.has(*pod)));
+        let mut saved: Map<String, Value> =
             self.workloads.iter().map(|w| (w.key.clone(), w.controller.save())).collect();
+        saved.extend(self.gone.iter().map(|gone| (gone.key.clone(), gone.state.clone())));
         if saved == *self.saved {
             return;
         }
@@ -181,7 +258,9 @@ impl<R: Runtime> Driven<R> {
     fn carry_out(&mut self, order: RunOrder) {
         match order {
             RunOrder::Stop { pod, workload, grace_ms } => {
-                let owner = self.workloads.iter_mut().find(|w| workload && w.controller.owns(pod));
+                let is_owner =
+                    |w: &&mut Managed| w.controller.owns(pod) && (workload || w.controller.is_pod());
+                let owner = self.workloads.iter_mut().find(is_owner);
                 match owner {
                     Some(owner) => {
                         owner.controller.stop(grace_ms);
@@ -229,6 +308,7 @@ impl<R: Runtime> Driven<R> {
                 None => self.workloads.push(Managed {
                     key,
                     object: wanted.key.id(),
+                    is_finite: wanted.is_finite(),
                     controller: wanted.controller(stamp),
                     is_retired: false,
                 }),

@@ -7,7 +7,7 @@ use outrigger_lifecycle::{Phase, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Controller, Pods, Wanted};
+use super::{Controller, Pods, Standing, Wanted};
 use crate::work::PlannedPod;
 
 /// A bare Pod.
@@ -19,6 +19,8 @@ pub(super) struct Bare {
     /// The pod has to be told.
     is_stop_due: bool,
     result: Option<PodResult>,
+    /// Its containers are always restarted, so it does not end by itself.
+    is_lasting: bool,
 }
 
 /// The saved state.
@@ -33,7 +35,9 @@ struct Saved {
 
 impl Bare {
     pub(super) fn new(pod: PlannedPod) -> Self {
-        Bare { pod: Some(pod), number: None, stop: None, is_stop_due: false, result: None }
+        let policy = pod.manifest.input.pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+        let is_lasting = policy.is_none_or(|policy| policy == "Always");
+        Bare { pod: Some(pod), number: None, stop: None, is_stop_due: false, result: None, is_lasting }
     }
 }
 
@@ -42,7 +46,11 @@ impl Controller for Bare {
         if let Some(pod) = self.pod.take() {
             let added = pods.add(pod, StatusUpdates::Omitted);
             // A pod that was not added never reports its end.
-            self.result = added.is_err().then_some(PodResult { phase: Phase::Failed, failed: None });
+            if added.is_err() {
+                self.result = Some(PodResult { phase: Phase::Failed, failed: None });
+                // It has not ended by itself.
+                self.stop = Some(None);
+            }
             self.number = Some(added?);
         }
         if let (Some(number), Some(grace_ms)) = (self.number, self.stop)
@@ -69,6 +77,24 @@ impl Controller for Bare {
         self.number == Some(pod)
     }
 
+    fn numbers(&self) -> Vec<usize> {
+        self.number.into_iter().collect()
+    }
+
+    fn is_pod(&self) -> bool {
+        true
+    }
+
+    fn standing(&self) -> Standing {
+        match (self.result.is_some(), self.stop.is_some()) {
+            (false, false) => Standing::Active,
+            (false, true) => Standing::Stopping,
+            (true, true) => Standing::Stopped,
+            (true, false) if self.is_lasting => Standing::Ended,
+            (true, false) => Standing::Finished,
+        }
+    }
+
     fn update(&mut self, to: Wanted, pods: &mut dyn Pods, _: Stamp) -> Result<(), String> {
         let pod = to.pod;
         match self.number {
@@ -82,6 +108,9 @@ impl Controller for Bare {
     }
 
     fn stop(&mut self, grace_ms: Option<u64>) {
+        if self.result.is_some() {
+            return;
+        }
         if self.pod.take().is_some() {
             // It was not started, because an earlier pod of the same name was not gone yet.
             self.result = Some(PodResult { phase: Phase::Failed, failed: None });

@@ -15,7 +15,7 @@ use outrigger_lifecycle::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Controller, Pods, Source, Wanted, record};
+use super::{Controller, Pods, Source, Standing, Wanted, record};
 
 /// The controller of a Job.
 pub(super) struct JobController {
@@ -254,6 +254,19 @@ impl Controller for JobController {
 
     fn owns(&self, pod: usize) -> bool {
         self.places.contains_key(&pod)
+    }
+
+    fn numbers(&self) -> Vec<usize> {
+        self.numbers.clone()
+    }
+
+    fn standing(&self) -> Standing {
+        match (&self.decision.finished, self.stop.is_some()) {
+            (Some(_), _) => Standing::Finished,
+            (None, true) if self.result().is_some() => Standing::Stopped,
+            (None, true) => Standing::Stopping,
+            (None, false) => Standing::Active,
+        }
     }
 
     /// A changed Job is always replaced.

@@ -45,6 +45,21 @@ pub(crate) trait Pods {
     fn publish(&mut self, object: usize, workload: &Value, types: &LifecycleTypes);
 }
 
+/// How far a workload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It runs, or is about to.
+    Active,
+    /// It is being stopped.
+    Stopping,
+    /// It was stopped, or could not be run.
+    Stopped,
+    /// It has ended although it should have kept running.
+    Ended,
+    /// It has finished by itself, and is not run again.
+    Finished,
+}
+
 /// Manages the pods of one workload. It contains no rules: the engine decides.
 pub(crate) trait Controller: Send {
     /// Asks the engine for a decision and carries it out.
@@ -57,6 +72,14 @@ pub(crate) trait Controller: Send {
     fn ended(&mut self, pod: usize, result: PodResult, now: Time);
     /// Whether this controller created the pod.
     fn owns(&self, pod: usize) -> bool;
+    /// The numbers of all pods it created.
+    fn numbers(&self) -> Vec<usize>;
+    /// Whether the object is a pod itself: stopping the pod stops the object.
+    fn is_pod(&self) -> bool {
+        false
+    }
+    /// How far it is.
+    fn standing(&self) -> Standing;
     /// Applies a change of the manifest that does not require a replacement.
     fn update(&mut self, to: Wanted, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String>;
     /// Stops the workload.
@@ -93,6 +116,15 @@ impl Wanted {
             }
         };
         pods.into_iter().enumerate().map(wanted).collect()
+    }
+
+    /// Whether it is there to finish: a Job, or a pod that is not always restarted.
+    pub(crate) fn is_finite(&self) -> bool {
+        let spec = self.pod.manifest.input.pod.spec.as_ref();
+        match &self.workload {
+            Some(workload) => workload.job().is_some(),
+            None => matches!(spec.and_then(|s| s.restart_policy.as_deref()), Some("Never" | "OnFailure")),
+        }
     }
 
     /// Creates the controller of the object.

@@ -14,7 +14,7 @@ use outrigger_manifest::Workload;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Controller, Pods, Source, Wanted, record};
+use super::{Controller, Pods, Source, Standing, Wanted, record};
 
 /// The controller of a workload whose pods keep running.
 pub(super) struct Replicas {
@@ -274,6 +274,18 @@ impl Controller for Replicas {
 
     fn owns(&self, pod: usize) -> bool {
         self.places.contains_key(&pod)
+    }
+
+    fn numbers(&self) -> Vec<usize> {
+        self.pods.iter().map(|(number, _)| *number).collect()
+    }
+
+    fn standing(&self) -> Standing {
+        match (self.decision.finished, self.stop.is_some()) {
+            (true, _) => Standing::Stopped,
+            (false, true) => Standing::Stopping,
+            (false, false) => Standing::Active,
+        }
     }
 
     /// Only the number of replicas can be changed.

@@ -13,11 +13,13 @@ use crate::command::{is_up, must, outrigger, say, start};
 use crate::pty;
 use crate::run::{Bench, Run, Test};
 
-pub(crate) const ALL: [(&str, Test); 9] = [
+pub(crate) const ALL: [(&str, Test); 11] = [
     ("a_command_has_its_own_code_and_streams", streams),
     ("what_cannot_be_run_says_why", refused),
     ("ten_megabytes_arrive_as_they_were_sent", much),
+    ("arguments_may_be_as_long_as_the_kernel_takes_them", long_arguments),
     ("input_nobody_reads_holds_nobody_up", unread),
+    ("a_terminal_obeys_no_command_without_one", escapes),
     ("a_shell_has_a_terminal", shell),
     ("a_shell_ends_with_its_input", end_of_input),
     ("messages_on_a_raw_terminal_are_whole_lines", raw_messages),
@@ -41,6 +43,15 @@ fn streams(bench: &Bench, _: &str) {
     let out = must(bench, &["exec", "exec-streams", "--", "sh", "-c", "sleep 600 & echo done"]);
     assert_eq!(out, "done\n");
     assert!(begun.elapsed() < Duration::from_secs(60), "what is left behind is not waited for");
+}
+
+/// 128 KiB each, of characters that take six bytes in JSON.
+fn long_arguments(bench: &Bench, _: &str) {
+    let _run = idle(bench, "exec-long");
+    let long = "\u{1}".repeat((128 << 10) - 1);
+    let mut args = vec!["exec", "exec-long", "--", "sh", "-c", "echo $# ${#1}", "sh"];
+    args.extend([long.as_str(); 12]);
+    assert_eq!(must(bench, &args), format!("12 {}\n", long.len()));
 }
 
 fn refused(bench: &Bench, _: &str) {
@@ -95,6 +106,34 @@ fn unread(bench: &Bench, _: &str) {
     must(bench, &["stop", "exec-unread"]);
     assert_eq!(run.end(), 0, "{}", run.account());
     assert_eq!(child.wait().expect("it ends").code(), Some(137));
+}
+
+/// Titles, the clipboard, answers of the terminal, text in another direction: without -t a command cannot ask a
+/// terminal for them, on neither stream. Whoever reads a pipe, or gave the command a terminal, gets them.
+fn escapes(bench: &Bench, _: &str) {
+    let _run = idle(bench, "exec-escapes");
+    let script = r"printf '\033]52;c;eA==\007\033P$q\033\\\033[6n\302\2332J\342\200\256\033[31mred\033[0m\n'; \
+                   printf '\033]0;ti'; sleep 0.3; printf 'tle\007title\n' >&2; printf 'tle\007done\n'";
+    let on_terminal = |flags: &[&str], script: &str| {
+        let command =
+            outrigger(bench, &[&["exec"], flags, &["exec-escapes", "--", "sh", "-c", script]].concat());
+        let (status, _, written) = pty::Run::spawn(command, (80, 24)).end();
+        assert!(status.success(), "{written}");
+        written
+    };
+    let shown = on_terminal(&[], script);
+    let plain = shown.replace("\x1b[31m", "").replace("\x1b[0m", "");
+    // The streams have no order among each other.
+    let mut lines: Vec<&str> = plain.split("\r\n").collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["", "\\u202ered", "done", "tletitle"], "{shown:?}");
+    let raw = on_terminal(&["-t"], r"printf '\033]52;c;eA==\007'");
+    assert!(raw.contains("\x1b]52;c;eA==\x07"), "{raw:?}");
+    let piped = must(bench, &["exec", "exec-escapes", "--", "sh", "-c", script]);
+    assert!(
+        piped.starts_with("\x1b]52;c;eA==\x07\x1bP$q\x1b\\\x1b[6n\u{9b}2J\u{202e}\x1b[31mred"),
+        "{piped:?}"
+    );
 }
 
 fn shell(bench: &Bench, _: &str) {

@@ -12,10 +12,11 @@ use crate::command::say;
 use crate::leaks;
 use crate::run::{Bench, Run, Test};
 
-pub(crate) const ALL: [(&str, Test); 5] = [
+pub(crate) const ALL: [(&str, Test); 6] = [
     ("a_killed_run_stops_its_containers_in_order", in_order),
     ("a_killed_run_leaves_nothing_whenever_that_is", at_any_moment),
     ("a_killed_run_gives_its_containers_their_grace", grace),
+    ("a_stop_shortens_the_grace_of_a_killed_run", hurried),
     ("everything_killed_at_once_is_cleaned_by_the_next_run", everything),
     ("any_processes_killed_at_any_moment_leave_nothing", any_processes),
 ];
@@ -272,6 +273,30 @@ fn grace(bench: &Bench, name: &str) {
     killed.wait_until_nothing_is_left(Duration::from_secs(60), &run);
     assert!(begun.elapsed() >= Duration::from_secs(3), "it had {:?}", begun.elapsed());
     assert_eq!(killed.stops(), ["proxy"], "what does not listen is killed, the others are told");
+}
+
+/// Pods that would take an hour: one is killed by name, one with all others, one gets a second.
+fn hurried(bench: &Bench, name: &str) {
+    for (which, grace, told) in [("name", "0", false), ("all", "0", false), ("second", "1", true)] {
+        // Where no other test looks for runs; `--run` keeps away from pods of other killed runs.
+        let killed = Killed::new(bench, &format!("{name}_{which}"));
+        let mut spec = native(&killed);
+        let deaf = "trap '' TERM; echo start app >> /ev/log; while :; do sleep 0.05; done";
+        spec["containers"][0]["command"] = json!(["/bin/sh", "-c", deaf]);
+        spec["terminationGracePeriodSeconds"] = json!(3600);
+        let mut run = killed.start(spec, json!({}));
+        killed.wait_for_starts(&mut run);
+        run.signal(Signal::KILL);
+        run.end();
+        let pid = run.pid().to_string();
+        let what = if which == "all" { "--all" } else { killed.name.as_str() };
+        let said = say(bench, &["stop", what, "--run", &pid, "--grace-period", grace]);
+        assert_eq!(said.code, 0, "{which}: {said:?}");
+        assert!(said.err.ends_with(&format!("{} is gone\n", killed.name)), "{which}: {said:?}");
+        killed.wait_until_nothing_is_left(Duration::from_secs(60), &run);
+        let stops: &[&str] = if told { &["proxy"] } else { &[] };
+        assert_eq!(killed.stops(), stops, "{which}: a pod that is killed is not told");
+    }
 }
 
 fn everything(bench: &Bench, name: &str) {

@@ -93,7 +93,7 @@ fn stale(bench: &Bench, name: &str) {
 
 fn bad_clients(bench: &Bench, _: &str) {
     let mut run = idle(bench, "pestered");
-    let path = socket(&bench.sockets(), &run).expect("a socket");
+    let (path, run_pid) = (socket(&bench.sockets(), &run).expect("a socket"), run.pid());
     let connect = || UnixStream::connect(&path).expect("the run listens");
     // One sends nothing, one half a message, one nonsense, one too much, one sends a request and does not
     // read.
@@ -107,13 +107,22 @@ fn bad_clients(bench: &Bench, _: &str) {
     old.write_all(&hello(&json!({"version": 0, "request": {"something": "else"}}))).expect("the run reads");
     old.read_to_string(&mut answer).expect("the run answers");
     assert!(answer.contains("the run speaks version 1 of the protocol, not 0"), "{answer:?}");
+    // Connections that ask for nothing make room for those that do.
     let more: Vec<UnixStream> = (0..80).map(|_| connect()).collect();
-    let said = say(bench, &["ps"]);
-    assert!(
-        said.err.contains(&format!("run {} is not listed: the run already serves 64 other", run.pid())),
-        "{said:?}"
-    );
+    assert!(pod(bench, "pestered").is_some(), "a command is served: {:?}", say(bench, &["ps"]));
     drop(more);
+    let wait = hello(&json!({"version": 1, "request": {"await": {"run": "none", "over": true}}}));
+    let mut busy: Vec<UnixStream> = (0..80).map(|_| connect()).collect();
+    for stream in &mut busy {
+        // Some have been refused already.
+        let _refused = stream.write_all(&wait);
+    }
+    run.wait_for("refusal while all places are taken", |_| {
+        let said = say(bench, &["ps"]);
+        assert!(!said.err.contains("no pods are running"), "{said:?}");
+        said.err.contains(&format!("run {} is not listed: the run already serves 64 other", run_pid))
+    });
+    drop(busy);
     run.wait_for("end of those that were too many", |_| pod(bench, "pestered").is_some());
     must(bench, &["stop", "pestered"]);
     run.end();

@@ -49,7 +49,7 @@ impl Bench {
     fn case(&self, name: &str, manifest: &str) -> Case<'_> {
         let file = format!("{name}.yaml");
         fs::write(self.path(&file), manifest.replace("IMAGE", &self.image)).expect("a manifest");
-        Case { bench: self, file, flags: Vec::new(), before: Vec::new() }
+        Case { bench: self, file, flags: Vec::new(), before: Vec::new(), stdout: "/dev/null" }
     }
 }
 
@@ -60,6 +60,8 @@ struct Case<'a> {
     flags: Vec<String>,
     /// A command that runs the rest of the line in another environment.
     before: Vec<String>,
+    /// Where standard output goes.
+    stdout: &'static str,
 }
 
 impl Case<'_> {
@@ -70,6 +72,11 @@ impl Case<'_> {
 
     fn under(mut self, before: &[&str]) -> Self {
         self.before = before.iter().map(|b| (*b).to_owned()).collect();
+        self
+    }
+
+    fn stdout_is_full(mut self) -> Self {
+        self.stdout = "/dev/full";
         self
     }
 
@@ -90,7 +97,7 @@ impl Case<'_> {
             .env("HOME", self.bench.dir.path())
             .env_remove("OUTRIGGER_STATE_DIR")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(fs::File::create(self.stdout).expect("a device"))
             .stderr(fs::File::create(&err).expect("a file"))
             .spawn()
             .expect("the binary runs");
@@ -205,6 +212,27 @@ fn an_image_that_is_not_there() {
             "write a path that exists on this machine",
         ],
     );
+    // What is there and not an image will not become one.
+    fs::create_dir_all(bench.path("empty")).expect("a directory");
+    for (name, image, fault) in [
+        ("file", "oci-archive:/etc/passwd", "cannot read /etc/passwd as a tar file"),
+        ("saved", "docker-archive:/etc/passwd", "cannot read /etc/passwd as a tar file"),
+        ("dir", "oci:empty", "empty is not an OCI image layout: it has no index.json"),
+    ] {
+        bench.case(name, &pod(&format!("    image: {image}\n"))).flags(&["--network", "none"]).says(
+            Ends::With(2),
+            &[
+                &format!("image `{image}`: {fault}"),
+                &format!("{name}.yaml:9:12"),
+                "a path that holds an image",
+            ],
+        );
+    }
+    let absolute = bench.dir.path().canonicalize().expect("it exists").join("empty");
+    bench.case("relative", &pod("    image: rootfs:./empty\n    command: [ls]\n")).says(
+        Ends::With(2),
+        &["rootfs: needs an absolute path", &format!("help: write `rootfs:{}`", absolute.display())],
+    );
 }
 
 #[test]
@@ -242,7 +270,7 @@ fn a_command_that_cannot_be_run() {
     assert_eq!(said.matches("typo.yaml:10: ").count(), 2, "{said}");
     bench.case("line", &pod("    image: IMAGE\n    command: [\"sleep 1\"]\n")).flags(&none).says(
         Ends::With(128),
-        &[" line.yaml:10: \"sleep 1\" is read as the name of one program; write each word as its own entry ([sleep, 1])"],
+        &[" line.yaml:10: \"sleep 1\" is read as the name of one program; write each word as its own entry ([sleep, \"1\"])"],
     );
     bench.case("shell", &pod("    image: IMAGE\n    command: [sh, -c, no-such-tool]\n")).flags(&none).says(
         Ends::With(127),
@@ -361,6 +389,22 @@ fn a_failure_that_ends_the_run() {
         .case("job", job)
         .flags(&flags)
         .says(Ends::With(4), &["--fail-fast: a pod failed; stopping in order"]);
+    // A main that is never restarted, beside one that runs forever: the pod can only fail.
+    let never = pod(&format!("    image: IMAGE\n    command: [sh, -c, exit 5]\n{other}"));
+    bench
+        .case("never", &never)
+        .flags(&flags)
+        .says(Ends::With(5), &["--fail-fast: `app` failed with exit code 5; stopping in order"]);
+    // A probe that cannot be run, of a container that another one waits for.
+    let probe = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  restartPolicy: Never\n  initContainers:\n  - name: proxy\n    image: IMAGE\n    restartPolicy: Always\n    command: [sleep, \"1000\"]\n    startupProbe:\n      exec:\n        command: [nosuch]\n      periodSeconds: 1\n      failureThreshold: 2\n  containers:\n  - name: app\n    image: IMAGE\n    command: [\"true\"]\n";
+    bench.case("probe", probe).flags(&flags).says(
+        Ends::With(1),
+        &[
+            "startup probe could not run, which does not count as a failure: ",
+            " probe.yaml:13: \"nosuch\" is looked for in the PATH of the container: check that the image has it",
+            "--fail-fast: the startup probe of `proxy` cannot be run: ",
+        ],
+    );
     // A success, or a restart without a failure, is not a failure.
     let fine = pod("    image: IMAGE\n    command: [sh, -c, exit 0]\n");
     bench.case("fine", &fine).flags(&flags).says(Ends::With(0), &[]);
@@ -411,6 +455,39 @@ fn a_probe_that_can_never_pass() {
             "let it listen on all addresses (0.0.0.0)",
         ],
     );
+}
+
+#[test]
+fn files_that_cannot_be_written() {
+    let bench = Bench::new();
+    let app = pod("    image: IMAGE\n    command: [sh, -c, echo hello]\n");
+    let none = ["--network", "none"];
+    for (flag, file) in
+        [("--events", "/nowhere/e"), ("--status", "/nowhere/s"), ("--timeline", "/nowhere/t.html")]
+    {
+        let flags = [&none[..], &[flag, file]].concat();
+        let said = bench
+            .case("nowhere", &app)
+            .flags(&flags)
+            .says(Ends::With(125), &[&format!("cannot write {file}: No such file or directory")]);
+        assert!(!said.contains("hello"), "nothing was started: {said}");
+    }
+    // What is lost later is said even by a quiet run, and not offered at the end.
+    for quiet in [&["-q"][..], &[]] {
+        let flags = [&none[..], &["--events", "/dev/full"], quiet].concat();
+        let said = bench
+            .case("full", &app)
+            .flags(&flags)
+            .says(Ends::With(0), &["events are lost: cannot write /dev/full: No space left"]);
+        assert!(!said.contains("events: /dev/full"), "{said}");
+        let flags = [&none[..], quiet].concat();
+        let said = bench
+            .case("stdout", &app)
+            .flags(&flags)
+            .stdout_is_full()
+            .says(Ends::With(0), &["output is lost: cannot write to standard output: No space left"]);
+        assert_eq!(said.contains("succeeded"), quiet.is_empty(), "the rest is still said: {said}");
+    }
 }
 
 #[test]

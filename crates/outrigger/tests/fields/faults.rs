@@ -37,7 +37,7 @@ fn pods(state: &Path) -> Vec<PathBuf> {
 /// The stored states of the containers in a state directory.
 fn states(state: &Path) -> Vec<Value> {
     let dirs =
-        pods(state).into_iter().flat_map(|pod| fs::read_dir(pod.join("containers")).into_iter().flatten());
+        pods(state).into_iter().flat_map(|pod| fs::read_dir(pod.join("ns/containers")).into_iter().flatten());
     dirs.flatten()
         .filter_map(|dir| fs::read(dir.path().join("state.json")).ok())
         .filter_map(|text| serde_json::from_slice(&text).ok())

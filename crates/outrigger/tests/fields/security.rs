@@ -159,16 +159,21 @@ fn what_cannot_be_applied_is_refused_with_its_line(bench: &Bench, name: &str) {
     let path = bench.work.join(format!("{name}.yaml"));
     let has_apparmor =
         fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|t| t.trim() == "Y");
-    let say = |pod: &str, container: &str| {
+    let say = |verb: &str, pod: &str, container: &str, flags: &[&str]| {
         let text = format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: refused}}\nspec:\n  restartPolicy: Never\n  {pod}\n  containers:\n    \
              - name: main\n      image: rootfs:/\n      command: [\"true\"]\n      securityContext: {container}\n"
         );
         fs::write(&path, text).expect("a manifest");
         let mut command = std::process::Command::new(&bench.binary);
-        command.arg("run").arg("--state-dir").arg(bench.work.join("state")).arg(&path);
+        command.arg(verb).args(flags).arg(&path);
+        if verb == "run" {
+            command.arg("--state-dir").arg(bench.work.join("state"));
+        }
         let output = command.output().expect("outrigger runs");
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        // What `validate` finds is its result.
+        let said = if verb == "run" { output.stderr } else { output.stdout };
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
     };
     let none = "enableServiceLinks: false";
     for (pod, container, words, line) in [
@@ -177,13 +182,30 @@ fn what_cannot_be_applied_is_refused_with_its_line(bench: &Bench, name: &str) {
         (none, "{appArmorProfile: {type: Localhost, localhostProfile: no-such}}", "no-such", 11),
         (none, "{procMount: Unmasked}", "needs `hostUsers: false`", 11),
         (none, "{appArmorProfile: {type: Localhost}}", "needs a localhostProfile", 11),
+        (none, "{capabilities: {add: [BOGUS]}}", "capability `BOGUS` is not known", 11),
+        (none, "{capabilities: {drop: [BOGUS]}}", "capability `BOGUS` is not known", 11),
+        ("hostUsers: false\n  hostPID: true", "{}", "`hostUsers: false` cannot be applied with hostPID", 6),
+        ("hostUsers: false\n  hostIPC: true", "{}", "`hostUsers: false` cannot be applied with hostIPC", 6),
+        ("hostUsers: false\n  hostNetwork: true", "{}", "cannot be applied with hostNetwork", 6),
     ] {
-        let (code, text) = say(pod, container);
+        let (code, text) = say("run", pod, container, &[]);
         assert_eq!(code, Some(2), "{container}: {text}");
         assert!(text.contains(words) && text.contains(&format!(":{line}:")), "{container}: {text}");
+        let is_of_machine = text.contains("seLinuxOptions") || text.contains("no-such");
+        if !is_of_machine {
+            let (code, text) = say("validate", pod, container, &[]);
+            assert_eq!(code, Some(1), "{container}: {text}");
+            assert!(text.contains(words) && text.contains(&format!(":{line}:")), "{container}: {text}");
+        }
+    }
+    for flags in [&["--network", "host"][..], &["--oci-runtime", "runc"]] {
+        let (code, text) = say("run", "hostUsers: false", "{}", flags);
+        assert_eq!(code, Some(2), "{flags:?}: {text}");
+        let words = format!("`hostUsers: false` cannot be applied with {}", flags.join(" "));
+        assert!(text.contains(&words) && text.contains(":6:"), "{flags:?}: {text}");
     }
     if !has_apparmor {
-        let (code, text) = say(none, "{appArmorProfile: {type: RuntimeDefault}}");
+        let (code, text) = say("run", none, "{appArmorProfile: {type: RuntimeDefault}}", &[]);
         assert_eq!(code, Some(0), "{text}");
         assert_eq!(text.matches("AppArmor is not active").count(), 1, "{text}");
     }

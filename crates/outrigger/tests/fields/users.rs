@@ -238,22 +238,21 @@ fn image(path: &Path, owner: u64, user: &str) {
     fs::write(path, image.into_inner().expect("an image")).expect("write the image");
 }
 
+/// An image does not decide whether its pod has a user namespace: files of ids outside of it are nobody's, and
+/// a user outside of it is refused, until the pod or the command line asks for the host's users.
 fn images_with_ids_a_namespace_does_not_have(bench: &Bench, name: &str) {
-    for (case, owner, user, fits) in [
-        ("fits", 65_535, "65534:65535", true),
-        ("files", 100_000, "", false),
-        ("user", 0, "100000", false),
-        ("group", 0, "5:70000", false),
+    for (case, owner, user, seen, refused) in [
+        ("fits", 65_535, "65534:65535", 65_535, None),
+        ("files", 100_000, "", 65_534, None),
+        ("user", 0, "100000", 0, Some("user 100000")),
+        ("group", 0, "5:70000", 0, Some("group 70000")),
     ] {
         let name = format!("{name}-{case}");
         let archive = bench.work.join(format!("{name}.tar"));
         image(&archive, owner, user);
         let reference = format!("docker-archive:{}", archive.display());
-        let script = format!(
-            "b=/bin/busybox; $b stat -c '%u:%g' /owned; $b id -u; set -- $($b cat /proc/self/uid_map); \
-             [ $2 {} 0 ]",
-            if fits { "!=" } else { "=" }
-        );
+        let script = "b=/bin/busybox; $b stat -c '%u:%g' /owned; set -- $($b cat /proc/self/uid_map); \
+                      [ $2 = 0 ] && $b echo users of the host || $b echo own users";
         let main =
             json!({"name": "main", "image": reference, "command": ["/bin/busybox", "sh", "-c", script]});
         // More than one container, and no message is repeated.
@@ -261,23 +260,35 @@ fn images_with_ids_a_namespace_does_not_have(bench: &Bench, name: &str) {
             let other = with(main.clone(), json!({"name": "other"}));
             pod("large", with(json!({"containers": [main, other]}), spec))
         };
-        let mut run = Run::start(bench, &name, &of(json!({})), &[]);
-        assert_eq!(run.end(), 0, "{}", run.account());
-        assert!(run.output().contains(&format!("main | {owner}:{owner}")), "{}", run.account());
-        let said = format!("pods of image {reference} have no user namespace");
-        assert_eq!(run.said().matches(&said).count(), usize::from(!fits), "{}", run.account());
-        assert_eq!(run.said().matches(LEFT_OUT).count(), usize::from(!fits), "{}", run.account());
-        let insists = of(json!({"hostUsers": false}));
-        let mut run = Run::start(bench, &format!("{name}-insists"), &insists, &["--fail-fast"]);
-        let code = run.end();
-        if fits {
-            assert_eq!(code, 0, "{}", run.account());
-        } else {
-            assert_ne!(code, 0, "{}", run.account());
-            let id = owner.max(user.rsplit(':').next().and_then(|id| id.parse().ok()).unwrap_or(0));
-            let why = format!("hostUsers: false is refused: the image uses user or group {id}");
-            assert!(run.said().contains(&why), "{}", run.account());
-            assert!(run.events_named("started").is_empty(), "{}", run.account());
+        let warned = format!("image {reference} has files of user or group {owner}");
+        for (mode, spec) in [("auto", json!({})), ("insists", json!({"hostUsers": false}))] {
+            let mut run = Run::start(bench, &format!("{name}-{mode}"), &of(spec), &["--fail-fast"]);
+            let code = run.end();
+            assert!(!run.output().contains("users of the host"), "{}", run.account());
+            assert!(!run.said().contains(LEFT_OUT), "{}", run.account());
+            if let Some(who) = refused {
+                assert_ne!(code, 0, "{}", run.account());
+                for part in [&*format!("runs as {who}"), "hostUsers: true", "--userns host"] {
+                    assert!(run.said().contains(part), "{part}: {}", run.account());
+                }
+                assert!(run.events_named("started").is_empty(), "{}", run.account());
+            } else {
+                assert_eq!(code, 0, "{}", run.account());
+                assert!(run.output().contains(&format!("main | {seen}:{seen}")), "{}", run.account());
+                assert!(run.output().contains("main | own users"), "{}", run.account());
+                let expected = usize::from(owner != seen);
+                assert_eq!(run.said().matches(&warned).count(), expected, "{}", run.account());
+            }
+        }
+        // What the messages say.
+        for (mode, spec, flags) in
+            [("pod", json!({"hostUsers": true}), &[][..]), ("run", json!({}), &["--userns", "host"])]
+        {
+            let mut run = Run::start(bench, &format!("{name}-host-{mode}"), &of(spec), flags);
+            assert_eq!(run.end(), 0, "{}", run.account());
+            assert!(run.output().contains(&format!("main | {owner}:{owner}")), "{}", run.account());
+            assert!(run.output().contains("main | users of the host"), "{}", run.account());
+            assert!(!run.said().contains(&warned), "{}", run.account());
         }
     }
 }

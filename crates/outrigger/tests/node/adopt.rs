@@ -8,9 +8,10 @@ use serde_json::json;
 use crate::daemon::Daemon;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 8] = [
+pub(crate) const ALL: [(&str, Test); 9] = [
     ("a_pod_goes_on_when_its_node_is_killed", goes_on),
     ("what_happened_meanwhile_is_known", meanwhile),
+    ("a_wait_is_for_what_an_object_is_for", waits),
     ("there_is_one_node_for_a_state_directory", one_node),
     ("logs_outlive_their_pod", logs_stay),
     ("state_that_is_garbage_is_one_pod_s_trouble", garbage),
@@ -54,6 +55,10 @@ fn goes_on(bench: &Bench, name: &str) {
     for at in 0..3 {
         assert_eq!(after["containers"][at]["restarts"], before["containers"][at]["restarts"]);
     }
+    let count = |text: &str| node.said().matches(text).count();
+    assert_eq!(count("web is taken over from the node before"), 3, "{}", node.account());
+    // What the first process has reported is no news for the others.
+    assert_eq!(count("phase Running"), 1, "{}", node.account());
     assert_eq!(node.must(&["exec", "web", "-c", "app", "--", "echo", "hello"]), "hello\n");
     let stopped = node.say(&["stop", "web"]);
     assert_eq!(stopped.code, 0, "{stopped:?}");
@@ -70,7 +75,7 @@ fn meanwhile(bench: &Bench, name: &str) {
     main["volumeMounts"] = json!([{"name": "flag", "mountPath": "/flag"}]);
     let spec = json!({"restartPolicy": "Never", "containers": [main],
         "volumes": [{"name": "flag", "hostPath": {"path": flag}}]});
-    node.run("task", &spec, &["--wait"]);
+    assert_eq!(node.run("task", &spec, &["--wait=running"]).code, 0, "{}", node.account());
     node.down(Signal::KILL);
     fs::write(flag.join("go"), "").expect("a flag");
     // It ends while the node is down: its log says when.
@@ -98,6 +103,40 @@ fn walk(dir: &std::path::Path) -> Vec<String> {
         }
     }
     out
+}
+
+/// A Job is waited for until it has finished, also beside a pod that stays; `--wait=running` is content with less.
+fn waits(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let flag = node.dir.join("flag");
+    fs::create_dir_all(&flag).expect("a directory");
+    let script = "while [ ! -e /flag/go ]; do sleep 0.05; done; exit 7";
+    let mut work = shell(bench, "work", script);
+    work["volumeMounts"] = json!([{"name": "flag", "mountPath": "/flag"}]);
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [work],
+        "volumes": [{"name": "flag", "hostPath": {"path": flag}}]}});
+    let job = |name: &str| {
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+            "spec": {"backoffLimit": 0, "template": template}})
+    };
+    let said = node.run_object("early", &job("early"), &["--wait=running"]);
+    assert_eq!((said.code, node.say(&["ps", "job/early"]).out.contains("Running")), (0, true), "{said:?}");
+    let stays = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stays"},
+        "spec": {"containers": [shell(bench, "app", POLITE)]}});
+    let both = json!({"apiVersion": "v1", "kind": "List", "items": [job("late"), stays]});
+    let file = node.file("both", &both);
+    let state = node.state().display().to_string();
+    let args = ["run", "-d", "--wait", "--network", "none", "--state-dir", &state, &file];
+    let mut waiting = node.start_command(&args);
+    node.ready("stays");
+    node.until("the Job's pod is running", |node| node.say(&["ps", "job/late"]).out.contains("Running"));
+    assert_eq!(waiting.try_wait().expect("a status"), None, "the Job is still at work");
+    fs::write(flag.join("go"), "").expect("a flag");
+    let code = waiting.wait().expect("it ends").code();
+    assert_eq!(code, Some(7), "the result of the Job, although the other pod goes on: {}", node.account());
+    node.ready("stays");
+    node.must(&["stop", "stays"]);
+    node.leaves_nothing();
 }
 
 fn one_node(bench: &Bench, name: &str) {

@@ -9,10 +9,16 @@ use crate::daemon::{Daemon, Said};
 use crate::rootfs;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 13] = [
+pub(crate) const ALL: [(&str, Test); 19] = [
     ("an_image_that_changes_restarts_its_container_alone", images),
     ("what_else_changes_replaces_the_pod", replaced),
     ("what_is_replaced_is_waited_for", waits),
+    ("what_was_stopped_is_started_again", again),
+    ("what_is_being_stopped_is_started_again_when_it_is_gone", stopping),
+    ("a_pod_that_was_replaced_is_kept_like_others", kept),
+    ("the_last_lines_come_before_the_end", last_lines),
+    ("of_a_killed_node_the_truth_is_told", truth),
+    ("killed_runs_of_other_directories_are_not_shown", elsewhere),
     ("all_pods_of_an_ended_workload_are_shown", ended),
     ("without_their_node_pods_are_not_denied", unattended),
     ("detached_runs_that_start_at_the_same_time_share_a_node", at_once),
@@ -162,6 +168,212 @@ fn waits(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
+/// Runs until it is stopped.
+const LASTING: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+
+fn deployment(bench: &Bench, replicas: u32) -> Value {
+    let labels = json!({"app": "dx"});
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "dx"},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": {
+            "metadata": {"labels": labels}, "spec": {"containers": [bench.container("app", LASTING)]},
+        }},
+    })
+}
+
+/// The number of pods of the Deployment that run.
+fn running(node: &Daemon<'_>) -> usize {
+    node.say(&["ps", "deploy/dx", "-o", "wide"]).out.matches(" Running ").count()
+}
+
+fn again(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let lasting = |name: &str| pod(name, json!({"containers": [bench.container("app", LASTING)]}));
+    let done =
+        pod("done", json!({"restartPolicy": "Never", "containers": [bench.container("app", "echo once")]}));
+    let objects = |replicas| list(&[lasting("x1"), lasting("x2"), done.clone(), deployment(bench, replicas)]);
+    applied(&node, &objects(2), &["--wait"]);
+    assert_eq!(node.over("done"), "Succeeded");
+    node.must(&["stop", "x2"]);
+    node.must(&["stop", "deploy/dx"]);
+    let lines = [
+        "pod/x1 unchanged",
+        "pod/x2 started again: it was stopped",
+        "pod/done unchanged",
+        "deployment/dx started again: it was stopped",
+    ];
+    assert_eq!(applied(&node, &objects(2), &["--dry-run"]), lines);
+    assert_eq!(applied(&node, &objects(2), &["--wait"]), lines);
+    // They are waited for.
+    assert_eq!(node.pod("x2").expect("a pod")["phase"], "Running");
+    assert_eq!(running(&node), 2, "{}", node.account());
+    // What was changed in the meantime is in what is started.
+    node.must(&["stop", "deploy/dx"]);
+    let lines = applied(&node, &objects(3), &["--wait"]);
+    assert_eq!(lines[3], "deployment/dx started again: it was stopped");
+    assert_eq!(running(&node), 3, "{}", node.account());
+    assert_eq!(restarts_of(&node, "x1"), [0]);
+    assert_eq!(node.must(&["logs", "done"]), "once\n");
+    node.leaves_nothing();
+}
+
+fn stopping(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let slow = |name: &str, word: &str| {
+        let script = format!("echo {word}; trap 'sleep 1; exit 0' TERM; while :; do sleep 0.05; done");
+        pod(name, json!({"containers": [bench.container("app", &script)]}))
+    };
+    let both = list(&[slow("a", "a"), slow("b", "b")]);
+    applied(&node, &both, &["--wait"]);
+    node.must(&["stop", "a", "--no-wait"]);
+    let lines = applied(&node, &both, &["--wait"]);
+    let again = |pod: &str| format!("pod/{pod} started again: when it is gone, it is being stopped");
+    assert_eq!(lines, [again("a"), "pod/b unchanged".to_owned()]);
+    assert_eq!(node.pod("a").expect("a pod")["phase"], "Running");
+    // The same of a whole run, and the command that waits for its end does not wait for what comes after it.
+    let state = node.state().display().to_string();
+    let mut stop = node.start_command(&["stop", "--all", "--state-dir", &state]);
+    node.until("both are being stopped", |node| {
+        ["a", "b"].iter().all(|pod| node.pod(pod).is_some_and(|pod| pod["stopping"] == true))
+    });
+    assert_eq!(applied(&node, &both, &["--wait"]), [again("a"), again("b")]);
+    assert!(stop.wait().expect("an end").success());
+    node.ready("a");
+    node.ready("b");
+    node.leaves_nothing();
+}
+
+fn kept(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let said = |word: &str| {
+        let script = format!("echo {word}; {LASTING}");
+        pod("web", json!({"containers": [bench.container("app", &script)]}))
+    };
+    applied(&node, &said("first"), &["--wait"]);
+    let first = node.sandboxes().remove(0);
+    let logs = node.state().join("node/pods").join(first).join("logs");
+    applied(&node, &said("second"), &["--wait"]);
+    for _ in 0..2 {
+        let pods = node.must(&["ps", "-o", "name"]);
+        assert_eq!(pods.matches("pod/web").count(), 2, "{pods}");
+        assert!(logs.is_dir(), "{}", node.account());
+        node.down(Signal::TERM);
+        node.up();
+    }
+    assert_eq!(node.must(&["logs", "web"]), "second\n");
+    node.leaves_nothing();
+}
+
+/// The last pod of a Job comes and goes between two looks of the command, in most of these tries.
+fn last_lines(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    for nth in 0..5 {
+        let go = node.dir.join(format!("go{nth}"));
+        fs::create_dir_all(&go).expect("a directory");
+        let script = "while ! test -e /go/go; do sleep 0.02; done; echo fail $JOB_COMPLETION_INDEX; exit 4";
+        let mut work = bench.container("work", script);
+        work["volumeMounts"] = json!([{"name": "go", "mountPath": "/go"}]);
+        let volumes = json!([{"name": "go", "hostPath": {"path": go}}]);
+        let template = json!({"restartPolicy": "Never", "containers": [work], "volumes": volumes});
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": format!("short{nth}")},
+            "spec": {"completions": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 0,
+                "maxFailedIndexes": 2, "template": {"spec": template}},
+        });
+        assert_eq!(node.run_object("short", &job, &[]).code, 0);
+        let object = format!("job/short{nth}");
+        node.until("it runs", |node| node.say(&["ps", &object, "-o", "wide"]).out.contains(" Running "));
+        let attached = node.start_command(&["attach", &object]);
+        node.until("it is connected", |node| node.clients() > 1);
+        fs::write(go.join("go"), "").expect("write");
+        let attached = attached.wait_with_output().expect("its output");
+        let text = String::from_utf8_lossy(&attached.stdout);
+        assert!(text.contains("fail 0") && text.contains("fail 1"), "try {nth}: {text}");
+        assert_eq!(attached.status.code(), Some(4), "{text}");
+    }
+    node.leaves_nothing();
+}
+
+fn truth(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let go = node.dir.join("go");
+    fs::create_dir_all(&go).expect("a directory");
+    let script = "trap 'echo stopping; while ! test -e /go/go; do sleep 0.05; done; exit 0' TERM; while :; do sleep 0.05; done";
+    let mut app = bench.container("app", script);
+    app["volumeMounts"] = json!([{"name": "go", "mountPath": "/go"}]);
+    let web = pod("web", json!({"containers": [app], "volumes": [{"name": "go", "hostPath": {"path": go}}]}));
+    applied(&node, &web, &["--wait"]);
+    let state = node.state().display().to_string();
+    // Commands that are under way when the node is killed.
+    let follow = ["logs", "-f", "web"];
+    let commands = [&follow[..], &["attach", "web"], &["exec", "web", "--", "sleep", "100"]];
+    let started: Vec<_> = commands.iter().map(|args| node.start_listening(args)).collect();
+    node.until("they are connected", |node| node.clients() >= commands.len());
+    node.down(Signal::KILL);
+    for (command, args) in started.into_iter().zip(commands) {
+        let done = command.wait_with_output().expect("its output");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(said.contains("the node has ended; pods that were running keep running"), "{args:?}: {said}");
+        assert!(said.contains(&format!("`outrigger node --state-dir {state}`")), "{args:?}: {said}");
+        assert!(!done.status.success(), "{args:?}");
+    }
+    node.up();
+    node.ready("web");
+    // A shutdown of the machine that is killed in its midst, in the same boot.
+    node.signal(Signal::POWER);
+    says(&node, &["web"], "stopping\n");
+    let refused = node.run("other", &json!({"containers": [bench.container("app", LASTING)]}), &[]);
+    assert!(refused.code != 0 && refused.err.contains("the machine is shutting down"), "{refused:?}");
+    node.down(Signal::KILL);
+    node.up();
+    fs::write(go.join("go"), "").expect("write");
+    node.ready("web");
+    node.down(Signal::TERM);
+    node.up();
+    node.ready("web");
+    // One that ends as it should.
+    assert_eq!(node.down(Signal::POWER), Some(0), "{}", node.said());
+    for args in [["ps", "--state-dir", &state].as_slice(), &["stop", "--all", "--state-dir", &state]] {
+        let said = node.say(args);
+        assert!(said.err.contains("has stopped its pods for a shutdown of the machine"), "{said:?}");
+        assert!(!said.err.contains("go on"), "{said:?}");
+    }
+    node.up();
+    node.ready("web");
+    // Neither the node nor its shims are left.
+    node.down(Signal::KILL);
+    node.kill_shims();
+    let said = node.say(&["ps", "--state-dir", &state]);
+    assert!(said.err.contains("none of their containers is running"), "{said:?}");
+    node.up();
+    node.ready("web");
+    node.leaves_nothing();
+}
+
+fn elsewhere(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let go = node.dir.join("go");
+    fs::create_dir_all(&go).expect("a directory");
+    let script = "echo up; trap 'while ! test -e /go/go; do sleep 0.05; done; exit 0' TERM; while :; do sleep 0.05; done";
+    let mut app = bench.container("app", script);
+    app["volumeMounts"] = json!([{"name": "go", "mountPath": "/go"}]);
+    let slow =
+        pod("slow", json!({"containers": [app], "volumes": [{"name": "go", "hostPath": {"path": go}}]}));
+    let file = node.file("slow.json", &slow);
+    let (other, own) = (node.dir.join("other").display().to_string(), node.state().display().to_string());
+    let mut run = node.start_command(&["run", "--state-dir", &other, "--network", "none", &file]);
+    node.ready("slow");
+    run.kill().expect("kill");
+    run.wait().expect("its end");
+    let note = format!("run {} was killed", run.id());
+    node.until("it is shown", |node| node.say(&["ps", "--state-dir", &other]).err.contains(&note));
+    let said = node.say(&["ps", "--state-dir", &own]);
+    assert!(!said.err.contains("was killed"), "{said:?}");
+    fs::write(go.join("go"), "").expect("write");
+    node.until("it is gone", |node| !node.say(&["ps"]).err.contains(&note));
+    node.leaves_nothing();
+}
+
 fn ended(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
     let template = json!({"spec": {
@@ -241,10 +453,13 @@ fn unit(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
     let here = std::env::current_dir().expect("a directory").display().to_string();
     let unit = node.must(&["node", "--systemd-unit", "--manifests", "pods"]);
-    assert!(unit.contains(&format!("\nWorkingDirectory={here}\nExecStart=")), "{unit}");
+    assert!(unit.contains(&format!("\nWorkingDirectory={here}\n")), "{unit}");
     assert!(unit.contains(" node --manifests pods\n"), "{unit}");
     let unit = node.must(&["node", "--systemd-unit", "--manifests", "/pods"]);
     assert!(!unit.contains("WorkingDirectory"), "{unit}");
+    let sockets = node.dir.join("sockets");
+    let variable = format!("\nEnvironment=\"OUTRIGGER_RUNTIME_DIR={}\"\n", sockets.display());
+    assert!(unit.contains(&variable), "{unit}");
     node.leaves_nothing();
 }
 

@@ -126,6 +126,42 @@ impl<'b> Daemon<'b> {
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("outrigger runs")
     }
 
+    /// Starts a command whose output is read at its end.
+    pub(crate) fn start_listening(&self, args: &[&str]) -> Child {
+        let mut command = self.command();
+        command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("outrigger runs")
+    }
+
+    /// The number of commands that the node is serving.
+    pub(crate) fn clients(&self) -> usize {
+        let text = fs::read_to_string("/proc/net/unix").expect("the sockets");
+        // Those of the node itself listen; accepted ones have its path too.
+        let is_client =
+            |line: &&str| line.contains(&*format!("{}-", self.pid())) && !line.contains(" 00010000 ");
+        text.lines().filter(is_client).count()
+    }
+
+    /// Kills the shims of all containers, and with them the containers.
+    pub(crate) fn kill_shims(&self) {
+        let pods = self.state().join("pods");
+        for pod in names(&pods) {
+            let containers = pods.join(pod).join("ns/containers");
+            for container in names(&containers) {
+                let text = fs::read(containers.join(container).join("state.json")).expect("a state");
+                let state: Value = serde_json::from_slice(&text).expect("JSON");
+                for process in ["shim", "init"] {
+                    let pid = state[process]["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+                    let Some(pid) = pid.and_then(Pid::from_raw) else { continue };
+                    let _ = kill_process(pid, Signal::KILL);
+                    self.until("it has ended", |_| {
+                        let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+                        stat.map_or(true, |stat| stat.contains(") Z "))
+                    });
+                }
+            }
+        }
+    }
+
     /// The same for a command that must succeed: its standard output.
     pub(crate) fn must(&self, args: &[&str]) -> String {
         let said = self.say(args);

@@ -74,7 +74,7 @@ impl Pair {
         main["volumeMounts"] = json!([{"name": "flag", "mountPath": "/flag"}]);
         let spec = json!({"restartPolicy": "Never", "containers": [main],
             "volumes": [{"name": "flag", "hostPath": {"path": flag}}]});
-        let said = node.run("ends", &spec, &["--wait"]);
+        let said = node.run("ends", &spec, &["--wait=running"]);
         assert_eq!(said.code, 0, "{said:?}\n{}", node.account());
         Pair { flag }
     }
@@ -202,7 +202,7 @@ const DAMAGES: [(&str, Damage); 18] = [
     ("node/runs/RUN/workloads.json", Damage::Garbage),
     ("pods/POD/sandbox.json", Damage::Half),
     ("pods/POD/sandbox.json", Damage::Missing),
-    ("pods/POD/containers/CONTAINER/state.json", Damage::Garbage),
+    ("pods/POD/ns/containers/CONTAINER/state.json", Damage::Garbage),
     ("pods/POD/node.json", Damage::Empty),
     // Opening a pipe blocks until another process opens its other end.
     ("node/pods/POD/state.json", Damage::Pipe),
@@ -252,7 +252,7 @@ fn damaged(bench: &Bench, name: &str) {
     for (pod, (file, damage)) in bad.iter().zip(DAMAGES) {
         let sandbox = node.sandboxes().into_iter().find(|id| id.ends_with(pod)).expect("its files");
         let run = sandbox.split('-').next().expect("its run");
-        let containers = names(&node.state().join("pods").join(&sandbox).join("containers"));
+        let containers = names(&node.state().join("pods").join(&sandbox).join("ns/containers"));
         let file = file.replace("POD", &sandbox).replace("RUN", run).replace("CONTAINER", &containers[0]);
         damage.inflict(&node.state().join(file));
     }

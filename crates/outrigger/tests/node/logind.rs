@@ -133,6 +133,11 @@ fn shutdown(bench: &Bench, name: &str) {
     }
     // The service is not started again before the machine is down; if the shutdown is cancelled, the pods
     // are.
+    let state = node.state().display().to_string();
+    let listed = node.say(&["ps", "--state-dir", &state]);
+    assert!(!listed.err.contains("no node is running"), "{listed:?}");
+    let refused = node.run("other", &json!({"containers": [bench.container("app", "true")]}), &[]);
+    assert!(refused.code != 0 && refused.err.contains("the machine is shutting down"), "{refused:?}");
     bus.announce("cancelled");
     node.until("the node answers", |node| node.pod("low").is_some());
     node.ready("low");

@@ -1,14 +1,95 @@
 //! A directory of manifests.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use serde_json::json;
 
 use crate::daemon::Daemon;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 2] =
-    [("files_come_change_and_go", files), ("a_name_is_used_once_and_a_file_may_be_renamed", renamed)];
+pub(crate) const ALL: [(&str, Test); 4] = [
+    ("files_come_change_and_go", files),
+    ("a_name_is_used_once_and_a_file_may_be_renamed", renamed),
+    ("links_come_and_their_targets_change", links),
+    ("another_directory_in_its_place_is_noticed", place),
+];
+
+/// A pod that says something.
+fn saying(bench: &Bench, name: &str, words: &str) -> String {
+    let script = format!("echo {words}; trap 'exit 0' TERM; while :; do sleep 0.05; done");
+    let spec = json!({"containers": [bench.container("app", &script)]});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}).to_string()
+}
+
+/// Waits until a pod has said something.
+fn says(node: &Daemon<'_>, pod: &str, words: &str) {
+    let words = format!("{words}\n");
+    node.until(&format!("{pod} says {words}"), |node| node.say(&["logs", pod]).out == words);
+}
+
+fn links(bench: &Bench, name: &str) {
+    let base = bench.work.join(format!("{name}-files"));
+    let (dir, there) = (base.join("manifests"), base.join("there"));
+    for dir in [&dir, &there] {
+        fs::create_dir_all(dir).expect("a directory");
+    }
+    let manifests = dir.display().to_string();
+    let mut node = Daemon::start(bench, name, &["--manifests", &manifests, "--network", "none"]);
+    fs::write(there.join("hard"), saying(bench, "hard", "hard one")).expect("write");
+    fs::write(there.join("soft"), saying(bench, "soft", "soft one")).expect("write");
+    fs::hard_link(there.join("hard"), dir.join("hard.yaml")).expect("a link");
+    says(&node, "hard", "hard one");
+    symlink(there.join("soft"), dir.join("soft.yaml")).expect("a link");
+    says(&node, "soft", "soft one");
+    // The target is written, and replaced.
+    fs::write(there.join("soft"), saying(bench, "soft", "soft two")).expect("write");
+    says(&node, "soft", "soft two");
+    fs::write(there.join("next"), saying(bench, "soft", "soft three")).expect("write");
+    fs::rename(there.join("next"), there.join("soft")).expect("rename");
+    says(&node, "soft", "soft three");
+    // As Kubernetes does it with the files of a ConfigMap.
+    for version in ["1", "2"] {
+        let data = dir.join(format!("..{version}"));
+        fs::create_dir(&data).expect("a directory");
+        fs::write(data.join("map.yaml"), saying(bench, "map", &format!("map {version}"))).expect("write");
+        symlink(format!("..{version}"), dir.join("..tmp")).expect("a link");
+        fs::rename(dir.join("..tmp"), dir.join("..data")).expect("rename");
+        if version == "1" {
+            symlink("..data/map.yaml", dir.join("map.yaml")).expect("a link");
+        }
+        says(&node, "map", &format!("map {version}"));
+    }
+    // What cannot be read is reported once, and its pods keep running.
+    symlink("/dev/zero", dir.join("zero.yaml")).expect("a link");
+    fs::remove_file(there.join("soft")).expect("remove");
+    node.until("both are reported", |node| {
+        node.said().contains("zero.yaml is a device") && node.said().contains("soft.yaml is a link to")
+    });
+    fs::write(dir.join("last.yaml"), saying(bench, "last", "last")).expect("write");
+    says(&node, "last", "last");
+    node.ready("soft");
+    assert_eq!(node.said().matches("zero.yaml is a device").count(), 1, "{}", node.said());
+    node.leaves_nothing();
+}
+
+fn place(bench: &Bench, name: &str) {
+    let base = bench.work.join(format!("{name}-files"));
+    let dir = base.join("manifests");
+    fs::create_dir_all(&dir).expect("a directory");
+    let manifests = dir.display().to_string();
+    let mut node = Daemon::start(bench, name, &["--manifests", &manifests, "--network", "none"]);
+    fs::write(dir.join("web.yaml"), saying(bench, "web", "one")).expect("write");
+    says(&node, "web", "one");
+    fs::rename(&dir, base.join("away")).expect("rename");
+    fs::create_dir(&dir).expect("a directory");
+    fs::write(dir.join("web.yaml"), saying(bench, "web", "two")).expect("write");
+    says(&node, "web", "two");
+    // It is watched from then on.
+    fs::write(dir.join("web.yaml"), saying(bench, "web", "three")).expect("write");
+    says(&node, "web", "three");
+    node.leaves_nothing();
+}
 
 fn renamed(bench: &Bench, name: &str) {
     let dir = bench.work.join(format!("{name}-manifests"));

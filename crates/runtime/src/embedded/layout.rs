@@ -8,8 +8,13 @@
 //!                      /{user,net,ipc,uts,pid} pinned namespaces (bind mounts)
 //!                      /shm               the pod's /dev/shm (tmpfs)
 //!                      /proc              /proc of a shared pid namespace
-//!                   /containers/ID/state.json, sock, fs/{upper,work} (fs/rootfs: a copy, where overlayfs is refused)
+//!                      /containers/ID/state.json, sock
+//!                   /layers/ID/{upper,work} (rootfs: a copy, where overlayfs is refused)
 //! ```
+//!
+//! What lives no longer than the machine is up is in memory: creating and deleting files in quick succession is
+//! what ext4 is slowest at. Without root that tmpfs is seen by one run only, and the next one must find the
+//! processes of a killed one, so `containers` is on disk there.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -22,6 +27,7 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::rootless;
 use crate::ContainerId;
 pub(crate) use crate::mounts::unmount_all;
 
@@ -36,9 +42,27 @@ pub(crate) fn pods_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("pods")
 }
 
+/// Directory of a pod's containers.
+pub(crate) fn containers_dir(pod_dir: &Path) -> PathBuf {
+    match rootless::standing().is_rootless() {
+        true => pod_dir.join("containers"),
+        false => pod_dir.join("ns/containers"),
+    }
+}
+
 /// Directory of one container.
 pub(crate) fn container_dir(pod_dir: &Path, id: &str) -> PathBuf {
-    pod_dir.join("containers").join(id)
+    containers_dir(pod_dir).join(id)
+}
+
+/// Directory of the layers that belong to the containers of a pod.
+pub(crate) fn layers_dir(pod_dir: &Path) -> PathBuf {
+    pod_dir.join("layers")
+}
+
+/// Directory of the layer that belongs to one container.
+pub(crate) fn layer_dir(pod_dir: &Path, id: &str) -> PathBuf {
+    layers_dir(pod_dir).join(id)
 }
 
 /// Marks that something is being created in a pod, as long as the returned value exists: the removal of a pod
@@ -47,7 +71,7 @@ pub(crate) fn container_dir(pod_dir: &Path, id: &str) -> PathBuf {
 /// # Errors
 /// The pod is being removed, or is gone.
 pub(crate) fn begin_making(pod_dir: &Path) -> io::Result<OwnedFd> {
-    let dir = open_dir_for_reading(&pod_dir.join("containers"))?;
+    let dir = open_dir_for_reading(&containers_dir(pod_dir))?;
     flock(&dir, FlockOperation::NonBlockingLockShared)?;
     Ok(dir)
 }
@@ -59,7 +83,7 @@ pub(crate) fn begin_making(pod_dir: &Path) -> io::Result<OwnedFd> {
     reason = "a thread of its own; a lock cannot be waited for with a limit"
 )]
 pub(crate) fn end_making(pod_dir: &Path) -> Option<OwnedFd> {
-    let dir = open_dir_for_reading(&pod_dir.join("containers")).ok()?;
+    let dir = open_dir_for_reading(&containers_dir(pod_dir)).ok()?;
     let deadline = Instant::now() + MAKING_PATIENCE;
     while flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err() {
         if Instant::now() >= deadline {
@@ -72,26 +96,30 @@ pub(crate) fn end_making(pod_dir: &Path) -> Option<OwnedFd> {
 
 /// The containers with a directory in a pod's.
 pub(crate) fn containers(pod_dir: &Path) -> Vec<ContainerId> {
-    let entries = fs::read_dir(pod_dir.join("containers")).into_iter().flatten().flatten();
+    let entries = fs::read_dir(containers_dir(pod_dir)).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| !name.starts_with('.')).map(ContainerId).collect()
 }
 
-/// Moves a container's directory out of the way of another one with the same id, to be removed later. Returns
-/// where it is now. A missing directory is not an error.
+/// Removes a container's directory, and moves its layer out of the way of another one with the same id, to be
+/// removed later. Returns where it is now. What is missing is not an error.
 pub(crate) fn discard_container(pod_dir: &Path, id: &str) -> io::Result<Option<PathBuf>> {
+    remove_tree(&container_dir(pod_dir, id))?;
+    discard_layer(&layer_dir(pod_dir, id))
+}
+
+/// Moves the layer of a container out of the way of another one with the same id, to be removed later. Returns
+/// where it is now. A missing layer is not an error.
+pub(crate) fn discard_layer(layer: &Path) -> io::Result<Option<PathBuf>> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let to = container_dir(pod_dir, &format!(".trash-{}-{number}", std::process::id()));
-    match fs::rename(container_dir(pod_dir, id), &to) {
+    let to = layer.with_file_name(format!(".trash-{}-{number}", std::process::id()));
+    match fs::rename(layer, &to) {
         Ok(()) => Ok(Some(to)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
-
-/// The part of a container's directory that is its root file system's own layer, once it is no longer needed.
-pub(crate) const WASTE: &str = ".waste";
 
 /// Replaces a small JSON file atomically: a reader sees the old or the new one, never part of one. Not synced
 /// to disk: after a power loss none of the processes in it exist.

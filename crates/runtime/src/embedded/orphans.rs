@@ -41,6 +41,20 @@ impl Orphan {
     }
 }
 
+/// Whether a container of a pod is running; `None` if there is no such pod here.
+pub fn is_running(state_dir: &Path, pod: &str) -> Option<bool> {
+    let dir = layout::pods_dir(state_dir).join(pod);
+    if !dir.is_dir() {
+        return None;
+    }
+    let is_alive = |container: &crate::ContainerId| {
+        let state = layout::container_dir(&dir, &container.0).join("state.json");
+        let state: ContainerState = layout::read_json(&state).unwrap_or_default();
+        state.shim.into_iter().chain(state.init).any(|process| process.is_alive())
+    };
+    Some(layout::containers(&dir).iter().any(is_alive))
+}
+
 /// Ends the shims and containers of a pod that no agent is connected to.
 pub(crate) fn end_processes(dir: &Path) {
     let states: Vec<ContainerState> = layout::containers(dir)

@@ -129,6 +129,13 @@ pub(crate) struct ShimConfig {
     pub(crate) cgroups: Hierarchies,
 }
 
+impl ShimConfig {
+    /// The directory of the container's own layer.
+    pub(crate) fn layer_dir(&self) -> PathBuf {
+        super::layout::layer_dir(&self.sandbox.dir, &self.spec.id.0)
+    }
+}
+
 /// A sandbox as stored in `sandbox.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SandboxState {

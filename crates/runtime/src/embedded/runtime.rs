@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 
 use super::cgroup::{self, Hierarchies};
 use super::fault::Fault;
@@ -19,8 +19,7 @@ use super::oci::{self, OciRuntime, OciRuntimes};
 use super::orphans::{self, Orphan};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, ProcessRecord, Request, SandboxState, ShimConfig};
-use super::userns::LargeImages;
-use super::{layout, private, rootless, sandbox, userns};
+use super::{hurry, layout, private, reclaim, rootless, sandbox, userns};
 use crate::netns::connect_loopback;
 use crate::ownership::Claims;
 use crate::stop::{join_all, stop_in_order};
@@ -63,7 +62,6 @@ pub struct EmbeddedRuntime {
     oci: OciRuntimes,
     /// The process that stops the pods if this one is killed, once there are pods.
     guard: tokio::sync::Mutex<Option<Child>>,
-    large_images: LargeImages,
     /// Removed sandboxes that were on the bridge: the kernel may need a moment to remove their interfaces.
     off_bridge: Mutex<Vec<SandboxId>>,
 }
@@ -81,8 +79,6 @@ struct Pod {
     state: Option<SandboxState>,
     /// Published ports, open for as long as the pod exists.
     ports: Option<Forwarders>,
-    /// It has an optional user namespace, and no container was created in it so far.
-    may_lose_user_namespace: bool,
 }
 
 impl Pod {
@@ -117,7 +113,6 @@ impl EmbeddedRuntime {
             uplink: OnceCell::new(),
             oci: OciRuntimes::default(),
             guard: tokio::sync::Mutex::default(),
-            large_images: LargeImages::default(),
             off_bridge: Mutex::default(),
         })
     }
@@ -175,7 +170,7 @@ impl EmbeddedRuntime {
     /// The directory cannot be created, or another process owns it.
     pub fn claim_pod_dir(&self, id: &SandboxId, dir: &Path) -> Result<(), RuntimeError> {
         self.claims.claim(dir)?;
-        let new = || Pod { state: None, ports: None, dir: dir.to_owned(), may_lose_user_namespace: false };
+        let new = || Pod { state: None, ports: None, dir: dir.to_owned() };
         lock(&self.sandboxes).entry(id.clone()).or_insert_with(new);
         Ok(())
     }
@@ -192,6 +187,8 @@ impl EmbeddedRuntime {
                 tracing::warn!(sandbox = %id, %error, "could not remove the network of an orphaned pod");
             }
         }
+        let hierarchies = self.hierarchies.clone();
+        let _ = tokio::task::spawn_blocking(move || reclaim::once(&hierarchies)).await;
         // Also after a run that was killed when its last pod was already gone.
         if network::is_changed().await {
             self.release_network_aside();
@@ -205,7 +202,11 @@ impl EmbeddedRuntime {
         let state = layout::read_json::<SandboxState>(&dir.join("sandbox.json"));
         if let Some(state) = state.filter(|state| !state.stop.turns.is_empty() && sandbox::is_pinned(state)) {
             let containers = self.adopt_containers(&id, &dir).await;
-            stop_in_order(self, &containers, &state.stop).await;
+            let (sender, wanted) = watch::channel(None);
+            tokio::select! {
+                () = stop_in_order(self, &containers, &state.stop, wanted) => {}
+                never = hurry::follow(&dir, &sender) => match never {},
+            }
             lock(&self.containers).retain(|_, entry| entry.sandbox != id);
         }
         let hierarchies = self.hierarchies.clone();
@@ -408,27 +409,6 @@ impl EmbeddedRuntime {
         adopted
     }
 
-    /// Refuses an image with users or groups that the pod's user namespace does not have. If the namespace is
-    /// optional and no container was created so far, the pod is reported as lost, so that it is created
-    /// again.
-    fn check_ids(&self, id: &SandboxId, state: &SandboxState, image: &Image) -> Result<(), RuntimeError> {
-        if state.user.is_none() {
-            return Ok(());
-        }
-        let refusal = self.large_images.refusal_of(&self.images, image);
-        let mut sandboxes = lock(&self.sandboxes);
-        let pod = sandboxes.get_mut(id);
-        let may_lose = pod.is_some_and(|pod| std::mem::take(&mut pod.may_lose_user_namespace));
-        match refusal {
-            None => Ok(()),
-            Some(_) if may_lose => Err(RuntimeError::NotFound { kind: "sandbox", id: id.0.clone() }),
-            Some(refusal) => Err(RuntimeError::Config(format!(
-                "image {:?} cannot be used in the pod's user namespace: {}; set hostUsers: true, or use --userns host",
-                image.reference, refusal.why
-            ))),
-        }
-    }
-
     fn remains(&self, sandbox: &SandboxId, id: &ContainerId, dir: &Path) -> Remains {
         Remains {
             dir: dir.to_owned(),
@@ -460,6 +440,15 @@ impl Runtime for EmbeddedRuntime {
     }
 
     fn check_sandbox(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        // What can never be applied would be tried again for ever.
+        if spec.user_namespace == UserNamespace::Required && !rootless::standing().is_rootless() {
+            if let Ok(Some(oci)) = self.oci.of_class(spec.runtime_class.as_deref()) {
+                userns::with_oci_runtime(spec.user_namespace, &oci)?;
+            }
+            if let Some(refusal) = sandbox::of_host_namespaces(spec) {
+                refusal.settle(spec.user_namespace)?;
+            }
+        }
         Forwarders::check(spec.network, &spec.ports)
     }
 
@@ -477,13 +466,6 @@ impl Runtime for EmbeddedRuntime {
         if let Some(oci) = &oci_runtime {
             making.user_namespace = userns::with_oci_runtime(spec.user_namespace, oci)?;
         }
-        if making.user_namespace != UserNamespace::Host
-            && !rootless::standing().is_rootless()
-            && let Some(refusal) = self.large_images.refusal(&self.images, &spec.images).await
-        {
-            making.user_namespace = refusal.settle(making.user_namespace)?;
-        }
-        let can_do_without = making.user_namespace == UserNamespace::Auto;
         let pause = self.shim_command("pause");
         let owner = match &self.config.owner {
             Owner::Process => ProcessRecord::of(std::process::id() as i32),
@@ -493,9 +475,6 @@ impl Runtime for EmbeddedRuntime {
         if oci_runtime.is_some() {
             state.oci_runtime = oci_runtime;
             sandbox::save(&state)?;
-        }
-        if let Some(pod) = lock(&self.sandboxes).get_mut(&spec.id) {
-            pod.may_lose_user_namespace = can_do_without && state.user.is_some();
         }
         self.connect(&spec, state).await
     }
@@ -605,7 +584,9 @@ impl Runtime for EmbeddedRuntime {
         let id = spec.id.clone();
         let state = lock(&self.sandboxes).get(sandbox).and_then(|pod| pod.state.clone());
         let state = state.ok_or_else(|| RuntimeError::NotFound { kind: "sandbox", id: sandbox.0.clone() })?;
-        self.check_ids(sandbox, &state, &spec.image)?;
+        if state.user.is_some() {
+            userns::warn_of_owners(&self.images, &spec.image);
+        }
         let stop_signal = spec.stop_signal.as_ref().or(spec.image.stop_signal.as_ref());
         let stop_signal = match stop_signal {
             Some(name) => signals::number(name).ok_or_else(|| {

@@ -15,7 +15,7 @@ use super::fault::{Context, Fault};
 use super::protocol::{ProcessRecord, SandboxState};
 use super::shim::PAUSE_NOTE;
 use super::userns::{Holder, Refusal, Seen, UserNamespace};
-use super::{layout, link, private, rootless, sys, userns};
+use super::{layout, link, private, reclaim, rootless, sys, userns};
 use crate::processes::kill_and_wait;
 use crate::{NetworkMode, Resources, SandboxSpec};
 
@@ -37,8 +37,9 @@ pub(crate) fn create(
         remove(&spec.id.0, dir, hierarchies)?;
     }
     private::make_all(dir).creating(what)?;
-    private::make(&dir.join("containers")).creating(what)?;
+    private::make(&layout::layers_dir(dir)).creating(what)?;
     mount_pins(&dir.join("ns")).creating(what)?;
+    private::make(&layout::containers_dir(dir)).creating(what)?;
     let own_network = spec.network != NetworkMode::Host;
     let mut state = SandboxState {
         id: spec.id.clone(),
@@ -76,6 +77,7 @@ pub(crate) fn create(
         mount_shm(&state.shm, owner).creating(|| "cannot make the pod's /dev/shm")?;
     }
     pin_namespaces(&state, spec, holder)?;
+    reclaim::note(&spec.id.0, dir);
     for warning in cgroup::prepare_sandbox(hierarchies, &spec.id.0, &spec.resources) {
         link::warn_once(warning);
     }
@@ -89,17 +91,28 @@ pub(crate) fn create(
     Ok(state)
 }
 
+/// Why a pod with namespaces of the host cannot have a user namespace.
+pub(crate) fn of_host_namespaces(spec: &SandboxSpec) -> Option<Refusal> {
+    let of_host = [
+        ("the host's network", spec.network == NetworkMode::Host),
+        ("hostPID", spec.host_pid),
+        ("hostIPC", spec.host_ipc),
+    ];
+    let (what, _) = of_host.into_iter().find(|(_, is_used)| *is_used)?;
+    Some(Refusal {
+        who: format!("pods with {what}"),
+        why: format!("the pod uses {what}, and that namespace belongs to the host's users"),
+    })
+}
+
 /// Creates the pod's user namespace, if it gets one.
 fn user_namespace(spec: &SandboxSpec) -> Result<Option<(Holder, UserNamespace)>, Fault> {
     // Without root everything is in a user namespace already.
     if spec.user_namespace == crate::UserNamespace::Host || rootless::standing().is_rootless() {
         return Ok(None);
     }
-    let made = if spec.network == NetworkMode::Host || spec.host_pid || spec.host_ipc {
-        Err(Refusal {
-            who: "pods with namespaces of the host".to_owned(),
-            why: "those belong to the host's users".to_owned(),
-        })
+    let made = if let Some(refusal) = of_host_namespaces(spec) {
+        Err(refusal)
     } else {
         let kinds = libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
         let roots = spec.images.iter().filter_map(|image| image.strip_prefix("rootfs:"));
@@ -178,7 +191,7 @@ fn start_pause(
 fn mount_pins(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    Ok(mount("pod", path, "tmpfs", flags, c"mode=700,size=64k")?)
+    Ok(mount("pod", path, "tmpfs", flags, c"mode=700,size=64m")?)
 }
 
 fn mount_shm(path: &Path, owner: u32) -> io::Result<()> {
@@ -293,8 +306,10 @@ pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<
     }
     layout::unmount_all(&dir.join("ns"));
     remove_cgroup(hierarchies, &path);
-    for name in ["ns", "containers"] {
-        let path = dir.join(name);
+    if !hierarchies.exists(&path) {
+        reclaim::forget(id);
+    }
+    for path in [dir.join("ns"), layout::containers_dir(dir), layout::layers_dir(dir)] {
         layout::remove_tree(&path)
             .map_err(|error| Fault::other(format!("cannot remove {}: {error}", path.display())))?;
     }

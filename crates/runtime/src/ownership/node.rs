@@ -23,7 +23,8 @@ pub struct NodeIdentity(Arc<Node>);
 struct Node {
     id: String,
     state_dir: PathBuf,
-    _lock: OwnedFd,
+    /// On the state directory, and on a file in it that names the process.
+    _locks: [OwnedFd; 2],
 }
 
 /// Why a process cannot be the node of a state directory.
@@ -64,16 +65,27 @@ impl NodeIdentity {
         };
         private::make(&dir).map_err(failed(&dir))?;
         let path = dir.join("lock");
+        let taken = || {
+            let text = private::read(&path, 1024).unwrap_or_default();
+            let pid = String::from_utf8_lossy(&text).trim().parse().ok();
+            NodeError::Taken { state_dir: state_dir.to_owned(), pid }
+        };
+        // A file can be removed and made again by somebody who clears up; the state directory cannot while a
+        // node uses it.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let whole = rustix::fs::open(state_dir, flags, Mode::empty())
+            .map_err(|error| failed(state_dir)(error.into()))?;
+        match flock(&whole, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(taken()),
+            Err(error) => return Err(failed(state_dir)(error.into())),
+        }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let lock = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
             .map_err(|error| failed(&path)(error.into()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let text = private::read(&path, 1024).unwrap_or_default();
-                let pid = String::from_utf8_lossy(&text).trim().parse().ok();
-                return Err(NodeError::Taken { state_dir: state_dir.to_owned(), pid });
-            }
+            Err(Errno::WOULDBLOCK) => return Err(taken()),
             Err(error) => return Err(failed(&path)(error.into())),
         }
         // For people: only the lock counts.
@@ -84,7 +96,7 @@ impl NodeIdentity {
             Ok(None) => make_id(&path).map_err(failed(&path))?,
             Err(error) => return Err(failed(&path)(error)),
         };
-        Ok(NodeIdentity(Arc::new(Node { id, state_dir: state_dir.to_owned(), _lock: lock })))
+        Ok(NodeIdentity(Arc::new(Node { id, state_dir: state_dir.to_owned(), _locks: [whole, lock] })))
     }
 
     /// The identity of the node, the same for every process of it.
@@ -142,6 +154,13 @@ mod tests {
         assert!(error.to_string().contains("another outrigger node (process "), "{error}");
         let id = node.id().to_owned();
         assert_eq!(id.len(), ID_LENGTH);
+        fs::remove_file(dir.path().join("node/lock")).unwrap();
+        let error = NodeIdentity::open(dir.path()).unwrap_err();
+        assert!(matches!(error, NodeError::Taken { .. }), "a file that is removed frees nothing: {error}");
+        fs::rename(dir.path().join("node"), dir.path().join("moved")).unwrap();
+        assert!(NodeIdentity::open(dir.path()).is_err(), "nor does the directory");
+        fs::remove_dir_all(dir.path().join("node")).unwrap();
+        fs::rename(dir.path().join("moved"), dir.path().join("node")).unwrap();
         let copy = node.clone();
         drop(node);
         assert!(NodeIdentity::open(dir.path()).is_err(), "a copy is left");

@@ -77,6 +77,9 @@ impl Local {
     }
 }
 
+/// The longest name of an image with its registry, without tag and digest.
+const NAME_MAX: usize = 255;
+
 /// A name in a registry, with Kubernetes' defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Name {
@@ -95,7 +98,7 @@ impl Source {
     pub(crate) fn parse(reference: &str) -> Result<Self, String> {
         if let Some(path) = reference.strip_prefix("rootfs:") {
             if !path.starts_with('/') {
-                return Err(format!("rootfs: needs an absolute path, as in rootfs:/{path}"));
+                return Err("rootfs: needs an absolute path".to_owned());
             }
             return Ok(Source::Rootfs(path.into()));
         }
@@ -146,6 +149,14 @@ impl Name {
         } else {
             path.to_owned()
         };
+        // Container runtimes and registries measure the full name, also where only its end was written.
+        let length = registry.len() + 1 + repository.len();
+        if length > NAME_MAX {
+            return Err(format!(
+                "its name has {length} characters with its registry, {registry}/…; at most {NAME_MAX} are allowed before \
+                 the tag"
+            ));
+        }
         let tag = tag.or_else(|| digest.is_none().then(|| "latest".to_owned()));
         Ok(Name { registry, repository, tag, digest })
     }
@@ -214,9 +225,6 @@ fn check_registry(registry: &str) -> Result<(), String> {
 fn check_path(path: &str) -> Result<(), String> {
     if path.is_empty() {
         return Err("it has no repository name".into());
-    }
-    if path.len() > 255 {
-        return Err("its repository name is longer than 255 characters".into());
     }
     for part in path.split('/') {
         if part.bytes().any(|b| b.is_ascii_uppercase()) {
@@ -295,6 +303,25 @@ mod tests {
             match Source::parse(given) {
                 Err(text) => assert!(text.contains(says), "{given}: {text:?} lacks {says:?}"),
                 Ok(source) => panic!("{given} passed as {source:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_is_measured_with_what_is_added_to_it() {
+        let longest = NAME_MAX - "docker.io/library/".len();
+        for (name, fits) in [
+            ("a".repeat(longest), true),
+            ("a".repeat(longest + 1), false),
+            (format!("{}:v1", "a".repeat(longest)), true),
+            (format!("docker.io/library/{}", "a".repeat(longest + 1)), false),
+            (format!("x.io/{}", "a".repeat(NAME_MAX - 5)), true),
+            (format!("x.io/{}", "a".repeat(NAME_MAX - 4)), false),
+        ] {
+            let parsed = Name::parse(&name);
+            assert_eq!(parsed.is_ok(), fits, "{} characters: {parsed:?}", name.len());
+            if let Err(text) = parsed {
+                assert!(text.contains("at most 255"), "{text}");
             }
         }
     }

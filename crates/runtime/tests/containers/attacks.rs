@@ -119,7 +119,7 @@ async fn the_root_has_the_mode_of_the_image() {
     assert_eq!(pod.output(spec).await, "1775 33 34\n");
     // No other user of the host can access what a container writes.
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
-    let own = pod.dir.join("containers").join(&id.0).join("fs");
+    let own = pod.layer_dir(&id.0);
     assert_eq!(fs::metadata(own).unwrap().mode() & 0o7777, 0o700);
     pod.finish().await;
 }

@@ -51,7 +51,7 @@ async fn ordinary_users_of_the_host_get_nowhere() {
     let log = spec.log_path.clone();
     let id = pod.start(spec).await.unwrap();
     pod.saw(&log, "made").await;
-    let evil = pod.dir.join("containers").join(&id.0).join("fs/upper/evil");
+    let evil = pod.layer_dir(&id.0).join("upper/evil");
     let mode = fs::metadata(&evil).expect("root sees it").permissions().mode();
     assert_eq!(mode & 0o7777, 0o4755, "it is there and would make anybody root");
     as_nobody(|| {
@@ -67,15 +67,11 @@ async fn ordinary_users_of_the_host_get_nowhere() {
         }
     });
     // Each of them is private, not only the first on the path.
-    let containers = pod.dir.join("containers");
-    let own = [
-        state.clone(),
-        state.join("pods"),
-        state.join("images"),
-        pod.dir.clone(),
-        containers.join(&id.0),
-        containers,
-    ];
+    let (container, layer) = (pod.container_dir(&id.0), pod.layer_dir(&id.0));
+    let parents = [&container, &layer].map(|dir| dir.parent().unwrap().to_owned());
+    let mut own =
+        vec![state.clone(), state.join("pods"), state.join("images"), pod.dir.clone(), container, layer];
+    own.extend(parents);
     for dir in own {
         let mode = fs::metadata(&dir).unwrap().permissions().mode() & 0o7777;
         assert_eq!(mode, 0o700, "{} has mode {mode:o}", dir.display());
@@ -96,7 +92,7 @@ fn greeting(socket: &Path) -> Result<usize, std::io::Error> {
 async fn the_shim_s_socket_is_its_owner_s() {
     let pod = Pod::new().await;
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
-    let dir = pod.dir.join("containers").join(&id.0);
+    let dir = pod.container_dir(&id.0);
     let socket = dir.join("sock");
     eventually("socket", || socket.exists()).await;
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);

@@ -220,6 +220,28 @@ async fn nothing_is_mounted_over_proc_or_the_root() {
             "{error:?}"
         );
     }
+    // A link of the image leads to the root, whatever it looks like; a directory in it is no root.
+    let image = pod.scratch("links");
+    symlink("/", image.join("root")).unwrap();
+    symlink("root/../..", image.join("around")).unwrap();
+    let file = pod.scratch("file").join("file");
+    fs::write(&file, "").unwrap();
+    for (source, target) in [(&data, "/root"), (&data, "/around"), (&data, "/root/root/"), (&file, "/root")] {
+        for read_only in [false, true] {
+            let mut spec = pod.script("true");
+            spec.image.layers.push(image.clone());
+            spec.mounts = vec![mount(source, target, read_only)];
+            let error = pod.start(spec).await.unwrap_err();
+            assert!(
+                matches!(&error, RuntimeError::Config(text) if text.contains("over the container's root")),
+                "{target}: {error:?}"
+            );
+        }
+    }
+    let mut spec = pod.script("ls -d /below");
+    spec.image.layers.push(image);
+    spec.mounts = vec![mount(&data, "/root/below", false)];
+    assert_eq!(pod.output(spec).await, "/below\n");
     pod.finish().await;
 }
 

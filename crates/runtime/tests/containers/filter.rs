@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use outrigger_runtime::{ContainerSpec, Mount, Propagation, Seccomp};
 
-use crate::support::Pod;
+use crate::support::{OCI_RUNTIME_VARIABLE, Pod};
 
 crate::trials![
     every_call_does_what_the_table_says,
@@ -139,12 +139,18 @@ async fn arguments_decide_where_they_should() {
         ("personality-read-implies-exec", EPERM),
     ];
     if results.contains_key("i386-socket-unix") {
+        // An OCI runtime cannot tell the calls in it apart.
+        let is_oci = std::env::var_os(OCI_RUNTIME_VARIABLE).is_some();
+        let socketcall = if is_oci { ENOSYS } else { EPERM };
+        if is_oci {
+            expected.push(("i386-socketcall-vsock-pair", ENOSYS));
+        }
         expected.extend([
             ("i386-socket-unix", "ok"),
             ("i386-socket-vsock", EPERM),
             ("i386-socket-alg", EPERM),
-            ("i386-socketcall-vsock", EPERM),
-            ("i386-socketcall-alg", EPERM),
+            ("i386-socketcall-vsock", socketcall),
+            ("i386-socketcall-alg", socketcall),
             ("i386-clone-newuser", EPERM),
         ]);
     }

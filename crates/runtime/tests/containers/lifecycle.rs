@@ -286,7 +286,7 @@ async fn removing_a_created_container_leaves_nothing() {
     let pod = Pod::new().await;
     let id = pod.runtime.create_container(&pod.id, pod.script("true")).await.unwrap();
     pod.runtime.remove_container(&id).await.unwrap();
-    assert!(!pod.dir.join("containers").join(&id.0).exists());
+    assert!(!pod.container_dir(&id.0).exists() && !pod.layer_dir(&id.0).exists());
     pod.finish().await;
 }
 

@@ -118,7 +118,7 @@ async fn a_flood_of_output_fills_neither_disk_nor_memory() {
 
 /// The process that writes a container's log.
 fn limit_shim(pod: &Pod, container: &str) -> u32 {
-    let text = fs::read_to_string(pod.dir.join("containers").join(container).join("state.json"));
+    let text = fs::read_to_string(pod.container_dir(container).join("state.json"));
     let state: serde_json::Value = serde_json::from_str(&text.expect("a state")).expect("JSON");
     u32::try_from(state["shim"]["pid"].as_u64().expect("a process")).expect("a process")
 }

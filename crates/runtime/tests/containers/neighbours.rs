@@ -231,7 +231,7 @@ async fn layers_take_no_owners_and_marks_of_the_host() {
     pod.saw(&log, "ready").await;
     let first = fs::metadata(format!("/proc/{}/stat", started.pid)).unwrap().uid();
     assert!(!log_text(&log).contains("OTHER") && !log_text(&log).contains("HOST"), "{}", log_text(&log));
-    let own = pod.dir.join("containers").join(&id.0).join("fs/upper");
+    let own = pod.layer_dir(&id.0).join("upper");
     let mut seen = 0;
     for entry in fs::read_dir(&own).unwrap().flatten() {
         let meta = entry.metadata().unwrap();

@@ -18,7 +18,7 @@ crate::trials![
 ];
 
 /// The tests of an OCI runtime in every test run; the others do not depend on it.
-const TESTS: [&str; 45] = [
+const TESTS: [&str; 46] = [
     "lifecycle::exit_codes_are_reported",
     "lifecycle::a_signal_shows_in_the_exit",
     "lifecycle::a_trap_hears_term",
@@ -64,6 +64,7 @@ const TESTS: [&str; 45] = [
     "pods::namespaces_are",
     "pods::pids_can",
     "ownership::orphans_are",
+    "filter::arguments_decide",
 ];
 
 /// Where crun 1.8 differs, as described in docs/oci-runtimes.md.

@@ -159,7 +159,7 @@ async fn a_node_s_pods_survive_it() {
     // One container ends while no process is watching.
     fs::write(state.path().join("sign/go"), "").unwrap();
     let runtime = node(state.path());
-    let ended = runtime.pod_dir(&id).join("containers/c1/state.json");
+    let ended = runtime.pod_dir(&id).join("ns/containers/c1/state.json");
     eventually("the exit is on disk", || {
         fs::read_to_string(&ended).is_ok_and(|text| text.contains("\"code\":9"))
     })
@@ -314,7 +314,7 @@ async fn damaged_files_cost_no_other_pod() {
     let runtime = node(state.path());
     fs::write(runtime.pod_dir(no_sandbox).join("sandbox.json"), "{\"id\":").unwrap();
     let name = container(no_state, 0).0;
-    fs::write(runtime.pod_dir(no_state).join("containers").join(name).join("state.json"), "").unwrap();
+    fs::write(runtime.pod_dir(no_state).join("ns/containers").join(name).join("state.json"), "").unwrap();
     fs::write(runtime.pod_dir(no_mark).join("node.json"), "\0\0\0").unwrap();
     assert_eq!(runtime.list_sandboxes().await.unwrap().len(), 4);
 
@@ -337,7 +337,7 @@ async fn a_shim_that_does_not_answer_is_given_up() {
     let state = tempfile::tempdir().unwrap();
     let id = left_by_a_node(state.path(), "exec sleep 31337", |_| {}).await;
     let runtime = node(state.path());
-    let dir = runtime.pod_dir(&id).join("containers").join(container(&id, 0).0);
+    let dir = runtime.pod_dir(&id).join("ns/containers").join(container(&id, 0).0);
     let state_json = || -> serde_json::Value {
         serde_json::from_slice(&fs::read(dir.join("state.json")).unwrap()).unwrap()
     };

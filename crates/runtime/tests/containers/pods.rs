@@ -193,7 +193,7 @@ async fn a_missing_sandbox_is_not_found() {
 
 /// The pids of a container's shim and first process, as stored by the shim.
 pub(crate) fn pids(pod: &Pod, container: &str) -> (i32, i32) {
-    let text = fs::read(pod.dir.join("containers").join(container).join("state.json")).unwrap();
+    let text = fs::read(pod.container_dir(container).join("state.json")).unwrap();
     let state: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let pid = |who: &str| state[who]["pid"].as_i64().unwrap() as i32;
     (pid("shim"), pid("init"))

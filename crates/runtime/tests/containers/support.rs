@@ -259,6 +259,16 @@ impl Pod {
         self.runtime.exec(id, request).await.expect("exec")
     }
 
+    /// The directory of a container's state.
+    pub(crate) fn container_dir(&self, id: &str) -> PathBuf {
+        self.dir.join("ns/containers").join(id)
+    }
+
+    /// The directory of a container's own layer.
+    pub(crate) fn layer_dir(&self, id: &str) -> PathBuf {
+        self.dir.join("layers").join(id)
+    }
+
     /// The pid of the container's shim.
     pub(crate) fn shim(&self, id: &ContainerId) -> u64 {
         self.process(id, "shim")
@@ -270,7 +280,7 @@ impl Pod {
     }
 
     fn process(&self, id: &ContainerId, which: &str) -> u64 {
-        let state = fs::read(self.dir.join("containers").join(&id.0).join("state.json")).expect("state");
+        let state = fs::read(self.container_dir(&id.0).join("state.json")).expect("state");
         let state: serde_json::Value = serde_json::from_slice(&state).expect("state");
         state[which]["pid"].as_u64().expect("a process")
     }

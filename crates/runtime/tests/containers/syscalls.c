@@ -115,6 +115,9 @@ static void arguments(void) {
     print("i386-socketcall-vsock", i386(102, 1, (long)low, 0));
     low[0] = 38, low[1] = SOCK_SEQPACKET;
     print("i386-socketcall-alg", i386(102, 1, (long)low, 0));
+    int32_t *pair = low + 16;
+    low[0] = 40, low[1] = SOCK_STREAM, low[2] = 0, low[3] = (int32_t)(long)pair;
+    print("i386-socketcall-vsock-pair", i386(102, 8, (long)low, 0));
     print("i386-clone-newuser", cloned(i386(120, CLONE_NEWUSER | SIGCHLD, 0, 0)));
 }
 

@@ -1,12 +1,12 @@
 //! Pods with their own user namespace.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use outrigger_runtime::{Mount, Propagation, Runtime as _, RuntimeError, UserNamespace};
 
-use crate::support::{Pod, log_text, sandbox_spec};
+use crate::support::{Pod, log_text};
 
 crate::trials![
     root_is_nobody_on_the_host,
@@ -17,7 +17,8 @@ crate::trials![
     kernel_settings_of_the_pod_are_set,
     pods_have_different_ids,
     what_the_namespace_does_not_have_is_refused,
-    an_image_that_does_not_fit_costs_the_pod_its_namespace,
+    an_image_cannot_ask_for_the_host_s_users,
+    files_of_other_ids_are_nobody_s,
     roots_of_images_belong_to_nobody_else,
 ];
 
@@ -51,7 +52,7 @@ async fn root_is_nobody_on_the_host() {
         text.lines().nth(1).unwrap().split_whitespace().map(|number| number.parse().unwrap()).collect();
     assert!(text.starts_with("0\n") && map[0] == 0 && map[1] > 65_535 && map[2] == 65_536, "{text}");
     assert_eq!(host_uid(started.pid), map[1]);
-    let made = pod.dir.join("containers").join(&id.0).join("fs/upper/made");
+    let made = pod.layer_dir(&id.0).join("upper/made");
     assert_eq!(fs::metadata(made).unwrap().uid(), map[1], "what it writes is nobody's on the host");
     // Commands too.
     let output =
@@ -90,7 +91,7 @@ async fn setuid_programs_are_nobody_s_on_the_host() {
     let started = pod.runtime.start_container(&id).await.unwrap();
     pod.saw(&log, "ready").await;
     assert!(log_text(&log).starts_with("0:4755\n"), "{}", log_text(&log));
-    let made = fs::metadata(pod.dir.join("containers").join(&id.0).join("fs/upper/suid")).unwrap();
+    let made = fs::metadata(pod.layer_dir(&id.0).join("upper/suid")).unwrap();
     assert_eq!((made.mode() & 0o7777, made.uid()), (0o4755, host_uid(started.pid)));
     assert!(made.uid() >= 65_536 && made.gid() >= 65_536);
     pod.finish().await;
@@ -169,33 +170,81 @@ async fn what_the_namespace_does_not_have_is_refused() {
     pod.finish().await;
 }
 
-/// Like an image that was pulled after the sandbox was created.
-async fn an_image_that_does_not_fit_costs_the_pod_its_namespace() {
-    let pod = Pod::with(|spec| spec.user_namespace = UserNamespace::Auto).await;
-    let large = |pod: &Pod| {
-        let mut spec = pod.script("id -u; cut -c 1-22 /proc/self/uid_map");
-        spec.image.user = Some("100000".to_owned());
-        spec.image.reference = "large".to_owned();
-        spec
-    };
-    let lost = pod.runtime.create_container(&pod.id, large(&pod)).await;
-    assert!(matches!(lost, Err(RuntimeError::NotFound { kind: "sandbox", .. })), "{lost:?}");
-    // The agent's reaction.
-    let mut again = sandbox_spec(&pod.runtime);
-    (again.id, again.pod_dir) = (pod.id.clone(), pod.dir.clone());
-    again.images = vec!["large".to_owned()];
-    pod.runtime.remove_sandbox(&pod.id).await.unwrap();
-    pod.runtime.create_sandbox(again).await.unwrap();
-    let output = pod.output(large(&pod)).await;
-    assert_eq!(output.split_whitespace().collect::<Vec<_>>(), ["100000", "0", "0"]);
-    pod.finish().await;
+/// What an image names as its user does not give it the host's users: it is refused, also where the namespace
+/// is not required, and says how to run it.
+async fn an_image_cannot_ask_for_the_host_s_users() {
+    for wanted in [UserNamespace::Auto, UserNamespace::Required] {
+        let pod = Pod::with(|spec| spec.user_namespace = wanted).await;
+        let tables = pod.scratch("tables");
+        fs::create_dir(tables.join("etc")).unwrap();
+        fs::write(tables.join("etc/passwd"), "big:x:70000:0::/:\nin:x:5:70001::/:\nfits:x:65535:0::/:\n")
+            .unwrap();
+        fs::write(tables.join("etc/group"), "big:x:70002:\nmore:x:70003:fits\n").unwrap();
+        let of = |user: &str| {
+            let mut spec = pod.script("id -u; cut -c 1-22 /proc/self/uid_map");
+            spec.image.user = Some(user.to_owned());
+            spec.image.reference = "large:1".to_owned();
+            spec.image.layers.push(tables.clone());
+            spec
+        };
+        for (user, why) in [
+            ("70000", "user 70000"),
+            ("65536", "user 65536"),
+            ("big", "user 70000"),
+            ("in", "group 70001"),
+            ("5:70000", "group 70000"),
+            ("5:big", "group 70002"),
+            ("fits", "group 70003"),
+        ] {
+            let error = match pod.start(of(user)).await {
+                Err(error) => error,
+                Ok(id) => panic!("{wanted:?} {user}: {id:?} runs"),
+            };
+            assert!(matches!(error, RuntimeError::Config(_)), "{user}: {error:?}");
+            let error = error.to_string();
+            for part in [&*format!("image large:1 runs as {why},"), "hostUsers: true", "--userns host"] {
+                assert!(error.contains(part), "{user}: {error}");
+            }
+        }
+        // Nothing of it has cost the pod its namespace.
+        let output = pod.output(of("7:7")).await;
+        let words: Vec<&str> = output.split_whitespace().collect();
+        assert!(words[0] == "7" && words[1] == "0" && words[2] != "0", "{output}");
+        pod.finish().await;
+    }
+}
 
-    // Something has run in it: it is not removed.
-    let pod = Pod::with(|spec| spec.user_namespace = UserNamespace::Auto).await;
-    pod.output(pod.script("true")).await;
-    let error = pod.start(large(&pod)).await.unwrap_err().to_string();
-    assert!(error.contains("100000") && error.contains("hostUsers: true"), "{error}");
-    pod.finish().await;
+/// Files of ids that a pod does not have are nobody's in it. None of them makes it a pod of the host's users.
+async fn files_of_other_ids_are_nobody_s() {
+    for wanted in [UserNamespace::Auto, UserNamespace::Required] {
+        let pod = Pod::with(|spec| spec.user_namespace = wanted).await;
+        let top = pod.scratch("top");
+        fs::create_dir(top.join("dir")).unwrap();
+        fs::write(top.join("dir/file"), "content\n").unwrap();
+        fs::create_dir(top.join("suid")).unwrap();
+        // It looks at its own name.
+        fs::copy("/bin/busybox", top.join("suid/busybox")).unwrap();
+        for (name, uid, gid, mode) in [
+            ("dir", 70_000, 0, 0o755),
+            ("dir/file", 65_536, 4_000_000_000, 0o644),
+            ("suid/busybox", 70_000, 70_000, 0o6755),
+        ] {
+            std::os::unix::fs::chown(top.join(name), Some(uid), Some(gid)).unwrap();
+            fs::set_permissions(top.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let mut spec = pod.script(
+            "stat -c '%u %g' /dir /dir/file; cat /dir/file; /suid/busybox id -u; /suid/busybox id -g; \
+             (echo x > /dir/file) 2>/dev/null && echo written; chown 0 /dir/file 2>/dev/null && echo taken; \
+             set -- $(cat /proc/self/uid_map); [ $2 -gt 65535 ] && echo own users $3",
+        );
+        spec.image.layers.push(top);
+        assert_eq!(
+            pod.output(spec).await,
+            "65534 0\n65534 65534\ncontent\n0\n0\nown users 65536\n",
+            "{wanted:?}"
+        );
+        pod.finish().await;
+    }
 }
 
 /// The range after a pod's last id belongs to another pod.
@@ -210,7 +259,7 @@ async fn roots_of_images_belong_to_nobody_else() {
     let started = pod.runtime.start_container(&id).await.unwrap();
     pod.saw(&log, "ready").await;
     assert_eq!(log_text(&log), "65534 65534\nready\n");
-    let upper = fs::metadata(pod.dir.join("containers").join(&id.0).join("fs/upper")).unwrap();
+    let upper = fs::metadata(pod.layer_dir(&id.0).join("upper")).unwrap();
     let first = host_uid(started.pid);
     assert_eq!((upper.uid(), upper.gid()), (first + 65_534, first + 65_534));
     pod.finish().await;

@@ -13,7 +13,7 @@ const BOTH: &[&str] = &["runc", "crun"];
 const RUNC: &[&str] = &["runc"];
 const CRUN: &[&str] = &["crun"];
 
-pub(crate) const ALLOWED: [Allowed; 11] = [
+pub(crate) const ALLOWED: [Allowed; 12] = [
     // If the shim is killed, the kernel kills the container. The processes of OCI runtimes are not tied to
     // it.
     Allowed {
@@ -24,6 +24,12 @@ pub(crate) const ALLOWED: [Allowed; 11] = [
     // libseccomp 2.5, which compiles the filter for both, does not know calls after 456: allowed ones are
     // refused there, with different errors.
     Allowed { what: "system calls that libseccomp does not know", on: BOTH, matches: is_new_call },
+    // libseccomp copies the rules for `socket` to `socketcall` without their conditions, so it is refused there.
+    Allowed {
+        what: "socketcall of 32-bit programs",
+        on: BOTH,
+        matches: |fact| fact.starts_with("call32 102 "),
+    },
     // runc checks whether the kernel has /proc/kcore before it creates the link; the link leads to a masked
     // file.
     Allowed { what: "the link /dev/core", on: RUNC, matches: |fact| fact.starts_with("dev /dev/core ") },

@@ -17,7 +17,8 @@ pub(super) fn hint(
             "leave `imagePullPolicy: Never` out, or run with --pull missing".to_owned()
         }
         Some(PullCause::NotOnDisk) => {
-            "use a path that exists; it is a path on this machine, not relative to the manifest".to_owned()
+            "use a path that holds an image; it is a path on this machine, not relative to the manifest"
+                .to_owned()
         }
         Some(PullCause::Unauthorized) => {
             format!("check the name, it may not exist; if it is private, {}", log_in(pod, reference))

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outrigger_lifecycle::trace::{Entry, TraceEvent};
-use outrigger_lifecycle::{Companions, FieldPath, HookKind, Plan, SandboxCause, Verdict};
+use outrigger_lifecycle::{Companions, FieldPath, HookKind, Plan, ProbeOutcome, SandboxCause, Verdict};
 use outrigger_manifest::{Origin, SourceFile};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -117,6 +117,9 @@ fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
         }
         TraceEvent::Probe { kind, cause, verdict: Some(Verdict::Failure), .. } => {
             probe::hint(plan, index, container, path, *kind, *cause)
+        }
+        TraceEvent::Probe { kind, outcome: ProbeOutcome::Error, .. } => {
+            probe::not_run(plan, index, container, path, *kind)
         }
         TraceEvent::StopSignalIgnored { signal, .. } => Some(Hint::at(
             path,

@@ -13,11 +13,7 @@ pub(super) fn hint(
     kind: ProbeKind,
     cause: Option<ProbeCause>,
 ) -> Option<Hint> {
-    let (field, probe) = match kind {
-        ProbeKind::Startup => ("startupProbe", container.startup_probe.as_ref()?),
-        ProbeKind::Liveness => ("livenessProbe", container.liveness_probe.as_ref()?),
-        ProbeKind::Readiness => ("readinessProbe", container.readiness_probe.as_ref()?),
-    };
+    let (field, probe) = written(container, kind)?;
     let (handler, hint) = handler(probe, cause);
     let mut hint = hint.to_owned();
     if kind == ProbeKind::Startup
@@ -31,6 +27,44 @@ pub(super) fn hint(
         hint.push_str(&format!(". Until it passes {waiting}"));
     }
     Some(Hint::at(path.field(field).field(handler), hint))
+}
+
+/// An attempt could not be made at all. Of a command the message tells only what the kernel said.
+pub(super) fn not_run(
+    plan: &Plan,
+    index: usize,
+    container: &Container,
+    path: FieldPath,
+    kind: ProbeKind,
+) -> Option<Hint> {
+    let (field, probe) = written(container, kind)?;
+    let path = path.field(field);
+    let Some(exec) = &probe.exec else { return Some(Hint::at(path, String::new())) };
+    let program = exec.command.iter().flatten().next()?;
+    let mut hint = match program {
+        program if program.contains(' ') => super::program::one_word(program),
+        program if program.contains('/') => {
+            format!("check that the image has {program:?} and that it is executable")
+        }
+        program => format!(
+            "{program:?} is looked for in the PATH of the container: check that the image has it, write its whole \
+             path, or use a shell for built-ins and pipes: [sh, -c, …]"
+        ),
+    };
+    let waiting = waiting_for(plan, index, kind);
+    if !waiting.is_empty() {
+        hint.push_str(&format!(". Until it passes {waiting}"));
+    }
+    Some(Hint::at(path.field("exec").field("command"), hint))
+}
+
+/// The field of a probe, and what is written there.
+fn written(container: &Container, kind: ProbeKind) -> Option<(&'static str, &Probe)> {
+    Some(match kind {
+        ProbeKind::Startup => ("startupProbe", container.startup_probe.as_ref()?),
+        ProbeKind::Liveness => ("livenessProbe", container.liveness_probe.as_ref()?),
+        ProbeKind::Readiness => ("readinessProbe", container.readiness_probe.as_ref()?),
+    })
 }
 
 /// The kind of probe, and what to check.

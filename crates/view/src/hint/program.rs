@@ -3,6 +3,8 @@
 use k8s_openapi::api::core::v1::Container;
 use outrigger_lifecycle::{ExitReason, FieldPath, KillReason};
 
+use outrigger_manifest::flow_list;
+
 use super::Hint;
 
 pub(super) fn hint(
@@ -33,13 +35,7 @@ pub(super) fn hint(
 fn not_started(container: &Container, path: FieldPath) -> Hint {
     let program = container.command.as_ref().and_then(|c| c.first());
     let hint = match program {
-        Some(program) if program.contains(' ') => {
-            let words: Vec<&str> = program.split_whitespace().collect();
-            format!(
-                "{program:?} is read as the name of one program; write each word as its own entry ([{}]), or use a shell: [sh, -c, {program:?}]",
-                words.join(", ")
-            )
-        }
+        Some(program) if program.contains(' ') => one_word(program),
         Some(program) => format!(
             "check that the image has {program:?}, that it is executable and in PATH; built-ins and pipes need a shell: [sh, -c, …]"
         ),
@@ -48,6 +44,14 @@ fn not_started(container: &Container, path: FieldPath) -> Hint {
         }
     };
     Hint::at(command_path(container, path), hint)
+}
+
+/// Several words are written as one.
+pub(super) fn one_word(program: &str) -> String {
+    format!(
+        "{program:?} is read as the name of one program; write each word as its own entry ({}), or use a shell: [sh, -c, {program:?}]",
+        flow_list(program.split_whitespace())
+    )
 }
 
 /// The field that sets the program: the command, else the arguments, else the image.

@@ -57,6 +57,9 @@ spec:
       httpGet:
         path: /ready
         port: 15001
+    livenessProbe:
+      exec:
+        command: [nosuch, --now]
 ";
 
 struct Fixture {
@@ -114,7 +117,13 @@ fn every_failure_has_its_line_and_its_way_out() {
             "a registry this machine can reach",
         ),
         (Some("app"), "pull-failed", json!({"cause": "never-pull"}), "p.yaml:21", "--pull missing"),
-        (Some("proxy"), "pull-failed", json!({"cause": "not-on-disk"}), "p.yaml:39", "a path that exists"),
+        (
+            Some("proxy"),
+            "pull-failed",
+            json!({"cause": "not-on-disk"}),
+            "p.yaml:39",
+            "a path that holds an image",
+        ),
         (Some("app"), "exited", json!({"reason": "StartError", "code": 128}), "p.yaml:22", "[echo, hi]"),
         (Some("proxy"), "exited", json!({"reason": "Error", "code": 127}), "p.yaml:40", "did not find"),
         (Some("app"), "exited", json!({"reason": "OOMKilled", "code": 137}), "p.yaml:34", "raise the limit"),
@@ -159,6 +168,13 @@ fn every_failure_has_its_line_and_its_way_out() {
             json!({"kind": "readiness", "outcome": "failure", "verdict": "failure", "cause": "bad-answer"}),
             "p.yaml:49",
             "check the path",
+        ),
+        (
+            Some("proxy"),
+            "probe",
+            json!({"kind": "liveness", "outcome": "error", "message": "no such file"}),
+            "p.yaml:54",
+            "\"nosuch\" is looked for in the PATH of the container",
         ),
         (
             Some("app"),

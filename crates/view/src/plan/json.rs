@@ -1,39 +1,50 @@
 //! The plan as JSON. docs/plan.md describes every field; documented fields do not change.
 
 use outrigger_lifecycle::{Amounts, ContainerPlan, HookPlan, PreStopWhen, ProbeKind, ProbePlan, RuleAction};
-use outrigger_manifest::{Diagnostic, SourceFile, to_json};
+use outrigger_manifest::{Checked, Diagnostic, SourceFile, to_json};
 use serde_json::{Map, Value, json};
 
 use super::view::View;
 use super::words;
 
-/// All pods.
-pub fn render(views: &[View<'_>], warnings: &[Diagnostic], sources: &[SourceFile]) -> Value {
+/// All pods, also those whose errors leave no plan.
+pub fn render(pods: &[Checked<'_>], warnings: &[Diagnostic], sources: &[SourceFile]) -> Value {
     json!({
         "version": 1,
-        "pods": views.iter().map(|view| pod(view, sources)).collect::<Vec<_>>(),
+        "pods": pods.iter().map(|checked| pod(checked, sources)).collect::<Vec<_>>(),
         "findings": to_json(warnings, sources),
     })
 }
 
-fn pod(view: &View<'_>, sources: &[SourceFile]) -> Value {
-    let plan = view.plan;
-    let origin = &view.pod.origin;
-    let stages = |stages: &[Vec<usize>]| -> Value {
-        stages.iter().map(|s| s.iter().map(|&c| view.name(c)).collect::<Vec<_>>()).collect()
-    };
+/// What is known of a pod: who it is and what is wrong with it, and its plan if it has one.
+fn pod(checked: &Checked<'_>, sources: &[SourceFile]) -> Value {
+    let origin = &checked.pod.origin;
     let source = sources.get(origin.document.file);
-    json!({
-        "name": view.pod.name(),
-        "namespace": view.pod.namespace(),
+    let mut pod = json!({
+        "name": checked.pod.name(),
+        "namespace": checked.pod.namespace(),
         "origin": {
             "apiVersion": origin.api_version,
             "kind": origin.kind,
             "name": origin.name,
             "file": source.map(|s| s.name.as_str()),
             "line": source.map(|s| s.position(origin.document.start).line),
-            "pods": view.count,
+            "pods": checked.count,
         },
+    });
+    if let (Some(pod), Some(view)) = (pod.as_object_mut(), View::new(checked)) {
+        pod.extend(planned(&view));
+    }
+    pod["findings"] = to_json(&checked.diagnostics, sources);
+    pod
+}
+
+fn planned(view: &View<'_>) -> Map<String, Value> {
+    let plan = view.plan;
+    let stages = |stages: &[Vec<usize>]| -> Value {
+        stages.iter().map(|s| s.iter().map(|&c| view.name(c)).collect::<Vec<_>>()).collect()
+    };
+    let fields = json!({
         "dialects": plan.dialects.iter().map(|d| d.name()).collect::<Vec<_>>(),
         "restartPolicy": format!("{:?}", plan.restart_policy),
         "graceMs": plan.grace_ms,
@@ -47,8 +58,11 @@ fn pod(view: &View<'_>, sources: &[SourceFile]) -> Value {
             "limits": amounts(&view.resources.limits),
             "qosClass": view.qos.name(),
         },
-        "findings": to_json(view.diagnostics, sources),
-    })
+    });
+    match fields {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
 }
 
 fn amounts(amounts: &Amounts) -> Value {

@@ -1,7 +1,7 @@
 //! A plan in the order in which it is shown.
 
 use outrigger_lifecycle::{Gate, Need, Plan, PreStopWhen, Qos, ResourceTotals, Role, effective, qos};
-use outrigger_manifest::{Checked, Diagnostic, PodManifest};
+use outrigger_manifest::{Checked, PodManifest};
 
 /// The input of all formats of a plan.
 pub struct View<'a> {
@@ -19,14 +19,12 @@ pub struct View<'a> {
     pub(super) resources: ResourceTotals,
     /// Its QoS class.
     pub(super) qos: Qos,
-    /// Findings about it.
-    pub(super) diagnostics: &'a [Diagnostic],
 }
 
 impl<'a> View<'a> {
     /// The view of a pod and the pods identical to it; `None` if it is empty or has no plan.
     pub fn new(checked: &'a Checked<'_>) -> Option<Self> {
-        let Checked { pod, count, planned, diagnostics } = checked;
+        let Checked { pod, count, planned, .. } = checked;
         let (plan, spec) = (&planned.as_ref()?.plan, pod.input.pod.spec.as_ref()?);
         let all = 0..plan.containers.len();
         let runs = |c: &usize| plan.containers[*c].role != Role::Init;
@@ -41,7 +39,6 @@ impl<'a> View<'a> {
             ),
             resources: effective(spec, plan),
             qos: qos(spec),
-            diagnostics,
         })
     }
 

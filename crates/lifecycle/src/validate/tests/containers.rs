@@ -18,6 +18,28 @@ fn images_and_policies() {
             vec![("image", "spec.containers[0].imagePullPolicy", "`IfNotPresnt`")],
         ),
         (
+            app(json!({"restartPolicy": "Always"})),
+            vec![("sidecar", "spec.containers[0].restartPolicy", "does not make container `app` a sidecar")],
+        ),
+        (app(json!({"restartPolicy": "Never"})), vec![]),
+        (
+            app(json!({"terminationMessagePath": "/"})),
+            vec![("message", "spec.containers[0].terminationMessagePath", "`/` is the root directory")],
+        ),
+        (
+            app(json!({"terminationMessagePath": "/tmp/.././dev/"})),
+            vec![(
+                "message",
+                "spec.containers[0].terminationMessagePath",
+                "is a directory in every container",
+            )],
+        ),
+        (
+            app(json!({"terminationMessagePath": "/proc/self/log"})),
+            vec![("message", "spec.containers[0].terminationMessagePath", "no file can be created")],
+        ),
+        (app(json!({"terminationMessagePath": "/dev/log"})), vec![]),
+        (
             app(json!({"terminationMessagePolicy": "Logs", "terminationMessagePath": "log"})),
             vec![
                 ("message", "spec.containers[0].terminationMessagePath", "`log` is not absolute"),
@@ -249,6 +271,17 @@ fn security() {
         ),
     ]);
     assert_eq!(hint(with(json!({"capabilities": {"add": ["CAP_NET_ADMIN"]}}))), "did you mean `NET_ADMIN`?");
+    // What no runtime knows is refused; what is only written otherwise works.
+    for (name, severity) in
+        [("BOGUS", Severity::Error), ("CAP_BOGUS", Severity::Error), ("cap_net_admin", Severity::Warning)]
+    {
+        for list in ["add", "drop"] {
+            let mut lists = json!({});
+            lists[list] = json!([name]);
+            let found = validate(&pod(with(json!({"capabilities": lists}))), &FeatureGates::default());
+            assert_eq!(found.iter().map(|f| f.severity).collect::<Vec<_>>(), [severity], "{list} {name}");
+        }
+    }
     assert_eq!(
         related(with(json!({"runAsNonRoot": true, "runAsUser": 0}))),
         ["spec.containers[0].securityContext.runAsNonRoot"]

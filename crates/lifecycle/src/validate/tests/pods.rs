@@ -139,6 +139,20 @@ fn what_has_no_effect_is_said() {
     ]);
     check(vec![
         (spec(json!({"nodeSelector": {}, "tolerations": [], "hostUsers": true, "priority": 0})), vec![]),
+        (spec(json!({"hostUsers": true, "hostNetwork": true, "hostPID": true, "hostIPC": true})), vec![]),
+        (spec(json!({"hostUsers": false, "hostNetwork": false})), vec![]),
+        (
+            spec(json!({"hostUsers": false, "hostNetwork": true})),
+            vec![("security", "spec.hostUsers", "with hostNetwork")],
+        ),
+        (
+            spec(json!({"hostUsers": false, "hostPID": true})),
+            vec![("security", "spec.hostUsers", "with hostPID")],
+        ),
+        (
+            spec(json!({"hostUsers": false, "hostIPC": true})),
+            vec![("security", "spec.hostUsers", "with hostIPC")],
+        ),
         (spec(json!({"tolerations": given_to_all, "preemptionPolicy": "PreemptLowerPriority"})), vec![]),
         // Taken from a cluster.
         (

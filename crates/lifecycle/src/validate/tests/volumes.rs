@@ -97,6 +97,18 @@ fn contents() {
             ],
         ),
         (
+            volume(json!({"configMap": {"name": "c", "items": [
+                {"key": "k", "path": "."}, {"key": "k", "path": ".//."}, {"key": "k", "path": "./a//b/"},
+                {"key": "k", "path": "n".repeat(256)}, {"key": "k", "path": ""},
+            ]}})),
+            vec![
+                ("volume", at("configMap.items[0].path"), "is the volume itself"),
+                ("volume", at("configMap.items[1].path"), "is the volume itself"),
+                ("volume", at("configMap.items[3].path"), "255"),
+                ("volume", at("configMap.items[4].path"), "empty"),
+            ],
+        ),
+        (
             volume(json!({"downwardAPI": {"items": [
                 {"path": "a"},
                 {"path": "b", "fieldRef": {"fieldPath": "status.podIP"}},

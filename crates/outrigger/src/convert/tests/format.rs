@@ -104,7 +104,11 @@ fn may_change(editor: &Editor, edit: &Edit) -> BTreeSet<usize> {
                 }
                 path = parent;
             }
-            own_lines(root, text, &path)
+            let own = own_lines(root, text, &path);
+            match path.0.last() {
+                Some(Segment::Index(_)) => with_comments_above(text, own),
+                _ => own,
+            }
         }
         Edit::Move { from, to, .. } => {
             let (list, _) = split(from).expect("an entry of a list");
@@ -147,6 +151,18 @@ fn own_lines(root: &Node, text: &str, path: &FieldPath) -> BTreeSet<usize> {
     let node = root.at(path).expect("it was found");
     let start = entry(root, path).map_or(node.span.start, |entry| entry.key_span.start);
     lines(text, start, end(node).max(start))
+}
+
+/// The comments right above an entry of a list are about it, and go with it.
+fn with_comments_above(text: &str, mut own: BTreeSet<usize>) -> BTreeSet<usize> {
+    let all: Vec<&str> = text.split('\n').collect();
+    let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
+    let Some(&first) = own.first() else { return own };
+    let above = (0..first)
+        .rev()
+        .take_while(|&i| all[i].trim_start().starts_with('#') && indent(all[i]) == indent(all[first]));
+    own.extend(above);
+    own
 }
 
 fn entry<'n>(root: &'n Node, path: &FieldPath) -> Option<&'n Entry> {
@@ -199,6 +215,9 @@ fn manifest(seed: u64) -> String {
                 let at = rng.index(env.len() + 1);
                 env.insert(at, json!({"name": "COLOUR", "value": "blue [1]"}));
                 container["env"] = json!(env);
+            }
+            if rng.chance(0.3) {
+                container["args"] = json!(["one", "if true\n  # two\nthree\n"]);
             }
         }
     }
@@ -292,7 +311,15 @@ impl Writer<'_> {
         let gap = self.rng.pick(&[" ", " ", "   "]);
         match item {
             Value::Object(map) if !map.is_empty() && !self.rng.chance(self.flow) => {
-                self.map(item, indent + 1 + gap.len(), &format!("{lead}-{gap}"), path);
+                let inner = indent + 1 + gap.len();
+                self.map(item, inner, &format!("{lead}-{gap}"), path);
+                // An entry that somebody has commented out, most often.
+                let deeper = self.rng.pick(&[0, 2, 6]);
+                self.between(inner + deeper);
+            }
+            Value::String(text) if text.ends_with('\n') => {
+                self.lines.push(format!("{lead}-{gap}|"));
+                self.lines.extend(text.lines().map(|line| format!("{lead}    {line}")));
             }
             _ => {
                 let (inline, note) = (self.inline(item), self.note());

@@ -29,7 +29,7 @@ use crate::embedded::cgroup::{self, Refusal};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::{SandboxState, ShimConfig};
 use crate::embedded::sys::PidSlot;
-use crate::embedded::userns::{self, IDS};
+use crate::embedded::userns;
 use crate::embedded::{layout, rootless, socket, sys};
 
 /// Shim to init: its limits are set.
@@ -138,8 +138,13 @@ impl Init<'_> {
         let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", slave).creating(|| "cannot separate the mounts from the host's")?;
         let ids = userns.map(|namespace| rootfs::Ids { namespace, first: self.host_id(0) });
-        let rootfs =
-            rootfs::make_rootfs(&config.dir, &spec.image.layers, ids.as_ref(), |text| self.warn(text))?;
+        let rootfs = rootfs::make_rootfs(
+            &config.dir,
+            &config.layer_dir(),
+            &spec.image.layers,
+            ids.as_ref(),
+            |text| self.warn(text),
+        )?;
         let shm = clone_mount(&config.sandbox.shm, false).creating(|| "cannot share /dev/shm")?;
         let proc = config.sandbox.proc.as_ref().map(|path| clone_mount(path, false));
         let proc = proc.transpose().creating(|| "cannot share /proc")?;
@@ -230,15 +235,10 @@ impl Init<'_> {
         if let Some(text) = user::limit_groups(&mut user) {
             self.warn(text);
         }
-        let outside =
-            [user.uid, user.gid].into_iter().chain(user.groups.iter().copied()).find(|id| *id >= IDS);
-        match (outside, &self.config.sandbox.user) {
-            (Some(id), Some(_)) => Err(Fault::config(format!(
-                "user or group {id} does not exist in the pod's user namespace, which has the ids below {IDS}; set \
-                 hostUsers: true, or use --userns host"
-            ))),
-            _ => Ok(user),
+        if self.config.sandbox.user.is_some() {
+            user::check_in_namespace(&user, &self.config.spec)?;
         }
+        Ok(user)
     }
 
     /// Pipes belong to the user, so that /dev/stdout can be opened by name.

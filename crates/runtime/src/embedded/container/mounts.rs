@@ -139,12 +139,25 @@ pub(super) fn mount_volumes(root: &Root, volumes: Vec<Volume<'_>>) -> Result<(),
             )));
         }
         let target = if is_dir { root.dir(&target) } else { root.file(&target) }.creating(what)?;
+        // Resolved: a link of the image may lead there.
+        if is_same(root.fd(), target.as_fd()).creating(what)? {
+            return Err(Fault::config(format!(
+                "{}: a link of the image leads from there to /, and nothing can be mounted over the container's root; \
+                 choose another mountPath",
+                what()
+            )));
+        }
         if is_on_proc(target.as_fd()) {
             return Err(Fault::config(format!("{}: nothing can be mounted inside /proc", what())));
         }
         attach(tree.as_fd(), target.as_fd()).creating(what)?;
     }
     Ok(())
+}
+
+fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> std::io::Result<bool> {
+    let (one, other) = (rustix::fs::fstat(one)?, rustix::fs::fstat(other)?);
+    Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
 
 fn is_on_proc(fd: BorrowedFd<'_>) -> bool {

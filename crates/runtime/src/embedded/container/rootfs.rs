@@ -21,23 +21,21 @@ use crate::embedded::sys::errno_text;
 use crate::embedded::userns::{IDS, NOBODY, map_ids};
 use crate::embedded::{layout, rootless};
 
-/// The subdirectory of a container's own layer.
-pub(crate) const FS: &str = "fs";
-
 /// The longest option string that mount(2) passes to the kernel.
 const OPTIONS_MAX: usize = 4000;
 
-/// Creates the container's root file system, not mounted yet. The caller is in its own mount namespace: the
-/// container's directory is covered in the process, so that no other one has to be created and removed for
-/// it. `warn` is called before something slow begins. With `ids`, the files are mapped to the ids of a user
-/// namespace.
+/// Creates the container's root file system, not mounted yet, with its own layer in `own`. The caller is in its
+/// own mount namespace: the container's directory is covered in the process, so that no other one has to be
+/// created and removed for it. `warn` is called before something slow begins. With `ids`, the files are mapped
+/// to the ids of a user namespace.
 pub(crate) fn make_rootfs(
     dir: &Path,
+    own: &Path,
     layers: &[PathBuf],
     ids: Option<&Ids<'_>>,
     warn: impl FnOnce(String),
 ) -> Result<OwnedFd, Fault> {
-    let (path, is_copy) = mount_rootfs(dir, layers, ids, warn)?;
+    let (path, is_copy) = mount_rootfs(dir, own, layers, ids, warn)?;
     let what = || format!("cannot open {}", path.display());
     // With the pieces it may consist of.
     let recursive = rootless::standing().is_rootless();
@@ -59,6 +57,7 @@ pub(crate) struct Ids<'a> {
 /// own ids.
 fn mount_rootfs(
     dir: &Path,
+    own: &Path,
     layers: &[PathBuf],
     ids: Option<&Ids<'_>>,
     warn: impl FnOnce(String),
@@ -71,24 +70,23 @@ fn mount_rootfs(
             return Err(Fault::create(format!("layer {} of the image is not a directory", layer.display())));
         }
     }
-    let own = dir.join(FS);
     let overlay = Overlay { upper: own.join("upper"), work: own.join("work"), layers };
-    make_private(&own)?;
+    make_private(own)?;
     make_private(&overlay.work)?;
     make_top(&overlay.upper, top, ids.map_or(0, |ids| ids.first))?;
-    let mapped = ids.map(|ids| map_layers(layers, ids, dir, &own)).transpose()?;
+    let mapped = ids.map(|ids| map_layers(layers, ids, dir, own)).transpose()?;
     let overlay = Overlay { layers: mapped.as_deref().unwrap_or(layers), ..overlay };
     let Err(refused) = overlay.mount(dir) else { return Ok((dir.to_owned(), false)) };
     if let ([layer], true) = (layers, rootless::standing().is_rootless() && is_invalid(&refused))
         && pieces::are_needed(layer)
     {
-        let path = pieces::mount_pieces(layer, &own)
+        let path = pieces::mount_pieces(layer, own)
             .creating(|| format!("cannot make a root file system of {}", layer.display()))?;
         return Ok((path, false));
     }
     let target = own.join("rootfs");
     // Without the container's own name: the same error occurs for all containers, and is reported once.
-    let place = dir.ancestors().nth(4).unwrap_or(dir);
+    let place = own.ancestors().nth(4).unwrap_or(own);
     warn(format!(
         "overlayfs is refused in {} ({}): every container gets a copy of its whole image, which takes time and space; \
          choose a --state-dir on ext4, xfs or tmpfs, and see `outrigger doctor`",

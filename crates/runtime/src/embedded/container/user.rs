@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use super::root::Root;
 use crate::embedded::fault::Fault;
 use crate::embedded::rootless::{self, Standing};
+use crate::embedded::userns::IDS;
 use crate::{ContainerSpec, Identity};
 
 /// The largest id of a user or group, as in Kubernetes and runc.
@@ -78,6 +79,28 @@ fn check_mapped(user: &User, standing: &Standing) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// Refuses users and groups that a pod's user namespace does not have. The container does not run with the
+/// host's users instead: then an image would decide that.
+pub(super) fn check_in_namespace(user: &User, spec: &ContainerSpec) -> Result<(), Fault> {
+    let groups = [user.gid].into_iter().chain(user.groups.iter().copied()).map(|gid| ("group", gid));
+    let ids = [("user", user.uid)].into_iter().chain(groups);
+    let Some((kind, id)) = ids.into_iter().find(|(_, id)| *id >= IDS) else { return Ok(()) };
+    let identity = &spec.identity;
+    let of_pod = match kind {
+        "user" => identity.run_as_user == Some(id.into()),
+        _ => identity.run_as_group == Some(id.into()) || identity.supplemental_groups.contains(&id),
+    };
+    let (whose, field) = match kind {
+        _ if of_pod => ("the pod".to_owned(), ""),
+        "user" => (format!("image {}", spec.image.reference), "set runAsUser to a lower id, "),
+        _ => (format!("image {}", spec.image.reference), "set runAsUser and runAsGroup to lower ids, "),
+    };
+    Err(Fault::config(format!(
+        "{whose} runs as {kind} {id}, and the pod's user namespace has the ids below {IDS}; {field}set hostUsers: true, \
+         or use --userns host to run it with the users of this machine"
+    )))
 }
 
 fn refuse_root(identity: &Identity, image_user: &str, pod: &str, container: &str) -> Result<(), Fault> {

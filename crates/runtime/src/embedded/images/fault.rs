@@ -75,6 +75,18 @@ impl Fault {
     }
 }
 
+/// The most characters of a registry's own words in a message.
+const SAID_MAX: usize = 200;
+
+/// What a registry says, on one line and cut: it does not decide how long our messages are.
+pub(super) fn said(text: &str) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match text.char_indices().nth(SAID_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
 /// Adds the operation and its path to file system errors.
 pub(super) trait Doing<T> {
     /// `read`, `write` … and the path.

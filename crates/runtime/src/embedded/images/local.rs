@@ -17,7 +17,7 @@ use super::limits::{Budget, Counted, Metered};
 use super::model::{
     CONFIG_SIZE_MAX, ConfigFile, Descriptor, Document, MANIFEST_SIZE_MAX, Manifest, choose_platform,
 };
-use super::reference::{Local, Name};
+use super::reference::{Local, Name, Source};
 use super::store::Store;
 use super::unpack::{decompress, digest_mismatch};
 
@@ -96,10 +96,11 @@ impl Files {
         if file.metadata().doing("open", path)?.is_dir() {
             return Err(Fault::new(format!("{} is a directory; use oci: for an OCI layout", path.display())));
         }
-        let mut start = [0; 4];
-        let n = file.read_at(&mut start, 0).doing("read", path)?;
-        let is_compressed = n == 4 && (start[..2] == [0x1f, 0x8b] || start == [0x28, 0xb5, 0x2f, 0xfd]);
-        let file = if is_compressed { inflate(file, path, store, budget)? } else { file };
+        let file = if is_compressed(&file, path)? { inflate(file, path, store, budget)? } else { file };
+        Files::of_tar(path, file)
+    }
+
+    fn of_tar(path: &Path, file: File) -> Result<Self, Fault> {
         let members = index(&file).map_err(|error| {
             Fault::io(format_args!("cannot read {} as a tar file", path.display()), &error)
         })?;
@@ -199,6 +200,12 @@ impl Read for Part {
     }
 }
 
+fn is_compressed(file: &File, path: &Path) -> Result<bool, Fault> {
+    let mut start = [0; 4];
+    let n = file.read_at(&mut start, 0).doing("read", path)?;
+    Ok(n == 4 && (start[..2] == [0x1f, 0x8b] || start == [0x28, 0xb5, 0x2f, 0xfd]))
+}
+
 /// Opens a file of any kind: a pipe does not block, and a device is not read forever.
 fn open(path: &Path) -> std::io::Result<File> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -287,6 +294,36 @@ pub(super) fn oci_dir(local: &Local) -> Result<LocalImage, Fault> {
 /// Opens `oci-archive:FILE[:TAG]`.
 pub(super) fn oci_archive(local: &Local, store: &Store, budget: &Budget) -> Result<LocalImage, Fault> {
     oci_layout(Files::tar(&local.path, store, budget)?, local)
+}
+
+/// Checks that there is an image, without unpacking anything. A compressed archive is not looked into.
+pub(super) fn check(source: &Source) -> Result<(), Fault> {
+    let image = match source {
+        Source::OciDir(local) => match open(&local.path.join("index.json")) {
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(()),
+            _ => oci_dir(local),
+        },
+        Source::OciArchive(local) => match plain_tar(&local.path)? {
+            Some(files) => oci_layout(files, local),
+            None => return Ok(()),
+        },
+        Source::DockerArchive(local) => match plain_tar(&local.path)? {
+            Some(files) => docker_image(files, local),
+            None => return Ok(()),
+        },
+        Source::Rootfs(_) | Source::Registry(_) => return Ok(()),
+    };
+    image.map(drop)
+}
+
+/// The members of an archive; `None` if it is compressed, or not for this user to read.
+fn plain_tar(path: &Path) -> Result<Option<Files>, Fault> {
+    match open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(None),
+        Ok(file) if is_compressed(&file, path)? => Ok(None),
+        Ok(file) => Files::of_tar(path, file).map(Some),
+        Err(error) => Err(error).doing("open", path),
+    }
 }
 
 fn oci_layout(files: Files, local: &Local) -> Result<LocalImage, Fault> {
@@ -382,7 +419,10 @@ struct DockerEntry {
 
 /// Opens `docker-archive:FILE[:TAG]`.
 pub(super) fn docker_archive(local: &Local, store: &Store, budget: &Budget) -> Result<LocalImage, Fault> {
-    let files = Files::tar(&local.path, store, budget)?;
+    docker_image(Files::tar(&local.path, store, budget)?, local)
+}
+
+fn docker_image(files: Files, local: &Local) -> Result<LocalImage, Fault> {
     let at = local.path.display();
     let manifest = files.read(Path::new("manifest.json"), MANIFEST_SIZE_MAX)?.ok_or_else(|| {
         Fault::new(format!("{at} is not an archive made by docker save: it has no manifest.json"))

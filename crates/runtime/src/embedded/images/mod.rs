@@ -34,6 +34,15 @@ use crate::embedded::rootless::{self, Standing};
 use crate::reference::{self, Name, Source, digest};
 use crate::types::{Image, ImageError, ProgressSink, PullError, PullPolicy, PullRequest, RuntimeError};
 
+/// Why what is at the path of a local image is not one; `None` if it is, or if that cannot be known in advance.
+pub fn not_an_image(reference: &str) -> Option<String> {
+    if !is_on_disk(reference) || missing_on_disk(reference).is_some() {
+        return None;
+    }
+    let source = Source::parse(reference).ok()?;
+    local::check(&source).err().map(|fault| fault.to_string())
+}
+
 /// The images of this machine, in a directory shared by any number of processes.
 pub struct ImageStore {
     fetcher: Arc<Fetcher>,
@@ -91,22 +100,9 @@ impl ImageStore {
         })
     }
 
-    /// The highest user or group id of an image's files, or that it runs as by number. Unknown counts as 0.
-    pub(crate) fn greatest_id(&self, image: &Image) -> u32 {
-        let of_files = image.layers.iter().filter_map(|layer| self.fetcher.store().greatest_id(layer));
-        let user = image.user.iter().flat_map(|user| user.split(':'));
-        of_files.chain(user.filter_map(|id| id.parse().ok())).max().unwrap_or(0)
-    }
-
-    /// The properties of an image without asking a registry.
-    pub(crate) async fn look_up(&self, reference: &str) -> Option<Image> {
-        let policy = match is_on_disk(reference) {
-            // The usual policy: the two share the work of reading it.
-            true => PullPolicy::IfNotPresent,
-            false => PullPolicy::Never,
-        };
-        let request = PullRequest { reference: reference.to_owned(), policy, auth: Vec::new() };
-        self.ensure(request, Arc::new(|_| {})).await.ok()
+    /// The highest user or group id of an image's files, as far as known.
+    pub(crate) fn greatest_id(&self, image: &Image) -> Option<u32> {
+        image.layers.iter().filter_map(|layer| self.fetcher.store().greatest_id(layer)).max()
     }
 
     /// The work for a request: in progress already, or started now.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::digest::Digest;
-use super::fault::Fault;
+use super::fault::{Fault, said};
 use crate::types::Image;
 
 /// No real manifest comes close; registries usually refuse more than this.
@@ -113,6 +113,9 @@ pub(super) fn this_architecture() -> &'static str {
     }
 }
 
+/// The most platforms named in a message.
+const PLATFORMS_NAMED_MAX: usize = 20;
+
 /// The entry of an index for this machine.
 pub(super) fn choose_platform(manifests: &[Descriptor]) -> Result<&Descriptor, Fault> {
     let arch = this_architecture();
@@ -142,15 +145,23 @@ pub(super) fn choose_platform(manifests: &[Descriptor]) -> Result<&Descriptor, F
     {
         return Ok(only);
     }
-    let has: Vec<String> = manifests
-        .iter()
-        .filter_map(|entry| entry.platform.as_ref())
-        .filter(|platform| platform.os != "unknown")
+    let known = || {
+        let platforms = manifests.iter().filter_map(|entry| entry.platform.as_ref());
+        platforms.filter(|platform| platform.os != "unknown")
+    };
+    // The registry decides how many there are, and how long their names.
+    let mut has: Vec<String> = known()
+        .take(PLATFORMS_NAMED_MAX)
         .map(|p| match &p.variant {
             Some(variant) if !variant.is_empty() => format!("{}/{}/{variant}", p.os, p.architecture),
             _ => format!("{}/{}", p.os, p.architecture),
         })
+        .map(|name| said(&name))
         .collect();
+    let more = known().count() - has.len();
+    if more > 0 {
+        has.push(format!("{more} more"));
+    }
     Err(Fault::new(format!(
         "no image for this machine's platform linux/{arch}; the index has {}",
         if has.is_empty() { "none with a platform".to_owned() } else { has.join(", ") }
@@ -267,6 +278,17 @@ mod tests {
         let error = choose_platform(&entries[..2]).unwrap_err().to_string();
         assert!(error.contains(&format!("linux/{here}")) && error.contains("linux/s390x"), "{error}");
         assert!(choose_platform(&[]).is_err());
+    }
+
+    #[test]
+    fn an_index_without_end_is_not_printed() {
+        let many: Vec<Descriptor> =
+            (0..20_000).map(|n| entry("plan9", &format!("cpu{n}"), None, "x")).collect();
+        let error = choose_platform(&many).unwrap_err().to_string();
+        assert!(error.contains("plan9/cpu0, ") && error.ends_with("plan9/cpu19, 19980 more"), "{error}");
+        let long = [entry("linux", &"x".repeat(50_000), Some(&"y".repeat(50_000)), "x")];
+        let error = choose_platform(&long).unwrap_err().to_string();
+        assert!(error.len() < 500, "{}", error.len());
     }
 
     #[test]

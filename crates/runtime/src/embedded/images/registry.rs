@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::auth::Credential;
 use super::digest::Digest;
-use super::fault::{Doing, Fault};
+use super::fault::{Doing, Fault, said};
 use super::model::MANIFEST_TYPES;
 use super::registries::{Endpoint, Tls, is_loopback};
 
@@ -434,6 +434,13 @@ fn causes(error: &reqwest::Error) -> String {
 
 /// The registry's own error message, ready to be appended.
 async fn message(response: Response) -> String {
+    match body(response, SMALL_BODY_MAX).await {
+        Ok(bytes) => words(&bytes),
+        Err(_) => String::new(),
+    }
+}
+
+fn words(bytes: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Envelope {
         errors: Vec<Item>,
@@ -445,23 +452,17 @@ async fn message(response: Response) -> String {
         #[serde(default)]
         message: String,
     }
-    let Ok(bytes) = body(response, SMALL_BODY_MAX).await else {
-        return String::new();
-    };
-    let text = match serde_json::from_slice::<Envelope>(&bytes) {
+    let text = match serde_json::from_slice::<Envelope>(bytes) {
         Ok(envelope) => {
             let items: Vec<String> = envelope
                 .errors
                 .into_iter()
                 .map(|item| if item.message.is_empty() { item.code } else { item.message })
                 .collect();
-            items.join(", ")
+            said(&items.join(", "))
         }
         // Error pages of proxies and the like.
-        Err(_) => {
-            let text = String::from_utf8_lossy(&bytes);
-            text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
-        }
+        Err(_) => said(&String::from_utf8_lossy(bytes)),
     };
     if text.is_empty() { text } else { format!(": {text}") }
 }
@@ -555,6 +556,23 @@ async fn retry<T, F: Future<Output = Result<T, Fault>>>(mut attempt: impl FnMut(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A registry does not decide how long our messages are.
+    #[test]
+    fn words_of_a_registry_are_cut() {
+        let json = |message: &str, count: usize| {
+            let errors = vec![serde_json::json!({"code": "DENIED", "message": message}); count];
+            serde_json::json!({ "errors": errors }).to_string()
+        };
+        assert_eq!(words(json("no access", 1).as_bytes()), ": no access");
+        assert_eq!(words(json("", 2).as_bytes()), ": DENIED, DENIED");
+        let page = "x".repeat(50_000);
+        for text in [json(&page, 1), json("no", 20_000), page.clone(), json(&"日".repeat(50_000), 1)] {
+            let said = words(text.as_bytes());
+            assert!(said.chars().count() < 210 && said.ends_with("..."), "{}", said.len());
+        }
+        assert_eq!(words(b""), "");
+    }
 
     #[test]
     fn challenges() {

@@ -9,16 +9,19 @@ use serde_json::{Value, json};
 use super::oci::arch_name;
 use super::policy::{Action, Compare, Condition, Policy, Rule};
 
+const SOCKETCALL: &str = "socketcall";
+
 /// The OCI form of a filter.
 pub(super) fn oci_form(policy: &Policy) -> Value {
     let mut rules = Vec::new();
     let mut done: Vec<&str> = Vec::new();
     for rule in &policy.rules {
-        if !done.contains(&rule.name.as_str()) {
+        if rule.name != SOCKETCALL && !done.contains(&rule.name.as_str()) {
             done.push(&rule.name);
             rules.extend(about_one_call(policy, &rule.name));
         }
     }
+    rules.extend(about_socketcall(policy));
     let (action, errno) = action(policy.default);
     let mut form = json!({
         "defaultAction": action,
@@ -29,6 +32,29 @@ pub(super) fn oci_form(policy: &Policy) -> Value {
         form["defaultErrnoRet"] = json!(errno);
     }
     form
+}
+
+/// 32-bit x86 makes sockets with this call too. libseccomp copies each rule of `socket` and `socketpair` to it
+/// without the rule's conditions, since the family is in memory there: `socket` allowed for some families is
+/// `socketcall` allowed for all, whatever rules with conditions say. One without conditions overrides the
+/// copies, so that a filter which does not allow all of this call refuses it as a whole.
+fn about_socketcall(policy: &Policy) -> Option<Rule> {
+    let of_call = || policy.rules.iter().filter(|rule| rule.name == SOCKETCALL);
+    let is_open = |action: &Action| matches!(action, Action::Allow | Action::Log);
+    let otherwise =
+        of_call().find(|rule| rule.conditions.is_empty()).map_or(policy.default, |rule| rule.action);
+    let conditional = of_call().filter(|rule| !rule.conditions.is_empty()).map(|rule| rule.action);
+    let refusal = conditional.chain([otherwise]).find(|action| !is_open(action));
+    // A rule with the default action is left out by runtimes.
+    let action = match refusal {
+        None => otherwise,
+        Some(action) if action != policy.default => action,
+        Some(_) => [libc::ENOSYS, libc::EPERM]
+            .map(|errno| Action::Errno(errno as u16))
+            .into_iter()
+            .find(|action| *action != policy.default)?,
+    };
+    (action != policy.default).then(|| Rule { name: SOCKETCALL.to_owned(), conditions: Vec::new(), action })
 }
 
 /// The rules of one call, each valid independently of the others.
@@ -175,6 +201,8 @@ mod tests {
         };
         let form = oci_form(&policy);
         let entries = form["syscalls"].as_array().unwrap();
+        let entries: Vec<&Value> =
+            entries.iter().filter(|entry| entry["names"] == json!(["socket"])).collect();
         for argument in (0..300).chain([low, 1 << 32, 38 | 1 << 32, 40 | 7 << 40, 41 | 1 << 63, u64::MAX]) {
             let allowed = entries.iter().filter(|entry| holds(&entry["args"][0], argument)).count();
             let denied = [38, 40].contains(&(argument & low));
@@ -202,8 +230,36 @@ mod tests {
             { "names": ["read", "write"], "action": "SCMP_ACT_ALLOW" },
             { "names": ["clone"], "action": "SCMP_ACT_ALLOW",
               "args": [{ "index": 0, "value": 0x7e02_0000, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ" }] },
-            { "names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38 },
+            { "names": ["clone3", "socketcall"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38 },
         ]);
         assert_eq!(form["syscalls"], expected);
+    }
+
+    #[test]
+    fn socketcall_is_allowed_as_a_whole_or_not_at_all() {
+        let some = || Some(masked(0xffff_ffff, 1));
+        let enosys = Action::Errno(38);
+        for (default, rules, expected) in [
+            (DENIED, vec![], Some(enosys)),
+            (enosys, vec![], Some(DENIED)),
+            (DENIED, vec![(some(), DENIED), (None, Action::Allow)], Some(enosys)),
+            (DENIED, vec![(some(), Action::Allow)], Some(enosys)),
+            (DENIED, vec![(None, Action::Allow)], Some(Action::Allow)),
+            (DENIED, vec![(None, Action::KillProcess)], Some(Action::KillProcess)),
+            (Action::Allow, vec![], None),
+            (Action::Allow, vec![(some(), DENIED)], Some(DENIED)),
+        ] {
+            let rules =
+                rules.into_iter().map(|(condition, action)| rule("socketcall", condition, action)).collect();
+            let policy = Policy { default, rules, arches: vec![Arch::NATIVE] };
+            let form = oci_form(&policy);
+            let entries: Vec<&Value> = form["syscalls"].as_array().unwrap().iter().collect();
+            assert!(entries.iter().all(|entry| entry.get("args").is_none()), "{form}");
+            let actions: Vec<&Value> = entries.iter().map(|entry| &entry["action"]).collect();
+            assert_eq!(
+                actions,
+                expected.map(|action| json!(super::action(action).0)).iter().collect::<Vec<_>>()
+            );
+        }
     }
 }

@@ -8,13 +8,14 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::Owner;
 use crate::embedded::protocol::{ProcessRecord, SandboxState};
-use crate::embedded::{EmbeddedConfig, EmbeddedRuntime, layout};
+use crate::embedded::{EmbeddedConfig, EmbeddedRuntime, hurry, layout};
 
 /// Runs with the owner's pid and start time, the state directory, and the arguments that make this binary a
 /// shim.
@@ -49,8 +50,45 @@ pub(super) fn run(args: &[OsString]) -> io::Result<()> {
 pub struct KilledRun {
     /// The pid of its process.
     pub pid: u32,
-    /// The remaining pods, `namespace/name`.
-    pub pods: Vec<String>,
+    /// Its state directory.
+    pub state_dir: PathBuf,
+    /// The remaining pods, by name.
+    pub pods: Vec<KilledPod>,
+}
+
+/// A pod of a killed run.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KilledPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    dir: PathBuf,
+}
+
+impl std::fmt::Display for KilledPod {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl KilledPod {
+    /// Whether it is gone.
+    pub fn is_gone(&self) -> bool {
+        !self.dir.join("sandbox.json").exists()
+    }
+
+    /// Shortens its grace period: what is left of it counts from now. A longer one changes nothing; zero kills.
+    ///
+    /// # Errors
+    /// The pod's directory cannot be written.
+    pub fn hurry(&self, grace: Duration) -> io::Result<()> {
+        match hurry::ask(&self.dir, grace) {
+            // It is being removed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
 }
 
 /// The runs that were killed and whose pods are still being stopped, as far as this user may see them.
@@ -70,10 +108,11 @@ pub fn killed_runs() -> Vec<KilledRun> {
             if owner.is_alive() {
                 return None;
             }
-            let pods = layout::pods_dir(Path::new(OsStr::from_bytes(state_dir)));
-            let mut pods = pods_of(owner, &pods);
+            let state_dir = PathBuf::from(OsStr::from_bytes(state_dir));
+            let mut pods = pods_of(owner, &layout::pods_dir(&state_dir));
             pods.sort();
-            Some(KilledRun { pid: u32::try_from(pid).ok()?, pods }).filter(|run| !run.pods.is_empty())
+            Some(KilledRun { pid: u32::try_from(pid).ok()?, state_dir, pods })
+                .filter(|run| !run.pods.is_empty())
         })
         .collect();
     runs.sort_by_key(|run| run.pid);
@@ -92,10 +131,16 @@ fn is_own(process: &Path) -> bool {
     uid == Some(rustix::process::getuid().as_raw()) && numbers == 1
 }
 
-fn pods_of(owner: ProcessRecord, pods: &Path) -> Vec<String> {
-    let dirs = std::fs::read_dir(pods).into_iter().flatten().flatten();
-    let states = dirs.filter_map(|dir| layout::read_json::<SandboxState>(&dir.path().join("sandbox.json")));
-    states.filter(|state| state.owner == Some(owner)).map(|state| state.pod).collect()
+fn pods_of(owner: ProcessRecord, pods: &Path) -> Vec<KilledPod> {
+    let dirs = std::fs::read_dir(pods).into_iter().flatten().flatten().map(|dir| dir.path());
+    let states =
+        dirs.filter_map(|dir| Some((layout::read_json::<SandboxState>(&dir.join("sandbox.json"))?, dir)));
+    let own = states.filter(|(state, _)| state.owner == Some(owner));
+    own.map(|(state, dir)| {
+        let (namespace, name) = state.pod.split_once('/').unwrap_or(("default", &state.pod));
+        KilledPod { namespace: namespace.to_owned(), name: name.to_owned(), dir }
+    })
+    .collect()
 }
 
 /// Its locks are free by then: the kernel closes a process's files before it reports the end.

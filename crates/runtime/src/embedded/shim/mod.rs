@@ -42,7 +42,7 @@ mod server;
 mod uplink;
 mod watchers;
 
-pub use guard::{KilledRun, killed_runs};
+pub use guard::{KilledPod, KilledRun, killed_runs};
 pub(crate) use pause::NOTE as PAUSE_NOTE;
 
 use std::ffi::OsString;

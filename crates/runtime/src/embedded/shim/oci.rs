@@ -185,7 +185,7 @@ fn mount_bundle(
         rustix::mount::unmount(unified, UnmountFlags::DETACH)
             .creating(|| format!("cannot hide {} from {}", unified.display(), runtime.name()))?;
     }
-    let rootfs = rootfs::make_rootfs(&config.dir, &spec.image.layers, None, warn)?;
+    let rootfs = rootfs::make_rootfs(&config.dir, &config.layer_dir(), &spec.image.layers, None, warn)?;
     // It covers the container's directory, which contains the bundle.
     layout::unmount_all(&config.dir);
     fs::create_dir_all(dir).creating(what)?;

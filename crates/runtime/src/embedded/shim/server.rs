@@ -13,7 +13,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::clients::Client;
 use super::create::{Container, Terminal};
 use super::exec::Exec;
-use crate::embedded::container::rootfs::FS;
 use crate::embedded::fault::Fault;
 use crate::embedded::protocol::{
     ATTACH_DESCRIPTORS, ExitRecord, Reply, Request, ShimConfig, StartedRecord, Streams, attached_to,
@@ -34,8 +33,8 @@ struct Shim {
     listener: Option<OwnedFd>,
     clients: Vec<Client>,
     next_token: u64,
-    /// The container's directory, once there is one.
-    dir: Option<PathBuf>,
+    /// The container's directory and that of its own layer, once there are some.
+    dirs: Option<(PathBuf, PathBuf)>,
     container: Option<Container>,
     execs: Vec<Exec>,
     /// The container has ended, but its exit could not be written to disk yet.
@@ -51,7 +50,7 @@ pub(super) fn run(control: OwnedFd) -> io::Result<()> {
         listener: None,
         clients: vec![Client::new(0, control)?],
         next_token: 1,
-        dir: None,
+        dirs: None,
         container: None,
         execs: Vec::new(),
         is_unsaved: false,
@@ -240,14 +239,15 @@ impl Shim {
         if let Some(container) = &self.container {
             container.remove_cgroup();
         }
-        if let Some(dir) = self.dir.take() {
-            let waste = dir.join(layout::WASTE);
+        if let Some((dir, layer)) = self.dirs.take() {
             let _ = std::fs::remove_file(dir.join("sock"));
-            let _ = std::fs::rename(dir.join(FS), &waste);
+            let waste = layout::discard_layer(&layer).ok().flatten();
             // Nobody has to wait for the rest: removing directories takes milliseconds each on some file
             // systems.
             self.clients.clear();
-            let _ = layout::remove_tree(&waste);
+            if let Some(waste) = waste {
+                let _ = layout::remove_tree(&waste);
+            }
         }
         self.done = true;
     }
@@ -320,7 +320,7 @@ impl Shim {
             return self.clients[index]
                 .send(&Reply::Failed(Fault::other("the container was created before")));
         }
-        self.dir = Some(config.dir.clone());
+        self.dirs = Some((config.dir.clone(), config.layer_dir()));
         // Until the container is created: a pod whose owner has died is not removed in the meantime.
         let making = layout::begin_making(&config.sandbox.dir).map_err(|error| {
             let dir = config.sandbox.dir.display();

@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::IDS;
 
-const DIRECTORY: &str = "/run/outrigger/ids";
+pub(crate) const DIRECTORY: &str = "/run/outrigger/ids";
 
 /// Above the range systemd uses for its containers, below the numbers that programs take for negative.
 const FIRST: u32 = 0x7000_0000;
@@ -86,6 +86,25 @@ fn release_all_in(directory: &Path, pod_dir: &Path) {
     let names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
     for first in names.filter_map(|name| name.to_str()?.parse().ok()) {
         release_in(directory, first, pod_dir);
+    }
+}
+
+/// Removes the files of ranges that `is_free` tells, given the file and the pod's directory.
+pub(crate) fn reclaim(directory: &Path, is_free: impl Fn(&Path, &Path) -> bool) {
+    let path = directory.join("lock");
+    let lock = fs::File::options().write(true).create(true).truncate(false).mode(0o600).open(path);
+    // A range that is taken meanwhile has a new owner in its file.
+    let Some(_lock) = lock.ok().filter(|lock| flock(lock, FlockOperation::LockExclusive).is_ok()) else {
+        return;
+    };
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().to_str().is_some_and(|n| n.parse::<u32>().is_ok()))
+    {
+        let owner = fs::read(entry.path()).unwrap_or_default();
+        let owner = Path::new(std::ffi::OsStr::from_bytes(&owner));
+        if owner.is_absolute() && is_free(&entry.path(), owner) {
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 

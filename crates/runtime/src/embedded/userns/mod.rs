@@ -22,8 +22,8 @@ use super::oci::OciRuntime;
 use super::sys::{self, MOUNT_ATTR_IDMAP, MountAttr, errno_text, mount_setattr};
 use super::{link, rootless};
 
-pub(crate) use ids::{release, release_all};
-pub(crate) use owners::LargeImages;
+pub(crate) use ids::{DIRECTORY as IDS_DIRECTORY, reclaim as reclaim_ids, release, release_all};
+pub(crate) use owners::warn_of_owners;
 
 /// The number of ids of a pod, from 0.
 pub(crate) const IDS: u32 = 65_536;

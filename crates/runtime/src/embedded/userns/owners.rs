@@ -1,56 +1,38 @@
-//! Images with users or groups that a pod's user namespace does not have.
+//! Images with files of users or groups that a pod's user namespace does not have.
+//!
+//! An image never decides whether its pod has a user namespace: one file of a high id would be enough to run
+//! as the host's root. Such files belong to nobody in there, which is what the kernel makes of them.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
-
-use super::{IDS, Refusal};
+use super::{IDS, NOBODY};
 use crate::Image;
 use crate::embedded::images::ImageStore;
+use crate::embedded::link;
 
-/// Images by reference, with the highest id of each, as far as this process has seen them.
-#[derive(Debug, Default)]
-pub(crate) struct LargeImages(Mutex<BTreeMap<String, u32>>);
-
-impl LargeImages {
-    /// Why a pod with these images cannot have a user namespace, as far as known: an image that is not pulled
-    /// yet is not considered.
-    pub(crate) async fn refusal(&self, store: &ImageStore, references: &[String]) -> Option<Refusal> {
-        for reference in references.iter().filter(|reference| !reference.starts_with("rootfs:")) {
-            let known = self.known().get(reference).copied();
-            let found = match known {
-                Some(id) => Some(id),
-                None => store.look_up(reference).await.and_then(|image| self.greatest_id(store, &image)),
-            };
-            if let Some(id) = found {
-                return Some(refusal(reference, id));
-            }
-        }
-        None
-    }
-
-    /// Why an image cannot be used in a user namespace.
-    pub(crate) fn refusal_of(&self, store: &ImageStore, image: &Image) -> Option<Refusal> {
-        self.greatest_id(store, image).map(|id| refusal(&image.reference, id))
-    }
-
-    /// The highest id of an image, if it is too high.
-    fn greatest_id(&self, store: &ImageStore, image: &Image) -> Option<u32> {
-        let id = Some(store.greatest_id(image)).filter(|id| *id >= IDS)?;
-        self.known().insert(image.reference.clone(), id);
-        Some(id)
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, u32>> {
-        // A panic cannot leave the map half changed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// Says once that files of an image will not have their own owners in a pod with a user namespace.
+pub(crate) fn warn_of_owners(store: &ImageStore, image: &Image) {
+    if let Some(text) = store.greatest_id(image).and_then(|id| warning(&image.reference, id)) {
+        link::warn_once(text);
     }
 }
 
-fn refusal(reference: &str, id: u32) -> Refusal {
-    Refusal {
-        who: format!("pods of image {reference}"),
-        why: format!(
-            "the image uses user or group {id}, and the user namespace of a pod has the ids below {IDS}"
-        ),
+fn warning(reference: &str, greatest: u32) -> Option<String> {
+    (greatest >= IDS).then(|| {
+        format!(
+            "image {reference} has files of user or group {greatest}, and the user namespace of a pod has the ids below \
+             {IDS}: files of higher ids belong to nobody ({NOBODY}) in its containers, and cannot be changed there; \
+             hostUsers: true or --userns host shows their owners"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ids_outside_of_the_namespace_are_worth_a_line() {
+        assert_eq!(warning("i:1", IDS - 1), None);
+        let text = warning("i:1", IDS).unwrap();
+        assert!(text.contains("image i:1 has files of user or group 65536"), "{text}");
     }
 }

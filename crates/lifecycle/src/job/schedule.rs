@@ -1,0 +1,118 @@
+//! The schedule of a CronJob, as the API server reads it. Nothing here runs at a time: a schedule that a cluster
+//! would refuse is refused, nothing more.
+
+const MONTHS: [&str; 12] =
+    ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+const NICKNAMES: [&str; 7] =
+    ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+
+/// Name, least and greatest number, and words for numbers from the least one on.
+const FIELDS: [(&str, u32, u32, &[&str]); 5] = [
+    ("minute", 0, 59, &[]),
+    ("hour", 0, 23, &[]),
+    ("day of the month", 1, 31, &[]),
+    ("month", 1, 12, &MONTHS),
+    ("day of the week", 0, 6, &DAYS),
+];
+
+/// Checks a schedule.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_schedule(text: &str) -> Result<(), String> {
+    if text.contains("TZ") {
+        return Err("it has a time zone; write that to `timeZone`".to_owned());
+    }
+    if text.starts_with('@') {
+        let every = text.strip_prefix("@every ").is_some_and(is_duration);
+        return match every || NICKNAMES.contains(&text) {
+            true => Ok(()),
+            false => Err(format!("{text:?} is none of {} and @every", NICKNAMES.join(", "))),
+        };
+    }
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    if fields.len() != FIELDS.len() {
+        return Err(format!("it has {} of 5 fields", fields.len()));
+    }
+    for (field, (name, least, most, words)) in fields.iter().zip(FIELDS) {
+        for part in field.split(',') {
+            if !is_range(part, least, most, words) {
+                return Err(format!("{part:?} is no {name} ({least} to {most})"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `*`, `N`, `N-M`, each with an optional `/STEP`.
+fn is_range(part: &str, least: u32, most: u32, words: &[&str]) -> bool {
+    let number = |text: &str| {
+        let word = words.iter().position(|word| word.eq_ignore_ascii_case(text));
+        let named = word.and_then(|at| u32::try_from(at).ok()).map(|at| at + least);
+        let digits = || text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
+        named.or_else(digits).filter(|n| (least..=most).contains(n))
+    };
+    let (range, step) = match part.split_once('/') {
+        Some((range, step)) => (range, step.parse::<u32>().ok()),
+        None => (part, Some(1)),
+    };
+    let ordered = match range.split_once('-') {
+        _ if range == "*" || range == "?" => true,
+        Some((from, to)) => matches!((number(from), number(to)), (Some(from), Some(to)) if from <= to),
+        None => number(range).is_some(),
+    };
+    ordered && step.is_some_and(|step| step > 0)
+}
+
+/// A duration of Go, such as `1h30m`.
+fn is_duration(text: &str) -> bool {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+        let unit = ["ms", "us", "ns", "h", "m", "s"].iter().find(|unit| rest[digits..].starts_with(**unit));
+        match unit {
+            Some(unit) if digits > 0 => rest = &rest[digits + unit.len()..],
+            _ => return false,
+        }
+    }
+    !text.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_schedule;
+
+    #[test]
+    fn schedules_are_those_of_a_cluster() {
+        for good in [
+            "* * * * *",
+            "0 3 * * *",
+            "*/5 0-6,22 1,15 jan-MAR mon-fri",
+            "? ? ? ? ?",
+            "@daily",
+            "@every 1h30m",
+            "0 0 31 2 0",
+            "10-50/20 * * * *",
+        ] {
+            assert_eq!(check_schedule(good), Ok(()), "{good:?}");
+        }
+        for (bad, says) in [
+            ("x y", "2 of 5 fields"),
+            ("", "0 of 5 fields"),
+            ("* * * * * *", "6 of 5 fields"),
+            ("60 * * * *", "\"60\" is no minute (0 to 59)"),
+            ("* * 0 * *", "no day of the month (1 to 31)"),
+            ("* * * * 7", "no day of the week (0 to 6)"),
+            ("* 5-3 * * *", "hour (0 to 23)"),
+            ("*/0 * * * *", "no minute"),
+            ("+1 * * * *", "no minute"),
+            ("@fortnightly", "is none of"),
+            ("@every soon", "is none of"),
+            ("CRON_TZ=UTC 0 * * * *", "timeZone"),
+        ] {
+            let said = check_schedule(bad).expect_err(bad);
+            assert!(said.contains(says), "{bad:?}: {said}");
+        }
+    }
+}
