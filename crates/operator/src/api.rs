@@ -161,13 +161,18 @@ pub struct RecreateState {
     /// The instance that is being stopped: written before the stop.
     #[serde(rename = "killedContainerID", skip_serializing_if = "String::is_empty")]
     pub killed_container_id: String,
-    /// The preStop hook of that instance has run: an agent that takes over does not run it again.
+    /// The preStop hook of that instance is about to be run: an agent that takes over does not run it again.
+    #[serde(skip_serializing_if = "is_false")]
+    pub pre_stop_begun: bool,
+    /// The hook has run, or was begun by an agent that died.
     #[serde(skip_serializing_if = "is_false")]
     pub pre_stop_done: bool,
 }
 
-/// The progress of one container.
+/// The progress of one container. Anything unknown is read as `Pending`: a user who may write the status can write
+/// anything there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String")]
 pub enum Progress {
     /// Nothing has been done yet.
     #[default]
@@ -178,6 +183,17 @@ pub enum Progress {
     Succeeded,
     /// It has failed.
     Failed,
+}
+
+impl From<String> for Progress {
+    fn from(text: String) -> Self {
+        match text.as_str() {
+            "Recreating" => Progress::Recreating,
+            "Succeeded" => Progress::Succeeded,
+            "Failed" => Progress::Failed,
+            _ => Progress::Pending,
+        }
+    }
 }
 
 impl Progress {

@@ -199,6 +199,7 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
     };
     let manifests = manifests(&options);
     if args.output.is_some() {
+        warn_of_clashes().await;
         terminal::print_plain(&manifests.join("---\n"))?;
         return Ok(Outcome::Fine);
     }
@@ -212,6 +213,19 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
         terminal::print(&format!("applied {applied}\n"))?;
     }
     Ok(Outcome::Fine)
+}
+
+/// How long to look for a cluster that is not needed.
+const CLUSTER_MAX: Duration = Duration::from_secs(3);
+
+/// Says on standard error if OpenKruise is installed in the current cluster, if there is one.
+async fn warn_of_clashes() {
+    let look = async { cluster::clashes(&cluster::connect().await?).await };
+    if let Ok(Ok(clashes)) = tokio::time::timeout(CLUSTER_MAX, look).await {
+        for clash in clashes {
+            terminal::eprint(&format!("warning: {clash}; uninstall it before you apply this\n"));
+        }
+    }
 }
 
 /// Logs one line per event to standard error, with the time.

@@ -19,13 +19,14 @@ use outrigger_runtime::cri::{NodeContainerState, NodeRuntime};
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use super::lenient::Lenient;
 use super::queue::Queue;
 use super::requests::complete;
 use super::server::{AgentPage, serve_agent_page};
 use super::{Error, connect, now};
 use crate::api::Request;
 use crate::decide::serve::{
-    Instance, InstanceState, Step, hook_done, hook_seconds, killed, pick, step, stop_seconds,
+    Instance, InstanceState, Step, hook_begun, hook_done, hook_seconds, killed, pick, step, stop_seconds,
     stops_after_verdict,
 };
 use crate::names;
@@ -132,34 +133,50 @@ impl Agent {
     async fn follow(self: Arc<Self>, node: String) {
         let selector = format!("{}={node},{}=true", names::CRR_NODE, names::CRR_ACTIVE);
         let config = Config { label_selector: Some(selector), ..Config::default() };
-        let mut events =
-            std::pin::pin!(watcher(Api::<Request>::all(self.client.clone()), config).default_backoff());
+        let mut events = std::pin::pin!(
+            watcher(Api::<Lenient<Request>>::all(self.client.clone()), config).default_backoff()
+        );
         let mut told: Option<HashMap<String, Request>> = None;
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Init) => told = Some(HashMap::new()),
-                Ok(Event::InitApply(request)) => {
-                    told.get_or_insert_default().insert(key_of(&request), request);
-                }
+                Ok(Event::InitApply(request)) => match request.read() {
+                    Ok(request) => {
+                        told.get_or_insert_default().insert(key_of(&request), request);
+                    }
+                    Err(fault) => tracing::warn!(%fault, "ignoring a request that cannot be read"),
+                },
                 Ok(Event::InitDone) => {
                     let new = told.take().unwrap_or_default();
                     let old = std::mem::replace(&mut *lock(&self.requests), new.clone());
                     old.values().chain(new.values()).for_each(|request| self.queue.add(pod_of(request)));
                     self.page.watching.store(true, Ordering::Relaxed);
                 }
-                Ok(Event::Apply(request)) => {
-                    let pod = pod_of(&request);
-                    lock(&self.requests).insert(key_of(&request), request);
-                    self.queue.add(pod);
-                }
+                Ok(Event::Apply(request)) => match request.read() {
+                    Ok(request) => {
+                        let pod = pod_of(&request);
+                        lock(&self.requests).insert(key_of(&request), request);
+                        self.queue.add(pod);
+                    }
+                    Err(fault) => {
+                        tracing::warn!(%fault, "ignoring a request that cannot be read");
+                        self.forget(&fault.identity);
+                    }
+                },
                 Ok(Event::Delete(request)) => {
-                    lock(&self.requests).remove(&key_of(&request));
-                    lock(&self.unready).remove(&key_of(&request));
-                    self.queue.add(pod_of(&request));
+                    self.forget(&request.read().unwrap_or_else(|fault| fault.identity));
                 }
                 Err(error) => tracing::warn!(%error, "the watch broke, starting it again"),
             }
         }
+    }
+
+    /// Forgets a request that is gone, which may be another one's turn.
+    fn forget(&self, request: &Request) {
+        let key = key_of(request);
+        lock(&self.unready).remove(&key);
+        let held = lock(&self.requests).remove(&key);
+        self.queue.add(pod_of(held.as_ref().unwrap_or(request)));
     }
 
     async fn resync(self: Arc<Self>) {
@@ -233,6 +250,9 @@ impl Agent {
                 }
                 Step::Hook { index, id } => {
                     let stop = Stop { request: &request, index, id: &id, uid: &uid };
+                    if !write_states(api, &name, |newest| hook_begun(newest, index, &id)).await? {
+                        return Ok(Some(Duration::ZERO));
+                    }
                     let took = self.run_hook(stop).await;
                     lock(&self.hooks).insert(id.clone(), took);
                     let is_open = write_states(api, &name, |newest| hook_done(newest, index, &id)).await?;

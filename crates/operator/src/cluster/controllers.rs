@@ -14,6 +14,7 @@ use kube::{Api, Client};
 use tokio::task::JoinSet;
 
 use super::events::Events;
+use super::lenient::Lenient;
 use super::metrics::Metrics;
 use super::queue::Queue;
 use super::store::{Agents, MapView, Store};
@@ -99,16 +100,22 @@ pub(crate) async fn run(cx: Arc<Context>) {
     let (nodes, maps) =
         (format!("{}={}", names::NODE_TYPE.0, names::NODE_TYPE.1), names::BARRIER_LABEL.to_owned());
     let client = || cx.client.clone();
-    tasks.spawn(follow(cx.clone(), Api::<Node>::all(client()), all(Some(nodes)), "nodes", on_node));
-    tasks.spawn(follow(cx.clone(), Api::<ConfigMap>::all(client()), all(Some(maps)), "configmaps", on_map));
+    tasks.spawn(follow(cx.clone(), Api::<Lenient<Node>>::all(client()), all(Some(nodes)), "nodes", on_node));
     tasks.spawn(follow(
         cx.clone(),
-        Api::<Request>::all(client()),
+        Api::<Lenient<ConfigMap>>::all(client()),
+        all(Some(maps)),
+        "configmaps",
+        on_map,
+    ));
+    tasks.spawn(follow(
+        cx.clone(),
+        Api::<Lenient<Request>>::all(client()),
         all(None),
         "containerrecreaterequests",
         on_request,
     ));
-    tasks.spawn(follow(cx.clone(), Api::<Pod>::all(client()), all(None), "pods", on_pod));
+    tasks.spawn(follow(cx.clone(), Api::<Lenient<Pod>>::all(client()), all(None), "pods", on_pod));
     for _ in 0..WORKERS {
         tasks.spawn(work(cx.clone()));
     }
@@ -135,25 +142,37 @@ fn name_of(metadata: &ObjectMeta) -> String {
 }
 
 /// Follows all objects of a kind. A broken watch is restarted, and missed changes are found by comparing the
-/// list with the store.
+/// list with the store. An object that cannot be read counts as gone.
 async fn follow<K>(
     cx: Arc<Context>,
-    api: Api<K>,
+    api: Api<Lenient<K>>,
     config: Config,
     what: &'static str,
     on: fn(&Context, Change<K>),
 ) where
-    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+    K: kube::Resource<DynamicType = ()>
+        + Clone
+        + serde::de::DeserializeOwned
+        + std::fmt::Debug
+        + Send
+        + 'static,
 {
     let mut events = std::pin::pin!(watcher(api, config).default_backoff());
     let mut told = HashSet::new();
     let mut first = true;
+    let change = |object: Lenient<K>| match object.read() {
+        Ok(object) => Change::Is(object),
+        Err(fault) => {
+            tracing::warn!(what, %fault, "ignoring an object that cannot be read");
+            Change::Gone(fault.identity)
+        }
+    };
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => told.clear(),
             Ok(Event::InitApply(object)) => {
-                told.insert(name_of(object.meta()));
-                on(&cx, Change::Is(object));
+                told.insert(name_of(kube::Resource::meta(&object)));
+                on(&cx, change(object));
             }
             Ok(Event::InitDone) => {
                 on(&cx, Change::Told(std::mem::take(&mut told)));
@@ -161,8 +180,10 @@ async fn follow<K>(
                     cx.synced.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            Ok(Event::Apply(object)) => on(&cx, Change::Is(object)),
-            Ok(Event::Delete(object)) => on(&cx, Change::Gone(object)),
+            Ok(Event::Apply(object)) => on(&cx, change(object)),
+            Ok(Event::Delete(object)) => {
+                on(&cx, Change::Gone(object.read().unwrap_or_else(|fault| fault.identity)));
+            }
             Err(error) => tracing::warn!(what, %error, "a watch broke, starting it again"),
         }
     }
@@ -219,8 +240,8 @@ fn on_request(cx: &Context, change: Change<Request>) {
             cx.queue.add(Key::Request(name));
         }
         Change::Gone(request) => {
-            cx.store.drop_request(&name_of(&request.metadata));
-            pod(&request);
+            let held = cx.store.drop_request(&name_of(&request.metadata));
+            pod(held.as_deref().unwrap_or(&request));
         }
         Change::Told(names) => {
             for name in cx.store.request_names().into_iter().filter(|name| !names.contains(name)) {
@@ -347,6 +368,12 @@ async fn look(cx: &Context, key: &Key, since: Instant) -> Result<Option<outrigge
     match key {
         Key::Pod(name) => {
             let Some(view) = cx.store.pod(name) else { return Ok(None) };
+            if let Some(problem) = view.problem.as_ref().filter(|_| !view.is_over()) {
+                let message = format!(
+                    "the pod cannot be understood, so its sidecars and levels are left alone: {problem}"
+                );
+                cx.events.tell(&view, true, "PodIgnored", &message);
+            }
             // A launch that fails, for example because of a quota, does not block the sidecars.
             let (again, ended) = (launch::look(cx, &view, since).await, ending::look(cx, &view).await);
             ended?;

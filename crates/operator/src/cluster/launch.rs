@@ -1,6 +1,6 @@
 //! Carries out the steps of a pod's launch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -39,6 +39,10 @@ pub(crate) async fn look(
     let memory = cx.store.memory(&key);
     let launch = decide(view, &map, memory, now());
     let again = launch.again;
+    if map == Map::Foreign {
+        // Read again next time.
+        cx.store.drop_map(&format!("{}/{name}", view.namespace));
+    }
     for step in launch.steps {
         match step {
             Step::Create { map, keys } => {
@@ -46,10 +50,12 @@ pub(crate) async fn look(
                     return Ok(Some(now()));
                 }
                 cx.metrics.publish_seconds.observe(since.elapsed());
+                tell_opened(cx, view, &keys);
             }
             Step::Replace { map, keys } => {
                 let version = held.as_ref().map(|held| held.version.clone());
                 replace(cx, view, &map, keys.iter(), version).await?;
+                tell_opened(cx, view, &keys);
             }
             Step::Publish { map, keys } => {
                 let uid = held.as_ref().map(|held| held.uid.clone()).unwrap_or_default();
@@ -60,10 +66,8 @@ pub(crate) async fn look(
                     let waited = std::time::Duration::from_millis(now().since(before));
                     cx.metrics.level_wait_seconds.observe(waited);
                 }
-                for key in &keys {
-                    cx.metrics.keys.add_one();
-                    cx.events.tell(view, false, "BarrierOpened", &format!("{} may start", opened(view, key)));
-                }
+                keys.iter().for_each(|_| cx.metrics.keys.add_one());
+                tell_opened(cx, view, &keys);
                 cx.store.remember(&key, |held| {
                     *held = Memory { published_at: Some(now()), ..Memory::default() };
                 });
@@ -93,6 +97,12 @@ pub(crate) async fn look(
         }
     }
     Ok(again)
+}
+
+fn tell_opened(cx: &Context, view: &PodView, keys: &BTreeSet<String>) {
+    for key in keys {
+        cx.events.tell(view, false, "BarrierOpened", &format!("{} may start", opened(view, key)));
+    }
 }
 
 /// The containers waiting for a key, for messages.

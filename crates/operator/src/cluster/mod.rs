@@ -7,6 +7,7 @@
 //! | `controllers` | watches the cluster, asks [`crate::decide`], writes |
 //! | `launch`, `ending`, `requests` | carry out the steps of a decision |
 //! | `leader` | leader election |
+//! | `lenient` | reads objects that other people wrote |
 //! | `webhook`, `certificates` | answers the API server, over TLS |
 //! | `agent` | serves the requests of one node |
 
@@ -18,6 +19,7 @@ mod ending;
 mod events;
 mod launch;
 mod leader;
+mod lenient;
 mod metrics;
 mod queue;
 mod requests;

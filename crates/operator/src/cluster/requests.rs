@@ -26,6 +26,8 @@ pub(crate) async fn look(cx: &Context, request: &Request) -> Result<Option<Time>
     let pod = match (held, request.is_finished()) {
         (Some(view), _) => Some((*view).clone()),
         (None, true) => None,
+        // Made while the webhook did not answer.
+        (None, false) if !names::is_object_name(pod_name) => None,
         (None, false) => {
             let found = pods.get_opt(pod_name).await.map_err(Error::api(format!("read pod {pod_name}")))?;
             found.and_then(|pod| PodView::always(&pod, now()))
@@ -54,6 +56,9 @@ async fn carry_out(
             let uid = request.label(names::CRR_POD_UID);
             let pods: Api<Pod> =
                 Api::namespaced(cx.client.clone(), request.metadata.namespace.as_deref().unwrap_or_default());
+            if !names::is_object_name(&request.spec.pod_name) {
+                return Ok(());
+            }
             let found = pods.get_opt(&request.spec.pod_name).await.map_err(Error::api("read a pod"))?;
             let view = found.and_then(|pod| PodView::always(&pod, now()));
             match view.filter(|view| Some(view.uid.as_str()) == uid && !view.deleting) {

@@ -1,19 +1,20 @@
 //! `outrigger operator run`: webhooks on every replica, controllers on the leader.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use futures::future::{AbortHandle, Abortable};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -48,8 +49,12 @@ pub struct RunOptions {
 
 /// The largest review: the object, its old version, and the rest.
 const BODY_MAX: usize = 8 << 20;
-/// Maximum number of connections; the API server needs a few.
+/// Maximum number of connections to the webhook; the API server needs a few.
 const CONNECTIONS_MAX: usize = 512;
+/// Maximum number of connections to a health page.
+const PAGE_CONNECTIONS_MAX: usize = 64;
+/// Pause after an error of `accept`, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long to wait for the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -181,7 +186,7 @@ async fn shutdown() {
 }
 
 async fn serve_webhook(listener: TcpListener, webhook: Arc<Webhook>, keeper: Keeper, state: Arc<Health>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (connections, mut number) = (Connections::new(listener, CONNECTIONS_MAX), 0);
     let (mut certificate, config) = keeper.first().await;
     let mut acceptor = TlsAcceptor::from(config);
     let mut renewal = tokio::time::interval(keeper.pause);
@@ -198,18 +203,70 @@ async fn serve_webhook(listener: TcpListener, webhook: Arc<Webhook>, keeper: Kee
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "the webhook's certificate cannot be looked at"),
             },
-            accepted = listener.accept() => {
-                let Ok((stream, _)) = accepted else { continue };
-                let Ok(place) = places.clone().try_acquire_owned() else { continue };
+            stream = connections.accept() => {
                 let (webhook, acceptor) = (webhook.clone(), acceptor.clone());
-                tokio::spawn(async move {
-                    let _place = place;
+                number += 1;
+                connections.serve(number, |proven| async move {
                     if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                        converse(stream, move |request| review(webhook.clone(), request)).await;
+                        converse(stream, move |request| review(webhook.clone(), proven.clone(), request)).await;
                     }
                 });
             }
         }
+    }
+}
+
+/// A listener that serves a limited number of connections at a time. Those that have never sent a proper request
+/// give way to new ones, the oldest first: nobody can keep the API server out by opening connections.
+struct Connections {
+    listener: TcpListener,
+    open: Arc<Mutex<BTreeMap<u64, Open>>>,
+    max: usize,
+}
+
+struct Open {
+    abort: AbortHandle,
+    proven: Proven,
+}
+
+/// Set once a connection has sent a proper request.
+type Proven = Arc<AtomicBool>;
+
+impl Connections {
+    fn new(listener: TcpListener, max: usize) -> Self {
+        Connections { listener, open: Arc::default(), max }
+    }
+
+    /// The next connection.
+    async fn accept(&self) -> TcpStream {
+        loop {
+            if let Ok((stream, _)) = self.listener.accept().await {
+                // An answer is written at once, and the other side waits for nothing else.
+                let _ = stream.set_nodelay(true);
+                return stream;
+            }
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+    }
+
+    /// Serves a connection on a task of its own, if there is or can be made a place for it.
+    fn serve<F: Future<Output = ()> + Send + 'static>(&self, number: u64, serve: impl FnOnce(Proven) -> F) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= self.max {
+            let oldest = open.iter().find(|(_, other)| !other.proven.load(Ordering::Relaxed));
+            let Some(oldest) = oldest.map(|(number, _)| *number) else { return };
+            if let Some(other) = open.remove(&oldest) {
+                other.abort.abort();
+            }
+        }
+        let (proven, (abort, registration)) = (Proven::default(), AbortHandle::new_pair());
+        let served = Abortable::new(serve(proven.clone()), registration);
+        open.insert(number, Open { abort, proven });
+        let table = self.open.clone();
+        tokio::spawn(async move {
+            let _ = served.await;
+            table.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        });
     }
 }
 
@@ -241,7 +298,7 @@ fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Resp
     response
 }
 
-async fn review(webhook: Arc<Webhook>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn review(webhook: Arc<Webhook>, proven: Proven, request: Request<Incoming>) -> Response<Full<Bytes>> {
     if request.method() != Method::POST {
         return reply(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "POST a review");
     }
@@ -254,19 +311,29 @@ async fn review(webhook: Arc<Webhook>, request: Request<Incoming>) -> Response<F
             _ => return reply(StatusCode::BAD_REQUEST, "text/plain", "the body is too long or did not come"),
         };
     match webhook.answer(&path, &body).await {
-        Some(answer) => reply(StatusCode::OK, "application/json", answer.to_string()),
+        Some(answer) => {
+            proven.store(true, Ordering::Relaxed);
+            reply(StatusCode::OK, "application/json", answer.to_string())
+        }
         None => reply(StatusCode::BAD_REQUEST, "text/plain", "not a review"),
     }
 }
 
 async fn serve_health(listener: TcpListener, state: Arc<Health>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
-        let state = state.clone();
-        tokio::spawn(converse(stream, move |request| {
-            let answer = health(&state, request.uri().path());
-            async move { answer }
-        }));
+    serve_pages(listener, move |path| health(&state, path)).await;
+}
+
+/// Serves the pages of an operator or agent.
+async fn serve_pages(
+    listener: TcpListener,
+    page: impl Fn(&str) -> Response<Full<Bytes>> + Clone + Send + 'static,
+) {
+    let connections = Connections::new(listener, PAGE_CONNECTIONS_MAX);
+    for number in 0.. {
+        let (stream, page) = (connections.accept().await, page.clone());
+        connections.serve(number, |_| {
+            converse(stream, move |request| std::future::ready(page(request.uri().path())))
+        });
     }
 }
 
@@ -350,12 +417,48 @@ pub(crate) async fn serve_agent_page(address: SocketAddr, page: Arc<AgentPage>) 
             return std::future::pending().await;
         }
     };
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
-        let page = page.clone();
-        tokio::spawn(converse(stream, move |request| {
-            let answer = agent_page(&page, request.uri().path());
-            async move { answer }
-        }));
+    serve_pages(listener, move |path| agent_page(&page, path)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt as _;
+
+    /// Connects, and serves the connection until it is closed. `proven`: as if it had sent a proper request.
+    async fn connect(connections: &Connections, number: u64, proven: bool) -> TcpStream {
+        let address = connections.listener.local_addr().unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        let mut stream = connections.accept().await;
+        connections.serve(number, |is_proven| async move {
+            is_proven.store(proven, Ordering::Relaxed);
+            let _ = stream.read(&mut [0]).await;
+        });
+        // Until it is being served.
+        tokio::task::yield_now().await;
+        client
+    }
+
+    #[tokio::test]
+    async fn connections_without_a_request_give_way_and_the_api_server_stays() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connections = Connections::new(listener, 2);
+        let mut server = connect(&connections, 0, true).await;
+        let mut idle = connect(&connections, 1, false).await;
+        let mut newest = connect(&connections, 2, true).await;
+        assert_eq!(idle.read(&mut [0]).await.unwrap(), 0, "the idle one is closed");
+        let mut refused = connect(&connections, 3, false).await;
+        assert_eq!(refused.read(&mut [0]).await.unwrap(), 0, "the others have proven themselves");
+        for kept in [&mut server, &mut newest] {
+            let waited = tokio::time::timeout(Duration::from_millis(50), kept.read(&mut [0])).await;
+            assert!(waited.is_err(), "still open");
+        }
+        drop(server);
+        // Its place is free once its end was seen.
+        while connections.open.lock().unwrap().len() == 2 {
+            tokio::task::yield_now().await;
+        }
+        let mut next = connect(&connections, 4, true).await;
+        assert!(tokio::time::timeout(Duration::from_millis(50), next.read(&mut [0])).await.is_err());
     }
 }

@@ -147,7 +147,7 @@ impl Webhook {
     ) -> Result<(Option<Pod>, Option<terminate::Node>), Refusal> {
         let failed = |error: kube::Error| Refusal::new(500, format!("cannot look for the pod: {error}"));
         let name = object["spec"]["podName"].as_str().unwrap_or_default();
-        if name.is_empty() || name.contains('/') {
+        if !names::is_object_name(name) {
             return Ok((None, None));
         }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);

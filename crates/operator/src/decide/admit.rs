@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
-use outrigger_lifecycle::convert::{Target, apply, convert};
+use outrigger_lifecycle::convert::{Target, apply, compare, convert};
 use outrigger_lifecycle::{
     ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, Severity, TerminatorMarks, plan,
 };
@@ -170,7 +170,20 @@ fn native_sidecars(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result
     }
     let input = PodInput { pod: only, lifecycle_types };
     let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
-    apply(&mut admitted.pod, &convert(&input, &planned.plan, Target::Native));
+    let edits = convert(&input, &planned.plan, Target::Native);
+    let mut converted = json!(input.pod);
+    apply(&mut converted, &edits);
+    let converted = PodInput { pod: typed(&converted)?, lifecycle_types: Default::default() };
+    let after = plan(&converted, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
+    if let Some(lost) = compare(&planned.plan, &after.plan).into_iter().find(|d| d.loss) {
+        let text = format!(
+            "annotation {}: native sidecars cannot do this: {}; leave the startupProbe of a sidecar with a readinessProbe out, or make it test the same",
+            names::SIDECARS,
+            lost.text
+        );
+        return Err(Refusal::new(422, text));
+    }
+    apply(&mut admitted.pod, &edits);
     Ok(())
 }
 

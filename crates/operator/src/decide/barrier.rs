@@ -103,12 +103,16 @@ pub struct Launch {
     pub waiting: usize,
 }
 
+/// Why a pod whose barrier has another object's name is not served.
+pub const IGNORED: &str = "the barrier of this pod names a ConfigMap that is not one of a barrier; recreate the pod, so that the webhook writes it";
 /// A launch without progress is reported after this long, unless the pod sets another time.
 pub const TIMEOUT_MS: u64 = 10 * 60_000;
 /// The kubelet is woken again after this long, doubling: its ConfigMap watch may lag behind its pod watch.
 const WAKE_AGAIN_MS: u64 = 500;
 /// The maximum number of wake-ups for the same keys; it syncs by itself every 10 to 15 s (LP-14).
 const WAKES_MAX: u32 = 6;
+/// A ConfigMap of someone else is looked at again after this long: those without our label are not watched.
+const FOREIGN_AGAIN_MS: u64 = 2_000;
 /// A mark that does not show in the pod after this long is written again.
 const MARK_AGAIN_MS: u64 = 5_000;
 
@@ -126,8 +130,9 @@ fn is_barrier_name(map: &str, pod: &str) -> bool {
         suffix.len() == super::admit::SUFFIX_LEN
             && suffix.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
     };
-    map.strip_suffix("-barrier") == Some(pod)
-        || map.rsplit_once("-barrier-").is_some_and(|(base, suffix)| !base.is_empty() && ours(suffix))
+    let is_of_pod = map.strip_suffix("-barrier") == Some(pod)
+        || map.rsplit_once("-barrier-").is_some_and(|(base, suffix)| !base.is_empty() && ours(suffix));
+    is_of_pod && crate::names::is_object_name(map)
 }
 
 /// The closed gate a container is waiting for, if any.
@@ -161,7 +166,7 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
         return launch;
     }
     let Some(name) = map_name(view) else {
-        launch.warn("BarrierIgnored", "the barrier of this pod names a ConfigMap that is not one of a barrier; recreate the pod, so that the webhook writes it".to_owned());
+        launch.warn("BarrierIgnored", IGNORED.to_owned());
         return launch;
     };
     let waiting: Vec<(usize, &Gate)> =
@@ -175,6 +180,7 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
     let (held, news) = match map {
         Map::Foreign => {
             launch.warn("BarrierBlocked", format!("ConfigMap {name} exists and does not belong to this pod; delete it, so that the barrier can be made"));
+            launch.look_at(now + FOREIGN_AGAIN_MS);
             return launch;
         }
         Map::Missing => {

@@ -105,6 +105,9 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
     if view.barriers().next().is_none() {
         return "nothing: every container may start".to_owned();
     }
+    if barrier::map_name(view).is_none() {
+        return format!("nothing: {}", barrier::IGNORED);
+    }
     match map {
         barrier::Map::Missing => return "the operator creates the barrier ConfigMap".to_owned(),
         barrier::Map::Foreign => {

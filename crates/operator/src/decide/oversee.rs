@@ -66,6 +66,8 @@ pub struct Oversight {
 pub const RESPONSE_MS: u64 = 60_000;
 /// The same if the node is known to have none: the time it takes to replace an agent.
 const RESPONSE_ABSENT_MS: u64 = 15_000;
+/// An agent that has not begun by then is reported in the status.
+const SILENT_MS: u64 = 5_000;
 /// An agent that is gone for this long does not finish its work (D3).
 const ABSENT_MS: u64 = 60_000;
 /// Every request ends: this long after its grace periods, if it has no deadline (D3).
@@ -144,8 +146,19 @@ impl Oversight {
             return Some(give_up(request, message));
         }
         self.look_at(until);
-        if matches!(agent, Agent::Absent { .. }) && request.status.message.is_empty() {
-            self.steps.push(Step::Note(format!("waits for the agent of node {node}, which is not ready")));
+        if !request.status.message.is_empty() {
+            return None;
+        }
+        match agent {
+            Agent::Absent { .. } => {
+                self.steps
+                    .push(Step::Note(format!("waits for the agent of node {node}, which is not ready")));
+            }
+            Agent::Ready | Agent::Unknown if now < created + SILENT_MS => self.look_at(created + SILENT_MS),
+            Agent::Ready | Agent::Unknown => {
+                self.steps
+                    .push(Step::Note(format!("waits for the agent of node {node}, which has not answered")));
+            }
         }
         None
     }

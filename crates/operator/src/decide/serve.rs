@@ -45,7 +45,7 @@ pub enum Step {
         /// The states.
         states: Vec<RecreateState>,
     },
-    /// Run the preStop hook of an instance, then report with [`hook_done`].
+    /// Run the preStop hook of an instance, after [`hook_begun`] is written, then report with [`hook_done`].
     Hook {
         /// Which container of the request.
         index: usize,
@@ -149,7 +149,7 @@ fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<R
                 }
                 let mut states = states.clone();
                 states[index].killed_container_id.clone_from(&newest.id);
-                states[index].pre_stop_done = false;
+                (states[index].pre_stop_begun, states[index].pre_stop_done) = (false, false);
                 return Step::Store { phase: "Recreating", states };
             }
         }
@@ -164,6 +164,12 @@ fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<R
 fn stop(request: &Request, states: &[RecreateState], index: usize, newest: &Instance) -> Step {
     let id = newest.id.clone();
     if is_hook_due(request, &states[index]) && newest.state == InstanceState::Running {
+        if states[index].pre_stop_begun {
+            // By an agent that has died: it is not known how far it got.
+            let mut states = states.to_vec();
+            states[index].pre_stop_done = true;
+            return Step::Store { phase: "Recreating", states };
+        }
         return Step::Hook { index, id };
     }
     match request.wants_result() && is_last(states, index) {
@@ -209,6 +215,15 @@ pub fn killed(request: &Request, index: usize, result: Result<(), String>) -> Ve
             }
             Err(message) => (state.phase, state.message) = (Progress::Failed, message),
         }
+    }
+    states
+}
+
+/// The states before the preStop hook of an instance is run.
+pub fn hook_begun(request: &Request, index: usize, id: &str) -> Vec<RecreateState> {
+    let mut states = request.status.container_recreate_states.clone();
+    if let Some(state) = states.get_mut(index).filter(|state| state.killed_container_id == id) {
+        state.pre_stop_begun = true;
     }
     states
 }

@@ -107,8 +107,11 @@ pub fn class(view: &PodView, container: usize, node: Node) -> Class {
         Node::Virtual => Class::Stuck,
         Node::Machine | Node::WithoutAgent if marks.kill && marks.ignore_exit_code => Class::IgnoreExitCode,
         Node::Machine | Node::WithoutAgent if marks.kill => Class::Normal,
-        // Kruise ignores these, and their pods run forever; an image can be replaced on machines as well.
-        Node::Machine | Node::WithoutAgent => Class::InPlace,
+        // Kruise ignores these, and their pods run forever. An agent can stop them like any other; without one, an
+        // image can be replaced on machines as well.
+        Node::Machine if marks.ignore_exit_code => Class::IgnoreExitCode,
+        Node::Machine => Class::Normal,
+        Node::WithoutAgent => Class::InPlace,
     }
 }
 

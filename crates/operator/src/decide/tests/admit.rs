@@ -239,6 +239,15 @@ fn sidecars_become_native() {
     assert_eq!(proxy["restartPolicy"], "Always");
     assert_eq!(proxy["startupProbe"]["httpGet"]["path"], "/");
     assert_eq!(out["spec"]["somethingNew"], json!({"kept": true}), "what is not known here stays");
+    // As offline: with a startupProbe of its own, nothing would wait until it is ready.
+    let mut both = pod.clone();
+    for c in
+        both["spec"]["containers"].as_array_mut().expect("a list").iter_mut().filter(|c| c["name"] == "proxy")
+    {
+        c["startupProbe"] = json!({"exec": {"command": ["true"]}});
+    }
+    let refusal = admit(&both, SUFFIX).expect_err("the gate would be lost");
+    assert!(refusal.code == 422 && refusal.message.contains("not ready"), "{refusal}");
     for (value, expected) in
         [("nobody", "there is no container \"nobody\""), ("main,proxy,log", "every container is a sidecar")]
     {

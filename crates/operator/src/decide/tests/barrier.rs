@@ -216,8 +216,9 @@ fn only_a_barrier_of_this_pod_is_ever_written() {
         replaced.contains(&Step::Replace { map: "pod-barrier".to_owned(), keys: keys("1") }),
         "{replaced:?}"
     );
-    let foreign = run(&view, &Map::Foreign).steps;
+    let Launch { steps: foreign, again, .. } = run(&view, &Map::Foreign);
     assert!(matches!(foreign.as_slice(), [Step::Event { reason: "BarrierBlocked", .. }]), "{foreign:?}");
+    assert!(again.is_some(), "it is not watched, so its deletion has to be looked for");
 }
 
 #[test]

@@ -96,6 +96,20 @@ fn every_request_gets_a_verdict() {
 }
 
 #[test]
+fn an_agent_that_does_not_answer_is_reported() {
+    let live = view("Always", "ready", |_| {});
+    let request = request(|r| {
+        r["status"]["phase"] = json!("");
+        r["metadata"]["labels"][names::CRR_NODE] = json!("n");
+    });
+    let note = Step::Note("waits for the agent of node n, which has not answered".to_owned());
+    // The request is ten seconds old.
+    assert!(decide(&request, Some(&live), NOW).steps.contains(&note));
+    let early = decide(&request, Some(&live), NOW - 6_000);
+    assert!(!early.steps.contains(&note) && early.again.is_some(), "{early:?}");
+}
+
+#[test]
 fn an_agent_that_is_not_there_is_waited_for_in_vain_for_a_while() {
     // D3, D17: in every phase, and the reason for waiting is reported.
     let live = view("Always", "ready", |_| {});

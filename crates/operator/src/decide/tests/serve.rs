@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::NOW;
 use crate::api::{Progress, RecreateState, Request};
 use crate::decide::serve::{
-    Instance, InstanceState, Step, hook_done, hook_seconds, killed, needs_result, pick, step, stop_seconds,
-    stops_after_verdict,
+    Instance, InstanceState, Step, hook_begun, hook_done, hook_seconds, killed, needs_result, pick, step,
+    stop_seconds, stops_after_verdict,
 };
 use crate::names;
 
@@ -252,6 +252,12 @@ fn a_hook_is_run_once_whatever_happens_to_the_agent() {
     }
     let id = "a-0".to_owned();
     assert_eq!(next(&hooked, &instances), Step::Hook { index: 0, id: id.clone() });
+    // Recorded before it is run: an agent that takes over does not know how far it got, and does not run it again.
+    let mut killed_in_it = hooked.clone();
+    killed_in_it.status.container_recreate_states = hook_begun(&hooked, 0, &id);
+    let Step::Store { states, .. } = next(&killed_in_it, &instances) else { panic!("run again") };
+    killed_in_it.status.container_recreate_states = states;
+    assert_eq!(next(&killed_in_it, &instances), Step::Kill { index: 0, id: id.clone() });
     // Recorded before the stop: an agent that takes over continues from there.
     hooked.status.container_recreate_states = hook_done(&hooked, 0, &id);
     assert_eq!(next(&hooked, &instances), Step::Kill { index: 0, id });

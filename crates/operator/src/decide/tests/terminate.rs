@@ -246,8 +246,20 @@ fn marks_decide_how_a_sidecar_is_ended() {
     );
     let classes = |node| -> Vec<Class> { (0..4).map(|i| class(&view, i, node)).collect() };
     use Class::{IgnoreExitCode, InPlace, Main, Normal, Stuck};
-    assert_eq!(classes(Node::Machine), [Main, Normal, IgnoreExitCode, InPlace], "ST-C-04");
+    assert_eq!(classes(Node::Machine), [Main, Normal, IgnoreExitCode, Normal], "ST-C-04");
+    assert_eq!(classes(Node::WithoutAgent), [Main, Normal, IgnoreExitCode, InPlace]);
     assert_eq!(classes(Node::Virtual), [Main, InPlace, Stuck, InPlace], "ST-C-05");
+}
+
+#[test]
+fn sidecars_with_an_image_only_are_stopped_by_an_agent() {
+    // Replacing the image of one while another is stopped made the exit code of one of them the pod's result.
+    let containers = [("main", "", "0"), ("s", "kill", "running"), ("w", "image", "running")];
+    for policy in ["Never", "OnFailure"] {
+        let steps = decide(&view(policy, "Running", &containers), Node::Machine, &[], NOW);
+        assert_eq!(stopped(&steps), ["s", "w"], "{steps:?}");
+        assert!(!steps.iter().any(|s| matches!(s, Step::Swap(_) | Step::End { .. })), "{steps:?}");
+    }
 }
 
 fn past(attempt: u32, finished: bool, stopped: &[(&str, &str)]) -> Past {
