@@ -12,6 +12,7 @@
 #include <sys/ioctl.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -204,11 +205,16 @@ static void places(void) {
   }
   static const char *tries[] = {"/probe-file", "/etc/probe-file", "/tmp/probe-file", "/vol/probe-file", "/vol/sub/probe-file",
                                 "/dev/probe-file", "/dev/shm/probe-file", "/root/probe-file", "/proc/probe-file"};
+  /* Pods that are inspected at the same time share volumes: a file of another pod must not be in the way. */
+  unsigned long unique = 0;
+  if (getrandom(&unique, sizeof unique, 0) != sizeof unique) printf("getrandom %s\n", error_name(errno));
   for (unsigned i = 0; i < 9; i++) {
-    int fd = open(tries[i], O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+    char path[128];
+    snprintf(path, sizeof path, "%s-%lx", tries[i], unique);
+    int fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
     struct stat meta = {0};
     int error = errno;
-    if (fd >= 0) { fstat(fd, &meta); close(fd); unlink(tries[i]); }
+    if (fd >= 0) { fstat(fd, &meta); close(fd); unlink(path); }
     printf("create %s %s %o %d:%d\n", tries[i], error_name(fd < 0 ? error : 0), meta.st_mode & 07777, meta.st_uid, meta.st_gid);
   }
 }
