@@ -1,13 +1,11 @@
 //! Decides which pods get a user namespace, in which root has no privileges on the host.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
+use outrigger_lifecycle::NAMESPACE_IDS;
 use outrigger_runtime::{NetworkMode, UserNamespace};
 
 use crate::options::UserNamespaces;
 use crate::security;
-
-/// Number of ids in a pod's user namespace.
-const NAMESPACE_IDS: i64 = 65_536;
 
 /// Maximum number of pods named in one message.
 const NAMED_MAX: usize = 5;

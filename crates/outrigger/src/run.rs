@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser as _};
+use k8s_openapi::api::core::v1::{ContainerPort, PodSpec};
 use outrigger_agent::options::{OnFailure, PodOptions, UserNamespaces};
 use outrigger_lifecycle::{ContainerRef, List, Plan, Severity, parse_quantity};
 use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, check, render};
@@ -247,16 +248,31 @@ fn check_publish(publish: &[PublishedPort], work: &Work) -> Result<(), Failure> 
         let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pod_count());
         return Err(Failure::Input(error));
     }
-    match published_twice(publish) {
+    let pods = work.pods.iter().filter_map(|pod| pod.manifest.input.pod.spec.as_ref());
+    match published_twice(publish, &pods.flat_map(host_ports).collect::<Vec<_>>()) {
         Some((one, other)) => Err(Failure::Input(anyhow!(
-            "--publish {one} and --publish {other} ask for the same port of this machine; use another port for one of them"
+            "{one} and {other} ask for the same port of this machine; use another port for one of them"
         ))),
         None => Ok(()),
     }
 }
 
+/// The ports of this machine that a pod asks for itself. Those that cannot be read are reported elsewhere.
+fn host_ports(spec: &PodSpec) -> Vec<PublishedPort> {
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let port = |port: &ContainerPort| {
+        let ip = port.host_ip.as_deref().filter(|ip| !ip.is_empty());
+        let ip = ip.map_or(Ok(Ipv4Addr::UNSPECIFIED.into()), str::parse).ok()?;
+        let host = u16::try_from(port.host_port?).ok().filter(|port| *port > 0)?;
+        let pod_port = u16::try_from(port.container_port).ok()?;
+        let udp = port.protocol.as_deref() == Some("UDP");
+        Some(PublishedPort { host: SocketAddr::new(ip, host), pod_port, udp })
+    };
+    containers.flat_map(|container| container.ports.iter().flatten()).filter_map(port).collect()
+}
+
 /// Two ports that cannot be listened on at the same time, as they would be written.
-fn published_twice(publish: &[PublishedPort]) -> Option<(String, String)> {
+fn published_twice(publish: &[PublishedPort], of_pod: &[PublishedPort]) -> Option<(String, String)> {
     let clash = |a: &PublishedPort, b: &PublishedPort| {
         let (one, other) = (a.host.ip(), b.host.ip());
         let overlap = one == other
@@ -268,11 +284,13 @@ fn published_twice(publish: &[PublishedPort]) -> Option<(String, String)> {
             true => p.host.port().to_string(),
             false => p.host.to_string(),
         };
-        format!("{host}:{}{}", p.pod_port, if p.udp { "/udp" } else { "" })
+        format!("--publish {host}:{}{}", p.pod_port, if p.udp { "/udp" } else { "" })
     };
     publish.iter().enumerate().find_map(|(i, a)| {
-        let b = publish[i + 1..].iter().find(|b| clash(a, b))?;
-        Some((written(a), written(b)))
+        let twice = publish[i + 1..].iter().find(|b| clash(a, b)).map(written);
+        let own =
+            || of_pod.iter().find(|b| clash(a, b)).map(|b| format!("the pod's hostPort {}", b.host.port()));
+        Some((written(a), twice.or_else(own)?))
     })
 }
 
@@ -659,16 +677,27 @@ mod tests {
 
     #[test]
     fn a_port_of_the_machine_is_published_once() {
+        let pod: PodSpec = serde_json::from_value(serde_json::json!({
+            "initContainers": [{"name": "proxy", "ports": [{"containerPort": 90, "hostPort": 9090, "hostIP": "127.0.0.1"}]}],
+            "containers": [{"name": "app", "ports": [{"containerPort": 70}, {"containerPort": 53, "hostPort": 53, "protocol": "UDP"}]}],
+        }))
+        .expect("a pod");
         for (ports, clash) in [
-            (&["8080:80", "8080:81"][..], Some(("8080:80", "8080:81"))),
-            (&["1:1", "127.0.0.1:8080:80", "8080:80"], Some(("127.0.0.1:8080:80", "8080:80"))),
-            (&["53:53/udp", "53:53/udp"], Some(("53:53/udp", "53:53/udp"))),
-            (&["53:53", "53:53/udp"], None),
+            (&["8080:80", "8080:81"][..], Some(("--publish 8080:80", "--publish 8080:81"))),
+            (
+                &["1:1", "127.0.0.1:8080:80", "8080:80"],
+                Some(("--publish 127.0.0.1:8080:80", "--publish 8080:80")),
+            ),
+            (&["54:53/udp", "54:53/udp"], Some(("--publish 54:53/udp", "--publish 54:53/udp"))),
+            (&["54:53", "54:53/udp"], None),
             (&["127.0.0.1:80:80", "127.0.0.2:80:80", "[::1]:80:80"], None),
             (&["8080:80", "8081:80"], None),
+            (&["70:70", "9090:80"], Some(("--publish 9090:80", "the pod's hostPort 9090"))),
+            (&["127.0.0.2:9090:80", "53:53"], None),
+            (&["53:5353/udp"], Some(("--publish 53:5353/udp", "the pod's hostPort 53"))),
         ] {
             let ports: Vec<PublishedPort> = ports.iter().map(|p| published(p).expect("a port")).collect();
-            let found = published_twice(&ports);
+            let found = published_twice(&ports, &host_ports(&pod));
             assert_eq!(found.as_ref().map(|(a, b)| (a.as_str(), b.as_str())), clash, "{ports:?}");
         }
     }

@@ -35,6 +35,7 @@ use crate::source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInp
 
 pub use kruise::is_launch_barrier;
 pub use plan::validate_plan;
+pub use security::NAMESPACE_IDS;
 
 /// All findings about a pod, sorted by position.
 pub fn validate(input: &PodInput, gates: &FeatureGates) -> Vec<Finding> {

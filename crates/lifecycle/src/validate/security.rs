@@ -53,6 +53,8 @@ const CAPABILITIES: [&str; 42] = [
     "SYS_TTY_CONFIG",
     "WAKE_ALARM",
 ];
+/// Number of ids in a pod's user namespace.
+pub const NAMESPACE_IDS: i64 = 65_536;
 /// The longest name of a sysctl that Kubernetes accepts.
 const SYSCTL_BYTES_MAX: usize = 253;
 
@@ -63,6 +65,7 @@ pub(super) fn check_pod(out: &mut Vec<Finding>, input: &PodInput, spec: &PodSpec
     let path = FieldPath::spec("securityContext");
     ids(
         out,
+        spec,
         &path,
         &[
             ("runAsUser", context.run_as_user),
@@ -71,7 +74,7 @@ pub(super) fn check_pod(out: &mut Vec<Finding>, input: &PodInput, spec: &PodSpec
         ],
     );
     for (i, &group) in context.supplemental_groups.iter().flatten().enumerate() {
-        id(out, path.clone().field("supplementalGroups").index(i), "supplemental group", group);
+        id(out, spec, path.clone().field("supplementalGroups").index(i), "supplemental group", group);
     }
     for (field, value, allowed) in [
         ("fsGroupChangePolicy", &context.fs_group_change_policy, ["Always", "OnRootMismatch"]),
@@ -99,7 +102,7 @@ pub(super) fn check_pod(out: &mut Vec<Finding>, input: &PodInput, spec: &PodSpec
 pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
     let path = site.at("securityContext");
     let context = site.container.security_context.clone().unwrap_or_default();
-    ids(out, &path, &[("runAsUser", context.run_as_user), ("runAsGroup", context.run_as_group)]);
+    ids(out, spec, &path, &[("runAsUser", context.run_as_user), ("runAsGroup", context.run_as_group)]);
     root(out, spec, &path, &context);
     escalation(out, &path, &context);
     for (field, names) in [
@@ -160,18 +163,27 @@ fn host_namespaces(out: &mut Vec<Finding>, spec: &PodSpec) {
     }
 }
 
-fn ids(out: &mut Vec<Finding>, path: &FieldPath, fields: &[(&'static str, Option<i64>)]) {
+fn ids(out: &mut Vec<Finding>, spec: &PodSpec, path: &FieldPath, fields: &[(&'static str, Option<i64>)]) {
     for &(field, value) in fields {
         if let Some(value) = value {
-            id(out, path.clone().field(field), field, value);
+            id(out, spec, path.clone().field(field), field, value);
         }
     }
 }
 
-fn id(out: &mut Vec<Finding>, path: FieldPath, what: &str, value: i64) {
+fn id(out: &mut Vec<Finding>, spec: &PodSpec, path: FieldPath, what: &str, value: i64) {
     if !(0..=i64::from(i32::MAX)).contains(&value) {
         let message = format!("{what} {value} is not between 0 and {}", i32::MAX);
         out.push(Finding::error("security", path, message));
+    } else if spec.host_users == Some(false) && value >= NAMESPACE_IDS {
+        let last = NAMESPACE_IDS - 1;
+        let message =
+            format!("{what} {value} does not exist in the pod's user namespace, which has 0 to {last}");
+        out.push(
+            Finding::error("security", path, message)
+                .related(FieldPath::spec("hostUsers"), "the user namespace is requested here")
+                .hint(format!("use an id up to {last}, or remove `hostUsers: false`")),
+        );
     }
 }
 

@@ -136,7 +136,7 @@ pub struct Node<R: Runtime> {
     registry: PodRegistry,
     numbers: Arc<AtomicUsize>,
     runs: BTreeMap<String, Run>,
-    tasks: JoinSet<String>,
+    tasks: JoinSet<(Driven<R>, RunEnd)>,
     /// Files of the manifest directory that cannot be run, with their text; each is reported once.
     refused: BTreeMap<PathBuf, String>,
     /// Those that are refused only until a pod of the same name is gone.
@@ -425,13 +425,17 @@ impl<R: Runtime> Node<R> {
         }
     }
 
-    fn run_ended(&mut self, ended: Result<String, tokio::task::JoinError>) {
-        let id = match ended {
-            Ok(id) => id,
+    fn run_ended(&mut self, ended: Result<(Driven<R>, RunEnd), tokio::task::JoinError>) {
+        let (driven, end) = match ended {
+            Ok(ended) => ended,
             Err(e) => return tracing::error!("a run failed, which is a fault of outrigger: {e}"),
         };
-        let end = self.store.load_run::<RunEnd>(&id, END).ok().flatten();
-        let end = end.unwrap_or_else(|| RunEnd::broken(self.now_ms()));
+        // Only the node gives orders, so none can come between this look and the end.
+        if driven.has_orders() {
+            self.tasks.spawn(driven.run());
+            return;
+        }
+        let id = driven.finish(end);
         if let Some(run) = self.runs.get_mut(&id) {
             run.end = Some(end);
         }
@@ -671,12 +675,4 @@ impl Signals {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_differ() {
-        assert_eq!(new_id().len(), 8);
-        assert_ne!(new_id(), new_id());
-    }
-}
+mod tests;

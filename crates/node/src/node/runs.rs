@@ -132,9 +132,10 @@ impl<R: Runtime> Driven<R> {
         self.tell_standings();
     }
 
-    /// Drives the run to its end.
-    pub(super) async fn run(mut self) -> String {
-        let end = loop {
+    /// Drives the run until all its workloads have ended. Whether that is its end is the node's to say, which may
+    /// have given an order meanwhile ([`Driven::has_orders`]).
+    pub(super) async fn run(mut self) -> (Self, RunEnd) {
+        loop {
             let wake = if self.is_frozen { None } else { self.step() };
             let results: Vec<PodResult> =
                 self.workloads.iter().filter_map(|workload| workload.controller.result()).collect();
@@ -142,15 +143,15 @@ impl<R: Runtime> Driven<R> {
             self.supervisor.sinks.registry.run_progresses(&self.id, progress);
             let now_ms = self.clock.now().time.0;
             if results.len() == self.workloads.len() && !self.is_frozen {
-                // A change of the manifests may be on its way.
                 if let Ok(order) = self.orders.try_recv() {
                     self.carry_out(order);
                     continue;
                 }
-                break match self.supervisor.broken {
+                let end = match self.supervisor.broken {
                     true => RunEnd::broken(now_ms),
                     false => RunEnd::new(&results, now_ms),
                 };
+                return (self, end);
             }
             let clock = self.clock;
             let wake = async {
@@ -167,7 +168,16 @@ impl<R: Runtime> Driven<R> {
                 },
                 () = wake => {}
             }
-        };
+        }
+    }
+
+    /// Whether there are orders that were given after all workloads had ended.
+    pub(super) fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
+    /// Saves the end of the run. Returns its id.
+    pub(super) fn finish(self, end: RunEnd) -> String {
         self.supervisor.sinks.status_file.finish();
         if let Err(e) = self.store.save_run(&self.id, END, &end) {
             tracing::warn!(run = self.id, "cannot save how it ended: {e}");

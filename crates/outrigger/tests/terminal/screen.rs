@@ -114,11 +114,12 @@ impl Screen {
             '\t' => self.cursor.1 = (self.cursor.1 / 8 + 1) * 8,
             c if c.is_control() => self.strange.push(format!("{c:?}")),
             c => {
+                // A character without a width belongs to the one before it.
+                let Some(width) = c.width().filter(|width| *width > 0) else { return };
                 if self.wrap {
                     self.down();
                     self.cursor.1 = 0;
                 }
-                let width = c.width().unwrap_or(0);
                 let (row, column) = self.cursor;
                 let line = &mut self.lines[row];
                 line.resize(line.len().max(column + width), ' ');

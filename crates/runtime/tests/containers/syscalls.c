@@ -93,6 +93,11 @@ static long cloned(long result) {
     return result;
 }
 
+static long pair(long family, int *ends) {
+    long result = syscall(SYS_socketpair, family, SOCK_STREAM, 0, ends);
+    return result < 0 ? -errno : result;
+}
+
 static void arguments(void) {
     long high = 1L << 32;
     print("socket-unix", native(SYS_socket, AF_UNIX, SOCK_STREAM, 0));
@@ -100,6 +105,10 @@ static void arguments(void) {
     print("socket-vsock-high", native(SYS_socket, high | 40, SOCK_STREAM, 0));
     print("socket-alg", native(SYS_socket, 38, SOCK_SEQPACKET, 0));
     print("socket-alg-high", native(SYS_socket, high | 38, SOCK_SEQPACKET, 0));
+    int pair64[2];
+    print("socketpair-unix", pair(AF_UNIX, pair64));
+    print("socketpair-vsock", pair(40, pair64));
+    print("socketpair-vsock-high", pair(high | 40, pair64));
     print("clone-newuser", cloned(native(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0)));
     print("clone-newuser-high", cloned(native(SYS_clone, high | CLONE_NEWUSER | SIGCHLD, 0, 0)));
     struct clone_args args = {.flags = CLONE_NEWUSER, .exit_signal = SIGCHLD};
@@ -115,8 +124,7 @@ static void arguments(void) {
     print("i386-socketcall-vsock", i386(102, 1, (long)low, 0));
     low[0] = 38, low[1] = SOCK_SEQPACKET;
     print("i386-socketcall-alg", i386(102, 1, (long)low, 0));
-    int32_t *pair = low + 16;
-    low[0] = 40, low[1] = SOCK_STREAM, low[2] = 0, low[3] = (int32_t)(long)pair;
+    low[0] = 40, low[1] = SOCK_STREAM, low[2] = 0, low[3] = (int32_t)(long)(low + 16);
     print("i386-socketcall-vsock-pair", i386(102, 8, (long)low, 0));
     print("i386-clone-newuser", cloned(i386(120, CLONE_NEWUSER | SIGCHLD, 0, 0)));
 }

@@ -141,6 +141,17 @@ fn what_has_no_effect_is_said() {
         (spec(json!({"nodeSelector": {}, "tolerations": [], "hostUsers": true, "priority": 0})), vec![]),
         (spec(json!({"hostUsers": true, "hostNetwork": true, "hostPID": true, "hostIPC": true})), vec![]),
         (spec(json!({"hostUsers": false, "hostNetwork": false})), vec![]),
+        (spec(json!({"hostUsers": false, "securityContext": {"runAsUser": 65_535}})), vec![]),
+        (spec(json!({"securityContext": {"runAsUser": 65_536}})), vec![]),
+        (
+            spec(json!({"hostUsers": false, "securityContext":
+                {"runAsUser": 65_536, "fsGroup": 70_000, "supplementalGroups": [1, 80_000]}})),
+            vec![
+                ("security", "spec.securityContext.fsGroup", "0 to 65535"),
+                ("security", "spec.securityContext.runAsUser", "runAsUser 65536 does not exist"),
+                ("security", "spec.securityContext.supplementalGroups[1]", "80000"),
+            ],
+        ),
         (
             spec(json!({"hostUsers": false, "hostNetwork": true})),
             vec![("security", "spec.hostUsers", "with hostNetwork")],

@@ -11,7 +11,8 @@ use crate::embedded::container::caps::CapSet;
 
 /// Calls that depend on their arguments (`rule` in the table).
 #[cfg(test)]
-pub(super) const ARGUMENT_RULES: [&str; 5] = ["clone", "clone3", "personality", "socket", "socketcall"];
+pub(super) const ARGUMENT_RULES: [&str; 6] =
+    ["clone", "clone3", "personality", "socket", "socketcall", "socketpair"];
 
 /// Flags of clone(2) that create namespaces.
 const NAMESPACE_FLAGS: u64 = 0x7e02_0000;
@@ -23,6 +24,8 @@ const AF_ALG: u64 = 38;
 const AF_VSOCK: u64 = 40;
 /// `socketcall(SYS_SOCKET, ...)`.
 const SYS_SOCKET: u64 = 1;
+/// `socketcall(SYS_SOCKETPAIR, ...)`.
+const SYS_SOCKETPAIR: u64 = 8;
 
 const DENIED: Action = Action::Errno(libc::EPERM as u16);
 
@@ -73,13 +76,18 @@ fn add_argument_rules(rules: &mut Vec<Rule>, may_make_namespaces: bool) {
         add("personality", low_half(value), Action::Allow);
     }
     add("personality", None, DENIED);
-    for family in [AF_ALG, AF_VSOCK] {
-        add("socket", low_half(family), DENIED);
+    // A pair of these families is refused by the kernel itself, but only after it has loaded the family's module.
+    for call in ["socket", "socketpair"] {
+        for family in [AF_ALG, AF_VSOCK] {
+            add(call, low_half(family), DENIED);
+        }
+        add(call, None, Action::Allow);
     }
-    add("socket", None, Action::Allow);
     // 32-bit x86 has two ways to create a socket. The arguments of this one are in memory, so it is blocked;
     // operations on existing sockets stay allowed.
-    add("socketcall", low_half(SYS_SOCKET), DENIED);
+    for operation in [SYS_SOCKET, SYS_SOCKETPAIR] {
+        add("socketcall", low_half(operation), DENIED);
+    }
     add("socketcall", None, Action::Allow);
 }
 
@@ -186,6 +194,9 @@ mod tests {
             ("socket", AF_ALG, EPERM),
             ("socket", high | AF_ALG, EPERM),
             ("socket", 39, ALLOWED),
+            ("socketpair", 1, ALLOWED),
+            ("socketpair", AF_VSOCK, EPERM),
+            ("socketpair", high | AF_ALG, EPERM),
             ("personality", 0xffff_ffff, ALLOWED),
             ("personality", u64::MAX, ALLOWED),
             ("personality", 0x0040_0000, EPERM),
@@ -200,6 +211,7 @@ mod tests {
             }
         }
         assert_eq!(verdict(NONE, KERNEL, Arch::I386, "socketcall", SYS_SOCKET), EPERM);
+        assert_eq!(verdict(NONE, KERNEL, Arch::I386, "socketcall", SYS_SOCKETPAIR), EPERM);
         assert_eq!(verdict(NONE, KERNEL, Arch::I386, "socketcall", 3), ALLOWED);
         assert_eq!(verdict(NONE, KERNEL, Arch::I386, "socket", AF_VSOCK), EPERM);
         assert_eq!(verdict(NONE, KERNEL, Arch::Arm, "socket", AF_ALG), EPERM);
