@@ -5,12 +5,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::command::say;
 use crate::leaks;
-use crate::run::{Bench, Run, Test};
+use crate::run::{Bench, Run, Test, helpers_of};
 
 pub(crate) const ALL: [(&str, Test); 6] = [
     ("a_killed_run_stops_its_containers_in_order", in_order),
@@ -219,14 +219,6 @@ fn at_any_moment(bench: &Bench, name: &str) {
     }
 }
 
-/// Running child processes of a process.
-fn children(pid: u32) -> Vec<Pid> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = threads.map(|t| fs::read_to_string(t.path().join("children")).unwrap_or_default());
-    let all: String = lists.collect();
-    all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter_map(Pid::from_raw).collect()
-}
-
 /// Some or all of the shims and the guard process are killed, and the run before, between or after them: what
 /// is left is removed by the next run at the latest.
 fn any_processes(bench: &Bench, name: &str) {
@@ -237,7 +229,7 @@ fn any_processes(bench: &Bench, name: &str) {
         let (dialect, spec) = random_spec(&killed, random);
         let mut run = killed.start(spec, annotations(dialect));
         std::thread::park_timeout(Duration::from_micros(random / 3 % 500_000));
-        let victims = children(run.pid());
+        let victims = helpers_of(run.pid());
         let is_hit = |nth: usize| (random / 11).is_multiple_of(3) || (random >> (16 + nth % 32)) & 1 == 1;
         let first = (random / 13).is_multiple_of(2);
         if first {
@@ -304,7 +296,7 @@ fn everything(bench: &Bench, name: &str) {
     let mut run = killed.start(native(&killed), json!({}));
     killed.wait_for_starts(&mut run);
     // Shims and the guard process, then the run.
-    run.signal_children(Signal::KILL);
+    run.signal_helpers(Signal::KILL);
     run.signal(Signal::KILL);
     run.end();
     assert!(!killed.left().is_empty(), "the sandbox is left");

@@ -226,7 +226,7 @@ fn a_proxy_that_outlives_the_app() {
 #[test]
 fn a_proxy_that_outlives_the_app_when_the_session_is_ended() {
     takes_its_leave(|run| {
-        run.signal_children(Signal::TERM);
+        run.signal_helpers(Signal::TERM);
         run.signal(Signal::TERM);
     });
 }

@@ -152,6 +152,7 @@ fn shims(bench: &Bench, name: &str) {
                 node.up();
             }
         }
+        assert!(!batch.killed.is_empty(), "no shim was there to be killed");
         end(&mut node, &batch);
     });
     node.leaves_nothing();

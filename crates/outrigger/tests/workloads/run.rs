@@ -120,17 +120,16 @@ impl Run {
         kill_process(pid, signal).expect("send a signal");
     }
 
-    /// Signals the direct child processes of the run.
-    pub(crate) fn signal_children(&self, signal: Signal) {
-        let pid = self.child.id();
-        // Of any thread.
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
-        let lists = threads.map(|t| fs::read_to_string(t.path().join("children")).unwrap_or_default());
-        let all: String = lists.collect();
-        let children: Vec<i32> = all.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
-        assert!(!children.is_empty(), "it has none\n{}", self.account());
-        for child in children.into_iter().filter_map(Pid::from_raw) {
-            kill_process(child, signal).expect("send a signal");
+    /// Signals the run's own processes besides the run itself.
+    pub(crate) fn signal_helpers(&self, signal: Signal) {
+        let helpers = helpers_of(self.child.id());
+        assert!(
+            helpers.len() > 2,
+            "shims, what forks them, and the guard process: {helpers:?}\n{}",
+            self.account()
+        );
+        for helper in helpers {
+            kill_process(helper, signal).expect("send a signal");
         }
     }
 
@@ -218,4 +217,21 @@ impl Drop for Run {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The processes of a run: its children, and the shims, which are children of one of these.
+pub(crate) fn helpers_of(run: u32) -> Vec<Pid> {
+    let children = children(run);
+    let shims =
+        children.iter().flat_map(|child| self::children(child.as_raw_nonzero().get().cast_unsigned()));
+    let shims: Vec<Pid> = shims.collect();
+    [children, shims].concat()
+}
+
+/// Running child processes of all threads of a process.
+fn children(pid: u32) -> Vec<Pid> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.map(|t| fs::read_to_string(t.path().join("children")).unwrap_or_default());
+    let all: String = lists.collect();
+    all.split_whitespace().filter_map(|pid| pid.parse().ok()).filter_map(Pid::from_raw).collect()
 }

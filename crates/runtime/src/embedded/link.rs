@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::pipe::PipeFlags;
@@ -12,7 +11,6 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
-use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::cgroup::Hierarchies;
@@ -20,11 +18,12 @@ use super::fault::Fault;
 use super::protocol::{
     ContainerState, ExitRecord, Reply, Request, StartedRecord, Streams, attached_to, decode, encode,
 };
+use super::spawner::Spawner;
 use super::{layout, socket, sys};
 use crate::processes::Process;
 use crate::{
-    ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Input, Output, ProcessStreams, RuntimeError,
-    WindowSize,
+    ContainerId, ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Input, Output, ProcessStreams,
+    RuntimeError, WindowSize,
 };
 
 /// The most distinct warnings of shims that are passed on.
@@ -97,8 +96,14 @@ pub(crate) struct Remains {
 
 impl Link {
     /// Starts a shim and lets it create a container. The result is in the phase.
-    pub(crate) fn spawn(command: Command, create: Request, stop_signal: i32, remains: Remains) -> Self {
-        let link = Self::new(Shim::New(command), stop_signal, remains);
+    pub(crate) fn spawn(
+        spawner: Arc<Spawner>,
+        id: ContainerId,
+        create: Request,
+        stop_signal: i32,
+        remains: Remains,
+    ) -> Self {
+        let link = Self::new(Shim::New(spawner, id), stop_signal, remains);
         link.send(create);
         link
     }
@@ -424,7 +429,7 @@ impl Drop for Running {
 
 /// The source of the shim.
 enum Shim {
-    New(Command),
+    New(Arc<Spawner>, ContainerId),
     Running(UnixStream),
     Gone,
 }
@@ -439,13 +444,11 @@ struct Driver {
 impl Driver {
     async fn drive(self, shim: Shim, queue: mpsc::UnboundedReceiver<Outgoing>) {
         match shim {
-            Shim::New(command) => match spawn(command) {
-                Ok((stream, mut child)) => {
-                    *lock(&self.shared.shim) = child.id().and_then(|pid| Process::child(pid as i32));
+            Shim::New(spawner, id) => match spawner.spawn(&id).await {
+                Ok((stream, process)) => {
+                    *lock(&self.shared.shim) = Some(process);
                     self.talk(stream, queue).await;
                     *lock(&self.shared.shim) = None;
-                    // It has closed the connection and is removing its files; only its pid has to be reaped.
-                    tokio::spawn(async move { child.wait().await });
                 }
                 Err(error) => {
                     let fault = Fault::create(format!("cannot start a shim: {}", sys::errno_text(&error)));
@@ -544,15 +547,6 @@ impl Driver {
         };
         self.phase.send_replace(over);
     }
-}
-
-/// Starts the shim with one end of a socket pair as its standard input.
-fn spawn(mut command: Command) -> io::Result<(UnixStream, Child)> {
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-    ours.set_nonblocking(true)?;
-    let child =
-        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn()?;
-    Ok((UnixStream::from_std(ours)?, child))
 }
 
 /// Connects to the socket in a container's directory.

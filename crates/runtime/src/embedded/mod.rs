@@ -11,7 +11,7 @@
 //!
 //! * [`EmbeddedRuntime`] is part of the agent. It creates sandboxes, starts one shim per container and talks
 //!   to it (`link`), and cleans up after agents that died (`orphans`).
-//! * The shim (`shim`, [`shim_main`]) is the same binary executed again: single-threaded, it forks the container's first
+//! * The shim (`shim`, [`shim_main`]) is the same binary executed again, and forked: single-threaded, it forks the container's first
 //!   process, keeps its log and exit code, and runs commands in it.
 //! * The container's first process (`container`) builds the container around itself. Its root file system is
 //!   mounted in its own mount namespace only, so that nothing of it is left when it ends.
@@ -37,6 +37,7 @@ mod sandbox;
 mod seccomp;
 mod shim;
 mod socket;
+mod spawner;
 mod sys;
 mod userns;
 

@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
@@ -34,6 +36,14 @@ impl ShimProgram {
             ))
         })?;
         Ok(ShimProgram { file })
+    }
+
+    /// The command that makes it a shim in some role.
+    pub(crate) fn command(&self, arguments: &[String], role: &str) -> Command {
+        let mut command = Command::new(self.path());
+        // Containers may see a shim's environment: nothing of the host's.
+        command.arg0("outrigger").args(arguments).arg(role).env_clear();
+        command
     }
 
     /// The path to execute.

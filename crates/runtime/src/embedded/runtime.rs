@@ -19,6 +19,8 @@ use super::oci::{self, OciRuntime, OciRuntimes};
 use super::orphans::{self, Orphan};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, ProcessRecord, Request, SandboxState, ShimConfig};
+use super::shim::ID_MAX;
+use super::spawner::Spawner;
 use super::{hurry, layout, private, reclaim, rootless, sandbox, userns};
 use crate::netns::connect_loopback;
 use crate::ownership::Claims;
@@ -53,7 +55,8 @@ pub struct EmbeddedRuntime {
     config: EmbeddedConfig,
     images: ImageStore,
     hierarchies: Hierarchies,
-    shim: ShimProgram,
+    shim: Arc<ShimProgram>,
+    spawner: Arc<Spawner>,
     containers: Mutex<HashMap<ContainerId, Entry>>,
     sandboxes: Mutex<HashMap<SandboxId, Pod>>,
     claims: Claims,
@@ -101,11 +104,13 @@ impl EmbeddedRuntime {
         private::state_dir(&config.state_dir).and_then(|_| private::make(&pods)).map_err(|error| {
             RuntimeError::Config(format!("cannot keep pods in {}: {error}", pods.display()))
         })?;
-        let shim = ShimProgram::open(Path::new(program))?;
+        let shim = Arc::new(ShimProgram::open(Path::new(program))?);
+        let (of_shims, arguments) = (Arc::clone(&shim), config.shim_command[1..].to_vec());
         Ok(EmbeddedRuntime {
             images: ImageStore::open_with(&config.state_dir, config.image_limits)?,
             hierarchies: Hierarchies::detect(),
             shim,
+            spawner: Spawner::new(move || of_shims.command(&arguments, "containers")),
             claims: Claims::new(config.owner.clone(), NAME),
             config,
             containers: Mutex::default(),
@@ -288,10 +293,7 @@ impl EmbeddedRuntime {
 
     /// The shim's program with its arguments.
     fn shim_command(&self, role: &str) -> std::process::Command {
-        let mut command = std::process::Command::new(self.shim.path());
-        // Containers may see a shim's environment: nothing of the host's.
-        command.arg0("outrigger").args(&self.config.shim_command[1..]).arg(role).env_clear();
-        command
+        self.shim.command(&self.config.shim_command[1..], role)
     }
 
     /// Connects a new sandbox to its network, and opens its ports at the host.
@@ -460,6 +462,8 @@ impl Runtime for EmbeddedRuntime {
     async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         check_id(&spec.id.0)?;
         let oci_runtime = self.oci.of_class(spec.runtime_class.as_deref())?;
+        let spawner = Arc::clone(&self.spawner);
+        tokio::spawn(async move { spawner.prepare().await });
         self.ensure_guard().await;
         self.claim_pod_dir(&spec.id, &spec.pod_dir)?;
         let (mut making, hierarchies) = (spec.clone(), self.hierarchies.clone());
@@ -609,9 +613,7 @@ impl Runtime for EmbeddedRuntime {
                 sandbox: state,
                 cgroups,
             }));
-            let mut command = self.shim_command("container");
-            command.arg(&id.0);
-            let link = Link::spawn(command.into(), create, stop_signal, remains);
+            let link = Link::spawn(Arc::clone(&self.spawner), id.clone(), create, stop_signal, remains);
             let entry = Entry { link: Arc::new(link), sandbox: sandbox.clone(), pod_dir };
             containers.insert(id.clone(), entry.clone());
             entry
@@ -715,9 +717,9 @@ impl Runtime for EmbeddedRuntime {
 /// Ids become file and cgroup names.
 fn check_id(id: &str) -> Result<(), RuntimeError> {
     let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if id.is_empty() || id.len() > 64 || id.starts_with('.') || !id.bytes().all(safe) {
+    if id.is_empty() || id.len() > ID_MAX || id.starts_with('.') || !id.bytes().all(safe) {
         return Err(RuntimeError::Config(format!(
-            "id {id:?} is not made of at most 64 letters, digits, '-', '_' and '.', not beginning with '.'"
+            "id {id:?} is not made of at most {ID_MAX} letters, digits, '-', '_' and '.', not beginning with '.'"
         )));
     }
     Ok(())

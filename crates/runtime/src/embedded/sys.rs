@@ -359,6 +359,35 @@ pub(crate) fn ignore_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
+/// Undoes [`ignore_signal`].
+pub(crate) fn default_signal(signal: i32) {
+    // SAFETY: SIG_DFL installs no handler of ours.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Overwrites the last arguments of this process, which take `room` bytes with their ends, as others see them.
+///
+/// Must be called from the only thread, and `room` must be right: what is before it are arguments too, what is after it
+/// is the environment.
+pub(crate) fn replace_last_arguments(room: usize, with: &[u8]) -> io::Result<()> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // Fields 48 and 49; the name, field 2, may contain anything.
+    let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(45);
+    let mut address = || fields.next().and_then(|field| field.parse::<usize>().ok());
+    let (Some(start), Some(end)) = (address(), address()) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    if start == 0 || end.saturating_sub(start) < room || with.len() >= room {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: the kernel has put the arguments there, in memory of this process that it may write; std copies what it is
+    // asked for, so nothing refers to them, and there is no other thread.
+    let area = unsafe { std::slice::from_raw_parts_mut((end - room) as *mut u8, room) };
+    area[..with.len()].copy_from_slice(with);
+    area[with.len()..].fill(0);
+    Ok(())
+}
+
 /// How a child ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reaped {

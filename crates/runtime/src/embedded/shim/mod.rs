@@ -1,12 +1,12 @@
 //! The small process between one container and the agent.
 //!
-//! The agent's own binary, executed again with `shim container`, one per container. It is single-threaded (it
-//! forks), uses less than a megabyte of its own, and outlives the agent: the container's exit code, log and
-//! files are correct whichever process dies.
+//! The agent's own binary, executed again with `shim containers` and forked for each container (`template`). It is
+//! single-threaded (it forks), uses less than a megabyte of its own, and outlives the agent: the container's exit
+//! code, log and files are correct whichever process dies.
 //!
 //! # The protocol with the agent
 //!
-//! The shim starts with one end of a socket pair as its standard input. Messages are those of the `protocol` module.
+//! The shim starts with one end of a socket pair. Messages are those of the `protocol` module.
 //!
 //! ```text
 //! agent                                shim                                    container's first process
@@ -39,11 +39,13 @@ mod log;
 mod oci;
 mod pause;
 mod server;
+mod template;
 mod uplink;
 mod watchers;
 
 pub use guard::{KilledPod, KilledRun, killed_runs};
 pub(crate) use pause::NOTE as PAUSE_NOTE;
+pub(crate) use template::{ANSWER, ID_MAX, room_for_id};
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -68,7 +70,7 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> i32 {
         sys::ignore_signal(signal);
     }
     let result = match args.first().and_then(|arg| arg.to_str()) {
-        Some("container") => take_control().and_then(server::run),
+        Some("containers") => take_control().and_then(|control| template::run(control, &args)),
         Some("guard") => take_control().and_then(|_| guard::run(&args[1..])),
         Some("uplink") => take_control().and_then(|control| uplink::run(control, &args[1..])),
         Some("try-oci-runtime") => take_control().and_then(oci::try_runtime),

@@ -404,7 +404,11 @@ impl OciContainer {
         if terminal && !profile.env.iter().any(|(name, _)| name == "TERM") {
             profile.env.push(("TERM".to_owned(), "xterm".to_owned()));
         }
-        let process = bundle::process(&profile, &container.user, command, terminal);
+        let mut process = bundle::process(&profile, &container.user, command, terminal);
+        if let Streams::Terminal(size) = streams {
+            // The command may ask for it before we can set it.
+            process["consoleSize"] = serde_json::json!({ "height": size.rows, "width": size.columns });
+        }
         layout::write_json(&file, &process).creating(what)?;
         let console = terminal.then(|| ConsoleSocket::open(&calls.dir)).transpose().creating(what)?;
         let mut call: Command = calls.command("exec", &log);
