@@ -23,7 +23,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock};
+use rustix::fs::{
+    CWD, FlockOperation, IFlags, Mode, OFlags, RenameFlags, flock, ioctl_getflags, ioctl_setflags,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -40,6 +42,25 @@ pub(crate) const JSON_MAX: u64 = 64 << 20;
 /// Directory of the pods below the state directory.
 pub(crate) fn pods_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("pods")
+}
+
+/// Lets ext4 put each directory that is made in this one into another part of the disk.
+///
+/// ext4 keeps what is in one directory close together, and does not use an inode again for some time after its file was
+/// deleted: it looks at each such inode of that part every time it makes a file. With the files of all pods in one
+/// part, a run takes up to twice as long if others have ended within the last minute. Other file systems refuse the flag
+/// or ignore it.
+pub(crate) fn spread(dir: &Path) {
+    let set = || -> io::Result<()> {
+        let dir = open_dir_for_reading(dir)?;
+        let flags = ioctl_getflags(&dir)?;
+        if !flags.contains(IFlags::TOPDIR) {
+            ioctl_setflags(&dir, flags | IFlags::TOPDIR)?;
+        }
+        Ok(())
+    };
+    // Only a matter of speed.
+    let _ = set();
 }
 
 /// Directory of a pod's containers.

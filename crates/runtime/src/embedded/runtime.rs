@@ -104,6 +104,7 @@ impl EmbeddedRuntime {
         private::state_dir(&config.state_dir).and_then(|_| private::make(&pods)).map_err(|error| {
             RuntimeError::Config(format!("cannot keep pods in {}: {error}", pods.display()))
         })?;
+        layout::spread(&pods);
         let shim = Arc::new(ShimProgram::open(Path::new(program))?);
         let (of_shims, arguments) = (Arc::clone(&shim), config.shim_command[1..].to_vec());
         Ok(EmbeddedRuntime {
