@@ -5,8 +5,8 @@
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use outrigger_lifecycle::{
-    Dialect, FeatureGates, List, Observation, Plan, PodInput, TerminatorMarks, Time, level_gates, observe,
-    plan,
+    Dialect, FeatureGates, List, Need, Observation, Plan, PodInput, TerminatorMarks, Time, level_gates,
+    observe, plan,
 };
 
 use crate::key::{self, Opens};
@@ -259,6 +259,10 @@ fn add_levels(plan: &mut Plan, containers: &[ContainerView]) {
         _ => None,
     };
     let levels: Vec<(usize, i64)> = containers.iter().enumerate().filter_map(level).collect();
+    if !levels.is_empty() {
+        // The kubelet goes on to the next container while one is held back by its barrier.
+        plan.containers.iter_mut().for_each(|c| c.gates.retain(|gate| gate.need != Need::Launched));
+    }
     for (i, gate) in level_gates(&levels) {
         plan.containers[i].gates.push(gate);
     }

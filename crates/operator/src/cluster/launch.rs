@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::controllers::Context;
 use super::store::MapView;
 use super::{Error, has_code, now};
-use crate::decide::barrier::{Map, Memory, Step, decide, map_name};
+use crate::decide::barrier::{FOREIGN_AGAIN_MS, Map, Memory, Step, decide, map_name};
 use crate::key::OPEN;
 use crate::names;
 use crate::view::PodView;
@@ -59,7 +59,9 @@ pub(crate) async fn look(
             }
             Step::Publish { map, keys } => {
                 let uid = held.as_ref().map(|held| held.uid.clone()).unwrap_or_default();
-                publish(cx, view, &map, keys.iter(), &uid).await?;
+                if !publish(cx, view, &map, keys.iter(), &uid).await? {
+                    return Ok(Some(now() + FOREIGN_AGAIN_MS));
+                }
                 cx.metrics.publish_seconds.observe(since.elapsed());
                 // The previous level took from its own key, or the pod's start, until now.
                 if let Some(before) = memory.published_at.or(view.started) {
@@ -186,13 +188,14 @@ async fn replace<'k>(
     Ok(())
 }
 
+/// Adds keys to the ConfigMap. Returns false if it cannot be changed.
 async fn publish<'k>(
     cx: &Context,
     view: &PodView,
     map: &str,
     keys: impl Iterator<Item = &'k String>,
     uid: &str,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let data: BTreeMap<&str, &str> = keys.map(|key| (key.as_str(), OPEN)).collect();
     // The uid makes sure that it is still the same object.
     let patch = json!({
@@ -203,11 +206,20 @@ async fn publish<'k>(
     match api.patch(map, &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(made) => {
             keep(cx, view, &made);
-            Ok(())
+            Ok(true)
         }
         Err(error) => {
             if has_code(&error, &[404, 409, 422]) {
                 cx.store.drop_map(&format!("{}/{map}", view.namespace));
+            }
+            if let (true, kube::Error::Api(status)) = (has_code(&error, &[422]), &error) {
+                // Somebody has made it immutable.
+                let message = format!(
+                    "ConfigMap {map} cannot be written, so nothing more starts; delete it: {}",
+                    status.message
+                );
+                cx.events.tell(view, true, "BarrierBlocked", &message);
+                return Ok(false);
             }
             Err(Error::api(format!("publish in ConfigMap {map}"))(error))
         }

@@ -112,7 +112,7 @@ const WAKE_AGAIN_MS: u64 = 500;
 /// The maximum number of wake-ups for the same keys; it syncs by itself every 10 to 15 s (LP-14).
 const WAKES_MAX: u32 = 6;
 /// A ConfigMap of someone else is looked at again after this long: those without our label are not watched.
-const FOREIGN_AGAIN_MS: u64 = 2_000;
+pub const FOREIGN_AGAIN_MS: u64 = 2_000;
 /// A mark that does not show in the pod after this long is written again.
 const MARK_AGAIN_MS: u64 = 5_000;
 
@@ -145,9 +145,14 @@ pub fn closed_gate(view: &PodView, container: usize) -> Option<&Gate> {
     gates.into_iter().find(|g| !rules::gate_open(plan, obs, container, g))
 }
 
-/// The keys that are due now (LP-21, LP-23).
+/// The keys that are due now (LP-21, LP-23). In a pod that cannot be understood nothing new starts: its gates may be what
+/// cannot be read.
 pub fn earned(view: &PodView) -> BTreeSet<String> {
-    let open = view.barriers().filter(|(i, _)| closed_gate(view, *i).is_none());
+    let may_start = |i: usize| match view.problem {
+        None => closed_gate(view, i).is_none(),
+        Some(_) => view.observation.containers[i].was_run,
+    };
+    let open = view.barriers().filter(|(i, _)| may_start(*i));
     open.map(|(_, barrier)| barrier.key.clone()).collect()
 }
 
@@ -169,8 +174,10 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
         launch.warn("BarrierIgnored", IGNORED.to_owned());
         return launch;
     };
-    let waiting: Vec<(usize, &Gate)> =
-        view.barriers().filter_map(|(i, _)| Some((i, closed_gate(view, i)?))).collect();
+    // Once its key is published a container starts, whatever becomes of those it has waited for.
+    let is_published = |key: &String| matches!(map, Map::Ours { keys } if keys.contains(key));
+    let closed = view.barriers().filter(|(_, barrier)| !is_published(&barrier.key));
+    let waiting: Vec<(usize, &Gate)> = closed.filter_map(|(i, _)| Some((i, closed_gate(view, i)?))).collect();
     launch.waiting = waiting.len();
     if let Some(message) = hopeless(view, &waiting) {
         launch.steps.push(Step::Fail { message });

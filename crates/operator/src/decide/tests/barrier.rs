@@ -277,6 +277,26 @@ fn a_level_is_passed_by_completion_and_ended_by_failure() {
     let message =
         "container `b` waits for `a`, which failed with code 3 and will not be restarted".to_owned();
     assert_eq!(failed.steps, [Step::Fail { message }]);
+    // It was ready before: the container has been let through, and is about to start.
+    let let_through = run(&ended("Never", "3"), &ours("1 0"));
+    assert!(!let_through.steps.iter().any(|step| matches!(step, Step::Fail { .. })), "{let_through:?}");
+    assert_eq!(let_through.waiting, 0);
+}
+
+#[test]
+fn nothing_new_starts_in_a_pod_that_cannot_be_understood() {
+    let mut object = object("a b", "a", "");
+    for (i, key) in ["g_a", "g_b"].into_iter().enumerate() {
+        object["spec"]["containers"][i]["env"] = json!([barrier_env(key)]);
+    }
+    let keys_of = |text: &str| {
+        let mut object = object.clone();
+        object["metadata"]["annotations"] = json!({names::DEPENDS_ON: text});
+        let view = view(object);
+        (view.problem.is_some(), earned(&view).len())
+    };
+    assert_eq!(keys_of("b: a ready"), (false, 2));
+    assert_eq!(keys_of("garbage"), (true, 1), "only that of the container that runs");
 }
 
 #[test]
@@ -291,6 +311,23 @@ fn keys_of_containers_that_ran_come_back_at_any_time() {
     let steps = run(&view(object), &Map::Missing).steps;
     assert_eq!(steps[0], Step::Create { map: "pod-barrier".to_owned(), keys: keys("1 0") });
     assert!(matches!(steps[1], Step::Annotate { completed: true }), "{steps:?}");
+}
+
+#[test]
+fn a_chain_of_levels_is_followed_to_its_end() {
+    // The kubelet tries the containers in their order, which is not what they wait for.
+    let view = launching("c=0 b=1 a=2", "", "a");
+    let told = |name: &str| {
+        let i = view.plan.containers.iter().position(|c| c.name == name).expect("a container");
+        let gate = crate::decide::barrier::closed_gate(&view, i).expect("a closed gate");
+        crate::decide::explain::gate(&view, i, gate, NOW)
+    };
+    assert!(told("b").starts_with("waits for `a` to be ready: "), "{}", told("b"));
+    assert!(
+        told("c").starts_with("waits for `b` to be ready: `b` waits for `a` to be ready: "),
+        "{}",
+        told("c")
+    );
 }
 
 #[test]
