@@ -28,21 +28,34 @@ pub(crate) struct Fault {
     pub(crate) text: String,
 }
 
+/// The longest message. Names in it are the image's and the manifest's, and what cannot be sent looks like success.
+const TEXT_MAX: usize = 4096;
+
 impl Fault {
+    /// Of a message that is too long the end is kept as well: it says what went wrong.
+    fn new(kind: FaultKind, text: String) -> Self {
+        if text.len() <= TEXT_MAX {
+            return Fault { kind, text };
+        }
+        let (start, end) = text.split_at(text.floor_char_boundary(TEXT_MAX / 2));
+        let end = &end[end.ceil_char_boundary(end.len() - TEXT_MAX / 2)..];
+        Fault { kind, text: format!("{start}…{end}") }
+    }
+
     pub(crate) fn config(text: impl Into<String>) -> Self {
-        Fault { kind: FaultKind::Config, text: text.into() }
+        Fault::new(FaultKind::Config, text.into())
     }
 
     pub(crate) fn create(text: impl Into<String>) -> Self {
-        Fault { kind: FaultKind::Create, text: text.into() }
+        Fault::new(FaultKind::Create, text.into())
     }
 
     pub(crate) fn start(text: impl Into<String>) -> Self {
-        Fault { kind: FaultKind::Start, text: text.into() }
+        Fault::new(FaultKind::Start, text.into())
     }
 
     pub(crate) fn other(text: impl Into<String>) -> Self {
-        Fault { kind: FaultKind::Other, text: text.into() }
+        Fault::new(FaultKind::Other, text.into())
     }
 }
 
@@ -72,5 +85,22 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
 
     fn configuring<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, Fault> {
         self.map_err(|error| Fault::config(format!("{}: {}", what(), errno_text(&error.into()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_messages_keep_their_ends() {
+        let fault = Fault::start(format!("exec {:?}: no such file", "ü".repeat(100_000)));
+        assert!(fault.text.len() <= TEXT_MAX + "…".len(), "{}", fault.text.len());
+        assert!(
+            fault.text.starts_with("exec \"ü") && fault.text.ends_with("ü\": no such file"),
+            "{}",
+            fault.text
+        );
+        assert_eq!(Fault::other("short").text, "short");
     }
 }

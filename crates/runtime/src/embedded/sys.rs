@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::rootless;
@@ -365,10 +366,12 @@ pub(crate) fn default_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
+/// Where the arguments of this process are, once [`replace_last_arguments`] has found them, and of its forks.
+static ARGUMENTS: OnceLock<(usize, usize)> = OnceLock::new();
+
 /// Overwrites the last arguments of this process, which take `room` bytes with their ends, as others see them.
 ///
-/// Must be called from the only thread, and `room` must be right: what is before it are arguments too, what is after it
-/// is the environment.
+/// Must be called from the only thread, and `room` must be right: what is before it are arguments too.
 pub(crate) fn replace_last_arguments(room: usize, with: &[u8]) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // Fields 48 and 49; the name, field 2, may contain anything.
@@ -380,12 +383,20 @@ pub(crate) fn replace_last_arguments(room: usize, with: &[u8]) -> io::Result<()>
     if start == 0 || end.saturating_sub(start) < room || with.len() >= room {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the kernel has put the arguments there, in memory of this process that it may write; std copies what it is
-    // asked for, so nothing refers to them, and there is no other thread.
+    let _ = ARGUMENTS.set((start, end));
+    // SAFETY: as in `hide_arguments`; it is the end of the same memory.
     let area = unsafe { std::slice::from_raw_parts_mut((end - room) as *mut u8, room) };
     area[..with.len()].copy_from_slice(with);
     area[with.len()..].fill(0);
     Ok(())
+}
+
+/// Lets others see no arguments of this process. Must be called from the only thread.
+pub(crate) fn hide_arguments() {
+    let Some(&(start, end)) = ARGUMENTS.get() else { return };
+    // SAFETY: the kernel has put the arguments there, in memory of this process that it may write; std copies what it is
+    // asked for, so nothing refers to them, and there is no other thread.
+    unsafe { std::slice::from_raw_parts_mut(start as *mut u8, end - start) }.fill(0);
 }
 
 /// How a child ended.

@@ -131,6 +131,7 @@ fn spy(pod: &Pod, marker: &Path) -> ContainerSpec {
            [ -e $p/root{marker} ] && echo ROOT $p; [ -e $p/cwd{marker} ] && echo CWD $p; \
            for f in $p/fd/*; do [ -e $f{marker} ] && echo FD $p; done; \
            grep -q OUTRIGGER_SECRET $p/environ && echo ENVIRON; \
+           read -r a <$p/cmdline; case $a in outriggershimcontainer*) echo ARGUMENTS $a;; esac; a=; \
          done; done; }} 2>/dev/null; ",
         marker = marker.display()
     );

@@ -1,11 +1,12 @@
 //! Start, end, signals and logs.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-use outrigger_runtime::{Runtime as _, RuntimeError};
+use outrigger_runtime::{ExecRequest, Runtime as _, RuntimeError};
 
-use crate::support::{Pod, log_text};
+use crate::support::{DEADLINE, Pod, eventually, log_text};
 
 crate::trials![
     exit_codes_are_reported,
@@ -15,6 +16,8 @@ crate::trials![
     stop_signal_is_the_container_s_own,
     a_missing_program_is_a_start_error,
     a_missing_program_in_path_is_a_start_error,
+    a_program_with_an_endless_name_is_a_start_error,
+    a_start_that_hangs_can_be_ended,
     a_file_that_cannot_be_executed_is_a_start_error,
     an_image_without_command_cannot_be_created,
     image_entrypoint_and_cmd_follow_the_rules,
@@ -118,6 +121,45 @@ async fn a_missing_program_in_path_is_a_start_error() {
     let error = pod.start(spec).await.unwrap_err();
     assert_eq!(error.to_string(), "exec \"no-such-program\": executable file not found in $PATH");
     assert_eq!(error.reason(), "StartError");
+    pod.finish().await;
+}
+
+/// A message that is too long to be sent must not look like a start.
+async fn a_program_with_an_endless_name_is_a_start_error() {
+    let pod = Pod::new().await;
+    for length in [1_000, 66_000, 131_100, 150_000, 300_000] {
+        let name = format!("/{}", "x".repeat(length));
+        let mut spec = pod.script("");
+        spec.command = Some(vec![name.clone()]);
+        let error = pod.start(spec).await.unwrap_err();
+        assert_eq!(error.reason(), "StartError", "{length}");
+        let text = error.to_string();
+        assert!(text.starts_with("exec \"/xxx") && text.len() < 5_000, "{length}: {text}");
+        let id = pod.start(pod.script("sleep 100")).await.unwrap();
+        let request = ExecRequest { command: vec![name], timeout: Some(DEADLINE), output_limit: 10 };
+        let error = pod.runtime.exec(&id, request).await.unwrap_err();
+        assert_eq!(error.reason(), "StartError", "{length}: {error}");
+    }
+    pod.finish().await;
+}
+
+/// In a shared pid namespace a process of another container may stop the first process before it is the program.
+async fn a_start_that_hangs_can_be_ended() {
+    let pod = Pod::new().await;
+    let id = pod.runtime.create_container(&pod.id, pod.script("sleep 100")).await.unwrap();
+    let first = rustix::process::Pid::from_raw(pod.first_process(&id) as i32).unwrap();
+    rustix::process::kill_process(first, rustix::process::Signal::STOP).unwrap();
+    let mut start = Box::pin(pod.runtime.start_container(&id));
+    // The request is sent, before that to kill it.
+    tokio::select! {
+        biased;
+        started = &mut start => panic!("{started:?}"),
+        () = std::future::ready(()) => {}
+    }
+    pod.runtime.kill(&id).await.unwrap();
+    let started = tokio::time::timeout(Duration::from_secs(8), start).await.expect("soon");
+    assert!(started.is_err(), "{started:?}");
+    eventually("it is gone", || !Path::new(&format!("/proc/{}", first.as_raw_nonzero())).exists()).await;
     pod.finish().await;
 }
 

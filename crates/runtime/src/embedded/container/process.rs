@@ -114,6 +114,8 @@ impl Launch<'_> {
     /// Becomes the program, or ends and leaves it as a sibling. A failure, in either process, is reported
     /// with `report`.
     pub(crate) fn run(&self, report: impl FnOnce(BorrowedFd<'_>, Fault)) -> ! {
+        // They name the container on the host.
+        sys::hide_arguments();
         let closed = sys::keep_only(self.report_to).map_err(step("cannot close descriptors"));
         let fault = match closed.and_then(|()| self.launch()) {
             Ok(never) => match never {},

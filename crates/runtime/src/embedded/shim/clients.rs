@@ -58,6 +58,13 @@ impl Client {
         }
     }
 
+    /// Whether a request that has arrived is to kill the container.
+    pub(super) fn wants_kill(&self) -> bool {
+        let mut rest = self.received.clone();
+        std::iter::from_fn(|| decode::<Request>(&mut rest).ok().flatten())
+            .any(|request| matches!(request, Request::Kill))
+    }
+
     /// The next complete request, with its descriptors.
     pub(super) fn next(&mut self) -> Option<(Request, Vec<OwnedFd>)> {
         match decode::<Request>(&mut self.received) {

@@ -1,11 +1,15 @@
 //! Creates a container: everything between `Create` and `Created`.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::clients::Client;
 use super::log::{Log, LogStream};
 use super::oci::{self, OciContainer};
 use crate::ContainerSpec;
@@ -260,8 +264,9 @@ impl Container {
         save(&self.dir, &self.state)
     }
 
-    /// Starts the user's program. Returns when it has been exec'd.
-    pub(super) fn start(&mut self) -> Result<(), Fault> {
+    /// Starts the user's program. Returns when it has been exec'd, or when a client wants it killed first: a process of
+    /// another container may have stopped it in a shared pid namespace.
+    pub(super) fn start(&mut self, clients: &mut [Client]) -> Result<(), Fault> {
         if let Some(oci) = &mut self.oci {
             return oci.start();
         }
@@ -269,6 +274,10 @@ impl Container {
             return Err(Fault::other("the container was started before"));
         }
         self.tell(START);
+        if let Some(socket) = &self.waiting {
+            wait_for_answer(socket.as_fd(), clients)
+                .creating(|| "cannot hear the container's first process")?;
+        }
         match self.listen(&mut Vec::new())? {
             None => {
                 self.waiting = None;
@@ -387,6 +396,31 @@ impl Container {
             oci.delete();
         }
         self.hierarchies.remove(&self.cgroup);
+    }
+}
+
+/// Waits until the first process has answered. Fails if a client wants it killed before that, or none is left.
+fn wait_for_answer(process: BorrowedFd<'_>, clients: &mut [Client]) -> io::Result<()> {
+    // Usually it is a matter of a millisecond, and then the program has run, and was killed.
+    let soon = Timespec { tv_sec: 1, tv_nsec: 0 };
+    if matches!(poll(&mut [PollFd::from_borrowed_fd(process, PollFlags::IN)], Some(&soon)), Ok(1..)) {
+        return Ok(());
+    }
+    loop {
+        if clients.iter().any(Client::wants_kill) || !clients.iter().any(Client::is_open) {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "it was killed before it had started"));
+        }
+        let mut fds = vec![PollFd::from_borrowed_fd(process, PollFlags::IN)];
+        let open = clients.iter().filter(|client| client.is_open());
+        fds.extend(open.map(|client| PollFd::new(client.fd(), PollFlags::IN)));
+        match poll(&mut fds, None) {
+            Err(Errno::INTR) => continue,
+            result => result?,
+        };
+        if !fds[0].revents().is_empty() {
+            return Ok(());
+        }
+        clients.iter_mut().filter(|client| client.is_open()).for_each(Client::receive);
     }
 }
 

@@ -352,7 +352,7 @@ impl Shim {
         let Some(container) = &mut self.container else {
             return self.clients[index].send(&Reply::Failed(Fault::other("there is no container to start")));
         };
-        match container.start() {
+        match container.start(&mut self.clients) {
             Ok(()) => {
                 let started = StartedRecord { at_ns: sys::now_ns(), pid: container.pid as u32 };
                 container.state.started = Some(started);

@@ -29,6 +29,8 @@ pub(crate) fn room_for_id() -> String {
 pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     // Shims are reaped by the kernel: their agent has a handle.
     sys::ignore_signal(libc::SIGCHLD);
+    // Also if it is stopped and cannot notice the end of its agent. Shims do not inherit this.
+    sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)?;
     let room: usize = args.iter().map(|arg| arg.len() + 1).sum();
     loop {
         let (mut id, mut fds) = ([0; ID_MAX], Vec::new());
@@ -45,15 +47,16 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
                 become_shim(&id[..length], room)?;
                 return server::run(of_shim);
             }
-            Ok(sys::Cloned::Parent { pid, pidfd }) => {
-                socket::send(control.as_fd(), &pid.to_ne_bytes(), &[pidfd.as_fd()])?;
-            }
-            Err(error) => {
-                let number = -error.raw_os_error().unwrap_or(libc::EAGAIN);
-                socket::send(control.as_fd(), &number.to_ne_bytes(), &[])?;
-            }
+            Ok(sys::Cloned::Parent { pid, pidfd }) => answer(&control, pid, Some(pidfd)),
+            Err(error) => answer(&control, -error.raw_os_error().unwrap_or(libc::EAGAIN), None),
         }
     }
+}
+
+fn answer(control: &OwnedFd, number: i32, handle: Option<OwnedFd>) {
+    let handle: Vec<_> = handle.iter().map(AsFd::as_fd).collect();
+    // If the agent is gone, that is noticed when receiving.
+    let _ = socket::send(control.as_fd(), &number.to_ne_bytes(), &handle);
 }
 
 /// What [`super::take_control`] does for one process only. Whoever lists processes sees whose shim it is.
