@@ -743,7 +743,12 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
                         | KillReason::PodStop
                 )
             );
-            if on_purpose || !exit.failed() {
+            // Whatever it then exits with.
+            let was_ill = matches!(
+                exit.killed_for,
+                Some(KillReason::Liveness | KillReason::Startup | KillReason::PostStart)
+            );
+            if on_purpose || !(exit.failed() || was_ill) {
                 return None;
             }
             // Without a restart, the pod can only fail: the others need not be waited for.

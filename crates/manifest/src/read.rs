@@ -504,6 +504,12 @@ impl Reader<'_> {
             let message =
                 format!("{count} pods of this {} are more than a manifest may have", workload.kind());
             out.push(Diagnostic::error(span, message).hint(format!("lower `{path}`")));
+        } else if workload.wanted_count() < 0 {
+            // Those of Jobs are reported with their other fields.
+            if workload.job_spec().is_none() {
+                let message = format!("`{path}` must not be negative, it is {}", workload.wanted_count());
+                out.push(Diagnostic::error(span, message));
+            }
         } else if count == 0 {
             out.push(Diagnostic::warning(
                 span,

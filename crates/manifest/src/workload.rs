@@ -138,7 +138,12 @@ impl Workload {
 
     /// The number of pods that run at once.
     pub fn pod_count(&self) -> usize {
-        let count = match self {
+        usize::try_from(self.wanted_count()).unwrap_or(0)
+    }
+
+    /// The same as it is written, which may be negative.
+    pub(crate) fn wanted_count(&self) -> i32 {
+        match self {
             Workload::Pod(_) | Workload::DaemonSet(_) => 1,
             Workload::Job(_) | Workload::CronJob(_) => {
                 let spec = self.job_spec();
@@ -148,8 +153,7 @@ impl Workload {
             Workload::Deployment(object) => object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
             Workload::ReplicaSet(object) => object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
             Workload::StatefulSet(object) => object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
-        };
-        usize::try_from(count).unwrap_or(0)
+        }
     }
 
     /// The label selector and the labels of the template it must match.

@@ -161,3 +161,16 @@ fn a_schedule_that_a_cluster_refuses_is_refused() {
     assert_eq!(sources[0].position(span.start).line, 5);
     assert!(read(&[SourceFile::new("c", cron.replace("x y", "@daily"))], &ReadOptions::default()).is_ok());
 }
+
+#[test]
+fn counts_are_not_negative() {
+    for kind in ["Deployment", "ReplicaSet", "StatefulSet"] {
+        let spec =
+            if kind == "StatefulSet" { "  replicas: -1\n  serviceName: w\n" } else { "  replicas: -1\n" };
+        let refused = read_with(&workload(kind, spec, "Always"), &ReadOptions::default()).unwrap_err();
+        assert!(refused.contains("`spec.replicas` must not be negative, it is -1"), "{refused}");
+        assert!(!refused.contains("has no pods"), "{refused}");
+    }
+    let job = read_with(&workload("Job", "  parallelism: -2\n", "Never"), &ReadOptions::default());
+    assert!(!job.err().unwrap_or_default().contains("has no pods"));
+}

@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use outrigger_node::control::{Answer, Lines, LogsRequest, PodState, Request, Run, Timestamps};
 use tokio::sync::mpsc;
 
+use crate::detach::{self, pods};
 use crate::logs;
 use crate::outcome::{self, Failure};
 use crate::runs::{self, PodArgs};
@@ -74,18 +75,10 @@ async fn attach(args: Args) -> Result<u8, Failure> {
     while let Ok(Some(text)) = tokio::time::timeout(LAST_WORDS, written.recv()).await {
         logs::write(&text)?;
     }
+    if code != 0 {
+        detach::tell_failures(node, &run).await;
+    }
     Ok(code)
-}
-
-/// The current pods of a run.
-async fn pods(node: &Run, run: &str) -> Result<Vec<PodState>, Failure> {
-    let mut connection = node.ask(&Request::List).await.map_err(runs::refused)?;
-    let mut pods = match connection.next().await.map_err(runs::refused)? {
-        Answer::Run(state) => state.pods,
-        other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
-    };
-    pods.retain(|pod| pod.run.as_deref() == Some(run));
-    Ok(pods)
 }
 
 /// Follows the logs of a pod.

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use outrigger_node::control::{Accepted, Answer, Request, Run};
+use outrigger_node::control::{Accepted, Answer, PodState, Request, Run};
 use outrigger_node::record::RunRecord;
 
 use crate::outcome::Failure;
@@ -125,7 +125,40 @@ pub(crate) async fn wait(node: &Run, run: &str, until: WaitArg) -> Result<u8, Fa
     let mut connection = node.ask(&request).await.map_err(runs::refused)?;
     match connection.next().await.map_err(runs::refused)? {
         Answer::Done => Ok(0),
-        Answer::Exit(code, _) => Ok(u8::try_from(code).unwrap_or(1)),
+        Answer::Exit(code, _) => {
+            if code != 0 {
+                tell_failures(node, run).await;
+            }
+            Ok(u8::try_from(code).unwrap_or(1))
+        }
         other => Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
     }
+}
+
+/// The pods of a run.
+pub(crate) async fn pods(node: &Run, run: &str) -> Result<Vec<PodState>, Failure> {
+    let mut connection = node.ask(&Request::List).await.map_err(runs::refused)?;
+    let mut pods = match connection.next().await.map_err(runs::refused)? {
+        Answer::Run(state) => state.pods,
+        other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
+    };
+    pods.retain(|pod| pod.run.as_deref() == Some(run));
+    Ok(pods)
+}
+
+/// Says on standard error which pods of a run have failed, and why. The exit code is the result.
+pub(crate) async fn tell_failures(node: &Run, run: &str) {
+    for pod in pods(node, run).await.unwrap_or_default() {
+        if pod.phase == "Failed" && !pod.stopped {
+            terminal::eprint(&format!("{}\n", failure(&pod)));
+        }
+    }
+}
+
+/// Why a pod has failed, for people.
+fn failure(pod: &PodState) -> String {
+    let why = pod.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    // What a container's log does not say.
+    let details = pod.containers.iter().filter_map(|c| Some(format!("; {}: {}", c.name, c.reason.as_ref()?)));
+    format!("{} failed{why}{}", pod.name, details.collect::<String>())
 }

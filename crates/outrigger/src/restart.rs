@@ -37,10 +37,12 @@ async fn restart(args: Args) -> Result<(), Failure> {
     let found = args.pods.find().await?;
     let pods = found.pods(&args.pods.which()?).map_err(|e| Failure::Input(anyhow!(e)))?;
     let ended = |name: &str| Failure::Input(anyhow!("pod {name:?} has ended; run it again instead"));
-    if let [(_, pod)] = &pods[..]
-        && pod.over
-    {
-        return Err(ended(&pod.name));
+    match &pods[..] {
+        [(_, pod)] if pod.over => return Err(ended(&pod.name)),
+        [_, _, ..] if pods.iter().all(|(_, pod)| pod.over) => {
+            return Err(Failure::Input(anyhow!("all its pods have ended; run it again instead")));
+        }
+        _ => {}
     }
     // Pods of a workload that have ended were replaced.
     for (run, pod) in pods.iter().filter(|(_, pod)| !pod.over) {

@@ -536,3 +536,17 @@ async fn a_pod_that_can_only_fail_is_stopped_unless_it_stops_by_itself() {
         assert_eq!(stop["cause"], cause, "{stop}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_container_whose_probe_failed_has_failed_whatever_it_exits_with() {
+    let polite = Script { exec: (1, Duration::ZERO), ..Script::default() };
+    let runtime = FakeRuntime::new([("main", polite)]);
+    let spec = json!({"containers": [{"name": "main", "livenessProbe":
+        {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1}}]});
+    let running = Running::start_with(&runtime, spec, None, OnFailure::Stop);
+    running.until(|s| s["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0).await;
+    let told = told(&running.events());
+    running.end().await;
+    assert!(told.contains(&" stop-begun".to_owned()), "{told:?}");
+    assert_eq!(told.iter().filter(|t| *t == "main starting").count(), 1, "it is not started again");
+}

@@ -153,6 +153,14 @@ fn read_line(draft: &Draft<'_>, graph: &mut Graph, line: &str) -> Result<(), Pro
             [name, rest @ ..] => entry.dependencies.push(dependency(draft, subject, name, rest)?),
         }
     }
+    if entry.primary && entry.sidecar {
+        return Err((
+            "`primary` and `sidecar` contradict each other: the pod is complete when its primary container is, \
+             whatever its sidecars do"
+                .to_owned(),
+            "remove one of them".to_owned(),
+        ));
+    }
     graph.entries.insert(subject, entry);
     Ok(())
 }

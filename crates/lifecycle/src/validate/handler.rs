@@ -201,9 +201,9 @@ pub(super) fn check(
             Finding::error(
                 "R8.18",
                 path.clone().field(*extra),
-                format!("a second handler, {extra}, after {first}"),
+                format!("there are two handlers, {first} and {extra}"),
             )
-            .related(path.clone().field(*first), "the first handler")
+            .related(path.clone().field(*first), "the other handler")
             .hint("keep exactly one handler")
         })),
     }

@@ -152,7 +152,7 @@ impl View<'_> {
         }
         let message = format!("{who} waits for {on} to be {state}, but {on} ends by itself");
         Finding::warning("LP-28", path, message).related(command, "it ends by itself").hint(
-            "here it counts as ready once it has succeeded, but Kruise would wait forever: make it an init container",
+            "it counts as ready once it has succeeded; if that is what you want, make it an init container, which also works elsewhere",
         )
     }
 

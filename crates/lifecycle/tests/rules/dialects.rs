@@ -676,6 +676,7 @@ fn bad_depends_on_lines_say_what_is_wrong() {
         ("app proxy", "there is no `:`"),
         ("app: proxi", "did you mean `proxy`?"),
         ("app: proxy running", "unknown word \"running\""),
+        ("proxy: primary, sidecar", "contradict each other"),
         ("app: app", "cannot wait for itself"),
         ("app: proxy; app: none", "has a line already"),
         ("app: start x", "not a whole number"),

@@ -1,6 +1,8 @@
 //! Builds the state of a pod for other commands.
 
-use outrigger_lifecycle::{Role, Time, Wait, explain, explain_stop, phase, rules, was_stopped};
+use outrigger_lifecycle::{
+    Container, ExitReason, Role, Time, Wait, explain, explain_stop, phase, rules, was_stopped,
+};
 use outrigger_view::PodView;
 
 use super::wire::{ContainerState, PodState};
@@ -39,6 +41,24 @@ fn container(view: &PodView, i: usize, now: Time) -> ContainerState {
         exit_code: c.exit.as_ref().map(|exit| exit.code),
         age_ms: words.since_ms,
         state: words.state,
-        reason: words.reason,
+        reason: with_start_error(words.reason, c),
     }
+}
+
+/// Adds why the program of a container could not be started: its log does not say it.
+fn with_start_error(reason: Option<String>, container: &Container) -> Option<String> {
+    let Some(message) = start_error(container) else { return reason };
+    Some(match reason {
+        Some(reason) => format!("{reason}: {message}"),
+        None => message.to_owned(),
+    })
+}
+
+/// Why the program of a container could not be started, if that is what it is waiting after or has ended with.
+pub(super) fn start_error(container: &Container) -> Option<&str> {
+    if container.state.is_alive() {
+        return None;
+    }
+    let exit = container.exit.as_ref().or(container.last_exit.as_ref())?;
+    exit.message.as_deref().filter(|_| exit.reason == ExitReason::StartError)
 }

@@ -11,7 +11,7 @@ use outrigger_runtime::ContainerId;
 use outrigger_view::PodView;
 use tokio::sync::watch;
 
-use super::look::look;
+use super::look::{look, start_error};
 use super::wire::PodState;
 
 /// Maximum number of ended pods listed; older ones are dropped.
@@ -169,6 +169,11 @@ impl PodRegistry {
         self.0.changes.send_replace(());
     }
 
+    /// Records that a run which had ended is continued.
+    pub(crate) fn run_continues(&self, run: &str) {
+        self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
+    }
+
     /// Records how far a run is.
     pub(crate) fn run_progresses(&self, run: &str, progress: Progress) {
         let mut all = self.0.progress.lock().unwrap_or_else(PoisonError::into_inner);
@@ -281,7 +286,7 @@ impl Visit {
         // An instance created ahead has a log, but an empty one.
         let never_ran = |entry: &Entry| {
             let c = &entry.view.obs.containers[container];
-            !c.was_run && c.exit.is_none() && c.last_exit.is_none()
+            start_error(c).is_some() || !c.was_run && c.exit.is_none() && c.last_exit.is_none()
         };
         if self.registry.lock().get(&self.number).is_some_and(never_ran) {
             return Vec::new();

@@ -46,7 +46,7 @@ impl<R: Runtime> Node<R> {
         let mut found: Option<(String, ObjectKey)> = None;
         // The objects of a run that is being stopped are started again when they are gone. A stopping run of the
         // manifest directory ends, and its file is then run again.
-        let is_live = |run: &Run| run.end.is_none() && !(run.is_stopping && run.record.manifest.is_some());
+        let is_live = |run: &Run<R>| run.end.is_none() && !(run.is_stopping && run.record.manifest.is_some());
         for (id, run) in self.runs.iter().filter(|(_, run)| is_live(run)) {
             let there = (self.options.read)(&run.record)?;
             let Some(key) = there.workloads.iter().map(ObjectKey::of).find(|key| wanted.contains(key)) else {
@@ -61,7 +61,18 @@ impl<R: Runtime> Node<R> {
             }
             found = Some((id.clone(), key));
         }
-        Ok(found.map(|(id, _)| id))
+        Ok(found.map(|(id, _)| id).or_else(|| self.ended_run_of(&wanted)))
+    }
+
+    /// The run that had some of these objects last. What has finished in it is not run again.
+    fn ended_run_of(&self, wanted: &BTreeSet<ObjectKey>) -> Option<String> {
+        let ended = self.runs.iter().filter(|(_, run)| run.ended.is_some() && run.record.manifest.is_none());
+        let has_some = |run: &Run<R>| {
+            let there = (self.options.read)(&run.record);
+            there.is_ok_and(|there| there.workloads.iter().any(|w| wanted.contains(&ObjectKey::of(w))))
+        };
+        let had = ended.filter(|(_, run)| has_some(run));
+        had.max_by_key(|(_, run)| run.end.map(|end| end.at_ms)).map(|(id, _)| id.clone())
     }
 
     /// Applies manifests to a run.
@@ -99,6 +110,12 @@ impl<R: Runtime> Node<R> {
         let _ = run.orders.send(RunOrder::Update(Box::new(Update { keys: record.keys(&work), work })));
         run.record = record;
         run.is_stopping = false;
+        if let Some(driven) = run.ended.take() {
+            run.end = None;
+            self.registry.run_continues(id);
+            self.store.forget_end(id).map_err(|e| self.cannot_write(&e))?;
+            self.tasks.spawn(driven.run());
+        }
         Ok(answer)
     }
 
@@ -217,7 +234,10 @@ fn applied(key: &ObjectKey, change: &ObjectChange, work: &Work) -> AppliedObject
                 }
             }
         }
-        ObjectChange::Scaled { from, to } => details.push(format!("{to} pods (were {from})")),
+        ObjectChange::Scaled { from, to } => {
+            let pods = if *to == 1 { "pod" } else { "pods" };
+            details.push(format!("{to} {pods} (were {from})"));
+        }
         ObjectChange::Replaced { why } => {
             // A field path or a sentence.
             let told = |why: &String| if why.contains(' ') { why.clone() } else { format!("{why} changed") };

@@ -135,7 +135,7 @@ pub struct Node<R: Runtime> {
     output: Output,
     registry: PodRegistry,
     numbers: Arc<AtomicUsize>,
-    runs: BTreeMap<String, Run>,
+    runs: BTreeMap<String, Run<R>>,
     tasks: JoinSet<(Driven<R>, RunEnd)>,
     /// Files of the manifest directory that cannot be run, with their text; each is reported once.
     refused: BTreeMap<PathBuf, String>,
@@ -144,7 +144,7 @@ pub struct Node<R: Runtime> {
 }
 
 /// One run.
-struct Run {
+struct Run<R: Runtime> {
     record: RunRecord,
     orders: mpsc::UnboundedSender<RunOrder>,
     /// It was asked to stop.
@@ -153,8 +153,19 @@ struct Run {
     is_superseded: bool,
     /// Its result, if it has ended.
     end: Option<RunEnd>,
+    /// What has driven a run that has ended: `apply` may continue it.
+    ended: Option<Box<Driven<R>>>,
     /// How far its workloads are.
     standings: Standings,
+}
+
+impl<R: Runtime> Run<R> {
+    /// Gives an order. One that has ended has nothing to do, and would carry it out when it is continued.
+    fn order(&self, order: RunOrder) {
+        if self.end.is_none() {
+            let _ = self.orders.send(order);
+        }
+    }
 }
 
 impl<R: Runtime> Node<R> {
@@ -211,12 +222,14 @@ impl<R: Runtime> Node<R> {
         driven.workloads.extend(self.retired(id, &record));
         driven.restore(saved.unwrap_or_default());
         let standings = driven.standings.clone();
+        let mut ended = None;
         if let Some(end) = end {
             self.registry.run_ended(id, end.exit_code);
+            ended = Some(Box::new(driven));
         } else {
             self.tasks.spawn(driven.run());
         }
-        let run = Run { record, orders, is_stopping: false, is_superseded: false, end, standings };
+        let run = Run { record, orders, is_stopping: false, is_superseded: false, end, ended, standings };
         self.runs.insert(id.to_owned(), run);
         Ok(())
     }
@@ -239,7 +252,8 @@ impl<R: Runtime> Node<R> {
         driven.step();
         let standings = driven.standings.clone();
         self.tasks.spawn(driven.run());
-        let run = Run { record, orders, is_stopping: false, is_superseded: false, end: None, standings };
+        let (end, ended) = (None, None);
+        let run = Run { record, orders, is_stopping: false, is_superseded: false, end, ended, standings };
         self.runs.insert(id.clone(), run);
         Ok(Accepted { run: id, objects })
     }
@@ -398,14 +412,14 @@ impl<R: Runtime> Node<R> {
             Order::Stop(StopOf { pod, workload, grace_ms }) => {
                 for run in self.runs.values() {
                     // Runs that do not have the pod ignore the order.
-                    let _ = run.orders.send(RunOrder::Stop { pod, workload, grace_ms });
+                    run.order(RunOrder::Stop { pod, workload, grace_ms });
                 }
             }
             Order::StopRun { run, grace_ms } => self.stop_runs(run.as_deref(), grace_ms),
             Order::Restart(order) => {
                 let run = self.registry.pod(order.pod).and_then(|pod| pod.run);
                 if let Some(run) = run.and_then(|run| self.runs.get(&run)) {
-                    let _ = run.orders.send(RunOrder::Restart(order));
+                    run.order(RunOrder::Restart(order));
                 }
             }
             Order::Apply { record, dry_run, reply } => {
@@ -421,7 +435,7 @@ impl<R: Runtime> Node<R> {
     fn stop_runs(&mut self, which: Option<&str>, grace_ms: Option<u64>) {
         for (_, run) in self.runs.iter_mut().filter(|(id, _)| which.is_none_or(|which| which == *id)) {
             run.is_stopping = true;
-            let _ = run.orders.send(RunOrder::StopAll { grace_ms });
+            run.order(RunOrder::StopAll { grace_ms });
         }
     }
 
@@ -435,9 +449,11 @@ impl<R: Runtime> Node<R> {
             self.tasks.spawn(driven.run());
             return;
         }
-        let id = driven.finish(end);
+        driven.finish(end);
+        let id = driven.id.clone();
         if let Some(run) = self.runs.get_mut(&id) {
             run.end = Some(end);
+            run.ended = Some(Box::new(driven));
         }
         self.registry.run_ended(&id, end.exit_code);
         for path in std::mem::take(&mut self.awaiting_names) {
@@ -474,7 +490,7 @@ impl<R: Runtime> Node<R> {
                 there.insert(path.clone());
                 if !std::mem::replace(&mut run.is_stopping, true) {
                     tracing::info!(run = id, "{} is gone: stopping its pods", path.display());
-                    let _ = run.orders.send(RunOrder::StopAll { grace_ms: None });
+                    run.order(RunOrder::StopAll { grace_ms: None });
                 }
             }
         }
@@ -496,7 +512,7 @@ impl<R: Runtime> Node<R> {
 
     /// Applies changed files to their pods. A file that cannot be run changes nothing.
     fn apply_files(&mut self, files: &BTreeMap<PathBuf, String>) {
-        let is_changed = |run: &Run| {
+        let is_changed = |run: &Run<R>| {
             let path = run.record.manifest.as_ref().filter(|_| run.end.is_none() && !run.is_stopping)?;
             let text = files.get(path).filter(|text| self.refused.get(path) != Some(text))?;
             let was = run.record.sources.first().map(|(_, text)| text);
@@ -551,7 +567,7 @@ impl<R: Runtime> Node<R> {
     fn tidy_runs(&mut self, manifests: Option<&Manifests>, before_ms: u64) {
         let files = manifests.and_then(|manifests| manifests.files().ok()).unwrap_or_default();
         let pods = self.registry.pods();
-        let is_wanted = |id: &String, run: &Run| {
+        let is_wanted = |id: &String, run: &Run<R>| {
             let is_file = run
                 .record
                 .manifest

@@ -106,6 +106,11 @@ impl RunStore {
         read(&self.run(id, what))
     }
 
+    /// Removes the end of a run that is continued.
+    pub(super) fn forget_end(&self, id: &str) -> io::Result<()> {
+        fs::remove_file(self.run(id, END)).or_else(missing_is_fine)
+    }
+
     /// Deletes a run.
     pub(super) fn forget_run(&self, id: &str) {
         let dir = self.dir.join("runs").join(id);

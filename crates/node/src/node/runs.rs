@@ -176,13 +176,12 @@ impl<R: Runtime> Driven<R> {
         !self.orders.is_empty()
     }
 
-    /// Saves the end of the run. Returns its id.
-    pub(super) fn finish(self, end: RunEnd) -> String {
+    /// Saves the end of the run.
+    pub(super) fn finish(&self, end: RunEnd) {
         self.supervisor.sinks.status_file.finish();
         if let Err(e) = self.store.save_run(&self.id, END, &end) {
             tracing::warn!(run = self.id, "cannot save how it ended: {e}");
         }
-        self.id
     }
 
     /// What has become of the objects that are to finish.

@@ -56,14 +56,14 @@ impl<R: Runtime> Node<R> {
     /// Stops all pods because the machine is shutting down. The next node starts them again.
     pub(super) async fn shut_down(&mut self) {
         for run in self.runs.values() {
-            let _ = run.orders.send(RunOrder::Freeze);
+            run.order(RunOrder::Freeze);
         }
         let groups = self.options.shutdown.groups(&self.registry.priorities());
         for (time, pods) in groups {
             let grace_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
             for &pod in &pods {
                 for run in self.runs.values() {
-                    let _ = run.orders.send(RunOrder::ShutDown { pod, grace_ms });
+                    run.order(RunOrder::ShutDown { pod, grace_ms });
                 }
             }
             let mut changes = self.registry.changes();

@@ -95,3 +95,32 @@ async fn what_is_applied_in_the_moment_a_run_ends_is_not_lost() {
     assert!(node.store.load_run::<RunEnd>(&run, END).unwrap().is_some());
     assert!(node.tasks.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_has_finished_is_not_run_again_by_apply() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new([("main", Script::job(100, 0))]);
+    let starts = || runtime.calls().iter().filter(|call| call.starts_with("start main")).count();
+    let mut first = node(&runtime, &dir).await;
+    let run = first.add(record("same")).unwrap().run;
+    let ended = first.tasks.join_next().await.unwrap();
+    first.run_ended(ended);
+    // An order for a run that has ended is not kept for later.
+    first.stop_runs(None, None);
+
+    // Also by the next node.
+    drop(first);
+    let mut node = node(&runtime, &dir).await;
+    for (argument, change, started) in
+        [("same", "unchanged", 1), ("other", "replaced", 2), ("other", "unchanged", 2)]
+    {
+        let applied = node.apply(record(argument), false).unwrap();
+        assert_eq!(applied.run.as_ref(), Some(&run), "{argument}");
+        assert_eq!(applied.objects[0].change, change, "{argument}");
+        assert!(node.runs[&run].end.is_none(), "it is continued");
+        let ended = node.tasks.join_next().await.unwrap();
+        node.run_ended(ended);
+        assert_eq!(starts(), started, "{argument}");
+        assert_eq!(node.runs[&run].end.map(|end| end.exit_code), Some(0));
+    }
+}

@@ -5,20 +5,21 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::command::say;
 use crate::leaks;
 use crate::run::{Bench, Run, Test, helpers_of};
 
-pub(crate) const ALL: [(&str, Test); 6] = [
+pub(crate) const ALL: [(&str, Test); 7] = [
     ("a_killed_run_stops_its_containers_in_order", in_order),
     ("a_killed_run_leaves_nothing_whenever_that_is", at_any_moment),
     ("a_killed_run_gives_its_containers_their_grace", grace),
     ("a_stop_shortens_the_grace_of_a_killed_run", hurried),
     ("everything_killed_at_once_is_cleaned_by_the_next_run", everything),
     ("any_processes_killed_at_any_moment_leave_nothing", any_processes),
+    ("a_stopped_process_ends_with_its_run", stopped),
 ];
 
 /// How a pod defines which containers stop before which.
@@ -304,4 +305,21 @@ fn everything(bench: &Bench, name: &str) {
     let mut next = killed.start(next, json!({}));
     assert_eq!(next.end(), 3, "{}", next.account());
     killed.wait_until_nothing_is_left(Duration::from_secs(60), &next);
+}
+
+/// What forks the shims ends with the run even if it cannot notice that.
+fn stopped(bench: &Bench, name: &str) {
+    let killed = Killed::new(bench, name);
+    let mut run = killed.start(native(&killed), json!({}));
+    killed.wait_for_starts(&mut run);
+    let forks_shims = |pid: &Pid| {
+        let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+        line.windows(12).any(|part| part == b"\0containers\0")
+    };
+    let it = helpers_of(run.pid()).into_iter().find(forks_shims).expect("what forks the shims");
+    kill_process(it, Signal::STOP).expect("send a signal");
+    run.signal(Signal::KILL);
+    run.end();
+    killed.wait_until_nothing_is_left(Duration::from_secs(60), &run);
+    assert!(!forks_shims(&it), "it has ended");
 }

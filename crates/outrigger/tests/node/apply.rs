@@ -9,7 +9,7 @@ use crate::daemon::{Daemon, Said};
 use crate::rootfs;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 19] = [
+pub(crate) const ALL: [(&str, Test); 20] = [
     ("an_image_that_changes_restarts_its_container_alone", images),
     ("what_else_changes_replaces_the_pod", replaced),
     ("what_is_replaced_is_waited_for", waits),
@@ -17,6 +17,7 @@ pub(crate) const ALL: [(&str, Test); 19] = [
     ("what_is_being_stopped_is_started_again_when_it_is_gone", stopping),
     ("a_pod_that_was_replaced_is_kept_like_others", kept),
     ("the_last_lines_come_before_the_end", last_lines),
+    ("why_a_detached_run_failed_is_said", failures),
     ("of_a_killed_node_the_truth_is_told", truth),
     ("killed_runs_of_other_directories_are_not_shown", elsewhere),
     ("all_pods_of_an_ended_workload_are_shown", ended),
@@ -510,7 +511,7 @@ fn workloads(bench: &Bench, name: &str) {
     assert_eq!(applied(&node, &deployment(2, "one"), &["--wait"]), ["deployment/web created"]);
     assert_eq!(applied(&node, &deployment(3, "one"), &[]), ["deployment/web scaled: 3 pods (were 2)"]);
     node.until("there are three", |node| count(node) == 3);
-    assert_eq!(applied(&node, &deployment(1, "one"), &[]), ["deployment/web scaled: 1 pods (were 3)"]);
+    assert_eq!(applied(&node, &deployment(1, "one"), &[]), ["deployment/web scaled: 1 pod (were 3)"]);
     node.until("there is one", |node| count(node) == 1);
     let line = "deployment/web replaced: spec.template.spec.containers[app].command[2] changed";
     assert_eq!(applied(&node, &deployment(1, "two"), &[]), [line]);
@@ -667,5 +668,30 @@ fn ephemeral(bench: &Bench, name: &str) {
     node.ready("web");
     assert_eq!(restarts_of(&node, "web"), [0, 0], "{}", node.account());
     assert_eq!(node.must(&["logs", "web", "-c", "debug"]), "hello\n");
+    node.leaves_nothing();
+}
+
+/// Nothing of it is in the log of a container that has never run.
+fn failures(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let mut missing = bench.container("app", "");
+    missing["command"] = json!(["nosuchprogram"]);
+    let why = "exec \"nosuchprogram\": executable file not found in $PATH";
+    let spec = json!({"restartPolicy": "Never", "containers": [missing]});
+    let said = node.run("missing", &spec, &["--wait"]);
+    assert_eq!(said.code, 128, "{said:?}");
+    let line = format!("missing failed: container `app` failed with code 128; app: {why}\n");
+    assert!(said.err.ends_with(&line), "{said:?}");
+    assert!(node.say(&["attach", "missing"]).err.ends_with(&line));
+    assert!(node.say(&["logs", "missing"]).err.contains(why), "{:?}", node.say(&["logs", "missing"]));
+    assert!(node.must(&["ps"]).contains("nosuchprogram"), "{}", node.must(&["ps"]));
+
+    let said = node.run(
+        "bad",
+        &json!({"restartPolicy": "Never", "containers": [bench.container("app", "exit 7")]}),
+        &["--wait"],
+    );
+    assert_eq!(said.code, 7, "{said:?}");
+    assert!(said.err.ends_with("bad failed: container `app` failed with code 7\n"), "{said:?}");
     node.leaves_nothing();
 }

@@ -241,13 +241,13 @@ fn r8_18_exactly_one_handler() {
                 json!({"livenessProbe": {"grpc": {"port": 1}, "exec": {"command": ["a"]}, "tcpSocket": {"port": 1}}}),
             ),
             vec![
-                ("R8.18", "spec.containers[0].livenessProbe.grpc", "a second handler, grpc, after exec"),
-                ("R8.18", "spec.containers[0].livenessProbe.tcpSocket", "a second handler"),
+                ("R8.18", "spec.containers[0].livenessProbe.grpc", "two handlers, exec and grpc"),
+                ("R8.18", "spec.containers[0].livenessProbe.tcpSocket", "two handlers, exec and tcpSocket"),
             ],
         ),
         (
             app(json!({"lifecycle": {"preStop": {"sleep": {"seconds": 1}, "exec": {"command": ["a"]}}}})),
-            vec![("R8.18", "spec.containers[0].lifecycle.preStop.sleep", "after exec")],
+            vec![("R8.18", "spec.containers[0].lifecycle.preStop.sleep", "two handlers, exec and sleep")],
         ),
     ]);
     assert!(hint(app(json!({"livenessProbe": {}}))).contains("`grpc`"));
