@@ -557,10 +557,15 @@ fn leaves_volumes_alone(spec: &ContainerSpec) -> bool {
         && !working_dir.is_some_and(|dir| in_a_volume(Path::new(dir)))
 }
 
-/// Ports of containers that are published on the host.
-fn host_ports(containers: &[Container]) -> Result<Vec<PublishedPort>, String> {
+/// The ports of the host that containers ask for.
+///
+/// # Errors
+/// A port or an address is none.
+pub fn host_ports<'a>(
+    containers: impl IntoIterator<Item = &'a Container>,
+) -> Result<Vec<PublishedPort>, String> {
     let mut out = Vec::new();
-    for port in containers.iter().flat_map(|c| c.ports.iter().flatten()) {
+    for port in containers.into_iter().flat_map(|c| c.ports.iter().flatten()) {
         let Some(host_port) = port.host_port.filter(|p| *p > 0) else {
             continue;
         };

@@ -743,12 +743,11 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
                         | KillReason::PodStop
                 )
             );
-            // Whatever it then exits with.
-            let was_ill = matches!(
-                exit.killed_for,
-                Some(KillReason::Liveness | KillReason::Startup | KillReason::PostStart)
-            );
-            if on_purpose || !(exit.failed() || was_ill) {
+            // Such a container has failed, whatever it then exits with.
+            let failed_check = exit.killed_for.filter(|reason| {
+                matches!(reason, KillReason::Liveness | KillReason::Startup | KillReason::PostStart)
+            });
+            if on_purpose || !(exit.failed() || failed_check.is_some()) {
                 return None;
             }
             // Without a restart, the pod can only fail: the others need not be waited for.
@@ -756,7 +755,11 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
             if !rules::restarts_after(p, exit) && !decides() {
                 return None;
             }
-            (format!("{who} failed with exit code {code}"), Some(i64::from(*code)))
+            let text = match failed_check {
+                Some(reason) => format!("{who} was stopped because {}", reason.why()),
+                None => format!("{who} failed with exit code {code}"),
+            };
+            (text, Some(i64::from(*code)))
         }
         TraceEvent::Probe {
             kind,

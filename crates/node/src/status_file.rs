@@ -85,7 +85,7 @@ impl Lines {
             Ok(()) => self.losing = false,
             Err(e) => {
                 self.is_incomplete = true;
-                // An error, so that it is said even if little is: whoever wants the file must know.
+                // An error is shown at every verbosity.
                 if !std::mem::replace(&mut self.losing, true) {
                     tracing::error!("events are lost: cannot write {}: {e}", self.path.display());
                 }

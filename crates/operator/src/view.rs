@@ -5,8 +5,8 @@
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use outrigger_lifecycle::{
-    Dialect, FeatureGates, List, Need, Observation, Plan, PodInput, TerminatorMarks, Time, level_gates,
-    observe, plan,
+    Dialect, FeatureGates, List, Observation, Plan, PodInput, TerminatorMarks, Time, add_levels, observe,
+    plan,
 };
 
 use crate::key::{self, Opens};
@@ -126,7 +126,7 @@ impl PodView {
             })
             .map(Option::unwrap_or_default)
             .collect();
-        add_levels(&mut plan, &containers);
+        add_levels_of_keys(&mut plan, &containers);
         let observation = observe(&plan, status, now);
         let conditions = status.conditions.as_deref().unwrap_or_default();
         let condition = |kind: &str| conditions.iter().find(|c| c.type_ == kind);
@@ -253,19 +253,13 @@ fn drop_priorities(pod: &mut Pod) {
 
 /// Adds the gates of levels, which are given by the barrier keys (LP-18). Containers without a barrier have
 /// no level.
-fn add_levels(plan: &mut Plan, containers: &[ContainerView]) {
+fn add_levels_of_keys(plan: &mut Plan, containers: &[ContainerView]) {
     let level = |(i, c): (usize, &ContainerView)| match c.barrier.as_ref()?.opens {
         Opens::Level(level) if plan.containers[i].place.list == List::Main => Some((i, level)),
         _ => None,
     };
     let levels: Vec<(usize, i64)> = containers.iter().enumerate().filter_map(level).collect();
-    if !levels.is_empty() {
-        // The kubelet goes on to the next container while one is held back by its barrier.
-        plan.containers.iter_mut().for_each(|c| c.gates.retain(|gate| gate.need != Need::Launched));
-    }
-    for (i, gate) in level_gates(&levels) {
-        plan.containers[i].gates.push(gate);
-    }
+    add_levels(plan, &levels);
 }
 
 /// Gates that a barrier provides; all others are up to the kubelet.

@@ -134,8 +134,8 @@ async fn talk(
     }
 }
 
-/// The command's output. Without a terminal of its own, nothing of it is meant for this one: as in `run` and
-/// `logs`, only colours reach it. A file or a pipe gets everything as it is.
+/// The command's output. Without `-t`, control sequences other than colours are removed before they reach a
+/// terminal, as in `run` and `logs`. Files and pipes get the output unchanged.
 struct Shown {
     out: Option<SafeStream>,
     err: Option<SafeStream>,

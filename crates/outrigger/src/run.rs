@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser as _};
-use k8s_openapi::api::core::v1::{ContainerPort, PodSpec};
+use outrigger_agent::host_ports;
 use outrigger_agent::options::{OnFailure, PodOptions, UserNamespaces};
 use outrigger_lifecycle::{ContainerRef, List, Plan, Severity, parse_quantity};
 use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, check, render};
@@ -248,27 +248,15 @@ fn check_publish(publish: &[PublishedPort], work: &Work) -> Result<(), Failure> 
         let error = anyhow!("--publish needs one pod, the manifest has {}; use hostPort", work.pod_count());
         return Err(Failure::Input(error));
     }
-    let pods = work.pods.iter().filter_map(|pod| pod.manifest.input.pod.spec.as_ref());
-    match published_twice(publish, &pods.flat_map(host_ports).collect::<Vec<_>>()) {
+    let specs = work.pods.iter().filter_map(|pod| pod.manifest.input.pod.spec.as_ref());
+    let containers = specs.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    // Those that cannot be read are reported elsewhere.
+    match published_twice(publish, &host_ports(containers).unwrap_or_default()) {
         Some((one, other)) => Err(Failure::Input(anyhow!(
             "{one} and {other} ask for the same port of this machine; use another port for one of them"
         ))),
         None => Ok(()),
     }
-}
-
-/// The ports of this machine that a pod asks for itself. Those that cannot be read are reported elsewhere.
-fn host_ports(spec: &PodSpec) -> Vec<PublishedPort> {
-    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-    let port = |port: &ContainerPort| {
-        let ip = port.host_ip.as_deref().filter(|ip| !ip.is_empty());
-        let ip = ip.map_or(Ok(Ipv4Addr::UNSPECIFIED.into()), str::parse).ok()?;
-        let host = u16::try_from(port.host_port?).ok().filter(|port| *port > 0)?;
-        let pod_port = u16::try_from(port.container_port).ok()?;
-        let udp = port.protocol.as_deref() == Some("UDP");
-        Some(PublishedPort { host: SocketAddr::new(ip, host), pod_port, udp })
-    };
-    containers.flat_map(|container| container.ports.iter().flatten()).filter_map(port).collect()
 }
 
 /// Two ports that cannot be listened on at the same time, as they would be written.
@@ -677,11 +665,12 @@ mod tests {
 
     #[test]
     fn a_port_of_the_machine_is_published_once() {
-        let pod: PodSpec = serde_json::from_value(serde_json::json!({
-            "initContainers": [{"name": "proxy", "ports": [{"containerPort": 90, "hostPort": 9090, "hostIP": "127.0.0.1"}]}],
-            "containers": [{"name": "app", "ports": [{"containerPort": 70}, {"containerPort": 53, "hostPort": 53, "protocol": "UDP"}]}],
-        }))
-        .expect("a pod");
+        let containers: Vec<k8s_openapi::api::core::v1::Container> = serde_json::from_value(serde_json::json!([
+            {"name": "proxy", "ports": [{"containerPort": 90, "hostPort": 9090, "hostIP": "127.0.0.1"}]},
+            {"name": "app", "ports": [{"containerPort": 70}, {"containerPort": 53, "hostPort": 53, "protocol": "UDP"}]},
+        ]))
+        .expect("containers");
+        let of_pod = host_ports(&containers).expect("ports");
         for (ports, clash) in [
             (&["8080:80", "8080:81"][..], Some(("--publish 8080:80", "--publish 8080:81"))),
             (
@@ -697,7 +686,7 @@ mod tests {
             (&["53:5353/udp"], Some(("--publish 53:5353/udp", "the pod's hostPort 53"))),
         ] {
             let ports: Vec<PublishedPort> = ports.iter().map(|p| published(p).expect("a port")).collect();
-            let found = published_twice(&ports, &host_ports(&pod));
+            let found = published_twice(&ports, &of_pod);
             assert_eq!(found.as_ref().map(|(a, b)| (a.as_str(), b.as_str())), clash, "{ports:?}");
         }
     }

@@ -5,13 +5,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{FeatureGates, PodInput, plan};
 use outrigger_manifest::apply_defaults;
-use outrigger_runtime::NetworkMode;
 use serde_json::json;
 
 use super::*;
 use crate::event::PodEvent;
-use crate::fake::{FakeRuntime, Script};
-use crate::options::{OnFailure, PodOptions, StatusUpdates};
+use crate::fake::{FakeRuntime, Script, pod_options};
+use crate::options::{OnFailure, StatusUpdates};
 
 fn new_pod(uid: &str, group: &str) -> NewPod {
     let spec = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": "image:1"}]});
@@ -25,15 +24,7 @@ fn new_pod(uid: &str, group: &str) -> NewPod {
         plan: plan(&input, &FeatureGates::default()).unwrap().plan,
         input,
         companions: Arc::default(),
-        options: Arc::new(PodOptions {
-            grace_ms: None,
-            pull: None,
-            network: NetworkMode::None,
-            user_namespaces: Default::default(),
-            publish: Vec::new(),
-            pids_limit: None,
-            log_limits: Default::default(),
-        }),
+        options: Arc::new(pod_options()),
         status: StatusUpdates::Emitted,
         on_failure: OnFailure::Retry,
     }

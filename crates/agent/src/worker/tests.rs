@@ -1,7 +1,7 @@
 use super::*;
 use crate::clock::rfc3339_nanos;
 use crate::event::{Events, Scope, Subscribers};
-use crate::fake::{FakeRuntime, Script};
+use crate::fake::{FakeRuntime, Script, pod_options};
 use crate::fields::Host;
 use crate::options::{NewPod, PodOptions};
 use crate::uid::PodUid;
@@ -79,15 +79,7 @@ impl Running {
         let input = PodInput { pod, ..PodInput::default() };
         let plan = plan(&input, &FeatureGates::default()).unwrap().plan;
         let dir = tempfile::tempdir().unwrap();
-        let options = PodOptions {
-            grace_ms,
-            pull: None,
-            network: NetworkMode::Private,
-            user_namespaces: Default::default(),
-            publish: Vec::new(),
-            pids_limit: None,
-            log_limits: Default::default(),
-        };
+        let options = PodOptions { grace_ms, network: NetworkMode::Private, ..pod_options() };
         let host = Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 30 };
         let new = NewPod {
             uid: PodUid::new("run-0"),

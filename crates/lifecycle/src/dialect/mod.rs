@@ -13,7 +13,7 @@ mod terminator;
 
 pub(crate) use depends_on::place_of as depends_on_place;
 pub use options::duration_ms;
-pub use priority::level_gates;
+pub use priority::add_levels;
 pub use terminator::TerminatorMarks;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};

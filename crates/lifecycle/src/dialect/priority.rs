@@ -2,7 +2,7 @@
 //! (LP-3 to LP-7, LP-23).
 
 use super::Draft;
-use crate::plan::{Dialect, Gate, Need};
+use crate::plan::{Dialect, Gate, Need, Plan};
 use crate::source::{ContainerRef, FieldPath, Finding};
 
 pub(super) const ANNOTATION: &str = "apps.kruise.io/container-launch-priority";
@@ -32,25 +32,23 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
         return; // LP-7
     }
     draft.uses(Dialect::Priority);
-    for &main in &mains {
-        // Containers of one level start together.
-        draft.plan.containers[main].gates.retain(|g| g.need != Need::Launched);
-    }
     let levels: Vec<(usize, i64)> = mains.iter().copied().zip(priorities).collect();
-    for (lower, gate) in level_gates(&levels) {
-        draft.gate(lower, gate.on, gate.need, gate.dialect);
-    }
+    add_levels(&mut draft.plan, &levels);
 }
 
-/// The gates between containers of different levels, each with the container that waits: higher first, a
-/// level waits until every higher one is ready (LP-23).
-pub fn level_gates(levels: &[(usize, i64)]) -> Vec<(usize, Gate)> {
+/// Makes containers wait for each other by their levels: higher first, a level waits until every higher one is ready
+/// (LP-23). Containers of one level start together, not one after another.
+pub fn add_levels(plan: &mut Plan, levels: &[(usize, i64)]) {
     let gate = |on| Gate { on, need: Need::Ready, every_start: false, dialect: Some(Dialect::Priority) };
-    let waits = |&(lower, low): &(usize, i64)| {
-        let higher = levels.iter().filter(move |(_, high)| *high > low);
-        higher.map(move |&(on, _)| (lower, gate(on))).collect::<Vec<_>>()
-    };
-    levels.iter().flat_map(waits).collect()
+    for &(lower, low) in levels {
+        let gates = &mut plan.containers[lower].gates;
+        gates.retain(|g| g.need != Need::Launched);
+        for &(on, _) in levels.iter().filter(|(_, high)| *high > low) {
+            if !gates.iter().any(|g| g.on == on && g.need == Need::Ready) {
+                gates.push(gate(on));
+            }
+        }
+    }
 }
 
 /// One number per container, or `None` if there are none (or bad ones, which are reported).

@@ -54,7 +54,7 @@ fn with_start_error(reason: Option<String>, container: &Container) -> Option<Str
     })
 }
 
-/// Why the program of a container could not be started, if that is what it is waiting after or has ended with.
+/// Why the program of a container could not be started the last time, if it could not.
 pub(super) fn start_error(container: &Container) -> Option<&str> {
     if container.state.is_alive() {
         return None;

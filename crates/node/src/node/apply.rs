@@ -46,7 +46,8 @@ impl<R: Runtime> Node<R> {
         let mut found: Option<(String, ObjectKey)> = None;
         // The objects of a run that is being stopped are started again when they are gone. A stopping run of the
         // manifest directory ends, and its file is then run again.
-        let is_live = |run: &Run<R>| run.end.is_none() && !(run.is_stopping && run.record.manifest.is_some());
+        let is_live =
+            |run: &Run<R>| run.ended.is_none() && !(run.is_stopping && run.record.manifest.is_some());
         for (id, run) in self.runs.iter().filter(|(_, run)| is_live(run)) {
             let there = (self.options.read)(&run.record)?;
             let Some(key) = there.workloads.iter().map(ObjectKey::of).find(|key| wanted.contains(key)) else {
@@ -66,13 +67,13 @@ impl<R: Runtime> Node<R> {
 
     /// The run that had some of these objects last. What has finished in it is not run again.
     fn ended_run_of(&self, wanted: &BTreeSet<ObjectKey>) -> Option<String> {
-        let ended = self.runs.iter().filter(|(_, run)| run.ended.is_some() && run.record.manifest.is_none());
         let has_some = |run: &Run<R>| {
             let there = (self.options.read)(&run.record);
             there.is_ok_and(|there| there.workloads.iter().any(|w| wanted.contains(&ObjectKey::of(w))))
         };
-        let had = ended.filter(|(_, run)| has_some(run));
-        had.max_by_key(|(_, run)| run.end.map(|end| end.at_ms)).map(|(id, _)| id.clone())
+        let ended = self.runs.iter().filter_map(|(id, run)| Some((id, run, run.ended.as_ref()?)));
+        let had = ended.filter(|(_, run, _)| run.record.manifest.is_none() && has_some(run));
+        had.max_by_key(|(_, _, ended)| ended.result.at_ms).map(|(id, ..)| id.clone())
     }
 
     /// Applies manifests to a run.
@@ -105,16 +106,15 @@ impl<R: Runtime> Node<R> {
             return Ok(answer);
         }
         self.store.save_run(id, RECORD, &record).map_err(|e| self.cannot_write(&e))?;
+        self.store.forget_end(id).map_err(|e| self.cannot_write(&e))?;
         let Some(run) = self.runs.get_mut(id) else { return Ok(answer) };
         self.registry.run_changes(id);
         let _ = run.orders.send(RunOrder::Update(Box::new(Update { keys: record.keys(&work), work })));
         run.record = record;
         run.is_stopping = false;
-        if let Some(driven) = run.ended.take() {
-            run.end = None;
+        if let Some(ended) = run.ended.take() {
             self.registry.run_continues(id);
-            self.store.forget_end(id).map_err(|e| self.cannot_write(&e))?;
-            self.tasks.spawn(driven.run());
+            self.tasks.spawn(ended.driven.run());
         }
         Ok(answer)
     }

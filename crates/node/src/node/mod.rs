@@ -151,18 +151,23 @@ struct Run<R: Runtime> {
     is_stopping: bool,
     /// Its file was changed or removed.
     is_superseded: bool,
-    /// Its result, if it has ended.
-    end: Option<RunEnd>,
-    /// What has driven a run that has ended: `apply` may continue it.
-    ended: Option<Box<Driven<R>>>,
+    /// Set if it has ended.
+    ended: Option<Box<Ended<R>>>,
     /// How far its workloads are.
     standings: Standings,
+}
+
+/// A run that has ended.
+struct Ended<R: Runtime> {
+    result: RunEnd,
+    /// Kept because `apply` may continue it.
+    driven: Driven<R>,
 }
 
 impl<R: Runtime> Run<R> {
     /// Gives an order. One that has ended has nothing to do, and would carry it out when it is continued.
     fn order(&self, order: RunOrder) {
-        if self.end.is_none() {
+        if self.ended.is_none() {
             let _ = self.orders.send(order);
         }
     }
@@ -223,13 +228,13 @@ impl<R: Runtime> Node<R> {
         driven.restore(saved.unwrap_or_default());
         let standings = driven.standings.clone();
         let mut ended = None;
-        if let Some(end) = end {
-            self.registry.run_ended(id, end.exit_code);
-            ended = Some(Box::new(driven));
+        if let Some(result) = end {
+            self.registry.run_ended(id, result.exit_code);
+            ended = Some(Box::new(Ended { result, driven }));
         } else {
             self.tasks.spawn(driven.run());
         }
-        let run = Run { record, orders, is_stopping: false, is_superseded: false, end, ended, standings };
+        let run = Run { record, orders, is_stopping: false, is_superseded: false, ended, standings };
         self.runs.insert(id.to_owned(), run);
         Ok(())
     }
@@ -252,8 +257,7 @@ impl<R: Runtime> Node<R> {
         driven.step();
         let standings = driven.standings.clone();
         self.tasks.spawn(driven.run());
-        let (end, ended) = (None, None);
-        let run = Run { record, orders, is_stopping: false, is_superseded: false, end, ended, standings };
+        let run = Run { record, orders, is_stopping: false, is_superseded: false, ended: None, standings };
         self.runs.insert(id.clone(), run);
         Ok(Accepted { run: id, objects })
     }
@@ -440,7 +444,7 @@ impl<R: Runtime> Node<R> {
     }
 
     fn run_ended(&mut self, ended: Result<(Driven<R>, RunEnd), tokio::task::JoinError>) {
-        let (driven, end) = match ended {
+        let (driven, result) = match ended {
             Ok(ended) => ended,
             Err(e) => return tracing::error!("a run failed, which is a fault of outrigger: {e}"),
         };
@@ -449,13 +453,12 @@ impl<R: Runtime> Node<R> {
             self.tasks.spawn(driven.run());
             return;
         }
-        driven.finish(end);
+        driven.finish(result);
         let id = driven.id.clone();
         if let Some(run) = self.runs.get_mut(&id) {
-            run.end = Some(end);
-            run.ended = Some(Box::new(driven));
+            run.ended = Some(Box::new(Ended { result, driven }));
         }
-        self.registry.run_ended(&id, end.exit_code);
+        self.registry.run_ended(&id, result.exit_code);
         for path in std::mem::take(&mut self.awaiting_names) {
             self.refused.remove(&path);
         }
@@ -482,10 +485,10 @@ impl<R: Runtime> Node<R> {
             let Some(path) = &run.record.manifest else { continue };
             let is_same = files.get(path) == run.record.sources.first().map(|(_, text)| text);
             run.is_superseded |=
-                !is_same && (run.end.is_some() || run.is_stopping || !files.contains_key(path));
+                !is_same && (run.ended.is_some() || run.is_stopping || !files.contains_key(path));
             if !run.is_superseded {
                 there.insert(path.clone());
-            } else if run.end.is_none() {
+            } else if run.ended.is_none() {
                 // The new run starts when this one has ended.
                 there.insert(path.clone());
                 if !std::mem::replace(&mut run.is_stopping, true) {
@@ -513,7 +516,7 @@ impl<R: Runtime> Node<R> {
     /// Applies changed files to their pods. A file that cannot be run changes nothing.
     fn apply_files(&mut self, files: &BTreeMap<PathBuf, String>) {
         let is_changed = |run: &Run<R>| {
-            let path = run.record.manifest.as_ref().filter(|_| run.end.is_none() && !run.is_stopping)?;
+            let path = run.record.manifest.as_ref().filter(|_| run.ended.is_none() && !run.is_stopping)?;
             let text = files.get(path).filter(|text| self.refused.get(path) != Some(text))?;
             let was = run.record.sources.first().map(|(_, text)| text);
             (was != Some(text)).then(|| (path.clone(), text.clone()))
@@ -573,7 +576,7 @@ impl<R: Runtime> Node<R> {
                 .manifest
                 .as_ref()
                 .is_some_and(|path| files.texts.contains_key(path) || files.unreadable.contains(path));
-            let is_recent = run.end.is_none_or(|end| end.at_ms >= before_ms);
+            let is_recent = run.ended.as_ref().is_none_or(|ended| ended.result.at_ms >= before_ms);
             is_file || is_recent || pods.iter().any(|pod| pod.run.as_ref() == Some(id))
         };
         let (store, registry) = (&self.store, &self.registry);

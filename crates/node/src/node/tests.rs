@@ -1,10 +1,8 @@
 //! Tests of a node on a timer-based fake runtime.
 
-use outrigger_agent::fake::{FakeRuntime, Script};
-use outrigger_agent::options::PodOptions;
+use outrigger_agent::fake::{FakeRuntime, Script, pod_options};
 use outrigger_lifecycle::{FeatureGates, plan};
 use outrigger_manifest::{ReadOptions, SourceFile};
-use outrigger_runtime::NetworkMode;
 use outrigger_view::output::{Format, Verbosity};
 
 use super::*;
@@ -25,15 +23,7 @@ fn record(argument: &str) -> RunRecord {
         files: vec!["p.yaml".to_owned()],
         sources: vec![("p.yaml".to_owned(), text)],
         reading: Value::Null,
-        pods: PodOptions {
-            grace_ms: None,
-            pull: None,
-            network: NetworkMode::None,
-            user_namespaces: Default::default(),
-            publish: Vec::new(),
-            pids_limit: None,
-            log_limits: Default::default(),
-        },
+        pods: pod_options(),
         generations: BTreeMap::new(),
         retired: Vec::new(),
         manifest: None,
@@ -71,6 +61,10 @@ async fn node(runtime: &Arc<FakeRuntime>, dir: &tempfile::TempDir) -> Node<FakeR
     Node::start(runtime.clone(), options, output).await.unwrap()
 }
 
+fn exit_code(node: &Node<FakeRuntime>, run: &str) -> Option<u8> {
+    node.runs[run].ended.as_ref().map(|ended| ended.result.exit_code)
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_applied_in_the_moment_a_run_ends_is_not_lost() {
     let dir = tempfile::tempdir().unwrap();
@@ -85,13 +79,13 @@ async fn what_is_applied_in_the_moment_a_run_ends_is_not_lost() {
     assert_eq!(applied.run.as_ref(), Some(&run));
     assert_eq!(applied.objects[0].change, "replaced");
     node.run_ended(ended);
-    assert!(node.runs[&run].end.is_none());
+    assert!(node.runs[&run].ended.is_none());
     assert_eq!(starts(), 1);
 
     let ended = node.tasks.join_next().await.unwrap();
     node.run_ended(ended);
     assert_eq!(starts(), 2);
-    assert_eq!(node.runs[&run].end.map(|end| end.exit_code), Some(0));
+    assert_eq!(exit_code(&node, &run), Some(0));
     assert!(node.store.load_run::<RunEnd>(&run, END).unwrap().is_some());
     assert!(node.tasks.is_empty());
 }
@@ -117,10 +111,10 @@ async fn what_has_finished_is_not_run_again_by_apply() {
         let applied = node.apply(record(argument), false).unwrap();
         assert_eq!(applied.run.as_ref(), Some(&run), "{argument}");
         assert_eq!(applied.objects[0].change, change, "{argument}");
-        assert!(node.runs[&run].end.is_none(), "it is continued");
+        assert!(node.runs[&run].ended.is_none(), "it is continued");
         let ended = node.tasks.join_next().await.unwrap();
         node.run_ended(ended);
         assert_eq!(starts(), started, "{argument}");
-        assert_eq!(node.runs[&run].end.map(|end| end.exit_code), Some(0));
+        assert_eq!(exit_code(&node, &run), Some(0));
     }
 }

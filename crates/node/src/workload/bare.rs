@@ -3,7 +3,7 @@
 use outrigger_agent::clock::Stamp;
 use outrigger_agent::event::{PodResult, StatusUpdate};
 use outrigger_agent::options::StatusUpdates;
-use outrigger_lifecycle::{Phase, Time};
+use outrigger_lifecycle::{Phase, RestartPolicy, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -35,8 +35,7 @@ struct Saved {
 
 impl Bare {
     pub(super) fn new(pod: PlannedPod) -> Self {
-        let policy = pod.manifest.input.pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
-        let is_lasting = policy.is_none_or(|policy| policy == "Always");
+        let is_lasting = pod.plan.restart_policy == RestartPolicy::Always;
         Bare { pod: Some(pod), number: None, stop: None, is_stop_due: false, result: None, is_lasting }
     }
 }

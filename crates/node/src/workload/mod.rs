@@ -13,7 +13,7 @@ mod tests;
 use std::time::Duration;
 
 use outrigger_lifecycle::trace::{WorkloadEvent, WorkloadRecord};
-use outrigger_lifecycle::{Counts, Role, Time};
+use outrigger_lifecycle::{Counts, RestartPolicy, Role, Time};
 use outrigger_manifest::Workload;
 use outrigger_manifest::compare::ObjectKey;
 use serde_json::Value;
@@ -120,10 +120,9 @@ impl Wanted {
 
     /// Whether it is there to finish: a Job, or a pod that is not always restarted.
     pub(crate) fn is_finite(&self) -> bool {
-        let spec = self.pod.manifest.input.pod.spec.as_ref();
         match &self.workload {
             Some(workload) => workload.job().is_some(),
-            None => matches!(spec.and_then(|s| s.restart_policy.as_deref()), Some("Never" | "OnFailure")),
+            None => self.pod.plan.restart_policy != RestartPolicy::Always,
         }
     }
 

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use outrigger_agent::Agent;
 use outrigger_agent::clock::Clock;
-use outrigger_agent::fake::{FakeRuntime, Script};
-use outrigger_agent::options::{AgentOptions, Durability, LogLines, OnFailure, PodOptions};
+use outrigger_agent::fake::{FakeRuntime, Script, pod_options};
+use outrigger_agent::options::{AgentOptions, Durability, LogLines, OnFailure};
 use outrigger_lifecycle::trace::Line;
 use outrigger_lifecycle::{FeatureGates, Phase, plan};
 use outrigger_manifest::{ReadOptions, SourceFile, read};
-use outrigger_runtime::NetworkMode;
 use outrigger_view::hint::Hints;
 use outrigger_view::output::{Format, Output, Verbosity};
 use serde_json::Value;
@@ -60,15 +59,7 @@ impl Bench {
         };
         let options = SupervisorOptions {
             run: "run".into(),
-            pods: PodOptions {
-                grace_ms: None,
-                pull: None,
-                network: NetworkMode::None,
-                user_namespaces: Default::default(),
-                publish: Vec::new(),
-                pids_limit: None,
-                log_limits: Default::default(),
-            },
+            pods: pod_options(),
             companions: manifest.companions,
             numbers: Arc::default(),
             on_failure: OnFailure::Retry,

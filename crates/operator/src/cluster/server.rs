@@ -217,7 +217,7 @@ async fn serve_webhook(listener: TcpListener, webhook: Arc<Webhook>, keeper: Kee
 }
 
 /// A listener that serves a limited number of connections at a time. Those that have never sent a proper request
-/// give way to new ones, the oldest first: nobody can keep the API server out by opening connections.
+/// are closed when new ones arrive, the oldest first, so that the API server always gets through.
 struct Connections {
     listener: TcpListener,
     open: Arc<Mutex<BTreeMap<u64, Open>>>,

@@ -108,8 +108,8 @@ fn unread(bench: &Bench, _: &str) {
     assert_eq!(child.wait().expect("it ends").code(), Some(137));
 }
 
-/// Titles, the clipboard, answers of the terminal, text in another direction: without -t a command cannot ask a
-/// terminal for them, on neither stream. Whoever reads a pipe, or gave the command a terminal, gets them.
+/// Without `-t`, a command cannot set the terminal's title or clipboard, ask the terminal anything, or write from right to
+/// left, on either stream. Pipes, and terminals given with `-t`, get its output unchanged.
 fn escapes(bench: &Bench, _: &str) {
     let _run = idle(bench, "exec-escapes");
     let script = r"printf '\033]52;c;eA==\007\033P$q\033\\\033[6n\302\2332J\342\200\256\033[31mred\033[0m\n'; \

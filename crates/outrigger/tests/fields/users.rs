@@ -238,8 +238,8 @@ fn image(path: &Path, owner: u64, user: &str) {
     fs::write(path, image.into_inner().expect("an image")).expect("write the image");
 }
 
-/// An image does not decide whether its pod has a user namespace: files of ids outside of it are nobody's, and
-/// a user outside of it is refused, until the pod or the command line asks for the host's users.
+/// An image does not decide whether its pod has a user namespace. Files with ids outside of it belong to `nobody`, and a
+/// `USER` outside of it is refused unless the pod or the command line asks for the host's users.
 fn images_with_ids_a_namespace_does_not_have(bench: &Bench, name: &str) {
     for (case, owner, user, seen, refused) in [
         ("fits", 65_535, "65534:65535", 65_535, None),

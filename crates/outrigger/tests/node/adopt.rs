@@ -133,7 +133,7 @@ fn waits(bench: &Bench, name: &str) {
     assert_eq!(waiting.try_wait().expect("a status"), None, "the Job is still at work");
     fs::write(flag.join("go"), "").expect("a flag");
     let code = waiting.wait().expect("it ends").code();
-    assert_eq!(code, Some(7), "the result of the Job, although the other pod goes on: {}", node.account());
+    assert_eq!(code, Some(7), "the result of the Job while the other pod keeps running: {}", node.account());
     node.ready("stays");
     node.must(&["stop", "stays"]);
     node.leaves_nothing();

@@ -1,4 +1,4 @@
-//! Starts shims: the agent's side of `shim/template.rs`.
+//! Starts shims: the agent's side of `shim/fork_server.rs`.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,17 +17,17 @@ use super::socket;
 use crate::ContainerId;
 use crate::processes::Process;
 
-/// How long a template may take to fork.
+/// How long a fork server may take to fork.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts shims by forking a template of them, which is started when it is first needed and again if it has ended.
+/// Starts shims through a fork server, which is started when it is first needed and again if it has ended.
 pub(crate) struct Spawner {
-    /// Makes the command of the template.
+    /// Makes the command of the fork server.
     command: Box<dyn Fn() -> std::process::Command + Send + Sync>,
-    template: Mutex<Option<Template>>,
+    server: Mutex<Option<ForkServer>>,
 }
 
-struct Template {
+struct ForkServer {
     control: UnixStream,
     /// Ended and reaped when dropped.
     _process: Child,
@@ -35,27 +35,27 @@ struct Template {
 
 impl Spawner {
     pub(crate) fn new(command: impl Fn() -> std::process::Command + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Spawner { command: Box::new(command), template: Mutex::default() })
+        Arc::new(Spawner { command: Box::new(command), server: Mutex::default() })
     }
 
-    /// Starts the template, so that the first shim does not have to wait for it.
+    /// Starts the fork server, so that the first shim does not have to wait for it.
     pub(crate) async fn prepare(&self) {
-        let mut template = self.template.lock().await;
-        if template.is_none() {
+        let mut server = self.server.lock().await;
+        if server.is_none() {
             // If it fails, the first shim says so.
-            *template = self.start().ok();
+            *server = self.start().ok();
         }
     }
 
     /// Starts a shim. Returns the connection to it, and its process.
     pub(crate) async fn spawn(&self, id: &ContainerId) -> io::Result<(UnixStream, Process)> {
-        let mut template = self.template.lock().await;
+        let mut server = self.server.lock().await;
         // It is put back when it has answered: a late answer must not be taken for that of the next request.
-        if let Some(running) = template.take() {
+        if let Some(running) = server.take() {
             match running.fork(id).await {
                 Err(error) if is_gone(&error) => {}
                 result => {
-                    *template = Some(running);
+                    *server = Some(running);
                     return result;
                 }
             }
@@ -63,11 +63,11 @@ impl Spawner {
         // There was none, or it was killed.
         let new = self.start()?;
         let result = new.fork(id).await;
-        *template = Some(new);
+        *server = Some(new);
         result
     }
 
-    fn start(&self) -> io::Result<Template> {
+    fn start(&self) -> io::Result<ForkServer> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let mut command = Command::from((self.command)());
@@ -75,11 +75,11 @@ impl Spawner {
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::inherit());
         // One that is stopped would not notice that nobody needs it any more.
         let process = command.kill_on_drop(true).spawn()?;
-        Ok(Template { control: UnixStream::from_std(ours)?, _process: process })
+        Ok(ForkServer { control: UnixStream::from_std(ours)?, _process: process })
     }
 }
 
-impl Template {
+impl ForkServer {
     async fn fork(&self, id: &ContainerId) -> io::Result<(UnixStream, Process)> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;

@@ -22,7 +22,7 @@ crate::trials![
     bad_ids_are_refused,
     a_missing_sandbox_is_not_found,
     a_killed_shim_ends_its_container,
-    shims_do_not_depend_on_the_process_they_are_forked_from,
+    shims_do_not_depend_on_their_fork_server,
     a_shim_is_small,
 ];
 
@@ -222,23 +222,23 @@ fn parent(pid: i32) -> i32 {
     status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().parse().unwrap()
 }
 
-async fn shims_do_not_depend_on_the_process_they_are_forked_from() {
+async fn shims_do_not_depend_on_their_fork_server() {
     let state = tempfile::tempdir().unwrap();
     let pod = Pod::on(runtime(state.path()), state.path(), |_| {}).await;
     let first = pod.start(pod.script("sleep 100")).await.unwrap();
     let (shim, _) = pids(&pod, &first.0);
-    let template = parent(shim);
-    let line = fs::read(format!("/proc/{template}/cmdline")).unwrap();
+    let server = parent(shim);
+    let line = fs::read(format!("/proc/{server}/cmdline")).unwrap();
     assert!(line.starts_with(b"outrigger\0shim\0containers\0"), "{}", String::from_utf8_lossy(&line));
     let line = fs::read_to_string(format!("/proc/{shim}/cmdline")).unwrap();
     assert_eq!(line.trim_end_matches('\0'), format!("outrigger\0shim\0container\0{first}"));
     let second = pod.start(pod.script("sleep 100")).await.unwrap();
-    assert_eq!(parent(pids(&pod, &second.0).0), template);
+    assert_eq!(parent(pids(&pod, &second.0).0), server);
     // Each has a session of its own.
     let session = |pid| rustix::process::getsid(rustix::process::Pid::from_raw(pid)).unwrap();
     assert_eq!(session(shim).as_raw_nonzero().get(), shim);
 
-    kill(template);
+    kill(server);
     let third = pod.start(pod.script("exit 3")).await.unwrap();
     assert_eq!(pod.wait(&third).await.code, 3);
     assert_eq!(pod.exec(&first, "echo still there").await.output, b"still there\n");
@@ -246,7 +246,7 @@ async fn shims_do_not_depend_on_the_process_they_are_forked_from() {
     // One that is stopped is given up.
     let fourth = pod.start(pod.script("sleep 100")).await.unwrap();
     let stopped = parent(pids(&pod, &fourth.0).0);
-    assert_ne!(stopped, template);
+    assert_ne!(stopped, server);
     let handle = rustix::process::Pid::from_raw(stopped).unwrap();
     rustix::process::kill_process(handle, rustix::process::Signal::STOP).unwrap();
     let fifth = pod.start(pod.script("exit 5")).await.unwrap();

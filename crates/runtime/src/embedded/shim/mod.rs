@@ -1,6 +1,6 @@
 //! The small process between one container and the agent.
 //!
-//! The agent's own binary, executed again with `shim containers` and forked for each container (`template`). It is
+//! The agent's own binary, executed again with `shim containers` and forked for each container (`fork_server`). It is
 //! single-threaded (it forks), uses less than a megabyte of its own, and outlives the agent: the container's exit
 //! code, log and files are correct whichever process dies.
 //!
@@ -34,18 +34,18 @@
 mod clients;
 mod create;
 mod exec;
+mod fork_server;
 mod guard;
 mod log;
 mod oci;
 mod pause;
 mod server;
-mod template;
 mod uplink;
 mod watchers;
 
+pub(crate) use fork_server::{ANSWER, ID_MAX, room_for_id};
 pub use guard::{KilledPod, KilledRun, killed_runs};
 pub(crate) use pause::NOTE as PAUSE_NOTE;
-pub(crate) use template::{ANSWER, ID_MAX, room_for_id};
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -70,7 +70,7 @@ pub fn shim_main(args: impl Iterator<Item = OsString>) -> i32 {
         sys::ignore_signal(signal);
     }
     let result = match args.first().and_then(|arg| arg.to_str()) {
-        Some("containers") => take_control().and_then(|control| template::run(control, &args)),
+        Some("containers") => take_control().and_then(|control| fork_server::run(control, &args)),
         Some("guard") => take_control().and_then(|_| guard::run(&args[1..])),
         Some("uplink") => take_control().and_then(|control| uplink::run(control, &args[1..])),
         Some("try-oci-runtime") => take_control().and_then(oci::try_runtime),

@@ -1,11 +1,11 @@
-//! The process that shims are forked from.
+//! The fork server: the process that shims are forked from.
 //!
 //! Executing the program for every container takes longer than anything else a shim does: the binary is large, and has
 //! to be linked and relocated each time. So it is executed once for all containers of an agent, and copied. A shim
 //! is the same process either way: what it inherits is set again or closed in [`become_shim`].
 //!
 //! The agent sends the id of a container with the control socket of its shim, and gets the shim's pid with a handle of
-//! its process, or an error number instead. The template ends with the agent; its shims do not.
+//! its process, or an error number instead. The fork server ends with the agent; its shims do not.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,12 +20,12 @@ pub(crate) const ANSWER: usize = 4;
 /// The longest id of a container.
 pub(crate) const ID_MAX: usize = 64;
 
-/// The template's last argument: room for the id of a container in the arguments of its shim.
+/// The fork server's last argument: room for the id of a container in the arguments of its shim.
 pub(crate) fn room_for_id() -> String {
     "-".repeat(ID_MAX)
 }
 
-/// Forks shims until the agent goes away. Returns in the template then, and in each shim after its container's end.
+/// Forks shims until the agent goes away. Returns in the fork server then, and in each shim after its container's end.
 pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     // Shims are reaped by the kernel: their agent has a handle.
     sys::ignore_signal(libc::SIGCHLD);
