@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::Stage;
 use crate::cluster::{Cluster, eventually};
-use crate::scenes::{container, create, keys, map_of, pod, wait_for_keys};
+use crate::scenes::{container, create, keys, map_of, pod, report, wait_for_keys};
 
 /// A namespace that the webhook ignores: pods there are unchanged.
 fn unseen(cluster: &Cluster, name: &str) {
@@ -125,6 +125,7 @@ pub(crate) fn hostile_authors_harm_only_themselves(stage: &mut Stage) {
     }
     barriers_of_others_are_left_alone(cluster);
     unmakeable_barriers_are_told(cluster);
+    immutable_barriers_are_told(cluster);
     // The others are not affected.
     create(cluster, &pod("honest", ordered(), json!([container("a", &[]), container("b", &[])])));
     let begun = Instant::now();
@@ -204,4 +205,37 @@ fn unmakeable_barriers_are_told(cluster: &Cluster) {
         (events.contains("BarrierBlocked") && events.contains("the barrier cannot be made")).then_some(())
     });
     assert!(keys(cluster, "poor").is_empty());
+}
+
+/// A barrier that somebody has made immutable is reported on the pod, and not tried again all the time.
+fn immutable_barriers_are_told(cluster: &Cluster) {
+    let annotations = json!({"apps.kruise.io/container-launch-priority": "Ordered"});
+    create(cluster, &pod("immutable", annotations, json!([container("a", &[]), container("b", &[])])));
+    let map = map_of(cluster, "immutable");
+    wait_for_keys(cluster, &map, &["p_0"]);
+    let args = ["patch", "configmap", &map, "--type=merge", "-p", "{\"immutable\": true}"];
+    assert!(cluster.kubectl(&args).status.success());
+    report(cluster, "immutable", "Running", &[("a", "ready")]);
+    eventually("the pod's author is told why nothing more starts", || {
+        let events = cluster.get(&["events"])?.to_string();
+        (events.contains("BarrierBlocked") && events.contains("cannot be written")).then_some(())
+    });
+    let tries = eventually("it is tried again", || {
+        let audit = cluster.audit();
+        let is_try = |call: &&Value| {
+            call["verb"] == "patch"
+                && call["objectRef"]["name"] == *map
+                && call["responseStatus"]["code"] == 422
+        };
+        let times: Vec<String> = audit
+            .iter()
+            .filter(is_try)
+            .filter_map(|call| Some(call["requestReceivedTimestamp"].as_str()?.to_owned()))
+            .collect();
+        (times.len() >= 3).then_some(times)
+    });
+    let at = |text: &String| text.parse::<k8s_openapi::jiff::Timestamp>().expect("a time").as_millisecond();
+    let (first, last) = (at(&tries[0]), at(&tries[2]));
+    assert!(last - first >= 2_000, "three tries within {} ms", last - first);
+    assert_eq!(keys(cluster, &map), ["p_0"]);
 }
