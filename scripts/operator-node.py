@@ -116,6 +116,18 @@ def jobs(c):
         assert result == expected, (row, result)
         say(f"{row}: Job with restartPolicy {policy} is {result}")
     exit_codes(c)
+    crashed_sidecars(c)
+
+
+def crashed_sidecars(c, count=30):
+    """With restartPolicy Never a sidecar that crashes is restarted, and the Job has the result of its main. Every time."""
+    names = [f"crashed-{i}" for i in range(count)]
+    for name in names:
+        job(c, name, "sleep 2", "exit 3", KILL, "Never")
+    results = [wait(f"Job {name} ends", lambda: finished(c, name), 300) for name in names]
+    assert results == ["Complete"] * count, results
+    c.kubectl("delete", "jobs", *names, "--wait=false")
+    say(f"{count} Jobs with restartPolicy Never whose sidecars crash before their main is done: all complete")
 
 
 def exit_codes(c):

@@ -4,6 +4,8 @@
 //! namespace, image and failure policy, and the Helm chart is the same text with Helm's placeholders (a test
 //! compares them).
 
+use crate::names;
+
 /// Name of the MutatingWebhookConfiguration.
 pub const WEBHOOKS: &str = "outrigger-operator";
 /// Name of the CustomResourceDefinition.
@@ -58,6 +60,54 @@ impl Default for Options {
             webhook_url: None,
         }
     }
+}
+
+impl Options {
+    /// Checks the values that go into the manifests.
+    ///
+    /// # Errors
+    /// What is wrong, and how to fix it.
+    pub fn check(&self) -> Result<(), String> {
+        let namespace = &self.namespace;
+        if !names::is_object_name(namespace) || namespace.contains('.') || namespace.len() > 63 {
+            return Err(format!(
+                "--namespace {namespace:?} is not a name of a namespace: use lower-case letters, digits and '-', at most 63"
+            ));
+        }
+        if !is_image(&self.image) {
+            return Err(format!(
+                "--image {:?} is not a reference to an image; write for example registry.example/outrigger:0.1.0",
+                self.image
+            ));
+        }
+        match &self.webhook_url {
+            Some(url) if !is_webhook_url(url) => Err(format!(
+                "--webhook-url {url:?} is not an address the API server can call; write for example https://192.0.2.1:8443"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a text is a plain reference: the container runtime of each node decides about the rest.
+fn is_image(text: &str) -> bool {
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"./:@_-[]".contains(&b);
+    let is_end = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
+    text.len() <= 512
+        && text.bytes().all(is_allowed)
+        && text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'[')
+        && is_end(text.bytes().last())
+}
+
+/// The API server calls only https, and paths are added to the address.
+fn is_webhook_url(text: &str) -> bool {
+    let is_plain = text.bytes().all(|b| b.is_ascii_graphic() && !b"\"'\\{}<>`#?@".contains(&b));
+    let parsed: Option<http::Uri> = text.parse().ok();
+    is_plain
+        && !text.ends_with('/')
+        && parsed.is_some_and(|uri| {
+            uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty())
+        })
 }
 
 /// The manifests, as YAML documents.

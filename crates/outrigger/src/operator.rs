@@ -43,9 +43,18 @@ struct Status {
     /// The pod's namespace; the kubeconfig's by default.
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
+    /// Print JSON instead of a table.
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    output: Option<StatusFormat>,
     /// The pod.
     #[arg(value_name = "POD")]
     pod: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StatusFormat {
+    /// One JSON object.
+    Json,
 }
 
 #[derive(Debug, clap::Args)]
@@ -151,8 +160,15 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Command::Install(args) => executor.block_on(install(args)),
         Command::Status(args) => executor.block_on(async {
             let client = cluster::connect().await.map_err(input)?;
-            let text = cluster::status(&client, args.namespace.as_deref(), &args.pod).await.map_err(input)?;
-            terminal::print(&text)?;
+            let status =
+                cluster::status(&client, args.namespace.as_deref(), &args.pod).await.map_err(input)?;
+            match args.output {
+                Some(StatusFormat::Json) => {
+                    let text = serde_json::to_string_pretty(&status).map_err(anyhow::Error::from)?;
+                    terminal::print_plain(&format!("{text}\n"))?;
+                }
+                None => terminal::print(&status.table())?,
+            }
             Ok(Outcome::Fine)
         }),
         Command::Run(args) => {
@@ -197,6 +213,7 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
         without_agent: args.without_agent,
         webhook_url: args.webhook_url,
     };
+    options.check().map_err(|problem| Failure::Input(anyhow::anyhow!(problem)))?;
     let manifests = manifests(&options);
     if args.output.is_some() {
         warn_of_clashes().await;
@@ -230,8 +247,9 @@ async fn warn_of_clashes() {
 
 /// Logs one line per event to standard error, with the time.
 fn logs(format: LogFormat) {
-    let filter =
-        tracing_subscriber::EnvFilter::try_from_env("OUTRIGGER_LOG").unwrap_or_else(|_| "info".into());
+    // What the library says of watches is said again, in fewer words.
+    let filter = tracing_subscriber::EnvFilter::try_from_env("OUTRIGGER_LOG")
+        .unwrap_or_else(|_| "info,kube_runtime::watcher=error".into());
     let lines =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
     match format {

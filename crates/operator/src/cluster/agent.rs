@@ -166,7 +166,9 @@ impl Agent {
                 Ok(Event::Delete(request)) => {
                     self.forget(&request.read().unwrap_or_else(|fault| fault.identity));
                 }
-                Err(error) => tracing::warn!(%error, "the watch broke, starting it again"),
+                Err(error) => {
+                    tracing::warn!(error = super::watch_reason(&error), "the watch broke, starting it again");
+                }
             }
         }
     }

@@ -184,7 +184,9 @@ async fn follow<K>(
             Ok(Event::Delete(object)) => {
                 on(&cx, Change::Gone(object.read().unwrap_or_else(|fault| fault.identity)));
             }
-            Err(error) => tracing::warn!(what, %error, "a watch broke, starting it again"),
+            Err(error) => {
+                tracing::warn!(what, error = super::watch_reason(&error), "a watch broke, starting it again");
+            }
         }
     }
 }

@@ -64,10 +64,14 @@ pub(crate) fn past_of(request: &Request, uid: &str) -> Option<Past> {
         Some((state.name.clone(), id))
     });
     let stopped: Vec<(String, String)> = stopped.collect();
+    let targets = request.spec.containers.iter();
+    let targets =
+        targets.filter_map(|t| Some((t.name.clone(), t.status_context.as_ref()?.container_id.clone())));
     // Also one that an agent began and never finished: a retry would take as long.
     let unserved = request.is_finished() && stopped.is_empty();
     let needs_result = needs_result(request);
-    Some(Past { attempt, finished: request.is_finished(), unserved, stopped, needs_result })
+    let targets = targets.collect();
+    Some(Past { attempt, finished: request.is_finished(), unserved, targets, stopped, needs_result })
 }
 
 async fn swap(cx: &Context, view: &PodView, swaps: Vec<(usize, String, String)>) -> Result<(), Error> {

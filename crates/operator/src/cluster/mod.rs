@@ -34,7 +34,7 @@ pub use agent::{AgentOptions, run_agent};
 pub use apply::{apply, clashes};
 pub use metrics::Metrics;
 pub use server::{RunOptions, run};
-pub use status::status;
+pub use status::{PodStatus, status};
 pub use store::Agents;
 pub use webhook::Requesters;
 
@@ -46,7 +46,7 @@ use outrigger_lifecycle::Time;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server returned an error or cannot be reached.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", reason(.source))]
     Api {
         /// The operation.
         what: String,
@@ -67,6 +67,26 @@ impl Error {
     /// Someone else changed, created or removed the object in the meantime: check again.
     pub(crate) fn is_stale(&self) -> bool {
         matches!(self, Error::Api { source, .. } if has_code(source, &[404, 409, 422]))
+    }
+}
+
+/// An error of a call in few words: the API server's own message where there is one.
+pub(crate) fn reason(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The same for a watch.
+pub(crate) fn watch_reason(error: &kube::runtime::watcher::Error) -> String {
+    use kube::runtime::watcher::Error;
+    match error {
+        Error::InitialListFailed(error) | Error::WatchStartFailed(error) | Error::WatchFailed(error) => {
+            reason(error)
+        }
+        Error::WatchError(status) if !status.message.is_empty() => status.message.clone(),
+        other => other.to_string(),
     }
 }
 

@@ -100,6 +100,7 @@ pub async fn run(options: RunOptions) -> Result<(), Error> {
         own_user: format!("system:serviceaccount:{}:outrigger-operator", options.namespace),
         agents: options.agents,
         requesters: options.requesters,
+        takes_rules: AtomicBool::new(false),
     });
     let keeper = Keeper {
         client: client.clone(),
@@ -188,21 +189,25 @@ async fn shutdown() {
 async fn serve_webhook(listener: TcpListener, webhook: Arc<Webhook>, keeper: Keeper, state: Arc<Health>) {
     let (connections, mut number) = (Connections::new(listener, CONNECTIONS_MAX), 0);
     let (mut certificate, config) = keeper.first().await;
+    webhook.look_at_version().await;
     let mut acceptor = TlsAcceptor::from(config);
     let mut renewal = tokio::time::interval(keeper.pause);
     renewal.tick().await;
     loop {
         state.serving.store(true, Ordering::Relaxed);
         tokio::select! {
-            _ = renewal.tick() => match keeper.obtain().await {
-                Ok((current, config)) if current != certificate => {
-                    acceptor = TlsAcceptor::from(config);
-                    certificate = current;
-                    tracing::info!("the webhook's certificate has changed");
+            _ = renewal.tick() => {
+                match keeper.obtain().await {
+                    Ok((current, config)) if current != certificate => {
+                        acceptor = TlsAcceptor::from(config);
+                        certificate = current;
+                        tracing::info!("the webhook's certificate has changed");
+                    }
+                    Ok(_) => {}
+                    Err(error) => tracing::warn!(%error, "the webhook's certificate cannot be looked at"),
                 }
-                Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "the webhook's certificate cannot be looked at"),
-            },
+                webhook.look_at_version().await;
+            }
             stream = connections.accept() => {
                 let (webhook, acceptor) = (webhook.clone(), acceptor.clone());
                 number += 1;

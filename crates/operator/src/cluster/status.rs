@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client};
+use serde::Serialize;
 
 use super::ending::past_of;
 use super::store::MapView;
@@ -13,11 +14,22 @@ use crate::decide::{explain, terminate};
 use crate::names;
 use crate::view::PodView;
 
-/// What a pod is waiting for: a line for each container, and the next step.
+/// What a pod is waiting for.
+#[derive(Debug, Serialize)]
+pub struct PodStatus {
+    namespace: String,
+    pod: String,
+    phase: String,
+    containers: Vec<explain::Line>,
+    /// The next step, in one sentence.
+    next: String,
+}
+
+/// Explains a pod: a line for each container, and the next step.
 ///
 /// # Errors
 /// There is no such pod, or the cluster cannot be reached.
-pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Result<String, Error> {
+pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Result<PodStatus, Error> {
     let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let pod = pods.get_opt(name).await.map_err(Error::api(format!("pod {namespace}/{name}")))?;
@@ -33,8 +45,9 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
         Err(error) => return Err(Error::api("container recreate requests")(error)),
     };
     let past: Vec<_> = requests.iter().filter_map(|request| past_of(request, &view.uid)).collect();
-    let (lines, next) = explain::pod(&view, &map, node, &past, now());
-    Ok(table(&view, &lines, &next))
+    let (containers, next) = explain::pod(&view, &map, node, &past, now());
+    let phase = if view.phase.is_empty() { "Pending".to_owned() } else { view.phase };
+    Ok(PodStatus { namespace, pod: view.name, phase, containers, next })
 }
 
 async fn map_of(client: &Client, view: &PodView) -> Result<Map, Error> {
@@ -56,23 +69,26 @@ async fn node_of(client: &Client, view: &PodView) -> Result<terminate::Node, Err
     })
 }
 
-fn table(view: &PodView, lines: &[explain::Line], next: &str) -> String {
-    let rows: Vec<[&str; 4]> = std::iter::once(["CONTAINER", "LEVEL", "BARRIER", "STATE"])
-        .chain(lines.iter().map(|l| [l.container.as_str(), l.level.as_str(), l.barrier, l.doing.as_str()]))
-        .collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..3).map(width).collect();
-    let phase = if view.phase.is_empty() { "Pending" } else { &view.phase };
-    let mut out = format!("{} is {phase}\n\n", view.key());
-    for row in &rows {
-        for (cell, width) in row.iter().zip(&widths) {
-            out.push_str(&format!("{cell:width$}  "));
+impl PodStatus {
+    /// The status as a table.
+    pub fn table(&self) -> String {
+        let lines = self.containers.iter();
+        let rows: Vec<[&str; 4]> = std::iter::once(["CONTAINER", "LEVEL", "BARRIER", "STATE"])
+            .chain(lines.map(|l| [l.container.as_str(), l.level.as_str(), l.barrier, l.doing.as_str()]))
+            .collect();
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..3).map(width).collect();
+        let mut out = format!("{}/{} is {}\n\n", self.namespace, self.pod, safe(&self.phase));
+        for row in &rows {
+            for (cell, width) in row.iter().zip(&widths) {
+                out.push_str(&format!("{cell:width$}  "));
+            }
+            out.push_str(&safe(row[3]));
+            out.push('\n');
         }
-        out.push_str(&safe(row[3]));
-        out.push('\n');
+        out.push_str(&format!("\nNext: {}\n", safe(&self.next)));
+        out
     }
-    out.push_str(&format!("\nNext: {}\n", safe(next)));
-    out
 }
 
 /// Messages of kubelets and images must not control the terminal.

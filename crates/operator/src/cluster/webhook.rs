@@ -1,6 +1,7 @@
 //! Answers the API server about pods and container recreate requests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use base64::Engine as _;
@@ -12,8 +13,9 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::metrics::Metrics;
+use super::reason;
 use super::store::Agents;
-use crate::decide::admit::{SUFFIX_LEN, admit};
+use crate::decide::admit::{Admitted, RestartRules, SUFFIX_LEN, admit, job_sidecars};
 use crate::decide::request::{Found, create, update};
 use crate::decide::terminate;
 use crate::decide::{Refusal, convert};
@@ -27,6 +29,8 @@ pub(crate) struct Webhook {
     pub(crate) own_user: String,
     pub(crate) agents: Agents,
     pub(crate) requesters: Requesters,
+    /// The API server takes restart rules.
+    pub(crate) takes_rules: AtomicBool,
 }
 
 /// Who may create container recreate requests.
@@ -49,7 +53,14 @@ impl Webhook {
         let mut review: Value = serde_json::from_slice(body).ok()?;
         let request = review.get_mut("request")?.take();
         let response = match path {
-            "/mutate-pods" => self.review(&request, pods(&request)),
+            "/mutate-pods" => self.review(&request, pods(&request, |object| admit(object, &suffix()))),
+            "/mutate-job-sidecars" => {
+                let rules = match self.takes_rules.load(Ordering::Relaxed) {
+                    true => RestartRules::Taken,
+                    false => RestartRules::Refused,
+                };
+                self.review(&request, pods(&request, |object| job_sidecars(object, rules)))
+            }
             "/mutate-requests" => {
                 let answer = self.requests(&request).await;
                 self.review(&request, answer)
@@ -59,6 +70,19 @@ impl Webhook {
         };
         self.metrics.webhook_seconds.observe(begun.elapsed());
         Some(json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}))
+    }
+
+    /// Asks the API server for its version: it may have been updated.
+    pub(crate) async fn look_at_version(&self) {
+        match self.client.apiserver_version().await {
+            Ok(version) => {
+                // Some vendors add a plus sign.
+                let minor = version.minor.trim_end_matches('+').parse().unwrap_or(0);
+                let takes_rules = RestartRules::of_minor(minor) == RestartRules::Taken;
+                self.takes_rules.store(takes_rules, Ordering::Relaxed);
+            }
+            Err(error) => tracing::warn!(error = reason(&error), "the API server's version cannot be read"),
+        }
     }
 
     fn review(&self, request: &Value, answer: Answer) -> Value {
@@ -121,8 +145,9 @@ impl Webhook {
         if self.requesters == Requesters::All || user == self.own_user || pod.is_empty() {
             return Ok(());
         }
-        let failed =
-            |error: kube::Error| Refusal::new(500, format!("cannot ask what the user may do: {error}"));
+        let failed = |error: kube::Error| {
+            Refusal::new(500, format!("cannot ask what the user may do: {}", reason(&error)))
+        };
         let reviews: Api<SubjectAccessReview> = Api::all(self.client.clone());
         for (verb, sub) in [("delete", ""), ("create", "exec")] {
             let review = access_review(&request["userInfo"], namespace, pod, verb, sub);
@@ -145,7 +170,8 @@ impl Webhook {
         namespace: &str,
         object: &Value,
     ) -> Result<(Option<Pod>, Option<terminate::Node>), Refusal> {
-        let failed = |error: kube::Error| Refusal::new(500, format!("cannot look for the pod: {error}"));
+        let failed =
+            |error: kube::Error| Refusal::new(500, format!("cannot look for the pod: {}", reason(&error)));
         let name = object["spec"]["podName"].as_str().unwrap_or_default();
         if !names::is_object_name(name) {
             return Ok((None, None));
@@ -195,7 +221,7 @@ fn is_subresource(request: &Value) -> bool {
 }
 
 /// LP-1, LP-W-11: only pods that are being created.
-fn pods(request: &Value) -> Answer {
+fn pods(request: &Value, admit: impl FnOnce(&Value) -> Result<Admitted, Refusal>) -> Answer {
     let object = &request["object"];
     if request["operation"] != "CREATE"
         || request["resource"]["resource"] != "pods"
@@ -203,7 +229,7 @@ fn pods(request: &Value) -> Answer {
     {
         return Ok((object.clone(), Vec::new()));
     }
-    let admitted = admit(object, &suffix())?;
+    let admitted = admit(object)?;
     // One line each for the terminal; the API server shortens long and numerous warnings.
     let warnings = admitted.warnings.into_iter().take(8).map(|w| w.chars().take(250).collect()).collect();
     Ok((admitted.pod, warnings))
@@ -255,9 +281,14 @@ mod tests {
         let env = json!([{"name": "KRUISE_CONTAINER_PRIORITY", "value": "1"}]);
         let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "env": env}, {"name": "b"}]}});
         let request = |operation: &str, sub: &str| json!({"operation": operation, "resource": {"resource": "pods"}, "subResource": sub, "object": pod});
-        assert_ne!(pods(&request("CREATE", "")).expect("allowed").0, pod);
+        let admitted = |object: &Value| admit(object, &suffix());
+        assert_ne!(pods(&request("CREATE", ""), admitted).expect("allowed").0, pod);
         for (operation, sub) in [("UPDATE", ""), ("CREATE", "ephemeralcontainers"), ("DELETE", "")] {
-            assert_eq!(pods(&request(operation, sub)).expect("allowed").0, pod, "{operation} {sub}");
+            assert_eq!(
+                pods(&request(operation, sub), admitted).expect("allowed").0,
+                pod,
+                "{operation} {sub}"
+            );
         }
     }
 
@@ -272,6 +303,7 @@ mod tests {
             own_user: "operator".to_owned(),
             agents,
             requesters,
+            takes_rules: AtomicBool::new(false),
         };
         let object = json!({"apiVersion": "apps.kruise.io/v1beta1", "spec": {"podName": "p", "containers": [{"name": "a"}]}});
         let request = json!({

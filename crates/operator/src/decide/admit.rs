@@ -49,6 +49,7 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
     };
     let planned = plan_of(&pod)?;
     admitted.warnings.extend(planned.warnings.iter().map(sentence));
+    admitted.warnings.extend(unserved(&pod, &planned.plan));
     // Values that a pod's author wrote under these names are dropped (LP-10): the pod may be a copy of a live
     // one.
     let foreign = drop_foreign(&mut admitted.pod, &pod);
@@ -61,7 +62,6 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
         }
         return Ok(admitted);
     }
-    admitted.warnings.extend(unserved(&planned.plan));
     let env = match uses_proposed_names(&pod) {
         true => names::BARRIER_ENVS[1],
         false => names::BARRIER_ENVS[0],
@@ -76,6 +76,63 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
         }
     }
     Ok(admitted)
+}
+
+/// Exit codes after which a sidecar is not restarted: it is done, or was told to stop.
+const DONE: [i32; 2] = [0, 143];
+
+/// Handles a pod with sidecars that end with its mains. Where the pod has restartPolicy Never they are restarted when
+/// they crash: otherwise the kubelet fails the pod as soon as its mains are done (D5). `restart_rules` says whether
+/// the API server takes rules for that.
+///
+/// # Errors
+/// 422 and a message if the pod asks for something impossible.
+pub fn job_sidecars(object: &Value, restart_rules: RestartRules) -> Result<Admitted, Refusal> {
+    let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
+    let pod = typed(object)?;
+    let counts = match annotation(&pod, names::SIDECAR_PHASE) {
+        None | Some("Ignore") => false,
+        Some("Count") => true,
+        Some(other) => {
+            let other: String = other.chars().take(40).collect();
+            let message = format!(
+                "annotation {}: invalid value {other:?}; write Count or Ignore",
+                names::SIDECAR_PHASE
+            );
+            return Err(Refusal::new(422, message));
+        }
+    };
+    let Some(spec) = &pod.spec else { return Ok(admitted) };
+    let is_never = spec.restart_policy.as_deref() == Some("Never");
+    if counts || !is_never || restart_rules == RestartRules::Refused {
+        return Ok(admitted);
+    }
+    for (index, c) in spec.containers.iter().enumerate() {
+        if TerminatorMarks::of(c).is_sidecar() && c.restart_policy.is_none() {
+            let container = &mut admitted.pod["spec"]["containers"][index];
+            container["restartPolicy"] = json!("Never");
+            container["restartPolicyRules"] =
+                json!([{"action": "Restart", "exitCodes": {"operator": "NotIn", "values": DONE}}]);
+        }
+    }
+    Ok(admitted)
+}
+
+/// Whether the API server takes restart rules of single containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestartRules {
+    /// It stores them, or drops them.
+    Taken,
+    /// It may refuse a pod that has them.
+    Refused,
+}
+
+impl RestartRules {
+    /// By the minor version of Kubernetes 1. Version 1.34 drops them by default and 1.33 refuses them; while a cluster is
+    /// updated, API servers of two versions answer.
+    pub fn of_minor(minor: u32) -> Self {
+        if minor >= 35 { RestartRules::Taken } else { RestartRules::Refused }
+    }
 }
 
 fn typed(object: &Value) -> Result<Pod, Refusal> {
@@ -244,7 +301,7 @@ fn gate_keys(plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> {
 }
 
 /// Features of a graph that a kubelet cannot provide.
-fn unserved(plan: &Plan) -> Vec<String> {
+fn unserved(pod: &Pod, plan: &Plan) -> Vec<String> {
     let mut warnings = Vec::new();
     let mut warn = |names: Vec<&str>, what: &str| {
         if !names.is_empty() {
@@ -265,6 +322,13 @@ fn unserved(plan: &Plan) -> Vec<String> {
         all(|c| c.role == outrigger_lifecycle::Role::Sidecar && c.dialect == Some(Dialect::DependsOn)),
         "`sidecar`",
     );
+    // With the sidecar terminator the pod has a result once the primary is done.
+    let ends = pod.spec.iter().flat_map(|s| &s.containers).any(|c| TerminatorMarks::of(c).is_sidecar());
+    let has_primary =
+        |c: &outrigger_lifecycle::ContainerPlan| c.role == outrigger_lifecycle::Role::Main && !c.keeps_alive;
+    if !ends && plan.containers.iter().any(has_primary) {
+        warn(all(|c| c.role == outrigger_lifecycle::Role::Main && c.keeps_alive), "`primary`");
+    }
     warnings
 }
 

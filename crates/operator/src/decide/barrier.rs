@@ -135,14 +135,17 @@ fn is_barrier_name(map: &str, pod: &str) -> bool {
     is_of_pod && crate::names::is_object_name(map)
 }
 
-/// The closed gate a container is waiting for, if any.
-pub fn closed_gate(view: &PodView, container: usize) -> Option<&Gate> {
+/// The closed gates a container is waiting for.
+pub fn closed_gates(view: &PodView, container: usize) -> impl Iterator<Item = &Gate> {
     let (plan, obs) = (&view.plan, &view.observation);
-    if obs.containers[container].was_run {
-        return None;
-    }
+    let has_run = obs.containers[container].was_run;
     let gates = plan.containers[container].gates.iter().filter(|g| is_served_gate(g.dialect));
-    gates.into_iter().find(|g| !rules::gate_open(plan, obs, container, g))
+    gates.filter(move |g| !has_run && !rules::gate_open(plan, obs, container, g))
+}
+
+/// The first of them, if any.
+pub fn closed_gate(view: &PodView, container: usize) -> Option<&Gate> {
+    closed_gates(view, container).next()
 }
 
 /// The keys that are due now (LP-21, LP-23). In a pod that cannot be understood nothing new starts: its gates may be what

@@ -1,6 +1,7 @@
 //! Explains what a pod in a cluster is waiting for, in the same sentences as the rest of Outrigger.
 
 use outrigger_lifecycle::{Gate, Span, State, Time, Wait, explain};
+use serde::Serialize;
 
 use super::barrier;
 use super::terminate::{self, Node, Past};
@@ -31,15 +32,17 @@ fn need(gate: &Gate) -> &'static str {
 }
 
 /// One container, for display.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Line {
     /// Its name.
+    #[serde(rename = "name")]
     pub container: String,
     /// Its level, `gates`, or empty.
     pub level: String,
     /// Whether its key is published: `open`, `closed`, or empty without a barrier.
     pub barrier: &'static str,
     /// What it is doing or waiting for.
+    #[serde(rename = "state")]
     pub doing: String,
 }
 
@@ -67,7 +70,8 @@ fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now
     };
     let state = &view.observation.containers[i];
     let doing = match (barrier::closed_gate(view, i), state.state) {
-        (Some(closed), _) if c.barrier.is_some() => match view.started {
+        // Once its key is published it starts, whatever has become of those it waited for.
+        (Some(closed), _) if barrier == "closed" => match view.started {
             Some(since) => format!("{}; waiting for {}", gate(view, i, closed, now), Span(now.since(since))),
             None => gate(view, i, closed, now),
         },
@@ -108,18 +112,24 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
     if barrier::map_name(view).is_none() {
         return format!("nothing: {}", barrier::IGNORED);
     }
-    match map {
+    let held = match map {
         barrier::Map::Missing => return "the operator creates the barrier ConfigMap".to_owned(),
         barrier::Map::Foreign => {
             return "nothing: another ConfigMap already has the name of the barrier; delete it".to_owned();
         }
-        _ => {}
-    }
-    let waiting = view.barriers().filter_map(|(i, b)| Some((i, b, barrier::closed_gate(view, i)?)));
-    // Of several levels, the highest is next.
-    match waiting.max_by_key(|(i, ..)| (view.level(*i), std::cmp::Reverse(*i))) {
+        barrier::Map::OfPredecessor => return "the operator replaces the barrier ConfigMap".to_owned(),
+        barrier::Map::Ours { keys } => keys,
+    };
+    let closed = view.barriers().filter(|(_, b)| !held.contains(&b.key));
+    let waiting: Vec<_> = closed.filter_map(|(i, b)| Some((i, b, barrier::closed_gate(view, i)?))).collect();
+    // Of several, one that waits for none of the others is next.
+    let is_next = |i: usize| {
+        barrier::closed_gates(view, i).all(|gate| waiting.iter().all(|(other, ..)| *other != gate.on))
+    };
+    match waiting.iter().find(|(i, ..)| is_next(*i)) {
         None => "nothing: every container may start".to_owned(),
         Some((i, barrier, closed)) => {
+            let i = *i;
             let what = match barrier.opens {
                 Opens::Level(level) => format!("level {level}"),
                 Opens::Gates => format!("`{}`", view.plan.containers[i].name),

@@ -24,6 +24,8 @@ mod tests;
 
 /// The longest message.
 const MESSAGE_MAX: usize = 1_000;
+/// The longest quotation in a message.
+const QUOTE_MAX: usize = 64;
 
 /// Why an object is refused: the HTTP code and a message for its author.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,9 +40,40 @@ pub struct Refusal {
 impl Refusal {
     /// The message may quote the author: it is shortened to a readable length, and made safe for a terminal.
     pub(crate) fn new(code: u16, message: impl AsRef<str>) -> Self {
-        let message = message.as_ref();
+        let message = shorten_quotes(message.as_ref());
         let is_long = message.chars().nth(MESSAGE_MAX).is_some();
         let short: String = message.chars().take(MESSAGE_MAX).chain(is_long.then_some('…')).collect();
         Refusal { code, message: outrigger_view::safe_text(&short).to_string() }
     }
+}
+
+/// Shortens what is quoted by "…" or `…`: authors can write values of any length.
+fn shorten_quotes(text: &str) -> String {
+    let mut out = String::with_capacity(text.len().min(MESSAGE_MAX));
+    // The closing quote that is waited for, and how much of the quotation was kept.
+    let mut quote: Option<(char, usize)> = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match &mut quote {
+            None => {
+                quote = matches!(c, '"' | '`').then_some((c, 0));
+                out.push(c);
+            }
+            Some((end, _)) if c == *end => {
+                quote = None;
+                out.push(c);
+            }
+            Some((end, kept)) => {
+                // An escaped character is one.
+                let escaped = (c == '\\' && *end == '"').then(|| chars.next()).flatten();
+                *kept += 1;
+                match (*kept).cmp(&QUOTE_MAX) {
+                    std::cmp::Ordering::Less => out.extend(std::iter::once(c).chain(escaped)),
+                    std::cmp::Ordering::Equal => out.push('…'),
+                    std::cmp::Ordering::Greater => {}
+                }
+            }
+        }
+    }
+    out
 }

@@ -10,6 +10,9 @@ use crate::names;
 
 /// The shortest deadline.
 const DEADLINE_MIN: i64 = 3;
+/// The longest time to wait before a container is stopped, and after it was started: a day. A request holds its pod
+/// unready meanwhile, and those after it wait.
+const SECONDS_MAX: i64 = 86_400;
 /// A pod cannot have more containers than this.
 const CONTAINERS_MAX: usize = outrigger_lifecycle::CONTAINERS_MAX;
 
@@ -121,6 +124,10 @@ fn check_fields(request: &Request) -> Result<(), Refusal> {
         "spec.strategy.terminationGracePeriodSeconds must not be negative".to_owned()
     } else if strategy.unready_grace_period_seconds.is_some_and(|s| s < 0) {
         "spec.strategy.unreadyGracePeriodSeconds must not be negative".to_owned()
+    } else if strategy.unready_grace_period_seconds.is_some_and(|s| s > SECONDS_MAX) {
+        format!("spec.strategy.unreadyGracePeriodSeconds must be at most {SECONDS_MAX}")
+    } else if i64::from(strategy.min_started_seconds) > SECONDS_MAX {
+        format!("spec.strategy.minStartedSeconds must be at most {SECONDS_MAX}")
     } else if strategy.min_started_seconds < 0 {
         "spec.strategy.minStartedSeconds must not be negative".to_owned()
     } else if !matches!(strategy.failure_policy.as_deref(), None | Some("" | "Fail" | "Ignore")) {

@@ -5,7 +5,7 @@
 //! back-off, or whose node has no agent, does not keep the pod running. The last resort is the pod's phase,
 //! which every kubelet honours (ST-17).
 
-use outrigger_lifecycle::{RestartPolicy, State, Time, rules};
+use outrigger_lifecycle::{RestartPolicy, State, Time, fails_pod, rules};
 
 use crate::view::PodView;
 
@@ -44,6 +44,8 @@ pub struct Past {
     pub finished: bool,
     /// No agent has served it.
     pub unserved: bool,
+    /// Instances (name, id) it was made for: what they exit with is not their own doing.
+    pub targets: Vec<(String, String)>,
     /// Instances (name, id) it has stopped.
     pub stopped: Vec<(String, String)>,
     /// The agent is about to stop the last container, or is stopping it: the pod must have its result (D5).
@@ -155,12 +157,15 @@ fn ended_well(view: &PodView, i: usize) -> bool {
     view.observation.containers[i].exit.as_ref().is_some_and(|exit| !exit.failed())
 }
 
-/// The result of the pod according to its mains.
-fn result(view: &PodView) -> &'static str {
-    let keepers =
-        view.plan.containers.iter().zip(&view.observation.containers).filter(|(p, _)| p.keeps_alive);
-    let failed = |c: &outrigger_lifecycle::Container| c.exit.as_ref().is_some_and(|exit| exit.failed());
-    if keepers.into_iter().any(|(_, c)| failed(c)) { "Failed" } else { "Succeeded" }
+/// The container that makes the pod fail, by the rules of every other pod: a main, or a sidecar that has failed by
+/// itself and is neither restarted nor ignored (D5).
+fn failed(view: &PodView, past: &[Past]) -> Option<usize> {
+    let told = |i: usize| {
+        let c = &view.containers[i];
+        let is_swapped = c.marks.image.as_ref() == Some(&c.image);
+        is_swapped || was_stopped(view, i, past) || past.iter().any(|p| has_instance(&p.targets, view, i))
+    };
+    (0..view.containers.len()).find(|&i| fails_pod(&view.plan, &view.observation, i) && !told(i))
 }
 
 /// The steps for a pod's sidecars now. `past` are the terminator's own requests for this pod.
@@ -179,7 +184,7 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step
     if !normal.is_empty() {
         // Only when nothing else is left to stop: those whose exit codes are ignored come after it (ST-14).
         if past.iter().any(|p| p.needs_result) {
-            steps.push(end(view));
+            steps.push(end(view, past));
             return steps;
         }
         stop(view, &normal, node, past, &mut steps);
@@ -191,7 +196,7 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step
     }
     if !ignored.is_empty() {
         // ST-15, ST-16: write the result first, so that the exit code cannot change it.
-        steps.push(end(view));
+        steps.push(end(view, past));
         stop(view, &ignored, node, past, &mut steps);
         return steps;
     }
@@ -204,7 +209,7 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step
         return steps;
     }
     if !is_left_to_kubelet(view, past) {
-        steps.push(end(view));
+        steps.push(end(view, past));
     }
     steps
 }
@@ -220,16 +225,20 @@ fn is_left_to_kubelet(view: &PodView, past: &[Past]) -> bool {
             });
     }
     // Some exited with an error, never ran, or are being restarted, or the kubelet has not seen the exit yet.
-    all_exited && (result(view) == "Failed" && view.plan.restart_policy == RestartPolicy::Never)
+    all_exited && failed(view, past).is_some() && view.plan.restart_policy == RestartPolicy::Never
 }
 
-fn end(view: &PodView) -> Step {
-    let phase = result(view);
-    let message = match phase {
-        "Succeeded" => "every main container has completed; its sidecars are ended".to_owned(),
-        _ => "a main container has failed; the sidecars are ended".to_owned(),
+fn end(view: &PodView, past: &[Past]) -> Step {
+    let Some(failed) = failed(view, past) else {
+        let message = "every main container has completed; its sidecars are ended".to_owned();
+        return Step::End { phase: "Succeeded", message };
     };
-    Step::End { phase, message }
+    let c = &view.plan.containers[failed];
+    let message = match c.keeps_alive {
+        true => format!("main container `{}` has failed; the sidecars are ended", c.name),
+        false => format!("sidecar `{}` had failed by itself before it was told to stop", c.name),
+    };
+    Step::End { phase: "Failed", message }
 }
 
 /// Whether an instance of a sidecar may be running. One that was stopped, and whose exit the kubelet has not
@@ -246,8 +255,13 @@ fn is_alive(view: &PodView, i: usize, class: Class, past: &[Past]) -> bool {
 }
 
 fn was_stopped(view: &PodView, i: usize, past: &[Past]) -> bool {
+    past.iter().any(|p| has_instance(&p.stopped, view, i))
+}
+
+/// Whether the newest instance of a container is among these.
+fn has_instance(instances: &[(String, String)], view: &PodView, i: usize) -> bool {
     let (name, id) = (&view.plan.containers[i].name, &view.containers[i].id);
-    past.iter().flat_map(|p| &p.stopped).any(|(n, stopped)| n == name && Some(stopped) == id.as_ref())
+    instances.iter().any(|(n, instance)| n == name && Some(instance) == id.as_ref())
 }
 
 /// ST-12: images that are not replaced yet. Returns true if there are any.
@@ -285,7 +299,7 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
             if unserved && swap(view, &swaps, steps) {
                 return;
             }
-            steps.push(end(view));
+            steps.push(end(view, past));
         }
         return;
     }

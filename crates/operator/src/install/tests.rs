@@ -34,7 +34,7 @@ fn the_files_are_filled_in() {
 fn an_operator_outside_the_cluster_is_called_by_address() {
     let url = "https://127.0.0.1:8443".to_owned();
     let text = all(&Options { webhook_url: Some(url), ..Options::default() });
-    for path in ["/mutate-pods", "/mutate-requests", "/convert"] {
+    for path in ["/mutate-pods", "/mutate-job-sidecars", "/mutate-requests", "/convert"] {
         assert!(text.contains(&format!("url: https://127.0.0.1:8443{path}\n")), "{path}: {text}");
     }
     assert!(!text.contains("service:") && !text.contains("kind: Deployment"));
@@ -64,5 +64,39 @@ fn the_kustomization_has_every_file() {
     let text = std::fs::read_to_string(path).expect("a kustomization");
     for (name, _) in FILES {
         assert!(text.contains(&format!("- {name}\n")), "{name}");
+    }
+}
+
+#[test]
+fn options_are_checked() {
+    let fine = Options {
+        image: "[2001:db8::1]:5000/a/b_c@sha256:00".to_owned(),
+        webhook_url: Some("https://[::1]:8443".to_owned()),
+        ..Options::default()
+    };
+    assert_eq!(fine.check(), Ok(()));
+    assert_eq!(Options::default().check(), Ok(()));
+    let long = "n".repeat(64);
+    for namespace in ["", "A", "a.b", "a b", "a\n- b", "-a", long.as_str()] {
+        let problem =
+            Options { namespace: namespace.to_owned(), ..fine.clone() }.check().expect_err(namespace);
+        assert!(problem.starts_with("--namespace"), "{problem}");
+    }
+    for image in ["", "a b", "a\nb: c", "a: b", "a#b", "a:", "{{x}}"] {
+        let problem = Options { image: image.to_owned(), ..fine.clone() }.check().expect_err(image);
+        assert!(problem.starts_with("--image"), "{problem}");
+    }
+    for url in [
+        "",
+        "http://a:1",
+        "a:8443",
+        "https://",
+        "https://a/",
+        "https://a?b",
+        "https://a\nb: c",
+        "https://u@a",
+    ] {
+        let problem = Options { webhook_url: Some(url.to_owned()), ..fine.clone() }.check().expect_err(url);
+        assert!(problem.starts_with("--webhook-url"), "{problem}");
     }
 }

@@ -27,9 +27,10 @@ pub(crate) struct Stage {
 type Scene = fn(&mut Stage);
 
 /// In this order: the last ones check what all the others did.
-const SCENES: [(&str, Scene); 17] = [
+const SCENES: [(&str, Scene); 18] = [
     ("installs", scenes::installs),
     ("admits_pods", scenes::admits_pods),
+    ("admits_job_sidecars", scenes::admits_job_sidecars),
     ("opens_levels_in_order", scenes::opens_levels_in_order),
     ("serves_gates_and_native_sidecars", scenes::serves_gates_and_native_sidecars),
     ("ends_sidecars", scenes::ends_sidecars),

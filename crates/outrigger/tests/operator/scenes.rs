@@ -85,6 +85,8 @@ pub(crate) fn wait_for_keys(cluster: &Cluster, map: &str, expected: &[&str]) {
 }
 
 pub(crate) fn installs(stage: &mut Stage) {
+    let (printed, said) = stage.cluster.outrigger(&["operator", "install", "-o", "yaml", "--image", "a b"]);
+    assert!(!printed && said.contains("--image \"a b\" is not a reference to an image"), "{said}");
     let (_, said) = stage.cluster.outrigger(&["operator", "install", "-o", "yaml"]);
     assert!(said.contains("kind: DaemonSet") && said.contains("kind: Deployment"), "{said}");
     // Installing twice changes nothing.
@@ -216,6 +218,30 @@ pub(crate) fn admits_pods(stage: &mut Stage) {
     stage.start_operator();
 }
 
+/// Sidecars of pods that never restart get rules, by a webhook that no pod depends on.
+pub(crate) fn admits_job_sidecars(stage: &mut Stage) {
+    let cluster = &stage.cluster;
+    let two = || json!([container("main", &[]), container("sidecar", &[KILL])]);
+    let rules = |name: &str| {
+        let made = cluster.get(&["pod", name]).expect("the pod");
+        assert!(made["spec"]["containers"][0].get("restartPolicyRules").is_none(), "{made}");
+        made["spec"]["containers"][1]["restartPolicyRules"].clone()
+    };
+    create(cluster, &pod("ruled", json!({}), two()));
+    assert_eq!(rules("ruled")[0]["exitCodes"]["values"], json!([0, 143]));
+    let counting = json!({"outrigger.dev/sidecar-phase": "Count"});
+    create(cluster, &pod("counting", counting, two()));
+    assert!(rules("counting").is_null(), "exit codes count");
+    let (created, said) = cluster.apply(&pod("typo", json!({"outrigger.dev/sidecar-phase": "count"}), two()));
+    assert!(!created && said.contains("write Count or Ignore"), "{said}");
+    stage.operator = None;
+    let cluster = &stage.cluster;
+    create(cluster, &pod("unruled", json!({}), two()));
+    let made = cluster.get(&["pod", "unruled"]).expect("the pod");
+    assert!(made["spec"]["containers"][1].get("restartPolicyRules").is_none(), "{made}");
+    stage.start_operator();
+}
+
 pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let ordered = json!({"apps.kruise.io/container-launch-priority": "Ordered"});
@@ -228,6 +254,10 @@ pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
     wait_for_keys(cluster, &map, &["p_0"]);
     let (explained, said) = cluster.outrigger(&["operator", "status", "levels"]);
     assert!(explained && said.contains("Next: level -1 starts once `a` is ready"), "{said}");
+    let (explained, said) = cluster.outrigger(&["operator", "status", "-o", "json", "levels"]);
+    let json: Value = serde_json::from_str(&said).expect("JSON");
+    assert!(explained && json["next"] == "level -1 starts once `a` is ready", "{said}");
+    assert_eq!(json["containers"][1]["barrier"], "closed", "{said}");
     // The same as a plugin of kubectl.
     let (explained, by_plugin) = cluster.kubectl_plugin(&["outrigger", "status", "levels"]);
     assert!(explained && by_plugin.contains("Next: level -1 starts once `a` is ready"), "{by_plugin}");

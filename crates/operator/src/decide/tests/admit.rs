@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::decide::Refusal;
-use crate::decide::admit::{Admitted, admit};
+use crate::decide::admit::{Admitted, RestartRules, admit, job_sidecars};
 use crate::names;
 
 const SUFFIX: &str = "abcde12345";
@@ -319,4 +319,65 @@ proptest::proptest! {
             let _ = crate::decide::barrier::decide(&view, &crate::decide::barrier::Map::Missing, Default::default(), super::NOW);
         }
     }
+}
+
+#[test]
+fn sidecars_of_pods_that_never_restart_are_restarted_when_they_crash() {
+    // D5: otherwise the kubelet fails the pod when its mains are done.
+    let kill = json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
+    let mut job = pod(&[("main", Value::Null), ("proxy", kill.clone()), ("own", kill)]);
+    job["spec"]["restartPolicy"] = json!("Never");
+    job["spec"]["containers"][2]["restartPolicy"] = json!("OnFailure");
+    let out = job_sidecars(&job, RestartRules::Taken).expect("admitted");
+    let expected = json!([{"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [0, 143]}}]);
+    assert_eq!(out.pod["spec"]["containers"][1]["restartPolicy"], "Never");
+    assert_eq!(out.pod["spec"]["containers"][1]["restartPolicyRules"], expected);
+    for index in [0, 2] {
+        assert_eq!(out.pod["spec"]["containers"][index], job["spec"]["containers"][index], "left alone");
+    }
+    assert_eq!(job_sidecars(&out.pod, RestartRules::Taken).expect("admitted").pod, out.pod, "twice is once");
+    // Not where the API server would refuse the pod, where nothing must change, or where exit codes count.
+    assert_eq!(job_sidecars(&job, RestartRules::Refused).expect("admitted").pod, job);
+    assert_eq!(
+        [33, 34, 35, 40].map(RestartRules::of_minor),
+        [RestartRules::Refused, RestartRules::Refused, RestartRules::Taken, RestartRules::Taken]
+    );
+    let mut on_failure = job.clone();
+    on_failure["spec"]["restartPolicy"] = json!("OnFailure");
+    assert_eq!(job_sidecars(&on_failure, RestartRules::Taken).expect("admitted").pod, on_failure);
+    job["metadata"]["annotations"] = json!({names::SIDECAR_PHASE: "Count"});
+    assert_eq!(job_sidecars(&job, RestartRules::Taken).expect("admitted").pod, job);
+    job["metadata"]["annotations"] = json!({names::SIDECAR_PHASE: "count"});
+    let refusal = job_sidecars(&job, RestartRules::Taken).expect_err("a typo");
+    assert_eq!(refusal.code, 422);
+    assert!(refusal.message.contains("\"count\"; write Count or Ignore"), "{refusal}");
+}
+
+#[test]
+fn clauses_that_no_kubelet_can_serve_are_warned_about() {
+    for (clause, word) in
+        [("a: sidecar", "`sidecar`"), ("a: primary", "`primary`"), ("b: a ready restart", "`restart`")]
+    {
+        let mut pod = pod(&[("a", Value::Null), ("b", Value::Null)]);
+        pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: clause});
+        let warnings = admitted(&pod).warnings;
+        assert!(
+            warnings.iter().any(|w| w.contains(&format!("{word} has no effect in a cluster"))),
+            "{clause}: {warnings:?}"
+        );
+    }
+}
+
+#[test]
+fn refusals_quote_the_beginning_of_long_values_only() {
+    let refusal = |text: String| Refusal::new(422, text).message;
+    let long = "x".repeat(500);
+    assert_eq!(
+        refusal(format!("a {long:?} and `{long}`; do this")),
+        format!("a \"{0}…\" and `{0}…`; do this", "x".repeat(63))
+    );
+    assert_eq!(refusal(r#"a "b\"c" d"#.to_owned()), r#"a "b\"c" d"#);
+    let pod = pod(&[("a", priority(&"9".repeat(3_000))), ("b", Value::Null)]);
+    let refused = admit(&pod, SUFFIX).expect_err("not a number");
+    assert!(refused.message.len() < 400, "{refused}");
 }

@@ -63,8 +63,14 @@ fn a_job_says_what_becomes_of_its_sidecars() {
     let next = |object: Value, past: &[Past]| explained(object, &Map::Missing, past).1;
     assert_eq!(next(job("running", "Running"), &[]), "`log` is stopped once `main` is done");
     assert_eq!(next(job("0", "Running"), &[]), "`log` is stopped");
-    let under_way =
-        Past { attempt: 1, finished: false, unserved: false, stopped: vec![], needs_result: false };
+    let under_way = Past {
+        attempt: 1,
+        finished: false,
+        unserved: false,
+        targets: vec![],
+        stopped: vec![],
+        needs_result: false,
+    };
     assert_eq!(
         next(job("0", "Running"), std::slice::from_ref(&under_way)),
         "the agent of node n stops the sidecars"
@@ -72,4 +78,29 @@ fn a_job_says_what_becomes_of_its_sidecars() {
     let at_the_end = Past { needs_result: true, ..under_way };
     assert_eq!(next(job("0", "Running"), &[at_the_end]), "the pod becomes Succeeded");
     assert_eq!(next(job("0", "Succeeded"), &[]), "nothing: the pod is Succeeded");
+}
+
+#[test]
+fn of_several_that_wait_the_first_to_start_is_next() {
+    let gate = |name: &str| json!([barrier_env(&format!("g_{name}"))]);
+    let chain = json!({
+        "metadata": {"name": "pod", "namespace": "ns", "uid": "u", "annotations": {
+            "outrigger.dev/depends-on": "app: db ready; db: net ready",
+        }},
+        "spec": {"nodeName": "n", "containers": [
+            {"name": "app", "env": gate("app")}, {"name": "db", "env": gate("db")}, {"name": "net"},
+        ]},
+        "status": {"phase": "Pending", "containerStatuses": [status("net", "not-ready")]},
+    });
+    let none = Map::Ours { keys: Default::default() };
+    assert_eq!(explained(chain, &none, &[]).1, "`db` starts once `net` is ready");
+    // A key that was published stays so, and its container starts, even if the one it has waited for is no longer ready.
+    let both = Map::Ours { keys: ["p_1".to_owned(), "p_0".to_owned()].into() };
+    let (lines, next) = explained(
+        levels(json!([status("main", "waiting:ContainerCreating"), status("sidecar", "not-ready")])),
+        &both,
+        &[],
+    );
+    assert_eq!(lines[0], "main|0|open|waits: ContainerCreating");
+    assert_eq!(next, "nothing: every container may start");
 }

@@ -182,3 +182,17 @@ fn what_was_asked_for_does_not_change() {
     new["metadata"]["annotations"] = json!({});
     assert_eq!(update(&old, &new).map_err(|r| r.code), Err(403), "CRR-9");
 }
+
+#[test]
+fn times_to_wait_have_a_limit() {
+    for (field, value, is_ok) in [
+        ("unreadyGracePeriodSeconds", 86_400, true),
+        ("unreadyGracePeriodSeconds", 86_401, false),
+        ("minStartedSeconds", 86_401, false),
+    ] {
+        let mut spec = app();
+        spec["strategy"] = json!({field: value});
+        let created = try_create(spec, Some(&pod()), Some(Node::Machine));
+        assert_eq!(created.is_ok(), is_ok, "{field}: {value}: {created:?}");
+    }
+}

@@ -264,7 +264,7 @@ fn sidecars_with_an_image_only_are_stopped_by_an_agent() {
 
 fn past(attempt: u32, finished: bool, stopped: &[(&str, &str)]) -> Past {
     let stopped = stopped.iter().map(|(n, id)| ((*n).to_owned(), (*id).to_owned())).collect();
-    Past { attempt, finished, unserved: false, stopped, needs_result: false }
+    Past { attempt, finished, unserved: false, targets: vec![], stopped, needs_result: false }
 }
 
 #[test]
@@ -330,6 +330,51 @@ fn the_result_is_that_of_the_mains() {
     counting["metadata"]["annotations"] = json!({"outrigger.dev/sidecar-phase": "Count"});
     let steps = decide(&PodView::always(&pod(counting), NOW).expect("a pod"), Node::Machine, &[], NOW);
     assert!(matches!(&steps[0], Step::Stop { result: ResultTime::ByKubelet, .. }), "{steps:?}");
+}
+
+#[test]
+fn a_sidecar_that_has_failed_by_itself_counts_as_everywhere_else() {
+    // ST-18, D5: the same rules as in `outrigger run`; the kubelet decides the same.
+    let view_of = |marks: &str| {
+        let containers = [("main", "", "0"), ("s", marks, "3"), ("other", "kill", "running")];
+        view("Never", "Running", &containers)
+    };
+    let ending = |targets: &[(&str, &str)]| {
+        let targets = targets.iter().map(|(n, id)| ((*n).to_owned(), (*id).to_owned())).collect();
+        [Past { needs_result: true, targets, ..past(1, false, &[]) }]
+    };
+    let other = [("other", "containerd://other-0")];
+    let steps = decide(&view_of("kill"), Node::Machine, &ending(&other), NOW);
+    assert!(
+        matches!(&steps[..], [Step::End { phase: "Failed", message }] if message.contains("`s` had failed by itself")),
+        "{steps:?}"
+    );
+    // Its exit code is ignored, or it was being stopped: also before its request says that it is.
+    assert_eq!(
+        phase(&decide(&view_of("kill ignore"), Node::Machine, &ending(&other), NOW)),
+        Some("Succeeded")
+    );
+    let both = [("s", "containerd://s-0"), other[0]];
+    assert_eq!(phase(&decide(&view_of("kill"), Node::Machine, &ending(&both), NOW)), Some("Succeeded"));
+    // An earlier instance was being stopped, not this one.
+    let earlier = [("s", "containerd://s-before"), other[0]];
+    assert_eq!(phase(&decide(&view_of("kill"), Node::Machine, &ending(&earlier), NOW)), Some("Failed"));
+    // Nothing is left to stop: the kubelet sets the result.
+    let over = view("Never", "Running", &[("main", "", "0"), ("s", "kill", "3")]);
+    assert_eq!(decide(&over, Node::Machine, &[], NOW), []);
+    // One that would be restarted has not failed for good.
+    let mut ruled =
+        object("Never", "Running", &[("main", "", "0"), ("s", "kill", "3"), ("other", "kill", "running")]);
+    ruled = crate::decide::admit::job_sidecars(&ruled, crate::decide::admit::RestartRules::Taken)
+        .expect("admitted")
+        .pod;
+    let ruled = PodView::always(&pod(ruled), NOW).expect("a pod");
+    assert_eq!(phase(&decide(&ruled, Node::Machine, &ending(&other), NOW)), Some("Succeeded"));
+    // An image that was put in its place may exit with anything.
+    let mut swapped = object("Never", "Running", &[("main", "", "0"), ("s", "image", "3")]);
+    swapped["spec"]["containers"][1]["image"] = json!("exit:1");
+    let swapped = PodView::always(&pod(swapped), NOW).expect("a pod");
+    assert_eq!(phase(&decide(&swapped, Node::Virtual, &[], NOW)), Some("Succeeded"));
 }
 
 #[test]
