@@ -205,10 +205,13 @@ state = "{t}/ctd/state"
 
     def down(self):
         self.kubectl("delete", "pods,jobs", "--all", "--grace-period=0", "--force", check=False)
-        soon(lambda: not self.tasks(), 20)
+        if not soon(lambda: not self.tasks(), 20):
+            for task in self.tasks():
+                subprocess.run(["ctr", "-a", str(self.sock), "-n", "k8s.io", "tasks", "kill", "-a", "-s", "SIGKILL", task], capture_output=True)
         for name in "operator agent kubelet scheduler kcm apiserver containerd etcd".split():
             if name in self.procs:
                 self.kill(name, signal.SIGTERM if name != "apiserver" else signal.SIGKILL)
+        self.end_shims()
         shutil.rmtree(RUN, ignore_errors=True)
         shutil.rmtree(self.data, ignore_errors=True)
         for own in sorted(pathlib.Path("/sys/fs/cgroup").glob("*/outrigger-operator-test/**/"), reverse=True):
@@ -219,6 +222,16 @@ state = "{t}/ctd/state"
         mounts = [line.split()[1] for line in open("/proc/mounts") if line.split()[1].startswith(str(self.top))]
         for mount in sorted(mounts, reverse=True):
             subprocess.run(["umount", "-l", mount], capture_output=True)
+
+    def end_shims(self):
+        """Ends the shims that containerd has left behind, known by its socket among their arguments."""
+        for proc in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (proc / "cmdline").read_bytes().split(b"\0")
+                if b"containerd-shim" in words[0] and str(self.sock).encode() in words:
+                    os.kill(int(proc.name), signal.SIGKILL)
+            except OSError:
+                pass  # it has ended
 
 
 def image(root, name, config, out):

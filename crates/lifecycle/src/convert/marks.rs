@@ -1,5 +1,6 @@
 //! The fields and annotations of the dialects, and how to remove them.
 
+use crate::dialect::SIDECARS;
 use crate::plan::Plan;
 use crate::source::{ContainerRef, FieldPath, List, PodInput};
 
@@ -30,7 +31,7 @@ pub(super) fn remove(input: &PodInput, plan: &Plan, target: Target) -> Vec<Edit>
     for c in &plan.containers {
         envs(input, c.place, &names, &mut edits);
     }
-    let mut annotations = vec![PRIORITY_ORDERED];
+    let mut annotations = vec![PRIORITY_ORDERED, SIDECARS];
     if target != Target::DependsOn {
         annotations.push(DEPENDS_ON);
     }

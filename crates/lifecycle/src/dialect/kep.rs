@@ -1,24 +1,24 @@
-//! `containers[].lifecycle.type: Sidecar`: sidecars start together after the init containers, mains start
+//! `containers[].lifecycle.type: Sidecar`, or their names in the annotation `outrigger.dev/sidecars`: sidecars start together after the init containers, mains start
 //! once every sidecar is ready, sidecars stop last, and their preStop hooks run before anything else.
 
 use super::Draft;
-use crate::plan::{Counts, Dialect, Need, PreStopWhen, Role};
+use crate::plan::{CONTAINERS_MAX, Counts, Dialect, Need, PreStopWhen, Role};
 use crate::source::{FieldPath, Finding, List};
 
+/// The same as the field, for API servers that drop it.
+pub(crate) const SIDECARS: &str = "outrigger.dev/sidecars";
+
 pub(super) fn apply(draft: &mut Draft<'_>) {
-    let sidecars = marked(draft);
+    let mut sidecars = marked(draft);
+    named(draft, &mut sidecars);
     if sidecars.is_empty() {
         return;
     }
     let mains: Vec<usize> = draft.mains().into_iter().filter(|m| !sidecars.contains(m)).collect();
     if mains.is_empty() {
         draft.findings.push(
-            Finding::error(
-                "kep-standard",
-                FieldPath::spec("containers"),
-                "every container is `type: Sidecar`",
-            )
-            .hint("at least one container must be standard: remove `lifecycle.type` from the main container"),
+            Finding::error("kep-standard", FieldPath::spec("containers"), "every container is a sidecar")
+                .hint("at least one container must be standard: remove the mark from the main container"),
         );
         return;
     }
@@ -61,7 +61,7 @@ fn marked(draft: &mut Draft<'_>) -> Vec<usize> {
                 let name = &draft.spec.containers[place.index].name;
                 if let Some(index) = draft.plan.containers.iter().position(|c| c.place == place) {
                     sidecars.push(index);
-                    own_policy(draft, index, name);
+                    own_policy(draft, index, name, path);
                 }
             }
             other => {
@@ -76,6 +76,30 @@ fn marked(draft: &mut Draft<'_>) -> Vec<usize> {
         }
     }
     sidecars
+}
+
+/// Adds the containers that the annotation names. Those that are native sidecars already stay so.
+fn named(draft: &mut Draft<'_>, sidecars: &mut Vec<usize>) {
+    let Some(value) = draft.annotation(SIDECARS) else { return };
+    let path = || FieldPath::annotation(SIDECARS);
+    // A pod has no more containers than that: the rest cannot be names of others.
+    for name in value.split(',').map(str::trim).filter(|name| !name.is_empty()).take(CONTAINERS_MAX) {
+        match draft.plan.containers.iter().position(|c| c.name == name) {
+            Some(index) if draft.plan.containers[index].place.list == List::Main => {
+                if !sidecars.contains(&index) {
+                    sidecars.push(index);
+                    own_policy(draft, index, name, path());
+                }
+            }
+            Some(index) if draft.plan.containers[index].role == Role::Sidecar => {}
+            _ => {
+                let names: Vec<&str> = draft.spec.containers.iter().map(|c| c.name.as_str()).collect();
+                let finding = Finding::error("kep-name", path(), format!("there is no container `{name}`"))
+                    .hint(format!("name containers of `spec.containers`: {}", names.join(", ")));
+                draft.findings.push(finding);
+            }
+        }
+    }
 }
 
 /// Sidecars start together and stop last; mains wait for all of them.
@@ -106,7 +130,7 @@ fn order(draft: &mut Draft<'_>, sidecars: &[usize], mains: &[usize]) {
 }
 
 /// The KEP has no restart policy for a single container; the two would contradict each other.
-fn own_policy(draft: &mut Draft<'_>, index: usize, name: &str) {
+fn own_policy(draft: &mut Draft<'_>, index: usize, name: &str, mark: FieldPath) {
     let place = draft.plan.containers[index].place;
     let own = draft.container(place).and_then(|c| c.restart_policy.as_deref());
     if let Some(policy) = own {
@@ -116,10 +140,7 @@ fn own_policy(draft: &mut Draft<'_>, index: usize, name: &str) {
                 place.path().field("restartPolicy"),
                 format!("sidecar `{name}` has its own restartPolicy {policy}"),
             )
-            .related(
-                place.path().field("lifecycle").field("type"),
-                "a KEP sidecar follows the pod's restart policy",
-            )
+            .related(mark, "a KEP sidecar follows the pod's restart policy")
             .hint("both apply: it stops after the main containers, and restarts by its own policy"),
         );
     }

@@ -1,7 +1,7 @@
 //! Outrigger's own annotations that change how a pod runs, where a different default would surprise its
 //! author.
 
-use super::{ANNOTATION_PREFIX, Draft, depends_on, nearest};
+use super::{ANNOTATION_PREFIX, Draft, depends_on, kep, nearest};
 use crate::plan::{BackoffPlan, Counts, Dialect, Need, PreStopWhen, Role};
 use crate::source::{FieldPath, Finding};
 
@@ -14,7 +14,6 @@ const POST_START_TIMEOUT: &str = "outrigger.dev/post-start-timeout";
 const RUN_ONCE: &str = "outrigger.dev/run-once";
 
 /// Read by the operator in a cluster.
-const SIDECARS: &str = "outrigger.dev/sidecars";
 const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
 /// Written by the operator.
 const WOKEN: &str = "outrigger.dev/barrier-opened";
@@ -29,7 +28,7 @@ const KNOWN: [&str; 11] = [
     BACKOFF,
     POST_START_TIMEOUT,
     RUN_ONCE,
-    SIDECARS,
+    kep::SIDECARS,
     LAUNCH_TIMEOUT,
     WOKEN,
 ];

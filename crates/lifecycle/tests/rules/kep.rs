@@ -1,7 +1,7 @@
 //! The KEP's rules, among them the seven end-to-end rows of its test plan.
 
 use crate::common::{Play, annotated, input, pod, refused};
-use outrigger_lifecycle::{FeatureGates, ProbeKind, Severity, phase, plan};
+use outrigger_lifecycle::{FeatureGates, ProbeKind, Role, Severity, phase, plan};
 use serde_json::{Value, json};
 
 fn sidecar(name: &str) -> Value {
@@ -26,6 +26,26 @@ fn row_1_sidecars_start_before_non_sidecars() {
     assert_eq!(p.log(), [""; 0], "every sidecar must be ready");
     p.probed("s2", ProbeKind::Readiness, true);
     assert_eq!(p.log(), ["start app"]);
+}
+
+#[test]
+fn the_annotation_means_the_same_as_the_field() {
+    let spec = |s1: Value| json!({"initContainers": [{"name": "net", "restartPolicy": "Always"}], "containers": [app(), s1]});
+    let by_field = plan(&pod(spec(ready_sidecar("s1"))), &FeatureGates::default()).expect("a plan").plan;
+    let mut plain = ready_sidecar("s1");
+    plain.as_object_mut().expect("a container").remove("lifecycle");
+    // A native sidecar may be named, too: the operator has made it one.
+    let named = |names: &str| annotated(json!({"outrigger.dev/sidecars": names}), spec(plain.clone()));
+    let by_name = plan(&named(" s1 ,net,s1,"), &FeatureGates::default()).expect("a plan").plan;
+    assert_eq!(by_name.containers, by_field.containers);
+    assert_eq!(
+        plan(&named(""), &FeatureGates::default()).expect("a plan").plan.containers[2].role,
+        Role::Main
+    );
+    assert!(refused(&named("s2"))[0].message.contains("there is no container `s2`"));
+    assert!(refused(&named("app,s1"))[0].message.contains("every container is a sidecar"));
+    // As many names as fit into an annotation.
+    assert!(refused(&named(&"x,".repeat(100_000))).len() <= 256);
 }
 
 #[test]

@@ -182,51 +182,25 @@ fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Refusal> {
 /// else in the pod about order stays.
 fn native_sidecars(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result<(), Refusal> {
     let mut only = pod.clone();
-    only.metadata.annotations = None;
-    let spec = only.spec.get_or_insert_default();
-    for c in &mut spec.containers {
+    only.metadata.annotations = Some([(names::SIDECARS.to_owned(), sidecars.to_owned())].into());
+    for c in &mut only.spec.get_or_insert_default().containers {
         c.env = None;
     }
-    let mut lifecycle_types = std::collections::BTreeMap::new();
-    for name in sidecars.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        let Some(index) = spec.containers.iter().position(|c| c.name == name) else {
-            let names: Vec<&str> = spec.containers.iter().map(|c| c.name.as_str()).collect();
-            return Err(Refusal::new(
-                422,
-                format!(
-                    "annotation {}: there is no container {name:?}; spec.containers has {}",
-                    names::SIDECARS,
-                    names.join(", ")
-                ),
-            ));
-        };
-        lifecycle_types.insert(ContainerRef { list: List::Main, index }, "Sidecar".to_owned());
-    }
-    if lifecycle_types.len() == spec.containers.len() {
-        return Err(Refusal::new(
-            422,
-            format!("annotation {}: every container is a sidecar; leave at least one out", names::SIDECARS),
-        ));
-    }
-    if lifecycle_types.is_empty() {
+    let input = PodInput { pod: only, lifecycle_types: Default::default() };
+    let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
+    let named: Vec<_> = planned.plan.containers.iter().filter(|c| c.dialect == Some(Dialect::Kep)).collect();
+    if named.is_empty() {
         return Ok(());
     }
-    let marked: Vec<&str> = lifecycle_types
-        .keys()
-        .filter(|place| {
-            let c = &pod.spec.as_ref().map(|s| &s.containers[place.index]);
-            c.is_some_and(|c| TerminatorMarks::of(c).is_sidecar())
-        })
-        .map(|place| spec.containers[place.index].name.as_str())
-        .collect();
+    let written = |place: ContainerRef| pod.spec.as_ref()?.containers.get(place.index);
+    let is_marked = |place| written(place).is_some_and(|c| TerminatorMarks::of(c).is_sidecar());
+    let marked: Vec<&str> = named.iter().filter(|c| is_marked(c.place)).map(|c| c.name.as_str()).collect();
     if !marked.is_empty() {
         admitted.warnings.push(format!(
             "native sidecars end with the mains: the terminator envs of {} have no effect",
             marked.join(", ")
         ));
     }
-    let input = PodInput { pod: only, lifecycle_types };
-    let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
     let edits = convert(&input, &planned.plan, Target::Native);
     let mut converted = json!(input.pod);
     apply(&mut converted, &edits);

@@ -238,6 +238,10 @@ fn sidecars_become_native() {
     let proxy = &out["spec"]["initContainers"][1];
     assert_eq!(proxy["restartPolicy"], "Always");
     assert_eq!(proxy["startupProbe"]["httpGet"]["path"], "/");
+    assert_eq!(admitted(&out).pod, out, "called again after other webhooks");
+    let mut copy = out.clone();
+    copy["metadata"]["annotations"] = pod["metadata"]["annotations"].clone();
+    assert_eq!(admitted(&copy).pod, copy, "native sidecars stay so");
     assert_eq!(out["spec"]["somethingNew"], json!({"kept": true}), "what is not known here stays");
     // As offline: with a startupProbe of its own, nothing would wait until it is ready.
     let mut both = pod.clone();
@@ -249,7 +253,7 @@ fn sidecars_become_native() {
     let refusal = admit(&both, SUFFIX).expect_err("the gate would be lost");
     assert!(refusal.code == 422 && refusal.message.contains("not ready"), "{refusal}");
     for (value, expected) in
-        [("nobody", "there is no container \"nobody\""), ("main,proxy,log", "every container is a sidecar")]
+        [("nobody", "there is no container `nobody`"), ("main,proxy,log", "every container is a sidecar")]
     {
         pod["metadata"]["annotations"] = json!({names::SIDECARS: value});
         let refusal = admit(&pod, SUFFIX).expect_err(expected);

@@ -41,6 +41,17 @@ fn what_is_not_lost_still_holds() {
 }
 
 #[test]
+fn sidecars_named_by_the_annotation_are_converted() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  annotations:\n    outrigger.dev/sidecars: proxy\nspec:\n  containers:\n    - name: main\n      image: m\n    - name: proxy\n      image: p\n";
+    let native = convert(pod, Target::Native).expect("converted").text;
+    assert!(
+        !native.contains("outrigger.dev/sidecars") && native.contains("restartPolicy: Always"),
+        "{native}"
+    );
+    assert!(native.find("name: proxy") < native.find("name: main"), "{native}");
+}
+
+#[test]
 fn there_and_back_again() {
     // If a conversion is lossless, converting back loses nothing of the original without saying so.
     for seed in 0..20 {
