@@ -56,6 +56,13 @@ def kubelet(c, pods=50):
         launch(api, seen, [name], WAKE)
     tell("one pod at a time, level ready to next level's container running", [took(c, seen, name) for name in names])
     clear(c)
+    probe = {"readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1}}
+    for kind, more in (("steady", {}), ("probed", probe)):
+        names = [f"{kind}-{i}" for i in range(pods)]
+        launch(api, seen, names, WAKE, pause=1, **more)
+        what = "with a readiness probe every second, " if more else ""
+        tell(f"{pods} pods, one a second, {what}level ready to next level's container running", [took(c, seen, name) for name in names])
+        clear(c)
     for kind, env in (("plain", {}), ("bench", WAKE)):
         names = [f"{kind}-{i}" for i in range(pods)]
         launch(api, seen, names, env)
@@ -64,10 +71,12 @@ def kubelet(c, pods=50):
         clear(c)
 
 
-def launch(api, seen, names, env):
-    two = lambda name: pod(name, [container("first", "echo; " + SLEEP, env), container("second", "echo; " + SLEEP)])
+def launch(api, seen, names, env, pause=0, **more):
+    two = lambda name: pod(name, [container("first", "echo; " + SLEEP, env, **more), container("second", "echo; " + SLEEP)])
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: api.call("POST", PODS, two(name)), names))
+        for name in names:
+            pool.submit(api.call, "POST", PODS, two(name))
+            time.sleep(pause)
     wait(f"{len(names)} pods are launched", lambda: all((name, "second", "running") in seen for name in names), 900)
 
 

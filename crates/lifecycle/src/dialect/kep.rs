@@ -16,9 +16,13 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     }
     let mains: Vec<usize> = draft.mains().into_iter().filter(|m| !sidecars.contains(m)).collect();
     if mains.is_empty() {
+        let (message, hint) = match draft.annotation(SIDECARS) {
+            None => ("every container is `type: Sidecar`", "remove `lifecycle.type` from the main container"),
+            Some(_) => ("every container is a sidecar", "do not mark or name the main container"),
+        };
         draft.findings.push(
-            Finding::error("kep-standard", FieldPath::spec("containers"), "every container is a sidecar")
-                .hint("at least one container must be standard: remove the mark from the main container"),
+            Finding::error("kep-standard", FieldPath::spec("containers"), message)
+                .hint(format!("at least one container must be standard: {hint}")),
         );
         return;
     }
