@@ -69,9 +69,18 @@ impl Options {
     /// What is wrong, and how to fix it.
     pub fn check(&self) -> Result<(), String> {
         let namespace = &self.namespace;
-        if !names::is_object_name(namespace) || namespace.contains('.') || namespace.len() > 63 {
+        let is_label = names::is_object_name(namespace) && !namespace.contains('.') && namespace.len() <= 63;
+        // In YAML some names are numbers or truth values.
+        let is_text =
+            serde_saphyr::from_str::<serde_json::Value>(namespace).is_ok_and(|value| value.is_string());
+        if !is_label || !is_text {
             return Err(format!(
-                "--namespace {namespace:?} is not a name of a namespace: use lower-case letters, digits and '-', at most 63"
+                "--namespace {namespace:?} cannot be used: use lower-case letters, digits and '-', at most 63, and not a number or truth value"
+            ));
+        }
+        if matches!(namespace.as_str(), "default" | "kube-system" | "kube-public" | "kube-node-lease") {
+            return Err(format!(
+                "--namespace {namespace:?} cannot be used: pods in the operator's namespace are not served; choose one of its own"
             ));
         }
         if !is_image(&self.image) {
@@ -118,7 +127,9 @@ pub fn manifests(options: &Options) -> Vec<String> {
         !outside && !unwanted
     };
     let documents = FILES.iter().filter(wanted).flat_map(|(_, text)| text.split("\n---\n"));
+    let is_agents = |document: &str| document.contains("\n  name: outrigger-agent");
     documents
+        .filter(|document| !(options.without_agent && is_agents(document)))
         .map(|document| fill_in(document, options))
         .filter(|document| !document.trim().is_empty())
         .collect()

@@ -51,6 +51,8 @@ pub struct PodView {
     pub sidecars_terminated: bool,
     /// Readiness gate [`names::POD_READY`] is set, and the condition's entries if it has any.
     pub ready_gate: Option<String>,
+    /// It has that gate, and nobody has set the condition yet.
+    pub ready_unset: bool,
     /// Why the pod could not be planned as written.
     pub problem: Option<String>,
 }
@@ -150,6 +152,7 @@ impl PodView {
             sidecars_terminated: condition(names::SIDECAR_TERMINATED).is_some(),
             ready_gate: has_gate
                 .then(|| condition(names::POD_READY).and_then(|c| c.message.clone()).unwrap_or_default()),
+            ready_unset: has_gate && condition(names::POD_READY).is_none(),
             problem,
             observation,
             plan,
@@ -180,12 +183,14 @@ impl PodView {
     }
 }
 
-/// Whether a pod uses a feature of the operator: a barrier, or the sidecar terminator.
+/// Whether a pod uses a feature of the operator: a barrier, the sidecar terminator, or its readiness gate.
 fn is_served(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let ends = matches!(spec.restart_policy.as_deref(), Some("Never" | "OnFailure"));
-    all.into_iter().any(|c| barrier_of(c).is_some())
+    let has_gate = spec.readiness_gates.iter().flatten().any(|g| g.condition_type == names::POD_READY);
+    has_gate
+        || all.into_iter().any(|c| barrier_of(c).is_some())
         || (ends && spec.containers.iter().any(|c| TerminatorMarks::of(c).is_sidecar()))
 }
 

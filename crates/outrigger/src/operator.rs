@@ -74,7 +74,8 @@ struct Install {
     /// Do not install the node agent: sidecars then end by their pod's phase, and containers cannot be recreated.
     #[arg(long)]
     without_agent: bool,
-    /// Have the API server call the webhook at this address: for an operator outside the cluster.
+    /// Have the API server call the webhook at this address: for an operator and agents outside the cluster, so the manifests
+    /// have no Deployment and no DaemonSet.
     #[arg(long, value_name = "URL")]
     webhook_url: Option<String>,
     /// Apply even if OpenKruise is installed.

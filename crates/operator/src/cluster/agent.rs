@@ -27,7 +27,7 @@ use super::{Error, connect, now};
 use crate::api::Request;
 use crate::decide::serve::{
     Instance, InstanceState, Step, hook_begun, hook_done, hook_seconds, killed, pick, step, stop_seconds,
-    stops_after_verdict,
+    stopped_together, stops_after_verdict,
 };
 use crate::names;
 
@@ -132,7 +132,11 @@ impl Agent {
     /// counts as a change of its pod: the next one may be due (CRR-47).
     async fn follow(self: Arc<Self>, node: String) {
         let selector = format!("{}={node},{}=true", names::CRR_NODE, names::CRR_ACTIVE);
-        let config = Config { label_selector: Some(selector), ..Config::default() };
+        let config = Config {
+            label_selector: Some(selector),
+            page_size: Some(super::controllers::PAGE),
+            ..Config::default()
+        };
         let mut events = std::pin::pin!(
             watcher(Api::<Lenient<Request>>::all(self.client.clone()), config).default_backoff()
         );
@@ -267,13 +271,18 @@ impl Agent {
                     return Ok(Some(Duration::ZERO));
                 }
                 Step::Kill { index, id } => {
-                    let took = lock(&self.hooks).remove(&id).unwrap_or_default();
-                    let result = self.stop(Stop { request: &request, index, id: &id, uid: &uid }, took).await;
-                    match &result {
-                        Ok(()) => self.page.stopped.add_one(),
-                        Err(_) => self.page.failed.add_one(),
+                    let stops = stopped_together(&request, index, &id).into_iter().map(|(index, id)| {
+                        let took = lock(&self.hooks).remove(&id).unwrap_or_default();
+                        let (request, uid) = (&request, &uid);
+                        async move { (index, self.stop(Stop { request, index, id: &id, uid }, took).await) }
+                    });
+                    for (index, result) in futures::future::join_all(stops).await {
+                        match &result {
+                            Ok(()) => self.page.stopped.add_one(),
+                            Err(_) => self.page.failed.add_one(),
+                        }
+                        write_states(api, &name, |newest| killed(newest, index, result.clone())).await?;
                     }
-                    write_states(api, &name, |newest| killed(newest, index, result.clone())).await?;
                     return Ok(Some(Duration::ZERO));
                 }
                 Step::Complete { states, message } => {

@@ -52,8 +52,10 @@ const WAKERS: usize = 8;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Watches that must be synced before anything is written.
 const WATCHES: usize = 4;
-/// Page size when a watch begins: only one page is in memory untrimmed.
-const PAGE: u32 = 100;
+/// Page sizes when a watch begins: only one page is in memory untrimmed. Whoever may write ConfigMaps or requests can
+/// make each as large as the API server allows.
+const PODS_PAGE: u32 = 50;
+pub(crate) const PAGE: u32 = 10;
 
 impl Context {
     pub(crate) fn new(client: Client, metrics: Arc<Metrics>, namespace: &str, agents: Agents) -> Arc<Self> {
@@ -92,30 +94,36 @@ impl Context {
 /// Runs until it is dropped.
 pub(crate) async fn run(cx: Arc<Context>) {
     let mut tasks = JoinSet::new();
-    let all = |selector: Option<String>| Config {
+    let all = |selector: Option<String>, page: u32| Config {
         label_selector: selector,
-        page_size: Some(PAGE),
+        page_size: Some(page),
         ..Config::default()
     };
     let (nodes, maps) =
         (format!("{}={}", names::NODE_TYPE.0, names::NODE_TYPE.1), names::BARRIER_LABEL.to_owned());
     let client = || cx.client.clone();
-    tasks.spawn(follow(cx.clone(), Api::<Lenient<Node>>::all(client()), all(Some(nodes)), "nodes", on_node));
+    tasks.spawn(follow(
+        cx.clone(),
+        Api::<Lenient<Node>>::all(client()),
+        all(Some(nodes), PODS_PAGE),
+        "nodes",
+        on_node,
+    ));
     tasks.spawn(follow(
         cx.clone(),
         Api::<Lenient<ConfigMap>>::all(client()),
-        all(Some(maps)),
+        all(Some(maps), PAGE),
         "configmaps",
         on_map,
     ));
     tasks.spawn(follow(
         cx.clone(),
         Api::<Lenient<Request>>::all(client()),
-        all(None),
+        all(None, PAGE),
         "containerrecreaterequests",
         on_request,
     ));
-    tasks.spawn(follow(cx.clone(), Api::<Lenient<Pod>>::all(client()), all(None), "pods", on_pod));
+    tasks.spawn(follow(cx.clone(), Api::<Lenient<Pod>>::all(client()), all(None, PODS_PAGE), "pods", on_pod));
     for _ in 0..WORKERS {
         tasks.spawn(work(cx.clone()));
     }
@@ -378,7 +386,8 @@ async fn look(cx: &Context, key: &Key, since: Instant) -> Result<Option<outrigge
             }
             // A launch that fails, for example because of a quota, does not block the sidecars.
             let (again, ended) = (launch::look(cx, &view, since).await, ending::look(cx, &view).await);
-            ended?;
+            let ready = requests::set_first_ready(cx, &view).await;
+            ended.and(ready)?;
             again
         }
         Key::Request(name) => {

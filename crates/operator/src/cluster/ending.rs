@@ -69,9 +69,11 @@ pub(crate) fn past_of(request: &Request, uid: &str) -> Option<Past> {
         targets.filter_map(|t| Some((t.name.clone(), t.status_context.as_ref()?.container_id.clone())));
     // Also one that an agent began and never finished: a retry would take as long.
     let unserved = request.is_finished() && stopped.is_empty();
+    // Agents do not serve a request that is being deleted, however long that takes: the next one does.
+    let finished = request.is_finished() || request.metadata.deletion_timestamp.is_some();
     let needs_result = needs_result(request);
     let targets = targets.collect();
-    Some(Past { attempt, finished: request.is_finished(), unserved, targets, stopped, needs_result })
+    Some(Past { attempt, finished, unserved, targets, stopped, needs_result })
 }
 
 async fn swap(cx: &Context, view: &PodView, swaps: Vec<(usize, String, String)>) -> Result<(), Error> {
@@ -88,10 +90,14 @@ async fn swap(cx: &Context, view: &PodView, swaps: Vec<(usize, String, String)>)
         .collect();
     let operations: json_patch::Patch = serde_json::from_value(Value::Array(operations)).unwrap_or_default();
     let api: Api<Pod> = Api::namespaced(cx.client.clone(), &view.namespace);
-    api.patch(&view.name, &PatchParams::default(), &Patch::Json::<()>(operations))
-        .await
-        .map(|_| ())
-        .map_err(Error::api(format!("replace images of pod {}", view.key())))
+    let swapped = api.patch(&view.name, &PatchParams::default(), &Patch::Json::<()>(operations)).await;
+    if let Err(kube::Error::Api(status)) = &swapped
+        && status.code == 422
+    {
+        let message = format!("the images of sidecars cannot be replaced: {}", status.message);
+        cx.events.tell(view, true, "SidecarTerminator", &message);
+    }
+    swapped.map(|_| ()).map_err(Error::api(format!("replace images of pod {}", view.key())))
 }
 
 async fn stop(

@@ -92,9 +92,12 @@ async fn carry_out(
             Some(view) => set_ready(cx, view, request, true).await,
             None => Ok(()),
         },
-        Step::Grace => {
-            let condition =
-                condition(names::CRR_GRACE, "True", "UnreadyAcquired", "the pod was made unready");
+        Step::Grace { gated } => {
+            let message = match gated {
+                true => "the pod was made unready".to_owned(),
+                false => format!("the pod has no readiness gate {}: it stays ready", names::POD_READY),
+            };
+            let condition = condition(names::CRR_GRACE, "True", "UnreadyAcquired", &message);
             let conditions = with_condition(request, condition);
             patch_request(api, &name, json!({"conditions": conditions})).await
         }
@@ -122,11 +125,11 @@ async fn carry_out(
 /// Sends an event about the result of a request: its containers were restarted on purpose, they did not
 /// crash.
 fn tell_verdict(cx: &Context, request: &Request) {
+    let done = if request.only_stops() { "stopped" } else { "recreated" };
     let state = |s: &RecreateState| match (s.phase, s.message.as_str()) {
-        (Progress::Succeeded, _) if request.only_stops() => format!("`{}` was stopped", s.name),
-        (Progress::Succeeded, _) => format!("`{}` was recreated", s.name),
-        (_, "") => format!("`{}` was not", s.name),
-        (_, why) => format!("`{}` was not: {why}", s.name),
+        (Progress::Succeeded, _) => format!("`{}` was {done}", s.name),
+        (_, "") => format!("`{}` was not {done}", s.name),
+        (_, why) => format!("`{}` was not {done}: {why}", s.name),
     };
     let states = &request.status.container_recreate_states;
     let is_warning = states.iter().any(|s| s.phase != Progress::Succeeded);
@@ -193,6 +196,21 @@ pub(crate) async fn complete(
         },
     });
     write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
+}
+
+/// CRR-25: a pod with the readiness gate is ready unless a request makes it unready.
+pub(crate) async fn set_first_ready(cx: &Context, view: &PodView) -> Result<(), Error> {
+    if !view.ready_unset || view.deleting || view.is_over() {
+        return Ok(());
+    }
+    let gate = json!({"type": names::POD_READY, "status": "True", "lastTransitionTime": seconds()});
+    // With the version: a request may have set it in the meantime.
+    let patch = json!({
+        "metadata": {"uid": view.uid, "resourceVersion": view.version}, "status": {"conditions": [gate]},
+    });
+    let pods: Api<Pod> = Api::namespaced(cx.client.clone(), &view.namespace);
+    let written = pods.patch_status(&view.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+    written.map(|_| ()).map_err(Error::api(format!("write the readiness of pod {}", view.key())))
 }
 
 /// Adds a request's entry to the pod's readiness condition, or removes it (CRR-23, CRR-24).

@@ -49,6 +49,10 @@ pub struct RunOptions {
 
 /// The largest review: the object, its old version, and the rest.
 const BODY_MAX: usize = 8 << 20;
+/// How much of reviews may be in memory at a time: with less, anyone who can reach the port could fill it.
+const BODIES_MAX: usize = 48 << 20;
+/// How long a review waits for its part of that.
+const BODY_WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of connections to the webhook; the API server needs a few.
 const CONNECTIONS_MAX: usize = 512;
 /// Maximum number of connections to a health page.
@@ -101,6 +105,7 @@ pub async fn run(options: RunOptions) -> Result<(), Error> {
         agents: options.agents,
         requesters: options.requesters,
         takes_rules: AtomicBool::new(false),
+        bodies: tokio::sync::Semaphore::new(BODIES_MAX >> 10),
     });
     let keeper = Keeper {
         client: client.clone(),
@@ -308,6 +313,12 @@ async fn review(webhook: Arc<Webhook>, proven: Proven, request: Request<Incoming
         return reply(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "POST a review");
     }
     let path = request.uri().path().to_owned();
+    let said = request.headers().get("content-length").and_then(|text| text.to_str().ok()?.parse().ok());
+    let size = said.unwrap_or(BODY_MAX).min(BODY_MAX);
+    let room = webhook.bodies.acquire_many(u32::try_from(size >> 10).unwrap_or(u32::MAX).saturating_add(1));
+    let Ok(Ok(_room)) = tokio::time::timeout(BODY_WAIT, room).await else {
+        return reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "too many reviews at a time");
+    };
     let body =
         match tokio::time::timeout(HEADER_TIMEOUT, Limited::new(request.into_body(), BODY_MAX).collect())
             .await

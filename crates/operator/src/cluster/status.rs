@@ -31,6 +31,8 @@ pub struct PodStatus {
 /// There is no such pod, or the cluster cannot be reached.
 pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Result<PodStatus, Error> {
     let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
+    // As in kubectl and the other commands.
+    let name = ["pod/", "pods/"].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let pod = pods.get_opt(name).await.map_err(Error::api(format!("pod {namespace}/{name}")))?;
     let missing = || Error::Setup(format!("there is no pod {name} in namespace {namespace}"));
@@ -45,7 +47,16 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
         Err(error) => return Err(Error::api("container recreate requests")(error)),
     };
     let past: Vec<_> = requests.iter().filter_map(|request| past_of(request, &view.uid)).collect();
-    let (containers, next) = explain::pod(&view, &map, node, &past, now());
+    let (containers, mut next) = explain::pod(&view, &map, node, &past, now());
+    // The terminator's own are part of that sentence.
+    let is_other =
+        |r: &&Request| r.spec.pod_name == view.name && !r.is_finished() && past_of(r, &view.uid).is_none();
+    if let Some(request) = requests.iter().find(is_other) {
+        let targets: Vec<&str> = request.spec.containers.iter().map(|t| t.name.as_str()).collect();
+        let name = request.metadata.name.as_deref().unwrap_or_default();
+        let verb = if request.only_stops() { "stops" } else { "recreates" };
+        next = format!("container recreate request {name} {verb} {}", targets.join(", "));
+    }
     let phase = if view.phase.is_empty() { "Pending".to_owned() } else { view.phase };
     Ok(PodStatus { namespace, pod: view.name, phase, containers, next })
 }

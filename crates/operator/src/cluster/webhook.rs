@@ -16,7 +16,7 @@ use super::metrics::Metrics;
 use super::reason;
 use super::store::Agents;
 use crate::decide::admit::{Admitted, RestartRules, SUFFIX_LEN, admit, job_sidecars};
-use crate::decide::request::{Found, create, update};
+use crate::decide::request::{Author, Found, check_names, create, update, warnings};
 use crate::decide::terminate;
 use crate::decide::{Refusal, convert};
 use crate::names;
@@ -31,6 +31,8 @@ pub(crate) struct Webhook {
     pub(crate) requesters: Requesters,
     /// The API server takes restart rules.
     pub(crate) takes_rules: AtomicBool,
+    /// Room for reviews, in KiB.
+    pub(crate) bodies: tokio::sync::Semaphore,
 }
 
 /// Who may create container recreate requests.
@@ -120,7 +122,10 @@ impl Webhook {
             return Ok((object.clone(), Vec::new()));
         }
         match request["operation"].as_str() {
-            Some("UPDATE") => update(&request["oldObject"], object).map(|()| (object.clone(), Vec::new())),
+            Some("UPDATE") => {
+                let author = self.author(request);
+                update(&request["oldObject"], object, author).map(|()| (object.clone(), Vec::new()))
+            }
             Some("CREATE") => {
                 if self.agents == Agents::NotInstalled {
                     // CRR-8
@@ -129,12 +134,21 @@ impl Webhook {
                         "no node has an agent that could serve the request: the operator was installed without it",
                     ));
                 }
+                check_names(object, self.author(request))?;
                 let namespace = request["namespace"].as_str().unwrap_or_default();
                 self.check_requester(request, namespace).await?;
                 let (pod, node) = self.find(namespace, object).await?;
-                create(object, Found { pod: pod.as_ref(), node }).map(|object| (object, Vec::new()))
+                let warnings = pod.as_ref().map(|pod| warnings(object, pod)).unwrap_or_default();
+                create(object, Found { pod: pod.as_ref(), node }).map(|object| (object, warnings))
             }
             _ => Ok((object.clone(), Vec::new())),
+        }
+    }
+
+    fn author(&self, request: &Value) -> Author {
+        match request["userInfo"]["username"].as_str() == Some(self.own_user.as_str()) {
+            true => Author::Operator,
+            false => Author::User,
         }
     }
 
@@ -231,8 +245,11 @@ fn pods(request: &Value, admit: impl FnOnce(&Value) -> Result<Admitted, Refusal>
     }
     let admitted = admit(object)?;
     // One line each for the terminal; the API server shortens long and numerous warnings.
-    let warnings = admitted.warnings.into_iter().take(8).map(|w| w.chars().take(250).collect()).collect();
-    Ok((admitted.pod, warnings))
+    let short = |warning: String| {
+        let short: String = warning.chars().take(250).collect();
+        outrigger_view::safe_text(&short).to_string()
+    };
+    Ok((admitted.pod, admitted.warnings.into_iter().take(8).map(short).collect()))
 }
 
 /// Random letters and digits, so that the ConfigMap cannot have been created by another user in advance.
@@ -304,6 +321,7 @@ mod tests {
             agents,
             requesters,
             takes_rules: AtomicBool::new(false),
+            bodies: tokio::sync::Semaphore::new(0),
         };
         let object = json!({"apiVersion": "apps.kruise.io/v1beta1", "spec": {"podName": "p", "containers": [{"name": "a"}]}});
         let request = json!({

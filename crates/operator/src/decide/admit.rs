@@ -6,10 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use outrigger_lifecycle::convert::{Target, apply, compare, convert};
 use outrigger_lifecycle::{
-    ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, Severity, TerminatorMarks, plan,
+    ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, RestartPolicy, Severity,
+    TerminatorMarks, plan,
 };
 use serde_json::{Value, json};
 
@@ -40,6 +41,7 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
     let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
     let pod = typed(object)?;
     check_timeout(&pod)?;
+    check_mains(&pod)?;
     let pod = match annotation(&pod, names::SIDECARS).map(str::to_owned) {
         Some(sidecars) => {
             native_sidecars(&pod, &sidecars, &mut admitted)?;
@@ -90,11 +92,11 @@ const DONE: [i32; 2] = [0, 143];
 pub fn job_sidecars(object: &Value, restart_rules: RestartRules) -> Result<Admitted, Refusal> {
     let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
     let pod = typed(object)?;
+    check_mains(&pod)?;
     let counts = match annotation(&pod, names::SIDECAR_PHASE) {
         None | Some("Ignore") => false,
         Some("Count") => true,
         Some(other) => {
-            let other: String = other.chars().take(40).collect();
             let message = format!(
                 "annotation {}: invalid value {other:?}; write Count or Ignore",
                 names::SIDECAR_PHASE
@@ -102,20 +104,53 @@ pub fn job_sidecars(object: &Value, restart_rules: RestartRules) -> Result<Admit
             return Err(Refusal::new(422, message));
         }
     };
-    let Some(spec) = &pod.spec else { return Ok(admitted) };
-    let is_never = spec.restart_policy.as_deref() == Some("Never");
-    if counts || !is_never || restart_rules == RestartRules::Refused {
+    let input = PodInput { pod, lifecycle_types: Default::default() };
+    // What else may be wrong with the pod is the other webhook's to say.
+    let Ok(planned) = plan(&input, &FeatureGates::default()) else { return Ok(admitted) };
+    let of_terminator = planned.warnings.iter().filter(|finding| finding.code.starts_with("ST-"));
+    admitted.warnings.extend(of_terminator.map(sentence));
+    let is_never = planned.plan.restart_policy == RestartPolicy::Never;
+    let (pod, plan) = (&input.pod, &planned.plan);
+    if counts || !is_never || restart_rules == RestartRules::Refused || are_ordered(pod, plan) {
         return Ok(admitted);
     }
-    for (index, c) in spec.containers.iter().enumerate() {
-        if TerminatorMarks::of(c).is_sidecar() && c.restart_policy.is_none() {
-            let container = &mut admitted.pod["spec"]["containers"][index];
-            container["restartPolicy"] = json!("Never");
-            container["restartPolicyRules"] =
-                json!([{"action": "Restart", "exitCodes": {"operator": "NotIn", "values": DONE}}]);
-        }
+    for (index, _) in sidecars(pod).filter(|(_, c)| c.restart_policy.is_none()) {
+        let container = &mut admitted.pod["spec"]["containers"][index];
+        container["restartPolicy"] = json!("Never");
+        container["restartPolicyRules"] =
+            json!([{"action": "Restart", "exitCodes": {"operator": "NotIn", "values": DONE}}]);
     }
     Ok(admitted)
+}
+
+/// The marked containers of a pod.
+fn sidecars(pod: &Pod) -> impl Iterator<Item = (usize, &Container)> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers).enumerate();
+    containers.filter(|(_, c)| TerminatorMarks::of(c).is_sidecar())
+}
+
+/// Whether the sidecars of a pod are stopped one after the other: one that came back meanwhile would break the order.
+fn are_ordered(pod: &Pod, plan: &Plan) -> bool {
+    let turn = |index: usize| {
+        let place = ContainerRef { list: List::Main, index };
+        let stage = plan.containers.iter().find(|c| c.place == place).map(|c| c.stop_stage);
+        (stage, level(pod, place))
+    };
+    let turns: BTreeSet<_> = sidecars(pod).map(|(index, _)| turn(index)).collect();
+    turns.len() > 1
+}
+
+/// ST-9: a pod whose containers all end with its mains has none, and would never end.
+fn check_mains(pod: &Pod) -> Result<(), Refusal> {
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    let ends = matches!(spec.restart_policy.as_deref(), Some("Never" | "OnFailure"));
+    if !ends || spec.containers.is_empty() || sidecars(pod).count() < spec.containers.len() {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        422,
+        "every container is a sidecar that ends with the mains, and there is no main; remove KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT from one",
+    ))
 }
 
 /// Whether the API server takes restart rules of single containers.

@@ -69,7 +69,9 @@ fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now
         None => String::new(),
     };
     let state = &view.observation.containers[i];
-    let doing = match (barrier::closed_gate(view, i), state.state) {
+    let closed = barrier::closed_gate(view, i).filter(|_| !view.is_over());
+    let doing = match (closed, state.state) {
+        (_, State::Waiting) if view.node.is_none() && !view.is_over() => "waits for a node".to_owned(),
         // Once its key is published it starts, whatever has become of those it waited for.
         (Some(closed), _) if barrier == "closed" => match view.started {
             Some(since) => format!("{}; waiting for {}", gate(view, i, closed, now), Span(now.since(since))),
@@ -106,6 +108,9 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
     if let Some(sentence) = terminate::outlook(view, node, past, now) {
         return sentence;
     }
+    if view.node.is_none() {
+        return "the pod waits for a node".to_owned();
+    }
     if view.barriers().next().is_none() {
         return "nothing: every container may start".to_owned();
     }
@@ -126,6 +131,15 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
     let is_next = |i: usize| {
         barrier::closed_gates(view, i).all(|gate| waiting.iter().all(|(other, ..)| *other != gate.on))
     };
+    let due =
+        view.barriers().find(|(i, b)| !held.contains(&b.key) && barrier::closed_gate(view, *i).is_none());
+    if let Some((i, barrier)) = due {
+        let name = &view.plan.containers[i].name;
+        return format!(
+            "the operator publishes the key {} of `{name}` in ConfigMap {}",
+            barrier.key, barrier.map
+        );
+    }
     match waiting.iter().find(|(i, ..)| is_next(*i)) {
         None => "nothing: every container may start".to_owned(),
         Some((i, barrier, closed)) => {

@@ -22,8 +22,11 @@ pub enum Step {
     Lock,
     /// Add an entry to the pod's readiness condition.
     Acquire,
-    /// Record that the pod was made unready, now.
-    Grace,
+    /// Record that the pod was made unready, now; or that it has no readiness gate for that.
+    Grace {
+        /// It has the gate.
+        gated: bool,
+    },
     /// Write the kubelet's status of the containers.
     Snapshot(Vec<Snapshot>),
     /// Record that the pod has its result, so that its last container can be stopped (D5).
@@ -110,7 +113,7 @@ pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time)
             }
             out.steps.push(Step::Acquire);
         }
-        out.steps.push(Step::Grace);
+        out.steps.push(Step::Grace { gated: pod.ready_gate.is_some() });
     }
     if request.wants_result() && pod.is_over() {
         out.steps.push(Step::ResultWritten);
@@ -201,7 +204,7 @@ fn finished(request: &Request, now: Time) -> Oversight {
 fn deadline(request: &Request) -> (u64, String) {
     if let Some(seconds) = request.spec.active_deadline_seconds {
         let ms = u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000);
-        return (ms, format!("recreating has exceeded the activeDeadlineSeconds of {seconds}"));
+        return (ms, format!("not finished within the activeDeadlineSeconds of {seconds}"));
     }
     let strategy = request.strategy();
     let seconds = |s: Option<i64>| u64::try_from(s.unwrap_or(0)).unwrap_or(0).saturating_mul(1_000);
@@ -234,20 +237,21 @@ fn give_up(request: &Request, message: String) -> Step {
     Step::Complete { states: states.collect(), message: message.clone() }
 }
 
-/// A container that was stopped and that the kubelet will not start again (CRR-43): that is also a result.
+/// A container that was stopped, or has ended, and that the kubelet will not start again (CRR-43): that is also a result.
 fn ended_for_good(request: &Request, pod: &PodView) -> Option<Step> {
     if request.only_stops() || request.status.container_recreate_states.is_empty() {
         return None;
     }
     let mut states = request.status.container_recreate_states.clone();
     let mut changed = false;
-    for state in states.iter_mut().filter(|s| s.phase == Progress::Recreating && s.is_killed) {
+    for state in states.iter_mut().filter(|s| s.phase == Progress::Recreating) {
         let Some(i) = pod.plan.find(&state.name) else { continue };
         let c = &pod.observation.containers[i];
         if c.state == State::Exited && rules::final_exit(&pod.plan.containers[i], c).is_some() {
             let policy = pod.plan.containers[i].restart.policy;
             state.phase = Progress::Failed;
-            state.message = format!("stopped, and restartPolicy {policy:?} does not start it again");
+            let what = if state.is_killed { "stopped" } else { "it has ended" };
+            state.message = format!("{what}, and restartPolicy {policy:?} does not start it again");
             changed = true;
         }
     }

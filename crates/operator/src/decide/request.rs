@@ -1,12 +1,14 @@
 //! Validates a container recreate request and fills in its fields (CRR-7 to CRR-16, D15, D16).
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, LifecycleHandler, Pod};
+use outrigger_lifecycle::{RestartPolicy, Time, rules};
 use serde_json::{Value, json};
 
 use super::Refusal;
-use super::terminate::Node;
+use super::terminate::{Node, REQUEST_PREFIX};
 use crate::api::{Request, StatusContext, Target};
 use crate::names;
+use crate::view::PodView;
 
 /// The shortest deadline.
 const DEADLINE_MIN: i64 = 3;
@@ -25,6 +27,34 @@ pub struct Found<'a> {
     pub node: Option<Node>,
 }
 
+/// Who writes a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Author {
+    /// The operator itself.
+    Operator,
+    /// Anyone else.
+    User,
+}
+
+/// Checks the names in a new request: those of the sidecar terminator's requests are the operator's, as a request of that
+/// name would take the place of its own.
+///
+/// # Errors
+/// 400 or 403 and a message.
+pub fn check_names(object: &Value, author: Author) -> Result<(), Refusal> {
+    let pod = object["spec"]["podName"].as_str().unwrap_or_default();
+    if !pod.is_empty() && !names::is_object_name(pod) {
+        return Err(Refusal::new(400, format!("spec.podName {pod:?} is not a name of a pod")));
+    }
+    let begins =
+        |field: &str| object["metadata"][field].as_str().is_some_and(|name| name.starts_with(REQUEST_PREFIX));
+    if author == Author::User && (begins("name") || begins("generateName")) {
+        let message = format!("names that begin with {REQUEST_PREFIX:?} are the operator's; choose another");
+        return Err(Refusal::new(403, message));
+    }
+    Ok(())
+}
+
 /// Checks a new request and fills it in (CRR-10 to CRR-15).
 ///
 /// # Errors
@@ -34,9 +64,9 @@ pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
     check_fields(&request)?;
     let pod_name = &request.spec.pod_name;
     let bad = |message: String| Refusal::new(400, message);
-    let pod = found.pod.ok_or_else(|| {
-        bad(format!("no found pod named {pod_name}: there is no such pod in the namespace of the request"))
-    })?;
+    let pod = found
+        .pod
+        .ok_or_else(|| bad(format!("there is no pod {pod_name} in the namespace of the request")))?;
     check_pod(pod)?;
     let spec = pod.spec.as_ref().ok_or_else(|| bad(format!("pod {pod_name} has no spec")))?;
     let node_name = spec.node_name.as_deref().filter(|n| !n.is_empty());
@@ -61,6 +91,12 @@ pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
         }
         seen.push(&target.name);
         let completed = complete(target, pod)?;
+        if let (Some(policy), false) = (ended_for_good(pod, &target.name), request.only_stops()) {
+            return Err(bad(format!(
+                "container {:?} has ended, and restartPolicy {policy:?} does not start it again",
+                target.name
+            )));
+        }
         out["spec"]["containers"][index] = serde_json::to_value(completed).unwrap_or_default();
     }
     let strategy = request.strategy();
@@ -74,11 +110,40 @@ pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
     Ok(out)
 }
 
-/// Checks an update of a request: its spec and its labels never change (CRR-9).
+/// Warnings for the author of a request: containers that are stopped and do not come back.
+pub fn warnings(object: &Value, pod: &Pod) -> Vec<String> {
+    let (Ok(request), Some(view)) = (typed(object), PodView::always(pod, Time(0))) else { return Vec::new() };
+    let targets = request.spec.containers.iter().filter_map(|target| view.plan.find(&target.name));
+    let stays_down = |i: &usize| {
+        let restart = &view.plan.containers[*i].restart;
+        restart.policy == RestartPolicy::Never && restart.rules.is_empty()
+    };
+    let warning = |i: usize| {
+        format!(
+            "container `{}` will not be started again: its restartPolicy is Never",
+            view.plan.containers[i].name
+        )
+    };
+    match request.only_stops() {
+        true => Vec::new(),
+        false => targets.filter(stays_down).map(warning).collect(),
+    }
+}
+
+/// The restart policy of a container that has ended and will not be started again.
+fn ended_for_good(pod: &Pod, name: &str) -> Option<RestartPolicy> {
+    let view = PodView::always(pod, Time(0))?;
+    let i = view.plan.find(name)?;
+    let plan = &view.plan.containers[i];
+    rules::final_exit(plan, &view.observation.containers[i]).map(|_| plan.restart.policy)
+}
+
+/// Checks an update of a request: its spec and its labels never change (CRR-9). What the operator has written into the
+/// metadata of a request is its own: with another owner or a finalizer its request would be as good as gone.
 ///
 /// # Errors
 /// 403 and a message.
-pub fn update(old: &Value, new: &Value) -> Result<(), Refusal> {
+pub fn update(old: &Value, new: &Value, author: Author) -> Result<(), Refusal> {
     let forbidden = |message: String| Err(Refusal::new(403, message));
     let spec = |object: &Value| typed(object).map(|request| request.spec);
     if spec(old)? != spec(new)? {
@@ -92,6 +157,39 @@ pub fn update(old: &Value, new: &Value) -> Result<(), Refusal> {
             return forbidden(format!("label {name} of a container recreate request is immutable"));
         }
     }
+    let is_operators = old["metadata"]["name"].as_str().is_some_and(|name| name.starts_with(REQUEST_PREFIX));
+    if author == Author::User {
+        let annotation =
+            |object: &Value| object["metadata"]["annotations"].get(names::CRR_RESULT_FIRST).cloned();
+        let finalizers = |object: &Value| -> Vec<Value> {
+            let all = object["metadata"]["finalizers"].as_array().into_iter().flatten();
+            // Those of Kubernetes' garbage collector.
+            all.filter(|f| *f != "foregroundDeletion" && *f != "orphan").cloned().collect()
+        };
+        let is_added = finalizers(new).iter().any(|f| !finalizers(old).contains(f));
+        let is_lost = |name: &str| label(old, name).is_some() && label(new, name).is_none();
+        // Without its owners it is only not removed with them; with one that does not exist it is removed at once.
+        let owners = |object: &Value| -> Vec<Value> {
+            object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default()
+        };
+        let has_new_owner = owners(new).iter().any(|owner| !owners(old).contains(owner));
+        let changed = if annotation(old) != annotation(new) {
+            format!("annotation {}", names::CRR_RESULT_FIRST)
+        } else if is_operators && is_lost(names::CRR_ACTIVE) && !is_done(new) {
+            format!("label {}", names::CRR_ACTIVE)
+        } else if is_operators && is_added {
+            "finalizers".to_owned()
+        } else if is_operators && has_new_owner {
+            "ownerReferences".to_owned()
+        } else {
+            String::new()
+        };
+        if !changed.is_empty() {
+            return forbidden(format!(
+                "{changed} of this container recreate request may be changed by the operator only"
+            ));
+        }
+    }
     let acquired = |object: &Value| object["metadata"]["annotations"].get(names::CRR_UNREADY).cloned();
     let is_old = |object: &Value| object["apiVersion"].as_str().is_some_and(|v| v.ends_with("/v1alpha1"));
     if is_old(old)
@@ -101,6 +199,10 @@ pub fn update(old: &Value, new: &Value) -> Result<(), Refusal> {
         return forbidden(format!("annotation {} is immutable once set", names::CRR_UNREADY));
     }
     Ok(())
+}
+
+fn is_done(object: &Value) -> bool {
+    object["status"]["completionTime"].is_string()
 }
 
 fn typed(object: &Value) -> Result<Request, Refusal> {

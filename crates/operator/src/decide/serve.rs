@@ -144,13 +144,17 @@ fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<R
             Progress::Recreating => {}
             Progress::Pending => {
                 let Some(newest) = newest(instances, &state.name) else { break };
-                if state.killed_container_id == newest.id {
-                    return stop(request, &states, index, newest);
+                if state.killed_container_id != newest.id {
+                    let mut states = states.clone();
+                    states[index].killed_container_id.clone_from(&newest.id);
+                    (states[index].pre_stop_begun, states[index].pre_stop_done) = (false, false);
+                    return Step::Store { phase: "Recreating", states };
                 }
-                let mut states = states.clone();
-                states[index].killed_container_id.clone_from(&newest.id);
-                (states[index].pre_stop_begun, states[index].pre_stop_done) = (false, false);
-                return Step::Store { phase: "Recreating", states };
+                match stop(request, &states, index, newest) {
+                    // It waits for the pod's result; the hooks of the others come before that.
+                    Step::Wait { .. } if !strategy.ordered_recreate => {}
+                    step => return step,
+                }
             }
         }
     }
@@ -172,7 +176,8 @@ fn stop(request: &Request, states: &[RecreateState], index: usize, newest: &Inst
         }
         return Step::Hook { index, id };
     }
-    match request.wants_result() && is_last(states, index) {
+    let is_turn = !request.strategy().ordered_recreate || is_last(states, index);
+    match request.wants_result() && is_turn {
         // The operator writes the pod's result and records it.
         true => Step::Wait { ms: None },
         false => Step::Kill { index, id },
@@ -189,19 +194,35 @@ fn is_last(states: &[RecreateState], index: usize) -> bool {
     states.iter().enumerate().all(|(i, state)| i == index || state.phase.is_final())
 }
 
-/// Whether the pod needs its result now (D5): the agent is about to stop the last container of a request, or
-/// is stopping it. Also after it was written: a kubelet that was just writing an older status overwrites the
-/// result.
+/// Whether the pod needs its result now (D5): the agent is about to stop the last container of a request, or all that
+/// are left if they have no order, or is stopping them. Also after it was written: a kubelet that was just writing an older
+/// status overwrites the result.
 pub fn needs_result(request: &Request) -> bool {
     let states = &request.status.container_recreate_states;
-    let mut open = states.iter().enumerate().filter(|(_, state)| !state.phase.is_final());
-    let (Some((index, state)), None) = (open.next(), open.next()) else { return false };
+    let open: Vec<&RecreateState> = states.iter().filter(|state| !state.phase.is_final()).collect();
+    let is_prepared =
+        |state: &&RecreateState| !state.killed_container_id.is_empty() && !is_hook_due(request, state);
     request.is_result_first()
         && !request.is_finished()
         && states.len() == request.spec.containers.len()
-        && is_last(states, index)
-        && !state.killed_container_id.is_empty()
-        && !is_hook_due(request, state)
+        && !open.is_empty()
+        && (open.len() == 1 || !request.strategy().ordered_recreate)
+        && open.iter().all(is_prepared)
+}
+
+/// The instances to stop together with one that is to be stopped: once the pod has its result, all that have no order,
+/// before the kubelet gets to them.
+pub fn stopped_together(request: &Request, index: usize, id: &str) -> Vec<(usize, String)> {
+    let states = request.status.container_recreate_states.iter().enumerate();
+    let is_prepared = |state: &RecreateState| {
+        request.is_result_first()
+            && !request.strategy().ordered_recreate
+            && state.phase == Progress::Pending
+            && !state.killed_container_id.is_empty()
+    };
+    let others = states.filter(|(i, state)| *i != index && is_prepared(state));
+    let others = others.map(|(i, state)| (i, state.killed_container_id.clone()));
+    std::iter::once((index, id.to_owned())).chain(others).collect()
 }
 
 /// The states after an attempt to stop a container.

@@ -87,8 +87,8 @@ pub enum Step {
 /// When a pod whose mains are done gets its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultTime {
-    /// Right before its last sidecar is told to stop, after the hooks: the sidecar's exit code cannot become
-    /// the result, and the kubelet does not restart it (D5).
+    /// Right before its last sidecar is told to stop, after the hooks; or all of them, if they have no order: the
+    /// sidecar's exit code cannot become the result, and the kubelet does not restart it (D5).
     BeforeLastStop,
     /// When the kubelet sets it, from all exit codes.
     ByKubelet,
@@ -117,17 +117,20 @@ pub fn class(view: &PodView, container: usize, node: Node) -> Class {
     }
 }
 
+/// How the names of the terminator's requests begin.
+pub const REQUEST_PREFIX: &str = "sidecar-termination-";
+
 /// The name of the terminator's request for a pod.
 pub fn request_name(uid: &str, attempt: u32) -> String {
     match attempt {
-        0 | 1 => format!("sidecar-termination-{uid}"),
-        n => format!("sidecar-termination-{uid}-{n}"),
+        0 | 1 => format!("{REQUEST_PREFIX}{uid}"),
+        n => format!("{REQUEST_PREFIX}{uid}-{n}"),
     }
 }
 
 /// The number in a request's name, if it is one of the terminator's for this pod.
 pub fn attempt_of(name: &str, uid: &str) -> Option<u32> {
-    let rest = name.strip_prefix("sidecar-termination-")?.strip_prefix(uid)?;
+    let rest = name.strip_prefix(REQUEST_PREFIX)?.strip_prefix(uid)?;
     match rest.strip_prefix('-') {
         Some(number) => number.parse().ok().filter(|n| *n > 1),
         None => rest.is_empty().then_some(1),
@@ -307,13 +310,20 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
     let turn = |&i: &usize| (view.plan.containers[i].stop_stage, view.level(i).unwrap_or(0));
     let mut order = containers.to_vec();
     order.sort_by_key(turn);
-    let ordered = order.iter().any(|i| turn(i) != turn(&order[0]));
-    let names: Vec<String> = order.iter().map(|&i| view.plan.containers[i].name.clone()).collect();
-    let message = format!("the mains are done: stopping {}", names.join(", "));
     let result = match view.sidecars_count {
         true => ResultTime::ByKubelet,
         false => ResultTime::BeforeLastStop,
     };
+    // The kubelet would restart those that are stopped before the others, and a Job would count that as a failure: the
+    // result comes first, and then all are stopped (D4).
+    let comes_back = |i: &usize| {
+        let restart = &view.plan.containers[*i].restart;
+        restart.policy != RestartPolicy::Never || !restart.rules.is_empty()
+    };
+    let is_restarted = result == ResultTime::BeforeLastStop && order.iter().any(comes_back);
+    let ordered = !is_restarted && order.iter().any(|i| turn(i) != turn(&order[0]));
+    let names: Vec<String> = order.iter().map(|&i| view.plan.containers[i].name.clone()).collect();
+    let message = format!("the mains are done: stopping {}", names.join(", "));
     steps.push(Step::Stop { attempt, containers: names, ordered, result });
     steps.push(Step::Event { is_warning: false, message });
 }

@@ -28,6 +28,7 @@ fn the_files_are_filled_in() {
     assert!(
         !without.contains("kind: DaemonSet") && without.contains("args: [operator, run, --without-agent]")
     );
+    assert!(!without.contains("outrigger-agent"), "nor its rights");
 }
 
 #[test]
@@ -77,7 +78,9 @@ fn options_are_checked() {
     assert_eq!(fine.check(), Ok(()));
     assert_eq!(Options::default().check(), Ok(()));
     let long = "n".repeat(64);
-    for namespace in ["", "A", "a.b", "a b", "a\n- b", "-a", long.as_str()] {
+    for namespace in
+        ["", "A", "a.b", "a b", "a\n- b", "-a", "0", "1e3", "true", "null", "default", long.as_str()]
+    {
         let problem =
             Options { namespace: namespace.to_owned(), ..fine.clone() }.check().expect_err(namespace);
         assert!(problem.starts_with("--namespace"), "{problem}");

@@ -393,6 +393,16 @@ pub(crate) fn ends_sidecars(stage: &mut Stage) {
             .is_none()
             .then_some(())
     });
+    // A request that somebody has deleted, and that a finalizer keeps, is followed by another one.
+    create(cluster, &pod("kept", json!({}), json!([container("main", &[]), container("sidecar", &[KILL])])));
+    report(cluster, "kept", "Running", &[("main", "0"), ("sidecar", "running")]);
+    let first = eventually("a request", || request_of(cluster, "kept"));
+    let first = first["metadata"]["name"].as_str().expect("a name").to_owned();
+    // Nothing collects garbage here, so it stays.
+    cluster.kubectl(&["delete", "crr", &first, "--cascade=foreground", "--wait=false"]);
+    eventually("another request", || cluster.get(&["crr", &format!("{first}-2")]));
+    let without = json!({"metadata": {"finalizers": []}}).to_string();
+    cluster.kubectl(&["patch", "crr", &first, "--type=merge", "-p", &without]);
     // A sidecar that never started does not keep the pod running.
     create(cluster, &pod("stuck", json!({}), json!([container("main", &[]), container("sidecar", &[KILL])])));
     report(cluster, "stuck", "Pending", &[("main", "0"), ("sidecar", "waiting")]);
@@ -430,7 +440,10 @@ pub(crate) fn keeps_requests_in_order(stage: &mut Stage) {
         cluster.get(&["containerrecreaterequests.v1alpha1.apps.kruise.io", "old"]).expect("as v1alpha1");
     assert_eq!(back["apiVersion"], "apps.kruise.io/v1alpha1");
     let rows = [
-        (json!({"podName": "nobody", "containers": [{"name": "app"}]}), "there is no such pod"),
+        (
+            json!({"podName": "nobody", "containers": [{"name": "app"}]}),
+            "there is no pod nobody in the namespace",
+        ),
         (json!({"podName": "app", "containers": [{"name": "x"}]}), "has no container \"x\""),
         (json!({"podName": "app", "containers": [{"name": "new"}]}), "has not been started yet"),
         (
@@ -445,6 +458,18 @@ pub(crate) fn keeps_requests_in_order(stage: &mut Stage) {
     let patch = json!({"spec": {"podName": "other"}}).to_string();
     let changed = cluster.kubectl(&["patch", "crr", "old", "--type=merge", "-p", &patch]);
     assert!(String::from_utf8_lossy(&changed.stderr).contains("immutable"), "{changed:?}");
+    // CRR-25: a pod with the readiness gate becomes ready without a request.
+    let mut gated: Value =
+        serde_json::from_str(&pod("gated", json!({}), json!([container("a", &[])]))).expect("JSON");
+    gated["spec"]["readinessGates"] = json!([{"conditionType": "KruisePodReady"}]);
+    create(cluster, &gated.to_string());
+    eventually("the readiness condition is set", || {
+        let conditions = cluster.get(&["pod", "gated"])?["status"]["conditions"].as_array()?.clone();
+        conditions.iter().any(|c| c["type"] == "KruisePodReady" && c["status"] == "True").then_some(())
+    });
+    let squatter = json!({"podName": "app", "containers": [{"name": "app"}]});
+    let (created, said) = cluster.apply(&request("sidecar-termination-0", "v1beta1", squatter));
+    assert!(!created && said.contains("are the operator's"), "{said}");
     // No agent serves it: it still gets a result, with every container Failed, and is then deleted.
     let done = eventually("a verdict", || {
         let request = cluster.get(&["crr", "old"])?;

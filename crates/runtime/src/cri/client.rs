@@ -175,9 +175,9 @@ impl Client {
         self.was_lost.store(true, Ordering::Relaxed);
     }
 
-    fn grpc(&self) -> Grpc<Channel> {
+    fn grpc(&self, bytes_max: usize) -> Grpc<Channel> {
         let channel = lock(&self.channel).clone();
-        Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
+        Grpc::new(channel).max_decoding_message_size(bytes_max)
     }
 
     /// One call, with a time limit. Dropping it cancels it at the runtime too.
@@ -192,10 +192,20 @@ impl Client {
 
     /// The same, where a missing answer does not mean that the connection is broken.
     pub(crate) async fn call_once<Q: Rpc>(&self, request: Q, limit: Duration) -> Result<Q::Answer, Fault> {
+        self.call_within(request, limit, ANSWER_BYTES_MAX).await
+    }
+
+    /// The same. An answer that is longer than `bytes_max` is refused before it is read.
+    pub(crate) async fn call_within<Q: Rpc>(
+        &self,
+        request: Q,
+        limit: Duration,
+        bytes_max: usize,
+    ) -> Result<Q::Answer, Fault> {
         let begun = Instant::now();
         let mut pause = PAUSE_MIN;
         loop {
-            let mut grpc = self.grpc();
+            let mut grpc = self.grpc(bytes_max);
             let request = of(request.clone());
             let answer = async {
                 grpc.ready().await.map_err(|error| Fault::Lost(deepest(&error)))?;
@@ -246,7 +256,7 @@ impl Client {
 
     /// A call with a stream of answers. Returns with the first answer, which may never come.
     pub(crate) async fn stream<Q: Rpc>(&self, request: Q) -> Result<Streaming<Q::Answer>, Fault> {
-        let mut grpc = self.grpc();
+        let mut grpc = self.grpc(ANSWER_BYTES_MAX);
         grpc.ready().await.map_err(|error| Fault::Lost(deepest(&error)))?;
         let path = PathAndQuery::from_static(Q::PATH);
         let answer = grpc.server_streaming(of(request), path, ProstCodec::default()).await?;

@@ -54,6 +54,9 @@ pub struct NodeContainer {
     pub restarts: i32,
 }
 
+/// How much a command may print; its exit code comes in the same answer.
+const OUTPUT_MAX: usize = 256 << 10;
+
 impl NodeRuntime {
     /// Finds the runtime and checks that it answers.
     ///
@@ -126,7 +129,7 @@ impl NodeRuntime {
     /// Runs a command in an instance. Returns its exit code, or `None` if it took longer than `limit`.
     ///
     /// # Errors
-    /// It could not be run.
+    /// It could not be run, or has printed more than 256 KiB.
     pub async fn exec(
         &self,
         id: &str,
@@ -135,7 +138,8 @@ impl NodeRuntime {
     ) -> Result<Option<i32>, RuntimeError> {
         let timeout = i64::try_from(limit.as_secs().max(1)).unwrap_or(i64::MAX);
         let request = ExecSyncRequest { container_id: id.to_owned(), cmd: command, timeout };
-        match self.client.call_once(request, limit).await {
+        // Nobody reads the output, and many commands may end at once.
+        match self.client.call_within(request, limit, OUTPUT_MAX).await {
             Ok(answer) => Ok(Some(answer.exit_code)),
             Err(Fault::Expired | Fault::Late(_)) => Ok(None),
             Err(fault) => Err(other(fault)),

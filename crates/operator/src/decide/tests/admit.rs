@@ -349,6 +349,10 @@ fn sidecars_of_pods_that_never_restart_are_restarted_when_they_crash() {
     let mut on_failure = job.clone();
     on_failure["spec"]["restartPolicy"] = json!("OnFailure");
     assert_eq!(job_sidecars(&on_failure, RestartRules::Taken).expect("admitted").pod, on_failure);
+    // Nor where sidecars stop in an order: one that came back would break it.
+    let mut in_order = job.clone();
+    in_order["metadata"]["annotations"] = json!({names::ORDERED: "Ordered"});
+    assert_eq!(job_sidecars(&in_order, RestartRules::Taken).expect("admitted").pod, in_order);
     job["metadata"]["annotations"] = json!({names::SIDECAR_PHASE: "Count"});
     assert_eq!(job_sidecars(&job, RestartRules::Taken).expect("admitted").pod, job);
     job["metadata"]["annotations"] = json!({names::SIDECAR_PHASE: "count"});
@@ -384,4 +388,22 @@ fn refusals_quote_the_beginning_of_long_values_only() {
     let pod = pod(&[("a", priority(&"9".repeat(3_000))), ("b", Value::Null)]);
     let refused = admit(&pod, SUFFIX).expect_err("not a number");
     assert!(refused.message.len() < 400, "{refused}");
+}
+
+#[test]
+fn a_pod_of_sidecars_only_is_refused() {
+    // ST-9: with levels none of them ever started; without, the pod never ended.
+    let kill = json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
+    let mut all = ordered(pod(&[("a", kill.clone()), ("b", kill.clone())]), "Ordered");
+    for policy in ["Never", "OnFailure"] {
+        all["spec"]["restartPolicy"] = json!(policy);
+        for refused in [admit(&all, SUFFIX), job_sidecars(&all, RestartRules::Taken)] {
+            let refusal = refused.expect_err("no main");
+            assert!(refusal.code == 422 && refusal.message.contains("there is no main"), "{refusal}");
+        }
+    }
+    all["spec"]["restartPolicy"] = json!("Always");
+    assert_eq!(keys(&all), ["p_0", "p_-1"], "the marks have no effect");
+    let warnings = job_sidecars(&all, RestartRules::Taken).expect("admitted").warnings;
+    assert!(warnings.iter().any(|w| w.contains("no effect with restartPolicy Always")), "{warnings:?}");
 }

@@ -103,4 +103,19 @@ fn of_several_that_wait_the_first_to_start_is_next() {
     );
     assert_eq!(lines[0], "main|0|open|waits: ContainerCreating");
     assert_eq!(next, "nothing: every container may start");
+    // A key that is due and cannot be published.
+    let one = Map::Ours { keys: ["p_1".to_owned()].into() };
+    let ready =
+        levels(json!([status("main", "waiting:CreateContainerConfigError"), status("sidecar", "ready")]));
+    assert_eq!(
+        explained(ready, &one, &[]).1,
+        "the operator publishes the key p_0 of `main` in ConfigMap pod-barrier"
+    );
+    let mut unscheduled = levels(json!([]));
+    unscheduled["spec"]["nodeName"] = json!("");
+    let (lines, next) = explained(unscheduled, &one, &[]);
+    assert_eq!(
+        (lines[1].as_str(), next.as_str()),
+        ("sidecar|1|open|waits for a node", "the pod waits for a node")
+    );
 }

@@ -223,7 +223,7 @@ fn the_unready_grace_begins_once() {
     };
     let plain = view("Always", "waiting:x", |_| {});
     let grace = names::CRR_GRACE;
-    let begins = |request: &Request| steps(request, Some(&plain)).contains(&Step::Grace);
+    let begins = |request: &Request| steps(request, Some(&plain)).contains(&Step::Grace { gated: false });
     assert!(begins(&graceful("", "")), "CRR-C-05, CRR-C-10");
     assert!(!begins(&graceful("True", grace)), "CRR-C-06, CRR-C-10");
     assert!(begins(&graceful("False", grace)), "CRR-C-07");
@@ -231,10 +231,14 @@ fn the_unready_grace_begins_once() {
     let gated = view("Always", "waiting:x", |p| {
         p["spec"]["readinessGates"] = json!([{"conditionType": names::POD_READY}])
     });
-    assert_eq!(steps(&graceful("", ""), Some(&gated)), [Step::Lock, Step::Acquire, Step::Grace], "CRR-23");
+    assert_eq!(
+        steps(&graceful("", ""), Some(&gated)),
+        [Step::Lock, Step::Acquire, Step::Grace { gated: true }],
+        "CRR-23"
+    );
     assert_eq!(
         steps(&graceful("", ""), Some(&plain)),
-        [Step::Grace],
+        [Step::Grace { gated: false }],
         "CRR-23: without the gate the wait remains"
     );
 }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::decide::request::{Found, create, update};
+use crate::decide::request::{Author, Found, check_names, create, update, warnings};
 use crate::decide::terminate::Node;
 use crate::names;
 
@@ -156,7 +156,7 @@ fn what_was_asked_for_does_not_change() {
         let changed = |change: &dyn Fn(&mut Value)| {
             let mut new = old.clone();
             change(&mut new);
-            update(&old, &new).map_err(|r| r.code)
+            update(&old, &new, Author::User).map_err(|r| r.code)
         };
         assert_eq!(changed(&|_| {}), Ok(()));
         assert_eq!(
@@ -180,7 +180,7 @@ fn what_was_asked_for_does_not_change() {
     old["metadata"]["annotations"] = json!({names::CRR_UNREADY: "2023-11-14T22:13:20Z"});
     let mut new = old.clone();
     new["metadata"]["annotations"] = json!({});
-    assert_eq!(update(&old, &new).map_err(|r| r.code), Err(403), "CRR-9");
+    assert_eq!(update(&old, &new, Author::User).map_err(|r| r.code), Err(403), "CRR-9");
 }
 
 #[test]
@@ -195,4 +195,68 @@ fn times_to_wait_have_a_limit() {
         let created = try_create(spec, Some(&pod()), Some(Node::Machine));
         assert_eq!(created.is_ok(), is_ok, "{field}: {value}: {created:?}");
     }
+}
+
+#[test]
+fn requests_of_the_operator_are_its_own() {
+    let made = |name: &str, pod: &str| json!({"metadata": {"name": name}, "spec": {"podName": pod}});
+    let code = |object: &Value, author| check_names(object, author).map_err(|r| r.code);
+    let squatter = made("sidecar-termination-u-1", "p");
+    assert_eq!(code(&squatter, Author::User), Err(403), "it would take the place of the operator's");
+    assert_eq!(code(&squatter, Author::Operator), Ok(()));
+    let generated =
+        json!({"metadata": {"generateName": "sidecar-termination-u-1-"}, "spec": {"podName": "p"}});
+    assert_eq!(code(&generated, Author::User), Err(403));
+    assert_eq!(code(&made("mine", "p"), Author::User), Ok(()));
+    let long = check_names(&made("mine", &"x/".repeat(50_000)), Author::User).expect_err("not a name");
+    assert!(long.code == 400 && long.message.len() < 200, "{long}");
+    // Changes that would make a request of the operator as good as gone.
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u-1"});
+    let old = json!({
+        "metadata": {"name": "sidecar-termination-u-1", "ownerReferences": [owner], "labels": {names::CRR_ACTIVE: "true"},
+                     "annotations": {names::CRR_RESULT_FIRST: "true"}},
+        "spec": {"podName": "p", "containers": [{"name": "a"}]},
+    });
+    let rows = [
+        (
+            "/metadata/ownerReferences",
+            json!([{"apiVersion": "v1", "kind": "Pod", "name": "zz", "uid": "0"}]),
+            true,
+        ),
+        ("/metadata/ownerReferences", json!([]), false),
+        ("/metadata/finalizers", json!(["example.com/mine"]), true),
+        ("/metadata/finalizers", json!(["foregroundDeletion"]), false),
+        ("/metadata/labels", json!({}), true),
+        ("/metadata/annotations", json!({}), true),
+        ("/metadata/annotations", json!({names::CRR_RESULT_FIRST: "true", "note": "x"}), false),
+    ];
+    for (path, value, is_refused) in rows {
+        let mut new = old.clone();
+        new["metadata"]["finalizers"] = json!([]);
+        *new.pointer_mut(path).expect("a field") = value.clone();
+        assert_eq!(update(&old, &new, Author::User).is_err(), is_refused, "{path}: {value}");
+        assert!(update(&old, &new, Author::Operator).is_ok(), "{path}: {value}");
+    }
+}
+
+#[test]
+fn containers_that_do_not_come_back_are_reported() {
+    let mut object = pod_object();
+    object["spec"]["restartPolicy"] = json!("OnFailure");
+    object["status"]["containerStatuses"][0]["state"] = json!({"terminated": {"exitCode": 0}});
+    let ended = super::pod(object.clone());
+    let refusal = create(&request("v1beta1", app()), Found { pod: Some(&ended), node: Some(Node::Machine) })
+        .expect_err("it has ended");
+    assert!(refusal.message.contains("restartPolicy OnFailure does not start it again"), "{refusal}");
+    let mut stop = app();
+    stop["strategy"] = json!({"action": "Stop"});
+    assert!(try_create(stop.clone(), Some(&ended), Some(Node::Machine)).is_ok(), "it is stopped already");
+    object["status"]["containerStatuses"][0]["state"] = json!({"terminated": {"exitCode": 1}});
+    assert!(try_create(app(), Some(&super::pod(object)), Some(Node::Machine)).is_ok(), "it is restarted");
+    let mut never = pod_object();
+    never["spec"]["restartPolicy"] = json!("Never");
+    let never = super::pod(never);
+    assert_eq!(warnings(&request("v1beta1", app()), &never).len(), 1);
+    assert!(warnings(&request("v1beta1", stop), &never).is_empty());
+    assert!(warnings(&request("v1beta1", app()), &pod()).is_empty());
 }

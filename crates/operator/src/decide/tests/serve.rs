@@ -7,7 +7,7 @@ use super::NOW;
 use crate::api::{Progress, RecreateState, Request};
 use crate::decide::serve::{
     Instance, InstanceState, Step, hook_begun, hook_done, hook_seconds, killed, needs_result, pick, step,
-    stop_seconds, stops_after_verdict,
+    stop_seconds, stopped_together, stops_after_verdict,
 };
 use crate::names;
 
@@ -272,7 +272,8 @@ fn a_hook_is_run_once_whatever_happens_to_the_agent() {
 #[test]
 fn the_last_container_waits_for_the_pods_result() {
     // D5: its exit code must not become the result.
-    let mut stop = request(json!({"action": "Stop"}), &["a", "b"], json!([]), json!([]));
+    let mut stop =
+        request(json!({"action": "Stop", "orderedRecreate": true}), &["a", "b"], json!([]), json!([]));
     stop.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
     stop.spec.containers[1].pre_stop = serde_json::from_value(json!({"sleep": {"seconds": 1}})).ok();
     let mut instances = [running("a", 0), running("b", 0)];
@@ -287,6 +288,34 @@ fn the_last_container_waits_for_the_pods_result() {
     assert_eq!(kills, ["b-0"]);
     assert!(matches!(rest, Step::Complete { .. }), "{rest:?}");
     assert!(!needs_result(&stop), "it is stopped");
+}
+
+#[test]
+fn containers_without_an_order_wait_for_the_result_together() {
+    // D4: the kubelet would restart the first while the hook of the second runs, and a Job counts restarts.
+    let mut stop = request(json!({"action": "Stop"}), &["a", "b"], json!([]), json!([]));
+    stop.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
+    for c in &mut stop.spec.containers {
+        c.pre_stop = serde_json::from_value(json!({"sleep": {"seconds": 1}})).ok();
+    }
+    let mut instances = [running("a", 0), running("b", 0)];
+    let (kills, rest) = drive(&mut stop, &mut instances, |_| Ok(()));
+    assert_eq!(
+        (kills, rest),
+        (vec![], Step::Wait { ms: None }),
+        "every hook has run, and nothing is stopped"
+    );
+    assert!(stop.status.container_recreate_states.iter().all(|s| s.pre_stop_done));
+    assert!(needs_result(&stop));
+    let condition = json!([{"type": names::CRR_RESULT_WRITTEN, "status": "True", "reason": "", "message": "", "lastTransitionTime": "2023-11-14T22:13:20Z"}]);
+    stop.status.conditions = serde_json::from_value(condition).expect("a condition");
+    assert_eq!(stopped_together(&stop, 0, "a-0"), [(0, "a-0".to_owned()), (1, "b-0".to_owned())]);
+    let (kills, rest) = drive(&mut stop, &mut instances, |_| Ok(()));
+    assert_eq!(kills, ["a-0", "b-0"]);
+    assert!(matches!(rest, Step::Complete { .. }), "{rest:?}");
+    // A request of a user stops one at a time.
+    let user = request(json!({}), &["a", "b"], json!([]), json!([]));
+    assert_eq!(stopped_together(&user, 0, "a-0"), [(0, "a-0".to_owned())]);
 }
 
 #[test]

@@ -410,6 +410,32 @@ fn what_started_last_stops_first() {
 }
 
 #[test]
+fn sidecars_that_would_be_restarted_are_stopped_together() {
+    // D4: a Job counts the restarts of one that is stopped before the others.
+    let of = |policy: &str, count: bool| {
+        let mut object = object(
+            policy,
+            "Running",
+            &[("main", "", "0"), ("mesh", "kill", "running"), ("log", "kill", "running")],
+        );
+        for (c, level) in [(1, 2), (2, 1)] {
+            let env = object["spec"]["containers"][c]["env"].as_array_mut().expect("envs");
+            env.push(super::barrier_env(&format!("p_{level}")));
+        }
+        if count {
+            object["metadata"]["annotations"] = json!({"outrigger.dev/sidecar-phase": "Count"});
+        }
+        let steps = decide(&PodView::always(&pod(object), NOW).expect("a pod"), Node::Machine, &[], NOW);
+        let Step::Stop { containers, ordered, .. } = &steps[0] else { panic!("{steps:?}") };
+        assert_eq!(containers, &["log", "mesh"], "their hooks run in this order");
+        *ordered
+    };
+    assert!(of("Never", false), "D7");
+    assert!(!of("OnFailure", false));
+    assert!(of("OnFailure", true), "the result is the kubelet's");
+}
+
+#[test]
 fn mixed_classes_have_requests_of_their_own() {
     // ST-27, D6
     let view = view(
