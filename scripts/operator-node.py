@@ -115,8 +115,27 @@ def jobs(c):
         result = wait(f"{row} ends", lambda: finished(c, name))
         assert result == expected, (row, result)
         say(f"{row}: Job with restartPolicy {policy} is {result}")
+    two_sidecars(c)
     exit_codes(c)
     crashed_sidecars(c)
+
+
+def two_sidecars(c):
+    """Sidecars that exit with an error when they are stopped are not restarted: a Job would count that as a failure."""
+    hook = {"lifecycle": {"preStop": {"exec": {"command": ["sleep", "3"]}}}}
+    rude = "trap 'exit 1' TERM; sleep 1000 & wait"
+    for policy in "Never", "OnFailure":
+        for priorities in False, True:
+            name = f"two-{policy.lower()}{'-ordered' if priorities else ''}"
+            env = lambda level: {**KILL, **({"KRUISE_CONTAINER_PRIORITY": str(level)} if priorities else {})}
+            containers = [container("main", "sleep 2"), container("s1", rude, env(1), **hook), container("s2", rude, env(2), **hook)]
+            spec = pod(name, containers, policy=policy, terminationGracePeriodSeconds=10)["spec"]
+            c.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": {"spec": spec}}})
+            result = wait(f"Job {name} ends", lambda: finished(c, name))
+            last, = c.get("pods", "-l", f"job-name={name}")["items"]
+            counts = {s["name"]: s["restartCount"] for s in last["status"]["containerStatuses"]}
+            assert result == "Complete" and set(counts.values()) == {0}, (name, result, counts)
+            say(f"Job {name}: two sidecars that exit with 1 when told: complete, nothing restarted")
 
 
 def crashed_sidecars(c, count=30):
