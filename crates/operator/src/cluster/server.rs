@@ -15,6 +15,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -49,9 +50,11 @@ pub struct RunOptions {
 
 /// The largest review: the object, its old version, and the rest.
 const BODY_MAX: usize = 8 << 20;
-/// How much of reviews may be in memory at a time: with less, anyone who can reach the port could fill it.
-const BODIES_MAX: usize = 48 << 20;
-/// How long a review waits for its part of that.
+/// How much of all reviews may be in memory at a time: anyone who can reach the port can announce long ones.
+const BODIES_MAX: usize = 32 << 20;
+/// Reviews up to this size, as nearly all are, do not wait behind longer ones.
+const SHORT_MAX: usize = 256 << 10;
+/// How long a review waits for its part of the room.
 const BODY_WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of connections to the webhook; the API server needs a few.
 const CONNECTIONS_MAX: usize = 512;
@@ -104,8 +107,8 @@ pub async fn run(options: RunOptions) -> Result<(), Error> {
         own_user: format!("system:serviceaccount:{}:outrigger-operator", options.namespace),
         agents: options.agents,
         requesters: options.requesters,
-        takes_rules: AtomicBool::new(false),
-        bodies: tokio::sync::Semaphore::new(BODIES_MAX >> 10),
+        takes_own_policies: AtomicBool::new(false),
+        bodies: Bodies::default(),
     });
     let keeper = Keeper {
         client: client.clone(),
@@ -226,6 +229,27 @@ async fn serve_webhook(listener: TcpListener, webhook: Arc<Webhook>, keeper: Kee
     }
 }
 
+/// Room for the bodies of reviews, in KiB.
+pub(crate) struct Bodies {
+    short: Semaphore,
+    long: Semaphore,
+}
+
+impl Default for Bodies {
+    fn default() -> Self {
+        Bodies { short: Semaphore::new(BODIES_MAX >> 10), long: Semaphore::new(BODIES_MAX >> 10) }
+    }
+}
+
+impl Bodies {
+    /// Takes the room for a body of this size; `None` if there is none in time.
+    async fn take(&self, size: usize) -> Option<SemaphorePermit<'_>> {
+        let room = if size <= SHORT_MAX { &self.short } else { &self.long };
+        let taken = room.acquire_many(u32::try_from((size >> 10) + 1).ok()?);
+        tokio::time::timeout(BODY_WAIT, taken).await.ok()?.ok()
+    }
+}
+
 /// A listener that serves a limited number of connections at a time. Those that have never sent a proper request
 /// are closed when new ones arrive, the oldest first, so that the API server always gets through.
 struct Connections {
@@ -314,9 +338,7 @@ async fn review(webhook: Arc<Webhook>, proven: Proven, request: Request<Incoming
     }
     let path = request.uri().path().to_owned();
     let said = request.headers().get("content-length").and_then(|text| text.to_str().ok()?.parse().ok());
-    let size = said.unwrap_or(BODY_MAX).min(BODY_MAX);
-    let room = webhook.bodies.acquire_many(u32::try_from(size >> 10).unwrap_or(u32::MAX).saturating_add(1));
-    let Ok(Ok(_room)) = tokio::time::timeout(BODY_WAIT, room).await else {
+    let Some(_room) = webhook.bodies.take(said.unwrap_or(BODY_MAX).min(BODY_MAX)).await else {
         return reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "too many reviews at a time");
     };
     let body =
@@ -476,5 +498,18 @@ mod tests {
         }
         let mut next = connect(&connections, 4, true).await;
         assert!(tokio::time::timeout(Duration::from_millis(50), next.read(&mut [0])).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_reviews_are_few_and_do_not_hold_up_short_ones() {
+        let bodies = Bodies::default();
+        let mut held = Vec::new();
+        while let Some(room) = bodies.take(BODY_MAX).await {
+            held.push(room);
+        }
+        assert_eq!(held.len(), BODIES_MAX / BODY_MAX - 1, "each takes a little more than its size");
+        assert!(bodies.take(SHORT_MAX).await.is_some());
+        held.pop();
+        assert!(bodies.take(BODY_MAX).await.is_some(), "there is room again");
     }
 }

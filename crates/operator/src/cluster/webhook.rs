@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 
 use super::metrics::Metrics;
 use super::reason;
+use super::server::Bodies;
 use super::store::Agents;
-use crate::decide::admit::{Admitted, RestartRules, SUFFIX_LEN, admit, job_sidecars};
+use crate::decide::admit::{Admitted, OwnRestartPolicies, SUFFIX_LEN, admit, job_sidecars};
 use crate::decide::request::{Author, Found, check_names, create, update, warnings};
 use crate::decide::terminate;
 use crate::decide::{Refusal, convert};
@@ -29,10 +30,10 @@ pub(crate) struct Webhook {
     pub(crate) own_user: String,
     pub(crate) agents: Agents,
     pub(crate) requesters: Requesters,
-    /// The API server takes restart rules.
-    pub(crate) takes_rules: AtomicBool,
-    /// Room for reviews, in KiB.
-    pub(crate) bodies: tokio::sync::Semaphore,
+    /// The API server takes restart policies of single containers.
+    pub(crate) takes_own_policies: AtomicBool,
+    /// Room for reviews.
+    pub(crate) bodies: Bodies,
 }
 
 /// Who may create container recreate requests.
@@ -57,11 +58,11 @@ impl Webhook {
         let response = match path {
             "/mutate-pods" => self.review(&request, pods(&request, |object| admit(object, &suffix()))),
             "/mutate-job-sidecars" => {
-                let rules = match self.takes_rules.load(Ordering::Relaxed) {
-                    true => RestartRules::Taken,
-                    false => RestartRules::Refused,
+                let own_policies = match self.takes_own_policies.load(Ordering::Relaxed) {
+                    true => OwnRestartPolicies::Taken,
+                    false => OwnRestartPolicies::Refused,
                 };
-                self.review(&request, pods(&request, |object| job_sidecars(object, rules)))
+                self.review(&request, pods(&request, |object| job_sidecars(object, own_policies)))
             }
             "/mutate-requests" => {
                 let answer = self.requests(&request).await;
@@ -80,8 +81,8 @@ impl Webhook {
             Ok(version) => {
                 // Some vendors add a plus sign.
                 let minor = version.minor.trim_end_matches('+').parse().unwrap_or(0);
-                let takes_rules = RestartRules::of_minor(minor) == RestartRules::Taken;
-                self.takes_rules.store(takes_rules, Ordering::Relaxed);
+                let takes_own_policies = OwnRestartPolicies::of_minor(minor) == OwnRestartPolicies::Taken;
+                self.takes_own_policies.store(takes_own_policies, Ordering::Relaxed);
             }
             Err(error) => tracing::warn!(error = reason(&error), "the API server's version cannot be read"),
         }
@@ -320,8 +321,8 @@ mod tests {
             own_user: "operator".to_owned(),
             agents,
             requesters,
-            takes_rules: AtomicBool::new(false),
-            bodies: tokio::sync::Semaphore::new(0),
+            takes_own_policies: AtomicBool::new(false),
+            bodies: Bodies::default(),
         };
         let object = json!({"apiVersion": "apps.kruise.io/v1beta1", "spec": {"podName": "p", "containers": [{"name": "a"}]}});
         let request = json!({

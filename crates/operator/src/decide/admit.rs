@@ -80,16 +80,13 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
     Ok(admitted)
 }
 
-/// Exit codes after which a sidecar is not restarted: it is done, or was told to stop.
-const DONE: [i32; 2] = [0, 143];
-
 /// Handles a pod with sidecars that end with its mains. Where the pod has restartPolicy Never they are restarted when
-/// they crash: otherwise the kubelet fails the pod as soon as its mains are done (D5). `restart_rules` says whether
-/// the API server takes rules for that.
+/// they crash: otherwise the kubelet fails the pod as soon as its mains are done (D5). `own_policies` says whether
+/// the API server takes a restart policy for that.
 ///
 /// # Errors
 /// 422 and a message if the pod asks for something impossible.
-pub fn job_sidecars(object: &Value, restart_rules: RestartRules) -> Result<Admitted, Refusal> {
+pub fn job_sidecars(object: &Value, own_policies: OwnRestartPolicies) -> Result<Admitted, Refusal> {
     let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
     let pod = typed(object)?;
     check_mains(&pod)?;
@@ -111,14 +108,11 @@ pub fn job_sidecars(object: &Value, restart_rules: RestartRules) -> Result<Admit
     admitted.warnings.extend(of_terminator.map(sentence));
     let is_never = planned.plan.restart_policy == RestartPolicy::Never;
     let (pod, plan) = (&input.pod, &planned.plan);
-    if counts || !is_never || restart_rules == RestartRules::Refused || are_ordered(pod, plan) {
+    if counts || !is_never || own_policies == OwnRestartPolicies::Refused || are_ordered(pod, plan) {
         return Ok(admitted);
     }
     for (index, _) in sidecars(pod).filter(|(_, c)| c.restart_policy.is_none()) {
-        let container = &mut admitted.pod["spec"]["containers"][index];
-        container["restartPolicy"] = json!("Never");
-        container["restartPolicyRules"] =
-            json!([{"action": "Restart", "exitCodes": {"operator": "NotIn", "values": DONE}}]);
+        admitted.pod["spec"]["containers"][index]["restartPolicy"] = json!("OnFailure");
     }
     Ok(admitted)
 }
@@ -153,20 +147,20 @@ fn check_mains(pod: &Pod) -> Result<(), Refusal> {
     ))
 }
 
-/// Whether the API server takes restart rules of single containers.
+/// Whether the API server takes restart policies of single containers that are no native sidecars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RestartRules {
+pub enum OwnRestartPolicies {
     /// It stores them, or drops them.
     Taken,
     /// It may refuse a pod that has them.
     Refused,
 }
 
-impl RestartRules {
+impl OwnRestartPolicies {
     /// By the minor version of Kubernetes 1. Version 1.34 drops them by default and 1.33 refuses them; while a cluster is
     /// updated, API servers of two versions answer.
     pub fn of_minor(minor: u32) -> Self {
-        if minor >= 35 { RestartRules::Taken } else { RestartRules::Refused }
+        if minor >= 35 { OwnRestartPolicies::Taken } else { OwnRestartPolicies::Refused }
     }
 }
 

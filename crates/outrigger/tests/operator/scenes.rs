@@ -218,27 +218,27 @@ pub(crate) fn admits_pods(stage: &mut Stage) {
     stage.start_operator();
 }
 
-/// Sidecars of pods that never restart get rules, by a webhook that no pod depends on.
+/// Sidecars of pods that never restart get a restart policy of their own, by a webhook that no pod depends on.
 pub(crate) fn admits_job_sidecars(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let two = || json!([container("main", &[]), container("sidecar", &[KILL])]);
-    let rules = |name: &str| {
+    let policy = |name: &str| {
         let made = cluster.get(&["pod", name]).expect("the pod");
-        assert!(made["spec"]["containers"][0].get("restartPolicyRules").is_none(), "{made}");
-        made["spec"]["containers"][1]["restartPolicyRules"].clone()
+        assert!(made["spec"]["containers"][0].get("restartPolicy").is_none(), "{made}");
+        made["spec"]["containers"][1]["restartPolicy"].clone()
     };
-    create(cluster, &pod("ruled", json!({}), two()));
-    assert_eq!(rules("ruled")[0]["exitCodes"]["values"], json!([0, 143]));
+    create(cluster, &pod("restarted", json!({}), two()));
+    assert_eq!(policy("restarted"), "OnFailure");
     let counting = json!({"outrigger.dev/sidecar-phase": "Count"});
     create(cluster, &pod("counting", counting, two()));
-    assert!(rules("counting").is_null(), "exit codes count");
+    assert!(policy("counting").is_null(), "exit codes count");
     let (created, said) = cluster.apply(&pod("typo", json!({"outrigger.dev/sidecar-phase": "count"}), two()));
     assert!(!created && said.contains("write Count or Ignore"), "{said}");
     stage.operator = None;
     let cluster = &stage.cluster;
-    create(cluster, &pod("unruled", json!({}), two()));
-    let made = cluster.get(&["pod", "unruled"]).expect("the pod");
-    assert!(made["spec"]["containers"][1].get("restartPolicyRules").is_none(), "{made}");
+    create(cluster, &pod("unanswered", json!({}), two()));
+    let made = cluster.get(&["pod", "unanswered"]).expect("the pod");
+    assert!(made["spec"]["containers"][1].get("restartPolicy").is_none(), "{made}");
     stage.start_operator();
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::decide::Refusal;
-use crate::decide::admit::{Admitted, RestartRules, admit, job_sidecars};
+use crate::decide::admit::{Admitted, OwnRestartPolicies, admit, job_sidecars};
 use crate::names;
 
 const SUFFIX: &str = "abcde12345";
@@ -331,32 +331,39 @@ fn sidecars_of_pods_that_never_restart_are_restarted_when_they_crash() {
     let kill = json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
     let mut job = pod(&[("main", Value::Null), ("proxy", kill.clone()), ("own", kill)]);
     job["spec"]["restartPolicy"] = json!("Never");
-    job["spec"]["containers"][2]["restartPolicy"] = json!("OnFailure");
-    let out = job_sidecars(&job, RestartRules::Taken).expect("admitted");
-    let expected = json!([{"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [0, 143]}}]);
-    assert_eq!(out.pod["spec"]["containers"][1]["restartPolicy"], "Never");
-    assert_eq!(out.pod["spec"]["containers"][1]["restartPolicyRules"], expected);
+    job["spec"]["containers"][2]["restartPolicy"] = json!("Never");
+    let out = job_sidecars(&job, OwnRestartPolicies::Taken).expect("admitted");
+    assert_eq!(out.pod["spec"]["containers"][1]["restartPolicy"], "OnFailure");
     for index in [0, 2] {
         assert_eq!(out.pod["spec"]["containers"][index], job["spec"]["containers"][index], "left alone");
     }
-    assert_eq!(job_sidecars(&out.pod, RestartRules::Taken).expect("admitted").pod, out.pod, "twice is once");
-    // Not where the API server would refuse the pod, where nothing must change, or where exit codes count.
-    assert_eq!(job_sidecars(&job, RestartRules::Refused).expect("admitted").pod, job);
     assert_eq!(
-        [33, 34, 35, 40].map(RestartRules::of_minor),
-        [RestartRules::Refused, RestartRules::Refused, RestartRules::Taken, RestartRules::Taken]
+        job_sidecars(&out.pod, OwnRestartPolicies::Taken).expect("admitted").pod,
+        out.pod,
+        "twice is once"
+    );
+    // Not where the API server would refuse the pod, where nothing must change, or where exit codes count.
+    assert_eq!(job_sidecars(&job, OwnRestartPolicies::Refused).expect("admitted").pod, job);
+    assert_eq!(
+        [33, 34, 35, 40].map(OwnRestartPolicies::of_minor),
+        [
+            OwnRestartPolicies::Refused,
+            OwnRestartPolicies::Refused,
+            OwnRestartPolicies::Taken,
+            OwnRestartPolicies::Taken
+        ]
     );
     let mut on_failure = job.clone();
     on_failure["spec"]["restartPolicy"] = json!("OnFailure");
-    assert_eq!(job_sidecars(&on_failure, RestartRules::Taken).expect("admitted").pod, on_failure);
+    assert_eq!(job_sidecars(&on_failure, OwnRestartPolicies::Taken).expect("admitted").pod, on_failure);
     // Nor where sidecars stop in an order: one that came back would break it.
     let mut in_order = job.clone();
     in_order["metadata"]["annotations"] = json!({names::ORDERED: "Ordered"});
-    assert_eq!(job_sidecars(&in_order, RestartRules::Taken).expect("admitted").pod, in_order);
+    assert_eq!(job_sidecars(&in_order, OwnRestartPolicies::Taken).expect("admitted").pod, in_order);
     job["metadata"]["annotations"] = json!({names::SIDECAR_PHASE: "Count"});
-    assert_eq!(job_sidecars(&job, RestartRules::Taken).expect("admitted").pod, job);
+    assert_eq!(job_sidecars(&job, OwnRestartPolicies::Taken).expect("admitted").pod, job);
     job["metadata"]["annotations"] = json!({names::SIDECAR_PHASE: "count"});
-    let refusal = job_sidecars(&job, RestartRules::Taken).expect_err("a typo");
+    let refusal = job_sidecars(&job, OwnRestartPolicies::Taken).expect_err("a typo");
     assert_eq!(refusal.code, 422);
     assert!(refusal.message.contains("\"count\"; write Count or Ignore"), "{refusal}");
 }
@@ -397,13 +404,13 @@ fn a_pod_of_sidecars_only_is_refused() {
     let mut all = ordered(pod(&[("a", kill.clone()), ("b", kill.clone())]), "Ordered");
     for policy in ["Never", "OnFailure"] {
         all["spec"]["restartPolicy"] = json!(policy);
-        for refused in [admit(&all, SUFFIX), job_sidecars(&all, RestartRules::Taken)] {
+        for refused in [admit(&all, SUFFIX), job_sidecars(&all, OwnRestartPolicies::Taken)] {
             let refusal = refused.expect_err("no main");
             assert!(refusal.code == 422 && refusal.message.contains("there is no main"), "{refusal}");
         }
     }
     all["spec"]["restartPolicy"] = json!("Always");
     assert_eq!(keys(&all), ["p_0", "p_-1"], "the marks have no effect");
-    let warnings = job_sidecars(&all, RestartRules::Taken).expect("admitted").warnings;
+    let warnings = job_sidecars(&all, OwnRestartPolicies::Taken).expect("admitted").warnings;
     assert!(warnings.iter().any(|w| w.contains("no effect with restartPolicy Always")), "{warnings:?}");
 }

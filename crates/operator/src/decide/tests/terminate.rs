@@ -365,7 +365,7 @@ fn a_sidecar_that_has_failed_by_itself_counts_as_everywhere_else() {
     // One that would be restarted has not failed for good.
     let mut ruled =
         object("Never", "Running", &[("main", "", "0"), ("s", "kill", "3"), ("other", "kill", "running")]);
-    ruled = crate::decide::admit::job_sidecars(&ruled, crate::decide::admit::RestartRules::Taken)
+    ruled = crate::decide::admit::job_sidecars(&ruled, crate::decide::admit::OwnRestartPolicies::Taken)
         .expect("admitted")
         .pod;
     let ruled = PodView::always(&pod(ruled), NOW).expect("a pod");
