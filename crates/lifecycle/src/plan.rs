@@ -156,6 +156,13 @@ pub struct Restart {
     pub backoff: BackoffPlan,
 }
 
+impl Restart {
+    /// Whether a container never comes back, whatever it exits with.
+    pub fn is_never(&self) -> bool {
+        self.policy == RestartPolicy::Never && self.rules.is_empty()
+    }
+}
+
 /// Crash-loop back-off of a container (R1.60 to R1.66).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackoffPlan {

@@ -326,7 +326,7 @@ fn unserved(pod: &Pod, plan: &Plan) -> Vec<String> {
         "`sidecar`",
     );
     // With the sidecar terminator the pod has a result once the primary is done.
-    let ends = pod.spec.iter().flat_map(|s| &s.containers).any(|c| TerminatorMarks::of(c).is_sidecar());
+    let ends = sidecars(pod).next().is_some();
     let has_primary =
         |c: &outrigger_lifecycle::ContainerPlan| c.role == outrigger_lifecycle::Role::Main && !c.keeps_alive;
     if !ends && plan.containers.iter().any(has_primary) {

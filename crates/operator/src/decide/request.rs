@@ -84,6 +84,7 @@ pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
     for (name, value) in labels {
         set(&mut out, &["metadata", "labels"], name, json!(value));
     }
+    let view = PodView::always(pod, Time(0));
     let mut seen = Vec::new();
     for (index, target) in request.spec.containers.iter().enumerate() {
         if seen.contains(&&target.name) {
@@ -91,7 +92,8 @@ pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
         }
         seen.push(&target.name);
         let completed = complete(target, pod)?;
-        if let (Some(policy), false) = (ended_for_good(pod, &target.name), request.only_stops()) {
+        let ended = view.as_ref().and_then(|view| ended_for_good(view, &target.name));
+        if let (Some(policy), false) = (ended, request.only_stops()) {
             return Err(bad(format!(
                 "container {:?} has ended, and restartPolicy {policy:?} does not start it again",
                 target.name
@@ -114,10 +116,7 @@ pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
 pub fn warnings(object: &Value, pod: &Pod) -> Vec<String> {
     let (Ok(request), Some(view)) = (typed(object), PodView::always(pod, Time(0))) else { return Vec::new() };
     let targets = request.spec.containers.iter().filter_map(|target| view.plan.find(&target.name));
-    let stays_down = |i: &usize| {
-        let restart = &view.plan.containers[*i].restart;
-        restart.policy == RestartPolicy::Never && restart.rules.is_empty()
-    };
+    let stays_down = |i: &usize| view.plan.containers[*i].restart.is_never();
     let warning = |i: usize| {
         format!(
             "container `{}` will not be started again: its restartPolicy is Never",
@@ -131,8 +130,7 @@ pub fn warnings(object: &Value, pod: &Pod) -> Vec<String> {
 }
 
 /// The restart policy of a container that has ended and will not be started again.
-fn ended_for_good(pod: &Pod, name: &str) -> Option<RestartPolicy> {
-    let view = PodView::always(pod, Time(0))?;
+fn ended_for_good(view: &PodView, name: &str) -> Option<RestartPolicy> {
     let i = view.plan.find(name)?;
     let plan = &view.plan.containers[i];
     rules::final_exit(plan, &view.observation.containers[i]).map(|_| plan.restart.policy)

@@ -316,10 +316,7 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
     };
     // The kubelet would restart those that are stopped before the others, and a Job would count that as a failure: the
     // result comes first, and then all are stopped (D4).
-    let comes_back = |i: &usize| {
-        let restart = &view.plan.containers[*i].restart;
-        restart.policy != RestartPolicy::Never || !restart.rules.is_empty()
-    };
+    let comes_back = |i: &usize| !view.plan.containers[*i].restart.is_never();
     let is_restarted = result == ResultTime::BeforeLastStop && order.iter().any(comes_back);
     let ordered = !is_restarted && order.iter().any(|i| turn(i) != turn(&order[0]));
     let names: Vec<String> = order.iter().map(|&i| view.plan.containers[i].name.clone()).collect();
