@@ -167,6 +167,9 @@ pub struct RecreateState {
     /// The hook has run, or was begun by an agent that died.
     #[serde(skip_serializing_if = "is_false")]
     pub pre_stop_done: bool,
+    /// Why the hook failed, if it did. The container is stopped all the same (CRR-40).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub pre_stop_error: String,
 }
 
 /// The progress of one container. Anything unknown is read as `Pending`: a user who may write the status can write

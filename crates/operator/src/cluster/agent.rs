@@ -259,9 +259,10 @@ impl Agent {
                     if !write_states(api, &name, |newest| hook_begun(newest, index, &id)).await? {
                         return Ok(Some(Duration::ZERO));
                     }
-                    let took = self.run_hook(stop).await;
+                    let (took, ran) = self.run_hook(stop).await;
                     lock(&self.hooks).insert(id.clone(), took);
-                    let is_open = write_states(api, &name, |newest| hook_done(newest, index, &id)).await?;
+                    let is_open =
+                        write_states(api, &name, |newest| hook_done(newest, index, &id, &ran)).await?;
                     if !is_open && stops_after_verdict(&request) {
                         lock(&self.hooks).remove(&id);
                         if let Err(error) = self.stop(stop, took).await {
@@ -330,20 +331,22 @@ impl Agent {
         Ok(instances)
     }
 
-    /// Runs the preStop hook and returns how long it took. A failed hook does not keep the container running
-    /// (CRR-40).
-    async fn run_hook(&self, stop: Stop<'_>) -> Duration {
+    /// Runs the preStop hook and returns how long it took, and how it ended. A failed hook does not keep the container
+    /// running (CRR-40).
+    async fn run_hook(&self, stop: Stop<'_>) -> (Duration, Result<(), String>) {
         let Stop { request, index, id, uid } = stop;
         let grace = request.strategy().termination_grace_period_seconds.unwrap_or(30);
         let target = &request.spec.containers[index];
-        let Some(handler) = &target.pre_stop else { return Duration::ZERO };
+        let Some(handler) = &target.pre_stop else { return (Duration::ZERO, Ok(())) };
         let begun = tokio::time::Instant::now();
         let limit = Duration::from_secs(hook_seconds(grace));
         let ran = tokio::time::timeout(limit, self.hook(target, handler, id, uid, limit)).await;
-        if let Err(error) = ran.unwrap_or_else(|_| Err(format!("not done within {limit:?}"))) {
-            tracing::warn!(container = target.name, error, "the preStop hook failed");
+        let ran = ran.unwrap_or_else(|_| Err(format!("not done within {limit:?}")));
+        if let Err(error) = &ran {
+            let request = key_of(request);
+            tracing::warn!(request, container = target.name, error, "the preStop hook failed");
         }
-        begun.elapsed()
+        (begun.elapsed(), ran)
     }
 
     /// Stops an instance within the rest of the grace period.

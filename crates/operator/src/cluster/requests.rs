@@ -140,6 +140,10 @@ fn tell_verdict(cx: &Context, request: &Request) {
         name: &request.spec.pod_name,
         uid: request.label(names::CRR_POD_UID).unwrap_or_default(),
     };
+    for state in states.iter().filter(|s| !s.pre_stop_error.is_empty()) {
+        let message = format!("the preStop hook of `{}` failed: {}", state.name, state.pre_stop_error);
+        cx.events.tell_of(pod, true, "FailedPreStopHook", &message);
+    }
     let message = format!("container recreate request {name}: {}", each.join(", "));
     cx.events.tell_of(pod, is_warning, "ContainerRecreateRequest", &message);
 }

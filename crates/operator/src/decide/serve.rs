@@ -148,6 +148,7 @@ fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<R
                     let mut states = states.clone();
                     states[index].killed_container_id.clone_from(&newest.id);
                     (states[index].pre_stop_begun, states[index].pre_stop_done) = (false, false);
+                    states[index].pre_stop_error.clear();
                     return Step::Store { phase: "Recreating", states };
                 }
                 match stop(request, &states, index, newest) {
@@ -249,11 +250,23 @@ pub fn hook_begun(request: &Request, index: usize, id: &str) -> Vec<RecreateStat
     states
 }
 
+/// The longest description of a failed hook.
+const HOOK_ERROR_MAX: usize = 200;
+
 /// The states after the preStop hook of an instance was run.
-pub fn hook_done(request: &Request, index: usize, id: &str) -> Vec<RecreateState> {
+pub fn hook_done(
+    request: &Request,
+    index: usize,
+    id: &str,
+    result: &Result<(), String>,
+) -> Vec<RecreateState> {
     let mut states = request.status.container_recreate_states.clone();
     if let Some(state) = states.get_mut(index).filter(|state| state.killed_container_id == id) {
         state.pre_stop_done = true;
+        if let Err(error) = result {
+            let short: String = error.chars().take(HOOK_ERROR_MAX).collect();
+            state.pre_stop_error = outrigger_view::safe_text(&short).to_string();
+        }
     }
     states
 }

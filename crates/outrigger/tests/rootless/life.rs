@@ -238,7 +238,7 @@ fn volumes_of_every_kind(bench: &Bench, name: &str) {
 /// The kernel does not permit an overlay of it as a whole.
 fn the_machine_s_own_root_is_a_root_too(bench: &Bench, name: &str) {
     let script = "set -e; ls /usr/bin/env > /dev/null; echo x > /new; echo x > /etc/new; rm /etc/new; \
-                  echo x > /tmp/new; touch /usr/new; cat /etc/hostname";
+                  echo x > /tmp/new-file-of-a-test; touch /usr/new; cat /etc/hostname";
     let image = json!({"image": "rootfs:/", "volumeMounts": [{"name": "v", "mountPath": "/some/where"}]});
     let volumes = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
     let run = succeeds(bench, name, &scripted(bench, script, image.clone(), volumes.clone()), &[]);

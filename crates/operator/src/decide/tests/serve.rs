@@ -69,7 +69,7 @@ fn drive(
                 request.status.container_recreate_states = states;
             }
             Step::Hook { index, id } => {
-                request.status.container_recreate_states = hook_done(request, index, &id);
+                request.status.container_recreate_states = hook_done(request, index, &id, &Ok(()));
             }
             Step::Kill { index, id } => {
                 kills.push(id.clone());
@@ -259,10 +259,15 @@ fn a_hook_is_run_once_whatever_happens_to_the_agent() {
     killed_in_it.status.container_recreate_states = states;
     assert_eq!(next(&killed_in_it, &instances), Step::Kill { index: 0, id: id.clone() });
     // Recorded before the stop: an agent that takes over continues from there.
-    hooked.status.container_recreate_states = hook_done(&hooked, 0, &id);
+    let failed = hook_done(&hooked, 0, &id, &Err("exit code 7".to_owned()));
+    assert!(
+        failed[0].pre_stop_done && failed[0].pre_stop_error == "exit code 7",
+        "CRR-40: it is reported, and stopped"
+    );
+    hooked.status.container_recreate_states = hook_done(&hooked, 0, &id, &Ok(()));
     assert_eq!(next(&hooked, &instances), Step::Kill { index: 0, id });
     // A record about another instance does not apply to this one.
-    assert_eq!(hook_done(&hooked, 0, "a-1"), hooked.status.container_recreate_states);
+    assert_eq!(hook_done(&hooked, 0, "a-1", &Ok(())), hooked.status.container_recreate_states);
     let mut without_grace = hooked.clone();
     without_grace.status.container_recreate_states[0].pre_stop_done = false;
     without_grace.spec.strategy = serde_json::from_value(json!({"terminationGracePeriodSeconds": 0})).ok();
