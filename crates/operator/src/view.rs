@@ -51,7 +51,7 @@ pub struct PodView {
     pub sidecars_terminated: bool,
     /// Readiness gate [`names::POD_READY`] is set, and the condition's entries if it has any.
     pub ready_gate: Option<String>,
-    /// It has that gate, and nobody has set the condition yet.
+    /// It has that gate, and its condition is not set yet.
     pub ready_unset: bool,
     /// Why the pod could not be planned as written.
     pub problem: Option<String>,

@@ -52,7 +52,7 @@ const WAKERS: usize = 8;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Watches that must be synced before anything is written.
 const WATCHES: usize = 4;
-/// Page sizes when a watch begins: only one page is in memory untrimmed. Whoever may write ConfigMaps or requests can
+/// Page sizes when a watch begins: only one page is in memory untrimmed. Users who may write ConfigMaps or requests can
 /// make each as large as the API server allows.
 const PODS_PAGE: u32 = 50;
 pub(crate) const PAGE: u32 = 10;

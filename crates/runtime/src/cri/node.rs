@@ -138,7 +138,7 @@ impl NodeRuntime {
     ) -> Result<Option<i32>, RuntimeError> {
         let timeout = i64::try_from(limit.as_secs().max(1)).unwrap_or(i64::MAX);
         let request = ExecSyncRequest { container_id: id.to_owned(), cmd: command, timeout };
-        // Nobody reads the output, and many commands may end at once.
+        // The output is not used, and many commands may end at once.
         match self.client.call_within(request, limit, OUTPUT_MAX).await {
             Ok(answer) => Ok(Some(answer.exit_code)),
             Err(Fault::Expired | Fault::Late(_)) => Ok(None),
