@@ -115,9 +115,26 @@ def jobs(c):
         result = wait(f"{row} ends", lambda: finished(c, name))
         assert result == expected, (row, result)
         say(f"{row}: Job with restartPolicy {policy} is {result}")
+    delayed_sidecar(c)
     two_sidecars(c)
     exit_codes(c)
     crashed_sidecars(c)
+
+
+def delayed_sidecar(c):
+    """D7: sidecars run on after the main, and have a grace of their own."""
+    stubborn = "trap '' TERM; while :; do sleep 0.1; done"
+    spec = pod("delayed", [container("main", "sleep 1"), container("s", stubborn, KILL)], policy="Never", terminationGracePeriodSeconds=60)["spec"]
+    notes = {"outrigger.dev/sidecar-delay": "5s", "outrigger.dev/stop-grace": "s=1s"}
+    c.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "delayed"},
+              "spec": {"backoffLimit": 0, "template": {"metadata": {"annotations": notes}, "spec": spec}}})
+    assert wait("Job delayed ends", lambda: finished(c, "delayed")) == "Complete"
+    name = c.get("pods", "-l", "job-name=delayed")["items"][0]["metadata"]["name"]
+    wait("s has ended", lambda: status(c, name, "s")["state"].get("terminated"), 30)
+    at = lambda n: seconds(status(c, name, n)["state"]["terminated"]["finishedAt"])
+    between = at("s") - at("main")
+    assert 5 <= between < 30, between
+    say(f"a sidecar that runs on for 5 s and is killed 1 s after its signal: ended {between:.0f} s after the main")
 
 
 def two_sidecars(c):
@@ -186,10 +203,13 @@ def restarts(c, name):
     return {s["name"]: s["restartCount"] for s in c.get("pod", name)["status"]["containerStatuses"]}
 
 
+def seconds(text):
+    return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
+
+
 def stopped_at(c, name, container_name):
     """When the instance before the current one has ended."""
-    ended = status(c, name, container_name)["lastState"]["terminated"]["finishedAt"]
-    return time.mktime(time.strptime(ended, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
+    return seconds(status(c, name, container_name)["lastState"]["terminated"]["finishedAt"])
 
 
 def crashes(c):

@@ -289,8 +289,10 @@ def run(outrigger, steps):
             print(f"--- {log.name}", log.read_text(errors="replace")[-3000:] if log.exists() else "not started", sep="\n")
         raise
     finally:
-        if not os.environ.get("KEEP"):
-            c.down()
+        c.down()
+        if os.environ.get("KEEP"):
+            print(f"the logs are kept in {top}/log", flush=True)
+        else:
             shutil.rmtree(top, ignore_errors=True)
 
 

@@ -510,6 +510,7 @@ fn stop_plan(plan: &Plan, grace_ms: u64) -> StopPlan {
             after: turn.after.iter().map(name).collect(),
             free_at: turn.free_at_ms.map(Duration::from_millis),
             kill_at: Duration::from_millis(turn.kill_at_ms),
+            own_grace: turn.own_grace_ms.map(Duration::from_millis),
         };
         (name(&i), turn)
     });

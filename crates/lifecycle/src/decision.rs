@@ -92,6 +92,11 @@ pub enum Wait {
         /// When it will be killed.
         kill_at: Time,
     },
+    /// The mains are done, and it runs on for a while.
+    SidecarDelay {
+        /// Until when.
+        until: Time,
+    },
     /// For the rest of the pod to end, before everything starts over.
     Rerun {
         /// Not before this time.

@@ -166,6 +166,12 @@ impl Teller<'_> {
                 }
             }
             Wait::Stopping { kill_at } => self.stopping(c, kill_at),
+            Wait::SidecarDelay { until } => {
+                format!(
+                    "stops in {}: the mains are done, and outrigger.dev/sidecar-delay keeps it running",
+                    self.until(until)
+                )
+            }
             Wait::Rerun { not_before } => {
                 format!("restarts with the whole pod in {}", self.until(not_before))
             }

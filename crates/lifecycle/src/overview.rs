@@ -76,6 +76,8 @@ impl Plan {
                 takes.map_or(end_ms, |ms| from.saturating_add(ms).clamp(turn_ms, end_ms))
             }
         };
-        StopWindow { signal_ms_max, kill_ms_max: end_ms.max(signal_ms_max + STOP_MIN_MS) }
+        let kill_ms_max = end_ms.max(signal_ms_max + STOP_MIN_MS);
+        let own = c.stop_grace_ms.map(|own| signal_ms_max.saturating_add(own));
+        StopWindow { signal_ms_max, kill_ms_max: own.map_or(kill_ms_max, |own| kill_ms_max.min(own)) }
     }
 }

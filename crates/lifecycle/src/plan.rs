@@ -300,6 +300,9 @@ pub struct ContainerPlan {
     /// An init container that is not run again once it has completed, even if the pod starts over (G-48).
     #[serde(default)]
     pub run_once: bool,
+    /// The longest time from its stop signal to KILL, if it is shorter than what the grace period leaves (D7).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_grace_ms: Option<u64>,
 }
 
 impl ContainerPlan {
@@ -333,6 +336,9 @@ pub struct Plan {
     pub grace_ms: u64,
     /// Part of the grace period that is reserved for the containers that stop after the mains (G-24, G-25).
     pub sidecar_grace_ms: u64,
+    /// How long sidecars run on after the mains are done (D7).
+    #[serde(default)]
+    pub sidecar_delay_ms: u64,
     /// `activeDeadlineSeconds`.
     pub active_deadline_ms: Option<u64>,
     /// Volumes whose size is limited and has to be measured.

@@ -2,6 +2,7 @@
 
 use crate::observation::{Container, Exit, Hook, Image, KillReason, Observation, State, Verdict};
 use crate::plan::{ContainerPlan, Dialect, Gate, Need, Plan, ProbeKind, RestartPolicy, Role, RuleAction};
+use crate::time::Time;
 
 /// Whether the postStart hook, if any, has succeeded.
 pub fn post_start_done(plan: &ContainerPlan, c: &Container) -> bool {
@@ -104,6 +105,16 @@ pub fn all_keepers(
         any = true;
     }
     any
+}
+
+/// How long the running sidecars of a pod whose mains are done run on (D7); `None`: not at all.
+pub fn sidecars_run_until(plan: &Plan, obs: &Observation) -> Option<Time> {
+    let containers = || plan.containers.iter().zip(&obs.containers);
+    let runs = containers().any(|(p, c)| p.role == Role::Sidecar && c.state.is_alive());
+    let is_done = plan.sidecar_delay_ms > 0 && all_keepers(plan, obs, |p, c| final_exit(p, c).is_some());
+    let mains = containers().filter(|(p, _)| p.keeps_alive);
+    let last = mains.filter_map(|(p, c)| final_exit(p, c)).map(|exit| exit.finished_at).max();
+    last.filter(|_| is_done && runs).map(|at| at + plan.sidecar_delay_ms)
 }
 
 /// A volume that exceeds its limit.

@@ -69,6 +69,9 @@ pub struct Target {
     /// Copied from the pod, if the hook is an HTTP request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<ContainerPort>,
+    /// The longest time from its stop signal to KILL, if it is shorter than what the request's grace period leaves (D7).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub termination_grace_period_seconds: Option<i64>,
     /// The instance that existed when the request was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_context: Option<StatusContext>,

@@ -227,7 +227,10 @@ fn plan_of(pod: &Pod) -> Option<(Plan, Option<String>)> {
     let mut copy = Pod { metadata: pod.metadata.clone(), spec: pod.spec.clone(), status: None };
     copy.metadata.managed_fields = None;
     // The webhook has made them native sidecars, or they are none.
-    copy.metadata.annotations.as_mut().and_then(|annotations| annotations.remove(names::SIDECARS));
+    // A timeout that cannot be read is none.
+    for name in [names::SIDECARS, names::LAUNCH_TIMEOUT] {
+        copy.metadata.annotations.as_mut().and_then(|annotations| annotations.remove(name));
+    }
     let all = || pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
     if !all().filter_map(barrier_of).any(|b| b.opens == Opens::Gates) {
         drop_priorities(&mut copy);

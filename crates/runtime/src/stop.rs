@@ -77,7 +77,10 @@ async fn end_container(
     let mut end = std::pin::pin!(runtime.wait(id));
     let is_killed = plan.grace.is_zero() || hurry.borrow().is_some_and(|hurry| hurry.kill);
     if let Some(turn) = plan.turns.get(&container.name).filter(|_| !is_killed) {
-        let (planned, reacted) = (begun + turn.kill_at.min(FAR), Instant::now() + plan.reaction.min(FAR));
+        let signalled = Instant::now();
+        let own = signalled + turn.own_grace.unwrap_or(FAR).min(FAR);
+        let planned = (begun + turn.kill_at.min(FAR)).min(own);
+        let reacted = (signalled + plan.reaction.min(FAR)).min(own);
         let kill_at = planned.max(reacted);
         if let Err(error) = runtime.terminate(id, kill_at - Instant::now()).await {
             tracing::warn!(container = %id, "cannot signal a container: {error}");

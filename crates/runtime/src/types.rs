@@ -280,6 +280,9 @@ pub struct StopTurn {
     pub free_at: Option<Duration>,
     /// It is killed at this time, unless it was signalled less than [`StopPlan::reaction`] ago.
     pub kill_at: Duration,
+    /// It is killed this long after its signal, if that is sooner.
+    #[serde(default)]
+    pub own_grace: Option<Duration>,
 }
 
 /// A sandbox that is ready.

@@ -93,6 +93,7 @@ struct Book {
 struct ExitBook {
     code: i32,
     failed: bool,
+    at: Time,
     killed_for: Option<KillReason>,
 }
 
@@ -295,6 +296,16 @@ impl<'p> Checker<'p> {
         keepers.peek().is_some() && keepers.all(|i| self.gone_for_good(i).is_some())
     }
 
+    /// Whether sidecars run on after the mains (D7).
+    fn runs_on(&self, now: Time) -> bool {
+        let sidecar = |i: usize| self.plan.containers[i].role == Role::Sidecar && self.books[i].alive;
+        let keepers = (0..self.books.len()).filter(|&i| self.plan.containers[i].keeps_alive);
+        let last = keepers.filter_map(|i| self.books[i].exit).map(|exit| exit.at).max();
+        self.all_done()
+            && (0..self.books.len()).any(sidecar)
+            && last.is_some_and(|at| now < at + self.plan.sidecar_delay_ms)
+    }
+
     /// Whether a container must still wait for those that stop before it. In a pod that uses only Kubernetes'
     /// own features, nothing waits after the grace period (R3.25); in all others the order holds to the end.
     fn must_wait(&self, i: usize, now: Time) -> bool {
@@ -365,10 +376,11 @@ impl<'p> Checker<'p> {
         }
         let zero =
             self.stop.is_some_and(|s| s.grace_ms == 0) || b.kill.is_some_and(|k| k.deadline <= k.since);
+        let time_ms = self.plan.containers[i].stop_grace_ms.map_or(STOP_MIN_MS, |own| own.min(STOP_MIN_MS));
         match b.kill {
             None => found.push((2, text("for no reason".into()))),
             Some(_) if kill && !zero => match b.signalled {
-                Some(at) if now.since(at) < STOP_MIN_MS => {
+                Some(at) if now.since(at) < time_ms => {
                     found.push((2, text(format!("{} ms after the signal", now.since(at)))));
                 }
                 None if b.running => found.push((2, text("without having been told to stop".into()))),
@@ -484,7 +496,7 @@ impl<'p> Checker<'p> {
 
     /// A container that is to start and has not must have a reason, and the reason must be true.
     fn check_reasons(&mut self, decision: &Decision, now: Time) {
-        if self.over || self.stop.is_some() || self.rerun.is_some() {
+        if self.over || self.stop.is_some() || self.rerun.is_some() || self.runs_on(now) {
             return;
         }
         for i in 0..self.books.len() {
@@ -601,7 +613,8 @@ impl Watch for Checker<'_> {
                     (b.alive, b.running, b.ever_ran, b.ever_tried) = (false, false, true, true);
                     b.used = true;
                     b.ever_completed |= !exit.failed();
-                    b.exit = Some(ExitBook { code: exit.code, failed: exit.failed(), killed_for });
+                    let (code, failed, at) = (exit.code, exit.failed(), exit.finished_at);
+                    b.exit = Some(ExitBook { code, failed, at, killed_for });
                     (b.kill, b.signalled) = (None, None);
                 }
             }
@@ -664,7 +677,7 @@ impl Watch for Checker<'_> {
         if !self.over && decision.wake.is_some_and(|at| at <= now) {
             self.broken(3, now, "the engine wants to be woken in the past".into());
         }
-        if self.stop.is_none() && self.rerun.is_none() && self.all_done() {
+        if self.stop.is_none() && self.rerun.is_none() && self.all_done() && !self.runs_on(now) {
             self.broken(3, now, "all mains have finished, and the pod keeps running".into());
         }
         self.check_reasons(decision, now);

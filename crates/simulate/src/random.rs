@@ -307,6 +307,12 @@ fn options(rng: &mut Rng, grace: i64) -> BTreeMap<String, String> {
         set("sidecar-grace", format!("{}ms", rng.between(1, grace as u64 * 1_000)));
     }
     if rng.chance(0.1) {
+        set("sidecar-delay", format!("{}ms", rng.between(1, 4_000)));
+    }
+    if rng.chance(0.1) {
+        set("stop-grace", format!("m0={}ms", rng.between(0, grace.unsigned_abs() * 1_000)));
+    }
+    if rng.chance(0.1) {
         set("fence", rng.pick(&["start", "restart"]).into());
     }
     if rng.chance(0.1) {

@@ -359,6 +359,7 @@ impl PodAccount {
             | WaitReason::ReadinessProbe
             | WaitReason::StopTurn { .. }
             | WaitReason::FirstPreStop { .. }
+            | WaitReason::SidecarDelay { .. }
             | WaitReason::Rerun { .. } => None,
         }
     }

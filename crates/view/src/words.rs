@@ -197,6 +197,7 @@ fn waiting(wait: &WaitReason, text: &str) -> Option<Told> {
         | WaitReason::ReadinessProbe
         | WaitReason::StopTurn { .. }
         | WaitReason::FirstPreStop { .. }
+        | WaitReason::SidecarDelay { .. }
         | WaitReason::Rerun { .. } => Some(Told::new(Weight::Routine, text.to_owned())),
     }
 }

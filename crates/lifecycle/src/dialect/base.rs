@@ -36,6 +36,7 @@ pub(super) fn plan(input: &PodInput, spec: &PodSpec, features: &FeatureGates) ->
             seconds => seconds.unsigned_abs().saturating_mul(1_000),
         },
         sidecar_grace_ms: 0,
+        sidecar_delay_ms: 0,
         active_deadline_ms: spec
             .active_deadline_seconds
             .and_then(|s| u64::try_from(s).ok())
@@ -93,6 +94,7 @@ fn container(
         pull_always: c.image_pull_policy.as_deref() == Some("Always"),
         image: c.image.clone().unwrap_or_default(),
         run_once: false,
+        stop_grace_ms: None,
     }
 }
 
@@ -119,6 +121,7 @@ fn ephemeral(c: &EphemeralContainer, index: usize) -> ContainerPlan {
         pull_always: c.image_pull_policy.as_deref() == Some("Always"),
         image: c.image.clone().unwrap_or_default(),
         run_once: false,
+        stop_grace_ms: None,
     }
 }
 

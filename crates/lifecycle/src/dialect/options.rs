@@ -8,6 +8,8 @@ use crate::source::{FieldPath, Finding};
 const SIDECAR_PHASE: &str = "outrigger.dev/sidecar-phase";
 const PRE_STOP: &str = "outrigger.dev/pre-stop";
 const SIDECAR_GRACE: &str = "outrigger.dev/sidecar-grace";
+const SIDECAR_DELAY: &str = "outrigger.dev/sidecar-delay";
+const STOP_GRACE: &str = "outrigger.dev/stop-grace";
 const FENCE: &str = "outrigger.dev/fence";
 const BACKOFF: &str = "outrigger.dev/restart-backoff";
 const POST_START_TIMEOUT: &str = "outrigger.dev/post-start-timeout";
@@ -19,11 +21,13 @@ const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
 const WOKEN: &str = "outrigger.dev/barrier-opened";
 
 /// All of Outrigger's annotations.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 13] = [
     depends_on::ANNOTATION,
     SIDECAR_PHASE,
     PRE_STOP,
     SIDECAR_GRACE,
+    SIDECAR_DELAY,
+    STOP_GRACE,
     FENCE,
     BACKOFF,
     POST_START_TIMEOUT,
@@ -78,6 +82,20 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
             }
             None => bad(draft, SIDECAR_GRACE, value, "a duration such as `5s` or `1500ms`"),
         }
+    }
+    if let Some(value) = draft.annotation(SIDECAR_DELAY) {
+        match duration_ms(value) {
+            Some(ms) => draft.plan.sidecar_delay_ms = ms,
+            None => bad(draft, SIDECAR_DELAY, value, "a duration such as `5s` or `1500ms`"),
+        }
+    }
+    if let Some(value) = draft.annotation(STOP_GRACE) {
+        stop_grace(draft, value);
+    }
+    if let Some(value) = draft.annotation(LAUNCH_TIMEOUT)
+        && duration_ms(value).is_none()
+    {
+        bad(draft, LAUNCH_TIMEOUT, value, "a duration such as `90s`");
     }
     if let Some(value) = draft.annotation(POST_START_TIMEOUT) {
         match duration_ms(value) {
@@ -187,6 +205,29 @@ fn backoff(draft: &mut Draft<'_>, value: &str) {
         }
         if let (false, Some(name)) = (found, name) {
             return bad(draft, BACKOFF, name, "the name of a container of this pod");
+        }
+    }
+}
+
+/// `proxy=5s, logs=1500ms` (D7).
+fn stop_grace(draft: &mut Draft<'_>, value: &str) {
+    for part in value.split(',').map(str::trim) {
+        let parsed = part.split_once('=').and_then(|(name, time)| Some((name.trim(), duration_ms(time)?)));
+        let Some((name, ms)) = parsed else {
+            return bad(draft, STOP_GRACE, value, "containers and durations such as `proxy=5s, logs=1500ms`");
+        };
+        let grace_ms = draft.plan.grace_ms;
+        match draft.plan.containers.iter_mut().find(|c| c.name == name) {
+            Some(_) if ms > grace_ms => {
+                let grace = grace_ms / 1_000;
+                let message = format!("{part} is more than the pod's grace period of {grace} s");
+                let finding = Finding::error("stop-grace", FieldPath::annotation(STOP_GRACE), message)
+                    .related(FieldPath::spec("terminationGracePeriodSeconds"), "the pod's grace period")
+                    .hint("raise terminationGracePeriodSeconds or lower this value");
+                return draft.findings.push(finding);
+            }
+            Some(c) => c.stop_grace_ms = Some(ms),
+            None => return bad(draft, STOP_GRACE, name, "the name of a container of this pod"),
         }
     }
 }

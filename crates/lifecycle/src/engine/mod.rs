@@ -132,8 +132,12 @@ fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
         }
     }
     if finished {
-        begin_stop(plan, StopCause::Completed, out);
-        return true;
+        let Some(until) = rules::sidecars_run_until(plan, obs).filter(|until| now < *until) else {
+            begin_stop(plan, StopCause::Completed, out);
+            return true;
+        };
+        out.wake_at(until);
+        return false;
     }
     if let Some((container, on)) = hopeless(plan, obs) {
         begin_stop(plan, StopCause::GateNeverOpens { container, on }, out);

@@ -22,7 +22,18 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
     }
     // Liveness kills make no sense when everything that keeps the pod alive is already stopping (E028).
     let ending = rules::all_keepers(plan, obs, rules::is_ending_for_good);
+    let until = rules::sidecars_run_until(plan, obs);
     for i in 0..plan.containers.len() {
+        if let Some(until) = until {
+            match obs.containers[i].state {
+                State::Running { .. } if plan.containers[i].role == Role::Sidecar => {
+                    out.wait(i, Wait::SidecarDelay { until });
+                }
+                // What is down stays down: there is nothing left to do for it (R4.1).
+                State::Waiting | State::Exited => continue,
+                _ => {}
+            }
+        }
         pull(&plan.containers[i], &obs.containers[i], i, now, out);
         match obs.containers[i].state {
             State::Running { since } => running(plan, obs, i, since, ending, now, out),

@@ -47,7 +47,7 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
 /// Stops one container on its own: there is no turn to wait for (R2.15).
 pub(super) fn one(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision) {
     if let Some(kill) = obs.containers[i].kill {
-        end(plan, obs, i, &kill, Turn::at_once(&kill), now, out);
+        end(plan, obs, i, &kill, Turn::at_once(plan, i, &kill), now, out);
     }
 }
 
@@ -102,13 +102,22 @@ struct Turn {
     free_at: Option<Time>,
     /// It is killed at this time, if it had [`STOP_MIN_MS`] to react by then.
     kill_at: Time,
+    /// It is killed this long after its signal, if that is sooner.
+    own_grace_ms: Option<u64>,
     /// The container whose first preStop hook must end first, and how long to wait for it.
     first_hook_of: Option<(usize, Time)>,
 }
 
 impl Turn {
-    fn at_once(kill: &Kill) -> Turn {
-        Turn { held_by: None, free_at: None, kill_at: kill.deadline, first_hook_of: None }
+    fn at_once(plan: &Plan, i: usize, kill: &Kill) -> Turn {
+        let own_grace_ms = plan.containers[i].stop_grace_ms;
+        Turn { held_by: None, free_at: None, kill_at: kill.deadline, own_grace_ms, first_hook_of: None }
+    }
+
+    /// When it is killed, if it was signalled at this time.
+    fn kill_after(&self, signalled: Time) -> Time {
+        let kill_at = self.kill_at.max(signalled + STOP_MIN_MS);
+        self.own_grace_ms.map_or(kill_at, |own| kill_at.min(signalled + own))
     }
 
     /// The container it waits for now.
@@ -134,7 +143,7 @@ impl Turn {
         let free_at = (!plan.keeps_order_after_grace()).then_some(turn_ends);
         let first_hook_of =
             first_hook_of.filter(|_| !runs_first_hook(plan, i)).map(|other| (other, turn_ends));
-        Turn { held_by, free_at, kill_at, first_hook_of }
+        Turn { held_by, free_at, kill_at, own_grace_ms: plan.containers[i].stop_grace_ms, first_hook_of }
     }
 }
 
@@ -187,7 +196,7 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
         return;
     }
     if let Some(signalled) = kill.signalled_at {
-        let kill_at = turn.kill_at.max(signalled + STOP_MIN_MS);
+        let kill_at = turn.kill_after(signalled);
         if now >= kill_at {
             out.actions.push(Action::Kill { container: i, attempt: c.attempt });
         } else {
@@ -210,7 +219,7 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
         }
         return;
     }
-    let kill_at = turn.kill_at.max(now + STOP_MIN_MS);
+    let kill_at = turn.kill_after(now);
     out.actions.push(Action::Terminate { container: i, attempt: c.attempt, kill_at });
 }
 

@@ -13,6 +13,8 @@ pub struct StopTurn {
     /// It is killed at this time, if it had [`super::STOP_MIN_MS`] to react by then. With a grace period of
     /// zero nothing is signalled: each is killed when its turn comes.
     pub kill_at_ms: u64,
+    /// It is killed this long after its signal, if that is sooner.
+    pub own_grace_ms: Option<u64>,
 }
 
 /// The turns of all containers in a stop with this grace period, by their index.
@@ -27,11 +29,12 @@ pub fn stop_turns(plan: &Plan, grace_ms: u64) -> Vec<StopTurn> {
         after[i] = all;
     }
     let turn = |(i, after): (usize, Vec<usize>)| {
+        let own_grace_ms = plan.containers[i].stop_grace_ms;
         let kept = kept_for_later(plan, grace_ms, plan.containers[i].stop_stage);
         // A pod with a reserve keeps its order: where containers stop waiting, all stages end with the grace
         // period.
         let free_at_ms = (!plan.keeps_order_after_grace()).then_some(grace_ms);
-        StopTurn { after, free_at_ms, kill_at_ms: grace_ms - kept }
+        StopTurn { after, free_at_ms, kill_at_ms: grace_ms - kept, own_grace_ms }
     };
     after.into_iter().enumerate().map(turn).collect()
 }

@@ -233,6 +233,10 @@ fn every_other_wait() {
         "stops after the preStop hook of `b`, running for 2 s"
     );
     assert_eq!(with(&same, Wait::FirstPreStop { on: 1 }), "stops after the preStop hook of `b`");
+    assert_eq!(
+        with(&same, Wait::SidecarDelay { until: NOW + 2_000 }),
+        "stops in 2 s: the mains are done, and outrigger.dev/sidecar-delay keeps it running"
+    );
     assert_eq!(with(&same, Wait::Rerun { not_before: NOW + 8_000 }), "restarts with the whole pod in 8 s");
     let told = |reason, signalled_at| {
         with(

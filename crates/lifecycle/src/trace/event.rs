@@ -461,6 +461,12 @@ pub enum WaitReason {
         /// Whose.
         on: String,
     },
+    /// To be stopped: it runs on for a while after the mains.
+    SidecarDelay {
+        /// When it is stopped.
+        #[serde(default)]
+        in_ms: u64,
+    },
     /// The rest of the pod to end, so that all begins again.
     Rerun {
         /// Not before this.

@@ -22,6 +22,7 @@ pub(super) fn waiting(plan: &Plan, obs: &Observation, i: usize, wait: Wait, now:
         Wait::ReadinessProbe => WaitReason::ReadinessProbe,
         Wait::StopTurn { on } => WaitReason::StopTurn { on: name(on) },
         Wait::FirstPreStop { on } => WaitReason::FirstPreStop { on: name(on) },
+        Wait::SidecarDelay { until } => WaitReason::SidecarDelay { in_ms: until.since(now) },
         Wait::Rerun { not_before } => WaitReason::Rerun { in_ms: not_before.since(now) },
     };
     Some(TraceEvent::Waiting { wait: reason, text: explain(plan, obs, i, wait, now) })

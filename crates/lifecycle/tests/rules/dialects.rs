@@ -610,6 +610,60 @@ fn a_reserve_keeps_the_order_when_mains_take_all_the_grace_g24_g25() {
 }
 
 #[test]
+fn sidecars_can_run_on_after_the_mains_d7() {
+    let s = |n: &str| json!({"name": n, "restartPolicy": "Always"});
+    let input = annotated(
+        json!({"outrigger.dev/sidecar-delay": "3s"}),
+        json!({"restartPolicy": "Never", "initContainers": [s("s0"), s("s1")], "containers": [c("app")]}),
+    );
+    let mut play = Play::of(&input);
+    play.log();
+    play.pass(1_000);
+    play.exit("app", 0);
+    play.exit("s1", 1);
+    play.pass(2_999);
+    assert_eq!(play.log(), [""; 0], "what is down stays down");
+    play.pass(1);
+    assert_eq!(play.log(), ["stop Completed", "term s0"]);
+    play.exit("s0", 0);
+    assert!(play.over());
+    // Without a running sidecar there is nothing to wait for.
+    let mut play = Play::of(&input);
+    for name in ["s0", "s0", "s1", "s1"] {
+        play.exit(name, 1);
+    }
+    play.exit("app", 0);
+    assert!(play.over());
+    // Deleting the pod does not wait either.
+    let mut play = Play::of(&input);
+    play.exit("app", 0);
+    play.log();
+    play.stop(None);
+    assert_eq!(play.log(), ["term s1"]);
+}
+
+#[test]
+fn a_container_can_have_a_shorter_grace_of_its_own_d7() {
+    let s = |n: &str| json!({"name": n, "restartPolicy": "Always"});
+    let mut play = Play::of(&annotated(
+        json!({"outrigger.dev/stop-grace": "s1=1s, app=5s"}),
+        json!({"terminationGracePeriodSeconds": 10, "initContainers": [s("s0"), s("s1")], "containers": [c("app")]}),
+    ));
+    play.log();
+    play.stop(None);
+    play.pass(4_999);
+    assert_eq!(play.log(), ["term app"]);
+    play.pass(1);
+    assert_eq!(play.log(), ["kill app", "term s1"]);
+    play.pass(1_000);
+    assert_eq!(play.log(), ["kill s1", "term s0"], "less than the two seconds everyone has");
+    play.pass(3_999);
+    assert_eq!(play.log(), [""; 0]);
+    play.pass(1);
+    assert_eq!(play.log(), ["kill s0"], "the pod's grace period");
+}
+
+#[test]
 fn pre_stop_can_wait_for_its_turn_g26() {
     let mut s = json!({"name": "s0", "restartPolicy": "Always"});
     s["lifecycle"]["preStop"] = json!({"exec": {"command": ["true"]}});
@@ -710,6 +764,12 @@ fn unknown_and_bad_options_are_reported() {
         ("pre-stop", "later"),
         ("sidecar-grace", "31s"),
         ("sidecar-grace", "fast"),
+        ("sidecar-delay", "soon"),
+        ("stop-grace", "5s"),
+        ("stop-grace", "a=31s"),
+        ("stop-grace", "nobody=1s"),
+        ("stop-grace", "a=1s,"),
+        ("launch-timeout", "soon"),
         ("fence", "yes"),
         ("restart-backoff", "10s"),
         ("restart-backoff", "nobody=1s..2s"),

@@ -75,6 +75,15 @@ fn a_reserve_is_shared_among_the_later_stages_g24_g25() {
 }
 
 #[test]
+fn a_grace_of_its_own_is_stored_with_the_turn_d7() {
+    let spec = json!({"initContainers": sidecars(&["s0"]), "containers": [{"name": "app"}]});
+    let plan = planned(&annotated(json!({"outrigger.dev/stop-grace": "s0=1s"}), spec));
+    let own: Vec<Option<u64>> = stop_turns(&plan, 10_000).iter().map(|turn| turn.own_grace_ms).collect();
+    assert_eq!(own, [Some(1_000), None]);
+    assert_eq!(plan.stop_window(0, 10_000).kill_ms_max, 11_000, "a second after the latest signal");
+}
+
+#[test]
 fn a_start_that_never_happened_is_taken_back() {
     let plan = planned(&pod(json!({"containers": [{"name": "app"}]})));
     let fresh = Observation::new(&plan, Time(0));

@@ -354,8 +354,9 @@ impl Agent {
         let Stop { request, index, id, .. } = stop;
         let grace = request.strategy().termination_grace_period_seconds.unwrap_or(30);
         let took = u64::try_from(hook_took.as_millis()).unwrap_or(u64::MAX);
-        let left = Duration::from_secs(stop_seconds(grace, took));
-        let container = request.spec.containers[index].name.as_str();
+        let target = &request.spec.containers[index];
+        let left = Duration::from_secs(stop_seconds(grace, target.termination_grace_period_seconds, took));
+        let container = target.name.as_str();
         tracing::info!(request = key_of(request), container, id, "stopping");
         self.runtime.stop(id, left).await.map_err(|error| error.to_string())
     }

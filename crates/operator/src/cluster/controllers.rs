@@ -387,8 +387,8 @@ async fn look(cx: &Context, key: &Key, since: Instant) -> Result<Option<outrigge
             // A launch that fails, for example because of a quota, does not block the sidecars.
             let (again, ended) = (launch::look(cx, &view, since).await, ending::look(cx, &view).await);
             let ready = requests::set_first_ready(cx, &view).await;
-            ended.and(ready)?;
-            again
+            let ended = ended.and_then(|at| ready.map(|()| at))?;
+            Ok(again?.into_iter().chain(ended).min())
         }
         Key::Request(name) => {
             let Some(request) = cx.store.request(name) else { return Ok(None) };

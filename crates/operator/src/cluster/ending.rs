@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use outrigger_lifecycle::Time;
 use serde_json::{Value, json};
 
 use super::controllers::Context;
@@ -11,7 +12,9 @@ use super::launch::{patch_status, seconds};
 use super::{Error, has_code, now};
 use crate::api::{Progress, Request, Spec, Strategy, Target};
 use crate::decide::serve::needs_result;
-use crate::decide::terminate::{Past, ResultTime, Step, attempt_of, decide, request_name};
+use crate::decide::terminate::{
+    Past, ResultTime, Step, attempt_of, decide, delayed_until, own_grace_seconds, request_name,
+};
 use crate::names;
 use crate::view::PodView;
 
@@ -20,12 +23,13 @@ const TTL_SECONDS: i32 = 3_600;
 /// A request that is not served by then fails, and the pod is ended another way.
 const DEADLINE_SECONDS: i64 = 120;
 
-/// Reconciles a pod's sidecars.
-pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<(), Error> {
+/// Reconciles a pod's sidecars. Returns when to check again.
+pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<Option<Time>, Error> {
     let node = cx.store.node(view.node.as_deref().unwrap_or_default());
     let requests = cx.store.requests_of(&view.namespace, &view.name);
     let past: Vec<Past> = requests.iter().filter_map(|r| past_of(r, &view.uid)).collect();
-    for step in decide(view, node, &past, now()) {
+    let now = now();
+    for step in decide(view, node, &past, now) {
         match step {
             Step::Swap(swaps) => swap(cx, view, swaps).await?,
             Step::Stop { attempt, containers, ordered, result } => {
@@ -46,7 +50,7 @@ pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<(), Error> {
             }
         }
     }
-    Ok(())
+    Ok(delayed_until(view).filter(|at| now < *at))
 }
 
 /// The summary of a request, if it is one of the terminator's for the pod.
@@ -117,6 +121,11 @@ async fn stop(
         block_owner_deletion: None,
     };
     let count = i64::try_from(containers.len()).unwrap_or(1);
+    let target = |name: String| Target {
+        termination_grace_period_seconds: own_grace_seconds(view, &name),
+        name,
+        ..Default::default()
+    };
     let request = Request {
         api_version: "apps.kruise.io/v1beta1".to_owned(),
         kind: crate::api::KIND.to_owned(),
@@ -130,7 +139,7 @@ async fn stop(
         },
         spec: Spec {
             pod_name: view.name.clone(),
-            containers: containers.into_iter().map(|name| Target { name, ..Default::default() }).collect(),
+            containers: containers.into_iter().map(target).collect(),
             strategy: Some(Strategy {
                 failure_policy: Some("Ignore".to_owned()),
                 ordered_recreate: ordered,

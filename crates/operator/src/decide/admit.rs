@@ -40,7 +40,6 @@ pub struct Admitted {
 pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
     let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
     let pod = typed(object)?;
-    check_timeout(&pod)?;
     check_mains(&pod)?;
     let pod = match annotation(&pod, names::SIDECARS).map(str::to_owned) {
         Some(sidecars) => {
@@ -80,6 +79,9 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
     Ok(admitted)
 }
 
+/// The codes of findings about Outrigger's annotations: nobody else checks those.
+const OPTIONS: [&str; 3] = ["option", "sidecar-grace", "stop-grace"];
+
 /// Handles a pod with sidecars that end with its mains. Where the pod has restartPolicy Never they are restarted when
 /// they crash: otherwise the kubelet fails the pod as soon as its mains are done (D5). `own_policies` says whether
 /// the API server takes a restart policy for that.
@@ -90,20 +92,16 @@ pub fn job_sidecars(object: &Value, own_policies: OwnRestartPolicies) -> Result<
     let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
     let pod = typed(object)?;
     check_mains(&pod)?;
-    let counts = match annotation(&pod, names::SIDECAR_PHASE) {
-        None | Some("Ignore") => false,
-        Some("Count") => true,
-        Some(other) => {
-            let message = format!(
-                "annotation {}: invalid value {other:?}; write Count or Ignore",
-                names::SIDECAR_PHASE
-            );
-            return Err(Refusal::new(422, message));
+    let input = PodInput { pod, lifecycle_types: Default::default() };
+    let planned = match plan(&input, &FeatureGates::default()) {
+        Ok(planned) => planned,
+        // What else may be wrong with the pod is the other webhook's to say.
+        Err(mut findings) => {
+            findings.retain(|finding| OPTIONS.contains(&finding.code));
+            return if findings.is_empty() { Ok(admitted) } else { Err(refuse(&findings)) };
         }
     };
-    let input = PodInput { pod, lifecycle_types: Default::default() };
-    // What else may be wrong with the pod is the other webhook's to say.
-    let Ok(planned) = plan(&input, &FeatureGates::default()) else { return Ok(admitted) };
+    let counts = annotation(&input.pod, names::SIDECAR_PHASE) == Some("Count");
     let of_terminator = planned.warnings.iter().filter(|finding| finding.code.starts_with("ST-"));
     admitted.warnings.extend(of_terminator.map(sentence));
     let is_never = planned.plan.restart_policy == RestartPolicy::Never;
@@ -182,19 +180,6 @@ fn sentence(finding: &Finding) -> String {
 fn refuse(findings: &[Finding]) -> Refusal {
     let errors = findings.iter().filter(|f| f.severity == Severity::Error);
     Refusal::new(422, errors.map(sentence).collect::<Vec<_>>().join("; "))
-}
-
-fn check_timeout(pod: &Pod) -> Result<(), Refusal> {
-    match annotation(pod, names::LAUNCH_TIMEOUT) {
-        Some(text) if outrigger_lifecycle::duration_ms(text).is_none() => Err(Refusal::new(
-            422,
-            format!(
-                "annotation {}: {text:?} is not a duration; write for example 5m or 90s",
-                names::LAUNCH_TIMEOUT
-            ),
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// The plan of the pod. The terminator's envs have no effect on a pod that is being created.

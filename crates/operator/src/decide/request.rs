@@ -222,6 +222,13 @@ fn check_fields(request: &Request) -> Result<(), Refusal> {
         "spec.ttlSecondsAfterFinished must not be negative".to_owned()
     } else if strategy.termination_grace_period_seconds.is_some_and(|s| s < 0) {
         "spec.strategy.terminationGracePeriodSeconds must not be negative".to_owned()
+    } else if request
+        .spec
+        .containers
+        .iter()
+        .any(|t| t.termination_grace_period_seconds.is_some_and(|s| s < 0))
+    {
+        "spec.containers.terminationGracePeriodSeconds must not be negative".to_owned()
     } else if strategy.unready_grace_period_seconds.is_some_and(|s| s < 0) {
         "spec.strategy.unreadyGracePeriodSeconds must not be negative".to_owned()
     } else if strategy.unready_grace_period_seconds.is_some_and(|s| s > SECONDS_MAX) {
@@ -295,6 +302,7 @@ fn complete(target: &Target, pod: &Pod) -> Result<Target, Refusal> {
             Some(LifecycleHandler { http_get: Some(_), .. }) => container.ports.clone().unwrap_or_default(),
             _ => Vec::new(),
         },
+        termination_grace_period_seconds: target.termination_grace_period_seconds,
         status_context: Some(context),
     })
 }

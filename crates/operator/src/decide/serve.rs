@@ -282,12 +282,13 @@ pub fn hook_seconds(grace: i64) -> u64 {
     u64::try_from(grace).unwrap_or(0)
 }
 
-/// Seconds left to stop a container after its hook took this long.
-pub fn stop_seconds(grace: i64, hook_took_ms: u64) -> u64 {
-    match u64::try_from(grace).unwrap_or(0) {
+/// Seconds from a container's stop signal to KILL, after its hook took this long. `own` is the container's own limit (D7).
+pub fn stop_seconds(grace: i64, own: Option<i64>, hook_took_ms: u64) -> u64 {
+    let left = match u64::try_from(grace).unwrap_or(0) {
         0 => 0,
         grace => grace.saturating_sub(hook_took_ms / 1_000).max(outrigger_lifecycle::STOP_MIN_MS / 1_000),
-    }
+    };
+    own.map_or(left, |own| left.min(u64::try_from(own).unwrap_or(0)))
 }
 
 struct Look {
@@ -319,10 +320,11 @@ fn look(request: &Request, target: &Target, instances: &[Instance], now: Time) -
     let strategy = request.strategy();
     let forced = strategy.force_recreate || request.only_stops();
     let Some(newest) = newest(instances, &target.name) else {
-        return match (was_killed, request.only_stops()) {
-            (true, true) => look(Progress::Succeeded, "", None),
-            (true, false) => look(Progress::Recreating, "", None),
-            _ => look(Progress::Pending, NOT_FOUND, None),
+        return match (request.only_stops(), was_killed) {
+            // What is not there does not run (D4).
+            (true, _) => look(Progress::Succeeded, "", None),
+            (false, true) => look(Progress::Recreating, "", None),
+            (false, false) => look(Progress::Pending, NOT_FOUND, None),
         };
     };
     if was_killed {

@@ -148,6 +148,21 @@ pub fn is_of_interest(view: &PodView) -> bool {
     sidecars().next().is_some() && mains_are_done(view) && sidecars().any(left)
 }
 
+/// The kubelet reports full seconds.
+const EXIT_TIME_PRECISION_MS: u64 = 1_000;
+
+/// When the sidecars of a pod are stopped, if they run on after its mains (D7).
+pub fn delayed_until(view: &PodView) -> Option<Time> {
+    let until = rules::sidecars_run_until(&view.plan, &view.observation)?;
+    is_of_interest(view).then(|| until + EXIT_TIME_PRECISION_MS)
+}
+
+/// The longest time from a container's stop signal to KILL, if it has one of its own (D7).
+pub fn own_grace_seconds(view: &PodView, name: &str) -> Option<i64> {
+    let ms = view.plan.containers[view.plan.find(name)?].stop_grace_ms?;
+    i64::try_from(ms.div_ceil(1_000)).ok()
+}
+
 fn sidecars(view: &PodView) -> impl Iterator<Item = usize> {
     (0..view.containers.len()).filter(|&i| class(view, i, Node::Machine) != Class::Main)
 }
@@ -172,8 +187,8 @@ fn failed(view: &PodView, past: &[Past]) -> Option<usize> {
 }
 
 /// The steps for a pod's sidecars now. `past` are the terminator's own requests for this pod.
-pub fn decide(view: &PodView, node: Node, past: &[Past], _now: Time) -> Vec<Step> {
-    if !is_of_interest(view) {
+pub fn decide(view: &PodView, node: Node, past: &[Past], now: Time) -> Vec<Step> {
+    if !is_of_interest(view) || delayed_until(view).is_some_and(|at| now < at) {
         return Vec::new();
     }
     let of = |class_: Class| -> Vec<usize> {
@@ -339,6 +354,10 @@ pub fn outlook(view: &PodView, node: Node, past: &[Past], now: Time) -> Option<S
         let mains = view.plan.containers.iter().enumerate().filter(|(i, p)| is_alive(*i, p));
         let mains: Vec<&str> = mains.map(|(_, p)| p.name.as_str()).collect();
         return (!launching).then(|| format!("{} stopped once {} done", are(&sidecars), are_or_is(&mains)));
+    }
+    if let Some(at) = delayed_until(view).filter(|at| now < *at) {
+        let left = outrigger_lifecycle::Span(at.since(now));
+        return Some(format!("{} stopped in {left} (outrigger.dev/sidecar-delay)", are(&sidecars)));
     }
     let steps = decide(view, node, past, now);
     if steps.is_empty() && past.iter().any(|p| !p.finished) {

@@ -233,7 +233,9 @@ pub(crate) fn admits_job_sidecars(stage: &mut Stage) {
     create(cluster, &pod("counting", counting, two()));
     assert!(policy("counting").is_null(), "exit codes count");
     let (created, said) = cluster.apply(&pod("typo", json!({"outrigger.dev/sidecar-phase": "count"}), two()));
-    assert!(!created && said.contains("write Count or Ignore"), "{said}");
+    assert!(!created && said.contains("expected `Count` or `Ignore`"), "{said}");
+    let (created, said) = cluster.apply(&pod("slow", json!({"outrigger.dev/sidecar-delay": "later"}), two()));
+    assert!(!created && said.contains("expected a duration such as `5s`"), "{said}");
     stage.operator = None;
     let cluster = &stage.cluster;
     create(cluster, &pod("unanswered", json!({}), two()));

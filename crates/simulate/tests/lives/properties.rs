@@ -106,6 +106,7 @@ fn the_same_seed_gives_the_same_trace() {
 /// trace.
 #[test]
 fn repeated_events_leave_no_trace() {
+    let mut repeated = 0;
     for seed in 1..2_000 {
         let mut rng = Rng::new(seed);
         let (_, plan) = random::pod(&mut rng);
@@ -114,9 +115,12 @@ fn repeated_events_leave_no_trace() {
         let once = simulate(&plan, &script, seed, &options).expect("the script fits");
         script.faults.duplicate = 1.0;
         let twice = simulate(&plan, &script, seed, &options).expect("the script fits");
-        assert!(once.trace.len() > 5 && twice.counters.faults.duplicated > 0);
+        assert!(once.trace.len() > 5, "seed {seed}");
+        // A pod may be stopped before the first event.
+        repeated += usize::from(twice.counters.faults.duplicated > 0);
         let differ = once.trace.iter().zip(&twice.trace).find(|(a, b)| a != b);
         assert_eq!(differ, None, "seed {seed}");
         assert_eq!(once.trace.len(), twice.trace.len(), "seed {seed}");
     }
+    assert!(repeated > 1_900, "events were repeated in {repeated} lives only");
 }

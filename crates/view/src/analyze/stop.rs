@@ -143,6 +143,7 @@ fn turn_of(wait: &WaitReason) -> Option<Turn<'_>> {
         | WaitReason::StartRetry { .. }
         | WaitReason::StartupProbe
         | WaitReason::ReadinessProbe
+        | WaitReason::SidecarDelay { .. }
         | WaitReason::Rerun { .. } => None,
     }
 }

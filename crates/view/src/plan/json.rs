@@ -49,6 +49,7 @@ fn planned(view: &View<'_>) -> Map<String, Value> {
         "restartPolicy": format!("{:?}", plan.restart_policy),
         "graceMs": plan.grace_ms,
         "sidecarGraceMs": plan.sidecar_grace_ms,
+        "sidecarDelayMs": plan.sidecar_delay_ms,
         "activeDeadlineMs": plan.active_deadline_ms,
         "startStages": stages(&view.start),
         "stopStages": stages(&view.stop),

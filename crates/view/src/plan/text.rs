@@ -171,6 +171,12 @@ fn budget(view: &View<'_>) -> String {
     } else if view.stop.len() > 1 {
         text.push_str(" All stages share this time.");
     }
+    if plan.sidecar_delay_ms > 0 {
+        text.push_str(&format!(
+            " Sidecars run for {} after the mains are done.",
+            words::duration(plan.sidecar_delay_ms)
+        ));
+    }
     if plan.containers.iter().any(|c| c.role == Role::Init) {
         text.push_str(" An init container that is still running is stopped too.");
     }

@@ -100,6 +100,8 @@ fn the_state_of_a_container_is_the_first_row_that_holds() {
     }
     let missing = state(json!({}), none(), none(), &[]);
     assert_eq!(missing, (Progress::Pending, "not found container on Node".to_owned()), "CRR-D-21, row b");
+    let stop = state(json!({"action": "Stop"}), none(), none(), &[]);
+    assert_eq!(stop, (Progress::Succeeded, String::new()), "D4: nothing to stop");
     assert_eq!(
         state(json!({}), none(), none(), &[exited("a", 0)]).0,
         Progress::Recreating,
@@ -169,10 +171,16 @@ fn a_stop_that_fails_ends_the_request_or_not() {
 
 #[test]
 fn hook_and_stop_share_the_grace() {
-    assert_eq!((hook_seconds(30), stop_seconds(30, 8_000)), (30, 22), "CRR-D-29");
-    assert_eq!((hook_seconds(3), stop_seconds(3, 3_000)), (3, 2), "CRR-D-30");
+    assert_eq!((hook_seconds(30), stop_seconds(30, None, 8_000)), (30, 22), "CRR-D-29");
+    assert_eq!((hook_seconds(3), stop_seconds(3, None, 3_000)), (3, 2), "CRR-D-30");
     // Kruise allows 2 s here; D15: a grace period of 0 is 0.
-    assert_eq!((hook_seconds(0), stop_seconds(0, 0)), (0, 0), "CRR-D-31");
+    assert_eq!((hook_seconds(0), stop_seconds(0, None, 0)), (0, 0), "CRR-D-31");
+    // D7: a container's own limit counts from its signal, and only shortens.
+    assert_eq!(
+        [stop_seconds(30, Some(5), 0), stop_seconds(30, Some(5), 28_000), stop_seconds(30, Some(60), 0)],
+        [5, 2, 30]
+    );
+    assert_eq!(stop_seconds(30, Some(0), 0), 0);
 }
 
 #[test]

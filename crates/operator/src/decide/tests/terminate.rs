@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::{NOW, pod, status};
 use crate::decide::terminate::{
-    Class, Node, Past, ResultTime, Step, attempt_of, class, decide, is_of_interest, request_name,
+    Class, Node, Past, ResultTime, Step, attempt_of, class, decide, delayed_until, is_of_interest, outlook,
+    own_grace_seconds, request_name,
 };
 use crate::view::PodView;
 
@@ -456,4 +457,29 @@ fn mixed_classes_have_requests_of_their_own() {
     }
     assert_eq!(attempt_of("sidecar-termination-u-2", "u-1"), None);
     assert_eq!(attempt_of("mine", "u-1"), None);
+}
+
+#[test]
+fn sidecars_can_run_on_after_the_mains_and_have_a_grace_of_their_own_d7() {
+    let view = |sidecar: &str| {
+        let mut object = object("Never", "Running", &[("main", "", "0"), ("s", "kill", sidecar)]);
+        object["metadata"]["annotations"] =
+            json!({"outrigger.dev/sidecar-delay": "10s", "outrigger.dev/stop-grace": "s=1500ms"});
+        PodView::always(&pod(object), NOW).expect("a pod")
+    };
+    let ended: outrigger_lifecycle::Time = outrigger_lifecycle::Time(1_700_000_040_000);
+    let running = view("running");
+    // The kubelet's times are full seconds: never too soon.
+    assert_eq!(delayed_until(&running), Some(ended + 11_000));
+    assert_eq!(decide(&running, Node::Machine, &[], ended + 10_999), []);
+    assert_eq!(decide(&running, Node::Virtual, &[], ended), []);
+    let next = outlook(&running, Node::Machine, &[], ended + 1_000).expect("a sentence");
+    assert_eq!(next, "`s` is stopped in 10 s (outrigger.dev/sidecar-delay)");
+    assert_eq!(stopped(&decide(&running, Node::Machine, &[], ended + 11_000)), ["s"]);
+    assert_eq!(own_grace_seconds(&running, "s"), Some(2), "rounded up");
+    assert_eq!(own_grace_seconds(&running, "main"), None);
+    // One that is not running is not waited for.
+    let crashed = view("waiting:CrashLoopBackOff");
+    assert_eq!(delayed_until(&crashed), None);
+    assert_eq!(phase(&decide(&crashed, Node::Machine, &[], ended)), Some("Succeeded"));
 }
