@@ -36,7 +36,7 @@ pub use check::{CheckedPod, PodOwner, check};
 pub use companions::{Companions, ROOT_CA};
 pub use confinement::{APP_ARMOR_ANNOTATION, SettingOrigin, app_armor_profile, selinux_options};
 pub use decision::{Decision, Wait};
-pub use dialect::{ANNOTATION_PREFIX, Planned, TerminatorMarks, add_levels, duration_ms, plan};
+pub use dialect::{ANNOTATION_PREFIX, Planned, TerminatorMarks, add_levels, duration_ms, plan, stop_numbers};
 pub use engine::{
     CannotRestart, CannotUpdate, Change, Engine, STOP_MIN_MS, StopTurn, can_restart, changes, decide,
     stop_turns,

@@ -102,7 +102,17 @@ impl Options {
 fn is_image(text: &str) -> bool {
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"./:@_-[]".contains(&b);
     let is_end = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
+    let name = text.split_once('@').map_or(text, |(name, _)| name);
+    // A port belongs to the registry, a tag to the last part.
+    let parts: Vec<&str> = name.split('/').collect();
+    let has_colons = |(i, part): (usize, &&str)| {
+        let colons = part.matches(':').count();
+        let is_edge = i == 0 || i + 1 == parts.len();
+        part.starts_with('[') || colons == 0 || (colons == 1 && is_edge)
+    };
     text.len() <= 512
+        && parts.iter().enumerate().all(has_colons)
+        && parts.iter().all(|part| !part.is_empty())
         && text.bytes().all(is_allowed)
         && text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'[')
         && is_end(text.bytes().last())

@@ -156,6 +156,7 @@ fn read(record: &RunRecord, runtime: RuntimeArg) -> Result<Work, String> {
         run::read_work(sources, &read, replicas, runtime, None).map_err(|failure| match failure {
             Failure::Manifest(all, sources) => shown(&all, &sources),
             Failure::Input(e) | Failure::Own(e) => format!("{e:#}"),
+            Failure::Logged => "the log tells why".to_owned(),
         })?;
     let mut findings = match runtime {
         RuntimeArg::Embedded => confinement::check(&work),

@@ -155,7 +155,6 @@ struct Agent {
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let executor = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let own = |error: cluster::Error| Failure::Own(error.into());
     let input = |error: cluster::Error| Failure::Input(error.into());
     match args.command {
         Command::Install(args) => executor.block_on(install(args)),
@@ -186,7 +185,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
                 requesters: if args.any_requester { Requesters::All } else { Requesters::WithRightsOnPod },
                 certificate_check: Duration::from_secs(args.certificate_check),
             };
-            executor.block_on(cluster::run(options)).map_err(own)?;
+            executor.block_on(cluster::run(options)).map_err(|error| ended(error, args.log_format))?;
             Ok(Outcome::Fine)
         }
         Command::Agent(args) => {
@@ -196,10 +195,19 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
                 endpoint: args.cri_endpoint,
                 health: args.health_address,
             };
-            executor.block_on(cluster::run_agent(options)).map_err(own)?;
+            executor.block_on(cluster::run_agent(options)).map_err(|error| ended(error, args.log_format))?;
             Ok(Outcome::Fine)
         }
     }
+}
+
+/// The failure that ends the operator or the agent, in the format of its log.
+fn ended(error: cluster::Error, format: LogFormat) -> Failure {
+    if format == LogFormat::Text {
+        return Failure::Own(error.into());
+    }
+    tracing::error!(%error, "cannot go on");
+    Failure::Logged
 }
 
 async fn install(args: Install) -> Result<Outcome, Failure> {

@@ -34,6 +34,8 @@ pub(crate) enum Failure {
     Manifest(Vec<Diagnostic>, Vec<SourceFile>),
     /// A failure of outrigger or of the machine: exit code 125.
     Own(anyhow::Error),
+    /// The same, and the log has told why.
+    Logged,
 }
 
 impl From<anyhow::Error> for Failure {
@@ -67,6 +69,7 @@ pub(crate) fn exit_code(result: Result<Outcome, Failure>) -> ExitCode {
             terminal::error(&error);
             ExitCode::from(125)
         }
+        Err(Failure::Logged) => ExitCode::from(125),
     }
 }
 

@@ -123,6 +123,15 @@ pub(crate) fn place_of(text: &str, container: &str) -> FieldPath {
     found.map_or_else(|| FieldPath::annotation(ANNOTATION), |(place, _)| place)
 }
 
+/// The containers that have a stop number in the annotation.
+pub fn stop_numbers(text: &str) -> Vec<&str> {
+    let has_number = |clauses: &str| {
+        clauses.split(',').any(|clause| matches!(*clause.split_whitespace().collect::<Vec<_>>(), ["stop", _]))
+    };
+    let entries = lines(text).filter_map(|(_, entry)| entry.split_once(':'));
+    entries.filter(|(_, clauses)| has_number(clauses)).map(|(name, _)| name.trim()).collect()
+}
+
 type Problem = (String, String);
 
 fn read_line(draft: &Draft<'_>, graph: &mut Graph, line: &str) -> Result<(), Problem> {

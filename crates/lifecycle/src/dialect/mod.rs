@@ -12,6 +12,7 @@ mod priority;
 mod terminator;
 
 pub(crate) use depends_on::place_of as depends_on_place;
+pub use depends_on::stop_numbers;
 pub(crate) use kep::SIDECARS;
 pub use options::duration_ms;
 pub use priority::add_levels;

@@ -26,8 +26,8 @@ use super::server::{AgentPage, serve_agent_page};
 use super::{Error, connect, now};
 use crate::api::Request;
 use crate::decide::serve::{
-    Instance, InstanceState, Step, hook_begun, hook_done, hook_seconds, killed, pick, step, stop_seconds,
-    stopped_together, stops_after_verdict,
+    Instance, InstanceState, Step, hook_begun, hook_done, hook_seconds, killed, pick, queued_message, step,
+    stop_seconds, stopped_together, stops_after_verdict,
 };
 use crate::names;
 
@@ -220,9 +220,11 @@ impl Agent {
         for waiting in queued {
             let metadata = &requests[waiting].metadata;
             let name = metadata.name.clone().unwrap_or_default();
+            let message = turn.map(|turn| queued_message(&requests[turn])).unwrap_or_default();
             // Includes the version: a result written in the meantime is kept.
             let patch = json!({
-                "metadata": {"resourceVersion": metadata.resource_version}, "status": {"phase": "Pending"},
+                "metadata": {"resourceVersion": metadata.resource_version},
+                "status": {"phase": "Pending", "message": message},
             });
             write(&api, &name, patch).await?;
         }
@@ -250,7 +252,8 @@ impl Agent {
                 Step::Store { phase, states } => {
                     let patch = json!({
                         "metadata": {"resourceVersion": request.metadata.resource_version},
-                        "status": {"phase": phase, "containerRecreateStates": states},
+                        // It does not wait any more.
+                        "status": {"phase": phase, "message": "", "containerRecreateStates": states},
                     });
                     request = write(api, &name, patch).await?;
                 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use outrigger_lifecycle::convert::{Target, apply, compare, convert};
 use outrigger_lifecycle::{
     ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, RestartPolicy, Severity,
-    TerminatorMarks, plan,
+    TerminatorMarks, plan, stop_numbers,
 };
 use serde_json::{Value, json};
 
@@ -174,7 +174,8 @@ fn annotation<'p>(pod: &'p Pod, name: &str) -> Option<&'p str> {
 /// A finding as one sentence.
 fn sentence(finding: &Finding) -> String {
     let hint = finding.hint.as_ref().map_or(String::new(), |hint| format!("; {hint}"));
-    format!("{}: {}{hint}", finding.path, finding.message)
+    let related: String = finding.related.iter().map(|(path, label)| format!("; {path}: {label}")).collect();
+    format!("{}: {}{related}{hint}", finding.path, finding.message)
 }
 
 fn refuse(findings: &[Finding]) -> Refusal {
@@ -310,6 +311,10 @@ fn unserved(pod: &Pod, plan: &Plan) -> Vec<String> {
         all(|c| c.role == outrigger_lifecycle::Role::Sidecar && c.dialect == Some(Dialect::DependsOn)),
         "`sidecar`",
     );
+    // The terminator stops sidecars in that order.
+    if sidecars(pod).count() < 2 {
+        warn(annotation(pod, names::DEPENDS_ON).map(stop_numbers).unwrap_or_default(), "`stop`");
+    }
     // With the sidecar terminator the pod has a result once the primary is done.
     let ends = sidecars(pod).next().is_some();
     let has_primary =

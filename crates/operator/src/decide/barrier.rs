@@ -105,6 +105,14 @@ pub struct Launch {
 
 /// Why a pod whose barrier has another object's name is not served.
 pub const IGNORED: &str = "the barrier of this pod names a ConfigMap that is not one of a barrier; recreate the pod, so that the webhook writes it";
+
+/// Why a pod whose barrier's name is taken does not start.
+pub fn foreign(map: &str) -> String {
+    format!(
+        "ConfigMap {map} exists and does not belong to this pod; delete it, so that the barrier can be made"
+    )
+}
+
 /// A launch without progress is reported after this long, unless the pod sets another time.
 pub const TIMEOUT_MS: u64 = 10 * 60_000;
 /// The kubelet is woken again after this long, doubling: its ConfigMap watch may lag behind its pod watch.
@@ -189,7 +197,7 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
     let earned = earned(view);
     let (held, news) = match map {
         Map::Foreign => {
-            launch.warn("BarrierBlocked", format!("ConfigMap {name} exists and does not belong to this pod; delete it, so that the barrier can be made"));
+            launch.warn("BarrierBlocked", foreign(name));
             launch.look_at(now + FOREIGN_AGAIN_MS);
             return launch;
         }

@@ -1,5 +1,6 @@
 //! Explains what a pod in a cluster is waiting for, in the same sentences as the rest of Outrigger.
 
+use k8s_openapi::jiff::Timestamp;
 use outrigger_lifecycle::{Gate, Span, State, Time, Wait, explain};
 use serde::Serialize;
 
@@ -44,6 +45,9 @@ pub struct Line {
     /// What it is doing or waiting for.
     #[serde(rename = "state")]
     pub doing: String,
+    /// Since when, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
 }
 
 /// A pod, container by container, and the next step.
@@ -70,28 +74,35 @@ fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now
     };
     let state = &view.observation.containers[i];
     let closed = barrier::closed_gate(view, i).filter(|_| !view.is_over());
-    let doing = match (closed, state.state) {
-        (_, State::Waiting) if view.node.is_none() && !view.is_over() => "waits for a node".to_owned(),
+    let (doing, since) = match (closed, state.state) {
+        (_, State::Waiting) if view.node.is_none() && !view.is_over() => {
+            ("waits for a node".to_owned(), None)
+        }
         // Once its key is published it starts, whatever has become of those it waited for.
-        (Some(closed), _) if barrier == "closed" => match view.started {
-            Some(since) => format!("{}; waiting for {}", gate(view, i, closed, now), Span(now.since(since))),
-            None => gate(view, i, closed, now),
-        },
-        (_, State::Running { since }) if c.ready => format!("ready, running for {}", Span(now.since(since))),
+        (Some(closed), _) if barrier == "closed" => {
+            let waiting = view.started.map(|since| format!("; waiting for {}", Span(now.since(since))));
+            (format!("{}{}", gate(view, i, closed, now), waiting.unwrap_or_default()), view.started)
+        }
+        (_, State::Running { since }) if c.ready => {
+            (format!("ready, running for {}", Span(now.since(since))), Some(since))
+        }
         (_, State::Running { since } | State::Starting { since }) => {
-            format!("not ready, running for {}", Span(now.since(since)))
+            (format!("not ready, running for {}", Span(now.since(since))), Some(since))
         }
         (_, State::Exited) => match &state.exit {
-            Some(exit) => format!("ended with exit code {}", exit.code),
-            None => "ended".to_owned(),
+            Some(exit) => (format!("ended with exit code {}", exit.code), Some(exit.finished_at)),
+            None => ("ended".to_owned(), None),
         },
         _ => match &c.waiting {
-            Some((reason, message)) if !message.is_empty() => format!("waits: {reason}: {message}"),
-            Some((reason, _)) => format!("waits: {reason}"),
-            None => "not started yet".to_owned(),
+            Some((reason, message)) if !message.is_empty() => (format!("waits: {reason}: {message}"), None),
+            Some((reason, _)) => (format!("waits: {reason}"), None),
+            None => ("not started yet".to_owned(), None),
         },
     };
-    Line { container: plan.name.clone(), level, barrier, doing }
+    // Zero: the kubelet does not say.
+    let since = since.filter(|time| time.0 > 0).and_then(|time| i64::try_from(time.0).ok());
+    let since = since.and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    Line { container: plan.name.clone(), level, barrier, doing, since }
 }
 
 /// The next step, in one sentence.
@@ -114,14 +125,10 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
     if view.barriers().next().is_none() {
         return "nothing: every container may start".to_owned();
     }
-    if barrier::map_name(view).is_none() {
-        return format!("nothing: {}", barrier::IGNORED);
-    }
+    let Some(name) = barrier::map_name(view) else { return format!("nothing: {}", barrier::IGNORED) };
     let held = match map {
         barrier::Map::Missing => return "the operator creates the barrier ConfigMap".to_owned(),
-        barrier::Map::Foreign => {
-            return "nothing: another ConfigMap already has the name of the barrier; delete it".to_owned();
-        }
+        barrier::Map::Foreign => return format!("nothing: {}", barrier::foreign(name)),
         barrier::Map::OfPredecessor => return "the operator replaces the barrier ConfigMap".to_owned(),
         barrier::Map::Ours { keys } => keys,
     };

@@ -76,7 +76,7 @@ pub enum Step {
 /// Kruise's message for a container that does not exist.
 const NOT_FOUND: &str = "not found container on Node";
 
-/// The request of a pod to serve now; the others wait (CRR-31, CRR-32). Depends on their state, not on
+/// The request of a pod to serve now, and those of the others to tell that they wait (CRR-31, CRR-32). Depends on their state, not on
 /// events, so the next one's turn comes whatever happens to the first (CRR-47).
 pub fn pick(requests: &[Request]) -> (Option<usize>, Vec<usize>) {
     let open = |i: &usize| {
@@ -93,8 +93,16 @@ pub fn pick(requests: &[Request]) -> (Option<usize>, Vec<usize>) {
         let request = &requests[i];
         (rank(&request.status.phase), request.created_ms(), request.metadata.name.clone())
     });
-    let queued = order.iter().skip(1).copied().filter(|&i| requests[i].status.phase.is_empty()).collect();
-    (order.first().copied(), queued)
+    let Some((&turn, queued)) = order.split_first() else { return (None, Vec::new()) };
+    let message = queued_message(&requests[turn]);
+    let is_untold =
+        |i: &usize| requests[*i].status.phase.is_empty() || requests[*i].status.message != message;
+    (Some(turn), queued.iter().copied().filter(is_untold).collect())
+}
+
+/// What a request that has to wait for another one of its pod says.
+pub fn queued_message(turn: &Request) -> String {
+    format!("waits for request {}, which is served first", turn.metadata.name.as_deref().unwrap_or_default())
 }
 
 /// The next step. `unready_seen` is when the agent first saw that the pod was made unready, by its own clock.

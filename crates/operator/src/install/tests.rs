@@ -85,7 +85,7 @@ fn options_are_checked() {
             Options { namespace: namespace.to_owned(), ..fine.clone() }.check().expect_err(namespace);
         assert!(problem.starts_with("--namespace"), "{problem}");
     }
-    for image in ["", "a b", "a\nb: c", "a: b", "a#b", "a:", "{{x}}"] {
+    for image in ["", "a b", "a\nb: c", "a: b", "a#b", "a:", "{{x}}", "x:y:z", "a//b", "a/b:1/c"] {
         let problem = Options { image: image.to_owned(), ..fine.clone() }.check().expect_err(image);
         assert!(problem.starts_with("--image"), "{problem}");
     }

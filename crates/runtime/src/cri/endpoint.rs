@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const VARIABLE: &str = "CONTAINER_RUNTIME_ENDPOINT";
 
 /// The default sockets of runtimes, the most likely first.
-const USUAL: [&str; 10] = [
+const USUAL: [&str; 11] = [
     "/run/containerd/containerd.sock",
     "/run/containerd.sock",
     "/run/crio/crio.sock",
@@ -20,6 +20,8 @@ const USUAL: [&str; 10] = [
     "/run/k3s/containerd/containerd.sock",
     "/run/k0s/containerd.sock",
     "/var/snap/microk8s/common/run/containerd.sock",
+    // containerd of older versions of Bottlerocket
+    "/run/dockershim.sock",
 ];
 
 /// The socket from `given`, else from the environment, else the first default socket that answers.

@@ -371,9 +371,12 @@ fn sidecars_of_pods_that_never_restart_are_restarted_when_they_crash() {
 
 #[test]
 fn clauses_that_no_kubelet_can_serve_are_warned_about() {
-    for (clause, word) in
-        [("a: sidecar", "`sidecar`"), ("a: primary", "`primary`"), ("b: a ready restart", "`restart`")]
-    {
+    for (clause, word) in [
+        ("a: sidecar", "`sidecar`"),
+        ("a: primary", "`primary`"),
+        ("b: a ready restart", "`restart`"),
+        ("a: stop 2; b: start 1, stop 1", "`stop`"),
+    ] {
         let mut pod = pod(&[("a", Value::Null), ("b", Value::Null)]);
         pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: clause});
         let warnings = admitted(&pod).warnings;
@@ -381,6 +384,16 @@ fn clauses_that_no_kubelet_can_serve_are_warned_about() {
             warnings.iter().any(|w| w.contains(&format!("{word} has no effect in a cluster"))),
             "{clause}: {warnings:?}"
         );
+    }
+}
+
+#[test]
+fn both_sides_of_a_circle_are_named() {
+    let mut pod = pod(&[("a", Value::Null), ("b", Value::Null)]);
+    pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "a: b; b: a"});
+    let refusal = admit(&pod, SUFFIX).expect_err("a circle");
+    for entry in ["`a` waits for `b`", "`b` waits for `a`"] {
+        assert!(refusal.message.contains(entry), "{refusal}");
     }
 }
 

@@ -30,6 +30,9 @@ fn a_launch_says_which_level_is_open_and_who_is_waited_for_since_when() {
     let ours = Map::Ours { keys: ["p_1".to_owned()].into() };
     let mut waiting = status("sidecar", "waiting:ImagePullBackOff");
     waiting["state"]["waiting"]["message"] = json!("no such image");
+    let view = PodView::always(&pod(levels(json!([waiting]))), NOW).expect("a pod");
+    let since = json!(explain::pod(&view, &ours, Node::Machine, &[], NOW).0[0])["since"].clone();
+    assert_eq!(since, "2023-11-14T22:12:00Z");
     let (lines, next) = explained(levels(json!([waiting])), &ours, &[]);
     assert_eq!(
         lines,
@@ -110,6 +113,10 @@ fn of_several_that_wait_the_first_to_start_is_next() {
     assert_eq!(
         explained(ready, &one, &[]).1,
         "the operator publishes the key p_0 of `main` in ConfigMap pod-barrier"
+    );
+    assert_eq!(
+        explained(levels(json!([])), &Map::Foreign, &[]).1,
+        "nothing: ConfigMap pod-barrier exists and does not belong to this pod; delete it, so that the barrier can be made"
     );
     let mut unscheduled = levels(json!([]));
     unscheduled["spec"]["nodeName"] = json!("");

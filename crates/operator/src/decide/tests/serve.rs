@@ -203,7 +203,10 @@ fn the_next_request_of_a_pod_gets_its_turn() {
     let first = [made("b", 1, "", false), made("a", 2, "", false), made("c", 3, "", false)];
     assert_eq!(pick(&first), (Some(0), vec![1, 2]));
     let busy = [made("b", 1, "Pending", false), made("a", 2, "Recreating", false), made("c", 3, "", false)];
-    assert_eq!(pick(&busy), (Some(1), vec![2]));
+    assert_eq!(pick(&busy), (Some(1), vec![0, 2]), "both are told whom they wait for");
+    let mut told = busy.clone();
+    told[0].status.message = "waits for request a, which is served first".to_owned();
+    assert_eq!(pick(&told), (Some(1), vec![2]), "once");
     let after = [made("a", 2, "Completed", true), made("b", 1, "Pending", false)];
     assert_eq!(pick(&after), (Some(1), vec![]), "the second must start");
 }
