@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use outrigger_lifecycle::convert::{Target, apply, compare, convert};
 use outrigger_lifecycle::{
     ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, RestartPolicy, Severity,
-    TerminatorMarks, plan, stop_numbers,
+    TerminatorMarks, plan, stop_numbers, validate_plan,
 };
 use serde_json::{Value, json};
 
@@ -190,7 +190,15 @@ fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Refusal> {
         env.retain(|e| !e.name.starts_with("KRUISE_TERMINATE_SIDECAR_"));
     }
     let input = PodInput { pod, lifecycle_types: Default::default() };
-    plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))
+    let mut planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
+    // A container that waits for what never happens; the rest of the pod is the API server's to check.
+    let never = validate_plan(&input, &planned.plan).into_iter().filter(|finding| finding.code == "deadlock");
+    let (errors, warnings): (Vec<_>, Vec<_>) = never.partition(|finding| finding.severity == Severity::Error);
+    if !errors.is_empty() {
+        return Err(refuse(&errors));
+    }
+    planned.warnings.extend(warnings);
+    Ok(planned)
 }
 
 /// Turns the containers named by the annotation into native sidecars, in the order of the KEP. Everything

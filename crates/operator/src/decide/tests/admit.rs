@@ -388,6 +388,16 @@ fn clauses_that_no_kubelet_can_serve_are_warned_about() {
 }
 
 #[test]
+fn a_container_that_would_never_start_is_refused() {
+    let mut pod = pod(&[("a", Value::Null), ("b", Value::Null)]);
+    pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "a: b completed"});
+    let refusal = admit(&pod, SUFFIX).expect_err("a deadlock");
+    assert!(refusal.message.contains("`b` is restarted whenever it ends"), "{refusal}");
+    pod["spec"]["restartPolicy"] = json!("OnFailure");
+    assert!(admit(&pod, SUFFIX).is_ok());
+}
+
+#[test]
 fn both_sides_of_a_circle_are_named() {
     let mut pod = pod(&[("a", Value::Null), ("b", Value::Null)]);
     pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "a: b; b: a"});
