@@ -133,10 +133,9 @@ impl Store {
     /// Keeps the newest: what was written here may be newer than what the watch reports.
     pub(crate) fn set_map(&self, name: Name, map: MapView) {
         let mut state = self.lock();
-        let number = |version: &str| version.parse::<u64>().unwrap_or(0);
-        let is_older =
+        let is_newer =
             |held: &Arc<MapView>| held.uid == map.uid && number(&held.version) > number(&map.version);
-        if !state.maps.get(&name).is_some_and(is_older) {
+        if !state.maps.get(&name).is_some_and(is_newer) {
             state.maps.insert(name, Arc::new(map));
         }
     }
@@ -153,8 +152,18 @@ impl Store {
         self.lock().requests.get(name).cloned()
     }
 
+    /// Keeps the newest: the watch may have told what the agent did before the answer to the creation was read here. Taking
+    /// the older one would hide that the agent waits, until the request's deadline.
     pub(crate) fn set_request(&self, name: Name, request: Request) {
-        self.lock().requests.insert(name, Arc::new(request));
+        let mut state = self.lock();
+        let version =
+            |request: &Request| number(request.metadata.resource_version.as_deref().unwrap_or_default());
+        let is_newer = |held: &Arc<Request>| {
+            held.metadata.uid == request.metadata.uid && version(held) > version(&request)
+        };
+        if !state.requests.get(&name).is_some_and(is_newer) {
+            state.requests.insert(name, Arc::new(request));
+        }
     }
 
     pub(crate) fn drop_request(&self, name: &str) -> Option<Arc<Request>> {
@@ -263,5 +272,35 @@ impl Store {
             }
         }
         counts
+    }
+}
+
+/// Versions of an object are numbers that grow.
+fn number(version: &str) -> u64 {
+    version.parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_version_does_not_replace_a_newer_one() {
+        let store = Store::new(Agents::Installed, Time(0));
+        let request = |uid: &str, version: &str, phase: &str| -> Request {
+            let object = serde_json::json!({
+                "metadata": {"name": "r", "namespace": "n", "uid": uid, "resourceVersion": version},
+                "spec": {"podName": "p"}, "status": {"phase": phase},
+            });
+            serde_json::from_value(object).expect("a request")
+        };
+        let set = |uid: &str, version: &str, phase: &str| {
+            store.set_request("n/r".to_owned(), request(uid, version, phase));
+            store.request("n/r").map(|held| held.status.phase.clone()).unwrap_or_default()
+        };
+        assert_eq!(set("a", "9", "Recreating"), "Recreating");
+        assert_eq!(set("a", "8", ""), "Recreating", "the answer to the creation");
+        assert_eq!(set("a", "10", "Completed"), "Completed");
+        assert_eq!(set("b", "4", "Pending"), "Pending", "another request of that name");
     }
 }
