@@ -15,7 +15,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -65,6 +65,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long to wait for the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to wait for the API server when the certificate and its version are looked at.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The answer for other paths.
 const PAGES: &str = "there are /healthz, /readyz and /metrics";
@@ -138,7 +140,9 @@ struct Keeper {
 impl Keeper {
     /// The current certificate, and the TLS configuration for it.
     async fn obtain(&self) -> Result<(Certificate, Arc<rustls::ServerConfig>), Error> {
-        let certificate = certificates::obtain(&self.client, &self.namespace, &self.names).await?;
+        let obtained = certificates::obtain(&self.client, &self.namespace, &self.names);
+        let late = |_| Err(Error::Setup(format!("the API server has not answered within {LOOK_TIMEOUT:?}")));
+        let certificate = tokio::time::timeout(LOOK_TIMEOUT, obtained).await.unwrap_or_else(late)?;
         let config = certificate.server_config()?;
         Ok((certificate, config))
     }
@@ -195,37 +199,54 @@ async fn shutdown() {
 }
 
 async fn serve_webhook(listener: TcpListener, webhook: Arc<Webhook>, keeper: Keeper, state: Arc<Health>) {
-    let (connections, mut number) = (Connections::new(listener, CONNECTIONS_MAX), 0);
-    let (mut certificate, config) = keeper.first().await;
-    webhook.look_at_version().await;
-    let mut acceptor = TlsAcceptor::from(config);
-    let mut renewal = tokio::time::interval(keeper.pause);
-    renewal.tick().await;
+    let connections = Connections::new(listener, CONNECTIONS_MAX);
+    let (certificate, config) = keeper.first().await;
+    look_at_version(&webhook).await;
+    let (changed, current) = watch::channel(TlsAcceptor::from(config));
+    state.serving.store(true, Ordering::Relaxed);
+    // Side by side: reviews do not wait for an API server that is slow to tell of the certificate.
+    tokio::join!(renew(&keeper, certificate, &webhook, changed), accept(&connections, &webhook, current));
+}
+
+/// Keeps the webhook's certificate and the API server's version up to date.
+async fn renew(
+    keeper: &Keeper,
+    mut certificate: Certificate,
+    webhook: &Webhook,
+    changed: watch::Sender<TlsAcceptor>,
+) {
     loop {
-        state.serving.store(true, Ordering::Relaxed);
-        tokio::select! {
-            _ = renewal.tick() => {
-                match keeper.obtain().await {
-                    Ok((current, config)) if current != certificate => {
-                        acceptor = TlsAcceptor::from(config);
-                        certificate = current;
-                        tracing::info!("the webhook's certificate has changed");
-                    }
-                    Ok(_) => {}
-                    Err(error) => tracing::warn!(%error, "the webhook's certificate cannot be looked at"),
-                }
-                webhook.look_at_version().await;
+        tokio::time::sleep(keeper.pause).await;
+        match keeper.obtain().await {
+            Ok((current, config)) if current != certificate => {
+                changed.send_replace(TlsAcceptor::from(config));
+                certificate = current;
+                tracing::info!("the webhook's certificate has changed");
             }
-            stream = connections.accept() => {
-                let (webhook, acceptor) = (webhook.clone(), acceptor.clone());
-                number += 1;
-                connections.serve(number, |proven| async move {
-                    if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                        converse(stream, move |request| review(webhook.clone(), proven.clone(), request)).await;
-                    }
-                });
-            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "the webhook's certificate cannot be looked at"),
         }
+        look_at_version(webhook).await;
+    }
+}
+
+async fn look_at_version(webhook: &Webhook) {
+    if tokio::time::timeout(LOOK_TIMEOUT, webhook.look_at_version()).await.is_err() {
+        tracing::warn!("the API server's version cannot be read: no answer");
+    }
+}
+
+async fn accept(connections: &Connections, webhook: &Arc<Webhook>, acceptor: watch::Receiver<TlsAcceptor>) {
+    let mut number = 0;
+    loop {
+        let stream = connections.accept().await;
+        let (webhook, acceptor) = (webhook.clone(), acceptor.borrow().clone());
+        number += 1;
+        connections.serve(number, |proven| async move {
+            if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+                converse(stream, move |request| review(webhook.clone(), proven.clone(), request)).await;
+            }
+        });
     }
 }
 
@@ -461,7 +482,7 @@ pub(crate) async fn serve_agent_page(address: SocketAddr, page: Arc<AgentPage>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncReadExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     /// Connects, and serves the connection until it is closed. `proven`: as if it had sent a proper request.
     async fn connect(connections: &Connections, number: u64, proven: bool) -> TcpStream {
@@ -511,5 +532,42 @@ mod tests {
         assert!(bodies.take(SHORT_MAX).await.is_some());
         held.pop();
         assert!(bodies.take(BODY_MAX).await.is_some(), "there is room again");
+    }
+
+    #[tokio::test]
+    async fn reviews_do_not_wait_for_an_api_server_that_does_not_answer() {
+        super::super::install_crypto();
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+        let names = vec!["127.0.0.1".to_owned()];
+        let certificate = Certificate::make(&names, None).unwrap();
+        let webhook = Arc::new(Webhook {
+            client: client.clone(),
+            metrics: Arc::default(),
+            own_user: "operator".to_owned(),
+            agents: Agents::Installed,
+            requesters: Requesters::All,
+            takes_own_policies: AtomicBool::new(false),
+            bodies: Bodies::default(),
+        });
+        let keeper = Keeper { client, namespace: "ns".to_owned(), names, pause: Duration::from_millis(1) };
+        let (changed, current) = watch::channel(TlsAcceptor::from(certificate.server_config().unwrap()));
+        let connections = Connections::new(TcpListener::bind("127.0.0.1:0").await.unwrap(), 2);
+        let address = connections.listener.local_addr().unwrap();
+        let caller = async {
+            // The certificate is being looked at, without an answer.
+            let _asked = silent.accept().await.unwrap();
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"this is no TLS\r\n\r\n").await.unwrap();
+            let mut answer = Vec::new();
+            let read = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.read_to_end(&mut answer)).await;
+            assert!(read.is_ok(), "the connection is neither served nor closed");
+        };
+        tokio::select! {
+            () = renew(&keeper, certificate, &webhook, changed) => {}
+            () = accept(&connections, &webhook, current) => {}
+            () = caller => {}
+        }
     }
 }
