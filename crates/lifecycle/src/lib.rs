@@ -64,4 +64,6 @@ pub use resources::{
 pub use source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput, Segment, Severity};
 pub use status::{ContainerFacts, Phase, StatusFacts, fails_pod, observe, phase, pod_status, was_stopped};
 pub use time::Time;
-pub use validate::{NAMESPACE_IDS, is_launch_barrier, validate, validate_job, validate_plan};
+pub use validate::{
+    NAMESPACE_IDS, is_launch_barrier, validate, validate_job, validate_kruise, validate_plan,
+};

@@ -153,13 +153,16 @@ impl<'a> Draft<'a> {
     }
 
     /// A container that starts after another stops before it: the stop order is the reverse of the start
-    /// order. Launch priority is the exception, it only orders starts.
+    /// order. Launch priority is the exception, it only orders starts, and the stops of sidecars that end with their mains (D7).
     fn stop_edges(&mut self, explicit: &depends_on::Graph) {
         let n = self.plan.containers.len();
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); n];
+        let is_marked = |i: usize| self.plan.containers[i].dialect == Some(Dialect::Terminator);
         for (i, c) in self.plan.containers.iter().enumerate() {
             for gate in &c.gates {
-                let ordered = gate.need != Need::Launched && gate.dialect != Some(Dialect::Priority);
+                let by_priority = gate.dialect == Some(Dialect::Priority);
+                let ordered =
+                    gate.need != Need::Launched && (!by_priority || (is_marked(i) && is_marked(gate.on)));
                 if ordered && !explicit.numbers_stop(gate.on, i) {
                     after[gate.on].push(i);
                 }

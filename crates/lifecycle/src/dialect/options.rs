@@ -226,6 +226,9 @@ fn stop_grace(draft: &mut Draft<'_>, value: &str) {
                     .hint("raise terminationGracePeriodSeconds or lower this value");
                 return draft.findings.push(finding);
             }
+            Some(c) if c.stop_grace_ms.is_some() => {
+                return bad(draft, STOP_GRACE, value, "each container once");
+            }
             Some(c) => c.stop_grace_ms = Some(ms),
             None => return bad(draft, STOP_GRACE, name, "the name of a container of this pod"),
         }

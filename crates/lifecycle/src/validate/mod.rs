@@ -71,6 +71,15 @@ pub fn validate(input: &PodInput, gates: &FeatureGates) -> Vec<Finding> {
     sorted(out)
 }
 
+/// The findings about Kruise's envs and annotations only.
+pub fn validate_kruise(input: &PodInput) -> Vec<Finding> {
+    let mut out = Vec::new();
+    if let Some(spec) = &input.pod.spec {
+        kruise::check(&mut out, input, &sites(spec));
+    }
+    sorted(out)
+}
+
 /// A Job's requirements on its template beyond [`validate`] (R8.32).
 pub fn validate_job(input: &PodInput, pod_failure_policy: bool) -> Vec<Finding> {
     let policy = input.pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref());

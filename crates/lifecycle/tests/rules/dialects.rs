@@ -664,6 +664,19 @@ fn a_container_can_have_a_shorter_grace_of_its_own_d7() {
 }
 
 #[test]
+fn marked_sidecars_stop_in_reverse_order_of_their_priorities_d7() {
+    let marked = |n: &str, level: &str| env(n, &[(KILL, "true"), (PRIORITY, level)]);
+    let spec =
+        json!({"restartPolicy": "Never", "containers": [c("app"), marked("s1", "10"), marked("s2", "5")]});
+    let mut play = Play::of(&pod(spec));
+    play.log();
+    play.exit("app", 0);
+    assert_eq!(play.log(), ["stop Completed", "term s2"]);
+    play.exit("s2", 143);
+    assert_eq!(play.log(), ["term s1"]);
+}
+
+#[test]
 fn pre_stop_can_wait_for_its_turn_g26() {
     let mut s = json!({"name": "s0", "restartPolicy": "Always"});
     s["lifecycle"]["preStop"] = json!({"exec": {"command": ["true"]}});
@@ -769,6 +782,7 @@ fn unknown_and_bad_options_are_reported() {
         ("stop-grace", "a=31s"),
         ("stop-grace", "nobody=1s"),
         ("stop-grace", "a=1s,"),
+        ("stop-grace", "a=1s, a=2s"),
         ("launch-timeout", "soon"),
         ("fence", "yes"),
         ("restart-backoff", "10s"),

@@ -17,6 +17,7 @@ use kube::{Api, Client};
 use outrigger_lifecycle::Time;
 use outrigger_runtime::cri::{NodeContainerState, NodeRuntime};
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::lenient::Lenient;
@@ -61,6 +62,8 @@ struct Agent {
     /// How long the preStop hooks of the instances to stop took.
     hooks: Mutex<HashMap<String, Duration>>,
     queue: Queue<(String, String)>,
+    /// Sent when a request has changed.
+    changes: watch::Sender<()>,
     page: Arc<AgentPage>,
 }
 
@@ -96,6 +99,7 @@ pub async fn run_agent(options: AgentOptions) -> Result<(), Error> {
         unready: Mutex::default(),
         hooks: Mutex::default(),
         queue: Queue::new(),
+        changes: watch::Sender::new(()),
         page,
     });
     tasks.spawn(agent.clone().follow(options.node.clone()));
@@ -154,12 +158,14 @@ impl Agent {
                     let new = told.take().unwrap_or_default();
                     let old = std::mem::replace(&mut *lock(&self.requests), new.clone());
                     old.values().chain(new.values()).for_each(|request| self.queue.add(pod_of(request)));
+                    self.changes.send_replace(());
                     self.page.watching.store(true, Ordering::Relaxed);
                 }
                 Ok(Event::Apply(request)) => match request.read() {
                     Ok(request) => {
                         let pod = pod_of(&request);
                         lock(&self.requests).insert(key_of(&request), request);
+                        self.changes.send_replace(());
                         self.queue.add(pod);
                     }
                     Err(fault) => {
@@ -182,6 +188,7 @@ impl Agent {
         let key = key_of(request);
         lock(&self.unready).remove(&key);
         let held = lock(&self.requests).remove(&key);
+        self.changes.send_replace(());
         self.queue.add(pod_of(held.as_ref().unwrap_or(request)));
     }
 
@@ -211,8 +218,9 @@ impl Agent {
         }
     }
 
-    /// Takes one step for the pod's current request.
-    async fn serve(&self, pod: &(String, String)) -> Result<Option<Duration>, Error> {
+    /// Takes one step for the pod's current request. A request may get a verdict in the middle of a step, at its deadline, or be
+    /// deleted: the stop that was begun goes on, and the pod's next request does not wait for it.
+    async fn serve(self: &Arc<Self>, pod: &(String, String)) -> Result<Option<Duration>, Error> {
         let requests: Vec<Request> =
             lock(&self.requests).values().filter(|r| pod_of(r) == *pod).cloned().collect();
         let api: Api<Request> = Api::namespaced(self.client.clone(), &pod.0);
@@ -236,7 +244,24 @@ impl Agent {
             lock(&self.requests).remove(&key_of(&requests[turn]));
             return Ok(Some(Duration::ZERO));
         };
-        self.advance(&api, request).await
+        let key = key_of(&request);
+        let agent = self.clone();
+        let step = tokio::spawn(async move { agent.advance(&api, request).await });
+        tokio::select! {
+            done = step => done.unwrap_or_else(|error| Err(Error::Setup(format!("a step has ended: {error}")))),
+            () = self.closed(&key) => Ok(Some(Duration::ZERO)),
+        }
+    }
+
+    /// Waits until a request has a verdict or is gone.
+    async fn closed(&self, key: &str) {
+        let mut changes = self.changes.subscribe();
+        let is_open =
+            |request: &Request| !request.is_finished() && request.metadata.deletion_timestamp.is_none();
+        while lock(&self.requests).get(key).is_some_and(is_open) {
+            // The sender is a part of this.
+            let _ = changes.changed().await;
+        }
     }
 
     async fn advance(&self, api: &Api<Request>, mut request: Request) -> Result<Option<Duration>, Error> {

@@ -36,7 +36,8 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let pod = pods.get_opt(name).await.map_err(Error::api(format!("pod {namespace}/{name}")))?;
     let missing = || Error::Setup(format!("there is no pod {name} in namespace {namespace}"));
-    let view = PodView::always(&pod.ok_or_else(missing)?, now()).ok_or_else(missing)?;
+    let pod = pod.ok_or_else(missing)?;
+    let view = PodView::always(&pod, now()).ok_or_else(missing)?;
     let map = map_of(client, &view).await?;
     let node = node_of(client, &view).await?;
     let requests: Api<Request> = Api::namespaced(client.clone(), &namespace);
@@ -56,6 +57,12 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
         let name = request.metadata.name.as_deref().unwrap_or_default();
         let verb = if request.only_stops() { "stops" } else { "recreates" };
         next = format!("container recreate request {name} {verb} {}", targets.join(", "));
+        if !request.status.message.is_empty() {
+            next = format!("{next}: it {}", request.status.message);
+        }
+    }
+    if let Some(message) = pod.status.and_then(|status| status.message).filter(|_| view.is_over()) {
+        next = format!("{next}: {message}");
     }
     let phase = if view.phase.is_empty() { "Pending".to_owned() } else { view.phase };
     Ok(PodStatus { namespace, pod: view.name, phase, containers, next })

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use outrigger_lifecycle::convert::{Target, apply, compare, convert};
 use outrigger_lifecycle::{
-    ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, RestartPolicy, Severity,
-    TerminatorMarks, plan, stop_numbers, validate_plan,
+    ANNOTATION_PREFIX, ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, RestartPolicy,
+    Severity, TerminatorMarks, plan, stop_numbers, validate_kruise, validate_plan,
 };
 use serde_json::{Value, json};
 
@@ -49,8 +49,15 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
         None => pod,
     };
     let planned = plan_of(&pod)?;
-    admitted.warnings.extend(planned.warnings.iter().map(sentence));
+    let of_kruise = of_kruise(&pod, &["LP-3", "LP-7"]);
+    // The other webhook speaks of options of pods that have such sidecars.
+    let is_told = |finding: &&Finding| finding.code == "option" && sidecars(&pod).next().is_some();
+    let findings = planned.warnings.iter().filter(|finding| !is_told(finding)).chain(&of_kruise);
+    admitted.warnings.extend(findings.map(sentence));
     admitted.warnings.extend(unserved(&pod, &planned.plan));
+    if sidecars(&pod).next().is_none() {
+        admitted.warnings.extend(unserved_options(&pod));
+    }
     // Values that a pod's author wrote under these names are dropped (LP-10): the pod may be a copy of a live
     // one.
     let foreign = drop_foreign(&mut admitted.pod, &pod);
@@ -102,8 +109,18 @@ pub fn job_sidecars(object: &Value, own_policies: OwnRestartPolicies) -> Result<
         }
     };
     let counts = annotation(&input.pod, names::SIDECAR_PHASE) == Some("Count");
-    let of_terminator = planned.warnings.iter().filter(|finding| finding.code.starts_with("ST-"));
-    admitted.warnings.extend(of_terminator.map(sentence));
+    let is_ours = |finding: &&Finding| finding.code.starts_with("ST-") || finding.code == "option";
+    let of_kruise = of_kruise(&input.pod, &["ST-1"]);
+    let findings = planned.warnings.iter().filter(is_ours).chain(&of_kruise);
+    admitted.warnings.extend(findings.map(sentence));
+    admitted.warnings.extend(unserved_options(&input.pod));
+    if counts && planned.plan.restart_policy == RestartPolicy::OnFailure {
+        let text = format!(
+            "annotation {}: Count has no effect in a cluster with restartPolicy OnFailure: the kubelet restarts a sidecar that fails",
+            names::SIDECAR_PHASE
+        );
+        admitted.warnings.push(text);
+    }
     let is_never = planned.plan.restart_policy == RestartPolicy::Never;
     let (pod, plan) = (&input.pod, &planned.plan);
     if counts || !is_never || own_policies == OwnRestartPolicies::Refused || are_ordered(pod, plan) {
@@ -113,6 +130,42 @@ pub fn job_sidecars(object: &Value, own_policies: OwnRestartPolicies) -> Result<
         admitted.pod["spec"]["containers"][index]["restartPolicy"] = json!("OnFailure");
     }
     Ok(admitted)
+}
+
+/// Findings about Kruise's envs with one of these codes.
+fn of_kruise(pod: &Pod, codes: &[&str]) -> Vec<Finding> {
+    let input = PodInput { pod: pod.clone(), lifecycle_types: Default::default() };
+    let mut findings = validate_kruise(&input);
+    findings.retain(|finding| codes.contains(&finding.code));
+    findings
+}
+
+/// Annotations that have no effect in a cluster: the kubelet does those things.
+const UNSERVED: [&str; 6] =
+    ["fence", "post-start-timeout", "pre-stop", "restart-backoff", "run-once", "sidecar-grace"];
+/// Those that concern sidecars that end with the mains of a Job.
+const FOR_MARKED: [&str; 3] = ["sidecar-delay", "sidecar-phase", "stop-grace"];
+
+/// Warnings about annotations without effect.
+fn unserved_options(pod: &Pod) -> Vec<String> {
+    let has = |name: &&str| annotation(pod, &format!("{ANNOTATION_PREFIX}{name}")).is_some();
+    let is_marked = |name: &str| sidecars(pod).any(|(_, c)| c.name == name);
+    let warning = |name: &str, why: &str| {
+        format!("annotation {ANNOTATION_PREFIX}{name} has no effect in a cluster{why}")
+    };
+    let mut warnings: Vec<String> =
+        UNSERVED.iter().filter(|n| has(n)).map(|name| warning(name, "")).collect();
+    if sidecars(pod).next().is_none() {
+        let only = " on containers that are not marked with KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT";
+        warnings.extend(FOR_MARKED.iter().filter(|n| has(n)).map(|name| warning(name, only)));
+    } else if let Some(text) = annotation(pod, &format!("{ANNOTATION_PREFIX}stop-grace")) {
+        let names = text.split(',').filter_map(|part| part.split_once('=')).map(|(name, _)| name.trim());
+        let others: Vec<&str> = names.filter(|name| !is_marked(name)).collect();
+        if !others.is_empty() {
+            warnings.push(warning("stop-grace", &format!(" on {}", others.join(", "))));
+        }
+    }
+    warnings
 }
 
 /// The marked containers of a pod.

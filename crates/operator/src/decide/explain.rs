@@ -1,13 +1,13 @@
 //! Explains what a pod in a cluster is waiting for, in the same sentences as the rest of Outrigger.
 
 use k8s_openapi::jiff::Timestamp;
-use outrigger_lifecycle::{Gate, Span, State, Time, Wait, explain};
+use outrigger_lifecycle::{Gate, Need, Span, State, Time, Wait, explain, rules};
 use serde::Serialize;
 
 use super::barrier;
 use super::terminate::{self, Node, Past};
 use crate::key::Opens;
-use crate::view::PodView;
+use crate::view::{PodView, is_served_gate};
 
 /// Why a container's gate is closed; the container is the implied subject.
 pub fn gate(view: &PodView, container: usize, gate: &Gate, now: Time) -> String {
@@ -23,7 +23,6 @@ pub fn gate(view: &PodView, container: usize, gate: &Gate, now: Time) -> String 
 }
 
 fn need(gate: &Gate) -> &'static str {
-    use outrigger_lifecycle::Need;
     match gate.need {
         Need::Completed => "to complete",
         Need::Started => "to be started",
@@ -83,6 +82,10 @@ fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now
             let waiting = view.started.map(|since| format!("; waiting for {}", Span(now.since(since))));
             (format!("{}{}", gate(view, i, closed, now), waiting.unwrap_or_default()), view.started)
         }
+        // Gates that the kubelet itself keeps: of init containers and native sidecars.
+        (_, State::Waiting) if kubelet_gate(view, i).is_some() && !view.is_over() => {
+            (kubelet_gate(view, i).map(|closed| gate(view, i, closed, now)).unwrap_or_default(), view.started)
+        }
         (_, State::Running { since }) if c.ready => {
             (format!("ready, running for {}", Span(now.since(since))), Some(since))
         }
@@ -105,13 +108,25 @@ fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now
     Line { container: plan.name.clone(), level, barrier, doing, since }
 }
 
+/// The container of its pod that the kubelet waits for before it starts this one.
+fn kubelet_gate(view: &PodView, i: usize) -> Option<&Gate> {
+    let gates = view.plan.containers[i].gates.iter();
+    let mut gates = gates.filter(|gate| !is_served_gate(gate.dialect) && gate.need != Need::Launched);
+    gates.find(|gate| !rules::gate_open(&view.plan, &view.observation, i, gate))
+}
+
 /// The next step, in one sentence.
 fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time) -> String {
     if let Some(problem) = &view.problem {
         return format!("nothing: the pod cannot be understood: {problem}");
     }
     if view.is_over() {
-        return format!("nothing: the pod is {}", view.phase);
+        let alive = (0..view.containers.len()).filter(|&i| view.observation.containers[i].state.is_alive());
+        let alive: Vec<&str> = alive.map(|i| view.plan.containers[i].name.as_str()).collect();
+        return match alive.is_empty() {
+            true => format!("nothing: the pod is {}", view.phase),
+            false => format!("the pod is {}; {} stopped", view.phase, terminate::are(&alive)),
+        };
     }
     if view.deleting {
         return "the pod is being deleted".to_owned();
@@ -122,8 +137,14 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
     if view.node.is_none() {
         return "the pod waits for a node".to_owned();
     }
+    if let Some((i, closed)) = (0..view.containers.len()).find_map(|i| Some((i, kubelet_gate(view, i)?))) {
+        let (name, on) = (&view.plan.containers[i].name, &view.plan.containers[closed.on].name);
+        if view.observation.containers[i].state == State::Waiting {
+            return format!("the kubelet starts `{name}` once `{on}` is {}", is(closed));
+        }
+    }
     if view.barriers().next().is_none() {
-        return "nothing: every container may start".to_owned();
+        return done(view);
     }
     let Some(name) = barrier::map_name(view) else { return format!("nothing: {}", barrier::IGNORED) };
     let held = match map {
@@ -148,7 +169,7 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
         );
     }
     match waiting.iter().find(|(i, ..)| is_next(*i)) {
-        None => "nothing: every container may start".to_owned(),
+        None => done(view),
         Some((i, barrier, closed)) => {
             let i = *i;
             let what = match barrier.opens {
@@ -157,6 +178,13 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
             };
             format!("{what} starts once `{}` is {}", view.plan.containers[closed.on].name, is(closed))
         }
+    }
+}
+
+fn done(view: &PodView) -> String {
+    match view.observation.containers.iter().all(|c| c.was_run) {
+        true => "nothing: every container was started".to_owned(),
+        false => "nothing: every container may start".to_owned(),
     }
 }
 

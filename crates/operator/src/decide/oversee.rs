@@ -224,6 +224,10 @@ fn deadline(request: &Request) -> (u64, String) {
 
 /// A final result: everything that is not done has failed (CRR-21, issue 2353 of Kruise).
 fn give_up(request: &Request, message: String) -> Step {
+    let message = match request.status.message.as_str() {
+        waits if request.status.phase == "Pending" && !waits.is_empty() => format!("{message}: it {waits}"),
+        _ => message,
+    };
     let states = request.spec.containers.iter().map(|target| {
         let stored = request.status.container_recreate_states.iter().find(|s| s.name == target.name);
         let mut state = stored

@@ -374,12 +374,10 @@ pub fn outlook(view: &PodView, node: Node, past: &[Past], now: Time) -> Option<S
     })
 }
 
-fn quoted(names: &[&str]) -> String {
-    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
-}
-
-fn are(names: &[&str]) -> String {
-    format!("{} {}", quoted(names), if names.len() == 1 { "is" } else { "are" })
+/// These containers, and `is` or `are`.
+pub(super) fn are(names: &[&str]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    format!("{} {}", quoted.join(", "), if names.len() == 1 { "is" } else { "are" })
 }
 
 fn are_or_is(names: &[&str]) -> String {

@@ -398,6 +398,40 @@ fn a_container_that_would_never_start_is_refused() {
 }
 
 #[test]
+fn what_has_no_effect_in_a_cluster_is_warned_about() {
+    let kill = |value: &str| json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": value}]);
+    let job = |value: &str, annotations: Value| {
+        let mut pod = pod(&[("main", Value::Null), ("s", kill(value))]);
+        pod["spec"]["restartPolicy"] = json!("OnFailure");
+        pod["metadata"]["annotations"] = annotations;
+        job_sidecars(&pod, OwnRestartPolicies::Taken).expect("admitted").warnings.join("\n")
+    };
+    assert_eq!(
+        job("true", json!({"outrigger.dev/stop-grace": "s=1s", "outrigger.dev/sidecar-delay": "1s"})),
+        ""
+    );
+    for (annotations, expected) in [
+        (json!({"outrigger.dev/stop-grace": "main=1s"}), "stop-grace has no effect in a cluster on main"),
+        (json!({"outrigger.dev/sidecar-phase": "Count"}), "Count has no effect"),
+        (json!({"outrigger.dev/fence": "start"}), "fence has no effect in a cluster"),
+        (json!({"outrigger.dev/sidecars-delay": "1s"}), "did you mean outrigger.dev/sidecar-delay?"),
+    ] {
+        let warnings = job("true", annotations);
+        assert!(warnings.contains(expected), "{warnings}");
+    }
+    assert!(job("yes", json!({})).contains("neither `true` nor `false`"));
+    let mut native = pod(&[("main", Value::Null), ("proxy", Value::Null)]);
+    native["metadata"]["annotations"] =
+        json!({names::SIDECARS: "proxy", "outrigger.dev/sidecar-delay": "8s", names::SIDECAR_PHASE: "Count"});
+    let warnings = admitted(&native).warnings.join("\n");
+    for name in ["sidecar-delay has no effect", "sidecar-phase has no effect"] {
+        assert!(warnings.contains(name), "{warnings}");
+    }
+    let zero = pod(&[("a", priority("0")), ("b", priority("0"))]);
+    assert!(admitted(&zero).warnings[0].contains("nothing is ordered"));
+}
+
+#[test]
 fn both_sides_of_a_circle_are_named() {
     let mut pod = pod(&[("a", Value::Null), ("b", Value::Null)]);
     pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "a: b; b: a"});

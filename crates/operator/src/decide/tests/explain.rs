@@ -46,7 +46,7 @@ fn a_launch_says_which_level_is_open_and_who_is_waited_for_since_when() {
     let (lines, next) =
         explained(levels(json!([status("main", "ready"), status("sidecar", "ready")])), &both, &[]);
     assert_eq!(lines[0], "main|0|open|ready, running for 1 min 40 s");
-    assert_eq!(next, "nothing: every container may start");
+    assert_eq!(next, "nothing: every container was started");
     let (_, next) = explained(levels(json!([])), &Map::Missing, &[]);
     assert_eq!(next, "the operator creates the barrier ConfigMap");
     let (_, next) = explained(levels(json!([])), &Map::Foreign, &[]);
@@ -80,7 +80,7 @@ fn a_job_says_what_becomes_of_its_sidecars() {
     );
     let at_the_end = Past { needs_result: true, ..under_way };
     assert_eq!(next(job("0", "Running"), &[at_the_end]), "the pod becomes Succeeded");
-    assert_eq!(next(job("0", "Succeeded"), &[]), "nothing: the pod is Succeeded");
+    assert_eq!(next(job("0", "Succeeded"), &[]), "the pod is Succeeded; `log` is stopped");
 }
 
 #[test]
@@ -125,4 +125,24 @@ fn of_several_that_wait_the_first_to_start_is_next() {
         (lines[1].as_str(), next.as_str()),
         ("sidecar|1|open|waits for a node", "the pod waits for a node")
     );
+}
+
+#[test]
+fn what_the_kubelet_itself_waits_for_is_told() {
+    let pod = json!({
+        "metadata": {"name": "pod", "namespace": "ns", "uid": "u"},
+        "spec": {"nodeName": "n", "containers": [{"name": "main"}], "initContainers": [{
+            "name": "proxy", "restartPolicy": "Always", "startupProbe": {"exec": {"command": ["true"]}},
+        }]},
+        "status": {
+            "phase": "Pending", "containerStatuses": [status("main", "waiting:PodInitializing")],
+            "initContainerStatuses": [{
+                "name": "proxy", "image": "i", "imageID": "", "restartCount": 0, "ready": false, "started": false,
+                "containerID": "containerd://proxy-0", "state": {"running": {"startedAt": "2023-11-14T22:13:20Z"}},
+            }],
+        },
+    });
+    let (lines, next) = explained(pod, &Map::Missing, &[]);
+    assert!(lines[1].contains("waits for `proxy` to be started"), "{lines:?}");
+    assert_eq!(next, "the kubelet starts `main` once `proxy` is started");
 }
