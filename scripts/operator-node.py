@@ -286,9 +286,13 @@ def deadlines(c):
     states = verdict(c, "e5", 15)["containerRecreateStates"]
     # Kruise leaves them Pending; D3: what is not done when the deadline passes has failed.
     assert [s["phase"] for s in states] == ["Failed", "Failed"], states
+    # The stop under way goes on, and the pod's next request does not wait for it.
+    request(c, "e5-next", "hooked", ["sidecar"])
+    succeeded(c, "e5-next")
+    assert restarts(c, "hooked") == {"app": 0, "sidecar": 1}, restarts(c, "hooked")
     wait("the stop under way is finished", lambda: restarts(c, "hooked")["app"] == 1)
     assert [s["phase"] for s in crr_status(c, "e5")["containerRecreateStates"]] == ["Failed", "Failed"], "a verdict is final"
-    say("CRR-E-05: the deadline gives a verdict, and it stays")
+    say("CRR-E-05: the deadline gives a verdict, and it stays; another request is served meanwhile")
     wait("hooked runs", both)
     begun = time.time()
     request(c, "e6", "hooked", ["app", "sidecar"])
