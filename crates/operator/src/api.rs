@@ -6,7 +6,9 @@
 
 use k8s_openapi::api::core::v1::{ContainerPort, LifecycleHandler};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::names;
 
@@ -27,8 +29,8 @@ pub struct Request {
     /// Kind.
     #[serde(default)]
     pub kind: String,
-    /// Metadata.
-    #[serde(default)]
+    /// Metadata, without the managed fields.
+    #[serde(default, deserialize_with = "readable_metadata")]
     pub metadata: ObjectMeta,
     /// The requested change.
     #[serde(default)]
@@ -131,7 +133,7 @@ pub struct Status {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub phase: String,
     /// When it was finished.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "readable_time")]
     pub completion_time: Option<Time>,
     /// Why it ended this way.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -143,8 +145,31 @@ pub struct Status {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub container_status_snapshot: Vec<Snapshot>,
     /// Conditions.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "readable_conditions")]
     pub conditions: Vec<Condition>,
+}
+
+// The API server takes times that no clock can show, such as the last second of the year 9999. A user who may write them must
+// not make a request of the operator unreadable: its Job would never end.
+
+fn readable_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let mut metadata = Value::deserialize(deserializer)?;
+    if let Some(metadata) = metadata.as_object_mut() {
+        metadata.shift_remove("managedFields");
+    }
+    serde_json::from_value(metadata).map_err(D::Error::custom)
+}
+
+/// A time that cannot be read is none.
+fn readable_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
+    let time = Option::<Value>::deserialize(deserializer)?;
+    Ok(time.and_then(|time| serde_json::from_value(time).ok()))
+}
+
+/// A condition that cannot be read is left out.
+fn readable_conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
+    let conditions = Option::<Vec<Value>>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(conditions.into_iter().filter_map(|condition| serde_json::from_value(condition).ok()).collect())
 }
 
 /// The progress of one container.

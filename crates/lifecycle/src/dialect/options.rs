@@ -15,6 +15,9 @@ const BACKOFF: &str = "outrigger.dev/restart-backoff";
 const POST_START_TIMEOUT: &str = "outrigger.dev/post-start-timeout";
 const RUN_ONCE: &str = "outrigger.dev/run-once";
 
+/// Sidecars are there for the mains: longer than this is a mistake.
+const DELAY_MAX_MS: u64 = 86_400_000;
+
 /// Read by the operator in a cluster.
 const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
 /// Written by the operator.
@@ -84,9 +87,9 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
         }
     }
     if let Some(value) = draft.annotation(SIDECAR_DELAY) {
-        match duration_ms(value) {
+        match duration_ms(value).filter(|ms| *ms <= DELAY_MAX_MS) {
             Some(ms) => draft.plan.sidecar_delay_ms = ms,
-            None => bad(draft, SIDECAR_DELAY, value, "a duration such as `5s` or `1500ms`"),
+            None => bad(draft, SIDECAR_DELAY, value, "a duration such as `5s` or `1500ms`, at most `24h`"),
         }
     }
     if let Some(value) = draft.annotation(STOP_GRACE) {

@@ -778,6 +778,7 @@ fn unknown_and_bad_options_are_reported() {
         ("sidecar-grace", "31s"),
         ("sidecar-grace", "fast"),
         ("sidecar-delay", "soon"),
+        ("sidecar-delay", "25h"),
         ("stop-grace", "5s"),
         ("stop-grace", "a=31s"),
         ("stop-grace", "nobody=1s"),

@@ -141,5 +141,16 @@ mod tests {
         let request = json!({"status": {"phase": "Bogus", "containerRecreateStates": [{"name": "a", "phase": "Whatever"}]}});
         let request: Request = serde_json::from_value(request).expect("a request");
         assert_eq!(request.status.container_recreate_states[0].phase, Progress::Pending);
+        // Times that no clock can show do not make it unreadable.
+        let never = "9999-12-31T23:59:59Z";
+        let condition = |kind: &str, time: &str| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": time});
+        let request = json!({
+            "metadata": {"name": "r", "managedFields": [{"time": never}]},
+            "status": {"completionTime": never, "conditions": [condition("a", never), condition("b", "2023-11-14T22:13:20Z")]},
+        });
+        let request: Request = serde_json::from_value(request).expect("a request");
+        assert!(!request.is_finished());
+        let kinds: Vec<&str> = request.status.conditions.iter().map(|c| c.type_.as_str()).collect();
+        assert_eq!(kinds, ["b"]);
     }
 }

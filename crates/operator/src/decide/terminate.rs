@@ -5,7 +5,7 @@
 //! back-off, or whose node has no agent, does not keep the pod running. The last resort is the pod's phase,
 //! which every kubelet honours (ST-17).
 
-use outrigger_lifecycle::{RestartPolicy, State, Time, fails_pod, rules};
+use outrigger_lifecycle::{CONTAINERS_MAX, RestartPolicy, State, Time, fails_pod, rules};
 
 use crate::view::PodView;
 
@@ -307,7 +307,9 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
     }
     let last = past.iter().max_by_key(|p| p.attempt);
     let attempt = last.map_or(1, |p| p.attempt + 1);
-    let unserved = node == Node::WithoutAgent || last.is_some_and(|p| p.unserved);
+    // A request cannot name more containers than this.
+    let too_many = containers.len() > CONTAINERS_MAX;
+    let unserved = node == Node::WithoutAgent || too_many || last.is_some_and(|p| p.unserved);
     if unserved || attempt > ATTEMPTS_MAX {
         // ST-28: no agent, or a kubelet that restarts containers faster than they can be stopped. Setting the
         // phase ends the pod.

@@ -483,3 +483,12 @@ fn sidecars_can_run_on_after_the_mains_and_have_a_grace_of_their_own_d7() {
     assert_eq!(delayed_until(&crashed), None);
     assert_eq!(phase(&decide(&crashed, Node::Machine, &[], ended)), Some("Succeeded"));
 }
+
+#[test]
+fn more_sidecars_than_a_request_can_name_end_with_the_phase() {
+    let names: Vec<String> = (0..300).map(|i| format!("s{i}")).collect();
+    let mut containers = vec![("main", "", "0")];
+    containers.extend(names.iter().map(|name| (name.as_str(), "kill", "running")));
+    let steps = decide(&view("Never", "Running", &containers), Node::Machine, &[], NOW);
+    assert_eq!((phase(&steps), stopped(&steps)), (Some("Succeeded"), Vec::new()));
+}
