@@ -118,6 +118,7 @@ def jobs(c):
     delayed_sidecar(c)
     two_sidecars(c)
     exit_codes(c)
+    ordered_exit_codes(c)
     crashed_sidecars(c)
 
 
@@ -164,6 +165,21 @@ def crashed_sidecars(c, count=30):
     assert results == ["Complete"] * count, results
     c.kubectl("delete", "jobs", *names, "--wait=false")
     say(f"{count} Jobs with restartPolicy Never whose sidecars crash before their main is done: all complete")
+
+
+def ordered_exit_codes(c, count=24):
+    """The same for sidecars that stop one after the other, however the kubelet's looks at its containers fall."""
+    names = [f"ordered-143-{i}" for i in range(count)]
+    containers = [container("main", "sleep 2"), *(container(n, "trap 'exit 143' TERM; sleep 1000 & wait", KILL) for n in "ab")]
+    template = {"metadata": {"annotations": {"outrigger.dev/depends-on": "b: a started"}}, "spec": pod("x", containers, policy="Never")["spec"]}
+    for name in names:
+        c.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": template}})
+    results = [wait(f"Job {name} ends", lambda: finished(c, name), 300) for name in names]
+    assert results == ["Complete"] * count, results
+    phases = [p["status"]["phase"] for p in c.get("pods")["items"] if p["metadata"]["name"].startswith("ordered-143")]
+    assert set(phases) == {"Succeeded"}, phases
+    c.kubectl("delete", "jobs", *names, "--wait=false")
+    say(f"{count} Jobs with restartPolicy Never and two sidecars in order that exit with 143: all complete")
 
 
 def exit_codes(c):

@@ -189,6 +189,11 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
             Ok(Outcome::Fine)
         }
         Command::Agent(args) => {
+            let is_socket = |endpoint: &String| endpoint.starts_with("unix:") || endpoint.starts_with('/');
+            if let Some(endpoint) = args.cri_endpoint.as_ref().filter(|endpoint| !is_socket(endpoint)) {
+                let text = format!("--cri-endpoint {endpoint:?} is not a unix socket; write unix:///PATH");
+                return Err(Failure::Input(anyhow::anyhow!(text)));
+            }
             logs(args.log_format);
             let options = AgentOptions {
                 node: args.node_name,

@@ -27,8 +27,8 @@ use super::server::{AgentPage, serve_agent_page};
 use super::{Error, connect, now};
 use crate::api::Request;
 use crate::decide::serve::{
-    Instance, InstanceState, Step, hook_begun, hook_done, hook_seconds, killed, pick, queued_message, step,
-    stop_seconds, stopped_together, stops_after_verdict,
+    Instance, InstanceState, Seen, Step, hook_begun, hook_done, hook_seconds, killed, pick, queued_message,
+    step, stop_seconds, stopped_together, stops_after_verdict,
 };
 use crate::names;
 
@@ -57,8 +57,8 @@ struct Agent {
     client: Client,
     runtime: NodeRuntime,
     requests: Mutex<HashMap<String, Request>>,
-    /// When each request's pod was first seen as unready.
-    unready: Mutex<HashMap<String, Time>>,
+    /// When each request's pod was first seen as unready, and to have its result.
+    seen: Mutex<HashMap<String, Seen>>,
     /// How long the preStop hooks of the instances to stop took.
     hooks: Mutex<HashMap<String, Duration>>,
     queue: Queue<(String, String)>,
@@ -96,7 +96,7 @@ pub async fn run_agent(options: AgentOptions) -> Result<(), Error> {
         client,
         runtime,
         requests: Mutex::default(),
-        unready: Mutex::default(),
+        seen: Mutex::default(),
         hooks: Mutex::default(),
         queue: Queue::new(),
         changes: watch::Sender::new(()),
@@ -186,7 +186,7 @@ impl Agent {
     /// Forgets a request that is gone, which may be another one's turn.
     fn forget(&self, request: &Request) {
         let key = key_of(request);
-        lock(&self.unready).remove(&key);
+        lock(&self.seen).remove(&key);
         let held = lock(&self.requests).remove(&key);
         self.changes.send_replace(());
         self.queue.add(pod_of(held.as_ref().unwrap_or(request)));
@@ -271,8 +271,7 @@ impl Agent {
         // Each round writes or stops something, so the loop ends.
         for _ in 0..4 * request.spec.containers.len() + 4 {
             let instances = self.instances(&request, &uid).await?;
-            let unready = self.unready_since(&request);
-            let next = step(&request, &[&runtime], &instances, unready, now());
+            let next = step(&request, &[&runtime], &instances, self.seen_in(&request), now());
             match next {
                 Step::Store { phase, states } => {
                     let patch = json!({
@@ -328,9 +327,21 @@ impl Agent {
         Ok(Some(POLL))
     }
 
-    fn unready_since(&self, request: &Request) -> Option<Time> {
-        let acquired = request.condition(names::CRR_GRACE).is_some_and(|c| c.status == "True");
-        acquired.then(|| *lock(&self.unready).entry(key_of(request)).or_insert_with(now))
+    fn seen_in(&self, request: &Request) -> Seen {
+        let is_true = |kind: &str| request.condition(kind).is_some_and(|c| c.status == "True");
+        let (unready, result) = (is_true(names::CRR_GRACE), is_true(names::CRR_RESULT_WRITTEN));
+        if !unready && !result {
+            return Seen::default();
+        }
+        let mut all = lock(&self.seen);
+        let seen = all.entry(key_of(request)).or_default();
+        if unready {
+            seen.unready.get_or_insert_with(now);
+        }
+        if result {
+            seen.result.get_or_insert_with(now);
+        }
+        *seen
     }
 
     async fn instances(&self, request: &Request, uid: &str) -> Result<Vec<Instance>, Error> {

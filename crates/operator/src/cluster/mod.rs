@@ -46,12 +46,12 @@ use outrigger_lifecycle::Time;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server returned an error or cannot be reached.
-    #[error("{what}: {}", reason(.source))]
+    #[error("{what}: {}", reason(.cause))]
     Api {
         /// The operation.
         what: String,
-        /// The cause.
-        source: Box<kube::Error>,
+        /// The cause; not as a source, which would be said once more.
+        cause: Box<kube::Error>,
     },
     /// There is no usable configuration, socket or runtime.
     #[error("{0}")]
@@ -61,12 +61,12 @@ pub enum Error {
 impl Error {
     pub(crate) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Error {
         let what = what.into();
-        move |source| Error::Api { what, source: Box::new(source) }
+        move |cause| Error::Api { what, cause: Box::new(cause) }
     }
 
     /// Someone else changed, created or removed the object in the meantime: check again.
     pub(crate) fn is_stale(&self) -> bool {
-        matches!(self, Error::Api { source, .. } if has_code(source, &[404, 409, 422]))
+        matches!(self, Error::Api { cause, .. } if has_code(cause, &[404, 409, 422]))
     }
 }
 

@@ -195,10 +195,10 @@ impl Store {
         self.lock().virtual_nodes.retain(|name| names.contains(name));
     }
 
-    /// Whether a node has an agent. If no pod is an agent, they may run some other way.
+    /// Whether a node has an agent. If no pod was one, they may run some other way.
     pub(crate) fn agent(&self, node: &str) -> Agent {
         let state = self.lock();
-        if state.agents.is_empty() {
+        if state.agents.is_empty() && !state.agents_lost.contains_key(node) {
             return Agent::Unknown;
         }
         match state.agents.values().any(|(of, ready)| of == node && *ready) {

@@ -86,8 +86,8 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
     Ok(admitted)
 }
 
-/// The codes of findings about Outrigger's annotations: nobody else checks those.
-const OPTIONS: [&str; 3] = ["option", "sidecar-grace", "stop-grace"];
+/// The codes of findings about Outrigger's annotations and limits: nobody else checks those.
+const OPTIONS: [&str; 4] = ["limit", "option", "sidecar-grace", "stop-grace"];
 
 /// Handles a pod with sidecars that end with its mains. Where the pod has restartPolicy Never they are restarted when
 /// they crash: otherwise the kubelet fails the pod as soon as its mains are done (D5). `own_policies` says whether

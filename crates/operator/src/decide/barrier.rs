@@ -285,6 +285,10 @@ impl Launch {
 
     /// Reports which containers are waited for when it takes too long, and when that is over (D11).
     fn report(&mut self, view: &PodView, waiting: &[(usize, &Gate)], now: Time) {
+        if view.problem.is_some() {
+            // It is not known who waits for whom.
+            return;
+        }
         let was_late = view.launched.as_ref().is_some_and(|(is_true, _)| !is_true);
         let Some((container, gate)) = waiting.first() else {
             if was_late {

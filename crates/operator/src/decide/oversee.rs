@@ -88,6 +88,11 @@ pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time)
         out.steps.push(give_up(request, "pod has gone".to_owned()));
         return out;
     };
+    if request.label(names::CRR_ACTIVE).is_none() {
+        let message = format!("its label {} was removed, so no agent serves it", names::CRR_ACTIVE);
+        out.steps.push(give_up(request, message));
+        return out;
+    }
     let created = Time(request.created_ms());
     if let Some(verdict) = out.look_for_agent(request, agent, now) {
         out.steps.push(verdict);

@@ -105,14 +105,21 @@ pub fn queued_message(turn: &Request) -> String {
     format!("waits for request {}, which is served first", turn.metadata.name.as_deref().unwrap_or_default())
 }
 
-/// The next step. `unready_seen` is when the agent first saw that the pod was made unready, by its own clock.
-pub fn step(
-    request: &Request,
-    runtimes: &[&str],
-    instances: &[Instance],
-    unready_seen: Option<Time>,
-    now: Time,
-) -> Step {
+/// When the agent first saw something in a request, by its own clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seen {
+    /// The pod was made unready.
+    pub unready: Option<Time>,
+    /// The pod has its result.
+    pub result: Option<Time>,
+}
+
+/// How long the kubelet has to see a pod's result before its last containers are stopped. It would write another one, from their exit
+/// codes, or restart them.
+const RESULT_TIME_MS: u64 = 300;
+
+/// The next step.
+pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: Seen, now: Time) -> Step {
     if let Err(message) = check_runtime(request, runtimes) {
         return Step::Complete { states: request.status.container_recreate_states.clone(), message };
     }
@@ -122,8 +129,8 @@ pub fn step(
     let strategy = request.strategy();
     if let Some(seconds) = strategy.unready_grace_period_seconds {
         let acquired = request.condition(names::CRR_GRACE).is_some_and(|c| c.status == "True");
-        let (true, Some(seen)) = (acquired, unready_seen) else { return Step::Wait { ms: None } };
-        let until = seen + u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000);
+        let (true, Some(unready)) = (acquired, seen.unready) else { return Step::Wait { ms: None } };
+        let until = unready + u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000);
         if now < until {
             return Step::Wait { ms: Some(until.since(now)) };
         }
@@ -133,12 +140,20 @@ pub fn step(
     if states != request.status.container_recreate_states {
         return Step::Store { phase: "Recreating", states };
     }
-    walk(request, instances, &looks, states)
+    walk(request, instances, &looks, states, seen.result, now)
 }
 
 /// Checks the containers in order; at most one is stopped per pass (CRR-38, CRR-39).
-fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<RecreateState>) -> Step {
+fn walk(
+    request: &Request,
+    instances: &[Instance],
+    looks: &[Look],
+    states: Vec<RecreateState>,
+    result_seen: Option<Time>,
+    now: Time,
+) -> Step {
     let strategy = request.strategy();
+    let mut again_ms = looks.iter().filter_map(|look| look.again_ms).min();
     let ignores = strategy.failure_policy.as_deref() == Some("Ignore");
     for (index, state) in states.iter().enumerate() {
         match state.phase {
@@ -159,9 +174,11 @@ fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<R
                     states[index].pre_stop_error.clear();
                     return Step::Store { phase: "Recreating", states };
                 }
-                match stop(request, &states, index, newest) {
+                match stop(request, &states, index, newest, result_seen, now) {
                     // It waits for the pod's result; the hooks of the others come before that.
-                    Step::Wait { .. } if !strategy.ordered_recreate => {}
+                    Step::Wait { ms } if !strategy.ordered_recreate => {
+                        again_ms = again_ms.into_iter().chain(ms).min()
+                    }
                     step => return step,
                 }
             }
@@ -170,11 +187,18 @@ fn walk(request: &Request, instances: &[Instance], looks: &[Look], states: Vec<R
     if states.iter().all(|s| s.phase.is_final()) {
         return Step::Complete { states, message: String::new() };
     }
-    Step::Wait { ms: looks.iter().filter_map(|look| look.again_ms).min() }
+    Step::Wait { ms: again_ms }
 }
 
 /// The next step for an instance that is to be stopped.
-fn stop(request: &Request, states: &[RecreateState], index: usize, newest: &Instance) -> Step {
+fn stop(
+    request: &Request,
+    states: &[RecreateState],
+    index: usize,
+    newest: &Instance,
+    result_seen: Option<Time>,
+    now: Time,
+) -> Step {
     let id = newest.id.clone();
     if is_hook_due(request, &states[index]) && newest.state == InstanceState::Running {
         if states[index].pre_stop_begun {
@@ -186,10 +210,14 @@ fn stop(request: &Request, states: &[RecreateState], index: usize, newest: &Inst
         return Step::Hook { index, id };
     }
     let is_turn = !request.strategy().ordered_recreate || is_last(states, index);
-    match request.wants_result() && is_turn {
+    if !request.is_result_first() || !is_turn {
+        return Step::Kill { index, id };
+    }
+    match result_seen.map(|seen| seen + RESULT_TIME_MS) {
+        Some(at) if !request.wants_result() && at <= now => Step::Kill { index, id },
+        Some(at) if !request.wants_result() => Step::Wait { ms: Some(at.since(now)) },
         // The operator writes the pod's result and records it.
-        true => Step::Wait { ms: None },
-        false => Step::Kill { index, id },
+        _ => Step::Wait { ms: None },
     }
 }
 

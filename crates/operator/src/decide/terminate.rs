@@ -5,7 +5,7 @@
 //! back-off, or whose node has no agent, does not keep the pod running. The last resort is the pod's phase,
 //! which every kubelet honours (ST-17).
 
-use outrigger_lifecycle::{CONTAINERS_MAX, RestartPolicy, State, Time, fails_pod, rules};
+use outrigger_lifecycle::{RestartPolicy, State, Time, fails_pod, rules};
 
 use crate::view::PodView;
 
@@ -202,7 +202,11 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], now: Time) -> Vec<Step>
     if !normal.is_empty() {
         // Only when nothing else is left to stop: those whose exit codes are ignored come after it (ST-14).
         if past.iter().any(|p| p.needs_result) {
-            steps.push(end(view, past));
+            // The kubelet looks at its containers once a second, and computes the phase from what it sees. Right after such a look there
+            // is time to tell it the result before it sees the last exit.
+            if !is_stop_unreported(view, past) {
+                steps.push(end(view, past));
+            }
             return steps;
         }
         stop(view, &normal, node, past, &mut steps);
@@ -272,6 +276,12 @@ fn is_alive(view: &PodView, i: usize, class: Class, past: &[Past]) -> bool {
     }
 }
 
+/// Whether the kubelet has not yet reported the exit of a sidecar that was stopped before the others.
+fn is_stop_unreported(view: &PodView, past: &[Past]) -> bool {
+    sidecars(view)
+        .any(|i| was_stopped(view, i, past) && view.observation.containers[i].state != State::Exited)
+}
+
 fn was_stopped(view: &PodView, i: usize, past: &[Past]) -> bool {
     past.iter().any(|p| has_instance(&p.stopped, view, i))
 }
@@ -307,9 +317,7 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
     }
     let last = past.iter().max_by_key(|p| p.attempt);
     let attempt = last.map_or(1, |p| p.attempt + 1);
-    // A request cannot name more containers than this.
-    let too_many = containers.len() > CONTAINERS_MAX;
-    let unserved = node == Node::WithoutAgent || too_many || last.is_some_and(|p| p.unserved);
+    let unserved = node == Node::WithoutAgent || last.is_some_and(|p| p.unserved);
     if unserved || attempt > ATTEMPTS_MAX {
         // ST-28: no agent, or a kubelet that restarts containers faster than they can be stopped. Setting the
         // phase ends the pod.

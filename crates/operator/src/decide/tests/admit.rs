@@ -432,6 +432,18 @@ fn what_has_no_effect_in_a_cluster_is_warned_about() {
 }
 
 #[test]
+fn a_job_with_more_containers_than_can_be_handled_is_refused() {
+    let names: Vec<String> = (0..300).map(|i| format!("c{i}")).collect();
+    let kill = json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
+    let mut containers: Vec<(&str, Value)> = names.iter().map(|name| (name.as_str(), kill.clone())).collect();
+    containers[0].1 = Value::Null;
+    let mut pod = pod(&containers);
+    pod["spec"]["restartPolicy"] = json!("Never");
+    let refusal = job_sidecars(&pod, OwnRestartPolicies::Taken).expect_err("it would never end");
+    assert!(refusal.message.contains("300"), "{refusal}");
+}
+
+#[test]
 fn both_sides_of_a_circle_are_named() {
     let mut pod = pod(&[("a", Value::Null), ("b", Value::Null)]);
     pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "a: b; b: a"});

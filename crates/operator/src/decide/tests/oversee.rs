@@ -289,3 +289,11 @@ fn finished_requests_are_tidied_away() {
     });
     assert_eq!(steps(&deleting, None), [Step::Release, Step::Unlock]);
 }
+
+#[test]
+fn a_request_that_is_no_longer_active_gets_a_verdict() {
+    // D1: no agent watches it any more.
+    let pod = view("Always", "ready", |_| {});
+    let request = request(|object| object["metadata"]["labels"] = json!({names::CRR_POD_UID: "u"}));
+    assert!(verdict(&request, Some(&pod)).contains("was removed, so no agent serves it"));
+}

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::NOW;
 use crate::api::{Progress, RecreateState, Request};
 use crate::decide::serve::{
-    Instance, InstanceState, Step, hook_begun, hook_done, hook_seconds, killed, needs_result, pick, step,
-    stop_seconds, stopped_together, stops_after_verdict,
+    Instance, InstanceState, Seen, Step, hook_begun, hook_done, hook_seconds, killed, needs_result, pick,
+    step, stop_seconds, stopped_together, stops_after_verdict,
 };
 use crate::names;
 
@@ -44,7 +44,8 @@ fn exited(name: &str, number: u32) -> Instance {
 }
 
 fn next(request: &Request, instances: &[Instance]) -> Step {
-    step(request, &["containerd"], instances, None, NOW)
+    let seen = Seen { unready: None, result: Some(NOW - 1_000) };
+    step(request, &["containerd"], instances, seen, NOW)
 }
 
 /// The states that the next step stores, or else the stored ones.
@@ -351,7 +352,9 @@ fn the_unready_grace_is_waited_for() {
     assert_eq!(next(&request, &[running("a", 0)]), Step::Wait { ms: None });
     let condition = json!([{"type": "PreRecreateGrace", "status": "True", "reason": "", "message": "", "lastTransitionTime": "1999-01-01T00:00:00Z"}]);
     request.status.conditions = serde_json::from_value(condition).expect("a condition");
-    let seen = |at: Time| step(&request, &["containerd"], &[running("a", 0)], Some(at), NOW);
+    let seen = |at: Time| {
+        step(&request, &["containerd"], &[running("a", 0)], Seen { unready: Some(at), result: None }, NOW)
+    };
     assert_eq!(seen(NOW - 1_000), Step::Wait { ms: Some(4_000) });
     assert!(matches!(seen(NOW - 5_000), Step::Store { .. }));
 }
@@ -371,4 +374,21 @@ fn a_stop_whose_hook_has_run_is_finished_after_a_verdict() {
     assert!(stops_after_verdict(&request));
     request.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
     assert!(!stops_after_verdict(&request));
+}
+
+#[test]
+fn the_kubelet_has_time_to_see_the_result_before_the_last_stop() {
+    for strategy in [json!({"action": "Stop"}), json!({"action": "Stop", "orderedRecreate": true})] {
+        let states = json!([{"name": "a", "phase": "Pending", "killedContainerID": "a-0"}]);
+        let mut request = request(strategy, &["a"], states, json!([]));
+        request.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
+        let at = |request: &Request, result: Option<Time>| {
+            step(request, &["containerd"], &[running("a", 0)], Seen { unready: None, result }, NOW)
+        };
+        assert_eq!(at(&request, None), Step::Wait { ms: None }, "there is no result yet");
+        let condition = json!([{"type": names::CRR_RESULT_WRITTEN, "status": "True", "reason": "", "message": "", "lastTransitionTime": "2023-11-14T22:13:20Z"}]);
+        request.status.conditions = serde_json::from_value(condition).expect("a condition");
+        assert_eq!(at(&request, Some(NOW - 100)), Step::Wait { ms: Some(200) });
+        assert_eq!(at(&request, Some(NOW - 300)), Step::Kill { index: 0, id: "a-0".to_owned() });
+    }
 }
