@@ -241,12 +241,13 @@ fn on_request(cx: &Context, change: Change<Request>) {
     match change {
         Change::Is(request) => {
             let name = name_of(&request.metadata);
-            pod(&request);
             let was_finished = cx.store.request(&name).is_some_and(|held| held.is_finished());
             if request.is_finished() && !was_finished && cx.is_synced() {
                 cx.count_verdict(&request.status.container_recreate_states);
             }
-            cx.store.set_request(name.clone(), request);
+            // Stored first: a worker may look at once.
+            cx.store.set_request(name.clone(), request.clone());
+            pod(&request);
             cx.queue.add(Key::Request(name));
         }
         Change::Gone(request) => {
@@ -393,6 +394,42 @@ async fn look(cx: &Context, key: &Key, since: Instant) -> Result<Option<outrigge
         Key::Request(name) => {
             let Some(request) = cx.store.request(name) else { return Ok(None) };
             requests::look(cx, &request).await
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// What is told is stored before its pod is queued: otherwise a worker may look at what was there before, and nothing makes it
+    /// look again.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_pod_is_looked_at_with_what_was_told_of_its_request() {
+        super::super::install_crypto();
+        let config = kube::Config::new("http://127.0.0.1:1".parse().expect("an address"));
+        let client = Client::try_from(config).expect("a client");
+        let cx = Context::new(client, Arc::default(), "ns", Agents::Installed);
+        let (seen, mut looks) = tokio::sync::mpsc::unbounded_channel();
+        let worker = cx.clone();
+        tokio::spawn(async move {
+            loop {
+                let (key, _) = worker.queue.next().await;
+                if let (Key::Pod(_), Some(request)) = (&key, worker.store.request("n/r")) {
+                    let _ = seen.send(request.metadata.resource_version.clone());
+                }
+                worker.queue.done(&key, true);
+            }
+        });
+        for version in 1..20_000 {
+            let version = Some(version.to_string());
+            let metadata = json!({"name": "r", "namespace": "n", "uid": "u", "resourceVersion": version});
+            let object = json!({"metadata": metadata, "spec": {"podName": "p"}});
+            on_request(&cx, Change::Is(serde_json::from_value(object).expect("a request")));
+            let last = async { while looks.recv().await.flatten() != version {} };
+            let waited = tokio::time::timeout(Duration::from_secs(10), last).await;
+            assert!(waited.is_ok(), "no look at the pod has seen version {version:?}");
         }
     }
 }
