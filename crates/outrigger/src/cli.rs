@@ -29,7 +29,7 @@ Examples:
   outrigger convert pod.yaml --to native  the same pod in another dialect
   outrigger simulate job.yaml             the life of a pod on a virtual clock
   outrigger analyze events.jsonl          what a run waited for
-  outrigger operator status web-0         what a pod in a cluster waits for (kubectl outrigger status web-0)
+  outrigger operator status web-0         what a pod in a cluster waits for
 
 Exit codes: 0 success, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
 
