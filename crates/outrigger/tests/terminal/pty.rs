@@ -59,9 +59,11 @@ impl Run {
         resize(&master, size);
         let end = || Stdio::from(slave.try_clone().expect("a descriptor"));
         command.stdin(end()).stdout(end()).stderr(end());
-        // SAFETY: both are system calls that touch no memory of the parent and may be made between fork and exec.
+        // SAFETY: all are system calls that touch no memory of the parent and may be made between fork and exec.
         unsafe {
             command.pre_exec(|| {
+                // The tests may run under nohup; on a terminal of its own nothing is.
+                libc::signal(libc::SIGHUP, libc::SIG_DFL);
                 rustix::process::setsid()?;
                 rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
                 Ok(())
