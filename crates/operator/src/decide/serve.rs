@@ -115,8 +115,8 @@ pub struct Seen {
 }
 
 /// How long the kubelet has to see a pod's result before its last containers are stopped. It would write another one, from their exit
-/// codes, or restart them.
-const RESULT_TIME_MS: u64 = 300;
+/// codes, or restart them. On a busy node it hears of changes late; nobody waits for this, as the pod has its result.
+const RESULT_TIME_MS: u64 = 1_000;
 
 /// The next step.
 pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: Seen, now: Time) -> Step {

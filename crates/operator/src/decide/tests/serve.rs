@@ -388,7 +388,7 @@ fn the_kubelet_has_time_to_see_the_result_before_the_last_stop() {
         assert_eq!(at(&request, None), Step::Wait { ms: None }, "there is no result yet");
         let condition = json!([{"type": names::CRR_RESULT_WRITTEN, "status": "True", "reason": "", "message": "", "lastTransitionTime": "2023-11-14T22:13:20Z"}]);
         request.status.conditions = serde_json::from_value(condition).expect("a condition");
-        assert_eq!(at(&request, Some(NOW - 100)), Step::Wait { ms: Some(200) });
-        assert_eq!(at(&request, Some(NOW - 300)), Step::Kill { index: 0, id: "a-0".to_owned() });
+        assert_eq!(at(&request, Some(NOW - 100)), Step::Wait { ms: Some(900) });
+        assert_eq!(at(&request, Some(NOW - 1_000)), Step::Kill { index: 0, id: "a-0".to_owned() });
     }
 }
