@@ -137,8 +137,14 @@ fn first_pem(text: &str) -> String {
     text[..second].to_owned()
 }
 
-/// The current certificate from the Secret, created or renewed if necessary.
-pub(crate) async fn obtain(client: &Client, namespace: &str, names: &[String]) -> Result<Certificate, Error> {
+/// The current certificate from the Secret, created or renewed if necessary. The one that is `served` now stays trusted: calls
+/// arrive while it is replaced.
+pub(crate) async fn obtain(
+    client: &Client,
+    namespace: &str,
+    names: &[String],
+    served: Option<&Certificate>,
+) -> Result<Certificate, Error> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     loop {
         let what = || Error::api(format!("Secret {namespace}/{SECRET}"));
@@ -149,7 +155,7 @@ pub(crate) async fn obtain(client: &Client, namespace: &str, names: &[String]) -
             return Ok(current.clone());
         }
         // An unusable certificate was never trusted.
-        let before = current.filter(|current| current.server_config().is_ok());
+        let before = current.filter(|current| current.server_config().is_ok()).or_else(|| served.cloned());
         let new = Certificate::make(names, before.as_ref())?;
         // Trust it first: a replica may use it as soon as it is written.
         trust(client, &new).await?;

@@ -139,8 +139,11 @@ struct Keeper {
 
 impl Keeper {
     /// The current certificate, and the TLS configuration for it.
-    async fn obtain(&self) -> Result<(Certificate, Arc<rustls::ServerConfig>), Error> {
-        let obtained = certificates::obtain(&self.client, &self.namespace, &self.names);
+    async fn obtain(
+        &self,
+        served: Option<&Certificate>,
+    ) -> Result<(Certificate, Arc<rustls::ServerConfig>), Error> {
+        let obtained = certificates::obtain(&self.client, &self.namespace, &self.names, served);
         let late = |_| Err(Error::Setup(format!("the API server has not answered within {LOOK_TIMEOUT:?}")));
         let certificate = tokio::time::timeout(LOOK_TIMEOUT, obtained).await.unwrap_or_else(late)?;
         let config = certificate.server_config()?;
@@ -150,7 +153,7 @@ impl Keeper {
     /// The first certificate: nothing can be served before.
     async fn first(&self) -> (Certificate, Arc<rustls::ServerConfig>) {
         loop {
-            match self.obtain().await {
+            match self.obtain(None).await {
                 Ok(first) => return first,
                 Err(error) => tracing::warn!(%error, "no certificate yet"),
             }
@@ -217,7 +220,7 @@ async fn renew(
 ) {
     loop {
         tokio::time::sleep(keeper.pause).await;
-        match keeper.obtain().await {
+        match keeper.obtain(Some(&certificate)).await {
             Ok((current, config)) if current != certificate => {
                 changed.send_replace(TlsAcceptor::from(config));
                 certificate = current;
