@@ -115,7 +115,7 @@ pub struct Seen {
 }
 
 /// How long the kubelet has to see a pod's result before its last containers are stopped. It would write another one, from their exit
-/// codes, or restart them. On a busy node it hears of changes late; nobody waits for this, as the pod has its result.
+/// codes, or restart them. On a busy node it hears of changes late. The Job does not wait for this: the pod has its result.
 const RESULT_TIME_MS: u64 = 1_000;
 
 /// The next step.

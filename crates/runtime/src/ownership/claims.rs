@@ -174,7 +174,7 @@ pub(crate) fn remove_dir(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NodeIdentity;
+    use crate::{NodeError, NodeIdentity};
 
     fn of_a_process() -> Claims {
         Claims::new(Owner::Process, "test")
@@ -243,8 +243,15 @@ mod tests {
         let pods = dir.path().join("pods");
         let (pod, other) = (pods.join("pod"), pods.join("other"));
         // A child that another test has just forked holds the lock as well, until it runs its program.
-        let open = || NodeIdentity::open(dir.path()).map_err(|_| std::thread::yield_now()).ok();
-        let node = || Owner::Node(std::iter::repeat_with(open).flatten().next().expect("it does not end"));
+        let open = || match NodeIdentity::open(dir.path()) {
+            Err(NodeError::Taken { .. }) => {
+                std::thread::yield_now();
+                None
+            }
+            other => Some(other.unwrap()),
+        };
+        let tries = || std::iter::repeat_with(open).take(1_000_000);
+        let node = || Owner::Node(tries().flatten().next().expect("the lock is free"));
         let first = Claims::new(node(), "test");
         first.claim(&pod).unwrap();
         fs::write(pod.join("log"), "x").unwrap();

@@ -116,11 +116,13 @@ fn repeated_events_leave_no_trace() {
         script.faults.duplicate = 1.0;
         let twice = simulate(&plan, &script, seed, &options).expect("the script fits");
         assert!(once.trace.len() > 5, "seed {seed}");
-        // A pod may be stopped before the first event.
-        repeated += usize::from(twice.counters.faults.duplicated > 0);
+        // A pod may be stopped before anything else happens.
+        let repeats = twice.counters.faults.duplicated;
+        assert!(repeats > 0 || once.counters.events <= 1, "seed {seed}: {} events", once.counters.events);
+        repeated += usize::from(repeats > 0);
         let differ = once.trace.iter().zip(&twice.trace).find(|(a, b)| a != b);
         assert_eq!(differ, None, "seed {seed}");
         assert_eq!(once.trace.len(), twice.trace.len(), "seed {seed}");
     }
-    assert!(repeated > 1_900, "events were repeated in {repeated} lives only");
+    assert!(repeated > 1_990, "events were repeated in {repeated} lives only");
 }
