@@ -157,15 +157,17 @@ impl<'a> Draft<'a> {
     fn stop_edges(&mut self, explicit: &depends_on::Graph) {
         let n = self.plan.containers.len();
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); n];
-        let is_marked = |i: usize| self.plan.containers[i].dialect == Some(Dialect::Terminator);
         for (i, c) in self.plan.containers.iter().enumerate() {
             for gate in &c.gates {
-                let by_priority = gate.dialect == Some(Dialect::Priority);
-                let ordered =
-                    gate.need != Need::Launched && (!by_priority || (is_marked(i) && is_marked(gate.on)));
+                let ordered = gate.need != Need::Launched && gate.dialect != Some(Dialect::Priority);
                 if ordered && !explicit.numbers_stop(gate.on, i) {
                     after[gate.on].push(i);
                 }
+            }
+        }
+        for (first, next) in priority::stop_edges(&self.plan) {
+            if !explicit.numbers_stop(next, first) {
+                after[next].push(first);
             }
         }
         for &(first, then) in &explicit.stop_edges {

@@ -49,6 +49,32 @@ pub fn add_levels(plan: &mut Plan, levels: &[(usize, i64)]) {
             }
         }
     }
+    order_marked(plan);
+}
+
+/// Marked sidecars of lower levels stop first (D7): pairs (stops first, stops next).
+pub(super) fn stop_edges(plan: &Plan) -> Vec<(usize, usize)> {
+    let is_marked = |i: usize| plan.containers[i].dialect == Some(Dialect::Terminator);
+    let gates =
+        plan.containers.iter().enumerate().flat_map(|(i, c)| c.gates.iter().map(move |gate| (i, gate)));
+    let gates = gates
+        .filter(|(i, gate)| gate.dialect == Some(Dialect::Priority) && is_marked(*i) && is_marked(gate.on));
+    gates.map(|(i, gate)| (i, gate.on)).collect()
+}
+
+/// Writes that order, unless stop numbers say otherwise. An order that would be a circle stays as it was.
+fn order_marked(plan: &mut Plan) {
+    let before: Vec<Vec<usize>> = plan.containers.iter().map(|c| c.stop_after.clone()).collect();
+    for (first, next) in stop_edges(plan) {
+        if !before[first].contains(&next) && !before[next].contains(&first) {
+            plan.containers[next].stop_after.push(first);
+        }
+    }
+    if plan.order_stops().is_err() {
+        for (c, after) in plan.containers.iter_mut().zip(before) {
+            c.stop_after = after;
+        }
+    }
 }
 
 /// One number per container, or `None` if there are none (or bad ones, which are reported).

@@ -178,8 +178,7 @@ fn sidecars(pod: &Pod) -> impl Iterator<Item = (usize, &Container)> {
 fn are_ordered(pod: &Pod, plan: &Plan) -> bool {
     let turn = |index: usize| {
         let place = ContainerRef { list: List::Main, index };
-        let stage = plan.containers.iter().find(|c| c.place == place).map(|c| c.stop_stage);
-        (stage, level(pod, place))
+        plan.containers.iter().find(|c| c.place == place).map(|c| c.stop_stage)
     };
     let turns: BTreeSet<_> = sidecars(pod).map(|(index, _)| turn(index)).collect();
     turns.len() > 1

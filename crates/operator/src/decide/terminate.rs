@@ -332,7 +332,7 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
         return;
     }
     // Those that started last stop first.
-    let turn = |&i: &usize| (view.plan.containers[i].stop_stage, view.level(i).unwrap_or(0));
+    let turn = |&i: &usize| view.plan.containers[i].stop_stage;
     let mut order = containers.to_vec();
     order.sort_by_key(turn);
     let result = match view.sidecars_count {
