@@ -204,7 +204,7 @@ fn is_done(object: &Value) -> bool {
 }
 
 fn typed(object: &Value) -> Result<Request, Refusal> {
-    serde_json::from_value(object.clone())
+    serde_path_to_error::deserialize(object.clone())
         .map_err(|error| Refusal::new(400, format!("the request cannot be read: {error}")))
 }
 

@@ -149,6 +149,15 @@ fn pods_that_are_over_are_left_alone() {
 }
 
 #[test]
+fn a_field_of_the_wrong_type_is_named() {
+    let mut wrong = request("v1beta1", app());
+    wrong["spec"]["strategy"]["minStartedSeconds"] = json!("5");
+    let refusal =
+        create(&wrong, Found { pod: Some(&pod()), node: Some(Node::Machine) }).expect_err("no number");
+    assert!(refusal.message.contains("spec.strategy.minStartedSeconds"), "{}", refusal.message);
+}
+
+#[test]
 fn what_was_asked_for_does_not_change() {
     for version in ["v1alpha1", "v1beta1"] {
         let old = create(&request(version, app()), Found { pod: Some(&pod()), node: Some(Node::Machine) })
