@@ -10,6 +10,7 @@ const PRIORITIES: [&str; 2] = ["KRUISE_CONTAINER_PRIORITY", "KRUISE_CONTAINER_LA
 const BARRIERS: [&str; 2] = ["KRUISE_CONTAINER_BARRIER", "KRUISE_CONTAINER_LAUNCH_BARRIER"];
 const SWITCHES: [&str; 2] =
     ["KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE"];
+const SWAP_IMAGE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE";
 
 /// Whether a variable is the barrier that Kruise's webhook injects (LP-10). Its ConfigMap is written by
 /// Kruise's controller, so the variable is removed from containers here and the ConfigMap is never looked up.
@@ -66,9 +67,26 @@ fn priority<'a>(site: &'a Site<'_>) -> Option<(FieldPath, &'a str)> {
     Some((path, env[i].value.as_deref().unwrap_or_default()))
 }
 
+/// The variable that a name was probably meant to be.
+fn misspelt(name: &str) -> Option<&'static str> {
+    let known = PRIORITIES.into_iter().chain(BARRIERS).chain(SWITCHES).chain([SWAP_IMAGE]);
+    if !name.to_ascii_uppercase().starts_with("KRUISE_") || known.clone().any(|known| known == name) {
+        return None;
+    }
+    words::nearest(name, known)
+}
+
 fn variables(out: &mut Vec<Finding>, site: &Site<'_>) {
     for (i, var) in site.container.env.iter().flatten().enumerate() {
         let path = site.at("env").index(i);
+        if let Some(meant) = misspelt(&var.name) {
+            let message =
+                format!("{} is not a variable of Kruise and has no effect", words::quote(&var.name));
+            out.push(
+                Finding::warning("kruise-variable", path.clone().field("name"), message)
+                    .hint(format!("did you mean {meant}?")),
+            );
+        }
         if is_launch_barrier(&var.name) {
             let message = format!(
                 "{} is set by Kruise's webhook; it is left out here, containers wait for each other without it",

@@ -221,7 +221,18 @@ fn kruise_variables_without_effect() {
             json!({"containers": [of("a", json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "TRUE"}]))]}),
             vec![],
         ),
+        (
+            json!({"containers": [of("a", json!([{"name": "KRUISE_CONTAINER_PRIORTY", "value": "5"}])), of("b", json!([]))]}),
+            vec![("kruise-variable", "spec.containers[0].env[0].name", "not a variable of Kruise")],
+        ),
+        (
+            json!({"containers": [of("a", json!([{"name": "kruise_terminate_sidecar_when_job_exit", "value": "true"}]))]}),
+            vec![("kruise-variable", "spec.containers[0].env[0].name", "has no effect")],
+        ),
+        (json!({"containers": [of("a", json!([{"name": "KRUISE_WORKSPACE", "value": "x"}]))]}), vec![]),
     ]);
+    let typo = of("a", json!([{"name": "KRUISE_CONTAINER_PRIORTY", "value": "5"}]));
+    assert_eq!(hint(json!({"containers": [typo]})), "did you mean KRUISE_CONTAINER_PRIORITY?");
     let ordered = pod_of(json!({
         "metadata": {"name": "p", "annotations": {"apps.kruise.io/container-launch-priority": "Ordered"}},
         "spec": app(json!({})),
